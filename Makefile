@@ -1,0 +1,51 @@
+# `make demo` and `make test` need Python >= 3.11 and make; they set up everything else.
+PYTHON ?= python3
+BIN := .venv/bin
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-slow lint format bench notebooks torch111 lock clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: .venv/ready  ## .venv with the locked versions (quick when present)
+
+.venv/ready: requirements.txt requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 setup"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-r requirements.txt -c requirements.lock
+	@touch $@
+
+demo: setup  ## run the numbered notebooks in order and print the score
+	$(BIN)/python notebooks/run.py --keep
+
+notebooks: setup  ## run the notebooks on the smoke configs, as CI does
+	$(BIN)/python notebooks/run.py --smoke
+
+test: setup  ## the test suite
+	$(BIN)/python -m pytest -n 2
+
+test-slow: setup  ## studies of minutes
+	$(BIN)/python -m pytest -m slow
+
+lint: setup  ## ruff: rules and format
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: setup  ## let ruff mend what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: setup  ## benchmarks: ratios against peers, in one run
+	$(BIN)/python tests/bench/loader.py
+
+torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)
+	$(BIN)/python tests/torch111/check.py .cache/torch111
+
+lock: setup  ## renew requirements.lock from .venv
+	@{ head -2 requirements.lock; $(BIN)/python -m pip freeze --exclude-editable --exclude guie; } \
+		> requirements.lock.new && mv requirements.lock.new requirements.lock
+
+clean:  ## remove what the demo made
+	rm -rf runs/demo runs/clip_demo runs/smoke runs/clip_smoke submissions/demo submissions/smoke

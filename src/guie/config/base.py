@@ -1,0 +1,194 @@
+"""Load a YAML file into a typed model, with `key.sub=value` overrides and errors a person can act on."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from guie.errors import UserError
+
+
+class Config(BaseModel):
+    """Base of every config model: frozen, strict about types, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader that reads 1e-4 as a number; YAML 1.1 wants 1.0e-4 and would give a string."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
+    list("-+.0123456789"),
+)
+
+
+def read_yaml(path: str | Path) -> Any:
+    """Parse a YAML file safely. Raises UserError naming the file and the line."""
+    path = Path(path)
+    try:
+        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such config file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f"line {mark.line + 1}: " if mark else ""
+        raise UserError(
+            f"{path}: {line}not valid YAML: {getattr(error, 'problem', error)}"
+        ) from None
+
+
+def load_config(
+    path: str | Path, model: type[AnyConfig], overrides: Iterable[str] = ()
+) -> AnyConfig:
+    """Read `path`, apply overrides such as `train.epochs=2` or `stages.0.epochs=1`, validate.
+
+    A key `base: other.yaml` starts from that file beside it; mappings merge, lists are replaced.
+    `${NAME}` in a string is taken from the environment; `${GUIE_REAL}` falls back to ../shared.
+    Raises UserError with one line per fault: file, key, value, what is allowed.
+    """
+    values = _read_with_base(Path(path))
+    for override in overrides:
+        _apply(values, override)
+    try:
+        return model.model_validate(_expand(values, str(path)))
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(error, model, path))) from None
+
+
+def merged(common: dict, own: dict) -> dict:
+    """`own` over `common`, mapping by mapping."""
+    result = {**common, **own}
+    for key in common.keys() & own.keys():
+        if isinstance(common[key], dict) and isinstance(own[key], dict):
+            result[key] = merged(common[key], own[key])
+    return result
+
+
+def _read_with_base(path: Path, below: tuple[Path, ...] = ()) -> dict:
+    values = read_yaml(path)
+    if not isinstance(values, dict):
+        raise UserError(f"{path}: a config is a mapping of keys to values")
+    base = values.pop("base", None)
+    if base is None:
+        return values
+    if path in below:
+        raise UserError(f"{path}: base leads back to this file")
+    return merged(_read_with_base(path.parent / str(base), (*below, path)), values)
+
+
+def real_root() -> Path | None:
+    """The folder with real images (`data/`) and weights (`weights/`): $GUIE_REAL, else ../shared."""
+    named = os.environ.get("GUIE_REAL")
+    if named:
+        return Path(named)
+    beside = Path("..") / "shared"
+    return beside if (beside / "weights").is_dir() else None
+
+
+def _expand(value: Any, where: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _expand(item, f"{where}: {key}") for key, item in value.items()}
+    if isinstance(value, list):
+        return [_expand(item, where) for item in value]
+    if isinstance(value, str):
+        return re.sub(r"\$\{(\w+)\}", lambda match: _variable(match[1], where), value)
+    return value
+
+
+def _variable(name: str, where: str) -> str:
+    found = real_root() if name == "GUIE_REAL" else os.environ.get(name)
+    if found is None:
+        raise UserError(f"{where}: environment variable {name} is not set; set it to a folder")
+    return str(found)
+
+
+def _apply(values: dict, override: str) -> None:
+    key, equals, text = override.partition("=")
+    if not equals:
+        raise UserError(f"--set {override}: expected key=value, for example train.epochs=2")
+    *parents, last = key.split(".")
+    node: Any = values
+    for part in parents:
+        node = _child(node, part, override)
+    if isinstance(node, list):
+        _child(node, last, override)
+        node[int(last)] = yaml.load(text, Loader=_Loader)  # noqa: S506
+    else:
+        node[last] = yaml.load(text, Loader=_Loader)  # noqa: S506
+
+
+def _child(node: Any, part: str, override: str) -> Any:
+    if isinstance(node, list):
+        if not part.isdigit() or int(part) >= len(node):
+            raise UserError(f"--set {override}: {part!r} is not an index below {len(node)}")
+        return node[int(part)]
+    if node.get(part) is None:
+        node[part] = {}
+    if not isinstance(node[part], dict | list):
+        raise UserError(f"--set {override}: {part!r} is a value, it has no keys below it")
+    return node[part]
+
+
+def _explain(error: ValidationError, model: type[Config], path: str | Path) -> list[str]:
+    lines = []
+    for fault in error.errors(include_url=False):
+        key = _readable(fault["loc"], model)
+        if fault["type"] == "extra_forbidden":
+            lines.append(f"{path}: {key}: unknown key{_suggest(fault['loc'], model)}")
+        elif fault["type"] == "missing":
+            lines.append(f"{path}: {key}: missing, and it has no default")
+        else:
+            message = fault["msg"].removeprefix("Value error, ")
+            shown = "" if isinstance(fault["input"], dict) else f" (found {fault['input']!r})"
+            lines.append(f"{path}: {key + ': ' if key else ''}{message}{shown}")
+    return lines
+
+
+def _readable(loc: tuple[int | str, ...], model: type[Config]) -> str:
+    """`task.margin` for ("task", "classification", "margin"): pydantic names the union's branch."""
+    inner = [
+        str(part)
+        for place, part in enumerate(loc[:-1])
+        if isinstance(part, int) or part in _keys_at(loc[:place], model)
+    ]
+    return ".".join([*inner, *map(str, loc[-1:])])
+
+
+def _suggest(loc: tuple[int | str, ...], model: type[Config]) -> str:
+    """The nearest allowed key, or the list of them, for an unknown one."""
+    allowed = _keys_at(loc[:-1], model)
+    near = difflib.get_close_matches(str(loc[-1]), allowed, n=1)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; allowed: {', '.join(allowed)}" if allowed else ""
+
+
+def _keys_at(loc: tuple[int | str, ...], model: type[Config]) -> list[str]:
+    """Field names of the models reachable at `loc`, through lists, options and unions."""
+    models: list[Any] = [model]
+    for part in loc:
+        if isinstance(part, str) and any(part in getattr(m, "model_fields", {}) for m in models):
+            types = [m.model_fields[part].annotation for m in models if part in m.model_fields]
+            models = [inner for kind in types for inner in _models_in(kind)]
+    return sorted({name for m in models for name in m.model_fields})
+
+
+def _models_in(annotation: Any) -> list[type[Config]]:
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        return [annotation]
+    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]

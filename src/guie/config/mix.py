@@ -1,0 +1,86 @@
+"""The config of a training mix: which images, which classes of them, and what validates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from guie.config.base import Config
+
+
+class SourceConfig(Config):
+    """What every source may say for itself; null takes the mix's own value."""
+
+    path: str
+    min_images: PositiveInt | None = None
+    max_images: PositiveInt | None = None
+
+
+class ToySource(SourceConfig):
+    """Synthetic images, drawn into `path` where they are not there yet."""
+
+    kind: Literal["toy"]
+    images: PositiveInt = 6000
+    seed: Annotated[int, Field(ge=0)] = 0
+    part: Literal["benchmark", "pretrain"] = "benchmark"
+
+
+class FolderSource(SourceConfig):
+    """A folder of class folders: `<path>/<class>/<image>`; class folders may be nested."""
+
+    kind: Literal["folder"]
+    domain: str = Field(min_length=1)
+    split: Literal["train", "val", "test"] = "train"
+
+
+class ManifestSource(SourceConfig):
+    """A manifest that somebody else wrote."""
+
+    kind: Literal["manifest"]
+    root: str | None = None  # null: the manifest's folder
+    domains: list[str] | None = Field(None, min_length=1)  # null: every domain
+
+
+Source = Annotated[ToySource | FolderSource | ManifestSource, Field(discriminator="kind")]
+
+
+class MixConfig(Config):
+    """A training mix. Filters count the images of a class within its source, in train only."""
+
+    name: str = Field(pattern=r"^[\w.-]+$")
+    out: str = Field(pattern=r"\.(csv|parquet)$")
+    root: str | None = None  # what image_path is relative to; null: the folder of `out`
+    seed: Annotated[int, Field(ge=0)] = 0
+    sources: list[Source] = Field(min_length=1)
+    min_images: PositiveInt = 1  # classes with fewer are dropped
+    max_images: PositiveInt | None = None  # of larger classes a random choice is kept
+    # Share of a domain's train classes that validate; a domain with a val split keeps its own.
+    val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    verify: bool = True  # open and decode every image
+
+    @model_validator(mode="after")
+    def _min_below_max(self) -> MixConfig:
+        for number, source in enumerate(self.sources):
+            least, most = self.limits(source)
+            if most is not None and most < least:
+                raise ValueError(
+                    f"sources.{number}: max_images {most} is below min_images {least};"
+                    " no class could satisfy both"
+                )
+        return self
+
+    def limits(self, source: SourceConfig) -> tuple[int, int | None]:
+        """(min_images, max_images) that hold for a source."""
+        return source.min_images or self.min_images, source.max_images or self.max_images
+
+    @property
+    def image_root(self) -> Path:
+        """The folder that the mix's image_path is relative to."""
+        return Path(self.root) if self.root else Path(self.out).parent
+
+    @property
+    def summary_path(self) -> Path:
+        """`input/mix.csv` -> `input/mix.summary.json`."""
+        return Path(self.out).with_suffix(".summary.json")

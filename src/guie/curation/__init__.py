@@ -1,0 +1,1 @@
+"""Curation of a training mix: pure functions on manifest tables."""

@@ -1,0 +1,129 @@
+"""From rows of the manifest to batches of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from guie.augment import Augment
+from guie.errors import UserError
+from guie.images import open_as_host, open_as_seen
+from guie.manifest import Manifest
+from guie.model.preprocess import Preprocess
+from guie.sampling import RankBatches
+
+
+class TrainDataset(Dataset):
+    """Random views of training images; a sample is a pure function of (seed, step, position, row).
+
+    Args:
+        rows: training rows of a manifest.
+        classes: the class list; a label's place in it is its id.
+        root: folder that image_path is relative to.
+        augment, preprocess: what makes the view and the network's input.
+        seed: integers that tell this stage's views from all others.
+    """
+
+    def __init__(
+        self,
+        rows: pd.DataFrame,
+        classes: Sequence[str],
+        root: Path,
+        augment: Augment,
+        preprocess: Preprocess,
+        seed: Sequence[int],
+    ):
+        ids = {label: number for number, label in enumerate(classes)}
+        self.paths = rows["image_path"].to_numpy()
+        self.labels = rows["label"].map(ids).to_numpy(np.int64)
+        self.captions = rows["caption"].to_numpy() if "caption" in rows else None
+        self.root, self.augment, self.preprocess = root, augment, preprocess
+        self.seed = tuple(seed)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
+        step, position, row = key
+        image_HWC = np.asarray(open_as_seen(self.root / self.paths[row]))
+        seed = np.random.SeedSequence([*self.seed, step, position]).generate_state(1)[0]
+        view_HWC = self.augment(image_HWC, int(seed))
+        sample = {
+            "images": self.preprocess(as_batch(view_HWC))[0],
+            "labels": self.labels[row],
+            "rows": row,
+        }
+        if self.captions is not None:
+            sample["captions"] = self.captions[row]
+        return sample
+
+
+class EvalDataset(Dataset):
+    """Images as the scorer decodes them, through the preprocessing that is exported."""
+
+    def __init__(self, files: Sequence[Path], preprocess: Preprocess):
+        self.files, self.preprocess = files, preprocess
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.preprocess(as_batch(np.asarray(open_as_host(self.files[index]))))[0]
+
+
+def as_batch(image_HWC: np.ndarray) -> Tensor:
+    """uint8 image (H, W, 3) -> uint8 tensor (1, 3, H, W), as the scorer hands it to the model."""
+    # A copy: Pillow's buffer is read-only, and a crop is a view with strides.
+    return torch.from_numpy(np.array(image_HWC)).permute(2, 0, 1)[None]
+
+
+def train_loader(dataset: TrainDataset, batches: RankBatches, workers: int) -> DataLoader:
+    """Batches of one process, in the sampler's order whatever the number of workers."""
+    return DataLoader(
+        dataset,
+        batch_sampler=batches,
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        # Its own generator: without one, an iterator draws from the global stream and a resumed
+        # run would no longer see the same random numbers.
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def eval_loader(dataset: EvalDataset, batch_size: int, workers: int) -> DataLoader:
+    """Batches in order, none dropped."""
+    return DataLoader(
+        dataset,
+        batch_size=batch_size,
+        num_workers=workers,
+        pin_memory=torch.cuda.is_available(),
+        generator=torch.Generator().manual_seed(0),
+    )
+
+
+def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> pd.DataFrame:
+    """Rows to train on, of all or of the named domains.
+
+    Raises UserError for an unknown domain and for rows with several labels.
+    """
+    rows = manifest.split("train")
+    several = rows["label"].str.contains("|", regex=False)
+    if several.any():
+        raise UserError(
+            f"{manifest.path}: {int(several.sum())} training images have several labels, first"
+            f" {rows.loc[several, 'image_path'].iloc[0]}; training takes one label an image"
+        )
+    if domains is None:
+        return rows
+    known = sorted(rows["domain"].unique())
+    unknown = sorted(set(domains) - set(known))
+    if unknown:
+        raise UserError(f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}")
+    return rows[rows["domain"].isin(domains)].reset_index(drop=True)

@@ -1,0 +1,24 @@
+"""Figures of the notebooks and the README: data in, a matplotlib Figure out."""
+
+from guie.figures.charts import class_sizes, funnel, split_bars
+from guie.figures.curves import training_curves
+from guie.figures.galleries import gallery
+from guie.figures.maps import class_map, domain_map, project, sample_rows
+from guie.figures.scores import confusion, domain_bars
+from guie.figures.sheets import captioned_sheet, contact_sheet
+
+__all__ = [
+    "captioned_sheet",
+    "class_map",
+    "class_sizes",
+    "confusion",
+    "contact_sheet",
+    "domain_bars",
+    "domain_map",
+    "funnel",
+    "gallery",
+    "project",
+    "sample_rows",
+    "split_bars",
+    "training_curves",
+]

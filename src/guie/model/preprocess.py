@@ -1,0 +1,105 @@
+"""From an image of any size to the network's input.
+
+One module for training, validation, embedding and the submission: what was trained is scored.
+Shape suffixes: B images, 3 channels, H x W the size given, S the network's side in pixels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+Fit = Literal["squash", "pad", "crop"]
+
+
+class Preprocess(nn.Module):
+    """Resize to a square, then normalise; the same numbers eager, scripted, and in PyTorch 1.11.
+
+    squash: both sides to S, the aspect ratio is lost and every pixel is seen.
+    pad:    the longer side to S, centred on white.
+    crop:   the shorter side to S, then the central square (CLIP's own, Radford et al. 2021).
+
+    The resize is antialiased bicubic (a = -0.5, Keys 1981) in float, clamped to 0..255 as it
+    overshoots, and not rounded. PIL's 8-bit one lies 0.2 grey levels away in the mean over real
+    images; more at hard edges, up to 30, where PIL clips between its two passes. It is called by
+    the name of its core operator because `F.interpolate` compiles to operators that PyTorch 1.11
+    lacks, and no branch skips it where the size already fits, so a trace could not lose it.
+
+    Raises ValueError for a size below 2, an unknown `fit`, mean or std of other than three numbers,
+    or a std that is not positive.
+    """
+
+    def __init__(
+        self, size_px: int, mean: Sequence[float], std: Sequence[float], fit: Fit = "squash"
+    ) -> None:
+        super().__init__()
+        if size_px < 2:
+            raise ValueError(f"size_px is {size_px}: at least 2 is needed")
+        if fit not in get_args(Fit):
+            raise ValueError(f"fit is {fit!r}: one of {', '.join(get_args(Fit))} is needed")
+        if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+            raise ValueError(f"mean {list(mean)}, std {list(std)}: three numbers each, std > 0")
+        self.size_px = size_px
+        self.fit: str = fit
+        # In grey levels. Not persistent: the config states them, and no checkpoint can disagree.
+        self.register_buffer("mean", 255 * torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
+        self.register_buffer("std", 255 * torch.tensor(std).view(1, 3, 1, 1), persistent=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 or float in 0..255, any H, W >= 1 -> (B, 3, S, S) float32.
+
+        The result lies on the module's device, wherever the images came from. Raises ValueError for
+        any other shape.
+        """
+        if images.dim() != 4 or images.size(1) != 3:
+            raise ValueError("images of shape (B, 3, H, W) are needed")
+        images = images.to(self.mean.device).to(torch.float32)
+        if self.fit == "pad":
+            images = self._pad(images)
+        elif self.fit == "crop":
+            images = self._crop(images)
+        else:
+            images = self._resize(images, self.size_px, self.size_px)
+        return (images - self.mean) / self.std
+
+    def _resize(self, images: Tensor, height: int, width: int) -> Tensor:
+        # CUDA's kernel keeps its taps in 48 KB of shared memory: from a reduction by 47 it refuses.
+        if images.size(2) > 40 * height or images.size(3) > 40 * width:
+            images = images.cpu()
+        resized = torch.ops.aten._upsample_bicubic2d_aa(images, [height, width], False)
+        return resized.clamp(0.0, 255.0).to(self.mean.device)
+
+    def _pad(self, images: Tensor) -> Tensor:
+        size, longer = self.size_px, max(images.size(2), images.size(3))
+        # Nearest in integers: `round` takes halves to even in Python, away from 0 in TorchScript.
+        # At least 2: PyTorch 2.15 (not 1.11) reduces the height wrongly where the width becomes 1.
+        height = max(2, (2 * size * images.size(2) + longer) // (2 * longer))
+        width = max(2, (2 * size * images.size(3) + longer) // (2 * longer))
+        top, left = (size - height) // 2, (size - width) // 2
+        border = [left, size - width - left, top, size - height - top]
+        white = 255.0
+        return torch.constant_pad_nd(self._resize(images, height, width), border, white)
+
+    def _crop(self, images: Tensor) -> Tensor:
+        size = self.size_px
+        shorter = min(images.size(2), images.size(3))
+        # 1 x 2000 would become S x 2000 S. What lies 1.5 squares beyond the crop cannot reach it.
+        images = _centre(images, 4 * shorter + images.size(2) % 2, 4 * shorter + images.size(3) % 2)
+        height = size * images.size(2) // shorter
+        width = size * images.size(3) // shorter
+        return _centre(self._resize(images, height, width), size, size)
+
+
+def _centre(images: Tensor, height: int, width: int) -> Tensor:
+    """The central height x width of the images, or all of a side that is shorter."""
+    height, width = min(height, images.size(2)), min(width, images.size(3))
+    top, left = _half(images.size(2) - height), _half(images.size(3) - width)
+    return images[:, :, top : top + height, left : left + width]
+
+
+def _half(margin: int) -> int:
+    """Half of it, ties to even: where torchvision's CenterCrop, hence CLIP, begins."""
+    return margin // 2 + (margin % 2) * (margin // 2 % 2)

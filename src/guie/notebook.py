@@ -1,0 +1,66 @@
+"""What the numbered notebooks share: where the repository is, which configs, how to run a script."""
+
+from __future__ import annotations
+
+import io
+import os
+import shlex
+import subprocess
+import sys
+from collections import deque
+from pathlib import Path
+from threading import Thread
+from typing import IO
+
+from IPython.display import Image
+from matplotlib.figure import Figure
+
+ROOT = Path(__file__).resolve().parents[2]
+SIZE = os.environ.get("GUIE_SIZE", "demo")  # or smoke: the same steps in seconds, for CI
+FIGURES = ROOT / "runs" / SIZE / "figures"
+DPI = 100
+LAST_LINES = 30
+
+
+def run(command: str) -> None:
+    """Run a command from the repository's root, its output shown as it comes.
+
+    The command's stdout becomes the cell's stdout, its stderr (progress bars, warnings) the cell's
+    stderr. Raises RuntimeError with the last of stderr if the command fails.
+    """
+    # The programs of this very environment come first, activated or not.
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    process = subprocess.Popen(
+        shlex.split(command),
+        cwd=ROOT,
+        env=os.environ | {"PATH": path, "PYTHONUNBUFFERED": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    last: deque[str] = deque(maxlen=LAST_LINES)
+    errors = Thread(target=_forward, args=(process.stderr, sys.stderr, last))
+    errors.start()
+    _forward(process.stdout, sys.stdout, deque(maxlen=0))
+    errors.join()
+    if process.wait():
+        raise RuntimeError(f"{command}: exit code {process.returncode}\n{''.join(last)}")
+
+
+def show(figure: Figure, name: str) -> Image:
+    """Save a figure as `runs/<size>/figures/<name>.png` and return it as a cell's output.
+
+    The output embeds a JPEG where that is smaller: sheets of photos would weigh megabytes as PNG.
+    """
+    FIGURES.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURES / f"{name}.png", dpi=DPI)
+    jpeg = io.BytesIO()
+    figure.savefig(jpeg, format="jpeg", dpi=DPI, pil_kwargs={"quality": 85})
+    return Image(min((FIGURES / f"{name}.png").read_bytes(), jpeg.getvalue(), key=len))
+
+
+def _forward(source: IO[bytes], target: IO[str], last: deque[str]) -> None:
+    """Copy text as it comes; keep the last lines, but of a progress bar only its end."""
+    for piece in io.TextIOWrapper(source, newline="", errors="replace"):
+        target.write(piece)
+        if not piece.endswith("\r"):
+            last.append(piece)

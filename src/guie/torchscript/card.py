@@ -1,0 +1,109 @@
+"""The model card: the facts of an export in Markdown (Mitchell et al. 2019, arXiv 1810.03993)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+_USE = """\
+Finding pictures of the same object or product, in any of the domains it was trained on: nearest
+neighbours by Euclidean distance, which for unit vectors ranks as cosine similarity does.
+
+Not for identifying people, and not as evidence by itself: a neighbour is a likeness, not an
+identity. Domains, viewpoints and cultures that the training images lack are served worse, and the
+biases of the backbone's pretraining remain. The backbone's licence and those of the training images
+apply."""
+
+
+def model_card(facts: dict[str, Any]) -> str:
+    """Markdown from the facts that `export.json` holds."""
+    sections = {
+        "What it is": _what(facts),
+        "Training": _training(facts["config"], facts["record"]),
+        "Validation": _validation(facts["validation"]),
+        "The file": _file(facts),
+        "Parity with the trained model": _parity(facts["torchscript"]),
+        "Intended use and limits": _USE,
+        "How to score it": _scoring(facts["folder"]),
+    }
+    body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
+    return f"# Model card: {Path(facts['folder']).name}\n\n{body}\n"
+
+
+def _what(facts: dict[str, Any]) -> str:
+    backbone, image = facts["config"]["model"]["backbone"], facts["preprocessing"]
+    mean, std = (", ".join(f"{x:.4g}" for x in image[key]) for key in ("mean", "std"))
+    return _table(
+        ("Task", "an image of any size and domain -> one embedding of unit length"),
+        ("Dimension", facts["dimension"]),
+        ("Backbone", f"{backbone['library']} `{backbone['name']}`"),
+        ("Pretrained weights", f"`{backbone['pretrained']}`" if backbone["pretrained"] else "none"),
+        ("Parameters", f"{facts['parameters'] / 1e6:.1f} M"),
+        ("Input", "uint8 (1, 3, H, W), RGB, original size"),
+        ("Preprocessing, inside the file", f"{image['fit']} to {image['size_px']} px, bicubic"),
+        ("Normalisation", f"mean {mean}; std {std}"),
+    )
+
+
+def _training(config: dict[str, Any], record: dict[str, Any] | None) -> str:
+    task = ", ".join(f"{key} {value}" for key, value in config["task"].items() if key != "name")
+    git = (record or {}).get("git") or {}
+    rows = [
+        ("Run", f"`{config['name']}`, seed {config['seed']}, precision {config['precision']}"),
+        ("Training images", f"`{config['data']['manifest']}`"),
+        ("Task", f"{config['task']['name']} ({task})" if task else config["task"]["name"]),
+        ("Commit", f"{git['commit']}{' with changes' if git['dirty'] else ''}" if git else "none"),
+    ]
+    for number, stage in enumerate(config["stages"], 1):
+        rates = ", ".join(f"{part} {rate:g}" for part, rate in stage["lr"].items())
+        size_px = stage["size_px"] or config["model"]["image"]["size_px"]
+        domains = ", ".join(stage["domains"]) if stage["domains"] else "all domains"
+        row = f"{stage['epochs']:g} epochs of batch {stage['batch_size']} at {size_px} px, "
+        rows.append((f"Stage {number}", f"{row}{domains}; learning rates: {rates}"))
+    return _table(*rows) + "\n\nThe whole configuration is in `export.json`."
+
+
+def _validation(best: dict[str, Any] | None) -> str:
+    if best is None:
+        return "The run was not validated."
+    prefix = "val_r_at_1/"
+    rows = [(k.removeprefix(prefix), f"{v:.3f}") for k, v in best.items() if k.startswith(prefix)]
+    return (
+        f"Validation split, merged index, at step {best['step']}: R@1 {best['val_r_at_1']:.3f},"
+        f" mMP@5 {best['val_mmp_at_5']:.3f} (means over domains). It chose these weights, so it"
+        f" flatters them.\n\n{_table(*rows, header=('Domain', 'R@1'))}"
+    )
+
+
+def _file(facts: dict[str, Any]) -> str:
+    made, file = facts["torchscript"], facts["file"]
+    portable = "every operator is in PyTorch 1.11, with the arguments given"
+    return _table(
+        ("Submission", f"`submission.zip` with `saved_model.pt`, {file['bytes']:,} bytes"),
+        ("SHA-256", f"`{file['sha256']}`"),
+        ("Runtime", f"PyTorch {made['runtime']}; written by {made['written_by']}"),
+        ("Format version", made["format"]),
+        ("Operators", portable if made["runtime"] == "1.11" else "not checked"),
+    )
+
+
+def _parity(made: dict[str, Any]) -> str:
+    rows = [
+        (f"{row['height']} x {row['width']}", f"{row['noise']:.1e}", f"{row['smooth']:.1e}")
+        for row in made["parity"]
+    ]
+    table = _table(*rows, header=("Height x width", "Noise", "Smooth"))
+    return (
+        f"Largest absolute difference of the embeddings; above {made['tolerance']:g} the export"
+        f" is refused.\n\n{table}"
+    )
+
+
+def _scoring(folder: str) -> str:
+    command = f"python src/score.py --submission {folder}/submission.zip"
+    return f"```\n{command} \\\n    --manifest MANIFEST --out {folder}/score.json\n```"
+
+
+def _table(*rows: tuple[Any, ...], header: tuple[str, ...] = ("", "")) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

@@ -1,0 +1,57 @@
+"""The ten domains by name, and how one class of one of them is made from integers."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+
+from guie.toy.apparel import Garment
+from guie.toy.artwork import Painting
+from guie.toy.cars import Car
+from guie.toy.dishes import Dish
+from guie.toy.furniture import Furniture
+from guie.toy.illustrations import Character
+from guie.toy.landmarks import Landmark
+from guie.toy.packages import Package
+from guie.toy.storefronts import Storefront
+from guie.toy.subject import Subject
+from guie.toy.toys import Toy
+
+DOMAINS: dict[str, type[Subject]] = {
+    "storefronts": Storefront,
+    "packages": Package,
+    "apparel": Garment,
+    "cars": Car,
+    "furniture": Furniture,
+    "landmarks": Landmark,
+    "toys": Toy,
+    "illustrations": Character,
+    "dishes": Dish,
+    "artwork": Painting,
+}
+PARTS = ("benchmark", "pretrain")
+
+
+def generator(seed: int, part: str, domain: str, *numbers: int) -> np.random.Generator:
+    """The random numbers of a class (its index) or of a view (class index, 1 + view index)."""
+    return np.random.default_rng([seed, crc32(part.encode()), crc32(domain.encode()), *numbers])
+
+
+def subject(seed: int, part: str, domain: str, index: int) -> Subject:
+    """The class number `index` of a domain.
+
+    The hash of a class's phrase decides which part may have it, so that no class of one part is
+    described in the other, whatever the seeds.
+    """
+    rng = generator(seed, part, domain, index)
+    while True:
+        candidate = DOMAINS[domain].sample(rng)
+        if crc32(candidate.phrase.encode()) % len(PARTS) == PARTS.index(part):
+            return candidate
+
+
+def label(candidate: Subject, part: str, domain: str, index: int) -> str:
+    """`apparel/striped-hoodie-0017`; the numbers of the pretraining part start with a p."""
+    prefix = "p" if part == "pretrain" else ""
+    return f"{domain}/{candidate.name}-{prefix}{index:04d}"

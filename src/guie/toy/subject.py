@@ -1,0 +1,59 @@
+"""What every domain provides: a class (its generative parameters), its words, and views of it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+
+from guie.toy.canvas import pick
+from guie.toy.photo import View
+
+
+class Subject(ABC):
+    """One class of a domain: everything that its views have in common."""
+
+    media: ClassVar[tuple[str, ...]] = ("a photo of", "a picture of", "a snapshot of")
+
+    @classmethod
+    @abstractmethod
+    def sample(cls, rng: np.random.Generator) -> Subject:
+        """Draw a class from the domain's grammar."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """A short readable name, words joined by hyphens: `striped-hoodie`."""
+
+    @property
+    @abstractmethod
+    def phrase(self) -> str:
+        """The class in plain English with its article: `a red striped hoodie with two pockets`."""
+
+    @abstractmethod
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Take a picture; `role` is `train`, `query`, `index` or `both`."""
+
+    def caption(self, rng: np.random.Generator, view: View) -> str:
+        """A true sentence about a view, in one of a handful of forms."""
+        where = " ".join(word for word in (view.place, view.light) if word)
+        medium = view.medium or pick(rng, self.media)
+        forms = [f"{medium} {self.phrase} {where}", f"{medium} {self.phrase}, {where}"]
+        if not view.medium:
+            forms += [f"{self.phrase} {where}", f"{where}, {self.phrase}"]
+        return pick(rng, forms).strip(" ,").replace(" ,", ",")
+
+
+def a(words: str) -> str:
+    """The words with their indefinite article."""
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def count(number: int, noun: str) -> str:
+    """`two pockets`, `one pocket`."""
+    plural = noun if number == 1 else noun[:-1] + "ves" if noun.endswith("lf") else noun + "s"
+    return f"{NUMBERS[number]} {plural}"

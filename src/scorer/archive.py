@@ -1,0 +1,107 @@
+"""The submission file: a zip with one TorchScript file in it, inspected before anything is read."""
+
+from __future__ import annotations
+
+import io
+import stat
+import warnings
+import zipfile
+import zlib
+from pathlib import Path
+
+import torch
+
+MODEL_NAME = "saved_model.pt"
+# PyTorch 1.11 refuses any newer archive (its kMaxSupportedFileFormatVersion).
+MAX_FORMAT_VERSION = 9
+# A larger file cannot be held by the challenge's 16 GB card.
+MAX_BYTES = 16 * 2**30
+# Trained weights hardly compress and code compresses about tenfold; a zip bomb, a thousandfold.
+MAX_RATIO = 100
+# What zipfile raises for a file that is damaged, encrypted or of an unknown compression.
+ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
+
+
+class Violation(Exception):
+    """The submission breaks the contract; the message says in one line what was found."""
+
+
+def one_line(error: object, line: int = 0) -> str:
+    """One line of an error: PyTorch names the cause in the first, TorchScript in the last."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[line][:200] if lines else type(error).__name__
+
+
+def read_model_bytes(path: Path) -> bytes:
+    """Return the bytes of `saved_model.pt`, the only member that a submission may have.
+
+    Raises:
+        Violation: not a zip; another layout; a link; an encrypted, damaged or oversized member.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _refuse_layout(archive.infolist())
+            _refuse_bomb(archive)
+            return archive.read(MODEL_NAME)
+    except ZIP_ERRORS as error:
+        raise Violation(f"not a readable zip archive ({one_line(error)})") from error
+
+
+def _refuse_layout(members: list[zipfile.ZipInfo]) -> None:
+    names = [member.filename for member in members]
+    if names != [MODEL_NAME]:
+        shown = ", ".join(repr(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
+        raise Violation(f"{len(names)} members: {shown or 'none'}")
+    if stat.S_ISLNK(members[0].external_attr >> 16):
+        raise Violation(f"{MODEL_NAME} is a link")
+
+
+def _refuse_bomb(archive: zipfile.ZipFile) -> None:
+    # zipfile never yields more than the declared size, so a false declaration gains nothing.
+    unpacked = sum(member.file_size for member in archive.infolist())
+    packed = sum(member.compress_size for member in archive.infolist())
+    if unpacked > MAX_BYTES:
+        raise Violation(f"{unpacked:,} bytes unpacked, more than {MAX_BYTES:,}")
+    if unpacked > MAX_RATIO * packed:
+        raise Violation(f"{packed:,} bytes unpack to {unpacked:,}, a ratio above {MAX_RATIO}")
+
+
+def check_format_version(model_bytes: bytes) -> None:
+    """Refuse a TorchScript archive that PyTorch 1.11 cannot open.
+
+    Raises:
+        Violation: not a TorchScript archive, or one with a newer format version.
+    """
+    try:
+        with zipfile.ZipFile(io.BytesIO(model_bytes)) as archive:
+            _refuse_bomb(archive)
+            version = _format_version(archive)
+    except ZIP_ERRORS as error:
+        raise Violation(f"{MODEL_NAME} is no TorchScript archive ({one_line(error)})") from error
+    if version > MAX_FORMAT_VERSION:
+        raise Violation(f"format version {version} (re-export with export.py, which writes 9)")
+
+
+def _format_version(archive: zipfile.ZipFile) -> int:
+    names = archive.namelist()
+    root = names[0].split("/")[0] if names else ""
+    # PyTorch prefers the hidden record where both exist.
+    for record in (f"{root}/.data/version", f"{root}/version"):
+        if record in names:
+            return int(archive.read(record))
+    raise ValueError("it has no version record")
+
+
+def load(model_bytes: bytes, device: torch.device) -> torch.jit.ScriptModule:
+    """Load the TorchScript module as the host does: `torch.jit.load`, then `eval()`.
+
+    Raises:
+        Violation: PyTorch cannot load it.
+    """
+    try:
+        with warnings.catch_warnings():
+            # TorchScript is deprecated, but the challenge demands it.
+            warnings.filterwarnings("ignore", message=".*torch.jit.*")
+            return torch.jit.load(io.BytesIO(model_bytes), map_location=device).eval()
+    except Exception as error:  # PyTorch raises many kinds here; each means "does not load"
+        raise Violation(one_line(error)) from error

@@ -1,0 +1,133 @@
+"""The scorer's own reader of the manifest: the queries and the index of one split."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pandas as pd
+
+from scorer.retrieval import count_positives
+
+COLUMNS = ["image_path", "label", "domain", "split", "role"]
+ROLES = ("query", "index", "both")
+SHOWN = 5
+
+
+class UserError(Exception):
+    """A fault in the input; the message names file, row and remedy in one line."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """One split: `table` has `image_path`, `label`, `domain`, `role` and, for messages, `row`."""
+
+    path: Path
+    root: Path
+    table: pd.DataFrame
+
+    def part(self, role: str) -> pd.DataFrame:
+        """Return the rows of role `query` or `index`, `both` included, numbered anew."""
+        return self.table[self.table["role"].isin([role, "both"])].reset_index(drop=True)
+
+    def images(self) -> dict[str, str]:
+        """Map each image to its first row; an image may stand in a query and in an index row."""
+        first = self.table.drop_duplicates("image_path")
+        return dict(zip(first["image_path"], first["row"], strict=True))
+
+    def refuse(self, faults: list[str]) -> None:
+        """Raise a `UserError` that names the first faults and counts the rest, if there is any."""
+        if faults:
+            more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+            raise UserError(f"{self.path}: {'; '.join(faults[:SHOWN])}{more}")
+
+
+def read_manifest(path: Path, split: str, root: Path) -> Manifest:
+    """Read one split of a CSV or Parquet manifest, with its images found under `root`.
+
+    Raises:
+        UserError: unreadable file, missing columns, an empty split, nothing to find in it, or
+            bad rows (all of them at once).
+    """
+    table = _read_table(path)
+    missing = [name for name in COLUMNS if name not in table]
+    if missing:
+        raise UserError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
+    found = ", ".join(sorted(set(table["split"]) - {""})) or "none"
+    table = table.loc[table["split"] == split, [*COLUMNS, "row"]].reset_index(drop=True)
+    if table.empty:
+        raise UserError(f"{path}: split {split!r} has no row; splits there: {found}")
+    manifest = Manifest(path, root, table)
+    manifest.refuse(_faults(table, root))
+    for role in ("query", "index"):
+        if manifest.part(role).empty:
+            raise UserError(f"{path}: split {split!r} has no row of role {role} or both")
+    if not count_positives(manifest.part("query"), manifest.part("index")).any():
+        raise UserError(f"{path}: in split {split!r} no query shares a label with an index image")
+    return manifest
+
+
+def _read_table(path: Path) -> pd.DataFrame:
+    readers = {".csv": _read_csv, ".parquet": _read_parquet}
+    if path.suffix.lower() not in readers:
+        raise UserError(f"{path}: a manifest ends in .csv or .parquet")
+    try:
+        return readers[path.suffix.lower()](path)
+    # pandas' and pyarrow's own errors are ValueErrors.
+    except (OSError, ValueError, pd.errors.ParserWarning) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{path}: cannot be read as a table ({reason})") from error
+
+
+def _read_parquet(path: Path) -> pd.DataFrame:
+    table = pd.read_parquet(path).reset_index(drop=True).astype(object).fillna("").astype(str)
+    return table.assign(row=[f"row {i}" for i in range(len(table))])
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    with warnings.catch_warnings():
+        # Where a row has more fields than the header pandas drops them and only warns.
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        table = pd.read_csv(
+            path,
+            dtype=str,
+            keep_default_na=False,  # a class may be called NA
+            na_filter=False,
+            skip_blank_lines=False,  # so that row 0 is line 2
+            index_col=False,
+            encoding="utf-8-sig",
+        )
+    return table.assign(row=[f"line {i + 2}" for i in range(len(table))])
+
+
+def _faults(table: pd.DataFrame, root: Path) -> list[str]:
+    """Name what is wrong with each row, in the order of the file."""
+    faults = []
+    seen: set[tuple[str, str]] = set()
+    for row in table.itertuples():
+        fault = _row_fault(row, root)
+        parts = ("query", "index") if row.role == "both" else (row.role,)
+        if not fault and any((row.image_path, part) in seen for part in parts):
+            fault = f"image {row.image_path!r} has this role in an earlier row already"
+        seen.update((row.image_path, part) for part in parts)
+        if fault:
+            faults.append(f"{row.row}: {fault}")
+    return faults
+
+
+def _row_fault(row: tuple, root: Path) -> str | None:
+    for column in ("image_path", "label", "domain"):
+        if not getattr(row, column).strip():
+            return f"{column} is empty"
+    if "" in (label.strip() for label in row.label.split("|")):
+        return f"label {row.label!r} holds an empty label"
+    if row.role not in ROLES:
+        return f"role {row.role!r} is none of {', '.join(ROLES)}"
+    image_path = PurePosixPath(row.image_path)
+    if image_path.is_absolute() or ".." in image_path.parts:
+        return f"image_path {row.image_path!r} leads out of the root"
+    if not os.path.isfile(root / image_path):  # unlike is_file, False for any unusable name
+        return f"no image {row.image_path!r} under {root}"
+    return None

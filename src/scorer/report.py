@@ -1,0 +1,160 @@
+"""What a scoring leaves behind: score.json, neighbours.csv and a table to read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import resource
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from scorer.contract import Check
+from scorer.embedding import Embedded
+from scorer.retrieval import METRICS, K
+
+CHALLENGE_IMAGES = 205_000  # 5,000 queries and 200,000 index images
+LIMIT_HOURS = 9
+
+
+def provenance(submission: Path, checks: list[Check], device: torch.device) -> dict[str, Any]:
+    """Describe what was judged and where: the part of score.json that a refused file has too."""
+    with open(submission, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return {
+        "checks": [asdict(check) for check in checks],
+        "submission": {"sha256": digest, "bytes": submission.stat().st_size},
+        "torch": str(torch.__version__),
+        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+    }
+
+
+def summarise(judged: pd.DataFrame) -> dict[str, Any]:
+    """Average the queries of `retrieval.judge`: mean over domains, pooled, each domain, 30/70.
+
+    `queries` counts all of them, `queries_without_positive` those among them that no metric
+    includes. A group with no other queries has None for each metric; such a domain has no part in
+    the mean.
+    """
+    domains = judged.groupby("domain")[METRICS].mean()
+    return {
+        "mean": _plain(domains.mean()),
+        "pooled": _plain(judged[METRICS].mean()),
+        "domains": {str(name): _group(rows) for name, rows in judged.groupby("domain")},
+        "index": "merged",
+        "public": _group(judged[judged["is_public"]]),
+        "private": _group(judged[~judged["is_public"]]),
+    }
+
+
+def _group(rows: pd.DataFrame) -> dict[str, Any]:
+    counts = {
+        "queries": len(rows),
+        "queries_without_positive": int((rows["positives"] == 0).sum()),
+    }
+    return _plain(rows[METRICS].mean()) | counts
+
+
+def _plain(metrics: pd.Series) -> dict[str, float | None]:
+    return {name: None if np.isnan(value) else float(value) for name, value in metrics.items()}
+
+
+def costs(embedded: Embedded, device: torch.device) -> dict[str, Any]:
+    """Report time and memory, and project the time to the challenge's number of images."""
+    count, dimension = embedded.emb_ND.shape
+    decode, model = embedded.decode_seconds / count, embedded.model_seconds / count
+    return {
+        "dimension": dimension,
+        "seconds_per_image": {"decode": decode, "model": model, "total": decode + model},
+        "projected_hours": (decode + model) * CHALLENGE_IMAGES / 3600,
+        "limit_hours": LIMIT_HOURS,
+        "peak_memory_mb": _peak_memory_bytes(device) / 2**20,
+        "images": count,
+        "images_with_exif_rotation": embedded.rotated,
+    }
+
+
+def _peak_memory_bytes(device: torch.device) -> int:
+    """Peak of the card where there is one, else of the whole process (getrusage)."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def neighbour_table(
+    judged: pd.DataFrame,
+    index: pd.DataFrame,
+    rows_QK: np.ndarray,
+    distances_QK: np.ndarray,
+    relevant_QK: np.ndarray,
+) -> pd.DataFrame:
+    """List the neighbours of each query: one row a pair, at most K a query, nearest first.
+
+    `counted` is 1 within the first min(5, n) places, those that mMP@5 looks at.
+    """
+    rank_QK = np.broadcast_to(np.arange(1, K + 1), rows_QK.shape)
+    found_QK = rows_QK >= 0
+    query_QK = np.repeat(np.arange(len(judged))[:, None], K, axis=1)
+    counted_QK = rank_QK <= judged["positives"].to_numpy()[:, None]
+    paths = index["image_path"].to_numpy()
+    return pd.DataFrame(
+        {
+            "query": judged["image_path"].to_numpy()[query_QK[found_QK]],
+            "rank": rank_QK[found_QK],
+            "image_path": paths[rows_QK[found_QK]],
+            "distance": distances_QK[found_QK],
+            "relevant": relevant_QK[found_QK].astype(int),
+            "counted": counted_QK[found_QK].astype(int),
+        }
+    )
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        temporary.write_text(text, encoding="utf-8", newline="")
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write indented JSON; a NaN is refused, as JSON has none."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def format_table(score: dict[str, Any]) -> str:
+    """Lay out a score for the terminal."""
+    names = {**score["domains"], "public": score["public"], "private": score["private"]}
+    width = max(len(name) for name in [*names, "private"])
+    lines = [f"{'':{width}}   mMP@5     R@1  queries  without positive"]
+    lines += [_line(name, group, width) for name, group in score["domains"].items()]
+    lines += [_line(name, score[name], width) for name in ("mean", "pooled", "public", "private")]
+    seconds = score["seconds_per_image"]
+    lines += [
+        "",
+        f"contract: {len(score['checks'])} checks passed; {score['dimension']} numbers an image",
+        f"images: {score['images']:,}, of which {score['images_with_exif_rotation']:,} with an "
+        "EXIF turn that the host ignores",
+        f"time: {seconds['total'] * 1000:.1f} ms an image (decode {seconds['decode'] * 1000:.1f}, "
+        f"model {seconds['model'] * 1000:.1f}); {CHALLENGE_IMAGES:,} images would take "
+        f"{score['projected_hours']:.2f} h of {LIMIT_HOURS} h on this machine "
+        f"({score['device']}); peak memory {score['peak_memory_mb']:,.0f} MB",
+    ]
+    return "\n".join(lines)
+
+
+def _line(name: str, group: dict[str, Any], width: int) -> str:
+    values = "  ".join("     -" if group[m] is None else f"{group[m]:6.4f}" for m in METRICS)
+    counts = ""
+    if "queries" in group:
+        counts = f"  {group['queries']:7,}  {group['queries_without_positive']:16,}"
+    return f"{name:{width}}  {values}{counts}"

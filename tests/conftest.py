@@ -1,0 +1,30 @@
+"""Fixtures shared by the tests: one thread a process, and small data sets drawn once."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from guie import toy
+from guie.config import real_root
+
+torch.set_num_threads(1)
+os.environ.setdefault("ACCELERATE_USE_CPU", "true")
+
+
+@pytest.fixture(scope="session")
+def toy_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy benchmark of 200 images, all ten domains, splits train and test."""
+    return toy.draw(tmp_path_factory.mktemp("toy"), images=200, seed=1, workers=1)
+
+
+@pytest.fixture(scope="session")
+def real_folder() -> Path:
+    """The folder with real images and weights; skips where it is absent."""
+    folder = real_root()
+    if folder is None or not (folder / "weights").is_dir():
+        pytest.skip("no real images and weights: set GUIE_REAL to a folder that holds them")
+    return folder.resolve()

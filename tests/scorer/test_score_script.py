@@ -1,0 +1,130 @@
+"""score.py as a command: what it writes, prints and returns."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from scorer_toys import write_submission
+
+import score
+from scorer.manifest import UserError
+from scorer.report import write_text
+
+SRC = Path(score.__file__).parent
+# With None in its place `import guie` raises: the scorer must not need the package that it judges.
+WITHOUT_GUIE = """
+import runpy, sys
+sys.modules["guie"] = None
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class FailsAtOneHeight(torch.nn.Module):
+    """Keeps the contract on the scorer's own images, then meets a real one of an unlucky size."""
+
+    def __init__(self, height: int) -> None:
+        super().__init__()
+        self.height = height
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        mean = images.float().mean([2, 3])
+        return mean / 0 if images.size(2) == self.height else mean
+
+
+def run(*arguments):
+    command = [sys.executable, "-c", WITHOUT_GUIE, str(SRC / "score.py"), *map(str, arguments)]
+    environment = os.environ | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+
+
+def arguments(submission, manifest, out):
+    return ["--submission", str(submission), "--manifest", str(manifest), "--out", str(out)]
+
+
+def test_scores_without_the_package(submission, manifest, tmp_path):
+    out = tmp_path / "out" / "score.json"
+    done = run(*arguments(submission, manifest, out))
+    assert done.returncode == 0, done.stderr
+    assert "pooled" in done.stdout and f"wrote {out}" in done.stdout
+    result = json.loads(out.read_text())
+    perfect = {"mmp_at_5": 1.0, "r_at_1": 1.0}
+    assert result["mean"] == result["pooled"] == perfect
+    assert result["domains"] == {
+        "art": perfect | {"queries": 2, "queries_without_positive": 0},
+        "toys": perfect | {"queries": 8, "queries_without_positive": 0},
+    }
+    assert result["public"]["queries"] + result["private"]["queries"] == 10
+    assert (result["index"], result["dimension"], result["limit_hours"]) == ("merged", 48, 9)
+    assert (result["images"], result["images_with_exif_rotation"]) == (16, 0)
+    content = submission.read_bytes()
+    digest = hashlib.sha256(content).hexdigest()
+    assert result["submission"] == {"sha256": digest, "bytes": len(content)}
+    assert len(result["checks"]) == 11 and all(check["passed"] for check in result["checks"])
+    seconds = result["seconds_per_image"]
+    assert (
+        seconds["total"] == pytest.approx(seconds["decode"] + seconds["model"]) and seconds["total"]
+    )
+    assert result["projected_hours"] == pytest.approx(seconds["total"] * 205_000 / 3600)
+    assert result["peak_memory_mb"] > 50 and result["torch"] == torch.__version__
+
+
+def test_neighbours_explain_the_score(submission, manifest, tmp_path):
+    table = pd.read_csv(manifest)
+    table.loc[table["label"] == "toys/green", "label"] = "toys/red"  # now two look-alike clusters
+    table.loc[0, "label"] = "art/grey"  # and a red picture that should find grey ones
+    table.to_csv(manifest, index=False)
+    out = tmp_path / "score.json"
+    score.main(arguments(submission, manifest, out))
+    rows = pd.read_csv(tmp_path / "neighbours.csv")
+    assert list(rows.columns) == ["query", "rank", "image_path", "distance", "relevant", "counted"]
+    assert len(rows) == 10 * 5 and (rows["query"] != rows["image_path"]).all()
+    assert (rows.groupby("query")["distance"].diff().dropna() >= 0).all()
+    counted = rows[rows["counted"] == 1]
+    recomputed = counted.groupby("query")["relevant"].mean().mean()
+    result = json.loads(out.read_text())
+    assert 0 < recomputed < 1
+    assert result["pooled"]["mmp_at_5"] == pytest.approx(recomputed)
+    assert result["pooled"]["r_at_1"] == rows[rows["rank"] == 1]["relevant"].mean()
+
+
+def test_a_violation_is_one_line_and_leaves_the_checks(submission, manifest, tmp_path, capsys):
+    out = tmp_path / "score.json"
+    score.main(arguments(submission, manifest, out))
+    capsys.readouterr()
+    unlucky = tmp_path / pd.read_csv(manifest)["image_path"][3]
+    Image.new("RGB", (70, 77)).save(unlucky)
+    broken = write_submission(tmp_path / "broken.zip", FailsAtOneHeight(77))
+    with pytest.raises(SystemExit) as stopped:
+        score.main(arguments(broken, manifest, out))
+    assert stopped.value.code == 1
+    printed = capsys.readouterr().out
+    assert printed.startswith("VIOLATION every_image: 'images/toys/red_3.png': 3 of 3 numbers are")
+    assert printed.count("\n") == 1
+    result = json.loads(out.read_text())
+    assert set(result) == {"checks", "submission", "torch", "device"}
+    assert [check["passed"] for check in result["checks"]] == [True] * 10 + [False]
+    assert not (tmp_path / "neighbours.csv").exists(), "an earlier scoring's neighbours"
+
+
+def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_path):
+    done = run(*arguments(submission, tmp_path / "none.csv", tmp_path / "score.json"))
+    assert done.returncode == 2
+    assert done.stderr == f"error: --manifest {tmp_path / 'none.csv'}: no such file\n"
+    with pytest.raises(UserError, match="--out .*: must be the name of a .json file"):
+        score.main(arguments(submission, manifest, submission))
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path):
+    path = tmp_path / "score.json"
+    path.write_text("old")
+    with pytest.raises(UnicodeEncodeError):
+        write_text(path, "half \ud800")
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]

@@ -1,0 +1,142 @@
+"""The search and the metric against slow twins written from the definitions, and corner cases."""
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from scorer.report import summarise
+from scorer.retrieval import count_positives, is_public, judge, nearest, own_rows
+
+
+def frame(labels, paths, domain="d"):
+    return pd.DataFrame({"image_path": paths, "label": labels, "domain": domain})
+
+
+def slow_neighbours(query, query_path, index_emb, index_paths):
+    """Sort all other images by distance, then by row."""
+    others = [i for i, path in enumerate(index_paths) if path != query_path]
+    return sorted(others, key=lambda i: (math.dist(query, index_emb[i]), i))
+
+
+def slow_mmp_at_5(query_label, query_path, ranked, index_labels, index_paths):
+    def relevant(i):
+        return bool(set(query_label.split("|")) & set(index_labels[i].split("|")))
+
+    n = sum(relevant(i) for i in range(len(index_labels)) if index_paths[i] != query_path)
+    if n == 0:
+        return math.nan
+    return sum(relevant(i) for i in ranked[: min(n, 5)]) / min(n, 5)
+
+
+def score(query_emb, queries, index_emb, index):
+    rows, distances = nearest(
+        np.float32(query_emb), np.float32(index_emb), own_rows(queries, index)
+    )
+    judged, relevant = judge(queries, index, rows)
+    return judged, rows, distances, relevant
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_search_and_metric_equal_their_slow_twins(seed, monkeypatch):
+    monkeypatch.setattr("scorer.retrieval.BLOCK_NUMBERS", 300)  # several blocks, the last partial
+    rng = np.random.default_rng(seed)
+    emb = rng.integers(0, 3, (60, 4)).astype(np.float32)  # a coarse grid: ties and duplicates
+    labels = ["|".join(rng.choice(list("abcdefgh"), rng.integers(1, 3), False)) for _ in emb]
+    labels[7] = "alone"
+    paths = [f"{i}.jpg" for i in range(60)]
+    is_index = rng.random(60) < 0.7
+    queries = frame(labels, paths)
+    index = queries[is_index].reset_index(drop=True)
+    judged, rows, distances, _ = score(emb, queries, emb[is_index], index)
+    for i, (path, label) in enumerate(zip(paths, labels, strict=True)):
+        ranked = slow_neighbours(emb[i], path, emb[is_index], list(index["image_path"]))
+        assert list(rows[i]) == ranked[:5]
+        expected = [math.dist(emb[i], emb[is_index][row]) for row in ranked[:5]]
+        assert distances[i] == pytest.approx(expected)
+        slow = slow_mmp_at_5(label, path, ranked, index["label"], index["image_path"])
+        assert judged["mmp_at_5"][i] == pytest.approx(slow, nan_ok=True)
+    assert np.isnan(judged["mmp_at_5"][7]) and np.isnan(judged["r_at_1"][7])
+
+
+def test_a_perfect_embedding_scores_exactly_one():
+    labels = [f"class {i}" for i, size in enumerate([2, 3, 5, 6, 9]) for _ in range(size)]
+    emb = np.array([[10 * int(label.split()[1]), i / 1000] for i, label in enumerate(labels)])
+    images = frame(labels, [f"{i}.jpg" for i in range(len(labels))])
+    summary = summarise(score(emb, images, emb, images)[0])
+    assert summary["mean"] == summary["pooled"] == {"mmp_at_5": 1.0, "r_at_1": 1.0}
+
+
+def test_one_positive_at_rank_two_scores_zero():
+    index = frame(["b", "a", "c"], ["1", "2", "3"])
+    judged, *_ = score([[0, 0]], frame(["a"], ["q"]), [[1, 0], [2, 0], [3, 0]], index)
+    assert judged["mmp_at_5"][0] == 0 and judged["r_at_1"][0] == 0
+
+
+def test_two_positives_look_at_two_neighbours_only():
+    index = frame(["a", "b", "a"], ["1", "2", "3"])
+    judged, *_ = score([[0, 0]], frame(["a"], ["q"]), [[1, 0], [2, 0], [3, 0]], index)
+    assert judged["mmp_at_5"][0] == 0.5 and judged["r_at_1"][0] == 1
+
+
+def test_exact_duplicates_do_not_hide_the_query_itself():
+    # Eight equal vectors: the query's own row is in the middle, and only it may go.
+    index = frame(list("bbbabbba"), [str(i) for i in range(8)])
+    queries = index.iloc[[3]].reset_index(drop=True)
+    judged, rows, _, relevant = score([[1, 1]], queries, [[1, 1]] * 8, index)
+    assert list(rows[0]) == [0, 1, 2, 4, 5]
+    assert judged["positives"][0] == 1
+    assert not relevant.any()
+
+
+def test_near_duplicates_far_from_the_origin_keep_their_order():
+    # The usual |q|^2 + |x|^2 - 2qx in float32 cannot tell these distances apart.
+    index_emb = np.float32([[4096 + step / 2048, 1] for step in (6, 5, 4, 3, 2, 1)])
+    index = frame(list("abcdef"), [str(i) for i in range(6)])
+    _, rows, distances, _ = score([[4096, 1]], frame(["a"], ["q"]), index_emb, index)
+    assert list(rows[0]) == [5, 4, 3, 2, 1]
+    assert list(distances[0]) == [step / 2048 for step in (1, 2, 3, 4, 5)]
+
+
+def test_positives_are_the_union_of_the_labels_without_the_query():
+    index = frame(["a", "b", "a|b", "c", "a|b"], ["1", "2", "3", "4", "q"])
+    queries = frame(["a|b", "c", "d"], ["q", "q2", "q3"])
+    assert list(count_positives(queries, index)) == [3, 1, 0]
+
+
+def test_an_index_smaller_than_five():
+    images = frame(["a", "a", "b"], ["1", "2", "3"])
+    judged, rows, distances, relevant = score([[0], [1], [3]], images, [[0], [1], [3]], images)
+    assert rows.tolist() == [[1, 2, -1, -1, -1], [0, 2, -1, -1, -1], [1, 0, -1, -1, -1]]
+    assert np.isinf(distances[:, 2:]).all() and not relevant[:, 2:].any()
+    assert list(judged["mmp_at_5"][:2]) == [1, 1]
+
+
+def test_queries_without_positives_count_in_no_average():
+    queries = frame(["a", "x", "y"], ["1", "2", "3"]).assign(domain=["one", "one", "two"])
+    index = frame(["a"], ["9"])
+    summary = summarise(score([[0], [0], [0]], queries, [[1]], index)[0])
+    none = {"mmp_at_5": None, "r_at_1": None}
+    one = {"mmp_at_5": 1.0, "r_at_1": 1.0}
+    assert summary["domains"] == {
+        "one": one | {"queries": 2, "queries_without_positive": 1},
+        "two": none | {"queries": 1, "queries_without_positive": 1},
+    }
+    assert summary["mean"] == summary["pooled"] == one
+
+
+def test_mean_is_over_domains_and_pooled_over_queries():
+    queries = frame(list("aaab"), list("1234")).assign(domain=["big"] * 3 + ["small"])
+    index = frame(["a", "b"], ["8", "9"])
+    # The index holds a at 0 and b at 10: the three of "big" find a, the one of "small" finds a too.
+    summary = summarise(score([[0], [1], [2], [3]], queries, [[0], [10]], index)[0])
+    assert summary["mean"]["mmp_at_5"] == 0.5
+    assert summary["pooled"]["mmp_at_5"] == 0.75
+
+
+def test_the_public_split_never_moves():
+    # Recorded values: a change of the hash would make old scores incomparable.
+    assert [i for i in range(20) if is_public(f"images/{i}.jpg")] == [1, 6, 7, 14, 15, 18, 19]
+    share = np.mean([is_public(f"{i}.jpg") for i in range(20000)])
+    assert share == pytest.approx(0.3, abs=0.01)

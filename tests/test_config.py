@@ -1,0 +1,123 @@
+"""Configs refuse what they do not know, and say where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from guie.config import MixConfig, RunConfig, load_config
+from guie.errors import UserError
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+MINIMAL = """
+name: t
+data: {manifest: m.csv}
+model:
+  backbone: {library: timm, name: resnet18}
+  image: {size_px: 32}
+train:
+  epochs: 2
+  lr: {head: 1e-3, classes: 1e-3}
+stages:
+  - {name: head}
+  - {name: full, epochs: 3, lr: {backbone: 1e-5}}
+"""
+
+
+@pytest.fixture
+def minimal(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(MINIMAL)
+    return path
+
+
+def test_stages_inherit_from_train(minimal: Path) -> None:
+    head, full = load_config(minimal, RunConfig).stages
+    assert (head.epochs, head.lr.backbone, head.lr.head) == (2, 0.0, 1e-3)
+    assert (full.epochs, full.lr.backbone, full.lr.head) == (3, 1e-5, 1e-3)
+
+
+def test_without_stages_train_is_the_one_stage(minimal: Path) -> None:
+    values = yaml.safe_load(MINIMAL.replace("1e-3", "0.001"))
+    del values["stages"]
+    minimal.write_text(yaml.safe_dump(values))
+    (stage,) = load_config(minimal, RunConfig).stages
+    assert (stage.name, stage.epochs, stage.batch_size) == ("train", 2, 128)
+
+
+def test_resolved_config_loads_again_unchanged(minimal: Path, tmp_path: Path) -> None:
+    config = load_config(minimal, RunConfig)
+    written = tmp_path / "resolved.yaml"
+    written.write_text(yaml.safe_dump(config.model_dump()))
+    assert load_config(written, RunConfig) == config
+
+
+def test_overrides_reach_into_mappings_and_lists(minimal: Path) -> None:
+    config = load_config(
+        minimal, RunConfig, ["train.batch_size=8", "stages.1.epochs=0.5", "task.margin_rad=1e-1"]
+    )
+    assert [stage.batch_size for stage in config.stages] == [8, 8]
+    assert config.stages[1].epochs == 0.5
+    assert config.task.margin_rad == 0.1  # YAML 1.1 alone would read the string "1e-1"
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("train.epocs=2", "did you mean epochs?"),
+        ("task.margin=3", "task.margin: unknown key; did you mean margin_rad?"),
+        ("model.backbone.library=hf", "'open_clip' or 'timm'"),
+        ("model.image.size_px=big", "model.image.size_px"),
+        ("train.lr.backbone=-1", "greater than or equal to 0"),
+        ("stages.7.epochs=1", "not an index below 2"),
+        ("name=a/b", "name"),
+        ("nonsense", "expected key=value"),
+        ("seed.x=1", "seed"),
+    ],
+)
+def test_a_bad_key_or_value_is_named(minimal: Path, override: str, said: str) -> None:
+    with pytest.raises(UserError, match="(?s)" + said.replace("?", r"\?")):
+        load_config(minimal, RunConfig, ["seed=1", override])
+
+
+def test_every_fault_is_told_at_once(minimal: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(minimal, RunConfig, ["sead=1", "precision=fp8"])
+    assert "sead" in str(caught.value) and "precision" in str(caught.value)
+
+
+def test_a_config_may_start_from_another(minimal: Path, tmp_path: Path) -> None:
+    twin = tmp_path / "twin.yaml"
+    twin.write_text("base: run.yaml\nname: twin\ntrain: {lr: {head: 0.5}}\n")
+    config = load_config(twin, RunConfig)
+    assert (config.name, config.stages[0].lr.head, config.stages[0].epochs) == ("twin", 0.5, 2)
+    minimal.write_text("base: twin.yaml\n")
+    with pytest.raises(UserError, match="leads back"):
+        load_config(twin, RunConfig)
+
+
+def test_a_missing_file_and_bad_yaml_are_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such config"):
+        load_config(tmp_path / "none.yaml", RunConfig)
+    bad = tmp_path / "bad.yaml"
+    bad.write_text("a: [1\nb: 2\n")
+    with pytest.raises(UserError, match="line"):
+        load_config(bad, RunConfig)
+
+
+def test_an_unset_variable_is_refused(minimal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("GUIE_REAL", raising=False)
+    monkeypatch.chdir(minimal.parent)  # where no ../shared is
+    with pytest.raises(UserError, match="GUIE_REAL is not set"):
+        load_config(minimal, RunConfig, ["data.manifest=${GUIE_REAL}/m.csv"])
+    monkeypatch.setenv("GUIE_REAL", "elsewhere")
+    config = load_config(minimal, RunConfig, ["data.manifest=${GUIE_REAL}/m.csv"])
+    assert config.data.manifest == "elsewhere/m.csv"
+
+
+@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
+def test_every_config_of_the_project_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GUIE_REAL", "real")
+    load_config(file, MixConfig if file.stem.startswith("mix") else RunConfig)

@@ -1,0 +1,77 @@
+"""The shape of the house: imports go downward, scripts shadow nothing, the scorer stands alone."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+SRC = Path(__file__).parents[1] / "src"
+PACKAGE = sorted((SRC / "guie").rglob("*.py"))
+SCRIPTS = sorted(SRC.glob("*.py"))
+
+LEVELS = [
+    {"errors", "files", "config", "logs", "notebook"},
+    {
+        *("manifest", "datasets", "toy", "curation", "images", "augment"),
+        *("losses", "metrics", "optim", "runs"),
+    },
+    {"sampling", "data", "model"},
+    {"tasks", "checkpoint", "embedding", "torchscript", "protocols", "figures"},
+]
+HUGGING_FACE = {
+    *("accelerate", "datasets", "diffusers", "evaluate", "huggingface_hub", "optimum", "peft"),
+    *("safetensors", "tokenizers", "transformers", "trl"),
+}
+SCORER_MAY_IMPORT = {"scorer", "torch", "PIL", "numpy", "pandas", "faiss", "tqdm"}
+
+
+def imported(file: Path) -> set[str]:
+    """Dotted names of the modules that a file imports, wherever it does so."""
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: imports are absolute"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def level(module: str) -> int:
+    found = [number for number, names in enumerate(LEVELS) if module in names]
+    assert found, f"guie.{module} stands in no level: add it to LEVELS"
+    return found[0]
+
+
+@pytest.mark.parametrize("file", PACKAGE, ids=lambda file: str(file.relative_to(SRC)))
+def test_imports_go_downward(file: Path) -> None:
+    own = file.relative_to(SRC / "guie").parts[0].removesuffix(".py")
+    if own == "__init__":
+        return
+    for name in imported(file):
+        top, _, rest = name.partition(".")
+        assert top not in {script.stem for script in SCRIPTS}, f"imports the script {top}"
+        other = rest.split(".")[0]
+        if top == "guie" and other != own:
+            assert level(other) <= level(own), f"{own} imports {other} from above"
+
+
+def test_no_script_shadows_a_module() -> None:
+    names = {path.stem for path in SCRIPTS} | {p.name for p in SRC.iterdir() if p.is_dir()}
+    assert not names & (set(sys.stdlib_module_names) | HUGGING_FACE)
+
+
+@pytest.mark.parametrize("file", [SRC / "score.py", *sorted((SRC / "scorer").glob("*.py"))])
+def test_the_scorer_stands_alone(file: Path) -> None:
+    tops = {name.partition(".")[0] for name in imported(file)}
+    assert tops <= SCORER_MAY_IMPORT | set(sys.stdlib_module_names)
+
+
+def test_no_path_hacks() -> None:
+    for file in [*PACKAGE, *SCRIPTS, *sorted((SRC / "scorer").glob("*.py"))]:
+        text = file.read_text(encoding="utf-8")
+        for hack in ("sys.path", "PYTHONPATH", "os.chdir"):
+            assert hack not in text, f"{file}: {hack}"

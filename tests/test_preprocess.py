@@ -1,0 +1,196 @@
+"""The exported preprocessing against a slow twin in numpy, and against PIL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision import transforms
+
+from guie.images import open_as_host
+from guie.model.preprocess import Preprocess
+
+FITS = ("squash", "pad", "crop")
+SIZE_PX = 32
+SIZES = [(1, 1), (1, 2000), (2000, 1), (33, 900), (32, 32), (33, 31), (480, 320), (320, 481)]
+
+
+def grey(fit: str, size_px: int = SIZE_PX) -> Preprocess:
+    """The preprocessing without normalisation: its output is in 0..1."""
+    return Preprocess(size_px, [0.0] * 3, [1.0] * 3, fit)
+
+
+def noise(height: int, width: int) -> Tensor:
+    generator = torch.Generator().manual_seed(height * 4096 + width)
+    return torch.randint(0, 256, (1, 3, height, width), generator=generator, dtype=torch.uint8)
+
+
+def photo(height: int, width: int) -> Image.Image:
+    """Blurred noise and an edge: the spectrum of a photograph, roughly."""
+    small = noise(max(2, height // 6), max(2, width // 6))[0].permute(1, 2, 0).numpy()
+    image = np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
+    image = image.copy()
+    image[: height // 2, : width // 2] //= 2
+    return Image.fromarray(image)
+
+
+def as_the_host(image: Image.Image) -> Tensor:
+    """uint8 (1, 3, H, W) with the channels last in memory, as torchvision's PILToTensor."""
+    return torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1).unsqueeze(0)
+
+
+def taps(source: int, target: int) -> np.ndarray:
+    """(target, source) weights of the antialiased cubic kernel, a = -0.5, cut at the border."""
+    stretch = max(source / target, 1.0)
+    centres = (np.arange(target) + 0.5) * source / target
+    x = np.abs(np.arange(source) + 0.5 - centres[:, None]) / stretch
+    near, far = 1.5 * x**3 - 2.5 * x**2 + 1, -0.5 * x**3 + 2.5 * x**2 - 4 * x + 2
+    weights = np.where(x < 1, near, np.where(x < 2, far, 0))
+    return weights / weights.sum(1, keepdims=True)
+
+
+def resized(image: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The slow twin: two matrix products in float64."""
+    rows = np.einsum("hy,yxc->hxc", taps(image.shape[0], height), image)
+    return np.einsum("wx,hxc->hwc", taps(image.shape[1], width), rows).clip(0, 255)
+
+
+def twin(image: Image.Image, fit: str) -> np.ndarray:
+    """(S, S, 3) in grey levels."""
+    array = np.asarray(image).astype(float)
+    if fit == "squash":
+        return resized(array, SIZE_PX, SIZE_PX)
+    if fit == "crop":
+        scale = SIZE_PX / min(image.size)
+        strip = resized(array, int(image.height * scale + 1e-6), int(image.width * scale + 1e-6))
+        cropped = transforms.CenterCrop(SIZE_PX)(torch.from_numpy(strip).permute(2, 0, 1))
+        return cropped.permute(1, 2, 0).numpy()
+    scale = SIZE_PX / max(image.size)
+    width, height = (max(2, int(side * scale + 0.5)) for side in image.size)
+    square = np.full((SIZE_PX, SIZE_PX, 3), 255.0)
+    top, left = (SIZE_PX - height) // 2, (SIZE_PX - width) // 2
+    square[top : top + height, left : left + width] = resized(array, height, width)
+    return square
+
+
+def ours(image: Image.Image, fit: str, size_px: int = SIZE_PX) -> np.ndarray:
+    """(S, S, 3) in grey levels."""
+    return 255 * grey(fit, size_px)(as_the_host(image))[0].permute(1, 2, 0).numpy()
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_equals_the_slow_twin(fit: str, size: tuple[int, int]) -> None:
+    if fit == "crop" and max(size) > 4 * min(size):
+        pytest.skip("the twin would make a strip thousands of pixels long; see the next test")
+    image = photo(*size)
+    np.testing.assert_allclose(ours(image, fit), twin(image, fit), atol=0.01)
+
+
+@pytest.mark.parametrize("size", [(20, 100), (102, 20), (11, 60)], ids=str)
+def test_cropping_a_long_strip_first_changes_little(size: tuple[int, int]) -> None:
+    """The strip's rounded length moves the twin's grid by less than a pixel of the network."""
+    image = photo(*size)
+    assert np.abs(ours(image, "crop") - twin(image, "crop")).mean() < 0.5
+
+
+@pytest.mark.parametrize("size", [(480, 320), (320, 481), (33, 31)], ids=str)
+def test_lies_near_pil(size: tuple[int, int]) -> None:
+    image = photo(*size)
+    pil = np.asarray(image.resize((SIZE_PX, SIZE_PX), Image.Resampling.BICUBIC)).astype(float)
+    assert np.abs(ours(image, "squash") - pil).mean() < 0.35
+    strip = transforms.Resize(SIZE_PX, transforms.InterpolationMode.BICUBIC)(image)
+    clips = np.asarray(transforms.CenterCrop(SIZE_PX)(strip)).astype(float)
+    assert np.abs(ours(image, "crop") - clips).mean() < 0.35
+
+
+@pytest.mark.real
+def test_lies_near_pil_on_real_images(real_folder: Path) -> None:
+    files = sorted((real_folder / "data" / "mini-uned").rglob("*.jpg"))[::2000]
+    assert files
+    for file in files:
+        image = open_as_host(file)
+        pil = np.asarray(image.resize((112, 112), Image.Resampling.BICUBIC)).astype(float)
+        difference = np.abs(ours(image, "squash", 112) - pil)
+        assert difference.mean() < 0.35 and difference.max() < 40
+
+
+def test_an_image_of_the_networks_size_is_only_normalised() -> None:
+    images, mean, std = noise(SIZE_PX, SIZE_PX), [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]
+    expected = transforms.Normalize(mean, std)(images / 255)
+    for fit in FITS:
+        torch.testing.assert_close(
+            Preprocess(SIZE_PX, mean, std, fit)(images), expected, atol=1e-6, rtol=1e-5
+        )
+
+
+@pytest.mark.parametrize("fit", FITS)
+def test_scripted_is_eager_to_the_bit_at_every_size(fit: str) -> None:
+    eager = Preprocess(SIZE_PX, [0.5] * 3, [0.25] * 3, fit)
+    scripted = torch.jit.script(eager)
+    for height, width in [*SIZES, (5, 7), (32, 400), (101, 20)]:
+        images = noise(height, width)
+        assert eager(images).shape == (1, 3, SIZE_PX, SIZE_PX)
+        assert torch.equal(eager(images), scripted(images)), (height, width)
+
+
+@pytest.mark.parametrize("fit", FITS)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_memory_layout_type_and_batch_do_not_matter(fit: str, size: tuple[int, int]) -> None:
+    """The host's image has its channels last in memory, the loader's batch may have them first."""
+    preprocess, images = grey(fit), noise(*size)
+    expected = preprocess(images)
+    last = images.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    for other in (last, images.float(), images.to(memory_format=torch.channels_last)):
+        torch.testing.assert_close(preprocess(other), expected, atol=1e-6, rtol=0)
+    both = preprocess(torch.cat([images.flip(1), images]))
+    torch.testing.assert_close(both[1:], expected, atol=1e-6, rtol=0)
+
+
+def test_bicubic_overshoot_is_cut() -> None:
+    stripes = torch.zeros(1, 3, 40, 40, dtype=torch.uint8)
+    stripes[..., ::8], stripes[..., 1::8] = 255, 255
+    raw = torch.ops.aten._upsample_bicubic2d_aa(stripes.float(), [SIZE_PX, SIZE_PX], False)
+    assert raw.min() < -1
+    cut = grey("squash")(stripes)
+    assert cut.min() == 0 and cut.max() <= 1
+
+
+def test_pad_centres_on_white() -> None:
+    padded = grey("pad")(torch.zeros(1, 3, 10, 40, dtype=torch.uint8))[0, 0]
+    assert (padded[12:20] == 0).all()
+    assert (padded[:12] == 1).all() and (padded[20:] == 1).all()
+
+
+def test_crop_of_a_strip_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    resize = Preprocess._resize
+    monkeypatch.setattr(
+        Preprocess, "_resize", lambda s, x, h, w: (asked.append((h, w)), resize(s, x, h, w))[1]
+    )
+    grey("crop")(noise(1, 200_001))
+    assert asked == [(SIZE_PX, 5 * SIZE_PX)]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (1, [0.5] * 3, [0.5] * 3),
+        (32, [0.5], [0.5] * 3),
+        (32, [0.5] * 3, [0.5, 0.5, 0.0]),
+        (32, [0.5] * 3, [0.5] * 3, "stretch"),
+    ],
+)
+def test_impossible_settings_are_refused(arguments: tuple) -> None:
+    with pytest.raises(ValueError, match="needed|three"):
+        Preprocess(*arguments)
+
+
+def test_a_grey_or_single_image_is_refused() -> None:
+    for images in (torch.zeros(1, 1, 4, 4), torch.zeros(3, 4, 4)):
+        with pytest.raises(ValueError, match="B, 3, H, W"):
+            grey("squash")(images)

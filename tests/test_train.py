@@ -1,0 +1,219 @@
+"""The loop, called as a user calls it, on toy images with tiny models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+
+import embed
+import train
+import validate
+from guie.errors import UserError
+from guie.logs import read_metrics
+from guie.manifest import load_manifest, save_manifest
+
+TINY = {"library": "open_clip", "name": "guie-tiny"}
+STAGES = [
+    {"name": "head", "epochs": 1, "lr": {"head": 1e-3, "classes": 1e-2}},
+    {
+        "name": "full",
+        "epochs": 2,
+        "size_px": 40,
+        "sampler": "round_robin",
+        "validate_every_steps": 3,
+        "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2},
+    },
+]
+
+
+@pytest.fixture(scope="module")
+def mix(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy benchmark with one train class of each domain moved to val."""
+    manifest = load_manifest(toy_manifest)
+    table = manifest.table.copy()
+    train_rows = table[table["split"] == "train"]
+    held = train_rows.groupby("domain")["label"].first()
+    moved = table["label"].isin(held)
+    table.loc[moved, "split"], table.loc[moved, "role"] = "val", "both"
+    path = tmp_path_factory.mktemp("mix") / "mix.csv"
+    save_manifest(table, path)
+    return path
+
+
+def write_config(path: Path, mix: Path, root: Path, **changes) -> Path:
+    config = {
+        "name": "t",
+        "out": str(path.parent / "runs"),
+        "log_every_steps": 1,
+        "checkpoint_every_steps": 2,
+        "data": {"manifest": str(mix), "root": str(root), "workers": 0},
+        "model": {"backbone": TINY, "image": {"size_px": 32}, "head": {"dropout": 0.2}},
+        "train": {"batch_size": 32, "augment": {"color": 0.2}},
+        "stages": STAGES,
+        **changes,
+    }
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def config(mix: Path, toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_config(tmp_path_factory.mktemp("run") / "c.yaml", mix, toy_manifest.parent)
+
+
+@pytest.fixture(scope="module")
+def run(config: Path) -> Path:
+    return train.main(["--config", str(config)])
+
+
+def test_a_run_explains_itself(run: Path, mix: Path) -> None:
+    for name in ("config.yaml", "record.json", "summary.json", "model.safetensors"):
+        assert (run / name).is_file(), name
+    assert list(run.rglob("events.out.tfevents*"))
+    lines = read_metrics(run / "metrics.jsonl")
+    losses = [line for line in lines if "loss" in line]
+    assert {line["stage"] for line in losses} == {"head", "full"}
+    assert [line["step"] for line in losses] == list(range(1, len(losses) + 1))
+    scores = [line["val_r_at_1"] for line in lines if "val_r_at_1" in line]
+    summary = json.loads((run / "summary.json").read_text())
+    assert len(scores) >= 3 and summary["best"]["val_r_at_1"] == max(scores)
+
+
+def test_a_frozen_stage_freezes_and_the_next_does_not(run: Path) -> None:
+    lines = [line for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
+    assert {"lr_backbone" in line for line in lines if line["stage"] == "head"} == {False}
+    assert {"lr_backbone" in line for line in lines if line["stage"] == "full"} == {True}
+
+
+def test_a_finished_run_is_reused_and_another_config_refused(run: Path, config: Path) -> None:
+    before = (run / "model.safetensors").stat().st_mtime_ns
+    assert train.main(["--config", str(config)]) == run
+    assert (run / "model.safetensors").stat().st_mtime_ns == before
+    with pytest.raises(UserError, match="another config .differs in seed"):
+        train.main(["--config", str(config), "--set", "seed=5"])
+
+
+def test_resume_goes_on_to_the_same_bits(
+    run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped in the second stage and resumed, a run ends as the uninterrupted one did."""
+    stop = 5  # optimiser steps, of about 15; the last checkpoint is older
+    steps, step = [], torch.optim.AdamW.step
+
+    def counting(self, *args, **kwargs):
+        steps.append(1)
+        if len(steps) > stop:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    there = ["--config", str(config), "--set", f"out={tmp_path}"]
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.optim.AdamW, "step", counting)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(there)
+    with pytest.raises(UserError, match="unfinished run; --resume"):
+        train.main(there)
+    resumed = train.main([*there, "--resume"])
+    for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
+        assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
+
+
+def test_embedding_and_validation_agree_with_the_training_log(
+    run: Path, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    out, report = tmp_path / "E.npz", tmp_path / "report.json"
+    common = ["--manifest", str(mix), "--root", str(toy_manifest.parent)]
+    embed.main(["--model", str(run), *common, "--out", str(out), "--workers", "0"])
+    rows = np.load(out)
+    assert len(rows["image_path"]) == len(pd.read_csv(mix)) and rows["embedding"].shape[1] == 64
+    validate.main(
+        ["--embeddings", str(out), *common, "--split", "val", "--index", "merged"]
+        + ["--out", str(report)]
+    )
+    best = json.loads((run / "summary.json").read_text())["best"]["val_r_at_1"]
+    assert json.loads(report.read_text())["mean"]["r_at_1"] == pytest.approx(best, abs=1e-9)
+
+
+def test_training_learns(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+    """On few classes the loss falls far below its start: the gradients reach what they should."""
+    config = write_config(
+        tmp_path / "c.yaml",
+        mix,
+        toy_manifest.parent,
+        stages=[
+            {
+                "epochs": 12,
+                "domains": ["packages", "cars"],
+                "lr": {"backbone": 1e-3, "head": 1e-2, "classes": 1e-2},
+                "augment": {"crop_scale": [1.0, 1.0], "crop_ratio": [1.0, 1.0]},
+            }
+        ],
+        task={"margin_rad": 0.0},
+    )
+    folder = train.main(["--config", str(config)])
+    losses = [line["loss"] for line in read_metrics(folder / "metrics.jsonl") if "loss" in line]
+    assert losses[-1] < 0.3 * losses[0]
+
+
+def test_patience_ends_a_stage(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+    stage = {"epochs": 50, "validate_every_steps": 1, "patience": 2, "lr": {"classes": 1e-9}}
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])
+    folder = train.main(["--config", str(config)])
+    # nothing that validation sees is trained: the first score stays the best
+    assert json.loads((folder / "summary.json").read_text())["steps"] == 3
+
+
+def test_a_tiny_clip_pretrains_and_its_weights_load(
+    mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    clip = write_config(
+        tmp_path / "clip.yaml",
+        mix,
+        toy_manifest.parent,
+        name="clip",
+        model={"backbone": TINY, "image": {"size_px": 64}, "head": None},
+        task={"name": "contrastive"},
+        stages=[{"epochs": 1, "lr": {"backbone": 1e-3}}],
+    )
+    folder = train.main(["--config", str(clip)])
+    weights = folder / "model_clip.safetensors"
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
+    words = ["--set", f"model.backbone.pretrained={weights}", "--set", "stages.1.epochs=0.2"]
+    assert (train.main(["--config", str(config), *words]) / "model.safetensors").is_file()
+    out = tmp_path / "E.npz"
+    model = f"open_clip:guie-tiny:{weights}"
+    common = ["--manifest", str(mix), "--root", str(toy_manifest.parent), "--split", "val"]
+    embed.main(["--model", model, *common, "--out", str(out), "--workers", "0"])
+    assert np.load(out)["embedding"].shape[1] == 128
+
+
+def test_contrast_needs_captions(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+    table = pd.read_csv(mix).drop(columns="caption")
+    table.to_csv(tmp_path / "bare.csv", index=False)
+    config = write_config(
+        tmp_path / "c.yaml",
+        tmp_path / "bare.csv",
+        toy_manifest.parent,
+        model={"backbone": TINY, "image": {"size_px": 64}, "head": None},
+        task={"name": "contrastive"},
+        stages=[{"epochs": 1, "lr": {"backbone": 1e-3}}],
+    )
+    with pytest.raises(UserError, match="caption"):
+        train.main(["--config", str(config)])
+
+
+def test_a_diverged_loss_stops_with_its_place(
+    mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    lr = {"backbone": 1e30, "head": 1e30, "classes": 1e30}
+    config = write_config(
+        tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[{"epochs": 9, "lr": lr}]
+    )
+    with pytest.raises(UserError, match=r"loss is .* at step .* learning rates .*images/"):
+        train.main(["--config", str(config)])

@@ -1,0 +1,113 @@
+"""validate.py as a user runs it: the file it writes, the table it prints, the faults it names."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import validate
+from guie.errors import UserError
+from guie.protocols import evaluate
+
+
+@pytest.fixture
+def case(tmp_path):
+    """A manifest of three splits, its embeddings in another order, and the command's arguments."""
+    rng = np.random.default_rng(0)
+    rows = []
+    for domain in ("cars", "food"):
+        for c in range(9):
+            split = ("train", "val", "test")[c % 3]
+            role = "train" if split == "train" else "both"
+            for i in range(4):
+                rows.append((f"{domain}/{c}/{i}.jpg", f"{domain}/{c}", domain, split, role))
+    rows.append(("food/alone.jpg", "food/alone", "food", "test", "query"))
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
+    table.to_csv(tmp_path / "manifest.csv", index=False)
+    classes = pd.factorize(table["label"])[0]
+    embeddings_TD = rng.normal(size=(classes.max() + 1, 8))[classes]
+    embeddings_TD = (embeddings_TD + rng.normal(size=embeddings_TD.shape)).astype(np.float32)
+    order = rng.permutation(len(table))
+    np.savez(
+        tmp_path / "E.npz",
+        image_path=table["image_path"].to_numpy(dtype=str)[order],
+        embedding=embeddings_TD[order],
+    )
+    files = {"--embeddings": "E.npz", "--manifest": "manifest.csv", "--out": "new/report.json"}
+    arguments = [part for key, name in files.items() for part in (key, str(tmp_path / name))]
+    return tmp_path, table, embeddings_TD, arguments
+
+
+@pytest.mark.parametrize("split", ["val", "test"])
+@pytest.mark.parametrize("index", ["merged", "separate"])
+def test_the_report_is_that_of_the_split_and_the_index(case, split, index, capsys):
+    folder, table, embeddings_TD, arguments = case
+    validate.main([*arguments, "--split", split, "--index", index])
+    rows = table["split"] == split
+    expected = evaluate(embeddings_TD[rows], table[rows].reset_index(drop=True), index)
+    assert json.loads((folder / "new/report.json").read_text()) == expected
+    printed = capsys.readouterr().out
+    for name in ("cars", "food"):
+        line = next(line for line in printed.splitlines() if line.startswith(name))
+        assert f"{expected['domains'][name]['r_at_1']:.4f}" in line
+    assert f"{index} index, 8-D" in printed
+
+
+def test_the_defaults_are_test_and_merged(case):
+    folder, table, embeddings_TD, arguments = case
+    validate.main(arguments)
+    report = json.loads((folder / "new/report.json").read_text())
+    assert report["index"] == "merged" and report["dimension"] == 8
+    assert report["domains"]["food"]["queries"] == 13
+    assert report["domains"]["food"]["queries_without_positive"] == 1
+
+
+def test_the_keys_are_those_of_the_design(case):
+    folder, _, _, arguments = case
+    validate.main(arguments)
+    report = json.loads((folder / "new/report.json").read_text())
+    keys = {"r_at_1", "mmp_at_5", "map_at_100", "map_at_r", "r_precision"}
+    keys |= {f"recall_at_{k}" for k in (2, 4, 8, 10, 20, 30, 40, 100)}
+    harmonic = {"harmonic_r_at_1", "harmonic_map_at_r", "harmonic_r_precision"}
+    assert report.keys() == {"mean", "pooled", "domains", "index", "dimension"}
+    assert report["mean"].keys() == keys | harmonic
+    assert report["pooled"].keys() == keys
+    assert report["domains"]["cars"].keys() == keys | {"queries", "queries_without_positive"}
+
+
+def test_a_domain_without_scores_is_printed_as_such(case):
+    folder, table, _, arguments = case
+    table.loc[(table["domain"] == "cars") & (table["role"] == "both"), "role"] = "query"
+    table.to_csv(folder / "manifest.csv", index=False)
+    validate.main(arguments)
+    report = json.loads((folder / "new/report.json").read_text())
+    assert report["domains"]["cars"]["r_at_1"] is None
+    assert f"{'-':>9}" in validate.format_table(report).splitlines()[1]
+
+
+def test_a_report_that_cannot_be_written_is_the_users_fault(case):
+    folder, *_, arguments = case
+    with pytest.raises(UserError, match="cannot be written"):
+        validate.main([*arguments[:-1], str(folder)])
+
+
+def test_help_shows_examples(capsys):
+    with pytest.raises(SystemExit) as stop:
+        validate.main(["--help"])
+    printed = capsys.readouterr().out
+    assert stop.value.code == 0
+    assert "examples:" in printed and "--index separate" in printed
+
+
+def test_a_fault_is_one_line_and_exit_code_2(case):
+    folder, *_, arguments = case
+    np.savez(folder / "E.npz", image_path=np.array(["x.jpg"]), embedding=np.ones((1, 8), "f4"))
+    command = [sys.executable, validate.__file__, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ") and done.stderr.count("\n") == 1
+    assert "no embedding for 25 image(s), first 'cars/2/0.jpg'" in done.stderr
+    assert not (folder / "new").exists()

@@ -1,0 +1,139 @@
+"""Does what we export run in PyTorch 1.11 itself, and give the same numbers?
+
+    python tests/torch111/check.py --cache ~/.cache/guie/torch-1.11
+    python tests/torch111/check.py --cache ... submissions/demo/submission.zip
+
+Downloads the 1.11 wheel once (750 MB), compiles load.cpp against its libtorch, compares the
+package's operator list with the runtime's, then exports every architecture in architectures.py, each
+with the next way to fit an image into a square, and compares the embeddings. Given submissions, it
+compares those instead with what today's PyTorch makes of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import struct
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from itertools import cycle
+from pathlib import Path
+
+import numpy as np
+import torch
+from architectures import ARCHITECTURES, build
+from compact import compact
+from torch import Tensor, nn
+
+import guie.torchscript
+from guie.model.preprocess import Preprocess
+from guie.torchscript import check_operators, downgrade, odd_sizes, package
+
+HERE = Path(__file__).parent
+WHEEL = "torch-1.11.0-cp310-cp310-manylinux1_x86_64.whl"
+TOLERANCE = 1e-5
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--cache", type=Path, required=True, help="folder outside the repository")
+    parser.add_argument("submissions", type=Path, nargs="*", help="submission.zip")
+    args = parser.parse_args()
+    loader = compiled(fetched(args.cache.expanduser()))
+    ours = (Path(guie.torchscript.__file__).parent / "operators_1_11.txt").read_text()
+    schemas = subprocess.run([loader, "--operators"], capture_output=True, text=True, check=True)
+    failed = compact(schemas.stdout.splitlines()) != ours
+    print(f"operator list {'DIFFERS from' if failed else 'equals'} that of the runtime")
+    with tempfile.TemporaryDirectory() as folder:
+        pairs = submitted(args.submissions, folder) if args.submissions else exported(folder)
+        for name, model, path, size_px in pairs:
+            difference = compare(loader, model, path, size_px)
+            failed |= not difference <= TOLERANCE
+            print(f"{difference:.1e}  {'ok  ' if difference <= TOLERANCE else 'FAIL'}  {name}")
+    sys.exit(int(failed))
+
+
+def fetched(cache: Path) -> Path:
+    """The wheel's headers and CPU libraries, unpacked in the cache folder."""
+    cache.mkdir(parents=True, exist_ok=True)
+    if not (cache / WHEEL).exists():
+        where = ["--python-version", "3.10", "--platform", "manylinux1_x86_64", "-d", str(cache)]
+        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
+        subprocess.run([*command, *where, "torch==1.11.0"], check=True)
+    if not (cache / "torch" / "include").exists():
+        with zipfile.ZipFile(cache / WHEEL) as wheel:
+            libraries = ("libc10.so", "libtorch_cpu.so", "libgomp", "libcudart")
+            wanted = ("torch/include/", *(f"torch/lib/{name}" for name in libraries))
+            wheel.extractall(cache, [n for n in wheel.namelist() if n.startswith(wanted)])
+    return cache / "torch"
+
+
+def compiled(libtorch: Path) -> Path:
+    """load.cpp as a program, built again when its source is newer."""
+    source, program = HERE / "load.cpp", libtorch.parent / "load"
+    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
+        include, lib = libtorch / "include", libtorch / "lib"
+        # The wheel is built with the C++ ABI of before GCC 5.
+        flags = ["-std=c++14", "-O1", "-D_GLIBCXX_USE_CXX11_ABI=0", "-w"]
+        headers = [f"-I{include}", f"-I{include}/torch/csrc/api/include"]
+        libraries = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"]
+        subprocess.run(["g++", *flags, *headers, source, "-o", program, *libraries], check=True)
+    return program
+
+
+def exported(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
+    """Every architecture: its name, the eager model, the exported file, the image side."""
+    for name, fit in zip(ARCHITECTURES, cycle(("squash", "pad", "crop")), strict=False):
+        encoder, size_px = build(name)
+        preprocess = Preprocess(size_px, [0.5] * 3, [0.25] * 3, fit)
+        path = Path(folder, "saved_model.pt")
+        package(encoder, preprocess, path)
+        downgrade(path)
+        for problem in check_operators(path):
+            print(f"      {problem}")
+        yield f"{name}, {fit}", nn.Sequential(preprocess, encoder), path, size_px
+
+
+def submitted(submissions: list[Path], folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
+    """Each submission: its name, the model as today's PyTorch loads it, its file, an image side."""
+    for submission in submissions:
+        with zipfile.ZipFile(submission) as archive:
+            path = Path(archive.extract("saved_model.pt", folder))
+        yield str(submission), torch.jit.load(path).eval(), path, 224
+
+
+def compare(loader: Path, model: nn.Module, path: Path, size_px: int) -> float:
+    """Largest difference of the embeddings over noise of odd sizes; infinite if 1.11 refuses."""
+    generator = torch.Generator().manual_seed(0)
+    images = [
+        torch.randint(0, 256, (height, width, 3), generator=generator, dtype=torch.uint8)
+        for height, width in odd_sizes(size_px)
+    ]
+    with torch.inference_mode():
+        expected_NCD = torch.stack([model(i.permute(2, 0, 1).unsqueeze(0)) for i in images])
+    try:
+        found_ND = runtime_embeddings(loader, path, images)
+    except subprocess.CalledProcessError as error:
+        print(error.stderr.strip().splitlines()[-1])
+        return float("inf")
+    return (expected_NCD[:, 0] - found_ND).abs().max().item()
+
+
+def runtime_embeddings(loader: Path, path: Path, images_HWC: list[Tensor]) -> Tensor:
+    """(N, D) from the file at `path`, in libtorch 1.11."""
+    sent, received = path.with_name("images.bin"), path.with_name("embeddings.bin")
+    with sent.open("wb") as file:
+        for image in images_HWC:
+            file.write(struct.pack("<ii", *image.shape[:2]) + image.numpy().tobytes())
+    command = [loader, path, sent, received]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    rows = np.fromfile(received, np.int32).reshape(len(images_HWC), -1)
+    return torch.from_numpy(rows[:, 1:].view(np.float32))
+
+
+if __name__ == "__main__":
+    main()
