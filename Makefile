@@ -18,7 +18,7 @@ setup: .venv/ready  ## .venv with the locked versions (quick when present)
 	@touch $@
 
 demo: setup  ## run the numbered notebooks in order and print the score
-	$(BIN)/python notebooks/run.py --keep
+	$(BIN)/python notebooks/run.py
 
 notebooks: setup  ## run the notebooks on the smoke configs, as CI does
 	$(BIN)/python notebooks/run.py --smoke

@@ -34,17 +34,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run all; exits with code 1 at the first cell that fails."""
     args = parse_args(argv)
     size = "smoke" if args.smoke else "demo"
+    done = {}
     for path in numbered(NOTEBOOKS):
         print(f"{path.name} ...", end=" ", flush=True)
         began = time.monotonic()
         try:
-            executed = execute(path, ROOT / "runs" / size / "notebooks" / path.name, size)
+            done[path] = execute(path, ROOT / "runs" / size / "notebooks" / path.name, size)
         except CellExecutionError as error:
             print(f"failed\n{error}")
             sys.exit(1)
         print(f"{time.monotonic() - began:.0f} s", flush=True)
-        if args.save:
-            write_text(path, nbformat.writes(cleaned(executed)) + "\n")
+    if args.save:  # all or none, and after the last has recorded the state of the repository
+        for path, notebook in done.items():
+            write_text(path, nbformat.writes(cleaned(notebook)) + "\n")
     print(closing(size))
 
 
@@ -73,6 +75,7 @@ def execute(path: Path, copy: Path, size: str) -> NotebookNode:
         notebook,
         timeout=None,
         kernel_name="python3",
+        extra_arguments=["--log-level=ERROR"],  # it warns of TCP, which stays on this machine
         coalesce_streams=True,  # of a progress bar only the last state
         record_timing=False,
         resources={"metadata": {"path": str(path.parent)}},
@@ -109,7 +112,10 @@ def closing(size: str) -> str:
     submission = ROOT / "submissions" / size
     score = json.loads((submission / "score.json").read_text(encoding="utf-8"))
     groups = {"all": score["pooled"], "public": score["public"], "private": score["private"]}
-    numbers = ", ".join(f"{name} {group['mmp_at_5']:.4f}" for name, group in groups.items())
+    numbers = ", ".join(
+        f"{name} " + ("-" if group["mmp_at_5"] is None else f"{group['mmp_at_5']:.4f}")
+        for name, group in groups.items()
+    )
     figures = ROOT / "runs" / size / "figures"
     pictures = [str((figures / f"{name}.png").relative_to(ROOT)) for name in PICTURES]
     return "\n".join(

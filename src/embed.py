@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from guie import errors
+from guie.devices import make_accelerator
 from guie.embedding import embed_files
 from guie.errors import UserError
 from guie.files import replacing
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     manifest = load_manifest(args.manifest, args.root)
     table = manifest.split(args.split) if args.split else manifest.table
     paths = table["image_path"].drop_duplicates().to_numpy(str)
-    accelerator = Accelerator()
+    accelerator = make_accelerator()
     if args.model.endswith(".zip"):
         # Raw images differ in size: no preprocessing here, batches of one.
         embedder, preprocess, batch_size = _submission(args.model, accelerator), nn.Identity(), 1

@@ -25,6 +25,7 @@ from guie.checkpoint import TrainState, load_checkpoint, save_checkpoint
 from guie.config import RunConfig, load_config
 from guie.config.run import StageConfig
 from guie.data import TrainDataset, train_loader, training_rows
+from guie.devices import make_accelerator
 from guie.embedding import embed_files
 from guie.errors import UserError
 from guie.logs import MetricsLog, peak_memory_mb
@@ -56,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     args = parse_args(argv)
     config = load_config(args.config, RunConfig, args.set)
     manifest = load_manifest(config.data.manifest, config.data.root)
-    accelerator = Accelerator(
+    accelerator = make_accelerator(
         mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out
     )
     if accelerator.is_main_process:

@@ -13,7 +13,7 @@ PACKAGE = sorted((SRC / "guie").rglob("*.py"))
 SCRIPTS = sorted(SRC.glob("*.py"))
 
 LEVELS = [
-    {"errors", "files", "config", "logs", "notebook"},
+    {"errors", "files", "config", "devices", "logs", "notebook"},
     {
         *("manifest", "datasets", "toy", "curation", "images", "augment"),
         *("losses", "metrics", "optim", "runs"),

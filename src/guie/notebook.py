@@ -49,13 +49,14 @@ def run(command: str) -> None:
 def show(figure: Figure, name: str) -> Image:
     """Save a figure as `runs/<size>/figures/<name>.png` and return it as a cell's output.
 
-    The output embeds a JPEG where that is smaller: sheets of photos would weigh megabytes as PNG.
+    Sheets of photos are embedded as JPEG: as PNG they would weigh megabytes.
     """
     FIGURES.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURES / f"{name}.png", dpi=DPI)
     jpeg = io.BytesIO()
     figure.savefig(jpeg, format="jpeg", dpi=DPI, pil_kwargs={"quality": 85})
-    return Image(min((FIGURES / f"{name}.png").read_bytes(), jpeg.getvalue(), key=len))
+    png = (FIGURES / f"{name}.png").read_bytes()
+    return Image(png if len(png) < 2 * len(jpeg.getvalue()) else jpeg.getvalue())
 
 
 def _forward(source: IO[bytes], target: IO[str], last: deque[str]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -38,7 +40,7 @@ def funnel(counts: pd.DataFrame) -> Figure:
         counts: images; a row a domain, a column a split or a rule that drops, in bar order.
     """
     rules = [column for column in counts if column not in SPLIT_COLORS]
-    colors = SPLIT_COLORS | dict(zip(rules, DROPPED, strict=False))
+    colors = SPLIT_COLORS | dict(zip(rules, cycle(DROPPED), strict=False))
     figure = new_figure(0.9 + 0.25 * len(counts))
     axes = figure.subplots()
     _stacked(axes, counts, "images", colors)
@@ -46,11 +48,12 @@ def funnel(counts: pd.DataFrame) -> Figure:
     return figure
 
 
-def class_sizes(table: pd.DataFrame, bins: int = 15, columns: int = 5) -> Figure:
+def class_sizes(table: pd.DataFrame, bins: int = 20, columns: int = 5) -> Figure:
     """Histograms of images per class, a panel a domain, all over the same sizes."""
     colors = domain_colors(table["domain"])
     sizes = table.groupby("domain")["label"].value_counts()
-    edges = np.linspace(0, sizes.max() + 1, bins + 1)
+    width = -(-sizes.max() // bins)  # whole sizes in a bin
+    edges = np.arange(0, sizes.max() + width + 1, width) + 0.5
     rows = -(-len(colors) // columns)
     figure = new_figure(0.3 + 1.5 * rows)
     panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
@@ -58,6 +61,7 @@ def class_sizes(table: pd.DataFrame, bins: int = 15, columns: int = 5) -> Figure
         tidy(axes, grid="y").set_title(domain, loc="left", fontsize=9, color=INK)
         axes.hist(sizes[domain], bins=edges, color=color)
         axes.axvline(sizes[domain].median(), color=INK, linewidth=1, linestyle=":")
+        axes.yaxis.get_major_locator().set_params(integer=True, nbins=4)
     for axes in panels[len(colors) :]:
         axes.set_visible(False)
     figure.supxlabel("images in a class (dotted: the median class)", fontsize=9, color=MUTED)

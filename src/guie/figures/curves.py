@@ -13,6 +13,7 @@ from guie.figures.style import INK, MUTED, domain_colors, new_figure, tidy
 
 LR_COLORS = {"lr_backbone": "#3f90da", "lr_head": "#e76300", "lr_classes": "#832db6"}
 VAL = "val_r_at_1"
+PAD = 16  # above a panel, for the names of the stages
 
 
 def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
@@ -27,7 +28,7 @@ def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
     figure = new_figure(5.4)
     (loss, accuracy), (rates, val) = figure.subplots(2, 2, sharex=True)
     for axes, key in ((loss, "loss"), (accuracy, "accuracy")):
-        tidy(axes, f"training {key}", grid="y")
+        tidy(axes, f"training {key}", grid="y", pad=PAD)
         _line(axes, table[key], INK)
     accuracy.set_ylim(0, 1)
     _learning_rates(rates, table)
@@ -47,16 +48,21 @@ def _line(axes: Axes, series: pd.Series, color: str, width: float = 1.6, **kwarg
 
 
 def _learning_rates(axes: Axes, table: pd.DataFrame) -> None:
-    tidy(axes, "learning rates", grid="y").set_yscale("log")
-    for key in [key for key in LR_COLORS if key in table]:
+    tidy(axes, "learning rates", grid="y", pad=PAD).set_yscale("log")
+    keys = [key for key in LR_COLORS if key in table]
+    for key in keys:
         rate = table[key]
-        _line(axes, rate.where(rate > 0), LR_COLORS[key], label=key.removeprefix("lr_"))
+        dashed = "--" if key == "lr_classes" else "-"  # often the same as the head's
+        part = key.removeprefix("lr_")
+        _line(axes, rate.where(rate > 0), LR_COLORS[key], label=part, linestyle=dashed)
+    top = table[keys].max().max()
+    axes.set_ylim(1e-4 * top, 2 * top)  # a cosine's last steps would press all others together
     axes.legend(fontsize=8, frameon=False)
 
 
 def _validation(axes: Axes, table: pd.DataFrame) -> None:
     """The mean over domains in bold over each domain, named at the line's end."""
-    tidy(axes, "R@1 on val, merged index", grid="y")
+    tidy(axes, "R@1 on val, merged index", grid="y", pad=PAD)
     domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
     for domain, color in domain_colors(domains).items():
         _line(axes, table[f"{VAL}/{domain}"], color, width=1, label=domain)
@@ -73,7 +79,6 @@ def _divide(axes: Axes, stage: pd.Series) -> None:
     spans = stage.reset_index().groupby("stage", sort=False)["step"].agg(["min", "max"])
     if len(spans) < 2:
         return
-    axes.set_title(axes.get_title(loc="left"), loc="left", pad=16)
     for name, span in spans.iterrows():
         axes.axvline(span["max"], color=MUTED, linewidth=1, linestyle=":")
         at = {"x": (span["min"] + span["max"]) / 2, "y": 1.01}

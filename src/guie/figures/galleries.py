@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pandas as pd
@@ -11,8 +12,8 @@ from matplotlib.figure import Figure
 from guie.figures.pictures import canvas, heading, note, place, thumbnail
 from guie.figures.style import IGNORED, INK, RIGHT, WRONG, domain_colors
 
-LEFT, GAP, ROW = 0.35, 0.3, 1.34  # in thumbnails
-NAME_CHARS = 17  # as wide as a thumbnail
+LEFT, GAP, ROW = 0.35, 0.3, 1.42  # in thumbnails
+NAME_CHARS = 15  # as wide as a thumbnail
 
 
 def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure:
@@ -56,6 +57,6 @@ def _neighbour(axes: Axes, neighbour, about: pd.DataFrame, root: Path, x: float,
 
 
 def _class_name(label: str) -> str:
-    """`domain/class` without the domain, cut to the width of a thumbnail."""
+    """`domain/class` without the domain, in two lines as wide as a thumbnail."""
     name = label.split("|")[0].partition("/")[2] or label
-    return name if len(name) <= NAME_CHARS else name[: NAME_CHARS - 1] + "…"
+    return textwrap.fill(name, NAME_CHARS, max_lines=2, placeholder="…")

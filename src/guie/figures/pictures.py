@@ -59,10 +59,10 @@ def place(
 def heading(axes: Axes, x: float, y: float, text: str, color: str = INK) -> None:
     """A row's name, upright, to the left of its pictures."""
     axes.text(
-        x, y, text, rotation=90, ha="center", va="center", color=color, weight="bold", fontsize=8
+        x, y, text, rotation=90, ha="center", va="center", color=color, weight="bold", fontsize=7.5
     )
 
 
 def note(axes: Axes, x: float, y: float, text: str, color: str = MUTED) -> None:
     """Small text below (x, y)."""
-    axes.text(x, y, text, ha="left", va="top", fontsize=7.5, color=color, linespacing=1.15)
+    axes.text(x, y, text, ha="left", va="top", fontsize=7.5, color=color, linespacing=1.1)

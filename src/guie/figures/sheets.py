@@ -43,7 +43,7 @@ def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5, seed: int
         x, y = i % columns * 1.05 + 0.05, i // columns * height
         place(axes, thumbnail(root / row["image_path"], side_px=160), x, y + 0.02)
         note(axes, x, y + 1.0, row["domain"], colors[row["domain"]])
-        note(axes, x, y + 1.1, textwrap.fill(row["caption"], 34))
+        note(axes, x, y + 1.1, textwrap.fill(row["caption"], 32))
     return figure
 
 

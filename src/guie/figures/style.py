@@ -28,13 +28,13 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def tidy(axes: Axes, title: str = "", grid: str | None = None) -> Axes:
+def tidy(axes: Axes, title: str = "", grid: str | None = None, pad: float = 6) -> Axes:
     """Take away the box; a bold title to the left; a pale grid on one axis ("x" or "y")."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(colors=INK, labelsize=9, length=3)
     if title:
-        axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK)
+        axes.set_title(title, loc="left", pad=pad, fontsize=10, fontweight="bold", color=INK)
     if grid:
         axes.grid(axis=grid, color=FAINT, linewidth=0.8)
         axes.set_axisbelow(True)

@@ -69,7 +69,7 @@ def downgrade(path: str | Path) -> None:
     with zipfile.ZipFile(path) as old, replacing(path) as temporary, open(temporary, "wb") as file:
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as new:
             for record in old.infolist():
-                folder, _, name = record.filename.partition("/")
+                name = record.filename.partition("/")[2]
                 if name.endswith(".debug_pkl"):
                     continue
                 # The folder repeats the file's name; `torch.jit.save` saw a temporary one.

@@ -123,7 +123,7 @@ def _fits(value: ast.expr, kind: str) -> bool:
         int: {"int", "float", "complex", "Scalar"},
         float: {"float", "complex", "Scalar"},
         str: {"str", "Device"},
-    }[type(value.value)]
+    }.get(type(value.value), {base})
     # int[2] takes one int for both.
     return re.sub(r"\[\d+\]$", "", base) in allowed
 
@@ -142,11 +142,9 @@ def _runtime() -> dict[str, list[tuple[Argument, ...]]]:
 def _arguments(text: str) -> tuple[Argument, ...]:
     """`Tensor self, *, int n=` -> its arguments."""
     positional, _, keyword_only = text.partition("*, ")
-    return tuple(
-        Argument(
-            part.partition(" ")[0], part.partition(" ")[2].rstrip("="), part.endswith("="), only
-        )
-        for group, only in ((positional, False), (keyword_only, True))
-        for part in group.split(", ")
-        if part
-    )
+    arguments = []
+    for group, only in ((positional, False), (keyword_only, True)):
+        for part in filter(None, group.split(", ")):
+            kind, _, name = part.partition(" ")
+            arguments.append(Argument(kind, name.rstrip("="), name.endswith("="), only))
+    return tuple(arguments)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -17,7 +18,9 @@ def parity(
     `eager` maps uint8 (1, 3, H, W) to (1, D), on the CPU. Per size: an image of noise (every
     frequency, where two resizes would differ most) and one of slow waves. NaN where an answer is.
     """
-    saved = torch.jit.load(str(path), map_location="cpu").eval()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated, and demanded
+        saved = torch.jit.load(str(path), map_location="cpu").eval()
     rows = []
     with torch.inference_mode():
         for height, width in sizes:

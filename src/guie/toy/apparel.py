@@ -21,6 +21,8 @@ CUTS = (*TOPS, "dress", "skirt", "trousers", "shorts")
 class Garment(Subject):
     """A garment; lengths are shares of its width."""
 
+    kin = ("cut", "palette", "pattern", "repeats")
+
     cut: str
     pattern: str
     repeats: int
@@ -97,7 +99,10 @@ class Garment(Subject):
         if self.sleeve:
             self._sleeves(pen, rng)
         if self.cut == "hoodie":
-            pen.fill(smooth(mirrored([(0.5, -0.02), (0.62, 0.0), (0.66, 0.12), (0.5, 0.2)])), lit(main, 0.82))
+            pen.fill(
+                smooth(mirrored([(0.5, -0.02), (0.62, 0.0), (0.66, 0.12), (0.5, 0.2)])),
+                lit(main, 0.82),
+            )
         self._cloth(pen, body, (0.08, 0.06, 0.92, 1.1))
         if self.trim or self.cut in ("sweater", "hoodie", "jacket"):
             edge = accent if self.trim else lit(main, 0.8)
@@ -112,13 +117,21 @@ class Garment(Subject):
             angle = float(rng.uniform(16, 40)) if self.sleeve > 0.3 else float(rng.uniform(38, 52))
             long = self.sleeve
             arm = np.array([(-0.1, 0.0), (0.075, 0.0), (0.06, long), (-0.06, long)])
-            cuff = np.array([(0.062, long - 0.04), (0.06, long), (-0.06, long), (-0.064, long - 0.04)])
+            cuff = np.array(
+                [(0.062, long - 0.04), (0.06, long), (-0.06, long), (-0.064, long - 0.04)]
+            )
             spot = (0.5 + side * 0.225, 0.17)
             limb, cuff = (turned(p, -side * angle, (0, 0)) + spot for p in (arm, cuff))
             frame_ = turned(rect(-0.12, -0.05, 0.12, 0.75), -side * angle, (0, 0)) + spot
             with pen.inside(limb) as cloth:
                 cloth.fill(limb, lit(main, 0.96), lit(main, 0.86))
-                pattern(cloth.on(frame_), self.pattern, max(3, self.repeats - 1), self.palette[1], accent)
+                pattern(
+                    cloth.on(frame_),
+                    self.pattern,
+                    max(3, self.repeats - 1),
+                    self.palette[1],
+                    accent,
+                )
             if self.trim:
                 pen.fill(cuff, accent)
 
@@ -127,7 +140,10 @@ class Garment(Subject):
         if self.cut in ("shirt", "jacket"):
             pen.line([(0.5, 0.14), (0.5, hem)], lit(main, 0.68), 0.012)
             for y in np.linspace(0.24, hem - 0.1, 5):
-                pen.fill(ellipse(0.522, y, 0.014, steps=10), accent if self.cut == "shirt" else lit(second, 0.9))
+                pen.fill(
+                    ellipse(0.522, y, 0.014, steps=10),
+                    accent if self.cut == "shirt" else lit(second, 0.9),
+                )
         if self.print:
             ground = lit(main, 1.0)
             pen.fill(ellipse(0.5, 0.42, 0.16), accent)
@@ -146,7 +162,9 @@ class Garment(Subject):
         main, _, accent = self.palette
         inner, edge = lit(main, 0.5), accent if self.trim else lit(main, 0.76)
         if self.cut == "hoodie":
-            pen.fill(smooth(mirrored([(0.5, 0.03), (0.585, 0.05), (0.58, 0.13), (0.5, 0.2)])), inner)
+            pen.fill(
+                smooth(mirrored([(0.5, 0.03), (0.585, 0.05), (0.58, 0.13), (0.5, 0.2)])), inner
+            )
             for x in (0.47, 0.53):
                 pen.line([(x, 0.17), (x * 0.98 + 0.01, 0.3)], "white", 0.012)
         elif self.neck == "round neck":
@@ -167,22 +185,52 @@ class Garment(Subject):
         main, _, accent = self.palette
         if self.cut == "skirt":
             hem = 0.5 + self.length * 0.4
-            outline = smooth(mirrored([(0.5, 0.1), (0.66, 0.1), (0.9 + self.flare, hem), (0.5, hem + 0.05)]), 2)
-            self._cloth(pen, mirrored([(0.66, 0.1), (0.86 + 2 * self.flare, hem), (0.7, hem + 0.03), (0.5, hem + 0.04)]), (0.1, 0.1, 0.9, 0.95))
+            outline = smooth(
+                mirrored([(0.5, 0.1), (0.66, 0.1), (0.9 + self.flare, hem), (0.5, hem + 0.05)]), 2
+            )
+            self._cloth(
+                pen,
+                mirrored(
+                    [
+                        (0.66, 0.1),
+                        (0.86 + 2 * self.flare, hem),
+                        (0.7, hem + 0.03),
+                        (0.5, hem + 0.04),
+                    ]
+                ),
+                (0.1, 0.1, 0.9, 0.95),
+            )
             del outline
         else:
             knee = 1.02 if self.cut == "trousers" else 0.52
             wide = 0.14 + self.flare + (0.05 if self.cut == "shorts" else 0)
             spread = float(rng.uniform(0.0, 0.08))
             for side in (-1, 1):
-                leg = np.array([(0.0, 0.1), (0.2, 0.1), (0.26 + spread, knee), (0.26 + spread - wide - 0.04, knee), (0.0, 0.42)])
+                leg = np.array(
+                    [
+                        (0.0, 0.1),
+                        (0.2, 0.1),
+                        (0.26 + spread, knee),
+                        (0.26 + spread - wide - 0.04, knee),
+                        (0.0, 0.42),
+                    ]
+                )
                 self._cloth(pen, leg * (side, 1) + (0.5, 0), (0.12, 0.1, 0.88, 1.06))
                 if self.trim:
-                    cuff = np.array([(0.26 + spread, knee), (0.26 + spread - wide - 0.04, knee), (0.26 + spread - wide - 0.04, knee - 0.05), (0.256 + spread, knee - 0.05)])
+                    cuff = np.array(
+                        [
+                            (0.26 + spread, knee),
+                            (0.26 + spread - wide - 0.04, knee),
+                            (0.26 + spread - wide - 0.04, knee - 0.05),
+                            (0.256 + spread, knee - 0.05),
+                        ]
+                    )
                     pen.fill(cuff * (side, 1) + (0.5, 0), accent)
             pen.line([(0.5, 0.12), (0.5, 0.42)], lit(main, 0.66), 0.012)
         top = 0.2 if self.cut != "skirt" else 0.17
-        pen.fill(rect(0.5 - top, 0.05, 0.5 + top, 0.12, 0.015), accent if self.trim else lit(main, 0.78))
+        pen.fill(
+            rect(0.5 - top, 0.05, 0.5 + top, 0.12, 0.015), accent if self.trim else lit(main, 0.78)
+        )
         for i in range(self.pockets):
             x = (0.6, 0.4)[i % 2]
             pen.fill(rect(x - 0.05, 0.2, x + 0.05, 0.32, 0.02), lit(main, 0.82))

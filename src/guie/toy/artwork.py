@@ -10,7 +10,7 @@ from guie.toy.canvas import Pen, arc, ellipse, mirrored, pick, rect, smooth, tur
 from guie.toy.colour import RGB, jitter, lit, mix
 from guie.toy.photo import Pose, View, blank, develop, frame, placed
 from guie.toy.scene import room
-from guie.toy.subject import Subject, a
+from guie.toy.subject import Subject, a, count
 
 # Five colours: the ground, two masses, an accent, a dark.
 SCHEMES = (
@@ -23,7 +23,18 @@ FRAMES: dict[str, tuple[RGB, float]] = {
     "golden": ((206, 164, 84), 0.09), "black": ((44, 42, 46), 0.05), "white": ((242, 240, 234), 0.06),
     "oak": ((190, 142, 92), 0.06), "red": ((160, 58, 50), 0.05), "wide golden": ((190, 146, 70), 0.14),
 }  # fmt: skip
-GENRES = ("hills", "sea", "still life", "blocks", "circles", "portrait", "night sky", "cut-outs", "town", "bouquet")
+GENRES = (
+    "hills",
+    "sea",
+    "still life",
+    "blocks",
+    "circles",
+    "portrait",
+    "night sky",
+    "cut-outs",
+    "town",
+    "bouquet",
+)
 
 
 @dataclass(frozen=True)
@@ -31,6 +42,8 @@ class Painting(Subject):
     """A painting; `seed` fixes every stroke of it."""
 
     media = ("a photo of", "a visitor's photo of", "a snapshot of")
+
+    kin = ("genre", "scheme", "frame", "shape")
 
     genre: str
     scheme: tuple[str, str, str, str, str]
@@ -60,14 +73,19 @@ class Painting(Subject):
     def phrase(self) -> str:
         ground, mass, second, accent, _ = self.scheme
         subject = {
-            "hills": "a painting of hills", "sea": "a painting of boats on the sea",
-            "still life": "a still life with fruit", "blocks": "an abstract painting of blocks",
-            "circles": "an abstract painting of circles", "portrait": "a painted portrait",
-            "night sky": "a painting of a swirling night sky", "cut-outs": "a picture of paper cut-outs",
+            "hills": "a painting of hills",
+            "sea": f"a painting of {count(self.elements, 'boat')} on the sea",
+            "still life": f"a still life with {count(self.elements, 'fruit')}", "blocks": "an abstract painting of blocks",
+            "circles": "an abstract painting of circles",
+            "portrait": "a painted portrait" + " with a hat" * (self.elements > 4),
+            "night sky": f"a painting of {count(self.elements, 'swirl')} in a night sky",
+            "cut-outs": f"a picture of {count(self.elements, 'paper leaf')}",
             "town": "a painting of a town", "bouquet": "a painting of flowers in a vase",
         }[self.genre]  # fmt: skip
         mat = " and a white mat" if self.mat else ""
-        return f"{subject} in {ground}, {mass}, {second} and {accent} with {a(self.frame)} frame{mat}"
+        return (
+            f"{subject} in {ground}, {mass}, {second} and {accent} with {a(self.frame)} frame{mat}"
+        )
 
     def view(self, rng: np.random.Generator, role: str) -> View:
         size = frame(rng)
@@ -98,7 +116,9 @@ class Painting(Subject):
             pen.fill(rect(x0 + thick, y0 + thick, x1 - thick, y1 - thick), "white")
 
 
-def _ground(pen: Pen, rng: np.random.Generator, p: Painting, colour: str | RGB, strokes: int = 26) -> None:
+def _ground(
+    pen: Pen, rng: np.random.Generator, p: Painting, colour: str | RGB, strokes: int = 26
+) -> None:
     """A painted ground: broad strokes of nearly one colour."""
     pen.fill(rect(0, 0, p.shape, 1), colour)
     for _ in range(strokes):
@@ -121,7 +141,9 @@ def _hills(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
         pen.fill(outline, colour)
         for _ in range(7):
             x, v = rng.uniform(0, p.shape), y + rng.uniform(0.06, 0.2)
-            pen.line([(x, v), (x + 0.1, v + rng.uniform(-0.03, 0.03))], jitter(rng, colour, 0.22), 0.014)
+            pen.line(
+                [(x, v), (x + 0.1, v + rng.uniform(-0.03, 0.03))], jitter(rng, colour, 0.22), 0.014
+            )
     for _ in range(p.elements):
         x, y = rng.uniform(0.05, p.shape - 0.05), rng.uniform(0.62, 0.9)
         pen.fill(rect(x - 0.008, y, x + 0.008, y + 0.07), dark)
@@ -135,11 +157,22 @@ def _sea(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
     pen.fill(rect(0, line, p.shape, 1), mass, mix(mass, dark, 0.5))
     for _ in range(40):
         x, y = rng.uniform(0, p.shape), rng.uniform(line + 0.02, 1)
-        pen.line([(x, y), (x + 0.06 + 0.12 * (y - line), y)], jitter(rng, pick(rng, (mass, sky, second)), 0.2), 0.012)
+        pen.line(
+            [(x, y), (x + 0.06 + 0.12 * (y - line), y)],
+            jitter(rng, pick(rng, (mass, sky, second)), 0.2),
+            0.012,
+        )
     for i in range(p.elements):
         x, y, s = rng.uniform(0.1, p.shape - 0.1), line + 0.03 + 0.08 * i, 0.1 + 0.035 * i
-        pen.fill(np.array([(x - s, y), (x + s, y), (x + 0.7 * s, y + 0.3 * s), (x - 0.7 * s, y + 0.3 * s)]), dark)
-        sail = np.array([(x, y - 1.7 * s), (x, y - 0.08 * s), (x + pick(rng, (-1, 1)) * s, y - 0.08 * s)])
+        pen.fill(
+            np.array(
+                [(x - s, y), (x + s, y), (x + 0.7 * s, y + 0.3 * s), (x - 0.7 * s, y + 0.3 * s)]
+            ),
+            dark,
+        )
+        sail = np.array(
+            [(x, y - 1.7 * s), (x, y - 0.08 * s), (x + pick(rng, (-1, 1)) * s, y - 0.08 * s)]
+        )
         pen.fill(sail, pick(rng, (accent, second, "white")))
     pen.fill(ellipse(rng.uniform(0.15, 0.85) * p.shape, line - 0.18, 0.07), accent)
 
@@ -149,7 +182,9 @@ def _still_life(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
     _ground(pen, rng, p, wall)
     pen.fill(rect(0, 0.62, p.shape, 1), mass, mix(mass, dark, 0.3))
     x = float(rng.uniform(0.2, 0.4)) * p.shape
-    jug = mirrored([(x + 0.05, 0.18), (x + 0.05, 0.3), (x + 0.13, 0.5), (x + 0.12, 0.72), (x, 0.75)], axis=x)
+    jug = mirrored(
+        [(x + 0.05, 0.18), (x + 0.05, 0.3), (x + 0.13, 0.5), (x + 0.12, 0.72), (x, 0.75)], axis=x
+    )
     pen.fill(smooth(jug, 4), second, mix(second, dark, 0.4))
     pen.line(arc(x + 0.12, 0.42, 0.08, 0.1, -90, 120), mix(second, dark, 0.3), 0.025)
     for i in range(p.elements):
@@ -173,7 +208,10 @@ def _blocks(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
         else:
             cells += [(x0, y0, x1, y0 + t * (y1 - y0)), (x0, y0 + t * (y1 - y0), x1, y1)]
     for x0, y0, x1, y1 in cells:
-        pen.fill(rect(x0, y0, x1, y1), jitter(rng, p.scheme[int(rng.choice(5, p=(0.4, 0.2, 0.17, 0.18, 0.05)))], 0.05))
+        pen.fill(
+            rect(x0, y0, x1, y1),
+            jitter(rng, p.scheme[int(rng.choice(5, p=(0.4, 0.2, 0.17, 0.18, 0.05)))], 0.05),
+        )
     for x0, y0, x1, y1 in cells:
         pen.line(rect(x0, y0, x1, y1), p.scheme[4], 0.022, closed=True)
 
@@ -193,10 +231,27 @@ def _circles(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
 def _portrait(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
     wall, coat, hair, accent, dark = p.scheme
     _ground(pen, rng, p, wall)
-    x, skin = p.shape / 2 + float(rng.uniform(-0.06, 0.06)), pick(rng, ((240, 200, 168), (198, 146, 108), (136, 92, 68)))
+    x, skin = (
+        p.shape / 2 + float(rng.uniform(-0.06, 0.06)),
+        pick(rng, ((240, 200, 168), (198, 146, 108), (136, 92, 68))),
+    )
     if p.elements % 2:
-        pen.fill(smooth(mirrored([(x, 0.14), (x + 0.2, 0.24), (x + 0.24, 0.5), (x + 0.2, 0.78), (x, 0.8)], axis=x)), hair)
-    pen.fill(smooth(mirrored([(x, 0.66), (x + 0.16, 0.7), (x + 0.36, 0.84), (x + 0.4, 1.1), (x, 1.1)], axis=x)), coat)
+        pen.fill(
+            smooth(
+                mirrored(
+                    [(x, 0.14), (x + 0.2, 0.24), (x + 0.24, 0.5), (x + 0.2, 0.78), (x, 0.8)], axis=x
+                )
+            ),
+            hair,
+        )
+    pen.fill(
+        smooth(
+            mirrored(
+                [(x, 0.66), (x + 0.16, 0.7), (x + 0.36, 0.84), (x + 0.4, 1.1), (x, 1.1)], axis=x
+            )
+        ),
+        coat,
+    )
     pen.fill(rect(x - 0.06, 0.52, x + 0.06, 0.72, 0.03), lit(skin, 0.85))
     pen.fill(ellipse(x, 0.42, 0.15, 0.2), lit(skin, 1.06), lit(skin, 0.9))
     fringe = arc(x, 0.38, 0.17, 0.2 + 0.02 * (p.elements % 3), 180, 360)
@@ -220,14 +275,24 @@ def _night(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
         x, y = rng.uniform(0, p.shape), rng.uniform(0.05, 0.6)
         for r in np.arange(0.03, 0.18, 0.022):
             start = float(rng.uniform(0, 360))
-            pen.line(arc(x, y, r, r, start, start + 230, 14), jitter(rng, mix(sky, p.scheme[1], 0.55), 0.2), 0.012)
+            pen.line(
+                arc(x, y, r, r, start, start + 230, 14),
+                jitter(rng, mix(sky, p.scheme[1], 0.55), 0.2),
+                0.012,
+            )
         pen.fill(ellipse(x, y, 0.032), p.scheme[3])
     for i in range(9):
         x = p.shape * i / 8
-        pen.fill(rect(x - 0.08, 0.85 - float(rng.uniform(0, 0.14)), x + 0.07, 1.0), mix(p.scheme[2], sky, 0.6))
+        pen.fill(
+            rect(x - 0.08, 0.85 - float(rng.uniform(0, 0.14)), x + 0.07, 1.0),
+            mix(p.scheme[2], sky, 0.6),
+        )
         pen.fill(rect(x - 0.02, 0.88, x + 0.01, 0.92), p.scheme[3])
     x = float(rng.uniform(0.1, 0.9)) * p.shape
-    pen.fill(smooth([(x, 0.3), (x + 0.05, 0.6), (x + 0.09, 1.0), (x - 0.09, 1.0), (x - 0.05, 0.6)]), "black")
+    pen.fill(
+        smooth([(x, 0.3), (x + 0.05, 0.6), (x + 0.09, 1.0), (x - 0.09, 1.0), (x - 0.05, 0.6)]),
+        "black",
+    )
 
 
 def _cutouts(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
@@ -254,7 +319,10 @@ def _town(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
             colour = jitter(rng, p.scheme[1 + int(rng.integers(0, 3))], 0.15)
             pen.fill(rect(x, top, x + w, 1.0), colour)
             if rng.random() < 0.6:
-                pen.fill(np.array([(x - 0.01, top), (x + w / 2, top - 0.11), (x + w + 0.01, top)]), p.scheme[4])
+                pen.fill(
+                    np.array([(x - 0.01, top), (x + w / 2, top - 0.11), (x + w + 0.01, top)]),
+                    p.scheme[4],
+                )
             for y in np.arange(top + 0.04, 0.95, 0.1):
                 for u in (0.25, 0.65):
                     pen.fill(rect(x + u * w, y, x + (u + 0.2) * w, y + 0.05), lit(colour, 0.55))
@@ -269,13 +337,26 @@ def _bouquet(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
     pen.fill(rect(0, 0.8, p.shape, 1), second)
     for _ in range(p.elements + 4):
         fx, fy = x + float(rng.normal(0, 0.17)), float(rng.uniform(0.14, 0.5))
-        pen.line(smooth([(x, 0.7), ((x + fx) / 2, 0.6), (fx, fy)], closed=False), "dark green", 0.014)
-        colour, petals, r = pick(rng, (mass, accent, "rose", "white")), int(rng.integers(5, 9)), float(rng.uniform(0.05, 0.09))
+        pen.line(
+            smooth([(x, 0.7), ((x + fx) / 2, 0.6), (fx, fy)], closed=False), "dark green", 0.014
+        )
+        colour, petals, r = (
+            pick(rng, (mass, accent, "rose", "white")),
+            int(rng.integers(5, 9)),
+            float(rng.uniform(0.05, 0.09)),
+        )
         for i in range(petals):
-            pen.fill(turned(ellipse(fx, fy - 0.62 * r, 0.36 * r, 0.6 * r, 12), 360 * i / petals, (fx, fy)), jitter(rng, colour, 0.12))
+            pen.fill(
+                turned(
+                    ellipse(fx, fy - 0.62 * r, 0.36 * r, 0.6 * r, 12), 360 * i / petals, (fx, fy)
+                ),
+                jitter(rng, colour, 0.12),
+            )
         pen.fill(ellipse(fx, fy, 0.3 * r, steps=12), dark)
     wide = 0.1 + 0.012 * p.elements
-    vase = mirrored([(x + 0.07, 0.58), (x + 0.05, 0.64), (x + wide, 0.76), (x + 0.07, 0.92), (x, 0.93)], axis=x)
+    vase = mirrored(
+        [(x + 0.07, 0.58), (x + 0.05, 0.64), (x + wide, 0.76), (x + 0.07, 0.92), (x, 0.93)], axis=x
+    )
     pen.fill(smooth(vase, 4), lit(mass, 1.05), mix(mass, dark, 0.5))
     for y in np.linspace(0.7, 0.84, 1 + p.elements % 3):
         pen.line([(x - 0.9 * wide, y), (x + 0.9 * wide, y)], accent, 0.014)

@@ -22,6 +22,7 @@ Warp: TypeAlias = Callable[[np.ndarray], np.ndarray]
 Box: TypeAlias = tuple[float, float, float, float]
 Colour: TypeAlias = str | RGB
 
+
 def _ramp(values: np.ndarray) -> Image.Image:
     return Image.fromarray((255 * np.clip(values, 0, 1)).astype(np.uint8))
 
@@ -43,7 +44,12 @@ def rect(x0: float, y0: float, x1: float, y1: float, radius: float = 0.0) -> Poi
     if not radius:
         return np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
     r = min(radius, abs(x1 - x0) / 2, abs(y1 - y0) / 2)
-    centres = ((x1 - r, y0 + r, -90), (x1 - r, y1 - r, 0), (x0 + r, y1 - r, 90), (x0 + r, y0 + r, 180))
+    centres = (
+        (x1 - r, y0 + r, -90),
+        (x1 - r, y1 - r, 0),
+        (x0 + r, y1 - r, 90),
+        (x0 + r, y0 + r, 180),
+    )
     return np.concatenate([arc(x, y, r, r, start, start + 90, 5) for x, y, start in centres])
 
 
@@ -97,7 +103,9 @@ def homography(source: Points, target: Points) -> np.ndarray:
     for (x, y), (u, v) in zip(source, target, strict=True):
         rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
         values += [u, v]
-    return np.append(np.linalg.solve(np.array(rows, float), np.array(values, float)), 1).reshape(3, 3)
+    return np.append(np.linalg.solve(np.array(rows, float), np.array(values, float)), 1).reshape(
+        3, 3
+    )
 
 
 def projective(matrix: np.ndarray) -> Warp:
@@ -185,8 +193,15 @@ class Pen:
         self._draw.line(pixels, fill=rgb(colour), width=width_px, joint="curve")
 
     def text(
-        self, text: str, box: Box, colour: Colour, *, weight: int = 0, spacing: int = 0,
-        slant: float = 0.0, stretch: bool = False,
+        self,
+        text: str,
+        box: Box,
+        colour: Colour,
+        *,
+        weight: int = 0,
+        spacing: int = 0,
+        slant: float = 0.0,
+        stretch: bool = False,
     ) -> None:
         """Set a line of text inside a box, as large as fits; `stretch` fills the box."""
         glyphs = lettering(text, weight, spacing)
@@ -197,7 +212,9 @@ class Pen:
             cx, cy = (x0 + x1) / 2, (y0 + y1) / 2
             x0, y0, x1, y1 = cx - half_w, cy - half_h, cx + half_w, cy + half_h
         shift = slant * (y1 - y0)
-        self._stamp(glyphs, np.array([(x0 + shift, y0), (x1 + shift, y0), (x1, y1), (x0, y1)]), colour)
+        self._stamp(
+            glyphs, np.array([(x0 + shift, y0), (x1 + shift, y0), (x1, y1), (x0, y1)]), colour
+        )
 
     def on(self, quad: Points) -> Pen:
         """A pen whose unit square is a quadrilateral of this one."""
@@ -242,10 +259,14 @@ class Pen:
             top = quad[0] + (quad[1] - quad[0]) * np.array([[i], [i + 1]]) / strips
             bottom = quad[3] + (quad[2] - quad[3]) * np.array([[i], [i + 1]]) / strips
             target = self.warp(np.array([top[0], top[1], bottom[1], bottom[0]]))
-            source = np.array([(left, 0), (right, 0), (right, glyphs.height), (left, glyphs.height)])
+            source = np.array(
+                [(left, 0), (right, 0), (right, glyphs.height), (left, glyphs.height)]
+            )
             self._stamp_quad(glyphs, source, target, colour)
 
-    def _stamp_quad(self, glyphs: Image.Image, source: Points, target: Points, colour: Colour) -> None:
+    def _stamp_quad(
+        self, glyphs: Image.Image, source: Points, target: Points, colour: Colour
+    ) -> None:
         low = np.maximum(np.floor(target.min(axis=0)), 0).astype(int)
         high = np.minimum(np.ceil(target.max(axis=0)), self.image.size).astype(int)
         (ax, ay), (bx, by), (dx, dy) = target[0], target[1], target[3]

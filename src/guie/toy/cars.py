@@ -35,6 +35,8 @@ LAMPS = ("round", "square", "slim")
 class Car(Subject):
     """A model of car; lengths in metres at half scale."""
 
+    kin = ("body", "paint", "roof", "accent")
+
     body: str
     paint: str
     roof: str
@@ -58,8 +60,13 @@ class Car(Subject):
         return cls(
             body=body,
             paint=paint_,
-            roof=paint_ if rng.random() < 0.6 else pick(rng, ("white", "black", "cream", "charcoal")),
-            accent=pick(rng, ("white", "black", "orange", "yellow") if paint_ != "white" else ("red", "navy")),
+            roof=paint_
+            if rng.random() < 0.6
+            else pick(rng, ("white", "black", "cream", "charcoal")),
+            accent=pick(
+                rng,
+                ("white", "black", "orange", "yellow") if paint_ != "white" else ("red", "navy"),
+            ),
             stripe=pick(rng, STRIPES),
             number=int(rng.integers(1, 100)),
             wheel=pick(rng, WHEELS),
@@ -81,13 +88,19 @@ class Car(Subject):
     @property
     def phrase(self) -> str:
         extras = [f"{self.wheel} wheels", f"{self.lamps} headlights"]
-        extras += [f"{self.accent} {self.stripe}" if self.stripe.endswith("s") else a(f"{self.accent} {self.stripe}")] * bool(self.stripe)
+        extras += [
+            f"{self.accent} {self.stripe}"
+            if self.stripe.endswith("s")
+            else a(f"{self.accent} {self.stripe}")
+        ] * bool(self.stripe)
         extras += [a(f"{self.roof} roof")] * (self.roof != self.paint) + ["a roof rack"] * self.rack
         return f"{a(self.paint)} {self.body} with " + ", ".join(extras[:-1]) + f" and {extras[-1]}"
 
     def view(self, rng: np.random.Generator, role: str) -> View:
         size = frame(rng, (1.33, 1.5, 1.25, 1.0, 1.4, 0.9))
-        scene = outdoors(rng, size, (0.5, 0.66), ("asphalt", "paving", "asphalt", "sand", "grass", "snow"))
+        scene = outdoors(
+            rng, size, (0.5, 0.66), ("asphalt", "paving", "asphalt", "sand", "grass", "snow")
+        )
         camera = Camera(float(rng.uniform(-52, 52)), float(rng.uniform(4, 16)), 6.0)
         solids = self._solids()
         pose = Pose(scale=(0.82, 1.06), turn_deg=3, tilt=0.0, shift=0.07, ground=(0.78, 0.96))
@@ -121,7 +134,9 @@ class Car(Subject):
             self._racing(body)
         return solids + self._extras(np.array(cabin) * self.stretch, half, belt, roof, wide)
 
-    def _sides(self, flanks: tuple[Face, Face], half: float, low: float, belt: float, radius: float) -> None:
+    def _sides(
+        self, flanks: tuple[Face, Face], half: float, low: float, belt: float, radius: float
+    ) -> None:
         """Wheel arches, doors, handles and stripes, on both flanks."""
         tall, long = belt - low, 2 * half
         for face, flip in zip(flanks, (True, False), strict=True):
@@ -151,7 +166,9 @@ class Car(Subject):
     def _nose(self, half: float, low: float, top: float, wide: float) -> Solid:
         """Headlights, grille, bumper and plate on the front."""
         x = half + 0.025
-        face = Face(np.array([(x, low, wide), (x, low, -wide), (x, top, -wide), (x, top, wide)]), None)
+        face = Face(
+            np.array([(x, low, wide), (x, low, -wide), (x, top, -wide), (x, top, wide)]), None
+        )
         face.decal(rect(0.0, 0.72, 1.0, 0.98), lit(self.roof, 0.7))
         face.decal(rect(0.36, 0.76, 0.64, 0.92), "white")
         for i in range(self.grille):
@@ -168,11 +185,20 @@ class Car(Subject):
 
     def _rear(self, half: float, low: float, belt: float, wide: float) -> Solid:
         x = -half - 0.035
-        face = Face(np.array([(x, low, -wide), (x, low, wide), (x, belt - 0.02, wide), (x, belt - 0.02, -wide)]), None)
+        face = Face(
+            np.array(
+                [(x, low, -wide), (x, low, wide), (x, belt - 0.02, wide), (x, belt - 0.02, -wide)]
+            ),
+            None,
+        )
         face.decal(rect(0.0, 0.78, 1.0, 0.98), lit(self.roof, 0.7))
         face.decal(rect(0.36, 0.5, 0.64, 0.66), "white")
         for u in (0.1, 0.9):
-            shape = ellipse(u, 0.4, 0.07, 0.13, 14) if self.lamps == "round" else rect(u - 0.08, 0.3, u + 0.08, 0.5)
+            shape = (
+                ellipse(u, 0.4, 0.07, 0.13, 14)
+                if self.lamps == "round"
+                else rect(u - 0.08, 0.3, u + 0.08, 0.5)
+            )
             face.decal(shape, (206, 48, 44))
         return Solid([face])
 
@@ -181,7 +207,12 @@ class Car(Subject):
         rear, front, rear_top, front_top = cabin
         z, t = wide - 0.02, wide - 0.1
         lower = [(rear, belt, z), (front, belt, z), (front, belt, -z), (rear, belt, -z)]
-        upper = [(rear_top, roof, t), (front_top, roof, t), (front_top, roof, -t), (rear_top, roof, -t)]
+        upper = [
+            (rear_top, roof, t),
+            (front_top, roof, t),
+            (front_top, roof, -t),
+            (rear_top, roof, -t),
+        ]
         p = np.array(lower + upper)
         order = ((0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7), (4, 5, 6, 7))
         faces = [Face(p[list(ids)], self.roof) for ids in order]
@@ -195,7 +226,9 @@ class Car(Subject):
                     face.decal(pane * (-1, 1) + (1, 0) if flip else pane, glass)
         for face in (faces[1], faces[3]):
             face.decal(rect(0.08, 0.12, 0.92, 0.92), glass)
-            face.decal(np.array([(0.2, 0.12), (0.4, 0.12), (0.25, 0.92), (0.08, 0.92)]), (128, 156, 172))
+            face.decal(
+                np.array([(0.2, 0.12), (0.4, 0.12), (0.25, 0.92), (0.08, 0.92)]), (128, 156, 172)
+            )
         return [Solid(faces)]
 
     def _wheel(self, x: float, radius: float, wide: float) -> list[Solid]:
@@ -205,7 +238,13 @@ class Car(Subject):
             z0, z1 = sorted((side * (wide + 0.003), side * (wide + 0.035)))
             inner = sorted((side * (wide - 0.15), side * (wide - 0.01)))
             solids.append(extruded(ring, z0, z1, (44, 44, 50)))
-            solids.append(box((x - 0.8 * radius, 0, inner[0]), (x + 0.8 * radius, 0.15, inner[1]), (40, 40, 46)))
+            solids.append(
+                box(
+                    (x - 0.8 * radius, 0, inner[0]),
+                    (x + 0.8 * radius, 0.15, inner[1]),
+                    (40, 40, 46),
+                )
+            )
             faces = sheet((x - radius, 0, z0 - 0.001), (x + radius, 2 * radius, z1 + 0.001))
             solids.append(Solid([faces[side > 0]]))
             self._rim(solids[-1].faces[0])
@@ -216,7 +255,9 @@ class Car(Subject):
         face.decal(ellipse(0.5, 0.5, 0.33), metal if self.wheel in ("disc", "holed") else dark)
         if self.wheel == "spoked":
             for i in range(self.spokes):
-                face.decal(turned(rect(0.47, 0.18, 0.53, 0.5), 360 * i / self.spokes, (0.5, 0.5)), metal)
+                face.decal(
+                    turned(rect(0.47, 0.18, 0.53, 0.5), 360 * i / self.spokes, (0.5, 0.5)), metal
+                )
         elif self.wheel == "star":
             face.decal(star(0.5, 0.5, 0.33, tips=5, inner=0.4), metal)
         elif self.wheel == "cross":
@@ -224,7 +265,10 @@ class Car(Subject):
                 face.decal(turned(rect(0.43, 0.18, 0.57, 0.5), 90 * i + 45, (0.5, 0.5)), metal)
         elif self.wheel == "holed":
             for i in range(self.spokes):
-                face.decal(turned(ellipse(0.5, 0.27, 0.045, steps=8), 360 * i / self.spokes, (0.5, 0.5)), dark)
+                face.decal(
+                    turned(ellipse(0.5, 0.27, 0.045, steps=8), 360 * i / self.spokes, (0.5, 0.5)),
+                    dark,
+                )
         face.decal(ellipse(0.5, 0.5, 0.09, steps=12), self.accent if self.wheel == "disc" else dark)
 
     def _racing(self, body: Solid) -> None:
@@ -233,15 +277,49 @@ class Car(Subject):
             for v in (0.36, 0.54):
                 face.decal(rect(v, 0, v + 0.1, 1), self.accent)
 
-    def _extras(self, cabin: np.ndarray, half: float, belt: float, roof: float, wide: float) -> list[Solid]:
+    def _extras(
+        self, cabin: np.ndarray, half: float, belt: float, roof: float, wide: float
+    ) -> list[Solid]:
         rear_top, front_top, t = cabin[2], cabin[3], wide - 0.1
         solids = []
         if self.rack:
-            solids += [box((rear_top, roof + 0.03, z - 0.015), (front_top, roof + 0.06, z + 0.015), "charcoal") for z in (-t, t)]
-            solids.append(box((rear_top + 0.1, roof + 0.06, -t + 0.05), (front_top - 0.1, roof + 0.2, t - 0.05), lit(self.accent, 0.9)))
+            solids += [
+                box(
+                    (rear_top, roof + 0.03, z - 0.015),
+                    (front_top, roof + 0.06, z + 0.015),
+                    "charcoal",
+                )
+                for z in (-t, t)
+            ]
+            solids.append(
+                box(
+                    (rear_top + 0.1, roof + 0.06, -t + 0.05),
+                    (front_top - 0.1, roof + 0.2, t - 0.05),
+                    lit(self.accent, 0.9),
+                )
+            )
         if self.spoiler and self.body in ("coupe", "sedan"):
-            solids.append(box((-half, belt + 0.09, -wide + 0.04), (-half + 0.14, belt + 0.12, wide - 0.04), self.accent))
-            solids += [box((-half + 0.05, belt, z - 0.02), (-half + 0.09, belt + 0.09, z + 0.02), "charcoal") for z in (-0.25, 0.25)]
+            solids.append(
+                box(
+                    (-half, belt + 0.09, -wide + 0.04),
+                    (-half + 0.14, belt + 0.12, wide - 0.04),
+                    self.accent,
+                )
+            )
+            solids += [
+                box(
+                    (-half + 0.05, belt, z - 0.02),
+                    (-half + 0.09, belt + 0.09, z + 0.02),
+                    "charcoal",
+                )
+                for z in (-0.25, 0.25)
+            ]
         if self.body == "pickup":
-            solids.append(box((-half + 0.08, belt, -wide + 0.06), (cabin[0] - 0.06, belt + 0.008, wide - 0.06), (52, 50, 56)))
+            solids.append(
+                box(
+                    (-half + 0.08, belt, -wide + 0.06),
+                    (cabin[0] - 0.06, belt + 0.008, wide - 0.06),
+                    (52, 50, 56),
+                )
+            )
         return solids

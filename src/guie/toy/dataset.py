@@ -88,20 +88,21 @@ def plan(images: int, seed: int, part: str) -> list[ClassPlan]:
     shares = SHARES if part == "benchmark" else dict.fromkeys(SHARES, 600)
     plans = []
     for domain in DOMAINS:
-        counts = _views_per_class(round(images * shares[domain] / 6000), seed, part, domain)
-        held_out = _held_out(len(counts), seed, part, domain)
+        rng = generator(seed, part, f"{domain} plan")
+        counts = _views_per_class(rng, round(images * shares[domain] / 6000), VIEWS[part])
+        held_out = _held_out(rng, len(counts), SHARE_HELD_OUT[part])
         for index, views in enumerate(counts):
             split = ("test" if part == "benchmark" else "val") if held_out[index] else "train"
             plans.append(ClassPlan(seed, part, domain, index, split, _roles(domain, split, views)))
     return plans
 
 
-def _views_per_class(images: int, seed: int, part: str, domain: str) -> list[int]:
+def _views_per_class(rng: np.random.Generator, images: int, limits: tuple[int, int]) -> list[int]:
     """Varied class sizes that add up to `images`; four classes of two images at the least."""
-    few, many = VIEWS[part]
+    few, many = limits
     classes = max(4, round(2 * images / (few + many)))
     images = max(images, 2 * classes)
-    counts = generator(seed, part, domain).integers(few, many + 1, classes)
+    counts = rng.integers(few, many + 1, classes)
     while counts.sum() < images:
         counts[np.argmin(counts)] += 1
     while counts.sum() > images:
@@ -109,13 +110,12 @@ def _views_per_class(images: int, seed: int, part: str, domain: str) -> list[int
     return counts.tolist()
 
 
-def _held_out(classes: int, seed: int, part: str, domain: str) -> np.ndarray:
-    """Which classes are kept from training, bool [classes]."""
-    share = SHARE_HELD_OUT[part]
-    number = max(2 if part == "benchmark" else 1, round(share * classes))
-    chosen = np.zeros(classes, bool)
-    chosen[generator(seed, part, domain, 0, 0).permutation(classes)[:number]] = True
-    return chosen
+def _held_out(rng: np.random.Generator, classes: int, share: float) -> np.ndarray:
+    """Which classes are kept from training, bool [classes]; sisters stay together."""
+    pairs = (classes + 1) // 2
+    chosen = np.zeros(pairs, bool)
+    chosen[rng.permutation(pairs)[: max(1, round(share * pairs))]] = True
+    return np.repeat(chosen, 2)[:classes]
 
 
 def _roles(domain: str, split: str, views: int) -> tuple[str, ...]:

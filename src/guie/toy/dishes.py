@@ -31,6 +31,8 @@ SAUCES = ("no", "zigzag", "spiral", "dotted")
 class Dish(Subject):
     """A dish: the recipe and its plating; the pieces fall a little differently each time."""
 
+    kin = ("base", "vessel", "china", "accent", "rim")
+
     vessel: str
     rim: str
     china: str
@@ -53,7 +55,12 @@ class Dish(Subject):
             vessel=pick(rng, (*CHINAWARE, "wooden board") if dry else (*CHINAWARE, "pan")),
             rim=pick(rng, RIMS),
             china=china,
-            accent=pick(rng, ("blue", "rust", "dark green") if china in ("white", "cream", "pink", "mint") else ("cream", "white")),
+            accent=pick(
+                rng,
+                ("blue", "rust", "dark green")
+                if china in ("white", "cream", "pink", "mint")
+                else ("cream", "white"),
+            ),
             base=base,
             topping=topping,
             pieces=int(rng.integers(3, 9)),
@@ -118,7 +125,11 @@ class Dish(Subject):
             pen.fill(ellipse(0, 0, 0.5), (52, 52, 58))
             pen.fill(ellipse(0, 0, 0.45), (80, 80, 88), (62, 62, 70))
             return
-        shape = (lambda r: rect(-r, -r, r, r, 0.14)) if self.vessel == "square plate" else (lambda r: ellipse(0, 0, r, steps=44))
+        shape = (
+            (lambda r: rect(-r, -r, r, r, 0.14))
+            if self.vessel == "square plate"
+            else (lambda r: ellipse(0, 0, r, steps=44))
+        )
         outer = 0.5 if self.vessel != "square plate" else 0.46
         pen.fill(shape(outer) + (0, 0.09 * depth), lit(colour, 0.66))
         pen.fill(shape(outer), lit(colour, 1.08), lit(colour, 0.92))
@@ -138,7 +149,9 @@ class Dish(Subject):
                 spot = turned(np.array([(radius, 0.0)]), angle, (0, 0))[0]
                 dot = ellipse(spot[0], spot[1], 0.022, steps=10)
                 if self.rim == "leafy":
-                    dot = turned(ellipse(spot[0], spot[1], 0.045, 0.017, 12), angle + 55, tuple(spot))
+                    dot = turned(
+                        ellipse(spot[0], spot[1], 0.045, 0.017, 12), angle + 55, tuple(spot)
+                    )
                 pen.fill(dot, self.accent)
         elif self.rim == "speckled":
             spots = np.random.default_rng(5).uniform(-0.5, 0.5, (70, 2))
@@ -152,7 +165,9 @@ class Dish(Subject):
         for x, y in self._spots(rng, reach):
             piece(pen.at(x, y, 0.15, float(rng.uniform(0, 360))), self.topping)
         for angle in (20, 50, 80):
-            x, y = turned(np.array([(reach * 0.85, 0.0)]), angle + float(rng.normal(0, 5)), (0, 0))[0]
+            x, y = turned(np.array([(reach * 0.85, 0.0)]), angle + float(rng.normal(0, 5)), (0, 0))[
+                0
+            ]
             piece(pen.at(float(x), float(y), 0.1, float(rng.uniform(0, 360))), self.garnish)
 
     def _spots(self, rng: np.random.Generator, reach: float) -> np.ndarray:
@@ -164,19 +179,36 @@ class Dish(Subject):
         elif self.layout == "in a row":
             spots = np.stack([np.linspace(-0.8, 0.8, n) * reach, np.zeros(n)], axis=1)
         elif self.layout == "in two rows":
-            spots = np.stack([np.linspace(-0.65, 0.65, n) * reach, (t % 2 - 0.5) * 0.9 * reach], axis=1)
+            spots = np.stack(
+                [np.linspace(-0.65, 0.65, n) * reach, (t % 2 - 0.5) * 0.9 * reach], axis=1
+            )
         elif self.layout == "in a heap":
             angle = 2.4 * t
-            spots = 0.13 * np.sqrt(t)[:, None] * reach / 0.34 * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+            spots = (
+                0.13
+                * np.sqrt(t)[:, None]
+                * reach
+                / 0.34
+                * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+            )
         else:
             angle = 2.4 * t + rng.uniform(0, 0.8, n)
-            spots = 0.8 * reach * np.sqrt((t + 0.5) / n)[:, None] * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+            spots = (
+                0.8
+                * reach
+                * np.sqrt((t + 0.5) / n)[:, None]
+                * np.stack([np.cos(angle), np.sin(angle)], axis=1)
+            )
         return spots + rng.normal(0, 0.012, (n, 2))
 
     def _drizzle(self, pen: Pen, reach: float) -> None:
         if self.sauce == "zigzag":
             xs = np.linspace(-0.8, 0.8, 9) * reach
-            pen.line(np.stack([xs, np.where(np.arange(9) % 2, 0.5, -0.5) * reach], axis=1), self.sauce_colour, 0.028)
+            pen.line(
+                np.stack([xs, np.where(np.arange(9) % 2, 0.5, -0.5) * reach], axis=1),
+                self.sauce_colour,
+                0.028,
+            )
         elif self.sauce == "spiral":
             t = np.linspace(0.4, 5.5 * np.pi, 60)
             r = 0.85 * reach * t / t[-1]
@@ -199,20 +231,39 @@ def _base(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
     elif base == "salad":
         for i in range(22):
             angle, r = 2.4 * i, reach * np.sqrt((i + 0.5) / 22)
-            leaf = smooth([(-0.1, 0), (-0.03, -0.06), (0.05, -0.045), (0.1, 0.0), (0.04, 0.05), (-0.04, 0.05)], 3)
+            leaf = smooth(
+                [
+                    (-0.1, 0),
+                    (-0.03, -0.06),
+                    (0.05, -0.045),
+                    (0.1, 0.0),
+                    (0.04, 0.05),
+                    (-0.04, 0.05),
+                ],
+                3,
+            )
             spot = (float(r * np.cos(angle)), float(r * np.sin(angle)))
-            pen.fill(turned(leaf, float(rng.uniform(0, 360)), (0, 0)) + spot, jitter(rng, colour, 0.25))
+            pen.fill(
+                turned(leaf, float(rng.uniform(0, 360)), (0, 0)) + spot, jitter(rng, colour, 0.25)
+            )
     elif base in ("pancakes", "pie", "pizza", "chocolate cake"):
         pen.fill(ellipse(0, 0, 1.06 * reach), lit(colour, 0.72))
         pen.fill(ellipse(0, -0.012, 0.97 * reach), lit(colour, 1.08), lit(colour, 0.95))
         _crust(pen, base, reach)
     else:
         soup = "soup" in base or base in ("curry", "porridge")
-        pen.fill(ellipse(0, 0, 1.05 * reach) if soup else smooth(lumpy), lit(colour, 1.05), lit(colour, 0.9))
+        pen.fill(
+            ellipse(0, 0, 1.05 * reach) if soup else smooth(lumpy),
+            lit(colour, 1.05),
+            lit(colour, 0.9),
+        )
         for _ in range(26):
             x, y = np.clip(rng.normal(0, 0.36, 2), -0.66, 0.66) * reach
             grain = ellipse(x, y, 0.02, 0.008, 8)
-            pen.fill(turned(grain, float(rng.uniform(0, 180)), (x, y)), lit(colour, 1.3 if soup else 0.85))
+            pen.fill(
+                turned(grain, float(rng.uniform(0, 180)), (x, y)),
+                lit(colour, 1.3 if soup else 0.85),
+            )
 
 
 def _crust(pen: Pen, base: str, reach: float) -> None:
@@ -246,7 +297,9 @@ def _tomato(pen: Pen) -> None:
 
 
 def _egg(pen: Pen) -> None:
-    pen.fill(smooth([(-0.55, 0), (-0.2, -0.44), (0.4, -0.34), (0.56, 0.1), (0.1, 0.46)]), (252, 250, 244))
+    pen.fill(
+        smooth([(-0.55, 0), (-0.2, -0.44), (0.4, -0.34), (0.56, 0.1), (0.1, 0.46)]), (252, 250, 244)
+    )
     pen.fill(ellipse(0, 0, 0.24, steps=16), (248, 180, 50))
 
 
@@ -271,17 +324,27 @@ def _lemon(pen: Pen) -> None:
     pen.fill(ellipse(0, 0, 0.5, steps=20), (244, 206, 60))
     pen.fill(ellipse(0, 0, 0.42, steps=20), (252, 244, 200))
     for i in range(6):
-        pen.fill(turned(np.array([(0.05, 0.0), (0.36, -0.12), (0.36, 0.12)]), 60 * i, (0, 0)), (250, 222, 100))
+        pen.fill(
+            turned(np.array([(0.05, 0.0), (0.36, -0.12), (0.36, 0.12)]), 60 * i, (0, 0)),
+            (250, 222, 100),
+        )
 
 
 def _berry(pen: Pen) -> None:
-    for x, y, colour in ((-0.2, 0.1, (66, 66, 120)), (0.22, 0.14, (176, 44, 74)), (0.0, -0.22, (88, 60, 116))):
+    for x, y, colour in (
+        (-0.2, 0.1, (66, 66, 120)),
+        (0.22, 0.14, (176, 44, 74)),
+        (0.0, -0.22, (88, 60, 116)),
+    ):
         pen.fill(ellipse(x, y, 0.26, steps=14), colour)
         pen.fill(ellipse(x - 0.07, y - 0.08, 0.07, steps=8), lit(colour, 1.4))
 
 
 def _basil(pen: Pen) -> None:
-    pen.fill(smooth([(-0.55, 0), (-0.1, -0.3), (0.4, -0.12), (0.56, 0.04), (0.2, 0.26), (-0.2, 0.26)]), (70, 130, 66))
+    pen.fill(
+        smooth([(-0.55, 0), (-0.1, -0.3), (0.4, -0.12), (0.56, 0.04), (0.2, 0.26), (-0.2, 0.26)]),
+        (70, 130, 66),
+    )
     pen.line([(-0.5, 0), (0.45, 0.02)], (140, 186, 110), 0.06)
 
 
@@ -304,7 +367,10 @@ def _cheese(pen: Pen) -> None:
 
 
 def _dumpling(pen: Pen) -> None:
-    pen.fill(np.concatenate([arc(0, 0.14, 0.54, 0.5, 180, 360, 14), [(0.4, 0.34), (-0.4, 0.34)]]), (246, 228, 196))
+    pen.fill(
+        np.concatenate([arc(0, 0.14, 0.54, 0.5, 180, 360, 14), [(0.4, 0.34), (-0.4, 0.34)]]),
+        (246, 228, 196),
+    )
     for angle in range(200, 350, 24):
         pen.line(arc(0, 0.14, 0.5, 0.46, angle, angle + 8, 3), (206, 172, 128), 0.12)
 

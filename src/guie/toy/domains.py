@@ -39,16 +39,29 @@ def generator(seed: int, part: str, domain: str, *numbers: int) -> np.random.Gen
 
 
 def subject(seed: int, part: str, domain: str, index: int) -> Subject:
-    """The class number `index` of a domain.
+    """The class number `index` of a domain; every odd one is the sister of the one before it.
 
     The hash of a class's phrase decides which part may have it, so that no class of one part is
     described in the other, whatever the seeds.
     """
     rng = generator(seed, part, domain, index)
+    kind = DOMAINS[domain]
+    if index % 2:
+        elder = subject(seed, part, domain, index - 1)
+        for _ in range(50):
+            sister = elder.sister(rng)
+            # Sisters must be told apart: two or more of the things that their phrases mention.
+            apart = set(sister.phrase.split()) ^ set(elder.phrase.split())
+            if _part_of(sister) == part and len(apart) > 2:
+                return sister
     while True:
-        candidate = DOMAINS[domain].sample(rng)
-        if crc32(candidate.phrase.encode()) % len(PARTS) == PARTS.index(part):
+        candidate = kind.sample(rng)
+        if _part_of(candidate) == part:
             return candidate
+
+
+def _part_of(candidate: Subject) -> str:
+    return PARTS[crc32(candidate.phrase.encode()) % len(PARTS)]
 
 
 def label(candidate: Subject, part: str, domain: str, index: int) -> str:

@@ -26,6 +26,8 @@ LEGS = ("straight", "turned", "splayed", "sled")
 class Furniture(Subject):
     """A piece of furniture; the numbers of its parts, and sizes in metres."""
 
+    kin = ("kind", "wood", "fabric")
+
     kind: str
     wood: str
     fabric: str
@@ -62,31 +64,52 @@ class Furniture(Subject):
 
     @property
     def phrase(self) -> str:
-        wooden = f"{self.wood} {self.kind}"
-        cloth = f"{self.fabric} {self.kind}"
-        legs = f"{self.legs} {self.wood} legs"
+        legs, back = f"{self.legs} legs", f"{a(self.back)} back"
+        vase = f" and {a(self.fabric)} vase on it" if self.buttons else ""
+        button = "buttoned " if self.buttons else ""
+        arms = f"{'high' if self.square else 'low'} arms"
+        seat = f"{button}{self.fabric} {self.kind}"
         details = {
-            "chair": f"{a(wooden)} with a {self.back} back, {a(self.fabric)} seat and {self.legs} legs",
-            "stool": f"{a(wooden)} with {a(self.fabric)} seat and {self.legs} legs",
-            "bench": f"{a(wooden)} with {count(self.parts, 'slat')} and {self.legs} legs",
-            "armchair": f"{a(cloth)} with {legs}",
-            "sofa": f"{a(cloth)} with {count(min(self.parts, 4), 'cushion')} and {legs}",
-            "table": f"{a(wooden)} with {self.legs} legs",
-            "desk": f"{a(wooden)} with {count(self.parts, 'drawer')} and {self.legs} legs",
-            "bookcase": f"{a(wooden)} with {count(self.parts, 'shelf')} and books",
-            "dresser": f"{a(wooden)} with {count(self.parts, 'row')} of {count(self.columns, 'drawer')}",
-            "sideboard": f"{a(wooden)} with {count(self.parts, 'door')} and {self.legs} legs",
-            "bed": f"a bed with {a(self.fabric)} blanket and {a(self.back)} {self.wood} headboard",
-            "floor lamp": f"a floor lamp with {a(self.fabric)} shade and {a(self.wood)} foot",
+            "chair": f"{back}, {a(self.fabric)} seat and {legs}",
+            "stool": f"a {'square' if self.square else 'round'} {self.fabric} seat and {legs}",
+            "bench": f"{count(self.parts, 'slat')}, {back if self.buttons else 'no back'} and {legs}",
+            "table": f"a round top{vase}" if self.columns == 1 else legs
+            + " and a shelf" * (self.columns == 3) + vase,
+            "desk": f"{count(self.parts, 'drawer')}, {legs}" + " and a screen on it" * self.buttons,
+            "bookcase": f"{count(self.parts, 'shelf')} of books",
+            "dresser": f"{count(self.parts, 'row')} of {count(self.columns, 'drawer')}{vase}",
+            "sideboard": f"{count(self.parts, 'door')}, {legs}{vase}",
+        }  # fmt: skip
+        if self.kind in details:
+            return f"{a(self.wood)} {self.kind} with {details[self.kind]}"
+        return {
+            "armchair": f"{a(seat)} with {arms} and {self.legs} {self.wood} legs",
+            "sofa": f"{a(seat)} with {count(min(self.parts, 4), 'cushion')}, {arms} and {self.legs} {self.wood} legs",
+            "bed": f"a bed with {a(self.fabric)} {'striped ' * self.buttons}blanket and {a(self.back)} {self.wood} headboard",
+            "floor lamp": f"a floor lamp with {a(self.fabric)} {self._shade} shade and {a(self.wood)} foot",
+        }[self.kind]
+
+    @property
+    def square(self) -> bool:
+        """Whether the seat of a stool is square, the arms of a chair high."""
+        return self.back in ("slatted", "panelled")
+
+    @property
+    def _shade(self) -> str:
+        shapes = {
+            "slatted": "flared",
+            "barred": "straight",
+            "panelled": "pointed",
+            "padded": "bulging",
         }
-        return details[self.kind].replace("shelfs", "shelves")
+        return shapes[self.back]
 
     def view(self, rng: np.random.Generator, role: str) -> View:
         size = frame(rng)
         scene = room(rng, size, (0.52, 0.7))
         camera = Camera(float(rng.uniform(-36, 36)), float(rng.uniform(6, 28)), 5.0)
         solids = _BUILDERS[self.kind](self)
-        pose = Pose(scale=(0.8, 1.02), turn_deg=3, tilt=0.0, shift=0.08, ground=(0.84, 0.98))
+        pose = Pose(scale=(0.78, 1.0), turn_deg=3, tilt=0.0, shift=0.08, ground=(0.84, 0.98))
         matrix = placed(rng, bounds(solids, camera), size, pose)
         pen, shadow = blank(size, matrix), blank(size, matrix)
         cast_shadow(shadow, solids, camera)
@@ -106,11 +129,20 @@ class Furniture(Subject):
             shape = [(0.022, 0.0), (0.045, top * 0.7), (0.045, top)]
             return [turning(x, z, shape, timber, 8) for x, z in corners]
         if self.legs == "splayed":
-            return [turning(x, z, [(0.02, 0.0), (0.06, top)], lit(timber, 0.9), 4) for x, z in corners]
-        posts = [box((x - thick, 0, z - thick), (x + thick, top, z + thick), timber) for x, z in corners]
+            return [
+                turning(x, z, [(0.02, 0.0), (0.06, top)], lit(timber, 0.9), 4) for x, z in corners
+            ]
+        posts = [
+            box((x - thick, 0, z - thick), (x + thick, top, z + thick), timber) for x, z in corners
+        ]
         if self.legs == "sled":
-            posts = [box((x - thick, 0.05, z - thick), (x + thick, top, z + thick), timber) for x, z in corners]
-            posts += [box((x - thick, 0, -d), (x + thick, 0.05, d), timber) for x in (-w + 0.05, w - 0.05)]
+            posts = [
+                box((x - thick, 0.05, z - thick), (x + thick, top, z + thick), timber)
+                for x, z in corners
+            ]
+            posts += [
+                box((x - thick, 0, -d), (x + thick, 0.05, d), timber) for x in (-w + 0.05, w - 0.05)
+            ]
         return posts
 
     def rest(self, w: float, z: float, low: float, high: float, thick: float = 0.05) -> list[Solid]:
@@ -124,10 +156,16 @@ class Furniture(Subject):
         if self.back == "slatted":
             step = (high - low) / (self.parts + 1)
             ys = [low + step * (i + 1) for i in range(self.parts)]
-            return posts + [box((-w + 0.06, y, z), (w - 0.06, y + 0.5 * step, z + thick), timber) for y in ys]
+            return posts + [
+                box((-w + 0.06, y, z), (w - 0.06, y + 0.5 * step, z + thick), timber) for y in ys
+            ]
         xs = np.linspace(-w + 0.12, w - 0.14, self.parts + 1)
         bars = [box((x, low, z), (x + 0.035, high - 0.08, z + thick), timber) for x in xs]
-        return [*posts, *bars, box((-w + 0.06, high - 0.08, z), (w - 0.06, high, z + thick), timber)]
+        return [
+            *posts,
+            *bars,
+            box((-w + 0.06, high - 0.08, z), (w - 0.06, high, z + thick), timber),
+        ]
 
 
 def _padded(low, high, colour, buttons: bool) -> Solid:
@@ -150,7 +188,7 @@ def _chair(f: Furniture) -> list[Solid]:
 
 def _stool(f: Furniture) -> list[Solid]:
     w, seat = 0.2 * f.wide, 0.62 * f.tall
-    sides = 4 if f.back in ("slatted", "panelled") else 16
+    sides = 4 if f.square else 16
     pad = turning(0, 0, [(w, seat), (w + 0.03, seat + 0.04), (w, seat + 0.1)], f.fabric, sides)
     rung = box((-w, 0.2, -0.02), (w, 0.24, 0.02), f.timber)
     return [*f.stand(w, w, seat), rung, pad]
@@ -178,7 +216,7 @@ def _sofa(f: Furniture) -> list[Solid]:
 def _seating(f: Furniture, w: float, cushions: int) -> list[Solid]:
     """An upholstered seat of half-width `w` between two arms."""
     d, foot, seat, top = 0.36, 0.14, 0.4, 0.86 * f.tall
-    arm, high = 0.14, 0.58 if f.back != "barred" else 0.48
+    arm, high = 0.14, 0.6 if f.square else 0.47
     dark, step = lit(f.fabric, 0.86), 2 * w / cushions
     solids = [*f.stand(w + arm, d, foot), box((-w, foot, -d), (w, seat - 0.08, d), dark)]
     for i in range(cushions):
@@ -187,19 +225,20 @@ def _seating(f: Furniture, w: float, cushions: int) -> list[Solid]:
         solids.append(_padded((x0, seat - 0.08, -d), (x1, top, -d + 0.2), f.fabric, f.buttons))
     for x0, x1 in ((-w - arm, -w), (w, w + arm)):
         solids.append(box((x0, foot, -d), (x1, high, d), f.fabric))
-        if f.back in ("slatted", "panelled"):
+        if f.square:
             solids.append(box((x0, high, -d + 0.06), (x1, high + 0.05, d), f.timber))
     return solids
 
 
 def _table(f: Furniture) -> list[Solid]:
     w, d, top = 0.65 * f.wide, 0.4, 0.72
-    if f.back == "padded":
+    if f.columns == 1:
         slab = turning(0, 0, [(w, top), (w, top + 0.05)], f.timber, 24)
         foot = turning(0, 0, [(0.34, 0.0), (0.06, 0.08), (0.05, top)], lit(f.timber, 0.9), 12)
         return [foot, slab, *_vase(f, top + 0.05)]
     slab = box((-w, top, -d), (w, top + 0.05, d), f.timber)
-    return [*f.stand(w, d, top), slab, *_vase(f, top + 0.05)]
+    shelf = box((-w + 0.12, 0.2, -d + 0.12), (w - 0.12, 0.23, d - 0.12), lit(f.timber, 0.9))
+    return [*f.stand(w, d, top), *[shelf] * (f.columns == 3), slab, *_vase(f, top + 0.05)]
 
 
 def _vase(f: Furniture, top: float) -> list[Solid]:
@@ -246,7 +285,13 @@ def _bookcase(f: Furniture) -> list[Solid]:
         x = -w + 0.06
         while i < f.parts and x < w - 0.14 - 0.3 * rng.random():
             thick, high = float(rng.uniform(0.04, 0.09)), float(rng.uniform(0.45, 0.85)) * step
-            solids.append(box((x, y + t, -d + 0.04), (x + thick, y + t + high * 0.9, d - 0.06), pick(rng, FABRICS)))
+            solids.append(
+                box(
+                    (x, y + t, -d + 0.04),
+                    (x + thick, y + t + high * 0.9, d - 0.06),
+                    pick(rng, FABRICS),
+                )
+            )
             x += thick + 0.004
     return solids
 
@@ -286,10 +331,21 @@ def _bed(f: Furniture) -> list[Solid]:
     count_ = 1 + (f.columns > 1)
     span = 2 * (w - 0.08) / count_
     pillows = [
-        box((-w + 0.08 + i * span + 0.02, 0.48, -d + 0.12), (-w + 0.06 + (i + 1) * span, 0.6, -d + 0.45), "cream")
+        box(
+            (-w + 0.08 + i * span + 0.02, 0.48, -d + 0.12),
+            (-w + 0.06 + (i + 1) * span, 0.6, -d + 0.45),
+            "cream",
+        )
         for i in range(count_)
     ]
-    return [*f.stand(w, d, 0.16), frame_, mattress, blanket, *pillows, *f.rest(w, -d - 0.06, 0.16, 1.0 * f.tall)]
+    return [
+        *f.stand(w, d, 0.16),
+        frame_,
+        mattress,
+        blanket,
+        *pillows,
+        *f.rest(w, -d - 0.06, 0.16, 1.0 * f.tall),
+    ]
 
 
 def _lamp(f: Furniture) -> list[Solid]:
@@ -298,7 +354,12 @@ def _lamp(f: Furniture) -> list[Solid]:
         "slatted": [(wide * 1.2, top), (wide * 0.7, top + 0.3)],
         "barred": [(wide, top), (wide, top + 0.3)],
         "panelled": [(wide * 1.4, top), (0.03, top + 0.24)],
-        "padded": [(wide * 0.7, top), (wide * 1.2, top + 0.12), (wide * 1.2, top + 0.2), (wide * 0.7, top + 0.32)],
+        "padded": [
+            (wide * 0.7, top),
+            (wide * 1.2, top + 0.12),
+            (wide * 1.2, top + 0.2),
+            (wide * 0.7, top + 0.32),
+        ],
     }[f.back]
     pole = turning(0, 0, [(0.02, 0.05), (0.02, top)], f.timber, 6)
     feet = [turning(0, 0, [(0.18, 0.0), (0.16, 0.05)], f.timber, 16)]

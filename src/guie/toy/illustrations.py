@@ -7,8 +7,20 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw
 
-from guie.toy.canvas import Colour, Pen, Points, Warp, arc, ellipse, mirrored, pick, rect, smooth, turned
-from guie.toy.colour import PALETTES, RGB, jitter, lit, rgb
+from guie.toy.canvas import (
+    Colour,
+    Pen,
+    Points,
+    Warp,
+    arc,
+    ellipse,
+    mirrored,
+    pick,
+    rect,
+    smooth,
+    turned,
+)
+from guie.toy.colour import PALETTES, RGB, jitter, lit, mix, rgb
 from guie.toy.ornament import emblem, pattern
 from guie.toy.photo import Pose, View, develop, frame, placed, projective
 from guie.toy.scene import Scene, tabletop
@@ -28,6 +40,8 @@ SETTINGS = ("hills", "stars", "clouds", "rain", "flowers", "waves")
 @dataclass(frozen=True)
 class Character(Subject):
     """An animal in clothes; the same in both hands."""
+
+    kin = ("animal", "palette", "setting")
 
     animal: str
     palette: tuple[str, str, str]
@@ -92,7 +106,20 @@ class Character(Subject):
     def _setting(self, pen: Pen) -> None:
         main, second, accent = self.palette
         if self.setting == "hills":
-            pen.fill(smooth([(-0.4, 1.0), (-0.1, 0.72), (0.25, 0.9), (0.7, 0.66), (1.4, 1.0), (1.4, 1.8), (-0.4, 1.8)]), lit(accent, 1.35))
+            pen.fill(
+                smooth(
+                    [
+                        (-0.4, 1.0),
+                        (-0.1, 0.72),
+                        (0.25, 0.9),
+                        (0.7, 0.66),
+                        (1.4, 1.0),
+                        (1.4, 1.8),
+                        (-0.4, 1.8),
+                    ]
+                ),
+                lit(accent, 1.35),
+            )
         elif self.setting == "waves":
             for y in (0.86, 1.0, 1.14):
                 xs = np.linspace(-0.4, 1.4, 40)
@@ -109,7 +136,12 @@ class Character(Subject):
                 pen.line([(x, y), (x - 0.03, y + 0.1)], accent, 0.018)
                 pen.line([(1 - x, y + 0.4), (0.97 - x, y + 0.5)], accent, 0.018)
             elif self.setting == "flowers":
-                emblem(pen.on(rect(x - 0.05, 1.08 - 0.2 * y, x + 0.05, 1.18 - 0.2 * y)), "flower", accent, main)
+                emblem(
+                    pen.on(rect(x - 0.05, 1.08 - 0.2 * y, x + 0.05, 1.18 - 0.2 * y)),
+                    "flower",
+                    accent,
+                    main,
+                )
 
     def _body(self, pen: Pen) -> None:
         main, second, accent = self.palette
@@ -118,7 +150,10 @@ class Character(Subject):
         for s in (-1, 1):
             leg = rect(0.5 + s * 0.09 - 0.055, 0.98, 0.5 + s * 0.09 + 0.055, 1.2, 0.03)
             pen.fill(leg, accent if self.trousers else fur)
-            pen.fill(ellipse(0.5 + s * 0.1, 1.2, 0.085, 0.045, 16), "brown" if self.trousers else lit(fur, 0.8))
+            pen.fill(
+                ellipse(0.5 + s * 0.1, 1.2, 0.085, 0.045, 16),
+                "brown" if self.trousers else lit(fur, 0.8),
+            )
         for s in (-1, 1):
             up = self.raised and s == self.side
             arm = smooth([(0.0, -0.05), (0.06, 0.0), (0.055, 0.26), (-0.055, 0.26), (-0.06, 0.0)])
@@ -130,21 +165,55 @@ class Character(Subject):
             if s == self.side:
                 x, y = hand + (s * 0.05, -0.03)
                 emblem(pen.on(rect(x - 0.1, y - 0.1, x + 0.1, y + 0.1)), self.thing, accent, second)
-        jumper = smooth(mirrored([(0.5, 0.58), (0.5 + 0.7 * w, 0.6), (0.5 + 1.1 * w, 0.78), (0.5 + w, 1.03), (0.5, 1.05)]))
+        jumper = smooth(
+            mirrored(
+                [
+                    (0.5, 0.58),
+                    (0.5 + 0.7 * w, 0.6),
+                    (0.5 + 1.1 * w, 0.78),
+                    (0.5 + w, 1.03),
+                    (0.5, 1.05),
+                ]
+            )
+        )
         pen.fill(jumper, main)
         with pen.inside(jumper) as cloth:
-            pattern(cloth.on(rect(0.5 - 1.3 * w, 0.58, 0.5 + 1.3 * w, 1.06)), self.wear, self.repeats, second, accent)
+            pattern(
+                cloth.on(rect(0.5 - 1.3 * w, 0.58, 0.5 + 1.3 * w, 1.06)),
+                self.wear,
+                self.repeats,
+                second,
+                accent,
+            )
 
     def _tail(self, pen: Pen, fur: str) -> None:
         s = -self.side
         tails = {
-            "cat": [(0.5, 1.0), (0.5 + s * 0.3, 1.02), (0.5 + s * 0.36, 0.8), (0.5 + s * 0.28, 0.72)],
+            "cat": [
+                (0.5, 1.0),
+                (0.5 + s * 0.3, 1.02),
+                (0.5 + s * 0.36, 0.8),
+                (0.5 + s * 0.28, 0.72),
+            ],
             "mouse": [(0.5, 1.05), (0.5 + s * 0.3, 1.12), (0.5 + s * 0.4, 1.0)],
             "dog": [(0.5, 1.0), (0.5 + s * 0.26, 0.96), (0.5 + s * 0.3, 0.86)],
-            "pig": [(0.5, 1.0), (0.5 + s * 0.25, 0.98), (0.5 + s * 0.22, 0.92), (0.5 + s * 0.3, 0.94)],
+            "pig": [
+                (0.5, 1.0),
+                (0.5 + s * 0.25, 0.98),
+                (0.5 + s * 0.22, 0.92),
+                (0.5 + s * 0.3, 0.94),
+            ],
         }
         if self.animal == "fox":
-            brush = smooth([(0.5, 0.98), (0.5 + s * 0.25, 0.86), (0.5 + s * 0.42, 0.9), (0.5 + s * 0.36, 1.06), (0.5 + s * 0.2, 1.1)])
+            brush = smooth(
+                [
+                    (0.5, 0.98),
+                    (0.5 + s * 0.25, 0.86),
+                    (0.5 + s * 0.42, 0.9),
+                    (0.5 + s * 0.36, 1.06),
+                    (0.5 + s * 0.2, 1.1),
+                ]
+            )
             pen.fill(brush, fur)
         elif self.animal in tails:
             pen.line(smooth(tails[self.animal], closed=False), fur, 0.035)
@@ -157,7 +226,10 @@ class Character(Subject):
         pen.fill(ellipse(0.5, 0.4, wide, 0.19, 32), fur)
         if self.scarf:
             pen.fill(rect(0.34, 0.57, 0.66, 0.65, 0.04), accent)
-            pen.fill(rect(0.5 - self.side * 0.1 - 0.045, 0.62, 0.5 - self.side * 0.1 + 0.045, 0.82), accent)
+            pen.fill(
+                rect(0.5 - self.side * 0.1 - 0.045, 0.62, 0.5 - self.side * 0.1 + 0.045, 0.82),
+                accent,
+            )
         _muzzle(pen, self.animal, fur)
         for s in (-1, 1):
             y = 0.23 if self.animal == "frog" else 0.37
@@ -229,7 +301,9 @@ def _muzzle(pen: Pen, animal: str, fur: str) -> None:
     if animal in ("cat", "mouse", "rabbit"):
         for s in (-1, 1):
             for dy in (-0.02, 0.02):
-                pen.line([(0.5 + s * 0.1, 0.47 + dy / 2), (0.5 + s * 0.24, 0.46 + 2 * dy)], "black", 0.01)
+                pen.line(
+                    [(0.5 + s * 0.1, 0.47 + dy / 2), (0.5 + s * 0.24, 0.46 + 2 * dy)], "black", 0.01
+                )
 
 
 class InkPen(Pen):
@@ -244,9 +318,12 @@ class InkPen(Pen):
     def like(self, image: Image.Image, warp: Warp) -> InkPen:
         return InkPen(image, warp, self.rng, self.page, self.ink)
 
-    def fill(self, points: Points, colour: Colour, to: Colour | None = None, alpha: float = 1.0) -> None:
+    def fill(
+        self, points: Points, colour: Colour, to: Colour | None = None, alpha: float = 1.0
+    ) -> None:
         pixels = self._shaken(points)
-        self._draw.polygon(pixels, fill=self.page)
+        # A thin wash of the colour under the ink, the one thing that both hands share.
+        self._draw.polygon(pixels, fill=mix(self.page, colour, 0.22))
         tone = sum(rgb(colour)) / 765
         if tone < 0.62:
             self._hatch(pixels, gap=4 if tone < 0.25 else 7 if tone < 0.45 else 11)

@@ -22,7 +22,18 @@ ROOFS: dict[str, RGB] = {
     "copper": (110, 168, 148), "slate": (92, 98, 116), "terracotta": (196, 102, 72),
     "golden": (222, 180, 92), "blue": (78, 116, 168),
 }  # fmt: skip
-KINDS = ("tower", "temple", "castle", "church", "lighthouse", "pagoda", "arch", "palace", "pyramid", "windmill")
+KINDS = (
+    "tower",
+    "temple",
+    "castle",
+    "church",
+    "lighthouse",
+    "pagoda",
+    "arch",
+    "palace",
+    "pyramid",
+    "windmill",
+)
 TOPS = ("domed", "pointed", "onion", "stepped", "flat")
 WINDOWS = ("arched", "square", "round", "slit")
 
@@ -30,6 +41,8 @@ WINDOWS = ("arched", "square", "round", "slit")
 @dataclass(frozen=True)
 class Landmark(Subject):
     """A building; the numbers of its parts and its proportions."""
+
+    kin = ("kind", "stone", "roof")
 
     kind: str
     stone: str
@@ -72,15 +85,19 @@ class Landmark(Subject):
         windows = f"{self.windows} windows"
         detail = {
             "tower": f"{a(top)}, {levels} and {windows}" + " and a clock" * self.clock,
-            "temple": f"{count(self.columns, 'column')} and {a(self.roof)} roof",
-            "castle": f"{count(2 + self.flanks % 2 * 2, 'tower')} and {a(top)}",
-            "church": f"{a(top)} and {windows}" + " and a clock" * self.clock,
-            "lighthouse": f"{a(self.roof)} cap and {count(self.storeys, 'stripe')}",
-            "pagoda": f"{levels} and {a(self.roof)} roof",
-            "arch": f"{count(1 + self.flanks, 'opening')} and {a(self.roof)} top",
+            "temple": f"{count(self.columns, 'column')} and {a(self.roof) + ' roof' if self.flanks else a(top)}",
+            "castle": f"{count(2 + self.flanks % 2 * 2, 'tower')}, {windows} and {a(top)}",
+            "church": f"{count(1 + (self.flanks == 1), 'tower')}, {a(top)}, {windows}"
+            + " and a clock" * self.clock,
+            "lighthouse": f"{a(self.roof)} cap and {count(self.storeys, 'stripe')}"
+            + " and a hut" * bool(self.flanks),
+            "pagoda": f"{levels}, {windows} and {a(self.roof)} roof",
+            "arch": f"{count(1 + self.flanks, 'opening')}, {'carved' if self.banded else 'plain'} piers "
+            f"and {a(top) if self.clock else a(self.roof) + ' cornice'}",
             "palace": f"{a(top)}, {count(self.columns, 'bay')} and {windows}",
-            "pyramid": f"{count(self.storeys + 1, 'step')}",
-            "windmill": f"{a(self.roof)} cap and {count(4, 'sail')}",
+            "pyramid": f"{count(self.storeys + 1, 'step')}"
+            + f" and a shrine with {a(top)}" * bool(self.flanks),
+            "windmill": f"{a(self.roof)} cap, {self.windows} windows and four {'narrow' if self.banded else 'broad'} sails",
         }[self.kind]
         return f"{a(self.stone)} {self.kind} with {detail}"
 
@@ -89,7 +106,7 @@ class Landmark(Subject):
         scene = outdoors(rng, size)
         camera = Camera(float(rng.uniform(-34, 34)), float(rng.uniform(2, 16)), 6.5)
         solids = _BUILDERS[self.kind](self)
-        pose = Pose(scale=(0.76, 1.04), turn_deg=4, tilt=0.05, shift=0.08, ground=(0.8, 0.95))
+        pose = Pose(scale=(0.76, 1.0), turn_deg=4, tilt=0.05, shift=0.08, ground=(0.8, 0.95))
         matrix = placed(rng, bounds(solids, camera), size, pose)
         pen, shadow = blank(size, matrix), blank(size, matrix)
         cast_shadow(shadow, solids, camera, 0.3)
@@ -116,12 +133,20 @@ class Landmark(Subject):
         if self.top == "pointed":
             return [turning(x, z, [(1.12 * r, y), (0.01, y + 2.6 * r)], self.cover, 4)]
         if self.top == "onion":
-            bulb = [(0.75 * r, y), (1.1 * r, y + 0.4 * r), (1.05 * r, y + 0.7 * r), (0.6 * r, y + 1.15 * r)]
+            bulb = [
+                (0.75 * r, y),
+                (1.1 * r, y + 0.4 * r),
+                (1.05 * r, y + 0.7 * r),
+                (0.6 * r, y + 1.15 * r),
+            ]
             spike = [(0.6 * r, y + 1.15 * r), (0.2 * r, y + 1.5 * r), (0.01, y + 2.1 * r)]
             return [turning(x, z, bulb, self.cover), turning(x, z, spike, self.cover)]
         if self.top == "stepped":
             rows = ((1.05, 0.0, 0.35), (0.75, 0.35, 0.7), (0.42, 0.7, 1.2))
-            return [turning(x, z, [(k * r, y + b * r), (k * r, y + t * r)], self.cover, 4) for k, b, t in rows]
+            return [
+                turning(x, z, [(k * r, y + b * r), (k * r, y + t * r)], self.cover, 4)
+                for k, b, t in rows
+            ]
         return _battlements(x, y, z, r, self.cover)
 
     def openings(self, face: Face, rows: int, columns: int, low: float = 0.08) -> None:
@@ -133,7 +158,9 @@ class Landmark(Subject):
 
     def _window(self, u: float, v: float, w: float, h: float) -> np.ndarray:
         if self.windows == "arched":
-            return np.concatenate([arc(u, v - 0.3 * h, w, 0.7 * h, 180, 360, 9), [(u + w, v + h), (u - w, v + h)]])
+            return np.concatenate(
+                [arc(u, v - 0.3 * h, w, 0.7 * h, 180, 360, 9), [(u + w, v + h), (u - w, v + h)]]
+            )
         if self.windows == "round":
             return ellipse(u, v, 1.1 * w, 0.8 * h, 14)
         if self.windows == "slit":
@@ -153,14 +180,28 @@ class Landmark(Subject):
 
 
 def _finial(x: float, y: float, z: float, r: float, colour: RGB) -> Solid:
-    return turning(x, z, [(0.12 * r, y), (0.12 * r, y + 0.18 * r), (0.01, y + 0.6 * r)], lit(colour, 0.85), 8)
+    return turning(
+        x, z, [(0.12 * r, y), (0.12 * r, y + 0.18 * r), (0.01, y + 0.6 * r)], lit(colour, 0.85), 8
+    )
 
 
 def _battlements(x: float, y: float, z: float, r: float, colour: RGB) -> list[Solid]:
     slab = turning(x, z, [(1.1 * r, y), (1.1 * r, y + 0.18 * r)], colour, 4)
     side, low, high = 0.18 * r, y + 0.18 * r, y + 0.42 * r
-    spots = [(u, v) for u in (-0.9, -0.3, 0.3, 0.9) for v in (-0.9, 0.9)] + [(u, v) for u in (-0.9, 0.9) for v in (-0.3, 0.3)]
-    return [slab, *(box((x + u * r - side, low, z + v * r - side), (x + u * r + side, high, z + v * r + side), colour) for u, v in spots)]
+    spots = [(u, v) for u in (-0.9, -0.3, 0.3, 0.9) for v in (-0.9, 0.9)] + [
+        (u, v) for u in (-0.9, 0.9) for v in (-0.3, 0.3)
+    ]
+    return [
+        slab,
+        *(
+            box(
+                (x + u * r - side, low, z + v * r - side),
+                (x + u * r + side, high, z + v * r + side),
+                colour,
+            )
+            for u, v in spots
+        ),
+    ]
 
 
 def _plinth(m: Landmark, w: float, d: float, steps: int = 2) -> list[Solid]:
@@ -181,7 +222,14 @@ def _tower(m: Landmark) -> list[Solid]:
     w, step, y, solids = 0.3 * m.wide, 0.46 * m.tall, 0.1, _plinth(m, 0.34, 0.34)
     for i in range(m.storeys):
         block = m.storey((-w, y, -w), (w, y + step, w), 1, 1 + m.columns % 3)
-        solids += [block, box((-w - 0.03, y + step, -w - 0.03), (w + 0.03, y + step + 0.04, w + 0.03), lit(m.wall, 1.12))]
+        solids += [
+            block,
+            box(
+                (-w - 0.03, y + step, -w - 0.03),
+                (w + 0.03, y + step + 0.04, w + 0.03),
+                lit(m.wall, 1.12),
+            ),
+        ]
         y += step + 0.04
         if i == m.storeys - 1:
             for face in block.faces[:2]:
@@ -244,7 +292,9 @@ def _church(m: Landmark) -> list[Solid]:
     tower_w, top = 0.24, high + 0.75
     solids = [nave, _gable(w + 0.03, high, d, 0.5, m)]
     for x in (0.0,) if m.flanks != 1 else (-w + 0.1, w - 0.1):
-        tower = m.storey((x - tower_w, 0, d + 0.01), (x + tower_w, top, d + 0.01 + 2 * tower_w), m.storeys, 1)
+        tower = m.storey(
+            (x - tower_w, 0, d + 0.01), (x + tower_w, top, d + 0.01 + 2 * tower_w), m.storeys, 1
+        )
         tower.faces[0].decals.append((rect(0.3, 0.84, 0.7, 1.0), (84, 58, 46)))
         _clock(m, tower.faces[0], 0.5, 0.2, 0.11, top / (2 * tower_w))
         solids += [tower, *m.crown(x, top, d + 0.01 + tower_w, tower_w)]
@@ -266,7 +316,11 @@ def _lighthouse(m: Landmark) -> list[Solid]:
     y, r = 0.16 + top, radius * (1 - shrink)
     solids.append(turning(0, 0, [(r + 0.1, y), (r + 0.1, y + 0.05)], (70, 72, 84), 14))
     solids.append(turning(0, 0, [(0.8 * r, y + 0.05), (0.8 * r, y + 0.27)], (255, 238, 176), 8))
-    cap = [(r, y + 0.27), (0.7 * r, y + 0.37), (0.01, y + 0.48)] if m.top in ("domed", "onion") else [(1.1 * r, y + 0.27), (0.01, y + 0.55)]
+    cap = (
+        [(r, y + 0.27), (0.7 * r, y + 0.37), (0.01, y + 0.48)]
+        if m.top in ("domed", "onion")
+        else [(1.1 * r, y + 0.27), (0.01, y + 0.55)]
+    )
     solids.append(turning(0, 0, cap, m.cover, 14))
     if m.flanks:
         hut = m.storey((0.42, 0, -0.25), (0.42 + 0.5 * m.wide, 0.36, 0.25), 1, 2)
@@ -282,7 +336,9 @@ def _pagoda(m: Landmark) -> list[Solid]:
         eaves = [(w + 0.24, y + high), (w + 0.2, y + high + 0.04), (w * 0.86, y + high + 0.17)]
         solids.append(turning(0, 0, eaves, m.cover, 4))
         y, w = y + high + 0.17, w * 0.83
-    solids.append(turning(0, 0, [(0.03, y), (0.03, y + 0.3), (0.005, y + 0.45)], lit(m.cover, 0.8), 8))
+    solids.append(
+        turning(0, 0, [(0.03, y), (0.03, y + 0.3), (0.005, y + 0.45)], lit(m.cover, 0.8), 8)
+    )
     return solids
 
 
@@ -303,7 +359,11 @@ def _arch(m: Landmark) -> list[Solid]:
         u = (pier + gap / 2 + i * (pier + gap)) / total
         top.faces[0].decal(arc(u, 1.0, gap / 2 / total, 0.55, 180, 360, 14), (92, 110, 132))
     top.faces[0].decal(rect(0.0, 0.0, 1.0, 0.14), lit(m.wall, 1.2))
-    cornice = box((-total / 2 - 0.06, high + 0.5, -d - 0.06), (total / 2 + 0.06, high + 0.58, d + 0.06), m.cover)
+    cornice = box(
+        (-total / 2 - 0.06, high + 0.5, -d - 0.06),
+        (total / 2 + 0.06, high + 0.58, d + 0.06),
+        m.cover,
+    )
     attic = box((-total / 3, high + 0.58, -d), (total / 3, high + 0.78, d), m.wall)
     solids += [top, cornice, attic]
     return solids + (m.crown(0, high + 0.78, 0, 0.2) if m.clock else [])

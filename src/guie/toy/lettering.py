@@ -43,6 +43,4 @@ class Lettering:
     def write(self, pen: Pen, words: str, box: Box, colour: Colour) -> None:
         """Set a line of words inside a box."""
         words = words if self.capitals else words.capitalize()
-        pen.text(
-            words, box, colour, weight=self.weight, spacing=self.spacing, slant=self.slant
-        )
+        pen.text(words, box, colour, weight=self.weight, spacing=self.spacing, slant=self.slant)

@@ -57,19 +57,27 @@ def _zigzags(pen: Pen, count: int, colour: Colour, accent: Colour) -> None:
     swing = (np.arange(xs.size) % 2) * 0.5 / count
     for i in range(count):
         upper = np.stack([xs, i / count + swing], axis=1)
-        pen.fill(np.concatenate([upper, upper[::-1] + (0, 0.42 / count)]), colour if i % 3 else accent)
+        pen.fill(
+            np.concatenate([upper, upper[::-1] + (0, 0.42 / count)]), colour if i % 3 else accent
+        )
 
 
 def _diagonals(pen: Pen, count: int, colour: Colour, accent: Colour) -> None:
     for i in range(-count, count):
         x, step = i / count, 0.5 / count
-        pen.fill(np.array([(x, 1.05), (x + step, 1.05), (x + step + 1.1, -0.05), (x + 1.1, -0.05)]), colour)
+        pen.fill(
+            np.array([(x, 1.05), (x + step, 1.05), (x + step + 1.1, -0.05), (x + 1.1, -0.05)]),
+            colour,
+        )
 
 
 def _diamonds(pen: Pen, count: int, colour: Colour, accent: Colour) -> None:
     r = 0.5 / count
     for x, y, odd in _grid(count):
-        pen.fill(np.array([(x, y - r), (x + 0.7 * r, y), (x, y + r), (x - 0.7 * r, y)]), (accent if odd else colour))
+        pen.fill(
+            np.array([(x, y - r), (x + 0.7 * r, y), (x, y + r), (x - 0.7 * r, y)]),
+            (accent if odd else colour),
+        )
 
 
 def _stars(pen: Pen, count: int, colour: Colour, accent: Colour) -> None:
@@ -128,7 +136,10 @@ def _moon(pen: Pen, colour: Colour, ground: Colour) -> None:
 
 
 def _leaf(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(smooth([(0.5, 0.02), (0.82, 0.36), (0.72, 0.72), (0.5, 0.86), (0.28, 0.72), (0.18, 0.36)]), colour)
+    pen.fill(
+        smooth([(0.5, 0.02), (0.82, 0.36), (0.72, 0.72), (0.5, 0.86), (0.28, 0.72), (0.18, 0.36)]),
+        colour,
+    )
     pen.line([(0.5, 0.2), (0.5, 1.0)], ground, 0.05)
     for y in (0.42, 0.6):
         pen.line([(0.3, y - 0.12), (0.5, y + 0.06), (0.7, y - 0.12)], ground, 0.04)
@@ -149,7 +160,10 @@ def _anchor(pen: Pen, colour: Colour, ground: Colour) -> None:
 
 
 def _bolt(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(np.array([(0.6, 0.0), (0.2, 0.56), (0.46, 0.56), (0.36, 1.0), (0.8, 0.4), (0.53, 0.4)]), colour)
+    pen.fill(
+        np.array([(0.6, 0.0), (0.2, 0.56), (0.46, 0.56), (0.36, 1.0), (0.8, 0.4), (0.53, 0.4)]),
+        colour,
+    )
 
 
 def _flower(pen: Pen, colour: Colour, ground: Colour) -> None:
@@ -160,7 +174,9 @@ def _flower(pen: Pen, colour: Colour, ground: Colour) -> None:
 
 def _mountain(pen: Pen, colour: Colour, ground: Colour) -> None:
     pen.fill(np.array([(0.0, 0.9), (0.4, 0.14), (0.8, 0.9)]), colour)
-    pen.fill(np.array([(0.29, 0.35), (0.4, 0.14), (0.51, 0.35), (0.44, 0.43), (0.38, 0.36)]), ground)
+    pen.fill(
+        np.array([(0.29, 0.35), (0.4, 0.14), (0.51, 0.35), (0.44, 0.43), (0.38, 0.36)]), ground
+    )
     pen.fill(np.array([(0.5, 0.9), (0.76, 0.44), (1.0, 0.9)]), colour)
 
 
@@ -168,7 +184,11 @@ def _cup(pen: Pen, colour: Colour, ground: Colour) -> None:
     pen.line(ellipse(0.76, 0.58, 0.16, 0.14, 16), colour, 0.08)
     pen.fill(np.array([(0.14, 0.36), (0.78, 0.36), (0.68, 0.86), (0.24, 0.86)]), colour)
     for x in (0.34, 0.56):
-        pen.line(smooth([(x, 0.28), (x + 0.05, 0.2), (x - 0.05, 0.12), (x, 0.02)], closed=False), colour, 0.05)
+        pen.line(
+            smooth([(x, 0.28), (x + 0.05, 0.2), (x - 0.05, 0.12), (x, 0.02)], closed=False),
+            colour,
+            0.05,
+        )
 
 
 def _tree(pen: Pen, colour: Colour, ground: Colour) -> None:
@@ -178,7 +198,10 @@ def _tree(pen: Pen, colour: Colour, ground: Colour) -> None:
 
 
 def _cat(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(mirrored([(0.5, 0.24), (0.66, 0.24), (0.9, 0.04), (0.9, 0.5), (0.74, 0.84), (0.5, 0.9)]), colour)
+    pen.fill(
+        mirrored([(0.5, 0.24), (0.66, 0.24), (0.9, 0.04), (0.9, 0.5), (0.74, 0.84), (0.5, 0.9)]),
+        colour,
+    )
     for x in (0.34, 0.66):
         pen.fill(ellipse(x, 0.5, 0.06, 0.08, 12), ground)
     pen.fill(np.array([(0.44, 0.64), (0.56, 0.64), (0.5, 0.71)]), ground)
@@ -216,7 +239,10 @@ def _wave(pen: Pen, colour: Colour, ground: Colour) -> None:
 
 
 def _bird(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(smooth([(0.1, 0.4), (0.3, 0.2), (0.5, 0.36), (0.98, 0.34), (0.7, 0.74), (0.34, 0.74)]), colour)
+    pen.fill(
+        smooth([(0.1, 0.4), (0.3, 0.2), (0.5, 0.36), (0.98, 0.34), (0.7, 0.74), (0.34, 0.74)]),
+        colour,
+    )
     pen.fill(np.array([(0.12, 0.3), (-0.04, 0.4), (0.12, 0.44)]), colour)
     pen.line(smooth([(0.45, 0.48), (0.62, 0.62), (0.8, 0.46)], closed=False), ground, 0.05)
     pen.fill(ellipse(0.25, 0.34, 0.035, steps=10), ground)

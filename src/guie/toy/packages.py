@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from guie.toy.canvas import (
-    GLEAM, ROUND, Pen, arc, ellipse, mirrored, pick, projective, rect, smooth, star,
+    GLEAM,
+    ROUND,
+    Pen,
+    arc,
+    ellipse,
+    mirrored,
+    pick,
+    rect,
+    star,
 )  # fmt: skip
 from guie.toy.colour import PALETTES, lit
 from guie.toy.lettering import Lettering, invented
@@ -25,7 +33,18 @@ GOODS = {
     "jar": ("jam", "honey", "nuts", "olives"),
     "pouch": ("coffee", "rice", "nuts", "flour"),
 }
-LAYOUTS = ("banded", "round", "diagonal", "arched", "wavy", "rayed", "framed", "striped", "dotted", "split")
+LAYOUTS = (
+    "banded",
+    "round",
+    "diagonal",
+    "arched",
+    "wavy",
+    "rayed",
+    "framed",
+    "striped",
+    "dotted",
+    "split",
+)
 COUNTERS = (
     ("oak", "on a wooden shelf"),
     ("walnut", "on a dark wooden shelf"),
@@ -39,7 +58,15 @@ COUNTERS = (
 VESSELS = {
     "can": ([(0.46, 0.0), (0.5, 0.03), (0.5, 0.97), (0.46, 1.0)], (0.07, 0.93)),
     "bottle": (
-        [(0.17, 0.0), (0.17, 0.2), (0.24, 0.28), (0.46, 0.42), (0.5, 0.5), (0.5, 0.96), (0.46, 1.0)],
+        [
+            (0.17, 0.0),
+            (0.17, 0.2),
+            (0.24, 0.28),
+            (0.46, 0.42),
+            (0.5, 0.5),
+            (0.5, 0.96),
+            (0.46, 1.0),
+        ],
         (0.5, 0.9),
     ),
     "jar": ([(0.42, 0.0), (0.43, 0.16), (0.5, 0.24), (0.5, 0.93), (0.43, 1.0)], (0.32, 0.84)),
@@ -49,6 +76,8 @@ VESSELS = {
 @dataclass(frozen=True)
 class Package(Subject):
     """A product; the height is a multiple of the width."""
+
+    kin = ("form", "goods", "palette", "layout")
 
     form: str
     goods: str
@@ -65,7 +94,9 @@ class Package(Subject):
     @classmethod
     def sample(cls, rng: np.random.Generator) -> Package:
         form = pick(rng, tuple(GOODS))
-        low, high = {"bottle": (2.0, 2.7), "can": (1.0, 1.7), "jar": (1.1, 1.5)}.get(form, (1.1, 1.7))
+        low, high = {"bottle": (2.0, 2.7), "can": (1.0, 1.7), "jar": (1.1, 1.5)}.get(
+            form, (1.1, 1.7)
+        )
         return cls(
             form=form,
             goods=pick(rng, GOODS[form]),
@@ -162,22 +193,35 @@ class Package(Subject):
         shadow.fill(ellipse(0.12, h, 0.6, max(sag, 0.09)), "black")
         right = np.array([(r, y * h + sag * r * (2 * y - 1) * 0.0) for r, y in profile])
         r_top, r_low = profile[0][0], profile[-1][0]
-        side = np.concatenate([right, arc(0, h, r_low, sag * r_low, 0, 180, 14), (right * (-1, 1))[::-1],
-                               arc(0, 0, r_top, sag * r_top, 180, 360, 14)])
+        side = np.concatenate(
+            [
+                right,
+                arc(0, h, r_low, sag * r_low, 0, 180, 14),
+                (right * (-1, 1))[::-1],
+                arc(0, 0, r_top, sag * r_top, 180, 360, 14),
+            ]
+        )
         glass = {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}[self.form]
         pen.fill(side, glass)
         self._wrap(pen, rng, (top * h, bottom * h), sag)
         lid = second if self.form != "can" else "grey"
         cap = {"bottle": 0.16, "jar": 0.15, "can": 0.035}[self.form] * h
         wide = profile[0][0] + 0.03
-        pen.fill(np.concatenate([arc(0, 0, wide, sag * wide, 180, 360), arc(0, cap, wide, sag * wide, 0, 180)]), lit(lid, 0.9))
+        pen.fill(
+            np.concatenate(
+                [arc(0, 0, wide, sag * wide, 180, 360), arc(0, cap, wide, sag * wide, 0, 180)]
+            ),
+            lit(lid, 0.9),
+        )
         pen.fade(side, (14, 12, 34), ROUND)
         pen.fade(side, "white", GLEAM, 0.3)
         pen.fill(ellipse(0, 0, wide, sag * wide), lit(lid, 1.12))
         pen.fill(ellipse(0, 0, wide * 0.86, sag * wide * 0.86), lit(lid, 1.0))
         return pen, shadow
 
-    def _wrap(self, pen: Pen, rng: np.random.Generator, span: tuple[float, float], sag: float) -> None:
+    def _wrap(
+        self, pen: Pen, rng: np.random.Generator, span: tuple[float, float], sag: float
+    ) -> None:
         """The label around the front of the vessel, turned by a view's yaw."""
         yaw, outer = np.radians(float(rng.uniform(-38, 38))), pen.warp
         top, bottom = span
@@ -189,18 +233,31 @@ class Package(Subject):
 
         wrap = Pen(pen.image, cylinder, curved=True)
         sheet = rect(-0.9, 0, 1.9, 1)
-        with wrap.inside(np.column_stack([np.append(np.linspace(-0.9, 1.9, 30), np.linspace(1.9, -0.9, 30)),
-                                          np.repeat([0.0, 1.0], 30)])) as label:
+        with wrap.inside(
+            np.column_stack(
+                [
+                    np.append(np.linspace(-0.9, 1.9, 30), np.linspace(1.9, -0.9, 30)),
+                    np.repeat([0.0, 1.0], 30),
+                ]
+            )
+        ) as label:
             label.fill(sheet, self.palette[0])
             self._label(label)
 
     def _pouch(self, rng: np.random.Generator, size: tuple[int, int]) -> tuple[Pen, Pen]:
         h = self.height
-        pose = Pose(scale=(0.8, 1.04), turn_deg=8, tilt=0.12, shift=0.08, ground=(0.84, 0.98))
+        pose = Pose(scale=(0.8, 1.0), turn_deg=8, tilt=0.12, shift=0.08, ground=(0.84, 0.98))
         matrix = placed(rng, (-0.55, -0.02, 0.55, h + 0.05), size, pose)
         pen, shadow = blank(size, matrix), blank(size, matrix)
         shadow.fill(ellipse(0.1, h, 0.6, 0.1), "black")
-        half = [(0.46, 0.0), (0.44, 0.12), (0.5, 0.4 * h), (0.52, 0.8 * h), (0.47, h), (0.0, h + 0.05)]
+        half = [
+            (0.46, 0.0),
+            (0.44, 0.12),
+            (0.5, 0.4 * h),
+            (0.52, 0.8 * h),
+            (0.47, h),
+            (0.0, h + 0.05),
+        ]
         outline = np.concatenate([mirrored(half, axis=0.0)])
         with pen.inside(outline) as bag:
             bag.fill(outline, self.palette[0])
@@ -213,7 +270,7 @@ class Package(Subject):
         return pen, shadow
 
 
-_STANDING = Pose(scale=(0.8, 1.04), turn_deg=5, tilt=0.03, shift=0.08, ground=(0.86, 0.98))
+_STANDING = Pose(scale=(0.8, 1.0), turn_deg=5, tilt=0.03, shift=0.08, ground=(0.86, 0.98))
 
 
 def _stand(rng, size, solids: list[Solid], camera: Camera) -> tuple[Pen, Pen]:
@@ -236,7 +293,11 @@ def _gable(w: float, h: float, d: float, colour: str) -> Solid:
 def _ground_and_ink(layout: str, palette: tuple[str, str, str]) -> tuple[str, tuple[str, str]]:
     """The colour behind the emblem, and the inks of the words and of the emblem."""
     main, second, accent = palette
-    return (main, (second, second)) if layout in ("framed", "dotted", "striped") else (second, (main, accent))
+    return (
+        (main, (second, second))
+        if layout in ("framed", "dotted", "striped")
+        else (second, (main, accent))
+    )
 
 
 def _banded(pen: Pen, palette: tuple[str, str, str]) -> None:
@@ -255,8 +316,14 @@ def _diagonal(pen: Pen, palette: tuple[str, str, str]) -> None:
 
 
 def _arched(pen: Pen, palette: tuple[str, str, str]) -> None:
-    pen.fill(np.concatenate([arc(0.5, 0.5, 0.46, 0.47, 180, 360), [(0.96, 1.0), (0.04, 1.0)]]), palette[2])
-    pen.fill(np.concatenate([arc(0.5, 0.5, 0.41, 0.43, 180, 360), [(0.91, 1.0), (0.09, 1.0)]]), palette[1])
+    pen.fill(
+        np.concatenate([arc(0.5, 0.5, 0.46, 0.47, 180, 360), [(0.96, 1.0), (0.04, 1.0)]]),
+        palette[2],
+    )
+    pen.fill(
+        np.concatenate([arc(0.5, 0.5, 0.41, 0.43, 180, 360), [(0.91, 1.0), (0.09, 1.0)]]),
+        palette[1],
+    )
 
 
 def _wavy(pen: Pen, palette: tuple[str, str, str]) -> None:
@@ -270,7 +337,9 @@ def _wavy(pen: Pen, palette: tuple[str, str, str]) -> None:
 
 def _rayed(pen: Pen, palette: tuple[str, str, str]) -> None:
     for i in range(12):
-        pen.fill(np.array([(0.5, 0.5), *arc(0.5, 0.5, 1.2, 1.2, 30 * i, 30 * i + 15, 2)]), palette[2])
+        pen.fill(
+            np.array([(0.5, 0.5), *arc(0.5, 0.5, 1.2, 1.2, 30 * i, 30 * i + 15, 2)]), palette[2]
+        )
     pen.fill(ellipse(0.5, 0.5, 0.47, 0.48), palette[1])
 
 

@@ -66,7 +66,9 @@ def placed(rng: np.random.Generator, extent: Box, size: Size, pose: Pose) -> np.
         target = target * (-1, 1)
     centre = np.array([w, h]) * (0.5 + rng.uniform(-pose.shift, pose.shift, 2))
     if pose.ground is not None:
-        centre[1] = h * float(rng.uniform(*pose.ground)) - target[:, 1].max()
+        # The top should stay in the frame, even if the foot then stands lower.
+        foot = max(h * float(rng.uniform(*pose.ground)), min(0.98 * h, np.ptp(target[:, 1])))
+        centre[1] = foot - target[:, 1].max()
     return homography(corners, target + centre)
 
 
@@ -161,6 +163,6 @@ def _expose(
     ramp = 1 + fall * (np.cos(angle) * x + np.sin(angle) * y) - 0.06 * (x * x + y * y)
     pixels = pixels * ramp[..., None].astype(np.float32) * np.asarray(tint, np.float32)
     pixels = pixels * np.float32(rng.uniform(0.94, 1.06)) + np.float32(rng.uniform(-0.02, 0.03))
-    grain = np.float32(rng.uniform(0.003, 0.022))
+    grain = np.float32(rng.uniform(0.002, 0.016))
     pixels += rng.standard_normal(pixels.shape, dtype=np.float32) * grain
     return Image.fromarray((np.clip(pixels, 0, 1) * 255).astype(np.uint8))

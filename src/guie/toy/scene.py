@@ -152,7 +152,10 @@ LAND = {
 
 
 def outdoors(
-    rng: np.random.Generator, size: Size, horizon: tuple[float, float] = (0.66, 0.8), grounds=GROUNDS
+    rng: np.random.Generator,
+    size: Size,
+    horizon: tuple[float, float] = (0.66, 0.8),
+    grounds=GROUNDS,
 ) -> Scene:
     """A sky with clouds, far hills or houses, and a ground in perspective."""
     w, h = size

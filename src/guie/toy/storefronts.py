@@ -30,6 +30,8 @@ DOORS = ("glass", "panelled", "arched")
 class Storefront(Subject):
     """A shop; the door's place is 0 (left), 1 (middle) or 2 (right)."""
 
+    kin = ("trade", "palette", "wall", "wall_colour", "awning")
+
     trade: str
     shop: str
     palette: tuple[str, str, str]
@@ -56,7 +58,9 @@ class Storefront(Subject):
             shop=invented(rng),
             palette=pick(rng, PALETTES),
             wall=pick(rng, WALLS),
-            wall_colour=pick(rng, ("cream", "tan", "grey", "white", "pink", "mint", "light blue", "rust")),
+            wall_colour=pick(
+                rng, ("cream", "tan", "grey", "white", "pink", "mint", "light blue", "rust")
+            ),
             awning=pick(rng, AWNINGS),
             sign=pick(rng, SIGNS),
             lettering=Lettering.sample(rng),
@@ -103,11 +107,15 @@ class Storefront(Subject):
 
     def _neighbours(self, pen: Pen, rng: np.random.Generator) -> None:
         for x0, x1 in ((-1.2, -0.0), (1.0, 2.2)):
-            colour = lit(pick(rng, ("tan", "grey", "cream", "brown", "rose")), float(rng.uniform(0.75, 1.0)))
+            colour = lit(
+                pick(rng, ("tan", "grey", "cream", "brown", "rose")), float(rng.uniform(0.75, 1.0))
+            )
             top = float(rng.uniform(-0.15, 0.3))
             pen.fill(rect(x0, top, x1, 1.04), colour)
             for x in np.arange(x0 + 0.08, x1 - 0.1, 0.26):
-                pen.fill(rect(x, max(top, 0) + 0.12, x + 0.12, max(top, 0) + 0.32), lit(colour, 0.6))
+                pen.fill(
+                    rect(x, max(top, 0) + 0.12, x + 0.12, max(top, 0) + 0.32), lit(colour, 0.6)
+                )
                 pen.fill(rect(x, 0.66, x + 0.16, 1.04), lit(colour, 0.7))
 
     def _house(self, pen: Pen) -> None:
@@ -142,20 +150,28 @@ class Storefront(Subject):
         if self.plants:
             pen.fill(rect(x - half, 0.35, x + half, 0.39), "brown")
             for t in np.linspace(-half, half, 5):
-                pen.fill(ellipse(x + t, 0.345, 0.024, steps=10), "green" if abs(t) < half / 3 else "rose")
+                pen.fill(
+                    ellipse(x + t, 0.345, 0.024, steps=10), "green" if abs(t) < half / 3 else "rose"
+                )
 
     def _sign(self, pen: Pen) -> None:
         main, second, accent = self.palette
         x0, x1, y0, y1 = 0.06, 0.94, 0.43, 0.575
         ink, ground = second, main
         if self.sign == "letters":
-            ink, ground = main if self.wall_colour not in self.palette[:1] else accent, self.wall_colour
+            ink, ground = (
+                main if self.wall_colour not in self.palette[:1] else accent,
+                self.wall_colour,
+            )
         elif self.sign == "oval":
             pen.fill(ellipse(0.5, 0.5, 0.42, 0.1), accent)
             pen.fill(ellipse(0.5, 0.5, 0.4, 0.085), main)
             x0, x1 = 0.16, 0.84
         else:
-            pen.fill(rect(0.03, y0 - 0.012, 0.97, y1 + 0.012), accent if self.sign == "framed board" else main)
+            pen.fill(
+                rect(0.03, y0 - 0.012, 0.97, y1 + 0.012),
+                accent if self.sign == "framed board" else main,
+            )
             pen.fill(rect(0.045, y0, 0.955, y1), main)
         left = x0 + (0.15 if self.emblem_side == 0 else 0.02)
         right = x1 - (0.15 if self.emblem_side == 1 else 0.02)
@@ -192,10 +208,15 @@ class Storefront(Subject):
             for y in (0.79, 0.92):
                 pen.fill(rect(x0, y, x1, y + 0.012), "brown")
                 for i, x in enumerate(xs):
-                    pen.fill(rect(x - 0.025, y - 0.04 - 0.02 * (i % 3), x + 0.025, y, 0.01), (second, accent, "rose")[i % 3])
+                    pen.fill(
+                        rect(x - 0.025, y - 0.04 - 0.02 * (i % 3), x + 0.025, y, 0.01),
+                        (second, accent, "rose")[i % 3],
+                    )
         elif self.display == "emblems":
             for x in xs[::2]:
-                emblem(pen.on(rect(x - 0.01, 0.72, x + 0.1, 0.84)), TRADES[self.trade], second, main)
+                emblem(
+                    pen.on(rect(x - 0.01, 0.72, x + 0.1, 0.84)), TRADES[self.trade], second, main
+                )
         elif self.display == "lamps":
             for x in xs[::2]:
                 pen.line([(x, 0.63), (x, 0.7)], "charcoal", 0.008)
@@ -210,7 +231,9 @@ class Storefront(Subject):
         frame_, w = lit(self.palette[2], 0.92), 0.22
         outline = rect(x, 0.62, x + w, 1.04)
         if self.door_style == "arched":
-            outline = np.concatenate([arc(x + w / 2, 0.72, w / 2, 0.1, 180, 360), [(x + w, 1.04), (x, 1.04)]])
+            outline = np.concatenate(
+                [arc(x + w / 2, 0.72, w / 2, 0.1, 180, 360), [(x + w, 1.04), (x, 1.04)]]
+            )
         pen.fill(outline, frame_)
         if self.door_style == "panelled":
             for y0, y1 in ((0.65, 0.8), (0.83, 1.0)):
@@ -218,7 +241,10 @@ class Storefront(Subject):
                     pen.fill(rect(x + u, y0, x + u + 0.075, y1), lit(frame_, 0.78))
         else:
             top = 0.66 if self.door_style == "glass" else 0.7
-            pen.fill(rect(x + 0.03, top, x + w - 0.03, 0.97 if self.door_style == "glass" else 0.86), *glass)
+            pen.fill(
+                rect(x + 0.03, top, x + w - 0.03, 0.97 if self.door_style == "glass" else 0.86),
+                *glass,
+            )
         pen.fill(ellipse(x + w - 0.025, 0.85, 0.013, steps=10), "mustard")
         pen.fill(rect(x - 0.01, 1.025, x + w + 0.01, 1.045), "grey")
 
@@ -238,12 +264,23 @@ class Storefront(Subject):
             elif self.awning == "striped":
                 pen.fill(rect(xb[i], y1 - 0.002, xb[i + 1], y1 + 0.025), lit(colour, 0.9))
         if self.awning == "rounded":
-            pen.fill(smooth([(0.02, 0.72), (0.06, 0.6), (0.5, 0.57), (0.94, 0.6), (0.98, 0.72), (0.5, 0.7)]), lit(main, 1.1), lit(main, 0.8))
+            pen.fill(
+                smooth(
+                    [(0.02, 0.72), (0.06, 0.6), (0.5, 0.57), (0.94, 0.6), (0.98, 0.72), (0.5, 0.7)]
+                ),
+                lit(main, 1.1),
+                lit(main, 0.8),
+            )
         pen.fill(rect(0.04, y1 + 0.03, 0.96, y1 + 0.07), (20, 18, 36), alpha=0.22)
 
     def _street(self, pen: Pen) -> None:
         if self.plants:
             for x in (0.02, 0.98):
-                pen.fill(np.array([(x - 0.045, 0.95), (x + 0.045, 0.95), (x + 0.035, 1.05), (x - 0.035, 1.05)]), "rust")
+                pen.fill(
+                    np.array(
+                        [(x - 0.045, 0.95), (x + 0.045, 0.95), (x + 0.035, 1.05), (x - 0.035, 1.05)]
+                    ),
+                    "rust",
+                )
                 pen.fill(ellipse(x, 0.89, 0.06, 0.075), "dark green")
                 pen.fill(ellipse(x - 0.015, 0.87, 0.035, 0.045), "green")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -14,12 +15,20 @@ from guie.toy.photo import View
 class Subject(ABC):
     """One class of a domain: everything that its views have in common."""
 
+    kin: ClassVar[tuple[str, ...]]  # fields that sister classes share; the first is the kind
     media: ClassVar[tuple[str, ...]] = ("a photo of", "a picture of", "a snapshot of")
 
     @classmethod
     @abstractmethod
     def sample(cls, rng: np.random.Generator) -> Subject:
         """Draw a class from the domain's grammar."""
+
+    def sister(self, rng: np.random.Generator) -> Subject:
+        """Another class of the same kind, colours and style: a hard negative."""
+        other = type(self).sample(rng)
+        while getattr(other, self.kin[0]) != getattr(self, self.kin[0]):
+            other = type(self).sample(rng)
+        return replace(other, **{field: getattr(self, field) for field in self.kin})
 
     @property
     @abstractmethod
@@ -55,5 +64,5 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 def count(number: int, noun: str) -> str:
     """`two pockets`, `one pocket`."""
-    plural = noun if number == 1 else noun[:-1] + "ves" if noun.endswith("lf") else noun + "s"
+    plural = noun if number == 1 else noun[:-1] + "ves" if noun.endswith("f") else noun + "s"
     return f"{NUMBERS[number]} {plural}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 from PIL import Image
@@ -119,7 +119,7 @@ _MAKERS = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def texture(name: str) -> Image.Image:
     """The named surface, RGB, `SIDE` x `SIDE` pixels."""
     make, *arguments = _MAKERS[name]

@@ -33,6 +33,8 @@ FLOORS = (
 class Toy(Subject):
     """A toy; `parts` counts wagons, rings, blocks, fins or buttons, as the kind has them."""
 
+    kin = ("kind", "paints")
+
     kind: str
     paints: tuple[str, str, str]
     mark: str
@@ -64,7 +66,11 @@ class Toy(Subject):
     @property
     def phrase(self) -> str:
         main, second, third = self.paints
-        head = a(f"{main} and {second} toy {self.kind}" if self.kind not in ("block tower", "ring stacker", "wooden doll", "spinning top") else f"{main} and {second} {self.kind}")
+        head = a(
+            f"{main} and {second} toy {self.kind}"
+            if self.kind not in ("block tower", "ring stacker", "wooden doll", "spinning top")
+            else f"{main} and {second} {self.kind}"
+        )
         mark = a(f"{self.mark} mark") if self.mark != "plain" else "no mark"
         detail = {
             "robot": f"{self.eyes} eyes, {mark} and {self.hat}",
@@ -87,7 +93,7 @@ class Toy(Subject):
         scene = room(rng, size, (0.3, 0.55), FLOORS)
         camera = Camera(float(rng.uniform(-42, 42)), float(rng.uniform(8, 34)), 4.5)
         solids = _BUILDERS[self.kind](self)
-        pose = Pose(scale=(0.78, 1.02), turn_deg=5, tilt=0.0, shift=0.08, ground=(0.82, 0.98))
+        pose = Pose(scale=(0.78, 1.0), turn_deg=5, tilt=0.0, shift=0.08, ground=(0.82, 0.98))
         matrix = placed(rng, bounds(solids, camera), size, pose)
         pen, shadow = blank(size, matrix), blank(size, matrix)
         cast_shadow(shadow, solids, camera)
@@ -117,17 +123,26 @@ class Toy(Subject):
         if self.hat == "a cone hat":
             return [turning(x, z, [(0.6 * r, y - 0.06 * r), (0.01, y + 1.1 * r)], third, 12)]
         if self.hat == "a flat hat":
-            return [turning(x, z, [(r, y - 0.1 * r), (r, y)], third), turning(x, z, [(0.6 * r, y), (0.6 * r, y + 0.5 * r)], third)]
+            return [
+                turning(x, z, [(r, y - 0.1 * r), (r, y)], third),
+                turning(x, z, [(0.6 * r, y), (0.6 * r, y + 0.5 * r)], third),
+            ]
         if self.hat == "a bobble":
             return [ball((x, y + 0.25 * r, z), (0.32 * r,) * 3, third)]
         if self.hat == "a bow":
-            return [ball((x + s * 0.38 * r, y + 0.12 * r, z), (0.36 * r, 0.26 * r, 0.16 * r), third) for s in (-1, 1)]
+            return [
+                ball((x + s * 0.38 * r, y + 0.12 * r, z), (0.36 * r, 0.26 * r, 0.16 * r), third)
+                for s in (-1, 1)
+            ]
         return []
 
     def face(self, x: float, y: float, z: float, r: float) -> list[Solid]:
         """Eyes in front of a head at (x, y, z)."""
         dark = (36, 34, 42)
-        return [ball((x + s * 0.38 * r, y + 0.18 * r, z), (0.11 * r, 0.14 * r, 0.06 * r), dark, 5, 8) for s in (-1, 1)]
+        return [
+            ball((x + s * 0.38 * r, y + 0.18 * r, z), (0.11 * r, 0.14 * r, 0.06 * r), dark, 5, 8)
+            for s in (-1, 1)
+        ]
 
 
 def _wheel(x: float, z: float, r: float, colour: str) -> Solid:
@@ -153,7 +168,11 @@ def _robot(t: Toy) -> list[Solid]:
     y = leg + body + 0.06
     face = box((-0.22, y, -0.17), (0.22, y + head, 0.17), second)
     for u in (0.3, 0.7):
-        eye = ellipse(u, 0.4, 0.12, 0.16, 14) if t.eyes == "round" else rect(u - 0.12, 0.26, u + 0.12, 0.54)
+        eye = (
+            ellipse(u, 0.4, 0.12, 0.16, 14)
+            if t.eyes == "round"
+            else rect(u - 0.12, 0.26, u + 0.12, 0.54)
+        )
         face.faces[0].decals += [(eye, "white"), (ellipse(u, 0.42, 0.05, 0.07, 10), "black")]
     for u in np.linspace(0.28, 0.62, 4):
         face.faces[0].decal(rect(u, 0.7, u + 0.06, 0.84), main)
@@ -178,7 +197,13 @@ def _plush(t: Toy, ears: tuple[float, float, float], ear_x: float) -> list[Solid
     solids.append(ball((0, top, 0.04), (0.29, 0.26, 0.26), fur, 9, 18))
     for s in (-1, 1):
         solids.append(ball((s * ear_x, top + 0.14 + ears[1], 0.0), ears, fur))
-        solids.append(ball((s * ear_x, top + 0.14 + ears[1], 0.05), (0.6 * ears[0], 0.66 * ears[1], 0.05), second))
+        solids.append(
+            ball(
+                (s * ear_x, top + 0.14 + ears[1], 0.05),
+                (0.6 * ears[0], 0.66 * ears[1], 0.05),
+                second,
+            )
+        )
     solids.append(ball((0, top - 0.07, 0.28), (0.13, 0.1, 0.08), second))
     solids.append(ball((0, top - 0.03, 0.36), (0.05, 0.035, 0.03), "charcoal", 5, 8))
     if t.mark in ("star", "square"):
@@ -199,11 +224,16 @@ def _duck(t: Toy) -> list[Solid]:
     main, second, third = t.paints
     w = 0.42 * t.wide
     y, top = 0.3, 0.36 + 0.42 * t.tall
-    solids = [ball((0, y, 0), (w, 0.28, 0.3), main, 9, 18), ball((-w * 0.95, y + 0.14, 0), (0.14, 0.12, 0.12), main)]
+    solids = [
+        ball((0, y, 0), (w, 0.28, 0.3), main, 9, 18),
+        ball((-w * 0.95, y + 0.14, 0), (0.14, 0.12, 0.12), main),
+    ]
     solids += [ball((-0.05, y + 0.06, s * 0.27), (0.22, 0.14, 0.07), third) for s in (-1, 1)]
     solids.append(ball((0.24, top, 0), (0.2, 0.19, 0.19), main, 9, 16))
     solids.append(ball((0.45, top - 0.03, 0), (0.12, 0.045, 0.1), second))
-    solids += [ball((0.36, top + 0.06, s * 0.14), (0.035, 0.045, 0.035), "black", 5, 8) for s in (-1, 1)]
+    solids += [
+        ball((0.36, top + 0.06, s * 0.14), (0.035, 0.045, 0.035), "black", 5, 8) for s in (-1, 1)
+    ]
     return [*solids, *t.hatted(0.24, top + 0.18, 0, 0.17)]
 
 
@@ -219,7 +249,9 @@ def _rocket(t: Toy) -> list[Solid]:
     for i in range(t.parts):
         angle = 2 * np.pi * (i + 0.25) / t.parts
         x, z = np.sin(angle) * (r + 0.1), np.cos(angle) * (r + 0.1)
-        solids.append(turning(x, z, [(0.09, 0.0), (0.07, 0.3 * t.limbs), (0.01, 0.5 * t.limbs)], third, 8))
+        solids.append(
+            turning(x, z, [(0.09, 0.0), (0.07, 0.3 * t.limbs), (0.01, 0.5 * t.limbs)], third, 8)
+        )
     band = turning(0, 0, [(1.04 * r, high - 0.1), (1.04 * r, high - 0.02)], third, 18)
     return [*solids, band] if t.mark != "plain" else solids
 
@@ -258,7 +290,9 @@ def _blocks(t: Toy) -> list[Solid]:
         else:
             solid = box((x - w, y, -0.18), (x + w, y + h, 0.18), colour)
             if kind == 2:
-                solid.faces[0].decal(np.concatenate([arc(0.5, 1.0, 0.28, 0.7, 180, 360)]), lit(colour, 0.6))
+                solid.faces[0].decal(
+                    np.concatenate([arc(0.5, 1.0, 0.28, 0.7, 180, 360)]), lit(colour, 0.6)
+                )
             else:
                 t.marked(solid, (0, 1, 3), (i + 1) % 3)
             solids.append(solid)
@@ -274,7 +308,11 @@ def _rings(t: Toy) -> list[Solid]:
         if t.eyes == "square" and i % 2:
             r *= 0.8
         h = 0.15 * t.tall
-        solids.append(turning(0, 0, [(0.85 * r, y), (r, y + h / 2), (0.85 * r, y + h)], t.paints[(i + 1) % 3], 18))
+        solids.append(
+            turning(
+                0, 0, [(0.85 * r, y), (r, y + h / 2), (0.85 * r, y + h)], t.paints[(i + 1) % 3], 18
+            )
+        )
         y += h
     return [*solids, ball((0, y + 0.09, 0), (0.1, 0.1, 0.1), t.paints[2])]
 
@@ -285,7 +323,10 @@ def _top(t: Toy) -> list[Solid]:
     n = t.parts
     heights = np.linspace(0, 1, 2 * n + 1)
     for i in range(2 * n):
-        ring = [(max(0.06, r * np.sin(np.pi * (0.08 + 0.84 * v))), 0.08 + 2 * h * v) for v in heights[i : i + 2]]
+        ring = [
+            (max(0.06, r * np.sin(np.pi * (0.08 + 0.84 * v))), 0.08 + 2 * h * v)
+            for v in heights[i : i + 2]
+        ]
         solids.append(turning(0, 0, ring, t.paints[i % 2 if i < n else (i + 1) % 3], 20))
     y = 0.08 + 2 * h
     solids.append(turning(0, 0, [(0.035, y), (0.035, y + 0.24 * t.limbs)], "tan", 8))
@@ -319,25 +360,49 @@ def _drum(t: Toy) -> list[Solid]:
         if t.mark in ("striped", "plain"):
             face.colour = second if i % 2 else main
         else:
-            face.decal(np.array([(0, 1), (0.5, 0), (1, 1), (0.8, 1), (0.5, 0.36), (0.2, 1)]), second)
+            face.decal(
+                np.array([(0, 1), (0.5, 0), (1, 1), (0.8, 1), (0.5, 0.36), (0.2, 1)]), second
+            )
     rims = [turning(0, 0, [(1.06 * r, y), (1.06 * r, y + 0.07)], third, 24) for y in (0.0, h)]
     skin = turning(0, 0, [(0.96 * r, h + 0.07), (0.96 * r, h + 0.075)], "cream", 24)
     sticks = [box((-0.26, h + 0.08, z), (0.36, h + 0.11, z + 0.03), "tan") for z in (-0.1, 0.12)]
-    knobs = [ball((0.36, h + 0.1, z + 0.015), (0.05, 0.05, 0.05), third, 5, 10) for z in (-0.1, 0.12)]
+    knobs = [
+        ball((0.36, h + 0.1, z + 0.015), (0.05, 0.05, 0.05), third, 5, 10) for z in (-0.1, 0.12)
+    ]
     return [body, *rims, skin, *sticks, *knobs]
 
 
 def _doll(t: Toy) -> list[Solid]:
     main, second, third = t.paints
     r, h = 0.32 * t.wide, 0.62 * t.tall
-    lower = turning(0, 0, [(0.8 * r, 0.0), (1.05 * r, 0.3 * h), (0.9 * r, 0.75 * h), (0.6 * r, h)], main, 20)
+    lower = turning(
+        0, 0, [(0.8 * r, 0.0), (1.05 * r, 0.3 * h), (0.9 * r, 0.75 * h), (0.6 * r, h)], main, 20
+    )
     belt = turning(0, 0, [(1.06 * r, 0.3 * h), (1.04 * r, 0.38 * h)], second, 20)
     top = h + 0.2
     head = ball((0, top, 0), (0.24, 0.25, 0.24), (244, 206, 172), 9, 18)
     hair = ball((0, top + 0.05, -0.03), (0.26, 0.25, 0.25), third, 9, 18)
-    buttons = [ball((0, 0.45 * h + 0.45 * h * i / t.parts, r * (1.0 - 0.33 * i / t.parts)), (0.04,) * 3, second, 5, 8) for i in range(t.parts)]
+    buttons = [
+        ball(
+            (0, 0.45 * h + 0.45 * h * i / t.parts, r * (1.0 - 0.33 * i / t.parts)),
+            (0.04,) * 3,
+            second,
+            5,
+            8,
+        )
+        for i in range(t.parts)
+    ]
     smile = ball((0, top - 0.09, 0.225), (0.06, 0.02, 0.02), "rose", 5, 8)
-    return [lower, belt, hair, head, *buttons, *t.face(0, top - 0.03, 0.22, 0.24), smile, *t.hatted(0, top + 0.26, 0, 0.2)]
+    return [
+        lower,
+        belt,
+        hair,
+        head,
+        *buttons,
+        *t.face(0, top - 0.03, 0.22, 0.24),
+        smile,
+        *t.hatted(0, top + 0.26, 0, 0.2),
+    ]
 
 
 _BUILDERS = {

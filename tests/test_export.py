@@ -1,0 +1,131 @@
+"""A run becomes a submission: one file in a zip, a card, the facts; or is refused in one line."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+
+import export
+from guie.config import RunConfig
+from guie.errors import UserError
+from guie.logs import MetricsLog, write_record
+from guie.model import build_embedder, load_model, save_model
+from guie.torchscript import RUNTIME_FORMAT
+
+TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
+RMS_VIT = {
+    "library": "timm",
+    "name": "vit_tiny_patch16_224",
+    "kwargs": {"embed_dim": 48, "depth": 1, "num_heads": 3, "norm_layer": "rmsnorm"},
+}
+
+
+def make_run(folder: Path, backbone: dict = TINY_CLIP, head: dict | None = None, **model) -> Path:
+    """A run folder as train.py leaves it, with random weights."""
+    config = RunConfig.model_validate(
+        {
+            "name": folder.name,
+            "data": {"manifest": "input/demo/manifest.csv"},
+            "model": {"backbone": backbone, "image": {"size_px": 32}, "head": head, **model},
+            "train": {"epochs": 2, "lr": {"head": 3e-3, "classes": 1e-2}},
+        }
+    )
+    write_record(folder, config)
+    torch.manual_seed(0)
+    save_model(build_embedder(config.model), folder / "model.safetensors", 32)
+    metrics = MetricsLog(folder / "metrics.jsonl")
+    metrics.write({"step": 10, "stage": "train", "loss": 3.5})
+    for step, score in ((20, 0.25), (40, 0.75), (60, 0.5)):
+        scores = {"val_r_at_1": score, "val_mmp_at_5": score / 2, "val_r_at_1/toys": score}
+        metrics.write({"step": step, "stage": "train", **scores})
+    return folder
+
+
+def main(run: Path, out: Path, *more: str) -> None:
+    export.main(["--run", str(run), "--out", str(out), *more])
+
+
+def test_a_run_becomes_a_submission(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    run, out = make_run(tmp_path / "run", head={"dim": 48, "norm": "bn"}), tmp_path / "out"
+    main(run, out)
+    assert "48-D" in capsys.readouterr().out
+
+    with zipfile.ZipFile(out / "submission.zip") as archive:
+        (member,) = archive.infolist()
+        assert (member.filename, member.compress_type) == ("saved_model.pt", zipfile.ZIP_STORED)
+        saved = torch.jit.load(io.BytesIO(archive.read(member)))
+    model = load_model(run)
+    images = torch.randint(0, 256, (1, 3, 50, 31), dtype=torch.uint8)
+    with torch.no_grad():
+        expected, found = model.embedder(model.preprocess(images)), saved(images)
+    assert found.shape == (1, 48) and found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+
+    facts = json.loads((out / "export.json").read_text())
+    assert facts["dimension"] == 48
+    assert facts["torchscript"]["format"] <= RUNTIME_FORMAT
+    assert facts["file"]["bytes"] == (out / "submission.zip").stat().st_size
+    assert facts["validation"]["step"] == 40
+    assert all(row["noise"] <= 1e-5 for row in facts["torchscript"]["parity"])
+    card = (out / "card.md").read_text()
+    for words in (
+        *("guie-tiny", "squash to 32 px", facts["file"]["sha256"], "R@1 0.750", "| toys | 0.750 |"),
+        *("2 epochs of batch 128 at 32 px, all domains", "| 1 x 2000 |", "PyTorch 1.11"),
+        f"--submission {out}/submission.zip",
+    ):
+        assert words in card
+
+
+def test_exporting_twice_gives_the_same_zip_members(tmp_path: Path) -> None:
+    saved = tmp_path / "saved_model.pt"
+    saved.write_bytes(b"x" * 3_000_000)
+    for name in ("a.zip", "b.zip"):
+        export.write_submission(saved, tmp_path / name)
+    assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
+    with zipfile.ZipFile(tmp_path / "a.zip") as archive:
+        assert archive.read("saved_model.pt") == saved.read_bytes()
+
+
+def test_a_run_without_validation_has_a_card_too(tmp_path: Path) -> None:
+    run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "out"
+    (run / "metrics.jsonl").unlink()
+    main(run, out)
+    assert "not validated" in (out / "card.md").read_text()
+
+
+def test_more_than_64_dimensions_are_refused(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")  # without a head: the backbone's 128
+    with pytest.raises(UserError, match=r"128 dimensions.*64.*model\.head\.dim"):
+        main(run, tmp_path / "out")
+
+
+def test_what_pytorch_1_11_cannot_run_is_refused_but_for_todays(tmp_path: Path) -> None:
+    run, out = make_run(tmp_path / "run", RMS_VIT, head={"dim": 16}), tmp_path / "out"
+    with pytest.raises(UserError, match=r"aten::rms_norm in timm.*--torch current") as refused:
+        main(run, out)
+    assert "\n" not in str(refused.value) and not out.exists()
+    main(run, out, "--torch", "current")
+    facts = json.loads((out / "export.json").read_text())
+    assert facts["torchscript"]["runtime"] == "current"
+
+
+def test_a_model_that_answers_nan_is_refused_and_the_old_file_stays(tmp_path: Path) -> None:
+    run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "out"
+    main(run, out)
+    before = (out / "submission.zip").read_bytes()
+    embedder = load_model(run).embedder
+    embedder.head.linear.weight.data[0, 0] = float("nan")
+    save_model(embedder, run / "model.safetensors", 32)
+    with pytest.raises(UserError, match="differs from the trained one by nan"):
+        main(run, out)
+    assert (out / "submission.zip").read_bytes() == before
+
+
+def test_no_run_is_told_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
+        main(tmp_path / "nowhere", tmp_path / "out")

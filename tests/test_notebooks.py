@@ -1,0 +1,189 @@
+"""The numbered notebooks are sound as committed, and their runner runs, cleans and stops."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import nbformat
+import pytest
+from matplotlib.figure import Figure
+from nbformat import NotebookNode
+
+from guie import notebook as helpers
+
+FOLDER = Path(__file__).parents[1] / "notebooks"
+NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
+STEPS = ["domains", "curation", "training", "evaluation", "export", "scoring"]
+ABSOLUTE = re.compile(r"(?<![\w.:/<~*\\-])/(?!/)[A-Za-z_][\w.-]*/|\b[A-Z]:\\")
+
+
+@pytest.fixture(scope="module")
+def runner() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("notebooks_run", FOLDER / "run.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def committed(request: pytest.FixtureRequest) -> NotebookNode:
+    return nbformat.read(request.param, as_version=4)
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def shown_text(output: NotebookNode) -> str:
+    """What an output says in words, pictures left out."""
+    data = {kind: text for kind, text in output.get("data", {}).items() if "image" not in kind}
+    return json.dumps([output.get("text", ""), data], ensure_ascii=False)
+
+
+def test_the_runner_takes_them_in_order(runner: ModuleType) -> None:
+    names = [path.stem for path in runner.numbered(FOLDER)]
+    assert names == [f"{number:02d}_{step}" for number, step in enumerate(STEPS, 1)]
+
+
+def test_valid_and_opened_by_what_it_needs(committed: NotebookNode) -> None:
+    nbformat.validate(committed)
+    title = committed.cells[0].source
+    assert title.startswith("# ")
+    for word in ("Inputs", "Outputs", "Minutes"):
+        assert f"**{word}**" in title
+    assert "guie.__file__" in code_cells(committed)[0].source
+    assert "git_state()" in code_cells(committed)[0].source
+
+
+def test_defines_nothing(committed: NotebookNode) -> None:
+    defining = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+    for cell in code_cells(committed):
+        assert not any(isinstance(node, defining) for node in ast.walk(ast.parse(cell.source)))
+
+
+def test_outputs_are_clean(committed: NotebookNode) -> None:
+    for cell in code_cells(committed):
+        assert cell.execution_count is None
+        for output in cell.outputs:
+            assert output.output_type != "error"
+            assert output.get("name") != "stderr"
+            assert not ABSOLUTE.search(shown_text(output)), shown_text(output)
+
+
+def test_every_picture_is_committed(committed: NotebookNode) -> None:
+    for cell in code_cells(committed):
+        if re.search(r"^show\(", cell.source, re.MULTILINE):
+            kinds = {kind for output in cell.outputs for kind in output.get("data", {})}
+            assert kinds & {"image/png", "image/jpeg"}, (
+                f"run.py --save: no picture of {cell.source}"
+            )
+
+
+def test_together_they_stay_small() -> None:
+    assert sum(path.stat().st_size for path in NOTEBOOKS) < 4e6
+
+
+@pytest.mark.parametrize("path", ["/home/me/x.csv", "see (/opt/venv/lib)", r"C:\\data", '"/a/b"'])
+def test_the_search_for_absolute_paths_finds_them(path: str) -> None:
+    assert ABSOLUTE.search(path)
+
+
+def test_the_search_for_absolute_paths_spares_the_rest() -> None:
+    for fine in ("runs/demo/x.png", "<td>a</td>", "https://a.org/b/c", "../src/guie", "1 / 2"):
+        assert not ABSOLUTE.search(fine)
+
+
+def write_notebook(path: Path, *sources: str) -> Path:
+    cells = [nbformat.v4.new_code_cell(source) for source in sources]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path)
+    return path
+
+
+BAR = "import sys; sys.stderr.write('1%\\\\r'); sys.stderr.write('100%\\\\n'); print('done')"
+
+
+def test_execution_and_cleaning(runner: ModuleType, tmp_path: Path) -> None:
+    path = write_notebook(
+        tmp_path / "01_a.ipynb",
+        "from pathlib import Path\nfrom guie.notebook import SIZE, run\nprint(SIZE, Path.cwd().name)",
+        f'run("""python -c "{BAR}" """)',
+        "1 + 1",
+    )
+    before = path.read_bytes()
+    executed = runner.execute(path, tmp_path / "copies" / "01_a.ipynb", "smoke")
+    copy = nbformat.read(tmp_path / "copies" / "01_a.ipynb", as_version=4)
+    size, bar, value = (cell.outputs for cell in copy.cells)
+    assert size[0].text == f"smoke {tmp_path.name}\n"
+    streams = {output.name: output.text for output in bar}
+    assert streams == {"stdout": "done\n", "stderr": "100%\n"}  # of a bar only its last state
+    assert path.read_bytes() == before
+
+    cells = runner.cleaned(executed).cells
+    assert [output.name for output in cells[1].outputs] == ["stdout"]
+    assert cells[2].outputs[0].data["text/plain"] == "2"
+    assert all(cell.execution_count is None and not cell.metadata for cell in cells)
+    nbformat.validate(executed)
+
+
+def test_a_failing_cell_stops_the_run(
+    runner: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_notebook(tmp_path / "01_bad.ipynb", "raise KeyError('colour')")
+    later = write_notebook(tmp_path / "02_later.ipynb", "1")
+    monkeypatch.setattr(runner, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        runner.main(["--smoke"])
+    assert stop.value.code == 1
+    printed = capsys.readouterr().out
+    assert "01_bad" in printed and "colour" in printed and later.name not in printed
+    assert (tmp_path / "runs" / "smoke" / "notebooks" / "01_bad.ipynb").exists()
+
+
+def test_the_last_words(
+    runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    (tmp_path / "submissions" / "demo").mkdir(parents=True)
+    score = {name: {"mmp_at_5": value} for name, value in (("pooled", 0.5), ("public", 0.25))}
+    score["private"] = {"mmp_at_5": None}  # a tiny split may hold no such query
+    (tmp_path / "submissions" / "demo" / "score.json").write_text(json.dumps(score))
+    words = runner.closing("demo")
+    assert "all 0.5000, public 0.2500, private -" in words
+    assert "submissions/demo/submission.zip" in words
+    assert "runs/demo/figures/06_gallery.png" in words
+
+
+def test_pictures_to_open_are_pictures_that_are_drawn(runner: ModuleType) -> None:
+    source = "".join(path.read_text(encoding="utf-8") for path in NOTEBOOKS)
+    for name in runner.PICTURES:
+        assert f'\\"{name}\\"' in source
+
+
+def test_run_streams_and_fails_with_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    helpers.run("""python -c "import os; print(os.path.basename(os.getcwd()))" """)
+    assert capfd.readouterr().out == f"{helpers.ROOT.name}\n"
+    with pytest.raises(RuntimeError, match=r"exit code 3\n.*no such thing"):
+        helpers.run(
+            """python -c "import sys; print('no such thing', file=sys.stderr); sys.exit(3)" """
+        )
+
+
+def test_run_prefers_this_environment(capfd: pytest.CaptureFixture[str]) -> None:
+    helpers.run("""python -c "import nbclient, sys; print(sys.prefix)" """)
+    assert capfd.readouterr().out.strip() == sys.prefix
+
+
+def test_show_saves_and_embeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(helpers, "FIGURES", tmp_path / "figures")
+    image = helpers.show(Figure(figsize=(2, 1)), "empty")
+    assert (tmp_path / "figures" / "empty.png").read_bytes() == image.data

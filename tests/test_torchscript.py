@@ -1,0 +1,241 @@
+"""The TorchScript file: portable, readable by PyTorch 1.11, equal to the eager model.
+
+tests/torch111/check.py runs the same architectures in PyTorch 1.11 itself.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from guie.model.preprocess import Preprocess
+from guie.torchscript import (
+    RUNTIME_FORMAT,
+    check_operators,
+    downgrade,
+    format_version,
+    odd_sizes,
+    package,
+    parity,
+    portable_operators,
+)
+from torch111.architectures import ARCHITECTURES, build
+from torch111.compact import compact
+
+HEAVY = {"timm ResNet-50", "timm EfficientNet", "timm MobileNetV3"}
+
+
+class Wrapped(nn.Module):
+    """A function of (B, 3, S, S) as an encoder: its mean over space."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.function = function
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.function(images * self.scale).flatten(1)
+
+
+def preprocess(size_px: int = 8, fit: str = "squash") -> Preprocess:
+    return Preprocess(size_px, [0.5] * 3, [0.25] * 3, fit)
+
+
+def problems_of(function, tmp_path: Path) -> list[str]:
+    path = tmp_path / "saved_model.pt"
+    package(Wrapped(function), preprocess(), path)
+    return check_operators(path)
+
+
+def archive(tmp_path: Path, call: str) -> Path:
+    """A file with the one operator call in it, as TorchScript's printer would write it."""
+    path = tmp_path / "written.pt"
+    code = f"class M(Module):\n  def forward(self: __torch__.m.M,\n    x: Tensor):\n    return {call}\n"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("written/code/__torch__/m.py", code)
+    return path
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow if n in HEAVY else ()) for n in ARCHITECTURES]
+)
+def test_every_architecture_is_portable_and_unchanged(name: str, tmp_path: Path) -> None:
+    encoder, size_px = build(name)
+    path = tmp_path / "saved_model.pt"
+    package(encoder, preprocess(size_px), path)
+    downgrade(path)
+    assert check_operators(path) == []
+    assert format_version(path) <= RUNTIME_FORMAT
+    eager = nn.Sequential(preprocess(size_px), encoder)
+    for row in parity(eager, path, [*odd_sizes(size_px)[:-1], (300, 400)]):
+        assert max(row["noise"], row["smooth"]) <= 1e-5, row
+
+
+def test_without_portable_tracing_the_check_names_operator_and_module(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("guie.torchscript.portable._PORTABLE", {})
+    path = tmp_path / "saved_model.pt"
+    for name, operator, module in [
+        ("timm ViT", "aten::scaled_dot_product_attention", "timm.layers.attention.Attention"),
+        ("timm SigLIP, gelu tanh", "aten::gelu", "timm.layers.activations.GELUTanh"),
+        ("timm MobileNetV2, same padding", "aten::pad", "timm.layers.conv2d_same.Conv2dSame"),
+    ]:
+        encoder, size_px = build(name)
+        package(encoder, preprocess(size_px), path)
+        found = check_operators(path)
+        assert any(f"{operator} in {module}" in line for line in found), found
+
+
+def test_portable_attention_is_attention() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 2, 4, 5, 8)
+    masks = (None, torch.rand(5, 5) > 0.3, torch.randn(2, 4, 5, 5))
+    for mask in masks:
+        if mask is not None and mask.dtype == torch.bool:
+            mask.fill_diagonal_(True)  # no query without a key
+        for arguments in ({}, {"scale": 0.5}, {"is_causal": mask is None}):
+            expected = F.scaled_dot_product_attention(query, key, value, mask, **arguments)
+            with portable_operators():
+                found = F.scaled_dot_product_attention(query, key, value, mask, **arguments)
+            torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.gelu(x, approximate="tanh"),
+        lambda x: F.gelu(x),
+        lambda x: F.pad(x, [1, 2, 0, 3]),
+        lambda x: F.pad(x, [1, 2], value=-0.5),
+        lambda x: F.pad(x, [1, 1, 2, 2], mode="reflect"),
+    ],
+)
+def test_portable_functions_are_the_libraries(call) -> None:
+    x = torch.linspace(-6, 6, 300).view(1, 3, 10, 10)
+    expected = call(x)
+    with portable_operators():
+        found = call(x)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_everything_is_put_back_even_after_an_error() -> None:
+    before = (F.scaled_dot_product_attention, F.gelu, F.pad)
+    with pytest.raises(RuntimeError, match="oops"), portable_operators():
+        assert F.gelu is not before[1]
+        assert not torch.backends.mha.get_fastpath_enabled()
+        raise RuntimeError("oops")
+    assert (F.scaled_dot_product_attention, F.gelu, F.pad) == before
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_an_operator_of_today_is_refused(tmp_path: Path) -> None:
+    (line,) = problems_of(lambda x: torch.rms_norm(x, (8,)), tmp_path)
+    assert "aten::rms_norm in test_torchscript.Wrapped: PyTorch 1.11 has no such operator" in line
+
+
+def test_an_argument_of_today_is_refused(tmp_path: Path) -> None:
+    (line,) = problems_of(lambda x: torch.mean(x, dim=None, keepdim=True), tmp_path)
+    assert "PyTorch 1.11 does not take torch.mean(" in line
+
+
+def test_tensors_made_on_the_way_follow_the_input(tmp_path: Path) -> None:
+    path = tmp_path / "saved_model.pt"
+    encoder = Wrapped(lambda x: x + torch.arange(8, device=x.device))
+    package(encoder, preprocess(), path)
+    assert check_operators(path) == []
+    code = torch.jit.load(path).encoder.code
+    assert "device=ops.prim.device(images)" in code
+    rows = parity(nn.Sequential(preprocess(), encoder), path, [(5, 9)])
+    assert rows[0]["noise"] == 0
+
+
+@pytest.mark.parametrize(
+    ("call", "accepted"),
+    [
+        ("torch.add(x, x)", True),
+        ("torch.add(x, x, alpha=2)", True),
+        ("torch.add(x)", False),
+        ("torch.add(x, x, beta=2)", False),
+        ("torch.gelu(x)", True),
+        ('torch.gelu(x, approximate="none")', False),
+        ("torch.conv2d(x, x, None, [1, 1])", True),
+        ("torch.conv2d(x, None, None, [1, 1])", False),
+        ("torch.mean(x, [1], True)", True),
+        ("torch.mean(x, None)", False),
+        ("torch.softmax(x, -1)", True),
+        ('torch.flatten(x, "first", "last")', False),
+        ("torch._upsample_bicubic2d_aa(x, [8, 8], False)", True),
+        ("torch._upsample_bicubic2d_aa(x, 8, False)", True),  # int[2] takes one int
+        ("torch._upsample_bicubic2d_aa(x, [8, 8])", False),
+        ("ops.prim.max(torch.size(x, 2), 1)", True),
+        ("ops.torchvision.nms(x, x, 0.5)", False),
+        ('torch.zeros([1], device=torch.device("cpu"))', False),
+    ],
+)
+def test_calls_are_matched_to_the_schemas(call: str, accepted: bool, tmp_path: Path) -> None:
+    assert (check_operators(archive(tmp_path, call)) == []) == accepted
+
+
+def test_downgrade_keeps_tensors_and_code_and_aligns_them(tmp_path: Path) -> None:
+    encoder, size_px = build("timm ViT")
+    path = tmp_path / "saved_model.pt"
+    package(encoder, preprocess(size_px), path)
+    with zipfile.ZipFile(path) as old:
+        before = {n.partition("/")[2]: old.read(n) for n in old.namelist()}
+    assert before.pop(".data/version") == b"10\n"
+    downgrade(path)
+    with zipfile.ZipFile(path) as new, path.open("rb") as file:
+        after = {n.partition("/")[2]: new.read(n) for n in new.namelist()}
+        assert {n.partition("/")[0] for n in new.namelist()} == {"saved_model"}
+        for record in new.infolist():
+            assert record.compress_type == zipfile.ZIP_STORED
+            file.seek(record.header_offset + 26)
+            name, extra = (int.from_bytes(file.read(2), "little") for _ in range(2))
+            assert (record.header_offset + 30 + name + extra) % 64 == 0, record.filename
+    assert after.pop(".data/version") == b"9\n"
+    assert after == {n: data for n, data in before.items() if not n.endswith(".debug_pkl")}
+
+
+def test_downgrade_leaves_an_old_format_alone(tmp_path: Path) -> None:
+    path = tmp_path / "saved_model.pt"
+    package(Wrapped(torch.relu), preprocess(), path)
+    version = format_version(path)
+    downgrade(path)
+    assert format_version(path) == version < RUNTIME_FORMAT
+
+
+def test_package_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+    encoder = Wrapped(torch.relu).train().double()
+    package(encoder, preprocess(), tmp_path / "saved_model.pt")
+    assert encoder.training and encoder.scale.dtype == torch.float64 and encoder.scale.requires_grad
+    saved = torch.jit.load(tmp_path / "saved_model.pt")
+    assert saved(torch.zeros(1, 3, 5, 9, dtype=torch.uint8)).dtype == torch.float32
+
+
+def test_parity_sees_a_difference_and_a_nan(tmp_path: Path) -> None:
+    encoder, path = Wrapped(torch.tanh), tmp_path / "saved_model.pt"
+    package(encoder, preprocess(), path)
+    eager = nn.Sequential(preprocess(), encoder)
+    assert parity(eager, path, [(5, 9)]) == [{"height": 5, "width": 9, "noise": 0, "smooth": 0}]
+    encoder.scale.data += 1e-3
+    assert 1e-5 < parity(eager, path, [(5, 9)])[0]["noise"] < 1e-2
+    encoder.scale.data *= float("nan")
+    assert not parity(eager, path, [(5, 9)])[0]["smooth"] <= 1e-5
+
+
+def test_compacting_keeps_what_a_call_needs() -> None:
+    schemas = [
+        "aten::f.o(Tensor(a!) self, int[2] n=[1, 1], *, Dict(str, t) d={}, str m='a') -> Tensor(a!)",
+        "aten::f.out(Tensor self, *, Tensor(a!) out) -> (Tensor(a!))",
+        "aten::f_backward(Tensor grad) -> (Tensor)",
+        "quantized::f(Tensor x) -> (Tensor)",
+        "prim::g() -> int",
+    ]
+    lines = [line for line in compact(schemas).splitlines() if not line.startswith("#")]
+    assert lines == ["aten::f.o Tensor self, int[2] n=, *, Dict d=, str m=", "prim::g"]
