@@ -74,7 +74,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     # ---------------------------------------------------------------- classes, task, position
     trained = [training_rows(manifest, stage.domains)["label"] for stage in config.stages]
     classes = sorted(set().union(*trained))
-    saved = load_checkpoint(folder / CHECKPOINT) if args.resume else None
+    checkpoint = folder / CHECKPOINT
+    saved = load_checkpoint(checkpoint) if checkpoint.exists() else None
     state = saved["state"] if saved else TrainState()
     torch.manual_seed(config.seed)
     task = build_task(config, len(classes), weights=saved is None).to(accelerator.device)
@@ -172,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
             if last or state.global_step % config.checkpoint_every_steps == 0:
                 if accelerator.is_main_process:
                     scaler = accelerator.scaler
-                    save_checkpoint(folder / CHECKPOINT, task, optimizer, state, scaler)
+                    save_checkpoint(checkpoint, task, optimizer, state, scaler)
             if _exhausted(stage, state):
                 break
         bar.close()

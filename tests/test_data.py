@@ -17,7 +17,7 @@ from guie.model.preprocess import Preprocess
 from guie.sampling import RankBatches, Sampler
 
 NO_AUGMENT = AugmentConfig(crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0])
-FULL_AUGMENT = AugmentConfig(flip=0.5, color=0.3, blur=0.3, erase=0.3)
+FULL_AUGMENT = AugmentConfig(flip=0.5, color=0.3, gray=0.3, blur=0.3, erase=0.3)
 SIZES = [(1, 1), (1, 300), (300, 1), (32, 32), (90, 40), (40, 90), (257, 131)]  # width, height
 
 

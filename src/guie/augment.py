@@ -57,6 +57,8 @@ class Augment:
         if config.color:
             bounds = (max(0.0, 1 - config.color), 1 + config.color)
             steps.append(A.ColorJitter(bounds, bounds, bounds, hue=(0.0, 0.0), p=0.8))
+        if config.gray:
+            steps.append(A.ToGray(p=config.gray))
         if config.blur:
             steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=config.blur))
         if config.erase:

@@ -40,11 +40,9 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. Raises UserError if there is none or it is damaged."""
+    """Read a checkpoint. Raises UserError if it is damaged."""
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"{path}: no checkpoint to resume from; run without --resume") from None
     except Exception as error:
         raise UserError(f"{path}: damaged checkpoint: {error}") from None
     return {**saved, "state": TrainState(**saved["state"])}

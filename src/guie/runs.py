@@ -19,15 +19,13 @@ SUMMARY = "summary.json"  # written last: a run that has one is finished
 def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:
     """Make or reopen the folder of a run; return it, and whether the run is finished already.
 
-    Raises UserError if the folder holds another run, or an unfinished one that nobody asked to
-    resume.
+    A run killed before its first checkpoint simply starts again. Raises UserError if the folder
+    holds another run, or an unfinished one that nobody asked to resume.
     """
     folder = Path(config.out) / config.name
     if overwrite and folder.exists():
         shutil.rmtree(folder)
     if not (folder / "config.yaml").exists():
-        if resume:
-            raise UserError(f"{folder}: nothing to resume; run without --resume")
         write_record(folder, config)
         return folder, False
     changed = _changed(load_config(folder / "config.yaml", RunConfig), config)
@@ -38,7 +36,7 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
         )
     if (folder / SUMMARY).exists():
         return folder, True
-    if not resume:
+    if (folder / CHECKPOINT).exists() and not resume:
         raise UserError(f"{folder}: holds an unfinished run; --resume it, or --overwrite it")
     return folder, False
 

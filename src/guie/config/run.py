@@ -80,6 +80,7 @@ class AugmentConfig(Config):
     crop_ratio: list[PositiveFloat] = Field([0.8, 1.25], min_length=2, max_length=2)
     flip: Fraction = 0.0  # probability of a left-right flip
     color: NonNegative = 0.0  # strength of brightness, contrast and saturation jitter
+    gray: Fraction = 0.0  # probability of losing all colour
     blur: Fraction = 0.0  # probability
     erase: Fraction = 0.0  # probability of a random grey box
 

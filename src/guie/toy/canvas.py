@@ -1,4 +1,4 @@
-"""Drawing primitives: outlines as point arrays, and a pen that draws them through any warp.
+"""A pen that draws outlines through any warp.
 
 Outlines are float arrays [N, 2] in an object's own units (x right, y down). A `Pen` maps them to
 pixels with a *warp* (a function [N, 2] -> [N, 2]: a homography, a cylinder, ...), so that an object
@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 
 from guie.toy.colour import RGB, rgb
+from guie.toy.outline import UNIT_QUAD, Points, turned
 
-Points: TypeAlias = np.ndarray
 Warp: TypeAlias = Callable[[np.ndarray], np.ndarray]
 Box: TypeAlias = tuple[float, float, float, float]
 Colour: TypeAlias = str | RGB
@@ -31,70 +31,11 @@ _T = np.linspace(-1, 1, 64)[None]
 DOWN = Image.linear_gradient("L")  # weak at the top, full at the bottom
 ROUND = _ramp(0.5 * np.abs(_T + 0.25) ** 2.2)  # a cylinder's shade, lit from the left
 GLEAM = _ramp(np.exp(-(((_T + 0.5) / 0.16) ** 2)))  # its highlight
-UNIT_QUAD = np.array([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)])
 
 
 def pick(rng: np.random.Generator, options: Sequence):
     """One of the options, all equally likely."""
     return options[int(rng.integers(len(options)))]
-
-
-def rect(x0: float, y0: float, x1: float, y1: float, radius: float = 0.0) -> Points:
-    """The outline of a rectangle, its corners rounded by `radius`."""
-    if not radius:
-        return np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
-    r = min(radius, abs(x1 - x0) / 2, abs(y1 - y0) / 2)
-    centres = (
-        (x1 - r, y0 + r, -90),
-        (x1 - r, y1 - r, 0),
-        (x0 + r, y1 - r, 90),
-        (x0 + r, y0 + r, 180),
-    )
-    return np.concatenate([arc(x, y, r, r, start, start + 90, 5) for x, y, start in centres])
-
-
-def arc(
-    cx: float, cy: float, rx: float, ry: float, start_deg: float, stop_deg: float, steps: int = 16
-) -> Points:
-    """Points along an elliptic arc, clockwise on the screen from `start_deg` (0 is right)."""
-    angle = np.radians(np.linspace(start_deg, stop_deg, steps))
-    return np.stack([cx + rx * np.cos(angle), cy + ry * np.sin(angle)], axis=1)
-
-
-def ellipse(cx: float, cy: float, rx: float, ry: float | None = None, steps: int = 28) -> Points:
-    """The outline of an ellipse; a circle without `ry`."""
-    return arc(cx, cy, rx, rx if ry is None else ry, 0, 360, steps)
-
-
-def star(cx: float, cy: float, radius: float, tips: int = 5, inner: float = 0.45) -> Points:
-    """A star with its first tip up; `inner` is the notches' share of the radius."""
-    angle = np.pi * np.arange(2 * tips) / tips - np.pi / 2
-    reach = np.where(np.arange(2 * tips) % 2 == 0, radius, radius * inner)
-    return np.stack([cx + reach * np.cos(angle), cy + reach * np.sin(angle)], axis=1)
-
-
-def smooth(points: Sequence | Points, steps: int = 5, closed: bool = True) -> Points:
-    """A Catmull-Rom curve through the points, `steps` samples a span."""
-    p = np.asarray(points, float)
-    p = np.concatenate([p[-1:], p, p[:2]]) if closed else np.concatenate([p[:1], p, p[-1:]])
-    a, b, c, d = p[:-3, None], p[1:-2, None], p[2:-1, None], p[3:, None]
-    t = (np.arange(steps) / steps)[None, :, None]
-    curve = b + t / 2 * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a)))
-    curve = curve.reshape(-1, 2)
-    return curve if closed else np.concatenate([curve, p[-2:-1]])
-
-
-def mirrored(half: Sequence | Points, axis: float = 0.5) -> Points:
-    """A symmetric outline from its right half, listed from the top to the bottom."""
-    right = np.asarray(half, float)
-    return np.concatenate([right, (right * (-1, 1) + (2 * axis, 0))[::-1]])
-
-
-def turned(points: Points, angle_deg: float, about: tuple[float, float]) -> Points:
-    """The points turned clockwise (on the screen) about a pivot."""
-    a = np.radians(angle_deg)
-    matrix = np.array([(np.cos(a), np.sin(a)), (-np.sin(a), np.cos(a))])
-    return (np.asarray(points) - about) @ matrix + about
 
 
 def homography(source: Points, target: Points) -> np.ndarray:
@@ -103,9 +44,8 @@ def homography(source: Points, target: Points) -> np.ndarray:
     for (x, y), (u, v) in zip(source, target, strict=True):
         rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
         values += [u, v]
-    return np.append(np.linalg.solve(np.array(rows, float), np.array(values, float)), 1).reshape(
-        3, 3
-    )
+    eight = np.linalg.solve(np.array(rows, float), np.array(values, float))
+    return np.append(eight, 1).reshape(3, 3)
 
 
 def projective(matrix: np.ndarray) -> Warp:
@@ -169,7 +109,7 @@ class Pen:
         if to is not None:
             self.fade(points, to, DOWN, alpha)
 
-    def fill_pixels(self, pixels: list, colour: RGB) -> None:
+    def fill_pixels(self, pixels: Sequence[Sequence[float]], colour: RGB) -> None:
         """Fill an outline that is in pixels already."""
         self._draw.polygon([tuple(p) for p in pixels], fill=colour)
 
@@ -201,20 +141,14 @@ class Pen:
         weight: int = 0,
         spacing: int = 0,
         slant: float = 0.0,
-        stretch: bool = False,
     ) -> None:
-        """Set a line of text inside a box, as large as fits; `stretch` fills the box."""
+        """Set a line of text in the middle of a box, as large as fits."""
         glyphs = lettering(text, weight, spacing)
         x0, y0, x1, y1 = box
-        if not stretch:
-            unit = min((x1 - x0) / glyphs.width, (y1 - y0) / glyphs.height)
-            half_w, half_h = glyphs.width * unit / 2, glyphs.height * unit / 2
-            cx, cy = (x0 + x1) / 2, (y0 + y1) / 2
-            x0, y0, x1, y1 = cx - half_w, cy - half_h, cx + half_w, cy + half_h
-        shift = slant * (y1 - y0)
-        self._stamp(
-            glyphs, np.array([(x0 + shift, y0), (x1 + shift, y0), (x1, y1), (x0, y1)]), colour
-        )
+        unit = min((x1 - x0) / glyphs.width, (y1 - y0) / glyphs.height)
+        w, h = glyphs.width * unit / 2, glyphs.height * unit / 2
+        corners = np.array([(-w + 2 * slant * h, -h), (w + 2 * slant * h, -h), (w, h), (-w, h)])
+        self._stamp(glyphs, corners + ((x0 + x1) / 2, (y0 + y1) / 2), colour)
 
     def on(self, quad: Points) -> Pen:
         """A pen whose unit square is a quadrilateral of this one."""
@@ -267,6 +201,7 @@ class Pen:
     def _stamp_quad(
         self, glyphs: Image.Image, source: Points, target: Points, colour: Colour
     ) -> None:
+        """Paste a quadrilateral of a mask onto one of the picture, both in pixels."""
         low = np.maximum(np.floor(target.min(axis=0)), 0).astype(int)
         high = np.minimum(np.ceil(target.max(axis=0)), self.image.size).astype(int)
         (ax, ay), (bx, by), (dx, dy) = target[0], target[1], target[3]
@@ -274,8 +209,7 @@ class Pen:
             return
         size = tuple((high - low).tolist())
         back = homography(target - low, source)
-        data = tuple((back / back[2, 2]).ravel()[:8].tolist())
-        # A big reduction would alias: reduce the glyphs first.
+        data = tuple(back.ravel()[:8].tolist())
         mask = glyphs.transform(size, Image.Transform.PERSPECTIVE, data, Image.Resampling.BICUBIC)
         inside = Image.new("L", size)
         ImageDraw.Draw(inside).polygon([tuple(p) for p in (target - low).tolist()], fill=255)

@@ -19,7 +19,7 @@ from guie.errors import UserError
 from guie.files import replacing, write_json
 from guie.toy.domains import DOMAINS, PARTS, generator, label, subject
 
-VERSION = "1"  # raise it whenever a drawing changes: old folders are then drawn again
+VERSION = "4"  # raise it whenever a drawing changes: old folders are then drawn again
 
 # Images of a domain in a benchmark of 6,000: ten times more storefronts than paintings.
 SHARES = {

@@ -6,21 +6,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from guie.toy.canvas import Pen, arc, ellipse, pick, rect, smooth, star, turned
-from guie.toy.colour import RGB, jitter, lit
+from guie.toy.canvas import Pen, pick
+from guie.toy.colour import lit
+from guie.toy.food import BAKED, BASES, base_of, piece
+from guie.toy.outline import Points, ellipse, rect, turned
 from guie.toy.photo import Pose, View, blank, develop, frame, placed
 from guie.toy.scene import TABLES, tabletop
-from guie.toy.subject import NUMBERS, Subject, a
+from guie.toy.subject import NUMBERS, Subject, a, listed
 
 CHINAWARE = ("plate", "bowl", "square plate")
 RIMS = ("plain", "ringed", "dotted", "leafy", "speckled", "two-tone")
 CHINA = ("white", "cream", "light blue", "teal", "charcoal", "pink", "mint", "mustard")
-BASES: dict[str, RGB] = {
-    "rice": (246, 240, 222), "noodles": (236, 200, 122), "tomato soup": (214, 84, 52),
-    "pea soup": (138, 168, 84), "pumpkin soup": (234, 154, 62), "salad": (122, 168, 80),
-    "pizza": (240, 204, 116), "pancakes": (222, 160, 88), "pie": (216, 160, 96),
-    "curry": (206, 146, 52), "porridge": (232, 216, 190), "chocolate cake": (104, 66, 50),
-}  # fmt: skip
 TOPPINGS = ("tomatoes", "eggs", "olives", "prawns", "mushrooms", "lemon slices", "berries",
             "basil leaves", "cucumber slices", "carrot sticks", "cheese cubes", "dumplings")  # fmt: skip
 LAYOUTS = ("in a ring", "in a row", "in a heap", "scattered", "in two rows")
@@ -50,7 +46,7 @@ class Dish(Subject):
     def sample(cls, rng: np.random.Generator) -> Dish:
         china = pick(rng, CHINA)
         base, topping = pick(rng, tuple(BASES)), pick(rng, TOPPINGS)
-        dry = base in ("pizza", "pancakes", "pie", "chocolate cake")
+        dry = base in BAKED
         return cls(
             vessel=pick(rng, (*CHINAWARE, "wooden board") if dry else (*CHINAWARE, "pan")),
             rim=pick(rng, RIMS),
@@ -77,13 +73,13 @@ class Dish(Subject):
 
     @property
     def phrase(self) -> str:
-        sauce = "" if self.sauce == "no" else f" and {a(self.sauce)} {self.sauce_colour} sauce"
+        sauce = "" if self.sauce == "no" else a(f"{self.sauce} {self.sauce_colour} sauce")
         china, rim = self.vessel, ""
         if china in CHINAWARE:
             china, rim = f"{self.china} {china}", f" with {a(self.rim)} rim"
         inside = "in" if self.vessel in ("bowl", "pan") else "on"
         head = f"{self.base} with {NUMBERS[self.pieces]} {self.topping} {self.layout}"
-        return f"{head}, {self.garnish}{sauce} {inside} {a(china)}{rim}"
+        return f"{listed(head, self.garnish, sauce)} {inside} {a(china)}{rim}"
 
     def view(self, rng: np.random.Generator, role: str) -> View:
         size = frame(rng)
@@ -94,7 +90,7 @@ class Dish(Subject):
         matrix = matrix @ np.diag([1, squash, 1])
         pen = blank(size, matrix)
         self._cutlery(pen, rng)
-        self._vessel(pen.at(0, 0, 1, float(rng.uniform(-40, 40))), 1 - squash)
+        self._vessel(pen.at(0, 0, 1, float(rng.uniform(-40, 40))), 0.09 * (1 - squash))
         self._food(pen.at(0, 0, 1, float(rng.uniform(0, 360))), rng)
         return develop(rng, scene, pen.image, lift_px=5)
 
@@ -113,271 +109,90 @@ class Dish(Subject):
                 tool.fill(rect(x, -0.24, x + 0.015, -0.08), steel)
 
     def _vessel(self, pen: Pen, depth: float) -> None:
-        colour = self.china
+        """The plate, its rim `depth` units thick on the near side."""
         if self.vessel == "wooden board":
             pen.fill(rect(-0.55, -0.42, 0.55, 0.42, 0.1), (186, 132, 84), (160, 108, 66))
             for y in (-0.24, -0.02, 0.2):
                 pen.fill(rect(-0.5, y, 0.5, y + 0.012), (148, 98, 60))
             pen.fill(ellipse(0.47, 0, 0.035), (110, 70, 44))
-            return
-        if self.vessel == "pan":
+        elif self.vessel == "pan":
             pen.fill(rect(0.4, -0.06, 0.86, 0.06, 0.05), (58, 56, 60))
             pen.fill(ellipse(0, 0, 0.5), (52, 52, 58))
             pen.fill(ellipse(0, 0, 0.45), (80, 80, 88), (62, 62, 70))
-            return
-        shape = (
-            (lambda r: rect(-r, -r, r, r, 0.14))
-            if self.vessel == "square plate"
-            else (lambda r: ellipse(0, 0, r, steps=44))
-        )
-        outer = 0.5 if self.vessel != "square plate" else 0.46
-        pen.fill(shape(outer) + (0, 0.09 * depth), lit(colour, 0.66))
-        pen.fill(shape(outer), lit(colour, 1.08), lit(colour, 0.92))
-        if self.rim == "two-tone":
-            pen.fill(shape(outer), self.accent)
-        well = 0.36 if self.vessel != "bowl" else 0.43
-        pen.fill(shape(well + 0.012), lit(colour, 0.82))
-        pen.fill(shape(well), lit(colour, 0.94), lit(colour, 1.06))
-        self._rim(pen, shape, (outer + well) / 2)
+        else:
+            self._plate(pen, depth)
 
-    def _rim(self, pen: Pen, shape, radius: float) -> None:
+    def _outline(self, radius: float) -> Points:
+        if self.vessel == "square plate":
+            return rect(-radius, -radius, radius, radius, 0.14)
+        return ellipse(0, 0, radius, steps=44)
+
+    def _plate(self, pen: Pen, depth: float) -> None:
+        colour, outer = self.china, 0.46 if self.vessel == "square plate" else 0.5
+        pen.fill(self._outline(outer) + (0, depth), lit(colour, 0.66))
+        pen.fill(self._outline(outer), lit(colour, 1.08), lit(colour, 0.92))
+        if self.rim == "two-tone":
+            pen.fill(self._outline(outer), self.accent)
+        well = 0.43 if self.vessel == "bowl" else 0.36
+        pen.fill(self._outline(well + 0.012), lit(colour, 0.82))
+        pen.fill(self._outline(well), lit(colour, 0.94), lit(colour, 1.06))
+        self._rim(pen, (outer + well) / 2)
+
+    def _rim(self, pen: Pen, radius: float) -> None:
+        """The rim's decoration."""
         if self.rim == "ringed":
-            pen.line(shape(radius - 0.02), self.accent, 0.014, closed=True)
-            pen.line(shape(radius + 0.035), self.accent, 0.014, closed=True)
+            for r in (radius - 0.02, radius + 0.035):
+                pen.line(self._outline(r), self.accent, 0.014, closed=True)
         elif self.rim in ("dotted", "leafy"):
+            mark = ellipse(0, 0, 0.022, steps=10)
+            if self.rim == "leafy":
+                mark = turned(ellipse(0, 0, 0.045, 0.017, 12), 55, (0, 0))
             for angle in np.arange(0, 360, 15):
-                spot = turned(np.array([(radius, 0.0)]), angle, (0, 0))[0]
-                dot = ellipse(spot[0], spot[1], 0.022, steps=10)
-                if self.rim == "leafy":
-                    dot = turned(
-                        ellipse(spot[0], spot[1], 0.045, 0.017, 12), angle + 55, tuple(spot)
-                    )
-                pen.fill(dot, self.accent)
+                pen.fill(turned(mark + (radius, 0), angle, (0, 0)), self.accent)
         elif self.rim == "speckled":
             spots = np.random.default_rng(5).uniform(-0.5, 0.5, (70, 2))
-            for x, y in spots[(np.hypot(*spots.T) < 0.48) & (np.hypot(*spots.T) > 0.36)]:
+            distance = np.hypot(*spots.T)
+            for x, y in spots[(distance > 0.36) & (distance < 0.48)]:
                 pen.fill(ellipse(x, y, 0.011, steps=7), self.accent)
 
     def _food(self, pen: Pen, rng: np.random.Generator) -> None:
-        reach = (0.42 if self.vessel in ("bowl", "pan", "wooden board") else 0.37) * self.spread
-        _base(pen, rng, self.base, reach)
+        reach = (0.37 if self.vessel in ("plate", "square plate") else 0.42) * self.spread
+        base_of(pen, rng, self.base, reach)
         self._drizzle(pen, reach)
-        for x, y in self._spots(rng, reach):
+        for x, y in self._spots(rng) * reach:
             piece(pen.at(x, y, 0.15, float(rng.uniform(0, 360))), self.topping)
-        for angle in (20, 50, 80):
-            x, y = turned(np.array([(reach * 0.85, 0.0)]), angle + float(rng.normal(0, 5)), (0, 0))[
-                0
-            ]
-            piece(pen.at(float(x), float(y), 0.1, float(rng.uniform(0, 360))), self.garnish)
+        for angle in np.radians((20, 50, 80) + rng.normal(0, 5, 3)):
+            x, y = 0.85 * reach * np.cos(angle), 0.85 * reach * np.sin(angle)
+            piece(pen.at(x, y, 0.1, float(rng.uniform(0, 360))), self.garnish)
 
-    def _spots(self, rng: np.random.Generator, reach: float) -> np.ndarray:
-        """Where the pieces lie, [pieces, 2]."""
+    def _spots(self, rng: np.random.Generator) -> np.ndarray:
+        """Where the pieces lie, [pieces, 2], in units of the food's reach."""
         n, t = self.pieces, np.arange(self.pieces)
-        if self.layout == "in a ring":
-            angle = 2 * np.pi * t / n
-            spots = 0.68 * reach * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-        elif self.layout == "in a row":
-            spots = np.stack([np.linspace(-0.8, 0.8, n) * reach, np.zeros(n)], axis=1)
+        turn, radius = 2.4 * t, np.full(n, 0.68)
+        if self.layout == "in a row":
+            spots = np.stack([np.linspace(-0.8, 0.8, n), np.zeros(n)], axis=1)
         elif self.layout == "in two rows":
-            spots = np.stack(
-                [np.linspace(-0.65, 0.65, n) * reach, (t % 2 - 0.5) * 0.9 * reach], axis=1
-            )
-        elif self.layout == "in a heap":
-            angle = 2.4 * t
-            spots = (
-                0.13
-                * np.sqrt(t)[:, None]
-                * reach
-                / 0.34
-                * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-            )
+            spots = np.stack([np.linspace(-0.65, 0.65, n), 0.9 * (t % 2 - 0.5)], axis=1)
         else:
-            angle = 2.4 * t + rng.uniform(0, 0.8, n)
-            spots = (
-                0.8
-                * reach
-                * np.sqrt((t + 0.5) / n)[:, None]
-                * np.stack([np.cos(angle), np.sin(angle)], axis=1)
-            )
-        return spots + rng.normal(0, 0.012, (n, 2))
+            if self.layout == "in a ring":
+                turn = 2 * np.pi * t / n
+            elif self.layout == "in a heap":
+                radius = 0.38 * np.sqrt(t)
+            else:
+                turn, radius = turn + rng.uniform(0, 0.8, n), 0.8 * np.sqrt((t + 0.5) / n)
+            spots = np.minimum(radius, 0.85)[:, None] * np.stack([np.cos(turn), np.sin(turn)], 1)
+        return spots + rng.normal(0, 0.035, (n, 2))
 
     def _drizzle(self, pen: Pen, reach: float) -> None:
+        """The sauce, under the toppings."""
         if self.sauce == "zigzag":
-            xs = np.linspace(-0.8, 0.8, 9) * reach
-            pen.line(
-                np.stack([xs, np.where(np.arange(9) % 2, 0.5, -0.5) * reach], axis=1),
-                self.sauce_colour,
-                0.028,
-            )
+            line = np.stack([np.linspace(-0.8, 0.8, 9), np.arange(9) % 2 - 0.5], axis=1)
+            pen.line(line * reach, self.sauce_colour, 0.028)
         elif self.sauce == "spiral":
             t = np.linspace(0.4, 5.5 * np.pi, 60)
-            r = 0.85 * reach * t / t[-1]
-            pen.line(np.stack([r * np.cos(t), r * np.sin(t)], axis=1), self.sauce_colour, 0.024)
+            line = np.stack([np.cos(t), np.sin(t)], axis=1) * (0.85 * reach * t / t[-1])[:, None]
+            pen.line(line, self.sauce_colour, 0.024)
         elif self.sauce == "dotted":
+            drop = ellipse(0.9 * reach, 0, 0.024, steps=10)
             for angle in np.arange(0, 360, 36):
-                x, y = turned(np.array([(0.9 * reach, 0.0)]), angle, (0, 0))[0]
-                pen.fill(ellipse(x, y, 0.024, steps=10), self.sauce_colour)
-
-
-def _base(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
-    colour = BASES[base]
-    lumpy = star(0, 0, 1.04 * reach, tips=9, inner=0.93)
-    if base == "noodles":
-        pen.fill(smooth(lumpy), lit(colour, 0.8))
-        for _ in range(16):
-            x, y, r = *(rng.normal(0, 0.38, 2) * reach * 0.8), rng.uniform(0.2, 0.5) * reach
-            start = rng.uniform(0, 360)
-            pen.line(arc(x, y, r, r, start, start + 200, 12), jitter(rng, colour, 0.12), 0.02)
-    elif base == "salad":
-        for i in range(22):
-            angle, r = 2.4 * i, reach * np.sqrt((i + 0.5) / 22)
-            leaf = smooth(
-                [
-                    (-0.1, 0),
-                    (-0.03, -0.06),
-                    (0.05, -0.045),
-                    (0.1, 0.0),
-                    (0.04, 0.05),
-                    (-0.04, 0.05),
-                ],
-                3,
-            )
-            spot = (float(r * np.cos(angle)), float(r * np.sin(angle)))
-            pen.fill(
-                turned(leaf, float(rng.uniform(0, 360)), (0, 0)) + spot, jitter(rng, colour, 0.25)
-            )
-    elif base in ("pancakes", "pie", "pizza", "chocolate cake"):
-        pen.fill(ellipse(0, 0, 1.06 * reach), lit(colour, 0.72))
-        pen.fill(ellipse(0, -0.012, 0.97 * reach), lit(colour, 1.08), lit(colour, 0.95))
-        _crust(pen, base, reach)
-    else:
-        soup = "soup" in base or base in ("curry", "porridge")
-        pen.fill(
-            ellipse(0, 0, 1.05 * reach) if soup else smooth(lumpy),
-            lit(colour, 1.05),
-            lit(colour, 0.9),
-        )
-        for _ in range(26):
-            x, y = np.clip(rng.normal(0, 0.36, 2), -0.66, 0.66) * reach
-            grain = ellipse(x, y, 0.02, 0.008, 8)
-            pen.fill(
-                turned(grain, float(rng.uniform(0, 180)), (x, y)),
-                lit(colour, 1.3 if soup else 0.85),
-            )
-
-
-def _crust(pen: Pen, base: str, reach: float) -> None:
-    if base == "pizza":
-        pen.fill(ellipse(0, 0, 0.86 * reach), (214, 92, 58))
-        pen.fill(smooth(star(0, 0, 0.8 * reach, tips=8, inner=0.9)), (250, 220, 140))
-    elif base == "pie":
-        for t in np.linspace(-0.6, 0.6, 5) * reach:
-            half = float(np.sqrt(max(0.9 * reach**2 - t**2, 0)))
-            pen.fill(rect(t - 0.02, -half, t + 0.02, half), (238, 196, 132))
-            pen.fill(rect(-half, t - 0.02, half, t + 0.02), (246, 208, 146))
-    elif base == "pancakes":
-        pen.fill(ellipse(0.02, -0.03, 0.8 * reach), (238, 186, 112))
-        pen.fill(ellipse(0.02, -0.03, 0.66 * reach), (206, 136, 70))
-    else:
-        for angle in range(0, 360, 45):
-            pen.fill(turned(rect(-0.005, 0, 0.005, 0.95 * reach), angle, (0, 0)), (72, 44, 36))
-
-
-def piece(pen: Pen, name: str) -> None:
-    """One topping, about a unit across, centred on the origin."""
-    pen.fill(ellipse(0.06, 0.08, 0.48, 0.44, 14), (40, 26, 30), alpha=0.25)
-    _PIECES[name](pen)
-
-
-def _tomato(pen: Pen) -> None:
-    pen.fill(ellipse(0, 0, 0.5, steps=18), (212, 58, 44))
-    pen.fill(ellipse(0, 0, 0.4, steps=18), (236, 104, 78))
-    for i in range(4):
-        pen.fill(turned(ellipse(0.2, 0, 0.13, 0.09, 9), 90 * i, (0, 0)), (250, 196, 110))
-
-
-def _egg(pen: Pen) -> None:
-    pen.fill(
-        smooth([(-0.55, 0), (-0.2, -0.44), (0.4, -0.34), (0.56, 0.1), (0.1, 0.46)]), (252, 250, 244)
-    )
-    pen.fill(ellipse(0, 0, 0.24, steps=16), (248, 180, 50))
-
-
-def _olive(pen: Pen) -> None:
-    pen.fill(ellipse(0, 0, 0.36, 0.3, 16), (74, 84, 48))
-    pen.fill(ellipse(0.05, 0, 0.13, 0.12, 10), (190, 60, 44))
-
-
-def _prawn(pen: Pen) -> None:
-    pen.line(arc(0, 0, 0.34, 0.34, 30, 300, 16), (240, 138, 104), 0.26)
-    pen.line(arc(0, 0, 0.34, 0.34, 60, 270, 9), (252, 196, 170), 0.07)
-    pen.fill(np.array([(0.16, -0.3), (0.48, -0.5), (0.46, -0.2)]), (224, 100, 78))
-
-
-def _mushroom(pen: Pen) -> None:
-    pen.fill(arc(0, 0.05, 0.48, 0.46, 180, 360, 14), (214, 186, 156))
-    pen.fill(rect(-0.15, 0.0, 0.15, 0.45, 0.1), (240, 226, 204))
-    pen.line(arc(0, 0.05, 0.3, 0.25, 180, 360, 10), (150, 116, 92), 0.07)
-
-
-def _lemon(pen: Pen) -> None:
-    pen.fill(ellipse(0, 0, 0.5, steps=20), (244, 206, 60))
-    pen.fill(ellipse(0, 0, 0.42, steps=20), (252, 244, 200))
-    for i in range(6):
-        pen.fill(
-            turned(np.array([(0.05, 0.0), (0.36, -0.12), (0.36, 0.12)]), 60 * i, (0, 0)),
-            (250, 222, 100),
-        )
-
-
-def _berry(pen: Pen) -> None:
-    for x, y, colour in (
-        (-0.2, 0.1, (66, 66, 120)),
-        (0.22, 0.14, (176, 44, 74)),
-        (0.0, -0.22, (88, 60, 116)),
-    ):
-        pen.fill(ellipse(x, y, 0.26, steps=14), colour)
-        pen.fill(ellipse(x - 0.07, y - 0.08, 0.07, steps=8), lit(colour, 1.4))
-
-
-def _basil(pen: Pen) -> None:
-    pen.fill(
-        smooth([(-0.55, 0), (-0.1, -0.3), (0.4, -0.12), (0.56, 0.04), (0.2, 0.26), (-0.2, 0.26)]),
-        (70, 130, 66),
-    )
-    pen.line([(-0.5, 0), (0.45, 0.02)], (140, 186, 110), 0.06)
-
-
-def _cucumber(pen: Pen) -> None:
-    pen.fill(ellipse(0, 0, 0.48, steps=18), (68, 122, 66))
-    pen.fill(ellipse(0, 0, 0.4, steps=18), (212, 232, 170))
-    for i in range(5):
-        pen.fill(turned(ellipse(0.18, 0, 0.07, 0.035, 8), 72 * i, (0, 0)), (168, 200, 124))
-
-
-def _carrot(pen: Pen) -> None:
-    for y, angle in ((-0.18, 10), (0.12, -14)):
-        pen.fill(turned(rect(-0.55, y - 0.1, 0.55, y + 0.1, 0.05), angle, (0, y)), (236, 130, 48))
-
-
-def _cheese(pen: Pen) -> None:
-    pen.fill(np.array([(-0.35, -0.1), (0.0, -0.36), (0.4, -0.14), (0.04, 0.12)]), (252, 240, 200))
-    pen.fill(np.array([(-0.35, -0.1), (0.04, 0.12), (0.04, 0.42), (-0.35, 0.2)]), (240, 218, 150))
-    pen.fill(np.array([(0.04, 0.12), (0.4, -0.14), (0.4, 0.14), (0.04, 0.42)]), (224, 196, 120))
-
-
-def _dumpling(pen: Pen) -> None:
-    pen.fill(
-        np.concatenate([arc(0, 0.14, 0.54, 0.5, 180, 360, 14), [(0.4, 0.34), (-0.4, 0.34)]]),
-        (246, 228, 196),
-    )
-    for angle in range(200, 350, 24):
-        pen.line(arc(0, 0.14, 0.5, 0.46, angle, angle + 8, 3), (206, 172, 128), 0.12)
-
-
-_PIECES = {
-    "tomatoes": _tomato, "eggs": _egg, "olives": _olive, "prawns": _prawn, "mushrooms": _mushroom,
-    "lemon slices": _lemon, "berries": _berry, "basil leaves": _basil,
-    "cucumber slices": _cucumber, "carrot sticks": _carrot, "cheese cubes": _cheese,
-    "dumplings": _dumpling,
-}  # fmt: skip
+                pen.fill(turned(drop, angle, (0, 0)), self.sauce_colour)

@@ -45,19 +45,30 @@ def subject(seed: int, part: str, domain: str, index: int) -> Subject:
     described in the other, whatever the seeds.
     """
     rng = generator(seed, part, domain, index)
-    kind = DOMAINS[domain]
     if index % 2:
-        elder = subject(seed, part, domain, index - 1)
-        for _ in range(50):
-            sister = elder.sister(rng)
-            # Sisters must be told apart: two or more of the things that their phrases mention.
-            apart = set(sister.phrase.split()) ^ set(elder.phrase.split())
-            if _part_of(sister) == part and len(apart) > 2:
-                return sister
+        sister = _sister(rng, part, subject(seed, part, domain, index - 1))
+        if sister is not None:
+            return sister
     while True:
-        candidate = kind.sample(rng)
+        candidate = DOMAINS[domain].sample(rng)
         if _part_of(candidate) == part:
             return candidate
+
+
+def _sister(rng: np.random.Generator, part: str, elder: Subject) -> Subject | None:
+    """A sister that one can tell from the elder, preferably by two of the things it is known by.
+
+    None if the grammar has hardly any: the phrases of a kind may all fall to the other part.
+    """
+    spare = None
+    for _ in range(50):
+        sister = elder.sister(rng)
+        apart = set(sister.phrase.split()) ^ set(elder.phrase.split())
+        if apart and _part_of(sister) == part:
+            if len(apart) > 2:
+                return sister
+            spare = spare or sister
+    return spare
 
 
 def _part_of(candidate: Subject) -> str:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageFilter
 
-from guie.toy.canvas import Box, Pen, ellipse, homography, pick, projective, rect, smooth, turned
+from guie.toy.canvas import Box, Pen, homography, pick, projective
 from guie.toy.colour import jitter
+from guie.toy.outline import ellipse, rect, smooth, turned
 from guie.toy.scene import Scene, Size
+from guie.toy.solid import Camera, Solid, bounds, cast_shadow, paint
 
 SHAPES = (1.0, 1.0, 0.75, 0.8, 1.33, 1.25, 0.67, 1.5)  # width over height
 LIGHTS = (
@@ -47,7 +49,6 @@ class Pose:
     turn_deg: float = 14.0
     tilt: float = 0.1  # corner displacement, share of the size
     shift: float = 0.1  # share of the frame
-    flip: bool = False
     ground: tuple[float, float] | None = None  # where the foot stands, share of the height
 
 
@@ -62,8 +63,6 @@ def placed(rng: np.random.Generator, extent: Box, size: Size, pose: Pose) -> np.
     target = np.array([(-1, -1), (1, -1), (1, 1), (-1, 1)]) * half
     target = target * (1 + rng.uniform(-pose.tilt, pose.tilt, (4, 2)))
     target = turned(target, float(rng.uniform(-1, 1)) * pose.turn_deg, (0, 0))
-    if pose.flip and rng.random() < 0.5:
-        target = target * (-1, 1)
     centre = np.array([w, h]) * (0.5 + rng.uniform(-pose.shift, pose.shift, 2))
     if pose.ground is not None:
         # The top should stay in the frame, even if the foot then stands lower.
@@ -75,6 +74,25 @@ def placed(rng: np.random.Generator, extent: Box, size: Size, pose: Pose) -> np.
 def blank(size: Size, matrix: np.ndarray) -> Pen:
     """A pen on a transparent layer."""
     return Pen(Image.new("RGBA", size), projective(matrix))
+
+
+def portrait(
+    rng: np.random.Generator,
+    scene: Scene,
+    solids: list[Solid],
+    camera: Camera,
+    pose: Pose,
+    *,
+    lean: float = 0.45,
+    obstacles: float = 0.25,
+) -> View:
+    """Photograph solids on the scene's floor; `lean` is the length of their shadow."""
+    size = scene.image.size
+    matrix = placed(rng, bounds(solids, camera), size, pose)
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    cast_shadow(shadow, solids, camera, lean)
+    paint(pen, solids, camera)
+    return develop(rng, scene, pen.image, shadow=shadow.image, obstacles=obstacles)
 
 
 def develop(
@@ -121,7 +139,7 @@ def _branch(rng: np.random.Generator, image: Image.Image) -> None:
     pen.line(stem, (86, 74, 56), 3)
     green = jitter(rng, pick(rng, ("green", "olive", "dark green")), 0.2)
     angle = float(np.degrees(np.arctan2(toward[1], toward[0])))
-    for i, point in enumerate(stem[2::1]):
+    for i, point in enumerate(stem[2:]):
         leaf = ellipse(float(point[0]) + 13, float(point[1]), 15, 6)
         side = angle + (48 if i % 2 else -48) + float(rng.normal(0, 10))
         pen.fill(turned(leaf, side, tuple(point)), jitter(rng, green, 0.15))

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from guie.toy.canvas import DOWN, Pen, homography, pick, projective, rect, smooth
+from guie.toy.canvas import DOWN, Pen, homography, pick, projective
 from guie.toy.colour import RGB, jitter, lit, mix
+from guie.toy.outline import rect, smooth
 from guie.toy.texture import SIDE, surface, texture
 
 Size = tuple[int, int]
@@ -17,11 +18,10 @@ Size = tuple[int, int]
 
 @dataclass
 class Scene:
-    """A background picture (RGB, at drawing size), its words, and where its floor begins."""
+    """A background picture (RGB, at drawing size) and its words."""
 
     image: Image.Image
     place: str
-    horizon: float = 1.0  # share of the height
     tint: tuple[float, float, float] | None = None  # the light of the hour; None: any lamp's
 
 
@@ -46,7 +46,9 @@ TABLES = (
 )
 
 
-def tabletop(rng: np.random.Generator, size: Size, tables=TABLES) -> Scene:
+def tabletop(
+    rng: np.random.Generator, size: Size, tables: Sequence[tuple[str, str]] = TABLES
+) -> Scene:
     """A surface seen from above."""
     name, place = pick(rng, tables)
     return Scene(surface(rng, name, size), place)
@@ -91,7 +93,7 @@ def room(
     if not stands:
         skirting = lit(WALLS[name] if style != "brick" else "cream", 1.35)
         ImageDraw.Draw(image).rectangle((0, (edge - 0.03) * h, w, edge * h), fill=skirting)
-    return Scene(image, f"{stands} {place}".strip(), edge)
+    return Scene(image, f"{stands} {place}".strip())
 
 
 def _wall_pattern(
@@ -155,7 +157,7 @@ def outdoors(
     rng: np.random.Generator,
     size: Size,
     horizon: tuple[float, float] = (0.66, 0.8),
-    grounds=GROUNDS,
+    grounds: Sequence[str] = GROUNDS,
 ) -> Scene:
     """A sky with clouds, far hills or houses, and a ground in perspective."""
     w, h = size
@@ -174,7 +176,7 @@ def outdoors(
         else:
             _skyline(rng, pen, edge, land, 0.5 * depth)
     _floor(rng, image, ground, edge)
-    return Scene(image, place, edge, tint)
+    return Scene(image, place, tint)
 
 
 def _sky(rng: np.random.Generator, image: Image.Image, place: str, below: RGB) -> None:

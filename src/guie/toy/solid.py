@@ -2,7 +2,8 @@
 
 World axes: x right, y up, z towards the viewer, the ground at y = 0. Faces that look away are
 dropped, which orders the faces inside one convex solid; solids are ordered by the axis planes that
-separate their bounding boxes, an exact painter's order for solids that do not overlap.
+separate their bounding boxes, an exact painter's order for solids that do not overlap, and by
+distance where their boxes do.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from functools import cached_property
 
 import numpy as np
 
-from guie.toy.canvas import Colour, Pen, Points
+from guie.toy.canvas import Colour, Pen
 from guie.toy.colour import lit
+from guie.toy.outline import Points
 
 SUN = np.array([-0.45, 0.75, 0.5]) / np.linalg.norm([-0.45, 0.75, 0.5])
 
@@ -59,7 +61,8 @@ class Camera:
     distance: float = 6.0
 
     @cached_property
-    def _turn(self) -> np.ndarray:
+    def rotation(self) -> np.ndarray:
+        """World axes to camera axes, [3, 3]."""
         yaw, pitch = np.radians(self.yaw_deg), np.radians(self.pitch_deg)
         about_y = np.array(
             [(np.cos(yaw), 0, -np.sin(yaw)), (0, 1, 0), (np.sin(yaw), 0, np.cos(yaw))]
@@ -72,11 +75,11 @@ class Camera:
     @property
     def position(self) -> np.ndarray:
         """The camera's place in the world."""
-        return self._turn.T @ np.array([0.0, 0.0, self.distance])
+        return self.rotation.T @ np.array([0.0, 0.0, self.distance])
 
     def project(self, points: np.ndarray) -> Points:
         """World points [N, 3] to the picture plane [N, 2] (y down)."""
-        turned = points @ self._turn.T
+        turned = points @ self.rotation.T
         return turned[:, :2] * (1, -1) * self.distance / (self.distance - turned[:, 2:])
 
 
@@ -157,9 +160,11 @@ def painters_order(solids: Sequence[Solid], eye: np.ndarray) -> list[int]:
         in_front |= apart & (eye[axis] < high[:, None, axis])
     before = (behind | in_front.T) & ~(behind.T | in_front)
     distance = np.linalg.norm((low + high) / 2 - eye, axis=1)
+    touching = ((low[:, None] < high[None]) & (high[:, None] > low[None])).all(axis=2)
+    before |= touching & (distance[:, None] > distance[None])
     order, waiting, blockers = [], np.ones(len(solids), bool), before.sum(axis=0)
     while waiting.any():
-        # In a cycle (overlapping solids) the farthest goes first.
+        # In a cycle the least blocked goes first.
         free = waiting & (blockers == blockers[waiting].min())
         order.append(int(np.argmax(np.where(free, distance, -1))))
         waiting[order[-1]] = False

@@ -51,12 +51,18 @@ class Subject(ABC):
         forms = [f"{medium} {self.phrase} {where}", f"{medium} {self.phrase}, {where}"]
         if not view.medium:
             forms += [f"{self.phrase} {where}", f"{where}, {self.phrase}"]
-        return pick(rng, forms).strip(" ,").replace(" ,", ",")
+        return pick(rng, forms)
 
 
 def a(words: str) -> str:
     """The words with their indefinite article."""
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def listed(*parts: str) -> str:
+    """The parts that are not empty, as an English list: `a, b and c`."""
+    *most, last = [part for part in parts if part]
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
