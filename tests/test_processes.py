@@ -41,7 +41,11 @@ def test_two_processes_equal_one(toy_manifest: Path, tmp_path: Path) -> None:
         },
         "stages": [
             {"epochs": 0.5, "batch_size": 24, "lr": {"head": 1e-3, "classes": 1e-3}},
-            {"epochs": 1, "batch_size": 24, "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-3}},
+            {
+                "epochs": 1,
+                "batch_size": 24,
+                "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-3},
+            },
         ],
     }
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
