@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from guie.config import RunConfig
+from guie.config import RunConfig, load_config
 from guie.config.run import BackboneConfig, HeadConfig, ModelConfig
 from guie.errors import UserError
 from guie.images import open_as_host
@@ -172,3 +172,13 @@ def test_the_config_may_state_other_statistics() -> None:
     )
     preprocess = build_preprocess(config, build_backbone(config.backbone, 32), 32)
     assert preprocess.mean.abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ["vit_h14", "vit_l14_336"])
+def test_the_ready_configs_name_weights_that_exist(name: str) -> None:
+    config = load_config(Path(__file__).parents[1] / f"configs/{name}.yaml", RunConfig)
+    backbone = config.model.backbone
+    assert (backbone.name, backbone.pretrained) in open_clip.list_pretrained()
+    patch_px = open_clip.get_model_config(backbone.name)["vision_cfg"]["patch_size"]
+    sizes = {config.model.image.size_px} | {s.size_px for s in config.stages if s.size_px}
+    assert all(size % patch_px == 0 for size in sizes)
