@@ -58,7 +58,9 @@ class Augment:
             bounds = (max(0.0, 1 - config.color), 1 + config.color)
             steps.append(A.ColorJitter(bounds, bounds, bounds, hue=(0.0, 0.0), p=0.8))
         if config.gray:
-            steps.append(A.ToGray(p=config.gray))
+            # Not ToGray: it drops an axis of images that are one pixel wide or high.
+            same, none = (1.0, 1.0), (0.0, 0.0)
+            steps.append(A.ColorJitter(same, same, saturation=none, hue=none, p=config.gray))
         if config.blur:
             steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=config.blur))
         if config.erase:
