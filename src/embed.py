@@ -80,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> Path:
         with replacing(args.out) as temporary:
             np.savez(temporary, image_path=paths, embedding=emb_ND)
         print(f"{args.out}: {emb_ND.shape[0]} images, {emb_ND.shape[1]} dimensions")
+    # All leave together: a process that outlives its group aborts on the way out.
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
     return Path(args.out)
 
 

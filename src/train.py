@@ -183,6 +183,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         accelerator.free_memory(model, optimizer)
         state.stage, state.step, state.stale = state.stage + 1, 0, 0
 
+    accelerator.wait_for_everyone()
     accelerator.end_training()
     if accelerator.is_main_process:
         task.save(folder, "last", size_px)
