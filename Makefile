@@ -4,7 +4,7 @@ BIN := .venv/bin
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format bench notebooks torch111 lock clean
+.PHONY: help setup demo test test-slow lint format kill bench notebooks torch111 lock clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ lint: setup  ## ruff: rules and format
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+kill: setup  ## kill a training run 20 times at random moments; it must end at the same bits
+	$(BIN)/python tests/kills.py --kills 20
 
 bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/loader.py

@@ -23,6 +23,7 @@ from typing import Any
 import pandas as pd
 
 from guie import toy
+from guie.archives import unpacked
 from guie.config import MixConfig, load_config
 from guie.config.mix import FolderSource, Source, ToySource
 from guie.curation import summary
@@ -112,8 +113,9 @@ def curate_source(source: Source, config: MixConfig, workers: int) -> Curated:
 def _read(source: Source, workers: int) -> tuple[Manifest, Counter[str]]:
     """A source as a manifest, and a count of the files that were passed over, by reason."""
     if isinstance(source, FolderSource):
-        table, skipped = READERS[source.kind](source.path, source.domain, source.split)
-        return Manifest(table, Path(source.path), Path(source.path), Sidecar()), skipped
+        folder = unpacked(source.path)
+        table, skipped = READERS[source.kind](folder, source.domain, source.split)
+        return Manifest(table, folder, folder, Sidecar()), skipped
     if isinstance(source, ToySource):
         path = toy.draw(
             source.path, images=source.images, seed=source.seed, part=source.part, workers=workers

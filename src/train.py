@@ -8,35 +8,38 @@ accelerate launch src/train.py --config configs/demo.yaml --resume
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+import pandas as pd
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 from tqdm import tqdm
 
 from guie import errors
 from guie.augment import Augment
-from guie.checkpoint import TrainState, load_checkpoint, save_checkpoint
+from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.config import RunConfig, load_config
 from guie.config.run import StageConfig
-from guie.data import TrainDataset, train_loader, training_rows
-from guie.devices import make_accelerator
-from guie.embedding import embed_files
+from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
+from guie.data import TrainDataset, rows_hash, train_loader, training_rows
+from guie.devices import from_main, make_accelerator
 from guie.errors import UserError
-from guie.logs import MetricsLog, peak_memory_mb
+from guie.files import replacing
+from guie.interrupts import Interrupts
+from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
 from guie.manifest import Manifest, load_manifest
 from guie.model import build_preprocess
-from guie.model.preprocess import Preprocess
+from guie.model.weights import weights_record
 from guie.optim import build_optimizer, freeze, set_learning_rates
-from guie.protocols import quick_scores
-from guie.runs import CHECKPOINT, finish, open_run, read_summary
+from guie.runs import DROPPED, add_to_record, finish, keep_classes, locked, open_run, read_summary
 from guie.sampling import RankBatches, Sampler
-from guie.tasks import Task, build_task
+from guie.step import LossWatch, gradients_within_memory, to_device, train_mode
+from guie.tasks import build_task
+from guie.validation import validate
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -49,6 +52,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
     parser.add_argument("--overwrite", action="store_true", help="delete that run first")
+    parser.add_argument(
+        "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
+    )
     return parser.parse_args(argv)
 
 
@@ -56,32 +62,51 @@ def main(argv: Sequence[str] | None = None) -> Path:
     """Train as configured; returns the run folder."""
     args = parse_args(argv)
     config = load_config(args.config, RunConfig, args.set)
-    manifest = load_manifest(config.data.manifest, config.data.root)
     accelerator = make_accelerator(
         mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out
     )
-    if accelerator.is_main_process:
-        opened = open_run(config, resume=args.resume, overwrite=args.overwrite)
-    else:
-        opened = None
-    folder, finished = broadcast_object_list([opened])[0]
-    if finished:
-        accelerator.print(f"{folder}: already trained, {read_summary(folder)['best']}")
-        return folder
-    accelerator.init_trackers(config.name)
-    began = time.monotonic()
+    with ExitStack() as held:
+        folder, finished = from_main(accelerator, lambda: _open(config, args, held))
+        if finished:
+            accelerator.print(f"{folder}: already trained, {read_summary(folder)['best']}")
+            return folder
+        manifest = _readable(config, folder, accelerator, args.drop_bad)
+        interrupts = held.enter_context(Interrupts())
+        accelerator.init_trackers(config.name)
+        train(config, manifest, folder, accelerator, interrupts)
+        # All leave together: a process that outlives its group aborts on the way out.
+        accelerator.wait_for_everyone()
+        accelerator.end_training()
+    return folder
 
+
+def train(
+    config: RunConfig,
+    manifest: Manifest,
+    folder: Path,
+    accelerator: Accelerator,
+    interrupts: Interrupts,
+) -> None:
+    """Train into an open run folder, from its newest checkpoint if it has one.
+
+    Raises UserError where data or config are at fault, SystemExit after a signal.
+    """
+    began = time.monotonic()
     # ---------------------------------------------------------------- classes, task, position
-    trained = [training_rows(manifest, stage.domains)["label"] for stage in config.stages]
-    classes = sorted(set().union(*trained))
-    checkpoint = folder / CHECKPOINT
-    saved = load_checkpoint(checkpoint) if checkpoint.exists() else None
+    data = [training_rows(manifest, stage.domains) for stage in config.stages]
+    classes = sorted(set().union(*(rows["label"] for rows in data)))
+    identity = Identity(rows_hash(pd.concat(data)), code_version())
+    from_main(accelerator, lambda: keep_classes(folder, classes))
+    checkpoints = Checkpoints(folder, config.keep_checkpoints)
+    saved = checkpoints.load(warn=accelerator.is_main_process)
+    if saved:
+        check_identity(saved["identity"], identity, folder, warn=accelerator.is_main_process)
+    elif accelerator.is_main_process:
+        add_to_record(folder, weights=weights_record(config.model.backbone))
     state = saved["state"] if saved else TrainState()
     torch.manual_seed(config.seed)
     task = build_task(config, len(classes), weights=saved is None).to(accelerator.device)
-    metrics = MetricsLog(folder / "metrics.jsonl")
-    if accelerator.is_main_process:
-        metrics.rewind(state.global_step)
+    log, watch = RunLog(folder, accelerator, state.global_step), LossWatch()
 
     while state.stage < len(config.stages):
         # ------------------------------------------------------------ set the stage
@@ -102,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         saved = None
 
         # ------------------------------------------------------------ data: a function of the step
-        rows = training_rows(manifest, stage.domains)
+        rows = data[state.stage]
         sampler = Sampler(rows["domain"], stage.sampler, stage.batch_size, seed)
         total_steps = max(1, round(stage.epochs * sampler.steps_per_epoch))
         rank, ranks = accelerator.process_index, accelerator.num_processes
@@ -126,14 +151,11 @@ def main(argv: Sequence[str] | None = None) -> Path:
             disable=not accelerator.is_local_main_process,
         )
         for batch in loader if not _exhausted(stage, state) else ():
-            _train_mode(task, stage)
-            # Dropout draws from (seed, stage, step, rank) alone, whatever ran before.
-            torch.manual_seed(_draw(*seed, state.step, rank))
+            train_mode(task, stage)
             rates = set_learning_rates(optimizer, stage, state.step, total_steps)
-            batch = _to_device(batch, accelerator.device)
-
-            loss, logs = model(batch)
-            accelerator.backward(loss)
+            batch = to_device(batch, accelerator.device)
+            draw = (*seed, state.step, rank)
+            logs = gradients_within_memory(accelerator, model, batch, config, state, draw)
             if stage.clip_grad_norm:
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
             optimizer.step()
@@ -141,50 +163,55 @@ def main(argv: Sequence[str] | None = None) -> Path:
             state.step += 1
             state.global_step += 1
             bar.update()
+            watch.add(logs["loss"], batch["rows"], rates)
 
             last = state.step == total_steps
-            if last or state.global_step % config.log_every_steps == 0:
+            logs_due = last or state.global_step % config.log_every_steps == 0
+            scores_due = last or _due(state.step, stage.validate_every_steps)
+            stop = interrupts.anywhere(accelerator)
+            save_due = stop or state.global_step % config.checkpoint_every_steps == 0
+            if logs_due or scores_due or save_due:
+                watch.check(accelerator, rows["image_path"], stage, state.step)
+            if logs_due:
                 values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
-                if not np.isfinite(values["loss"]):
-                    paths = rows["image_path"].iloc[batch["rows"].tolist()].tolist()
-                    raise UserError(_non_finite(values["loss"], stage, state, rates, paths))
-                line = {"step": state.global_step, "stage": stage.name, **values}
-                _log(accelerator, metrics, line | {f"lr_{k}": v for k, v in rates.items()})
+                log.write(state.global_step, stage.name, values | prefixed("lr_", rates))
                 bar.set_postfix(loss=f"{values['loss']:.3f}", acc=f"{values['accuracy']:.3f}")
 
             # -------------------------------------------------------- validate, keep the best, save
-            every = stage.validate_every_steps
-            if last or (every and state.step % every == 0):
-                scores = _validate(accelerator, task, manifest, preprocess, config)
+            if scores_due:
+                scores = validate(
+                    accelerator, task.embedder, manifest, preprocess, config.data.workers
+                )
+                score = scores["val_r_at_1"] if scores else -1.0
                 if scores:
-                    line = {"step": state.global_step, "stage": stage.name}
-                    _log(accelerator, metrics, line | _flat(scores))
+                    log.write(state.global_step, stage.name, scores)
                     accelerator.print(
-                        f"  step {state.global_step}: val R@1 {scores['r_at_1']:.3f},"
-                        f" mMP@5 {scores['mmp_at_5']:.3f}"
+                        f"  step {state.global_step}: val R@1 {score:.3f},"
+                        f" mMP@5 {scores['val_mmp_at_5']:.3f}"
                     )
-                if scores is None or scores["r_at_1"] > state.best_score:
-                    state.best_score = scores["r_at_1"] if scores else -1.0
-                    state.best_step, state.stale = state.global_step, 0
+                if scores is None or score > state.best_score:
+                    state.best_score, state.best_step, state.stale = score, state.global_step, 0
                     if accelerator.is_main_process:
                         task.save(folder, "model", size_px)
                 else:
                     state.stale += 1
-            if last or state.global_step % config.checkpoint_every_steps == 0:
-                if accelerator.is_main_process:
-                    scaler = accelerator.scaler
-                    save_checkpoint(checkpoint, task, optimizer, state, scaler)
-            if _exhausted(stage, state):
+            done = last or _exhausted(stage, state)
+            if (done or save_due) and accelerator.is_main_process:
+                checkpoints.save(task, optimizer, state, accelerator.scaler, identity)
+            if stop:
+                bar.close()
+                accelerator.wait_for_everyone()
+                accelerator.print(f"{folder}: saved at step {state.global_step}; --resume goes on")
+                raise interrupts.leave()
+            if done:
                 break
         bar.close()
 
         # ------------------------------------------------------------ next stage, fresh optimiser
         task = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         accelerator.free_memory(model, optimizer)
-        state.stage, state.step, state.stale = state.stage + 1, 0, 0
+        state.stage, state.step, state.stale, state.halvings = state.stage + 1, 0, 0, 0
 
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
     if accelerator.is_main_process:
         task.save(folder, "last", size_px)
         summary = {
@@ -196,73 +223,41 @@ def main(argv: Sequence[str] | None = None) -> Path:
         }
         finish(folder, summary)
         print(f"{folder}: best {summary['best']}, {summary['seconds']:.0f} s")
-    return folder
 
 
-def _train_mode(task: Task, stage: StageConfig) -> None:
-    """Train mode; a frozen backbone stays as it is scored, without dropout."""
-    task.train()
-    if not stage.lr.backbone:
-        task.embedder.backbone.eval()
+def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple[Path, bool]:
+    """Lock and open the run's folder; see `open_run`."""
+    held.enter_context(locked(config))
+    return open_run(config, resume=args.resume, overwrite=args.overwrite)
 
 
-def _draw(*key: int) -> int:
-    """One 63-bit seed out of several integers."""
-    return int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1)
+def _readable(
+    config: RunConfig, folder: Path, accelerator: Accelerator, drop_bad: bool
+) -> Manifest:
+    """The manifest; refused, or with `drop_bad` shortened, where an image cannot be decoded."""
+    manifest = load_manifest(config.data.manifest, config.data.root)
+    rows = manifest.table[manifest.table["split"].isin(("train", "val"))]
+    workers = os.cpu_count() or 1
+    cache = Path(config.out) / ".cache"
+    bad = from_main(accelerator, lambda: find_unreadable(rows, manifest.root, cache, workers))
+    if bad.empty:
+        return manifest
+    if not drop_bad:
+        from_main(accelerator, lambda: refuse_unreadable(bad, manifest))
+    manifest, told = drop_unreadable(manifest, bad)
+    accelerator.print("\n".join(told))
+    if accelerator.is_main_process:
+        with replacing(folder / DROPPED) as temporary:
+            bad.to_csv(temporary, index=False)
+    return manifest
 
 
-def _to_device(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
-    return {
-        key: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
-        for key, value in batch.items()
-    }
+def _due(step: int, every: int | None) -> bool:
+    return every is not None and step % every == 0
 
 
 def _exhausted(stage: StageConfig, state: TrainState) -> bool:
     return stage.patience is not None and state.stale >= stage.patience
-
-
-def _validate(
-    accelerator: Accelerator,
-    task: Task,
-    manifest: Manifest,
-    preprocess: Preprocess,
-    config: RunConfig,
-) -> dict[str, Any] | None:
-    """R@1 and mMP@5 on the merged val index, mean over domains; None without a val split."""
-    if "val" not in manifest.table["split"].unique():
-        return None
-    rows = manifest.split("val")
-    files = [manifest.file(path) for path in rows["image_path"]]
-    emb_ND = embed_files(
-        accelerator, task.embedder, preprocess, files, workers=config.data.workers, title="val"
-    )
-    scores = quick_scores(emb_ND, rows) if accelerator.is_main_process else None
-    return broadcast_object_list([scores])[0]  # every process decides alike
-
-
-def _log(accelerator: Accelerator, metrics: MetricsLog, line: dict[str, Any]) -> None:
-    """A line of metrics.jsonl and a point of every TensorBoard curve."""
-    if accelerator.is_main_process:
-        metrics.write(line)
-    numbers = {key: value for key, value in line.items() if isinstance(value, float)}
-    accelerator.log(numbers, step=line["step"])
-
-
-def _flat(scores: dict[str, Any]) -> dict[str, float]:
-    flat = {f"val_{key}": scores[key] for key in ("r_at_1", "mmp_at_5")}
-    for domain, values in scores["domains"].items():
-        flat[f"val_r_at_1/{domain}"] = values["r_at_1"]
-    return flat
-
-
-def _non_finite(
-    loss: float, stage: StageConfig, state: TrainState, rates: dict, paths: list[str]
-) -> str:
-    return (
-        f"loss is {loss} at step {state.step} of stage {stage.name}, learning rates {rates};"
-        f" the last checkpoint is intact; images: {', '.join(paths[:8])} ..."
-    )
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -170,6 +172,28 @@ def test_manifest_source_keeps_its_domains_splits_and_declarations(place):
     assert not (table["split"] == "val").any(), "met is left alone, toys has one class"
     assert load_manifest("input/mix.csv").sidecar.domains["met"].index_is_train
     assert "met: no val split" in summary["notes"]
+
+
+def test_an_archive_is_unpacked_once_and_read_as_its_folder(place):
+    rules = {"min_images": 3, "val_fraction": 0.3}
+    plain, _ = run({"sources": [folder()], **rules})
+    archive = shutil.make_archive("input/toys", "gztar", "input/toys")
+    shutil.rmtree("input/toys")
+    packed = folder(path="input/toys.tar.gz")
+    table, summary = run({"sources": [packed], **rules})
+    pd.testing.assert_frame_equal(table, plain)
+    assert summary["dropped_files"][0]["file"] == "input/toys/cat/broken.png"
+    Path(archive).unlink()  # unpacked, it is not needed any more
+    pd.testing.assert_frame_equal(run({"sources": [packed], **rules})[0], plain)
+
+
+def test_an_archive_that_leaves_its_folder_is_refused(place):
+    with zipfile.ZipFile("input/more.zip", "w") as archive:
+        archive.writestr("pens/1.png", b"")
+        archive.writestr("../../escaped.png", b"")
+    with pytest.raises(UserError, match="more.zip: not unpacked: '../../escaped.png': leaves the"):
+        run({"sources": [folder(path="input/more.zip")]})
+    assert not Path("input/more").exists() and not Path("escaped.png").exists()
 
 
 def test_toy_source_is_drawn_as_asked_and_read_as_a_manifest(place, monkeypatch):

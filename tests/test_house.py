@@ -13,13 +13,23 @@ PACKAGE = sorted((SRC / "guie").rglob("*.py"))
 SCRIPTS = sorted(SRC.glob("*.py"))
 
 LEVELS = [
-    {"errors", "files", "config", "devices", "logs", "notebook"},
+    {"archives", "errors", "files", "config", "devices", "interrupts", "logs", "notebook"},
     {
         *("manifest", "datasets", "toy", "curation", "images", "augment"),
         *("losses", "metrics", "optim", "runs"),
     },
     {"sampling", "data", "model"},
-    {"tasks", "checkpoint", "embedding", "torchscript", "protocols", "figures"},
+    {
+        "tasks",
+        "checkpoint",
+        "step",
+        "embedding",
+        "features",
+        "validation",
+        "torchscript",
+        "protocols",
+        "figures",
+    },
 ]
 HUGGING_FACE = {
     *("accelerate", "datasets", "diffusers", "evaluate", "huggingface_hub", "optimum", "peft"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -72,3 +73,31 @@ def test_float_pixels_are_refused(tmp_path: Path) -> None:
     Image.fromarray(GRADIENT.astype(np.float32) / 255).save(path)
     with pytest.raises(UserError, match="float"):
         open_as_seen(path)
+
+
+def test_sixteen_bit_pictures_are_turned_too(tmp_path: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    path = tmp_path / "deep.png"
+    Image.fromarray(GRADIENT.astype(np.uint16) * 257).save(path, exif=exif)
+    assert open_as_seen(path).size == (20, 40)
+
+
+def test_integers_beyond_sixteen_bit_are_refused_and_others_scaled(tmp_path: Path) -> None:
+    path = tmp_path / "deep.tiff"
+    Image.fromarray(GRADIENT.astype(np.int32) * 257).save(path)
+    seen = np.asarray(open_as_seen(path))[:, :, 0]
+    assert np.abs(seen.astype(int) - GRADIENT).max() <= 1
+    for pixels in (GRADIENT.astype(np.int32) * 65_536, GRADIENT.astype(np.int32) - 1):
+        Image.fromarray(pixels).save(path)
+        with pytest.raises(UserError, match="32-bit integer"):
+            open_as_seen(path)
+
+
+@pytest.mark.parametrize("reader", [open_as_seen, open_as_host])
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, reader) -> None:
+    os.mkfifo(tmp_path / "pipe.jpg")
+    with pytest.raises(UserError, match=r"pipe\.jpg: not a regular file"):
+        reader(tmp_path / "pipe.jpg")
+    with pytest.raises(UserError, match="not a regular file"):
+        reader(tmp_path)

@@ -3,61 +3,112 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 import yaml
+from torch import distributed
 
 import embed
+import kills
 import train
 from guie.logs import read_metrics
+from guie.model.batch_norm import GlobalBatchNorm1d
 
 SRC = Path(__file__).parents[1] / "src"
 
 
-def torchrun(*words: str) -> None:
-    """Run a script of src/ in two processes, as a user without a GPU would."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"]
-    port = ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]
+TORCHRUN = [
+    *(sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2"),
+    *("--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"),
+]
+
+
+def environment() -> dict[str, str]:
+    """A user's without a GPU."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
-    subprocess.run(
-        [*command, *port, *words], check=True, env=env | {"OMP_NUM_THREADS": "1"}, timeout=300
-    )
+    return env | {"OMP_NUM_THREADS": "1"}
 
 
-def test_two_processes_equal_one(toy_manifest: Path, tmp_path: Path) -> None:
+def torchrun(*words: str) -> None:
+    """Run a script of src/ in two processes."""
+    subprocess.run([*TORCHRUN, *words], check=True, env=environment(), timeout=300)
+
+
+def begin(words: list[str], run: Path, lines: int) -> int:
+    """Train in two processes until the log has so many lines, then SIGTERM; returns its lines."""
+    process = subprocess.Popen([*TORCHRUN, str(SRC / "train.py"), *words], env=environment())
+    while process.poll() is None and kills.count_lines(run / "metrics.jsonl") < lines:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGTERM)  # torchrun passes it on to both
+    assert process.wait(120) != 0
+    return kills.count_lines(run / "metrics.jsonl")
+
+
+def losses(folder: Path) -> dict[int, float]:
+    return {line["step"]: line["loss"] for line in read_metrics(folder / "metrics.jsonl")}
+
+
+@pytest.fixture(scope="module")
+def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two stages with batch statistics in the head, and nothing random in the model."""
+    folder = tmp_path_factory.mktemp("processes")
+    rates = {"head": 1e-3, "classes": 1e-3}
     config = {
         "name": "one",
-        "out": str(tmp_path),
+        "out": str(folder),
         "log_every_steps": 1,
         "data": {"manifest": str(toy_manifest), "workers": 0},
         "model": {
             "backbone": {"library": "open_clip", "name": "guie-tiny"},
             "image": {"size_px": 32},
+            "head": {"norm": "bn"},
         },
+        "train": {"batch_size": 24, "augment": {"flip": 0.5}},
         "stages": [
-            {"epochs": 0.5, "batch_size": 24, "lr": {"head": 1e-3, "classes": 1e-3}},
-            {
-                "epochs": 1,
-                "batch_size": 24,
-                "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-3},
-            },
+            {"epochs": 0.5, "lr": rates},
+            {"epochs": 1, "lr": {"backbone": 1e-4, **rates}},
         ],
     }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config))
-    words = ["--config", str(tmp_path / "c.yaml")]
-    one = train.main(words)
-    torchrun(str(SRC / "train.py"), *words, "--set", "name=two")
-    single, double = (read_metrics(tmp_path / name / "metrics.jsonl") for name in ("one", "two"))
-    assert [line["step"] for line in single] == [line["step"] for line in double]
-    for a, b in zip(single, double, strict=True):
-        assert b["loss"] == pytest.approx(a["loss"], rel=1e-4)
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
 
-    # 199 images do not divide by two: none may be lost or doubled
+
+@pytest.fixture(scope="module")
+def one(config: Path) -> Path:
+    """The run of a single process."""
+    return train.main(["--config", str(config)])
+
+
+def test_two_processes_equal_one_also_resumed_by_one(config: Path, one: Path) -> None:
+    """Two processes begin and are told to end; one goes on: as if one had done it all."""
+    words = ["--config", str(config), "--set", "name=two"]
+    begun = begin(words, one.with_name("two"), lines=4)
+    assert 4 <= begun < len(losses(one))
+    two = train.main([*words, "--resume"])
+    assert losses(two) == pytest.approx(losses(one), rel=1e-4)
+
+
+def test_two_processes_resume_to_the_same_bits_with_dropout(config: Path, one: Path) -> None:
+    words = ["--config", str(config), "--set", "model.head.dropout=0.5", "--set"]
+    torchrun(str(SRC / "train.py"), *words, "name=whole")
+    whole, cut = one.with_name("whole"), one.with_name("cut")
+    assert 7 <= begin([*words, "name=cut"], cut, lines=7) < len(losses(whole))
+    torchrun(str(SRC / "train.py"), *words, "name=cut", "--resume")
+    assert kills.differences(whole, cut) == []
+    # every process draws its own: one process alone drops other features
+    assert losses(train.main([*words, "name=alone"])) != pytest.approx(losses(whole), rel=1e-3)
+
+
+def test_no_image_is_lost_or_doubled(one: Path, toy_manifest: Path, tmp_path: Path) -> None:
     pd.read_csv(toy_manifest).iloc[:199].to_csv(tmp_path / "odd.csv", index=False)
     common = ["--model", str(one), "--manifest", str(tmp_path / "odd.csv"), "--batch-size", "32"]
     common += ["--root", str(toy_manifest.parent)]
@@ -67,3 +118,49 @@ def test_two_processes_equal_one(toy_manifest: Path, tmp_path: Path) -> None:
     assert len(single["image_path"]) == 199
     assert (single["image_path"] == double["image_path"]).all()
     np.testing.assert_allclose(single["embedding"], double["embedding"], atol=1e-5)
+
+
+def _normalised_by_two(rank: int, folder: str) -> None:
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
+    )
+    norm, feat_BF, weight_BF = batch_norm_case()
+    own = slice(0, 3) if rank == 0 else slice(3, None)  # uneven shares
+    part_BF = feat_BF[own].clone().requires_grad_()
+    out_BF = norm(part_BF)
+    (out_BF * weight_BF[own]).sum().backward()
+    grads = [norm.weight.grad, norm.bias.grad]
+    for grad in grads:
+        distributed.all_reduce(grad)
+    result = {"out": out_BF.detach(), "grad": part_BF.grad, "params": torch.stack(grads)}
+    torch.save(result | {"norm": norm.state_dict()}, f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def batch_norm_case() -> tuple[GlobalBatchNorm1d, torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    feat_BF = 100 + torch.randn(8, 5, generator=generator)  # far from zero
+    norm = GlobalBatchNorm1d(5)
+    torch.nn.init.uniform_(norm.weight, 0.5, 1.5, generator=generator)
+    return norm, feat_BF, torch.randn(8, 5, generator=generator)
+
+
+def test_batch_norm_of_two_processes_is_torchs_over_the_global_batch(tmp_path: Path) -> None:
+    torch.multiprocessing.start_processes(
+        _normalised_by_two, args=(str(tmp_path),), nprocs=2, start_method="spawn"
+    )
+    norm, feat_BF, weight_BF = batch_norm_case()
+    twin = torch.nn.BatchNorm1d(5).double()
+    twin.load_state_dict(norm.state_dict())
+    feat_BF = feat_BF.double().requires_grad_()
+    out_BF = twin(feat_BF)
+    (out_BF * weight_BF).sum().backward()
+    parts = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1)]
+    close = {"rtol": 1e-5, "atol": 1e-4, "check_dtype": False}
+    torch.testing.assert_close(torch.cat([p["out"] for p in parts]), out_BF.detach(), **close)
+    torch.testing.assert_close(torch.cat([p["grad"] for p in parts]), feat_BF.grad, **close)
+    params = torch.stack([twin.weight.grad, twin.bias.grad])
+    torch.testing.assert_close(parts[0]["params"], params, **close)
+    for name, value in twin.state_dict().items():
+        for part in parts:
+            torch.testing.assert_close(part["norm"][name], value, **close)

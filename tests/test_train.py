@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -95,7 +96,7 @@ def test_a_finished_run_is_reused_and_another_config_refused(run: Path, config: 
     before = (run / "model.safetensors").stat().st_mtime_ns
     assert train.main(["--config", str(config)]) == run
     assert (run / "model.safetensors").stat().st_mtime_ns == before
-    with pytest.raises(UserError, match="another config .differs in seed"):
+    with pytest.raises(UserError, match="another config .seed: 0, now 5"):
         train.main(["--config", str(config), "--set", "seed=5"])
 
 
@@ -217,3 +218,23 @@ def test_a_diverged_loss_stops_with_its_place(
     )
     with pytest.raises(UserError, match=r"loss is .* at step .* learning rates .*images/"):
         train.main(["--config", str(config)])
+
+
+def test_unreadable_images_are_found_before_the_first_step(
+    mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    root = tmp_path / "images"
+    shutil.copytree(toy_manifest.parent, root)
+    rows = pd.read_csv(mix)
+    of_train = rows[rows["split"] == "train"]["image_path"].iloc[3]
+    of_val = rows[rows["split"] == "val"]["image_path"].iloc[0]
+    (root / of_train).write_bytes((root / of_train).read_bytes()[:200])
+    (root / of_val).unlink()
+    words = ["--config", str(write_config(tmp_path / "c.yaml", mix, root))]
+    words += ["--set", "stages.1.epochs=0.2"]
+    with pytest.raises(UserError, match="--drop-bad") as refusal:
+        train.main(words)
+    assert of_train in str(refusal.value) and of_val in str(refusal.value)
+    assert not (tmp_path / "runs" / "t" / "metrics.jsonl").exists()
+    folder = train.main([*words, "--drop-bad"])
+    assert set(pd.read_csv(folder / "dropped.csv")["image_path"]) == {of_train, of_val}

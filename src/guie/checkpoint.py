@@ -1,7 +1,16 @@
-"""One file from which a run goes on: weights, optimiser, counters."""
+"""Checkpoints from which a run goes on to the same bits: weights, optimiser, counters.
+
+A checkpoint is one file, `step_00000120-<hash>.pt`, written beside and renamed. Its name carries
+the hash of its content, so that one rename publishes both, and a damaged file tells on itself.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
+import sys
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +20,9 @@ from torch import nn
 
 from guie.errors import UserError
 from guie.files import replacing
+
+FOLDER = "checkpoints"
+NAME = re.compile(r"step_(\d{8})-([0-9a-f]{16})\.pt")
 
 
 @dataclass
@@ -23,26 +35,126 @@ class TrainState:
     best_score: float = -1.0
     best_step: int = -1
     stale: int = 0  # validations of this stage without a better score
+    halvings: int = 0  # how often this stage's micro-batches were halved for want of memory
 
 
-def save_checkpoint(
-    path: Path, task: nn.Module, optimizer: torch.optim.Optimizer, state: TrainState, scaler: Any
-) -> None:
-    """Write atomically: a kill at any moment leaves the previous checkpoint or this one."""
-    saved = {
-        "state": asdict(state),
-        "task": task.state_dict(),
-        "optimizer": optimizer.state_dict(),
-        "scaler": scaler.state_dict() if scaler else None,
-    }
-    with replacing(path) as temporary:
-        torch.save(saved, temporary)
+@dataclass(frozen=True)
+class Identity:
+    """What a checkpoint belongs to; a run does not go on where it differs."""
+
+    rows: str  # hash of the training rows
+    commit: str  # of the code
 
 
-def load_checkpoint(path: Path) -> dict[str, Any]:
-    """Read a checkpoint. Raises UserError if it is damaged."""
+class Checkpoints:
+    """The checkpoints of one run; the newest `keep` stay.
+
+    Args:
+        run: the run's folder.
+        keep: how many to keep. With more than one, a damaged newest costs steps, not the run.
+    """
+
+    def __init__(self, run: Path, keep: int):
+        self.folder, self.keep = run / FOLDER, keep
+
+    def save(
+        self,
+        task: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        state: TrainState,
+        scaler: Any,
+        identity: Identity,
+    ) -> Path:
+        """Write the state after `state.global_step`; then remove what is older than the newest."""
+        saved = {
+            "state": asdict(state),
+            "task": task.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "scaler": scaler.state_dict() if scaler else None,
+            "identity": asdict(identity),
+        }
+        new = self.folder / "new.pt"
+        with replacing(new) as temporary:
+            torch.save(saved, temporary)
+        path = self.folder / f"step_{state.global_step:08d}-{_hash(new)}.pt"
+        os.replace(new, path)
+        self._remove_all_but(path, state.global_step)
+        return path
+
+    def load(self, warn: bool = True) -> dict[str, Any] | None:
+        """The newest intact checkpoint, `state` and `identity` as objects; None without any.
+
+        A damaged one is passed over with a word on stderr. Raises UserError if all are damaged.
+        """
+        found = sorted(self._all(), reverse=True)
+        for number, (step, path) in enumerate(found):
+            damage = _damage(path)
+            if damage is None:
+                if number and warn:
+                    print(f"going on from step {step}, {path}", file=sys.stderr)
+                return _load(path)
+            if warn:
+                print(f"{path}: {damage}; passed over", file=sys.stderr)
+        if found:
+            raise UserError(f"{self.folder}: no intact checkpoint is left; --overwrite the run")
+        return None
+
+    def exist(self) -> bool:
+        """Is there any, damaged or not?"""
+        return any(True for _ in self._all())
+
+    def _all(self) -> Iterator[tuple[int, Path]]:
+        files = self.folder.iterdir() if self.folder.is_dir() else ()
+        for path in files:
+            match = NAME.fullmatch(path.name)
+            if match:
+                yield int(match[1]), path
+
+    def _remove_all_but(self, newest: Path, step: int) -> None:
+        # What claims a later step was damaged when the run went on from before it.
+        others = [(s, path) for s, path in self._all() if path != newest]
+        later = [path for s, path in others if s > step]
+        older = [path for s, path in sorted(others, reverse=True) if s <= step]
+        for path in (*later, *older[self.keep - 1 :], *self.folder.glob(".*.tmp.pt")):
+            path.unlink(missing_ok=True)  # the hidden ones: writes that a kill cut short
+
+
+def check_identity(saved: Identity, now: Identity, folder: Path, warn: bool = True) -> None:
+    """Refuse to go on with other training data; say where the code is another.
+
+    Raises UserError. The config and the class list are compared before, by their files.
+    """
+    if saved.rows != now.rows:
+        raise UserError(
+            f"{folder}: the training images or their labels are not those the run was begun with;"
+            " bring the old manifest back, or --overwrite the run"
+        )
+    if warn and saved.commit != now.commit:
+        print(
+            f"{folder}: begun by code {saved.commit}, resumed by {now.commit}; where the two"
+            " compute alike, so does the run",
+            file=sys.stderr,
+        )
+
+
+def _load(path: Path) -> dict[str, Any]:
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:
-        raise UserError(f"{path}: damaged checkpoint: {error}") from None
-    return {**saved, "state": TrainState(**saved["state"])}
+    except Exception as error:  # whole, by its hash, but written by somebody else
+        raise UserError(f"{path}: no checkpoint of tensors: {str(error).splitlines()[0]}") from None
+    state, identity = TrainState(**saved["state"]), Identity(**saved["identity"])
+    return {**saved, "state": state, "identity": identity}
+
+
+def _damage(path: Path) -> str | None:
+    """What is wrong with the file, None if its content has the hash in its name."""
+    try:
+        hashed = _hash(path)
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return None if hashed in path.name else "damaged, its content is not what was written"
+
+
+def _hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:16]

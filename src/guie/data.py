@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import signal
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -94,6 +96,7 @@ def train_loader(dataset: TrainDataset, batches: RankBatches, workers: int) -> D
         # Its own generator: without one, an iterator draws from the global stream and a resumed
         # run would no longer see the same random numbers.
         generator=torch.Generator().manual_seed(0),
+        worker_init_fn=_ignore_signals,
     )
 
 
@@ -105,7 +108,14 @@ def eval_loader(dataset: EvalDataset, batch_size: int, workers: int) -> DataLoad
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator().manual_seed(0),
+        worker_init_fn=_ignore_signals,
     )
+
+
+def _ignore_signals(worker: int) -> None:
+    """A terminal sends Ctrl-C to workers too; the batches they owe are needed until the end."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> pd.DataFrame:
@@ -127,3 +137,9 @@ def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> p
     if unknown:
         raise UserError(f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}")
     return rows[rows["domain"].isin(domains)].reset_index(drop=True)
+
+
+def rows_hash(rows: pd.DataFrame) -> str:
+    """A hash of what is trained on: images, labels, domains, in their order."""
+    values = pd.util.hash_pandas_object(rows[["image_path", "label", "domain"]], index=False)
+    return hashlib.sha256(values.to_numpy().tobytes()).hexdigest()[:16]

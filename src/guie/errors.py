@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
+
+# What a write meets when there is no room for it, in words with a remedy.
+DISK_FULL = {
+    errno.ENOSPC: "the disk is full; free some space or write elsewhere",
+    errno.EDQUOT: "the disk quota is used up; free some space or write elsewhere",
+    errno.EFBIG: "larger than the file system or `ulimit -f` allows; raise it or write elsewhere",
+}
 
 
 class UserError(Exception):
@@ -12,7 +21,11 @@ class UserError(Exception):
 
 
 def run(main: Callable[[Sequence[str] | None], object]) -> None:
-    """Run a script's `main` as a command: exit code 2 and one clear line where the user is at fault."""
+    """Run a script's `main` as a command: exit code 2 and one clear line where the user is at fault.
+
+    A full disk, and any fault of the system that names a file, counts as the user's to mend.
+    """
+    threading.excepthook = _tell_of_thread
     try:
         main(None)
     except UserError as error:
@@ -24,3 +37,29 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
     except BrokenPipeError:  # the reader of our output, `| head` say, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except OSError as error:
+        told = _told(error)
+        if told is None:
+            raise
+        print(f"error: {told}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _tell_of_thread(failed: threading.ExceptHookArgs) -> None:
+    """TensorBoard writes in a thread: a full disk there is told like anywhere."""
+    told = _told(failed.exc_value) if isinstance(failed.exc_value, OSError) else None
+    if told is None:
+        threading.__excepthook__(failed)
+    else:
+        sys.stderr.write(f"error: {told}\n")  # whole, though the main thread may leave meanwhile
+
+
+def _told(error: OSError) -> str | None:
+    """The one line for a fault of the system; None where it could be a fault of ours."""
+    names_a_file = isinstance(error.filename, str | bytes | os.PathLike)
+    if error.errno in DISK_FULL:
+        name = os.fsdecode(error.filename) if names_a_file else "a write failed"
+        return f"{name}: {DISK_FULL[error.errno]}"
+    if error.errno and names_a_file:
+        return f"{os.fsdecode(error.filename)}: {os.strerror(error.errno)}"
+    return None

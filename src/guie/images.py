@@ -6,7 +6,9 @@ challenge's scorer sees (validation, embedding, parity with the submission).
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -34,8 +36,10 @@ def open_as_host(path: str | Path) -> Image.Image:
     return _decode(path, lambda image: image.convert("RGB"))
 
 
-def _decode(path: str | Path, convert) -> Image.Image:
+def _decode(path: str | Path, convert: Callable[[Image.Image], Image.Image]) -> Image.Image:
     try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UserError(f"{path}: not a regular file")  # opening a pipe would wait for ever
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
             with Image.open(path) as image:
@@ -55,11 +59,11 @@ def _decode(path: str | Path, convert) -> Image.Image:
 
 def _as_seen(image: Image.Image) -> Image.Image:
     image.load()  # damaged pixels are refused here, whatever the later steps forgive
+    image = _turned(image)
     if image.mode.startswith("I;16") or image.mode == "I":
         image = _from_16_bit(image)
     elif image.mode == "F":
         raise ValueError("32-bit float pixels have no agreed range; save as 8 or 16 bit")
-    image = _turned(image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
@@ -68,8 +72,11 @@ def _as_seen(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
-    # `convert` would clip everything above 255 to white.
-    return Image.fromarray((np.asarray(image, dtype=np.uint32) >> 8).astype(np.uint8))
+    """8 bit of 16; `convert` would clip everything above 255 to white."""
+    pixels = np.asarray(image)
+    if pixels.min() < 0 or pixels.max() > 65_535:
+        raise ValueError("32-bit integer pixels have no agreed range; save as 8 or 16 bit")
+    return Image.fromarray((pixels >> 8).astype(np.uint8))
 
 
 def _turned(image: Image.Image) -> Image.Image:

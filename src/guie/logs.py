@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from accelerate import Accelerator
 
 from guie.config import RunConfig
-from guie.files import write_json, write_text
+from guie.files import append_text, write_json, write_text
 
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
 
 def write_record(folder: Path, config: RunConfig) -> None:
     """Write `config.yaml` (resolved) and `record.json` (command, commit, versions, machine)."""
-    write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
     record = {
         "command": sys.argv,
         "git": git_state(),
@@ -32,6 +32,8 @@ def write_record(folder: Path, config: RunConfig) -> None:
         "machine": platform.machine(),
     }
     write_json(folder / "record.json", record)
+    # Last: a folder with a config is a run that explains itself, whenever a kill fell.
+    write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
 
 
 def git_state() -> dict[str, Any] | None:
@@ -45,6 +47,12 @@ def git_state() -> dict[str, Any] | None:
     return {"commit": commit, "dirty": dirty}
 
 
+def code_version() -> str:
+    """`git_state` in a word: the commit, with `-dirty` where the tree differs from it."""
+    state = git_state()
+    return "unknown" if state is None else state["commit"] + "-dirty" * state["dirty"]
+
+
 def _git(folder: Path, *words: str) -> str:
     done = subprocess.run(
         ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True
@@ -52,25 +60,38 @@ def _git(folder: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-class MetricsLog:
-    """`metrics.jsonl`: one JSON object a line, in the order of steps.
+class RunLog:
+    """`metrics.jsonl`, one JSON object a line in the order of steps, and the same in the trackers.
 
-    Times are left out, so that a resumed run writes the very lines of an uninterrupted one.
+    Times are left out, so that a resumed run writes the very lines of an uninterrupted one. Only
+    the main process writes.
+
+    Args:
+        folder: the run's; lines after `step` are dropped there: a resumed run writes them again.
     """
 
-    def __init__(self, path: Path):
-        self.path = path
+    def __init__(self, folder: Path, accelerator: Accelerator, step: int):
+        self.path, self.accelerator = folder / "metrics.jsonl", accelerator
+        if accelerator.is_main_process:
+            self._rewind(step)
 
-    def write(self, values: Mapping[str, Any]) -> None:
+    def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
         """Append one line. Raises ValueError for NaN and infinity, which are not JSON."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(values, allow_nan=False) + "\n")
+        if self.accelerator.is_main_process:
+            line = json.dumps({"step": step, "stage": stage, **values}, allow_nan=False)
+            append_text(self.path, line + "\n")
+        self.accelerator.log(dict(values), step=step)
 
-    def rewind(self, step: int) -> None:
-        """Drop lines after `step`: a resumed run writes them again."""
+    def _rewind(self, step: int) -> None:
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        # A kill or a full disk may have cut the last one short.
         kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
         write_text(self.path, "".join(line + "\n" for line in kept))
+
+
+def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
+    """{"head": 1e-3} -> {"lr_head": 1e-3}."""
+    return {prefix + key: value for key, value in values.items()}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

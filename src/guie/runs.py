@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from guie.config import RunConfig, load_config
 from guie.errors import UserError
-from guie.files import write_json
+from guie.files import write_json, write_text
 from guie.logs import write_record
 
-CHECKPOINT = "checkpoint.pt"
+CLASSES = "classes.txt"
+DROPPED = "dropped.csv"  # images that were left out, and why
+LOCK = ".lock"
+# Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
+FREE = {"workers", "keep_checkpoints", "checkpoint_every_steps", "accumulate", "on_out_of_memory"}
 SUMMARY = "summary.json"  # written last: a run that has one is finished
+
+
+@contextmanager
+def locked(config: RunConfig) -> Iterator[None]:
+    """Hold the run's folder; the lock goes with the process, however it ends.
+
+    Raises UserError if another process trains there.
+    """
+    folder = Path(config.out) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(
+                f"{folder}: another process trains there; wait, or --set name=..."
+            ) from None
+        yield
 
 
 def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:
@@ -23,22 +48,47 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
     holds another run, or an unfinished one that nobody asked to resume.
     """
     folder = Path(config.out) / config.name
-    if overwrite and folder.exists():
-        shutil.rmtree(folder)
+    if overwrite:
+        _empty(folder)
     if not (folder / "config.yaml").exists():
         write_record(folder, config)
         return folder, False
-    changed = _changed(load_config(folder / "config.yaml", RunConfig), config)
+    changed = differences(load_config(folder / "config.yaml", RunConfig), config)
     if changed:
         raise UserError(
-            f"{folder}: holds a run of another config (differs in {', '.join(changed)});"
-            " choose another name, or --overwrite it"
+            f"{folder}: holds a run of another config ({'; '.join(changed)}); choose another name,"
+            " or --overwrite it"
         )
     if (folder / SUMMARY).exists():
         return folder, True
-    if (folder / CHECKPOINT).exists() and not resume:
+    if any((folder / "checkpoints").glob("step_*")) and not resume:
         raise UserError(f"{folder}: holds an unfinished run; --resume it, or --overwrite it")
     return folder, False
+
+
+def keep_classes(folder: Path, classes: list[str]) -> None:
+    """Write the class list of a new run, a label a line: a class's line is its id.
+
+    Raises UserError where the run was begun with other classes: a resumed run would go on with
+    class weights that belong to other classes.
+    """
+    path = folder / CLASSES
+    if not path.exists():
+        write_text(path, "".join(f"{label}\n" for label in classes))
+        return
+    begun = path.read_text(encoding="utf-8").splitlines()
+    if begun != classes:
+        raise UserError(
+            f"{folder}: was begun with {len(begun)} classes, the manifest now has {len(classes)}"
+            f" (gone: {_first(set(begun) - set(classes))}; new: {_first(set(classes) - set(begun))});"
+            " bring the old manifest back, or --overwrite the run"
+        )
+
+
+def add_to_record(folder: Path, **more: Any) -> None:
+    """Write more into `record.json`."""
+    path = folder / "record.json"
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | more)
 
 
 def finish(folder: Path, summary: dict[str, Any]) -> None:
@@ -51,9 +101,37 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
 
 
-def _changed(old: RunConfig, new: RunConfig) -> list[str]:
-    """Top-level keys that differ; how data is fed does not change a run."""
-    a, b = old.model_dump(), new.model_dump()
-    for values in (a, b):
-        values["data"].pop("workers")
-    return [key for key in a if a[key] != b[key]]
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """`key: old value, now new value` of what differs and would change the run."""
+    a, b = _flat(old.model_dump()), _flat(new.model_dump())
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    bound = [key for key in keys if key.rpartition(".")[2] not in FREE]
+    return [f"{key}: {a.get(key)}, now {b.get(key)}" for key in bound]
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """{"stages": [{"epochs": 1}]} -> {"stages.0.epochs": 1}."""
+    if isinstance(values, dict):
+        items = values.items()
+    elif isinstance(values, list) and any(isinstance(value, dict) for value in values):
+        items = enumerate(values)
+    else:
+        return {prefix: values}
+    flat: dict[str, Any] = {}
+    for key, value in items:
+        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _empty(folder: Path) -> None:
+    """Remove all but the lock, which this process holds."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _first(labels: set[str]) -> str:
+    shown = ", ".join(sorted(labels)[:3])
+    return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown or "none"

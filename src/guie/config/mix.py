@@ -28,7 +28,11 @@ class ToySource(SourceConfig):
 
 
 class FolderSource(SourceConfig):
-    """A folder of class folders: `<path>/<class>/<image>`; class folders may be nested."""
+    """A folder of class folders: `<path>/<class>/<image>`; class folders may be nested.
+
+    `path` may be an archive of such a folder (zip, tar, tar.gz, tar.bz2, tar.xz): `x/products.zip`
+    is inspected, unpacked once to `x/products/`, and read from there.
+    """
 
     kind: Literal["folder"]
     domain: str = Field(min_length=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
@@ -20,15 +21,38 @@ class DataConfig(Config):
     workers: Annotated[int, Field(ge=0)] = 2
 
 
+# Arguments of the libraries that would load weights past `pretrained` and its check.
+WEIGHT_ARGUMENTS = {
+    *("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "load_weights"),
+    *("pretrained_hf", "pretrained_image", "pretrained_image_path", "pretrained_text"),
+    *("pretrained_text_path", "weights_only"),
+}
+
+
 class BackboneConfig(Config):
     """A pretrained image tower, by its library's own name and weights."""
 
     library: Literal["open_clip", "timm"]
     name: str
     pretrained: str | None = None  # hub tag, or a weights file; null: random
+    sha256: str | None = None  # quoted; of the weights file, or its first digits; null: unchecked
+    revision: str | None = None  # commit or branch of the tag's repository; null: its newest
     # open_clip only. projected: CLIP's shared space; pooled: the tower's output before that
     features: Literal["projected", "pooled"] = "projected"
     kwargs: dict[str, Any] = {}  # passed to the library's create_model
+
+    @model_validator(mode="after")
+    def _weights_are_checked(self) -> BackboneConfig:
+        if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256):
+            raise ValueError(f"sha256 {self.sha256!r}: 64 hex digits, or at least the first 8")
+        if (self.sha256 or self.revision) and not self.pretrained:
+            raise ValueError("sha256 and revision are of pretrained weights; pretrained is null")
+        if ":" in self.name:
+            raise ValueError(f"name {self.name!r}: write the library's name, and pretrained: <tag>")
+        bypass = sorted(self.kwargs.keys() & WEIGHT_ARGUMENTS)
+        if bypass:
+            raise ValueError(f"kwargs {', '.join(bypass)}: weights are given by pretrained alone")
+        return self
 
 
 class ImageConfig(Config):
@@ -99,6 +123,7 @@ class StageConfig(Config):
     name: str = "train"
     epochs: PositiveFloat
     batch_size: PositiveInt = 128  # over all processes
+    accumulate: PositiveInt = 1  # micro-batches a step: less memory, more time
     lr: LearningRates
     schedule: Literal["constant", "cosine"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
@@ -121,6 +146,8 @@ class RunConfig(Config):
     precision: Literal["no", "bf16", "fp16"] = "no"
     log_every_steps: PositiveInt = 20
     checkpoint_every_steps: PositiveInt = 500
+    keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back on the one before
+    on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: twice the micro-batches, go on
     data: DataConfig
     model: ModelConfig
     task: TaskConfig = ClassificationConfig()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
 
@@ -52,35 +54,58 @@ def verify(
     `open_image` raises UserError on a file it cannot decode. Indexed by path, in the given order
     whatever the number of workers.
     """
+    verdicts = list(decode_all(paths, root, open_image, workers, name))
+    return pd.DataFrame(verdicts, index=list(paths), columns=["width", "height", "reason"])
+
+
+def decode_all(
+    paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
+) -> Iterator[Verdict]:
+    """The verdict on each path as soon as it is known, in order, under a progress bar."""
     decode = partial(_decode, os.path.realpath(root), open_image)
     with tqdm(total=len(paths), desc=name, unit="img", disable=None) as bar:
-        verdicts = []
         for verdict in _mapped(decode, paths, workers):
-            verdicts.append(verdict)
+            yield verdict
             bar.update()
-    return pd.DataFrame(verdicts, index=list(paths), columns=["width", "height", "reason"])
 
 
 def _mapped(
     decode: Callable[[str], Verdict], paths: Sequence[str], workers: int
 ) -> Iterator[Verdict]:
-    if workers <= 1:
+    if workers <= 1 or len(paths) <= CHUNK:
         yield from map(decode, paths)
         return
     # Processes, not threads: silencing Pillow's warnings is not thread-safe.
-    with ProcessPoolExecutor(workers) as pool:
-        yield from pool.map(decode, paths, chunksize=CHUNK)
+    with ProcessPoolExecutor(workers, initializer=_leave_interrupts_to_the_parent) as pool:
+        try:
+            yield from pool.map(decode, paths, chunksize=CHUNK)
+        except BrokenProcessPool:
+            raise UserError(
+                f"a process that decodes images was killed, for want of memory perhaps; use fewer"
+                f" than {workers} workers"
+            ) from None
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
     path = os.path.join(root, image_path)
     try:
-        real = os.path.realpath(path)
-        if os.path.commonpath([root, real]) != root:
+        if _leaves(root, image_path):
             return 0, 0, "a link that leaves the source's folder"
-        if os.path.exists(real) and not os.path.isfile(real):
-            return 0, 0, "not a regular file"  # opening a pipe would wait for ever
         width, height = open_image(Path(path)).size
     except (UserError, ValueError) as error:  # ValueError: a NUL in the path
         return 0, 0, str(error).replace(f"{path}: ", "", 1).replace(path, image_path)
     return width, height, ""
+
+
+def _leaves(root: str, image_path: str) -> bool:
+    """Whether a file leads out of the root, and out of every folder on the way to it too.
+
+    A data set may be linked into the root as a folder; one file of it may not lead elsewhere.
+    """
+    real = os.path.realpath(os.path.join(root, image_path))
+    folders = (os.path.realpath(os.path.join(root, f)) for f in reversed(Path(image_path).parents))
+    return not any(os.path.commonpath([folder, real]) == folder for folder in folders)

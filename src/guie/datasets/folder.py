@@ -23,15 +23,17 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
 
     `a/b/x.jpg` is of class `a/b`, its label `<domain>/a/b`. In val and test every image is query
     and index. Files are recognised by extension and not opened. Links to folders are not followed,
-    so that a loop of them ends. Raises UserError if there is no such folder or no image in it.
+    so that a loop of them ends, nor links to files outside of `folder`. Raises UserError if there is
+    no such folder or no image in it.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
+    real = os.path.realpath(folder)
     images: list[str] = []
     skipped: Counter[str] = Counter()
     for file, entry in _walk(folder):
-        reason = _why_not(file, entry)
+        reason = _why_not(file, entry, real)
         if reason:
             skipped[reason] += 1
         else:
@@ -63,24 +65,30 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
             raise UserError(f"{folder / below}: permission denied; allow reading it") from None
 
 
-def _why_not(file: str, entry: os.DirEntry) -> str | None:
-    """Why an entry is no image of a class; None if it is one."""
+def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
+    """Why an entry is no image of a class below `folder`, a real path; None if it is one."""
     class_name, _, name = file.rpartition("/")
     suffix = Path(name).suffix.lower()
     if name.startswith(".") or name == "Thumbs.db":
         return "hidden or system file"
     if not entry.is_file():  # a pipe would hang whoever opens it
         return "link to a folder or to nowhere" if entry.is_symlink() else "not a regular file"
+    if entry.is_symlink() and not _is_within(folder, os.path.realpath(entry.path)):
+        return "link that leaves the folder"
     if suffix not in IMAGE_SUFFIXES:
         return f"no image by its extension ({suffix or 'none'})"
     if not class_name:
         return "not in a class folder"
     if "|" in class_name:
         return "class name with |, which joins several labels"
-    # surrogates stand for bytes that are not UTF-8; a line break would shift the line numbers
+    # surrogates stand for bytes that are not UTF-8, which no manifest can hold
     if re.search(r"[\n\r\ud800-\udfff]", file):
         return "name with a line break or not in UTF-8"
     return None
+
+
+def _is_within(folder: str, file: str) -> bool:
+    return os.path.commonpath([folder, file]) == folder
 
 
 def _found(skipped: Counter[str]) -> str:

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import logging
 import math
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,7 @@ from torch import Tensor, nn
 
 from guie.config.run import BackboneConfig
 from guie.errors import UserError
-
-WEIGHT_SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+from guie.model.weights import Weights, find_weights, is_file
 
 # Our tiny CLIP is described in open_clip's own format and found by name like any other.
 open_clip.add_model_config(Path(__file__).with_name("open_clip_configs"))
@@ -79,29 +81,27 @@ def build_backbone(
 
     Raises UserError for an unknown name, tag or file.
     """
-    pretrained = config.pretrained if weights else None
-    if pretrained and _is_file(pretrained) and not Path(pretrained).is_file():
-        raise UserError(f"model.backbone.pretrained: no such weights file: {pretrained}")
-    try:
+    with _told(config):
         if config.library == "timm":
-            return _build_timm(config, pretrained, size_px)
-        return _build_open_clip(config, pretrained, size_px)
-    except UserError:
-        raise
-    except Exception as error:  # the libraries raise many kinds for a bad name, tag or file
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(
-            f"model.backbone: {config.library} cannot build {config.name!r}"
-            f" with pretrained {pretrained!r} and {config.kwargs}: {reason}"
-        ) from error
+            return _build_timm(config, weights, size_px)
+        return backbone_of_clip(create_clip(config, weights), config, size_px)
 
 
-def create_clip(config: BackboneConfig, pretrained: str | None) -> nn.Module:
-    """A whole open_clip model, image and text tower, in fp32."""
-    # open_clip warns of random weights, which are meant where no tag is given.
-    logging.disable(logging.NOTSET if pretrained else logging.WARNING)
+def create_clip(config: BackboneConfig, weights: bool = True) -> nn.Module:
+    """A whole open_clip model, image and text tower, in fp32. Raises UserError."""
+    found = find_weights(config) if weights else None
+    # open_clip warns of random weights, which are meant where none are given.
+    logging.disable(logging.NOTSET if found else logging.WARNING)
     try:
-        return open_clip.create_model(config.name, pretrained=pretrained, **config.kwargs)
+        with _told(config), _read_from(config, found):
+            return open_clip.create_model(
+                config.name,
+                pretrained=config.pretrained if found else None,
+                pretrained_image=False,
+                pretrained_text=False,
+                weights_only=True,
+                **config.kwargs,
+            )
     finally:
         logging.disable(logging.NOTSET)
 
@@ -113,22 +113,14 @@ def backbone_of_clip(clip: nn.Module, config: BackboneConfig, size_px: int | Non
     return Backbone(clip.visual, open_clip.get_model_preprocess_cfg(clip), size_px)
 
 
-def _build_open_clip(
-    config: BackboneConfig, pretrained: str | None, size_px: int | None
-) -> Backbone:
-    return backbone_of_clip(create_clip(config, pretrained), config, size_px)
-
-
-def _build_timm(config: BackboneConfig, pretrained: str | None, size_px: int | None) -> Backbone:
-    name, overlay = config.name, None
-    if pretrained and _is_file(pretrained):
-        overlay = {"file": pretrained}
-    elif pretrained:
-        name = f"{config.name}.{pretrained}"
+def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> Backbone:
+    found = find_weights(config) if weights else None
+    tagged = found and not is_file(config.pretrained)
     tower = timm.create_model(
-        name,
-        pretrained=pretrained is not None,
-        pretrained_cfg_overlay=overlay,
+        f"{config.name}.{config.pretrained}" if tagged else config.name,
+        pretrained=found is not None,
+        # custom_load: of the authors' .npz, which the hub's file is not
+        pretrained_cfg_overlay=found and {"file": str(found.file), "custom_load": False},
         num_classes=0,
         **config.kwargs,
     )
@@ -139,8 +131,41 @@ def _build_timm(config: BackboneConfig, pretrained: str | None, size_px: int | N
     return Backbone(tower, native, size_px)
 
 
-def _is_file(pretrained: str) -> bool:
-    return "/" in pretrained or pretrained.endswith(WEIGHT_SUFFIXES)
+@contextmanager
+def _read_from(config: BackboneConfig, found: Weights | None) -> Iterator[None]:
+    """Let open_clip read a tag's weights from the file that was checked.
+
+    By its tag and not as a file, for the tag knows the statistics and the activation too.
+    """
+    known = open_clip.get_pretrained_cfg(config.name, config.pretrained) if found else None
+    if not known:
+        yield
+        return
+    known["file"] = str(found.file)  # which open_clip takes before the tag's hub and URL
+    try:
+        yield
+    finally:
+        del known["file"]
+
+
+@contextmanager
+def _told(config: BackboneConfig) -> Iterator[None]:
+    """The libraries raise many kinds for a bad name, argument or file: one line for each."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if re.search("weights.only", str(error), re.IGNORECASE):
+            reason = (
+                "the file holds Python objects besides tensors, which could run code; convert it"
+                " to .safetensors where you trust it"
+            )
+        raise UserError(
+            f"model.backbone: {config.library} cannot build {config.name!r}"
+            f" with pretrained {config.pretrained!r} and {config.kwargs}: {reason}"
+        ) from error
 
 
 def _drop_projection(tower: nn.Module, name: str) -> None:

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.run import HeadConfig
+from guie.model.batch_norm import GlobalBatchNorm1d
 
 
 class L2Norm(nn.Module):
@@ -20,7 +21,7 @@ class Head(nn.Module):
 
     def __init__(self, config: HeadConfig, features: int):
         super().__init__()
-        norms = {"l2": L2Norm, "bn": lambda: nn.BatchNorm1d(features), "none": nn.Identity}
+        norms = {"l2": L2Norm, "bn": lambda: GlobalBatchNorm1d(features), "none": nn.Identity}
         self.norm = norms[config.norm]()
         self.dropout = nn.Dropout(config.dropout)
         self.linear = nn.Linear(features, config.dim)

@@ -57,8 +57,9 @@ def package(encoder: nn.Module, preprocess: Preprocess, path: str | Path) -> Non
             traced = torch.jit.trace(encoder, example, check_trace=False)
         follow_input_device(traced)
         module = torch.jit.script(Submission(traced, copy.deepcopy(preprocess).cpu()).eval())
-        with replacing(path) as temporary:
-            torch.jit.save(module, str(temporary))
+        # Through a Python file: torch's own writer aborts the process on a full disk.
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            torch.jit.save(module, file)
 
 
 def downgrade(path: str | Path) -> None:

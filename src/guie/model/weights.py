@@ -1,0 +1,165 @@
+"""Pretrained weights as one file on this disk: found or downloaded, checked, then loaded by path.
+
+Only tensors are ever loaded: safetensors, or torch.load with `weights_only`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import huggingface_hub
+import open_clip
+import timm
+import torch
+from huggingface_hub.errors import EntryNotFoundError
+
+from guie.config.run import BackboneConfig
+from guie.errors import UserError
+
+SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
+# A repository's pickled weights, and the name under which most keep the same as safetensors.
+SAFE_NAMES = {
+    "pytorch_model.bin": "model.safetensors",
+    "open_clip_pytorch_model.bin": "open_clip_model.safetensors",
+}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A weights file, and where it came from: a hub's repository at a commit, a URL, a path."""
+
+    file: Path
+    source: str
+
+
+def find_weights(config: BackboneConfig) -> Weights | None:
+    """The file that `pretrained` stands for, downloaded if need be; None without `pretrained`.
+
+    Raises UserError if there is no such file or tag, or the file's hash is not `sha256`.
+    """
+    if config.pretrained is None:
+        return None
+    if is_file(config.pretrained):
+        weights = _local(config)
+    else:
+        weights = _of_tag(config)
+    if config.sha256 and not sha256_of(weights.file).startswith(config.sha256.lower()):
+        raise UserError(
+            f"model.backbone.sha256: {weights.file} has {sha256_of(weights.file)}, not"
+            f" {config.sha256}; it is another file than the config was written for, or damaged"
+        )
+    return weights
+
+
+def weights_record(config: BackboneConfig) -> dict[str, str] | None:
+    """What a run writes down of its pretrained weights: file name, sha256, where from."""
+    weights = find_weights(config)
+    if weights is None:
+        return None
+    name = weights.file.name
+    return {"file": name, "sha256": sha256_of(weights.file), "from": weights.source}
+
+
+def sha256_of(file: Path) -> str:
+    """The hash of a file's content; computed once for as long as the file is not touched."""
+    known = file.stat()
+    return _hash(file, known.st_size, known.st_mtime_ns)
+
+
+@lru_cache
+def _hash(file: Path, size_bytes: int, modified_ns: int) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def is_file(pretrained: str) -> bool:
+    """Does `pretrained` name a file? Else it is a tag of the library."""
+    return "/" in pretrained or pretrained.endswith(SUFFIXES)
+
+
+def _local(config: BackboneConfig) -> Weights:
+    file = Path(config.pretrained)
+    if not file.is_file():
+        raise UserError(f"model.backbone.pretrained: no such weights file: {file}")
+    if file.suffix not in SUFFIXES:
+        raise UserError(
+            f"model.backbone.pretrained: {file}: weights are read from {', '.join(SUFFIXES)};"
+            " convert it to .safetensors"
+        )
+    if config.revision:
+        raise UserError("model.backbone.revision: is of a hub's tag, but pretrained names a file")
+    return Weights(file, str(file))
+
+
+def _of_tag(config: BackboneConfig) -> Weights:
+    repository, name, url = _timm_tag(config) if config.library == "timm" else _clip_tag(config)
+    if repository:
+        return _from_hub(repository, name, config.revision)
+    if config.revision:
+        raise UserError(f"model.backbone.revision: {config.pretrained!r} is not on the hub: {url}")
+    return _from_url(url)
+
+
+def _clip_tag(config: BackboneConfig) -> tuple[str, str, str]:
+    """(repository, file name, URL) of an open_clip tag."""
+    known = open_clip.get_pretrained_cfg(config.name, config.pretrained)
+    if not known:
+        tags = open_clip.list_pretrained_tags_by_model(config.name)
+        raise UserError(_unknown_tag(config, tags))
+    repository, _, name = known.get("hf_hub", "").rpartition("/")
+    return repository, name or "open_clip_pytorch_model.bin", known.get("url", "")
+
+
+def _timm_tag(config: BackboneConfig) -> tuple[str, str, str]:
+    """(repository, file name, URL) of a timm tag."""
+    try:
+        known = timm.get_pretrained_cfg(
+            f"{config.name}.{config.pretrained}", allow_unregistered=False
+        )
+    except RuntimeError:
+        known = None
+    if known is None or not known.has_weights:
+        names = timm.list_pretrained(f"{config.name}.*")
+        raise UserError(_unknown_tag(config, [name.partition(".")[2] for name in names]))
+    return known.hf_hub_id or "", known.hf_hub_filename or "pytorch_model.bin", known.url or ""
+
+
+def _unknown_tag(config: BackboneConfig, tags: list[str]) -> str:
+    return (
+        f"model.backbone.pretrained: {config.library} has no weights {config.pretrained!r} of"
+        f" {config.name!r}; it has: {', '.join(tags) or 'none'}"
+    )
+
+
+def _from_hub(repository: str, name: str, revision: str | None) -> Weights:
+    """Download a file of the hub, or take it from the cache; safetensors where there are any."""
+    safe = SAFE_NAMES.get(name, Path(name).with_suffix(".safetensors").name)
+    try:
+        try:
+            file = huggingface_hub.hf_hub_download(repository, safe, revision=revision)
+        except EntryNotFoundError:
+            file = huggingface_hub.hf_hub_download(repository, name, revision=revision)
+    except Exception as error:  # of the network, of the hub, of a gated repository
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"model.backbone.pretrained: cannot download {repository}: {reason}; or download"
+            " it elsewhere and write pretrained: <file>"
+        ) from error
+    # The cache keeps a file as .../snapshots/<commit>/<name>.
+    parts = Path(file).parts
+    commit = parts[parts.index("snapshots") + 1] if "snapshots" in parts else revision or "main"
+    return Weights(Path(file), f"https://huggingface.co/{repository}/tree/{commit}")
+
+
+def _from_url(url: str) -> Weights:
+    file = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
+    if not file.is_file():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            torch.hub.download_url_to_file(url, str(file))
+        except (OSError, RuntimeError) as error:
+            raise UserError(f"model.backbone.pretrained: cannot download {url}: {error}") from error
+    return Weights(file, url)

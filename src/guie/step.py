@@ -1,0 +1,156 @@
+"""One training step: gradients in micro-batches, within memory, under watch.
+
+Shapes: B images of this process's batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from guie.checkpoint import TrainState
+from guie.config import RunConfig
+from guie.config.run import StageConfig
+from guie.errors import UserError
+
+Batch = Mapping[str, Any]
+
+
+def train_mode(task: nn.Module, stage: StageConfig) -> None:
+    """Train mode; a frozen backbone stays as it is scored, without dropout."""
+    task.train()
+    if not stage.lr.backbone:
+        task.embedder.backbone.eval()
+
+
+def to_device(batch: Batch, device: torch.device) -> dict[str, Any]:
+    """The batch with its tensors on the device."""
+    return {
+        key: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
+        for key, value in batch.items()
+    }
+
+
+def gradients(
+    accelerator: Accelerator, model: nn.Module, batch: Batch, pieces: int
+) -> dict[str, Tensor]:
+    """Leave the gradients of the batch's mean loss in the parameters; return the mean logs.
+
+    The batch goes through the model in `pieces` micro-batches. What looks at a whole batch (batch
+    normalisation, in-batch losses) sees a micro-batch instead.
+    """
+    size = len(batch["labels"])
+    means: dict[str, Tensor] = {}
+    done = 0
+    for piece in _split(batch, pieces):
+        count = len(piece["labels"])
+        done += count
+        # Processes exchange gradients once a step, with the last micro-batch.
+        with nullcontext() if done == size else accelerator.no_sync(model):
+            loss, logs = model(piece)
+            accelerator.backward(loss * (count / size))
+        for name, value in logs.items():
+            means[name] = means.get(name, 0.0) + value * (count / size)
+    return means
+
+
+def gradients_within_memory(
+    accelerator: Accelerator,
+    model: nn.Module,
+    batch: Batch,
+    config: RunConfig,
+    state: TrainState,
+    draw: Sequence[int],
+) -> dict[str, Tensor]:
+    """`gradients`, and where memory runs out: halve the micro-batches, or say what to lower.
+
+    Args:
+        draw: integers from which dropout draws, whatever ran before: seed, stage, step, rank.
+
+    Raises UserError if the config or the size of the batch allows no halving, or if other
+    processes take part: they would wait for this one in the middle of a step.
+    """
+    stage = config.stages[state.stage]
+    while True:
+        pieces = stage.accumulate * 2**state.halvings
+        torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0] >> 1))
+        try:
+            return gradients(accelerator, model, batch, pieces)
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            alone = accelerator.num_processes == 1
+            small = pieces * 2 > len(batch["labels"])
+            if config.on_out_of_memory == "stop" or small or not alone:
+                raise UserError(_advice(stage, state, pieces, small)) from None
+        model.zero_grad(set_to_none=True)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        state.halvings += 1
+        print(f"out of memory: {pieces * 2} micro-batches a step from here on", file=sys.stderr)
+
+
+class LossWatch:
+    """Stops a run whose loss is not finite, without waiting for the device at every step."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, Tensor, dict[str, float]]] = []
+
+    def add(self, loss: Tensor, rows: Tensor, rates: dict[str, float]) -> None:
+        """Note a step: its loss, its row numbers, its learning rates."""
+        self.seen.append((loss.detach(), rows, rates))
+
+    def check(self, accelerator: Accelerator, paths: Any, stage: StageConfig, step: int) -> None:
+        """Raise UserError if a loss since the last check was not finite, in any process.
+
+        Args:
+            paths: image_path of every training row.
+            step: steps of the stage that are done.
+        """
+        seen, self.seen = self.seen, []
+        if not seen:
+            return
+        finite = torch.stack([loss for loss, _, _ in seen]).isfinite()
+        everywhere = accelerator.reduce(finite.float().min(), "mean").item() == 1.0
+        if everywhere:
+            return
+        if finite.all():
+            raise UserError("the loss of another process is not finite")
+        first = int((~finite).nonzero()[0])
+        loss, rows, rates = seen[first]
+        shown = ", ".join(paths[row] for row in rows.tolist()[:8])
+        raise UserError(
+            f"loss is {loss.item()} at step {step - len(seen) + first + 1} of stage {stage.name},"
+            f" learning rates {rates}; lower them or set clip_grad_norm; the last checkpoint is"
+            f" intact; images: {shown} ..."
+        )
+
+
+def _split(batch: Batch, pieces: int) -> Iterator[dict[str, Any]]:
+    """`pieces` parts of nearly equal size, none empty."""
+    size = len(batch["labels"])
+    pieces = min(pieces, size)
+    bounds = [size * number // pieces for number in range(pieces + 1)]
+    for start, end in zip(bounds, bounds[1:], strict=False):
+        yield {key: value[start:end] for key, value in batch.items()}
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    # The CPU's allocator raises a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _advice(stage: StageConfig, state: TrainState, pieces: int, small: bool) -> str:
+    more = f"raise train.accumulate to {pieces * 2} (or on_out_of_memory: halve), lower batch_size"
+    return (
+        f"out of memory at step {state.step + 1} of stage {stage.name}, batch_size"
+        f" {stage.batch_size} in {pieces} micro-batches;"
+        f" {'lower the image size' if small else more} or take a smaller backbone, and --resume"
+    )

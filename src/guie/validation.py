@@ -1,0 +1,41 @@
+"""The validation inside training: the merged val index, by the preprocessing that is exported."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from accelerate import Accelerator
+from torch import nn
+
+from guie.devices import from_main
+from guie.embedding import embed_files
+from guie.manifest import Manifest
+from guie.model.preprocess import Preprocess
+from guie.protocols import quick_scores
+
+
+def validate(
+    accelerator: Accelerator,
+    embedder: nn.Module,
+    manifest: Manifest,
+    preprocess: Preprocess,
+    workers: int,
+) -> dict[str, float] | None:
+    """R@1 and mMP@5, means over domains, and R@1 of each, in every process alike.
+
+    Keys are those of metrics.jsonl: `val_r_at_1`, `val_mmp_at_5`, `val_r_at_1/<domain>`.
+    None where the manifest has no val split.
+    """
+    if "val" not in manifest.table["split"].unique():
+        return None
+    rows = manifest.split("val")
+    files = [manifest.file(path) for path in rows["image_path"]]
+    emb_ND = embed_files(accelerator, embedder, preprocess, files, workers=workers, title="val")
+    return _flat(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
+
+
+def _flat(scores: dict[str, Any]) -> dict[str, float]:
+    flat = {f"val_{key}": scores[key] for key in ("r_at_1", "mmp_at_5")}
+    for domain, values in scores["domains"].items():
+        flat[f"val_r_at_1/{domain}"] = values["r_at_1"]
+    return flat

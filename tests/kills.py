@@ -1,0 +1,214 @@
+"""Kill a training run with SIGKILL, again and again, and see whether it ends at the same bits.
+
+python tests/kills.py [--kills 20] [--seed 0]
+
+A chain is one run, killed at random moments and resumed until it ends; its weights, optimiser
+state and metrics log must be those of a run that nobody touched. A moment is a step of the run and
+some milliseconds: where the step is past already, the kill falls into the start. Chains alternate
+between 0 and 2 loader workers; one kill in five cuts a checkpoint in half. Draws its own images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import multiprocessing
+import os
+import random
+import signal
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import yaml
+
+# The server imports the script once; each run is a fork of it, and starts in milliseconds.
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload(["train"])
+SAME = ("model.safetensors", "last.safetensors", "metrics.jsonl", "classes.txt")
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When to kill: so long after the metrics log has so many lines; or while saving."""
+
+    lines: int = 0
+    after_s: float = 0.0
+    in_save: bool = False
+
+    def __str__(self) -> str:
+        if self.in_save:
+            return "in the middle of writing a checkpoint"
+        return f"{self.after_s * 1000:.0f} ms after line {self.lines} of the log"
+
+    def wait(self, log: Path, process: multiprocessing.Process) -> None:
+        """Return when the moment has come, or the process has ended."""
+        while process.is_alive() and count_lines(log) < self.lines:
+            process.join(0.002)
+        process.join(self.after_s)
+
+
+def count_lines(log: Path) -> int:
+    """Lines of the log, 0 before there is one."""
+    return log.read_bytes().count(b"\n") if log.exists() else 0
+
+
+def write_config(folder: Path, manifest: Path) -> Path:
+    """Two stages, round robin, batch statistics, dropout, early stopping: all that has state."""
+    rates = {"head": 1e-3, "classes": 1e-2}
+    config = {
+        "name": "run",
+        "log_every_steps": 1,
+        "checkpoint_every_steps": 2,
+        "data": {"manifest": str(manifest)},
+        "model": {
+            "backbone": {"library": "open_clip", "name": "guie-tiny"},
+            "image": {"size_px": 32},
+            "head": {"norm": "bn", "dropout": 0.2},
+        },
+        "train": {"batch_size": 16, "augment": {"color": 0.2, "flip": 0.5}},
+        "stages": [
+            {"name": "head", "epochs": 0.7, "lr": rates},
+            {
+                "name": "full",
+                "epochs": 3,
+                "lr": {"backbone": 1e-4, **rates},
+                "sampler": "round_robin",
+                "validate_every_steps": 3,
+                "patience": 4,
+            },
+        ],
+    }
+    path = folder / "kills.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+def train_in_child(words: list[str], in_save: bool) -> None:
+    """The child's work: `train.py` with these words."""
+    import train
+
+    # The log of a hundred runs helps nobody; a failure shows in the exit code.
+    with open(os.devnull, "w") as silence:
+        os.dup2(silence.fileno(), 1)
+        os.dup2(silence.fileno(), 2)
+    torch.set_num_threads(1)
+    if in_save:
+        torch.save = _dying_save
+    train.main(words)
+
+
+def _dying_save(value: object, path: Path) -> None:
+    buffer = io.BytesIO()
+    _SAVE(value, buffer)
+    path.write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+_SAVE = torch.save
+
+
+def run(words: list[str], folder: Path, kill: Moment | None = None) -> int:
+    """Train into `folder` in a process of its own; kill it. Returns its exit code."""
+    in_save = kill is not None and kill.in_save
+    process = SERVER.Process(target=train_in_child, args=(words, in_save))
+    process.start()
+    if kill and not in_save:
+        kill.wait(folder / "metrics.jsonl", process)
+        process.kill()
+    process.join()
+    return process.exitcode
+
+
+def chain(words: list[str], folder: Path, moments: Iterable[Moment]) -> list[str]:
+    """Train, kill, resume ... until the run ends by itself or the moments do.
+
+    Returns what each kill left as the newest checkpoint.
+    """
+    left = []
+    for moment in moments:
+        code = run([*words, "--resume"], folder, moment)
+        if code == 0:
+            return left
+        assert code == -signal.SIGKILL, f"the run ended by itself with code {code}"
+        found = sorted(path.name for path in (folder / "checkpoints").glob("step_*"))
+        left.append(found[-1] if found else "no checkpoint")
+        print(f"  killed {moment}: {left[-1]} is left", flush=True)
+    assert run([*words, "--resume"], folder) == 0
+    return left
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What is not bit-identical in two finished runs: files, and the newest checkpoints' values."""
+    files = [name for name in SAME if (one / name).read_bytes() != (other / name).read_bytes()]
+    saved = [
+        torch.load(max((run / "checkpoints").glob("step_*")), weights_only=True)
+        for run in (one, other)
+    ]
+    return files + [key for key in saved[0] if not _equal(saved[0][key], saved[1][key])]
+
+
+def _equal(a: object, b: object) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
+    if isinstance(a, list):
+        return len(a) == len(b) and all(map(_equal, a, b))
+    return a == b
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    from guie import toy
+
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        manifest = with_validation(toy.draw(folder / "toy", images=200, seed=1, workers=1))
+        config = write_config(folder, manifest)
+        words = ["--config", str(config), "--set", f"out={folder / 'whole'}"]
+        whole = folder / "whole" / "run"
+        assert run(words, whole) == 0
+        print(f"uninterrupted: {count_lines(whole / 'metrics.jsonl')} lines of log")
+        study(words, whole, args.kills, random.Random(args.seed))
+
+
+def study(words: list[str], whole: Path, wanted: int, draw: random.Random) -> None:
+    """Chains until so many kills have happened; exits with code 1 at the first difference."""
+    lines, done, number = count_lines(whole / "metrics.jsonl"), 0, 0
+    while done < wanted:
+        out, workers = whole.parents[1] / f"chain{number}", 2 * (number % 2)
+        steps = sorted(draw.sample(range(lines), 4))
+        moments = [Moment(step, draw.uniform(0.0, 0.3)) for step in steps]
+        moments.insert(draw.randrange(5), Moment(in_save=True))
+        again = ["--set", f"out={out}", "--set", f"data.workers={workers}"]
+        done += len(chain([*words, *again], out / "run", moments))
+        wrong = differences(whole, out / "run")
+        if wrong:
+            raise SystemExit(f"chain {number}: differs in {', '.join(wrong)}")
+        print(f"chain {number}: {workers} workers, {done} kills so far, identical to the bit")
+        number += 1
+    print(f"{done} kills survived, {number} runs identical to the uninterrupted one")
+
+
+def with_validation(manifest_path: Path) -> Path:
+    """The toy benchmark with one train class of each domain moved to val, beside it."""
+    from guie.manifest import load_manifest, save_manifest
+
+    table = load_manifest(manifest_path).table.copy()
+    held = table[table["split"] == "train"].groupby("domain")["label"].first()
+    table.loc[table["label"].isin(held), ["split", "role"]] = ["val", "both"]
+    path = manifest_path.with_name("mix.csv")
+    save_manifest(table, path)
+    return path
+
+
+if __name__ == "__main__":
+    main()

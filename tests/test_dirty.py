@@ -1,0 +1,289 @@
+"""Bad and odd input: what becomes of each line, drawn here and in the real folder of such files.
+
+`pytest tests/test_dirty.py -s` prints how many rows came out as expected.
+"""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import re
+import shutil
+import unicodedata
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import dirty_cases
+from guie.curation.verify import drop_unusable, verify
+from guie.datasets import read_folder
+from guie.errors import UserError
+from guie.images import open_as_host, open_as_seen
+from guie.manifest import load_manifest
+
+# What expected.csv of the real folder allows, by how its text begins; see `allowed`.
+ALLOWED = [
+    (r"ok.*\b(or|,) reject", {"ok", "reject"}),
+    (r"ok", {"ok"}),
+    (r"reject or warn", {"reject", "note"}),
+    (r"reject.* or .*(scale|normalise)", {"ok", "reject"}),
+    (r"reject", {"reject"}),
+    (r"excluded from metrics and reported", {"note"}),
+    (r"ignored", {"ignored", "reject"}),
+]
+Outcomes = dict[int, tuple[str, str]]  # line: (outcome, why)
+
+
+@pytest.fixture(scope="session")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The cases, drawn; the manifest's path."""
+    return dirty_cases.draw(tmp_path_factory.mktemp("dirty"))
+
+
+@pytest.fixture
+def real(real_folder: Path) -> Path:
+    """The manifest of the real folder; skips where it is absent."""
+    path = real_folder / "data/dirty/manifest_dirty.csv"
+    if not path.is_file():
+        pytest.skip(f"no {path}")
+    return path
+
+
+@pytest.fixture(params=["drawn", "real"])
+def manifest(request: pytest.FixtureRequest) -> Path:
+    """The drawn cases, and the real folder where there is one."""
+    return request.getfixturevalue(request.param)
+
+
+def named(messages: list[str]) -> dict[int, str]:
+    """{line: all that is said of it} from messages `file:line: what`."""
+    found: dict[int, str] = {}
+    for message in messages:
+        match = re.match(r".*?\.csv:(\d+): (.*)", message)
+        if match:
+            found[int(match[1])] = f"{found.get(int(match[1]), '')}{match[2]}. "
+    return found
+
+
+def outcomes(manifest: Path, work: Path, caplog: pytest.LogCaptureFixture) -> Outcomes:
+    """What becomes of every line: of the manifest's checks, its notes, and the images' decoding."""
+    with pytest.raises(UserError) as caught:
+        load_manifest(manifest)
+    faults = named(str(caught.value).splitlines())
+    text = manifest.read_bytes().decode().split("\n")[:-1]
+    # Without the faulty lines the rest must load, each row still known by its line.
+    mended = work / "mended.csv"
+    kept = ["" if number in faults else line for number, line in enumerate(text, start=1)]
+    mended.write_bytes("\n".join([*kept, ""]).encode())
+    with caplog.at_level(logging.WARNING):
+        table = load_manifest(mended, manifest.parent).table
+    notes = named(caplog.messages)
+    verdicts = verify(table["image_path"], manifest.parent, open_as_seen, workers=1, name="dirty")
+    bad = verdicts.loc[verdicts["reason"] != "", "reason"].to_dict()
+
+    found: Outcomes = {n: ("reject", what) for n, what in faults.items()}
+    for number, line in enumerate(kept[1:], start=2):
+        path = next(csv.reader([line]))[:1]
+        if path and path[0] in bad:
+            found[number] = ("reject", bad[path[0]])
+        elif number not in found:
+            said = notes.get(number)
+            found[number] = ("note", said) if said else ("ok" if line else "ignored", "")
+    return found
+
+
+def test_every_line_comes_out_as_decided(manifest, tmp_path, caplog):
+    found = outcomes(manifest, tmp_path, caplog)
+    decided = {n: case for n, case in enumerate(dirty_cases.lines(), start=2)}
+    assert found.keys() == decided.keys()
+    for number, (line, outcome, reason) in decided.items():
+        assert found[number][0] == outcome, (number, line, found[number])
+        assert reason in found[number][1], (number, line, found[number])
+
+
+def test_rows_of_the_real_folder_are_as_expected(real, tmp_path, caplog):
+    found = outcomes(real, tmp_path, caplog)
+    expected = pd.read_csv(real.with_name("expected.csv")).dropna(subset="line_no")
+    right = [found[int(row.line_no)][0] in allowed(row.expect) for row in expected.itertuples()]
+    print(f"\n{sum(right)} of {len(right)} rows as expected")
+    assert all(right), expected[~np.array(right)]
+
+
+def allowed(expect: str) -> set[str]:
+    return next(found for start, found in ALLOWED if re.match(start, expect))
+
+
+# ---------------------------------------------------------------- what a person sees
+
+
+def seen(manifest: Path, name: str) -> np.ndarray:
+    return np.asarray(open_as_seen(manifest.parent / "images/bad" / name)).astype(float)
+
+
+def test_eight_orientations_show_one_picture(manifest):
+    pictures = [seen(manifest, f"exif_{n}.jpg") for n in range(1, 9)]
+    assert all(picture.shape == (95, 200, 3) for picture in pictures)
+    assert max(np.abs(picture - pictures[0]).mean() for picture in pictures) < 1.2
+
+
+def test_odd_modes_show_the_plain_picture(manifest):
+    car, png = seen(manifest, "UPPER.JPG"), seen(manifest, "png_named.jpg")
+    assert np.abs(seen(manifest, "cmyk.jpg") - car).mean() < 6
+    assert np.abs(seen(manifest, "progressive.jpg") - car).mean() < 3
+    assert np.array_equal(seen(manifest, "trailing_garbage.jpg"), car)
+    assert np.array_equal(seen(manifest, "jpeg_named.png"), car)
+    assert np.abs(seen(manifest, "interlaced.png") - png).mean() < 1
+    gray = np.asarray(Image.fromarray(png.astype(np.uint8)).convert("L")).astype(float)
+    assert abs(seen(manifest, "gray16.png").mean() - gray.mean()) < 3
+    assert abs(seen(manifest, "gray16.png").std() - gray.std()) < 3
+    assert seen(manifest, "fully_transparent.png").min() == 255
+    assert seen(manifest, "one_bit.png").std() > 0
+
+
+def test_only_the_first_frame_of_an_animation_is_seen(manifest):
+    path = manifest.parent / "images/bad/animated.gif"
+    with Image.open(path) as animation:
+        assert animation.n_frames == 4
+        first = np.asarray(animation.convert("RGB"))
+    assert np.array_equal(np.asarray(open_as_seen(path)), first)
+    assert np.array_equal(np.asarray(open_as_host(path)), first)
+
+
+# ---------------------------------------------------------------- manifests as other programs save
+
+
+CLEAN = f"""{dirty_cases.HEADER}
+a/0.jpg,cars/é,cars,train,train
+a/1.jpg,cars/é,cars,train,train
+a/2.jpg,cars/b,cars,test,both
+a/3.jpg,cars/b,cars,test,both
+"""
+REORDERED = "\n".join(",".join(reversed(line.split(","))) for line in CLEAN.splitlines())
+# name -> (bytes, a part of the refusal; "" where it loads like CLEAN)
+SAVED = {
+    "clean": (CLEAN.encode(), ""),
+    "bom_crlf": (b"\xef\xbb\xbf" + CLEAN.replace("\n", "\r\n").encode(), ""),
+    "reordered_columns": (REORDERED.encode(), ""),
+    "blank_lines": (CLEAN.replace("\n", "\n\n").encode(), ""),
+    "semicolon": (CLEAN.replace(",", ";").encode(), "semicolons between the columns; save it as"),
+    "tab": (CLEAN.replace(",", "\t").encode(), "tabs between the columns; save it as"),
+    "no_header": (CLEAN.partition("\n")[2].encode(), "no header, it begins with 'a/0.jpg"),
+    "header_only": (dirty_cases.HEADER.encode() + b"\n", "a header but no rows"),
+    "zero_byte": (b"", "is empty"),
+    "utf16": (CLEAN.encode("utf-16"), "UTF-16 text; save it as"),
+    "utf16_without_bom": (CLEAN.encode("utf-16-le"), "UTF-16 text, or not text"),
+    "latin1": (CLEAN.encode("latin-1"), "2: not UTF-8 (byte 0xe9, Latin-1 perhaps), nor are 1"),
+    "workbook": (b"PK\x03\x04\x14\0\x06\0", "an Excel workbook or a zip archive"),
+    "parquet": (b"PAR1\x15\x04", "Parquet under another name"),
+    "two_labels": (CLEAN.replace("role", "label", 1).encode(), "missing columns role"),
+    "twice": (CLEAN.replace("role", "role,role", 1).encode(), "column role stands twice"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_manifests_as_other_programs_save_them(name, tmp_path):
+    content, fault = SAVED[name]
+    path = tmp_path / f"{name}.csv"
+    path.write_bytes(content)
+    if not fault:
+        columns = dirty_cases.HEADER.split(",")
+        rows = [line.split(",") for line in CLEAN.splitlines()[1:]]
+        assert load_manifest(path).table[columns].to_numpy().tolist() == rows
+        return
+    with pytest.raises(UserError) as caught:
+        load_manifest(path)
+    assert str(caught.value).startswith(str(path)) and fault in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_manifests_of_the_real_folder(real):
+    others = [path for path in sorted(real.parent.glob("manifest_*.csv")) if path != real]
+    clean = load_manifest(real.with_name("manifest_clean.csv")).table
+    right = 0
+    for path in others:
+        fault = SAVED[path.stem.removeprefix("manifest_")][1].partition("'")[0]
+        try:
+            table = load_manifest(path).table
+            right += not fault and table[clean.columns].equals(clean)
+        except UserError as error:
+            right += bool(fault) and fault in str(error)
+    print(f"\n{right} of {len(others)} odd manifests as expected")
+    assert right == len(others) > 0
+
+
+# ---------------------------------------------------------------- a whole folder of it
+
+
+def test_walk_of_the_whole_folder(manifest):
+    table, skipped = read_folder(manifest.parent / "images", "d", "train")
+    assert skipped["hidden or system file"] == 2  # ._truncated.jpg and Thumbs.db
+    on_disk = [p for p in (manifest.parent / "images").rglob("*") if p.is_file()]
+    assert len(table) == len(on_disk) - skipped.total()
+    names = {unicodedata.normalize("NFC", Path(p).name) for p in table["image_path"]}
+    assert {unicodedata.normalize("NFC", name) for name in dirty_cases.NAMES[2:-1]} <= names
+
+
+def test_links_pipes_and_names_made_on_the_spot(drawn, tmp_path):
+    root = tmp_path / "set"
+    shutil.copytree(drawn.parent / "images/ok", root / "a")
+    (root / "a/loop").symlink_to("../a")
+    (root / "a/dangling.jpg").symlink_to("nowhere.jpg")
+    (root / "a/out.jpg").symlink_to(drawn.parent / "images/bad/UPPER.JPG")
+    os.mkfifo(root / "a/pipe.jpg")
+    (root / "a/line\nbreak.jpg").touch()
+    (root / os.fsdecode(b"a/latin\xe9.jpg")).touch()
+    table, skipped = read_folder(root, "d", "train")
+    assert len(table) == 32
+    assert skipped == {
+        "link to a folder or to nowhere": 2,
+        "link that leaves the folder": 1,
+        "not a regular file": 1,
+        "name with a line break or not in UTF-8": 2,
+    }
+    reasons = verdict_reasons(root, ["a/dangling.jpg", "a/out.jpg", "a/pipe.jpg", "a/loop"])
+    assert reasons == [
+        "no such image",
+        "a link that leaves the source's folder",
+        "not a regular file",
+        "not a regular file",
+    ]
+
+
+def verdict_reasons(root: Path, paths: list[str]) -> list[str]:
+    return verify(paths, root, open_as_host, workers=1, name="spot")["reason"].tolist()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads a file whatever its mode")
+def test_a_file_without_permission_is_named(drawn, tmp_path):
+    shutil.copy(drawn.parent / "images/ok/extra_00.jpg", tmp_path / "x.jpg")
+    (tmp_path / "x.jpg").chmod(0)
+    assert "Permission denied" in verdict_reasons(tmp_path, ["x.jpg"])[0]
+
+
+def test_a_dataset_may_be_linked_into_the_root_but_not_one_file_of_it(drawn, tmp_path):
+    (tmp_path / "real").mkdir()
+    shutil.copy(drawn.parent / "images/ok/extra_00.jpg", tmp_path / "real/x.jpg")
+    (tmp_path / "real/again.jpg").symlink_to("x.jpg")
+    (tmp_path / "real/out.jpg").symlink_to(drawn.parent / "images/ok/extra_01.jpg")
+    root = tmp_path / "root/deep"
+    root.mkdir(parents=True)
+    (root / "set").symlink_to(tmp_path / "real")
+    paths = ["deep/set/x.jpg", "deep/set/again.jpg", "deep/set/out.jpg"]
+    assert verdict_reasons(root.parent, paths) == ["", "", "a link that leaves the source's folder"]
+
+
+def test_curation_of_the_whole_folder_drops_what_is_bad_and_nothing_else(drawn):
+    root = drawn.parent / "images"
+    table, _ = read_folder(root, "d", "train")
+    kept, files = drop_unusable(table, root, open_as_seen, workers=2, name="dirty")
+    dropped = {Path(entry["file"]).name for entry in files}
+    assert dropped == {*dirty_cases.REJECTED, *dirty_cases.REFUSED_ODD}
+    assert len(kept) == len(table) - len(dropped)
+    assert kept.set_index("image_path").loc["bad/exif_6.jpg", ["width", "height"]].tolist() == [
+        200,
+        95,
+    ]

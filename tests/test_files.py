@@ -1,0 +1,251 @@
+"""A write that the system refuses: one clear line, the old file intact, nothing left behind."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from guie import errors, files
+from guie.errors import UserError
+from guie.files import append_text, replacing, write_text
+
+# Writes NEW by each library below a limit on the size of files, and tells what came of it.
+WRITER = """
+import resource, signal, sys
+from pathlib import Path
+import matplotlib
+matplotlib.use("Agg")
+import numpy as np, pandas as pd, torch
+from matplotlib.figure import Figure
+from PIL import Image
+from safetensors.torch import save_file
+from guie.errors import UserError
+from guie.files import append_text, replacing, write_json
+
+folder, limits = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]
+pixels = np.random.default_rng(0).integers(0, 256, (300, 300), dtype=np.uint8)
+table, tensors = pd.DataFrame(pixels).rename(columns=str), {"a": torch.from_numpy(pixels)}
+
+def figure(path):
+    chart = Figure()
+    chart.add_subplot().imshow(pixels)
+    chart.savefig(path)
+
+WRITERS = {
+    "torch.pt": lambda path: torch.save(tensors, path),
+    "weights.safetensors": lambda path: save_file(tensors, path),
+    "plain.npz": lambda path: np.savez(path, a=pixels, b=pixels),
+    "packed.npz": lambda path: np.savez_compressed(path, a=pixels),
+    "table.csv": table.to_csv,
+    "table.parquet": table.to_parquet,
+    "chart.png": figure,
+    "picture.png": Image.fromarray(pixels).save,
+    "text.txt": lambda path: path.write_text("x" * 100_000),
+}
+if limits:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # without the signal, write() says EFBIG
+for limit in limits or [None]:
+    for name, write in WRITERS.items():
+        path = folder / name
+        path.write_text("old")
+        if limit is not None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        try:
+            with replacing(path) as temporary:
+                write(temporary)
+            told = "written"
+        except UserError as error:
+            told = str(error)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY,) * 2)
+        print(name, path.stat().st_size == 3, told, sep="\\t")
+"""
+# Each library's first byte, its first block, its header and its data.
+LIMITS_BYTES = (0, 1, 600, 5_000, 12_000)
+WRITERS = re.findall(r'^    "(.*?)":', WRITER, flags=re.MULTILINE)
+
+
+def told_by_writers(folder: Path, *limits: int) -> list[list[str]]:
+    command = [sys.executable, "-c", WRITER, str(folder), *map(str, limits)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    return [line.split("\t") for line in done.stdout.splitlines()]
+
+
+def mount(folder: Path, options: str) -> None:
+    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError:
+        pytest.skip("no mount command")
+    if done.returncode:
+        pytest.skip(f"no right to mount a small disk: {done.stderr.strip()}")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB of its own."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount(folder, "size=256k")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(folder: Path, leave_bytes: int) -> None:
+    """Take the space of a disk but for so many bytes."""
+    free = os.statvfs(folder)
+    (folder / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize - leave_bytes))
+
+
+def test_every_writer_at_every_point_ends_in_one_line(tmp_path: Path) -> None:
+    told = told_by_writers(tmp_path, *LIMITS_BYTES)
+    assert [row[0] for row in told] == WRITERS * len(LIMITS_BYTES)
+    for name, old_is_intact, line in told:
+        assert old_is_intact == "True", name
+        assert line == (
+            f"{tmp_path / name}: larger than the file system or `ulimit -f` allows; raise it or"
+            " write elsewhere, and run again; the old file is intact"
+        )
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(WRITERS)
+
+
+def test_every_writer_on_a_full_disk(small_disk: Path) -> None:
+    leave_bytes = 8192
+    for name in WRITERS:
+        (small_disk / name).write_text("old")
+    fill(small_disk, leave_bytes)
+    told = told_by_writers(small_disk)
+    assert [row[0] for row in told] == WRITERS
+    for name, old_is_intact, line in told:
+        assert old_is_intact == "True", name
+        assert line == (
+            f"{small_disk / name}: the disk is full; free some space or write elsewhere, and run"
+            f" again (it needs more than the {leave_bytes:,} bytes free); the old file is intact"
+        )
+    assert sorted(path.name for path in small_disk.iterdir()) == sorted([*WRITERS, "filler"])
+
+
+def test_a_read_only_disk_is_named(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    mount(tmp_path / "disk", "ro")
+    try:
+        with pytest.raises(UserError) as caught:
+            write_text(tmp_path / "disk/a.txt", "new")
+    finally:
+        subprocess.run(["umount", str(tmp_path / "disk")], check=True)
+    name = f"{tmp_path}/disk/a.txt"
+    assert str(caught.value) == f"{name}: cannot be written: Read-only file system; no file is left"
+
+
+def test_a_folder_in_the_files_place_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").mkdir()
+    with pytest.raises(UserError, match="a.txt: cannot be written: Is a directory"):
+        write_text(tmp_path / "a.txt", "new")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file/deep/a.txt: cannot be written: .*Not a directory"):
+        write_text(tmp_path / "file/deep/a.txt", "new")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [ValueError("a fault of ours"), RuntimeError("unexpected"), FileNotFoundError(2, "no", "b")],
+)
+def test_other_errors_pass_as_they_are(tmp_path: Path, fault: Exception) -> None:
+    (tmp_path / "a.txt").write_text("old")
+    with pytest.raises(type(fault)) as caught, replacing(tmp_path / "a.txt") as temporary:
+        temporary.write_text("half")
+        raise fault
+    assert caught.value is fault
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text() == "old"
+
+
+def test_the_content_is_on_the_disk_before_it_gets_its_name(tmp_path: Path, monkeypatch) -> None:
+    """After a power cut a renamed file that was not synchronised may be empty."""
+    calls = []
+
+    def sync(handle: int) -> None:
+        target = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        calls.append(("sync", "folder" if target.is_dir() else target.suffix))
+        real_sync(handle)
+
+    def replace(old: Path, new: Path) -> None:
+        calls.append(("replace", Path(new).name))
+        real_replace(old, new)
+
+    real_sync, real_replace = os.fsync, os.replace
+    monkeypatch.setattr(files.os, "fsync", sync)
+    monkeypatch.setattr(files.os, "replace", replace)
+    write_text(tmp_path / "a.txt", "new")
+    assert calls == [("sync", ".txt"), ("replace", "a.txt"), ("sync", "folder")]
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_appending_is_all_or_nothing(small_disk: Path) -> None:
+    log = small_disk / "metrics.jsonl"
+    append_text(log, '{"step": 1}\n')
+    fill(small_disk, 0)
+    with pytest.raises(UserError, match="metrics.jsonl: the disk is full"):
+        append_text(log, "x" * 10_000)  # some of it fits into the last block
+    assert log.read_text() == '{"step": 1}\n'
+    append_text(log, '{"step": 2}\n')
+    assert log.read_text() == '{"step": 1}\n{"step": 2}\n'
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [
+        (UserError("a.csv: no rows"), "error: a.csv: no rows\n"),
+        (PermissionError(errno.EACCES, "no", "a.txt"), "error: a.txt: Permission denied\n"),
+        (OSError(errno.EROFS, "no", Path("a.txt")), "error: a.txt: Read-only file system\n"),
+        (
+            OSError(errno.ENOSPC, "no"),
+            "error: a write failed: the disk is full; free some space or write elsewhere\n",
+        ),
+        (
+            OSError(errno.EDQUOT, "no", "a.txt"),
+            "error: a.txt: the disk quota is used up; free some space or write elsewhere\n",
+        ),
+    ],
+)
+def test_a_command_tells_a_fault_of_the_system_in_one_line(fault, line, capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        errors.run(lambda argv: (_ for _ in ()).throw(fault))
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == line
+
+
+@pytest.mark.parametrize("fault", [KeyError("loss"), OSError("no errno"), OSError(9, "no name")])
+def test_a_command_hides_no_fault_of_ours(fault: Exception) -> None:
+    with pytest.raises(type(fault)):
+        errors.run(lambda argv: (_ for _ in ()).throw(fault))
+
+
+def test_tensorboard_on_a_full_disk_ends_a_command_in_one_line(small_disk: Path) -> None:
+    program = """
+import sys
+from torch.utils.tensorboard import SummaryWriter
+from guie import errors
+
+def main(argv):
+    writer = SummaryWriter(sys.argv[1])
+    while True:
+        writer.add_text("a", "x" * 10_000)
+        writer.flush()
+
+errors.run(main)
+"""
+    command = [sys.executable, "-c", program, str(small_disk)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    # The thread that writes may tell it too.
+    line = "error: a write failed: the disk is full; free some space or write elsewhere"
+    assert set(done.stderr.splitlines()) == {line}

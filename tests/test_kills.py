@@ -1,0 +1,63 @@
+"""A run that is killed, told to end, or meant twice. `make kill` kills more often."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import kills
+import train
+from guie.errors import UserError
+
+
+class Whole(NamedTuple):
+    """The run that nobody touched."""
+
+    words: list[str]
+    folder: Path
+    lines: int
+
+
+@pytest.fixture(scope="module")
+def whole(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("kills")
+    words = ["--config", str(kills.write_config(folder, kills.with_validation(toy_manifest)))]
+    words += ["--set", "data.workers=0"]
+    assert kills.run([*words, "--set", f"out={folder}"], folder / "run") == 0
+    return Whole(words, folder / "run", kills.count_lines(folder / "run" / "metrics.jsonl"))
+
+
+@pytest.mark.parametrize(("workers", "shares"), [(0, (0.3, 0.7)), (2, (0.6,))])
+def test_killed_and_resumed_to_the_same_bits(
+    whole: Whole, workers: int, shares: tuple[float, ...], tmp_path: Path
+) -> None:
+    """Four kills: with 0 workers one in the middle of writing the first checkpoint."""
+    words = [*whole.words, "--set", f"data.workers={workers}", "--set", f"out={tmp_path}"]
+    moments = [kills.Moment(int(share * whole.lines), random.random() / 20) for share in shares]
+    if workers == 0:
+        moments.insert(0, kills.Moment(in_save=True))
+    left = kills.chain(words, tmp_path / "run", moments)
+    assert len(left) == len(moments)
+    if workers == 0:
+        assert left[0] == "no checkpoint"  # half of one is none
+    assert kills.differences(whole.folder, tmp_path / "run") == []
+
+
+def test_sigterm_saves_and_a_second_run_is_refused(whole: Whole, tmp_path: Path) -> None:
+    words = [*whole.words, "--set", f"out={tmp_path}", "--set", "checkpoint_every_steps=1000"]
+    child = kills.SERVER.Process(target=kills.train_in_child, args=(words, False))
+    child.start()
+    kills.Moment(lines=1).wait(tmp_path / "run" / "metrics.jsonl", child)
+    with pytest.raises(UserError, match="another process trains there"):
+        train.main([*words, "--overwrite"])
+    os.kill(child.pid, signal.SIGTERM)
+    child.join()
+    assert child.exitcode == 128 + signal.SIGTERM
+    assert len(list((tmp_path / "run" / "checkpoints").glob("step_*"))) == 1
+    assert kills.run([*words, "--resume"], tmp_path / "run") == 0
+    assert kills.differences(whole.folder, tmp_path / "run") == []

@@ -1,0 +1,178 @@
+"""Lines of a manifest: what is no row, where a fault stands, and what is told without refusing."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from guie.errors import UserError
+from guie.manifest import NOTED, load_manifest
+
+HEADER = "image_path,label,domain,split,role"
+GOOD = "t/{}.jpg,toys/car,toys,train,train"
+
+
+def write(path: Path, *rows: str, header: str = HEADER) -> Path:
+    path.write_text("\n".join([header, *rows, ""]), encoding="utf-8")
+    return path
+
+
+def refused(path: Path) -> list[tuple[str, str]]:
+    """[(line, what)] of the refusal."""
+    with pytest.raises(UserError) as caught:
+        load_manifest(path)
+    found = [
+        line.removeprefix(f"{path}:").partition(": ") for line in str(caught.value).split("\n")
+    ]
+    return [(line, what) for line, _, what in found]
+
+
+def test_faults_of_every_kind_come_in_one_refusal(tmp_path):
+    path = write(
+        tmp_path / "m.csv",
+        "a, b.jpg,toys/car,toys,train,train",  # 2: too wide, where the columns are counted first
+        GOOD.format(0),
+        "t/1.jpg,toys/car",  # 4
+        GOOD.format(2).replace("train,train", "dev,train"),  # 5
+        "",
+        GOOD.format(0),  # 7
+        'say "x",toys/car,toys,train,train',
+        '"t/3.jpg"x",toys/car,toys,train,train',  # 9
+        "t/4.jpg,toys/car,toys,val,both",  # 10
+        "t/5.jpg,toys/car,toys,train,train,",  # 11
+    )
+    expected = {
+        "2": "6 columns where the header has 5; put quotes",
+        "4": "2 columns where the header has 5; a column without a value",
+        "5": "split 'dev'",
+        "7": "image 't/0.jpg' stands already in line 3",
+        "9": "a quote is opened or closed in the wrong place",
+        "10": "class 'toys/car' is in train and in val",
+        "11": "6 columns where the header has 5",
+    }
+    found = refused(path)
+    assert [line for line, _ in found] == list(expected)
+    for line, what in found:
+        assert what.startswith(expected[line])
+
+
+@pytest.mark.parametrize("ending", ["\n", "\r\n"])
+def test_lines_are_those_of_an_editor(tmp_path, ending):
+    rows = [
+        f"{HEADER},caption",
+        '"t/0.jpg",toys/car,toys,train,train,"one\ntwo\n\nfour"',  # 2 to 5
+        "",
+        "   ",
+        "t/1.jpg,toys/car,toys,train,train,",  # 8
+        "t/2.jpg,toys/car,toys,dev,train,",  # 9
+        "t/1.jpg,toys/car,toys,train,train,",  # 10
+    ]
+    path = tmp_path / "m.csv"
+    path.write_bytes((ending.join(row.replace("\n", ending) for row in rows) + ending).encode())
+    (split, _), (again, what) = refused(path)
+    assert (split, again) == ("9", "10") and "in line 8" in what
+
+
+def test_a_row_that_is_short_of_an_optional_column_is_refused(tmp_path):
+    rows = (GOOD.format(0) + ",a car", GOOD.format(1))
+    assert refused(write(tmp_path / "m.csv", *rows, header=f"{HEADER},caption")) == [
+        ("3", "5 columns where the header has 6; a column without a value still needs its comma")
+    ]
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+def test_a_quote_left_open_swallows_nothing(tmp_path, end):
+    path = tmp_path / "m.csv"
+    rows = [GOOD.format(0) + ",x", GOOD.format(1) + ',"a car', GOOD.format(2) + ",x"]
+    path.write_text("\n".join([f"{HEADER},caption", *rows]) + end)
+    ((line, what),) = refused(path)
+    assert line == "3" and "quote" in what
+
+
+def test_rows_are_the_same_read_at_once_or_by_line(tmp_path):
+    """A blank line changes how the file is read, and nothing else."""
+    rows = [GOOD.format(n) + f',"{n}, ""so"" é",NULL,' for n in range(5)]
+    header = f"{HEADER},caption,dataset,width"
+    plain = load_manifest(write(tmp_path / "a.csv", *rows, header=header)).table
+    by_line = load_manifest(write(tmp_path / "b.csv", "", *rows, "", header=header)).table
+    pd.testing.assert_frame_equal(plain, by_line)
+    assert plain["caption"][3] == '3, "so" é' and plain["dataset"][3] == "NULL"
+    assert plain["width"].eq("").all()
+
+
+def test_captions_of_several_lines_load(tmp_path):
+    rows = [GOOD.format(n) + ',"one\ntwo"' for n in range(3)]
+    table = load_manifest(write(tmp_path / "m.csv", *rows, header=f"{HEADER},caption")).table
+    assert table["caption"].tolist() == ["one\ntwo"] * 3
+
+
+def test_rows_of_parquet_are_named_by_number(tmp_path):
+    rows = [GOOD.format(0), GOOD.format(0), GOOD.format(2).replace("toys,train", "toys,dev")]
+    table = pd.DataFrame([row.split(",") for row in rows], columns=HEADER.split(","))
+    table.to_parquet(tmp_path / "m.parquet")
+    with pytest.raises(UserError) as caught:
+        load_manifest(tmp_path / "m.parquet")
+    assert str(caught.value).splitlines() == [
+        f"{tmp_path}/m.parquet: row 1: image 't/0.jpg' stands already in row 0; delete one of the"
+        " two",
+        f"{tmp_path}/m.parquet: row 2: split 'dev': allowed are train, val, test",
+    ]
+
+
+# ---------------------------------------------------------------- told, not refused
+
+
+LONELY = [f"v/{n}.jpg,toys/lone{n},toys,val,query" for n in range(NOTED + 3)]
+
+
+def warned(path: Path, caplog: pytest.LogCaptureFixture) -> list[str]:
+    caplog.clear()
+    with caplog.at_level(logging.WARNING):
+        load_manifest(path)
+    return [message.removeprefix(str(path)) for message in caplog.messages]
+
+
+def test_queries_without_a_positive_are_named_by_line(tmp_path, caplog):
+    path = write(tmp_path / "m.csv", GOOD.format(0), "", *LONELY)
+    what = "warning: val query without a positive in the index; metrics leave it out"
+    assert warned(path, caplog) == [
+        *(f":{line}: {what}" for line in range(4, 4 + NOTED)),
+        ": warning: and 3 more rows like the last",
+    ]
+
+
+def test_a_good_manifest_is_loaded_in_silence(tmp_path, caplog):
+    rows = [f"v/{n}.jpg,toys/bus,toys,val,both" for n in range(2)]
+    assert warned(write(tmp_path / "m.csv", GOOD.format(0), *rows), caplog) == []
+
+
+@pytest.mark.parametrize(
+    ("label", "odd"),
+    [("toys/x", False), ("x", False), ("cars/x", True), ("toys/x|cars/y", True), ("toysx/y", True)],
+)
+def test_a_prefix_of_another_domain_is_told(tmp_path, caplog, label, odd):
+    path = write(tmp_path / "m.csv", GOOD.format(0), f"t/9.jpg,{label},toys,train,train")
+    what = f":3: warning: label {label!r} in domain 'toys'; by convention a label is domain/class"
+    assert warned(path, caplog) == ([what] if odd else [])
+
+
+@pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
+def test_warnings_go_to_stderr_of_the_first_process(tmp_path, rank, times):
+    path = write(tmp_path / "m.csv", LONELY[0])
+    program = f"from guie.manifest import load_manifest; load_manifest({str(path)!r})"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"RANK": rank},
+    )
+    assert done.stdout == ""
+    assert done.stderr.count(f"{path}:2: warning: val query without a positive") == times
+    assert done.stderr.count("\n") == times

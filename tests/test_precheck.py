@@ -1,0 +1,258 @@
+"""Images are decoded before training, each once: what is found, remembered, refused and dropped."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from guie.curation import decoded, precheck
+from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
+from guie.errors import UserError
+from guie.manifest import Manifest, load_manifest
+
+ROWS = [
+    *(f"t/{n}.png,toys/car,toys,train,train" for n in range(4)),
+    "t/4.png,toys/bus,toys,train,train",
+    *(f"v/{n}.png,toys/cat,toys,val,both" for n in range(3)),
+    *(f"v/{n}.png,toys/dog,toys,val,both" for n in range(3, 5)),
+    "v/5.png,toys/lone,toys,val,both",
+]
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """Eleven good images on disk, and a manifest of them."""
+    random = np.random.default_rng(0)
+    for row in ROWS:
+        file = tmp_path / "set" / row.split(",")[0]
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (5, 4, 3), dtype=np.uint8)).save(file)
+    path = tmp_path / "set/m.csv"
+    path.write_text("\n".join(["image_path,label,domain,split,role", *ROWS]) + "\n")
+    return load_manifest(path)
+
+
+@pytest.fixture
+def opened(monkeypatch) -> list[str]:
+    """The names of the files that are decoded from here on, in order."""
+    names: list[str] = []
+
+    def spied(opener):
+        def open_and_note(path):
+            names.append(f"{opener.__name__} {Path(path).name}")
+            return opener(path)
+
+        open_and_note.__name__ = opener.__name__
+        return open_and_note
+
+    for name in ("open_as_seen", "open_as_host"):
+        spy = spied(getattr(precheck, name))
+        monkeypatch.setattr(precheck, name, spy)
+    decoders = {"train": precheck.open_as_seen, "val": precheck.open_as_host}
+    monkeypatch.setattr(precheck, "DECODERS", decoders)
+    return names
+
+
+def find(manifest: Manifest, workers: int = 1) -> pd.DataFrame:
+    return find_unreadable(manifest.table, manifest.root, manifest.root / "cache", workers)
+
+
+def test_good_images_pass_in_silence(manifest):
+    bad = find(manifest)
+    assert bad.empty and bad.columns.tolist() == ["image_path", "split", "reason"]
+    refuse_unreadable(bad, manifest)
+
+
+def test_each_split_is_decoded_as_it_will_be_and_only_once(manifest, opened):
+    find(manifest)
+    assert sorted(opened) == sorted(
+        [f"open_as_seen {n}.png" for n in range(5)] + [f"open_as_host {n}.png" for n in range(6)]
+    )
+    opened.clear()
+    find(manifest)
+    assert opened == []
+
+
+def test_float_pixels_are_bad_for_training_alone(manifest):
+    """What the decoders disagree on is judged by the one that will open it."""
+    for name in ("t/0.png", "v/0.png"):
+        Image.fromarray(np.ones((4, 4), np.float32)).save(manifest.file(name), "TIFF")
+    assert find(manifest)["image_path"].tolist() == ["t/0.png"]
+
+
+def grow(file: Path) -> None:
+    """More bytes, and the time of change as it was."""
+    changed_at = file.stat().st_mtime_ns
+    file.write_bytes(file.read_bytes() + b"more")
+    os.utime(file, ns=(changed_at, changed_at))
+
+
+def touch(file: Path) -> None:
+    os.utime(file, ns=(0, 1))
+
+
+@pytest.mark.parametrize("change", [grow, touch])
+def test_a_changed_file_is_decoded_again_and_no_other(manifest, opened, change):
+    find(manifest)
+    opened.clear()
+    change(manifest.file("v/2.png"))
+    find(manifest)
+    assert opened == ["open_as_host 2.png"]
+
+
+def test_what_was_bad_is_opened_again_until_it_is_mended(manifest, opened):
+    good = manifest.file("t/1.png").read_bytes()
+    manifest.file("t/1.png").write_bytes(good[:20])
+    assert len(find(manifest)) == len(find(manifest)) == 1
+    manifest.file("t/1.png").write_bytes(good)
+    assert find(manifest).empty
+    assert opened.count("open_as_seen 1.png") == 3
+
+
+def test_a_good_file_that_goes_bad_is_found(manifest):
+    find(manifest)
+    manifest.file("t/1.png").write_bytes(b"")
+    manifest.file("v/1.png").unlink()
+    bad = find(manifest)
+    assert bad["image_path"].tolist() == ["t/1.png", "v/1.png"]
+    assert bad["reason"].iloc[1] == "no such image"
+    assert bad.index.tolist() == [1, 6]
+
+
+def test_another_version_of_the_decoders_decodes_all_again(manifest, opened, monkeypatch):
+    find(manifest)
+    opened.clear()
+    monkeypatch.setattr(decoded, "VERSION", "another")
+    find(manifest)
+    assert len(opened) == 11
+
+
+@pytest.mark.parametrize("content", [b"", b"no parquet", None])
+def test_a_damaged_cache_is_no_more_than_a_slow_start(manifest, opened, content):
+    find(manifest)
+    cache = manifest.root / "cache/decoded.parquet"
+    if content is None:  # somebody else's table
+        pd.DataFrame({"a": [1]}).to_parquet(cache)
+    else:
+        cache.write_bytes(content)
+    opened.clear()
+    assert find(manifest).empty and len(opened) == 11
+    opened.clear()
+    assert find(manifest).empty and opened == []
+
+
+def test_a_cache_that_cannot_be_written_is_named(manifest):
+    (manifest.root / "cache").write_text("a file where the folder should be")
+    with pytest.raises(UserError, match="cache/decoded.parquet: cannot be written"):
+        find(manifest)
+
+
+def test_an_interrupted_check_goes_on_where_it_was(manifest, opened, monkeypatch):
+    opener = precheck.open_as_host
+
+    def interrupted(path):
+        if path.name == "3.png":
+            raise KeyboardInterrupt
+        return opener(path)
+
+    interrupted.__name__ = opener.__name__
+    with monkeypatch.context() as patch:
+        patch.setattr(precheck, "open_as_host", interrupted)
+        patch.setitem(precheck.DECODERS, "val", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            find(manifest)
+    opened.clear()
+    find(manifest)
+    assert opened == [f"open_as_host {n}.png" for n in range(3, 6)]
+
+
+def test_two_checks_share_a_cache_without_forgetting(manifest, opened):
+    train = manifest.table["split"] == "train"
+    for rows in (manifest.table[train], manifest.table[~train]):
+        find_unreadable(rows, manifest.root, manifest.root / "cache", 1)
+    opened.clear()
+    find(manifest)
+    assert opened == []
+
+
+def test_processes_find_what_one_finds(tmp_path):
+    """More images than one process takes at a time."""
+    Image.new("RGB", (3, 3)).save(tmp_path / "good.png")
+    names = [f"{n}.png" for n in range(150)]
+    for name in names:
+        shutil.copy(tmp_path / "good.png", tmp_path / name)
+    for name in names[::40]:
+        (tmp_path / name).write_bytes(b"bad")
+    table = pd.DataFrame({"image_path": names, "split": "train"})
+    found = [find_unreadable(table, tmp_path, tmp_path / f"cache{w}", w) for w in (1, 2)]
+    assert found[0]["image_path"].tolist() == names[::40]
+    pd.testing.assert_frame_equal(*found)
+    assert find_unreadable(table, tmp_path, tmp_path / "cache2", 2).equals(found[0])
+
+
+def spoil(manifest: Manifest, *names: str) -> pd.DataFrame:
+    for name in names:
+        manifest.file(name).write_bytes(b"bad")
+    return find(manifest)
+
+
+def test_refusal_lists_every_file_with_reason_and_remedy(manifest):
+    with pytest.raises(UserError) as caught:
+        refuse_unreadable(spoil(manifest, "t/2.png", "v/0.png"), manifest)
+    first, *listed = str(caught.value).splitlines()
+    assert first.startswith(f"{manifest.path}: 2 rows have an image that cannot be read;")
+    assert "--drop-bad" in first and "src/curate.py" in first
+    assert listed[0].startswith("t/2.png (train): not a readable image: ")
+    assert listed[1].startswith("v/0.png (val): not a readable image: ")
+
+
+def test_one_missing_file_casts_no_doubt_on_the_root(manifest):
+    manifest.file("t/2.png").unlink()
+    with pytest.raises(UserError, match=r"1 rows .*--drop-bad\nt/2.png \(train\): no such image$"):
+        refuse_unreadable(find(manifest), manifest)
+
+
+def test_long_lists_are_cut_and_counted(manifest, monkeypatch):
+    monkeypatch.setattr(precheck, "SHOWN", 2)
+    with pytest.raises(UserError) as caught:
+        refuse_unreadable(spoil(manifest, *(f"t/{n}.png" for n in range(4))), manifest)
+    assert str(caught.value).splitlines()[1].startswith("t/0.png")
+    assert str(caught.value).splitlines()[3:] == ["and 2 more"]
+
+
+def test_a_wrong_root_is_guessed(manifest, tmp_path):
+    elsewhere = Manifest(manifest.table, tmp_path, manifest.path, manifest.sidecar)
+    bad = find_unreadable(elsewhere.table, tmp_path, tmp_path / "cache", 1)
+    with pytest.raises(UserError, match=f"11 rows.*is {tmp_path} the folder that image_path"):
+        refuse_unreadable(bad, elsewhere)
+    with pytest.raises(UserError, match=f"none of 5 train images.*is {tmp_path} the folder"):
+        drop_unreadable(elsewhere, bad)
+
+
+def test_dropping_says_which_classes_and_queries_are_lost(manifest):
+    bad = spoil(manifest, "t/0.png", "t/4.png", "v/0.png", "v/3.png")
+    kept, lines = drop_unreadable(manifest, bad)
+    assert set(manifest.table["image_path"]) - set(kept.table["image_path"]) == set(
+        bad["image_path"]
+    )
+    assert kept.table.index.tolist() == list(range(7))
+    assert [line.split(": ")[0] for line in lines[:4]] == [
+        f"dropped {name}" for name in ("t/0.png (train)", "t/4.png (train)", "v/0.png (val)",
+                                       "v/3.png (val)")
+    ]  # fmt: skip
+    assert lines[4:] == [
+        "train: 2 of 5 images dropped; 1 classes lost with their last image: toys/bus",
+        "val: 2 of 6 images dropped; 1 queries lost their last positive;"
+        " scores do not compare with those on the whole set",
+    ]
+
+
+def test_nothing_bad_changes_nothing(manifest):
+    kept, lines = drop_unreadable(manifest, find(manifest))
+    assert lines == [] and kept.table.equals(manifest.table)

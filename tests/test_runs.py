@@ -1,0 +1,70 @@
+"""Run folders: opened, refused, resumed with what may change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from guie.config import RunConfig
+from guie.errors import UserError
+from guie.runs import differences, keep_classes, locked, open_run
+
+
+def config(out: Path, **changes) -> RunConfig:
+    values = {
+        "name": "t",
+        "out": str(out),
+        "data": {"manifest": "m.csv"},
+        "model": {"backbone": {"library": "timm", "name": "x"}, "image": {"size_px": 8}},
+        "stages": [{"epochs": 1, "lr": {"head": 1e-3}}],
+    }
+    return RunConfig.model_validate({**values, **changes})
+
+
+def test_what_differs_is_named_by_key_and_both_values(tmp_path: Path) -> None:
+    other = config(tmp_path, stages=[{"epochs": 1, "lr": {"head": 2e-3}}, {"epochs": 2, "lr": {}}])
+    found = differences(config(tmp_path), other)
+    assert found[0] == "stages.0.lr.head: 0.001, now 0.002"
+    assert any(text.startswith("stages.1.epochs: None, now 2") for text in found)
+
+
+def test_what_does_not_change_a_run_may_change(tmp_path: Path) -> None:
+    stages = [{"epochs": 1, "lr": {"head": 1e-3}, "accumulate": 4}]
+    data = {"manifest": "m.csv", "workers": 7}
+    other = config(tmp_path, stages=stages, data=data, on_out_of_memory="halve")
+    assert differences(config(tmp_path), other) == []
+
+
+def test_an_unfinished_run_is_resumed_only_when_asked(tmp_path: Path) -> None:
+    one = config(tmp_path)
+    folder, _ = open_run(one, resume=False, overwrite=False)
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "step_00000001-0123456789abcdef.pt").touch()
+    with pytest.raises(UserError, match="unfinished run; --resume"):
+        open_run(one, resume=False, overwrite=False)
+    assert open_run(one, resume=True, overwrite=False) == (folder, False)
+    other = config(tmp_path, seed=1)
+    with pytest.raises(UserError, match="another config .seed: 0, now 1"):
+        open_run(other, resume=True, overwrite=False)
+    open_run(other, resume=False, overwrite=True)
+    assert (
+        not (folder / "checkpoints").exists() and "seed: 1" in (folder / "config.yaml").read_text()
+    )
+
+
+def test_one_process_at_a_time(tmp_path: Path) -> None:
+    one = config(tmp_path)
+    with locked(one):
+        open_run(one, resume=False, overwrite=True)  # keeps the lock it holds
+        with pytest.raises(UserError, match="another process trains there"), locked(one):
+            pass
+    with locked(one):
+        pass
+
+
+def test_a_changed_class_list_is_named(tmp_path: Path) -> None:
+    keep_classes(tmp_path, ["a/1", "a/2", "b/1"])
+    keep_classes(tmp_path, ["a/1", "a/2", "b/1"])
+    with pytest.raises(UserError, match="3 classes.* now has 2 .gone: a/2, b/1; new: c/1"):
+        keep_classes(tmp_path, ["a/1", "c/1"])

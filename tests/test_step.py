@@ -1,0 +1,101 @@
+"""Micro-batches, memory, and the watch over the loss."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import nn
+
+from guie.checkpoint import TrainState
+from guie.config import RunConfig
+from guie.errors import UserError
+from guie.step import LossWatch, gradients, gradients_within_memory
+
+
+class Toy(nn.Module):
+    """Mean squared error; with `limit`, memory for so many images at once."""
+
+    def __init__(self, limit: int | None = None):
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.limit = nn.Linear(3, 1), limit
+
+    def forward(self, batch: dict) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        if self.limit and len(batch["labels"]) > self.limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        loss = (self.linear(batch["images"])[:, 0] - batch["labels"]).square().mean()
+        return loss, {"loss": loss.detach()}
+
+
+def batch(size: int = 10) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return {
+        "images": torch.randn(size, 3, generator=generator),
+        "labels": torch.randn(size, generator=generator),
+    }
+
+
+def config(**changes) -> RunConfig:
+    model = {"backbone": {"library": "timm", "name": "x"}, "image": {"size_px": 8}}
+    stages = [{"epochs": 1, "lr": {"head": 1}}]
+    data = {"manifest": "m.csv"}
+    return RunConfig.model_validate(
+        {"name": "t", "data": data, "model": model, "stages": stages, **changes}
+    )
+
+
+@pytest.fixture(scope="module")
+def accelerator() -> Accelerator:
+    return Accelerator(cpu=True)
+
+
+@pytest.mark.parametrize("pieces", [2, 3, 10, 64])
+def test_micro_batches_give_the_gradients_of_the_whole(
+    accelerator: Accelerator, pieces: int
+) -> None:
+    whole, parts = Toy(), Toy()
+    loss = gradients(accelerator, whole, batch(), 1)["loss"]
+    assert gradients(accelerator, parts, batch(), pieces)["loss"] == pytest.approx(loss.item())
+    torch.testing.assert_close(parts.linear.weight.grad, whole.linear.weight.grad)
+
+
+def test_memory_that_runs_out_halves_the_micro_batches_or_says_what_to_lower(
+    accelerator: Accelerator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, model, state = Toy(), Toy(limit=4), TrainState()
+    gradients(accelerator, whole, batch(), 1)
+    args = (accelerator, model, batch())
+    gradients_within_memory(*args, config(on_out_of_memory="halve"), state, draw=(0,))
+    assert state.halvings == 2 and "4 micro-batches a step" in capsys.readouterr().err
+    torch.testing.assert_close(model.linear.weight.grad, whole.linear.weight.grad)
+    with pytest.raises(UserError, match="step 1 of stage train.*train.accumulate to 2.*--resume"):
+        gradients_within_memory(*args, config(), TrainState(), draw=(0,))
+    model.limit = 0.5  # not even one image
+    with pytest.raises(UserError, match="lower the image size"):
+        gradients_within_memory(*args, config(on_out_of_memory="halve"), state, draw=(0,))
+
+
+def test_other_errors_are_not_taken_for_memory(accelerator: Accelerator) -> None:
+    bad = {**batch(), "images": torch.zeros(10, 4)}
+    with pytest.raises(RuntimeError, match="shapes"):
+        gradients_within_memory(
+            accelerator, Toy(), bad, config(on_out_of_memory="halve"), TrainState(), draw=(0,)
+        )
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_is_named_with_its_images(
+    accelerator: Accelerator, value: float
+) -> None:
+    watch, paths = LossWatch(), pd.Series(["a.jpg", "b.jpg", "c.jpg"])
+    stage = config().stages[0]
+    for loss, row in ((1.0, 0), (value, 2), (float("nan"), 1)):
+        watch.add(torch.tensor(loss), torch.tensor([row]), {"head": 0.5})
+    told = f"loss is {value} at step 6 of stage train, .*'head': 0.5.*intact.* c.jpg"
+    with pytest.raises(UserError, match=told):
+        watch.check(accelerator, paths, stage, step=7)
+    watch.check(accelerator, paths, stage, step=7)  # what was told is not told again
+    watch.add(torch.tensor(1.0), torch.tensor([0]), {})
+    watch.check(accelerator, paths, stage, step=8)

@@ -1,0 +1,195 @@
+"""Pretrained weights: one file, found by name, checked by hash, loaded by path."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import huggingface_hub
+import open_clip
+import pytest
+import timm
+import torch
+from huggingface_hub.errors import LocalEntryNotFoundError
+from pydantic import ValidationError
+from safetensors.torch import save_file
+from torch import nn
+
+from guie.config.run import BackboneConfig
+from guie.errors import UserError
+from guie.model.backbone import build_backbone, create_clip
+from guie.model.weights import find_weights, weights_record
+
+SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3}
+# Its tag is of the authors' .npz too, which timm reads by another way than the hub's file.
+VIT = {"library": "timm", "name": "vit_tiny_patch16_224", "kwargs": SMALL}
+VIT_TAG = "augreg_in21k_ft_in1k"
+VIT_REPOSITORY = f"timm/vit_tiny_patch16_224.{VIT_TAG}"
+CLIP = {"library": "open_clip", "name": "guie-tiny"}
+COMMIT = "0123abcd"
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch) -> Path:
+    """A hub in a folder, as the cache keeps it: <repository>/snapshots/<commit>/<file>."""
+
+    def download(repository: str, name: str, revision: str | None = None) -> str:
+        file = tmp_path / "hub" / repository / "snapshots" / (revision or COMMIT) / name
+        if not file.is_file():
+            raise LocalEntryNotFoundError(f"{repository} has no {name}\nand a second line")
+        return str(file)
+
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", download)
+    known = {"hf_hub": "org/tiny/", "mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
+    monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "guie-tiny", {"drawn": known})
+    return tmp_path / "hub"
+
+
+def put(hub: Path, repository: str, name: str, module: nn.Module, revision: str = COMMIT) -> str:
+    """Give the hub a file of a module's weights; its sha256."""
+    file = hub / repository / "snapshots" / revision / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if file.suffix == ".safetensors":
+        save_file({k: v.contiguous() for k, v in module.state_dict().items()}, file)
+    else:
+        torch.save(module.state_dict(), file)
+    return hashlib.sha256(file.read_bytes()).hexdigest()
+
+
+def new_vit(seed: int) -> nn.Module:
+    torch.manual_seed(seed)
+    return timm.create_model(VIT["name"], **SMALL)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_tag_of_timm_is_the_hubs_file(name: str, hub: Path) -> None:
+    vit = new_vit(1)
+    sha256 = put(hub, VIT_REPOSITORY, name, vit)
+    config = BackboneConfig(**VIT, pretrained=VIT_TAG, sha256=sha256)
+    tower = build_backbone(config).tower
+    torch.testing.assert_close(tower.blocks[1].mlp.fc1.weight, vit.blocks[1].mlp.fc1.weight)
+    source = f"https://huggingface.co/{VIT_REPOSITORY}/tree/{COMMIT}"
+    assert weights_record(config) == {"file": name, "sha256": sha256, "from": source}
+
+
+@pytest.mark.parametrize("name", ["open_clip_model.safetensors", "open_clip_pytorch_model.bin"])
+def test_a_tag_of_open_clip_is_the_hubs_file_with_its_statistics(name: str, hub: Path) -> None:
+    torch.manual_seed(1)
+    clip = create_clip(BackboneConfig(**CLIP))
+    sha256 = put(hub, "org/tiny", name, clip)
+    config = BackboneConfig(**CLIP, pretrained="drawn", sha256=sha256[:8].upper())
+    built = build_backbone(config)
+    torch.testing.assert_close(built.tower.state_dict(), clip.visual.state_dict())
+    assert (built.mean, built.std) == ([0.1, 0.2, 0.3], [0.4, 0.5, 0.6])
+    assert weights_record(config)["sha256"] == sha256
+    assert "file" not in open_clip.get_pretrained_cfg("guie-tiny", "drawn"), (
+        "the table is as it was"
+    )
+
+
+def test_safetensors_come_before_a_pickle(hub: Path) -> None:
+    put(hub, VIT_REPOSITORY, "pytorch_model.bin", new_vit(1))
+    put(hub, VIT_REPOSITORY, "model.safetensors", new_vit(2))
+    found = find_weights(BackboneConfig(**VIT, pretrained=VIT_TAG))
+    assert found.file.name == "model.safetensors"
+
+
+def test_a_revision_is_asked_for(hub: Path) -> None:
+    put(hub, VIT_REPOSITORY, "model.safetensors", new_vit(1))
+    old = put(hub, VIT_REPOSITORY, "model.safetensors", new_vit(2), revision="v0")
+    config = BackboneConfig(**VIT, pretrained=VIT_TAG, revision="v0", sha256=old)
+    assert weights_record(config)["from"].endswith("/tree/v0")
+
+
+@pytest.mark.parametrize("backbone", [CLIP, VIT], ids=["open_clip", "timm"])
+def test_another_file_than_the_configs_is_not_loaded(backbone: dict, hub: Path, monkeypatch):
+    put(hub, VIT_REPOSITORY, "model.safetensors", new_vit(1))
+    put(hub, "org/tiny", "open_clip_model.safetensors", nn.Linear(2, 2))
+    tag = "drawn" if backbone is CLIP else VIT_TAG
+    config = BackboneConfig(**backbone, pretrained=tag, sha256="0" * 64)
+    for library in (open_clip, timm):
+        monkeypatch.setattr(library, "create_model", lambda *args, **kwargs: pytest.fail("loaded"))
+    with pytest.raises(UserError, match=r"sha256: .*safetensors has [0-9a-f]{64}, not 0{64}"):
+        build_backbone(config)
+    with pytest.raises(UserError, match="sha256"):
+        weights_record(config)
+
+
+def test_a_file_is_checked_whenever_it_changes(tmp_path: Path) -> None:
+    file = tmp_path / "w.safetensors"
+    save_file(new_vit(1).state_dict(), file)
+    sha256 = hashlib.sha256(file.read_bytes()).hexdigest()
+    config = BackboneConfig(**VIT, pretrained=str(file), sha256=sha256)
+    assert weights_record(config) == {"file": file.name, "sha256": sha256, "from": str(file)}
+    build_backbone(config)
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(UserError, match="another file than the config was written for, or damaged"):
+        build_backbone(config)
+
+
+def test_random_weights_have_no_record_and_ask_no_hub() -> None:
+    assert weights_record(BackboneConfig(**VIT)) is None
+    config = BackboneConfig(**VIT, pretrained=VIT_TAG, sha256="0" * 8)
+    build_backbone(config, 32, weights=False)  # a checkpoint will follow
+
+
+def test_a_tag_that_is_not_on_the_hub_comes_by_its_url(tmp_path: Path, monkeypatch) -> None:
+    asked = []
+
+    def download(url: str, file: str) -> None:
+        asked.append(url)
+        Path(file).write_bytes(b"weights")
+
+    monkeypatch.setattr(torch.hub, "get_dir", lambda: str(tmp_path))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", download)
+    config = {"library": "timm", "name": "legacy_seresnet18", "pretrained": "in1k"}
+    records = [weights_record(BackboneConfig(**config)) for _ in range(2)]
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    name = "seresnet18-4bb0ce65.pth"
+    assert records == [{"file": name, "sha256": sha256, "from": asked[0]}] * 2
+    assert len(asked) == 1 and asked[0].endswith("/" + name), "downloaded once"
+    with pytest.raises(UserError, match="revision: 'in1k' is not on the hub"):
+        find_weights(BackboneConfig(**config, revision="v1"))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({**VIT, "pretrained": VIT_TAG}, f"cannot download {VIT_REPOSITORY}: .* has no"),
+        ({**VIT, "pretrained": "no_tag"}, f"no weights 'no_tag' of .*; it has: .*{VIT_TAG}"),
+        ({**CLIP, "pretrained": "no_tag"}, "no weights 'no_tag' of 'guie-tiny'; it has: drawn"),
+        ({**CLIP, "pretrained": "x/w.npz"}, "no such weights file: x/w.npz"),
+    ],
+)
+def test_weights_that_are_not_there_are_told_in_one_line(config, said, hub: Path) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        build_backbone(BackboneConfig(**config))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.pkl", "w.joblib", "w"])
+def test_only_formats_of_tensors_are_read(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_bytes(b"")
+    with pytest.raises(UserError, match="convert it to .safetensors"):
+        build_backbone(BackboneConfig(**CLIP, pretrained=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"sha256": "0123abc"}, "at least the first 8"),
+        ({"sha256": "0123abcg"}, "64 hex digits"),
+        ({"sha256": "0" * 65}, "64 hex digits"),
+        ({"pretrained": None, "sha256": "0" * 64}, "pretrained is null"),
+        ({"pretrained": None, "revision": "v1"}, "pretrained is null"),
+        ({"name": "hf-hub:org/model"}, "write the library's name"),
+        ({"name": "local-dir:folder"}, "write the library's name"),
+        ({"kwargs": {"checkpoint_path": "w.pt"}}, "kwargs checkpoint_path: weights are given by"),
+        ({"kwargs": {"weights_only": False}}, "kwargs weights_only: weights are given by"),
+    ],
+)
+def test_no_config_loads_weights_past_the_check(change: dict, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        BackboneConfig(**{**VIT, "pretrained": VIT_TAG, **change})
