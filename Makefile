@@ -43,6 +43,7 @@ kill: setup  ## kill a training run 20 times at random moments; it must end at t
 	$(BIN)/python tests/kills.py --kills 20
 
 bench: setup  ## benchmarks: ratios against peers, in one run
+	$(BIN)/python tests/bench/margin.py
 	$(BIN)/python tests/bench/loader.py
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)

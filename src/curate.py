@@ -1,5 +1,6 @@
 """Curate a training mix: read sources, check them, filter classes, split validation, write.
 
+    python src/curate.py --list
     python src/curate.py --config configs/mix_demo.yaml
     python src/curate.py --config configs/mix_real.yaml --set max_images=50 --set out=input/cap.csv
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -26,12 +28,15 @@ from guie import toy
 from guie.archives import unpacked
 from guie.config import MixConfig, load_config
 from guie.config.mix import FolderSource, Source, ToySource
+from guie.config.sources import DatasetSource
 from guie.curation import summary
 from guie.curation.filters import cap_large, drop_rare
 from guie.curation.sources import combine, prefix_of
 from guie.curation.splits import split_validation
 from guie.curation.verify import drop_unusable
 from guie.datasets import READERS
+from guie.datasets.finding import listing
+from guie.datasets.source import read_source, with_path
 from guie.errors import UserError, run
 from guie.files import write_json
 from guie.images import open_as_seen
@@ -61,8 +66,12 @@ class Curated:
 def main(argv: Sequence[str] | None = None) -> None:
     """Curate the mix that a config describes. Raises UserError where the input is at fault."""
     args = _parse(argv)
+    if args.list:
+        print(listing())
+        return
     started = time.perf_counter()
     config = load_config(args.config, MixConfig, args.set)
+    config = config.model_copy(update={"sources": [with_path(s) for s in config.sources]})
     _refuse_overwriting(config)
     parts = [curate_source(source, config, args.workers) for source in config.sources]
 
@@ -87,7 +96,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def curate_source(source: Source, config: MixConfig, workers: int) -> Curated:
     """Read, verify and filter one source."""
-    read, skipped = _read(source, workers)
+    read, skipped = _read(source, config.seed, workers)
     prefix = prefix_of(read.root, config.image_root)
     table, dropped = read.table, []
     if config.verify:
@@ -110,8 +119,13 @@ def curate_source(source: Source, config: MixConfig, workers: int) -> Curated:
     )
 
 
-def _read(source: Source, workers: int) -> tuple[Manifest, Counter[str]]:
+def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
     """A source as a manifest, and a count of the files that were passed over, by reason."""
+    if isinstance(source, DatasetSource):
+        read, skipped, warnings = read_source(source, seed, workers)
+        for warning in warnings:
+            print(f"{source.kind}: warning: {warning}", file=sys.stderr)
+        return read, skipped
     if isinstance(source, FolderSource):
         folder = unpacked(source.path)
         table, skipped = READERS[source.kind](folder, source.domain, source.split)
@@ -194,7 +208,9 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--config", required=True, help="YAML file, see configs/mix_demo.yaml")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--config", help="YAML file, see configs/mix_demo.yaml and configs/mixes/")
+    what.add_argument("--list", action="store_true", help="which data sets lie in input/")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"
     )

@@ -25,7 +25,7 @@ from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.config import RunConfig, load_config
 from guie.config.run import StageConfig
 from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
-from guie.data import TrainDataset, rows_hash, train_loader, training_rows
+from guie.data import TrainDataset, classes_of, rows_hash, train_loader, training_rows
 from guie.devices import from_main, make_accelerator
 from guie.errors import UserError
 from guie.files import replacing
@@ -94,9 +94,9 @@ def train(
     began = time.monotonic()
     # ---------------------------------------------------------------- classes, task, position
     data = [training_rows(manifest, stage.domains) for stage in config.stages]
-    classes = sorted(set().union(*(rows["label"] for rows in data)))
+    classes = classes_of(pd.concat(data))
     identity = Identity(rows_hash(pd.concat(data)), code_version())
-    from_main(accelerator, lambda: keep_classes(folder, classes))
+    from_main(accelerator, lambda: keep_classes(folder, classes.labels))
     checkpoints = Checkpoints(folder, config.keep_checkpoints)
     saved = checkpoints.load(warn=accelerator.is_main_process)
     if saved:
@@ -105,7 +105,7 @@ def train(
         add_to_record(folder, weights=weights_record(config.model.backbone))
     state = saved["state"] if saved else TrainState()
     torch.manual_seed(config.seed)
-    task = build_task(config, len(classes), weights=saved is None).to(accelerator.device)
+    task = build_task(config, classes, weights=saved is None).to(accelerator.device)
     log, watch = RunLog(folder, accelerator, state.global_step), LossWatch()
 
     while state.stage < len(config.stages):
@@ -130,11 +130,12 @@ def train(
         rows = data[state.stage]
         sampler = Sampler(rows["domain"], stage.sampler, stage.batch_size, seed)
         total_steps = max(1, round(stage.epochs * sampler.steps_per_epoch))
+        epochs_before = sum(earlier.epochs for earlier in config.stages[: state.stage])
         rank, ranks = accelerator.process_index, accelerator.num_processes
         if stage.batch_size % ranks:
             raise UserError(f"batch_size {stage.batch_size} cannot be shared by {ranks} processes")
         augment = Augment(stage.augment)
-        dataset = TrainDataset(rows, classes, manifest.root, augment, preprocess, seed)
+        dataset = TrainDataset(rows, classes.labels, manifest.root, augment, preprocess, seed)
         batches = RankBatches(sampler, state.step, total_steps, rank, ranks)
         loader = train_loader(dataset, batches, config.data.workers)
 
@@ -152,6 +153,7 @@ def train(
         )
         for batch in loader if not _exhausted(stage, state) else ():
             train_mode(task, stage)
+            task.set_epoch(epochs_before + state.step / sampler.steps_per_epoch)
             rates = set_learning_rates(optimizer, stage, state.step, total_steps)
             batch = to_device(batch, accelerator.device)
             draw = (*seed, state.step, rank)
@@ -175,7 +177,7 @@ def train(
             if logs_due:
                 values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
                 log.write(state.global_step, stage.name, values | prefixed("lr_", rates))
-                bar.set_postfix(loss=f"{values['loss']:.3f}", acc=f"{values['accuracy']:.3f}")
+                bar.set_postfix({name: f"{value:.3f}" for name, value in values.items()})
 
             # -------------------------------------------------------- validate, keep the best, save
             if scores_due:

@@ -56,18 +56,21 @@ def test_resolved_config_loads_again_unchanged(minimal: Path, tmp_path: Path) ->
 
 def test_overrides_reach_into_mappings_and_lists(minimal: Path) -> None:
     config = load_config(
-        minimal, RunConfig, ["train.batch_size=8", "stages.1.epochs=0.5", "task.margin_rad=1e-1"]
+        minimal,
+        RunConfig,
+        ["train.batch_size=8", "stages.1.epochs=0.5", "task.loss.margin_rad=1e-1"],
     )
     assert [stage.batch_size for stage in config.stages] == [8, 8]
     assert config.stages[1].epochs == 0.5
-    assert config.task.margin_rad == 0.1  # YAML 1.1 alone would read the string "1e-1"
+    assert config.task.loss.margin_rad == 0.1  # YAML 1.1 alone would read the string "1e-1"
 
 
 @pytest.mark.parametrize(
     ("override", "said"),
     [
         ("train.epocs=2", "did you mean epochs?"),
-        ("task.margin=3", "task.margin: unknown key; did you mean margin_rad?"),
+        ("task.loss.margin=3", "task.loss.margin: unknown key; did you mean margin_rad?"),
+        ("task.loss.name=arcfase", "'arcface'"),
         ("model.backbone.library=hf", "'open_clip' or 'timm'"),
         ("model.image.size_px=big", "model.image.size_px"),
         ("train.lr.backbone=-1", "greater than or equal to 0"),

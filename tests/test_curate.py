@@ -291,3 +291,32 @@ def test_real_mix_has_the_published_counts(tmp_path):
     table = load_manifest(tmp_path / "mix.csv").table
     assert len(table) == 24_217 and table["label"].nunique() == 2_231
     assert table["split"].value_counts().to_dict() == {"train": 13_357, "test": 8_467, "val": 2_393}
+
+
+def draw_sop(folder: Path) -> None:
+    """Stanford Online Products with two train classes and one test class, of three images each."""
+    for split, first, classes in (("train", 1, 2), ("test", 3, 1)):
+        lines = ["image_id class_id super_class_id path"]
+        for number in range(first, first + classes):
+            draw_folder(folder, {f"chair_final/{number}": 3})
+            lines += [f"0 {number} 1 chair_final/{number}/{n}.png" for n in range(3)]
+        (folder / f"Ebay_{split}.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_a_public_dataset_is_found_by_its_name_and_read(place, capsys):
+    draw_sop(place / "input/Stanford_Online_Products")
+    curate.main(["--list"])
+    listed = capsys.readouterr().out
+    assert "1 of " in listed and "input/Stanford_Online_Products" in listed
+    with pytest.raises(UserError, match="59,551 train images expected, 6 found"):
+        run({"sources": [{"kind": "sop"}], "val_fraction": 0.0})
+    table, summary = run({"sources": [{"kind": "sop", "partial": True}], "val_fraction": 0.5})
+    assert table["split"].value_counts().to_dict() == {"train": 3, "val": 3, "test": 3}
+    assert summary["domains"]["products"]["test"]["images"] == 3
+    assert "59,551 train images expected" in capsys.readouterr().err
+
+
+def test_config_or_list_must_be_given(capsys):
+    with pytest.raises(SystemExit):
+        curate.main([])
+    assert "--config --list is required" in capsys.readouterr().err

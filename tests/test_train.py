@@ -155,7 +155,7 @@ def test_training_learns(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
                 "augment": {"crop_scale": [1.0, 1.0], "crop_ratio": [1.0, 1.0]},
             }
         ],
-        task={"margin_rad": 0.0},
+        task={"loss": {"name": "softmax"}},
     )
     folder = train.main(["--config", str(config)])
     losses = [line["loss"] for line in read_metrics(folder / "metrics.jsonl") if "loss" in line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import signal
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -137,6 +138,28 @@ def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> p
     if unknown:
         raise UserError(f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}")
     return rows[rows["domain"].isin(domains)].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The training classes in the order of their ids: sorted, so a domain's stand together."""
+
+    labels: list[str]
+    sizes: list[int]  # training images of each
+    domains: list[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def classes_of(rows: pd.DataFrame) -> Classes:
+    """The classes of training rows; an image that several stages train on counts once."""
+    groups = rows.drop_duplicates("image_path").groupby("label", sort=True)
+    return Classes(
+        labels=list(groups.groups),
+        sizes=groups.size().tolist(),
+        domains=groups["domain"].first().tolist(),
+    )
 
 
 def rows_hash(rows: pd.DataFrame) -> str:

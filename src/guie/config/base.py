@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -185,7 +185,15 @@ def _keys_at(loc: tuple[int | str, ...], model: type[Config]) -> list[str]:
         if isinstance(part, str) and any(part in getattr(m, "model_fields", {}) for m in models):
             types = [m.model_fields[part].annotation for m in models if part in m.model_fields]
             models = [inner for kind in types for inner in _models_in(kind)]
+        elif isinstance(part, str):
+            models = [m for m in models if _is_branch(m, part)] or models
     return sorted({name for m in models for name in m.model_fields})
+
+
+def _is_branch(model: type[Config], tag: str) -> bool:
+    """Is it the model that pydantic chose from a union by this tag: its class or its `name`?"""
+    name = model.model_fields.get("name")
+    return tag == model.__name__ or (name is not None and tag in get_args(name.annotation))
 
 
 def _models_in(annotation: Any) -> list[type[Config]]:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.sources import DatasetSource
 
 
 class SourceConfig(Config):
@@ -47,7 +48,9 @@ class ManifestSource(SourceConfig):
     domains: list[str] | None = Field(None, min_length=1)  # null: every domain
 
 
-Source = Annotated[ToySource | FolderSource | ManifestSource, Field(discriminator="kind")]
+Source = Annotated[
+    ToySource | FolderSource | ManifestSource | DatasetSource, Field(discriminator="kind")
+]
 
 
 class MixConfig(Config):
@@ -75,7 +78,7 @@ class MixConfig(Config):
                 )
         return self
 
-    def limits(self, source: SourceConfig) -> tuple[int, int | None]:
+    def limits(self, source: SourceConfig | DatasetSource) -> tuple[int, int | None]:
         """(min_images, max_images) that hold for a source."""
         return source.min_images or self.min_images, source.max_images or self.max_images
 

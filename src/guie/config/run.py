@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.base import Config, merged
+from guie.config.losses import ArcFaceConfig, LossConfig
 
 NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -81,11 +82,10 @@ class ModelConfig(Config):
 
 
 class ClassificationConfig(Config):
-    """Margin softmax over all training classes of all domains."""
+    """A loss on the labels; by default a margin softmax over all classes of all domains."""
 
     name: Literal["classification"] = "classification"
-    scale: PositiveFloat = 30.0
-    margin_rad: NonNegative = 0.3
+    loss: LossConfig = ArcFaceConfig()
 
 
 class ContrastiveConfig(Config):

@@ -1,5 +1,21 @@
-"""Losses on embeddings. Each computes in fp32, whatever the model's precision."""
+"""Losses on embeddings. Each computes in fp32, whatever the model's precision.
 
-from guie.losses.margin import MarginSoftmax
+Every loss takes unit-length embeddings (B, D) and class ids (B,), and returns (loss, logs).
+"""
 
-__all__ = ["MarginSoftmax"]
+from guie.losses.build import build_loss
+from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
+from guie.losses.pml import PeerLoss
+from guie.losses.rules import ArcFace, CosFace, CurricularFace
+from guie.losses.softmax import MarginSoftmax
+
+__all__ = [
+    "ArcFace",
+    "BatchAllTriplet",
+    "CosFace",
+    "CurricularFace",
+    "Hyperbolic",
+    "MarginSoftmax",
+    "PeerLoss",
+    "build_loss",
+]

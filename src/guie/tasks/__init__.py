@@ -1,13 +1,14 @@
 """What is trained: a task takes a batch and returns (loss, logs); the loop knows no more."""
 
 from guie.config import RunConfig
+from guie.data import Classes
 from guie.tasks.classification import ClassificationTask
 from guie.tasks.contrastive import ContrastiveTask
 
 Task = ClassificationTask | ContrastiveTask
 
 
-def build_task(config: RunConfig, classes: int, weights: bool = True) -> Task:
+def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Task:
     """The configured task. `weights=False` skips pretrained weights: a checkpoint will follow."""
     kinds = {"classification": ClassificationTask, "contrastive": ContrastiveTask}
     return kinds[config.task.name](config, classes, weights)

@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from guie.config import RunConfig
+from guie.data import Classes
 from guie.errors import UserError
 from guie.files import replacing
 from guie.model import save_model
@@ -24,7 +25,7 @@ from guie.model.embedder import Embedder
 class ContrastiveTask(nn.Module):
     """A whole CLIP; its image tower is the embedder, at native dimension."""
 
-    def __init__(self, config: RunConfig, classes: int, weights: bool = True):
+    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
         super().__init__()
         model = config.model
         if model.backbone.library != "open_clip" or model.head is not None:
@@ -44,6 +45,9 @@ class ContrastiveTask(nn.Module):
             rank=torch.distributed.get_rank() if several else 0,
             world_size=torch.distributed.get_world_size() if several else 1,
         )
+
+    def set_epoch(self, epoch: float) -> None:
+        """Nothing here changes by the epoch."""
 
     def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Batch of images (B, 3, S, S) and B captions -> mean loss and logs."""

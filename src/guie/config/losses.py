@@ -1,0 +1,193 @@
+"""The losses a run can train with, and their settings in our units.
+
+A `_rad` is an angle in radians, a `_cos` a difference of cosines, a `_distance` a Euclidean
+distance between embeddings of unit length (at most 2). `scale` is a softmax's inverse temperature.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
+
+from guie.config.base import Config
+
+Scale = PositiveFloat
+Distance = Annotated[float, Field(gt=0, le=2)]
+
+
+class MarginSchedule(Config):
+    """Margin that grows with training: min(start + rise_per_epoch * epoch, limit)."""
+
+    start: NonNegativeFloat
+    rise_per_epoch: NonNegativeFloat
+    limit: NonNegativeFloat
+    every: Literal["step", "epoch"] = "step"  # epoch: in stairs, by whole epochs
+
+
+class ClassSizeMargin(Config):
+    """Margin by how many training images a class has: the rarest gets most, the commonest least."""
+
+    least: NonNegativeFloat
+    most: NonNegativeFloat
+    power: PositiveFloat = 0.25  # lambda of n ** -lambda
+
+    @model_validator(mode="after")
+    def _ordered(self) -> ClassSizeMargin:
+        if self.least > self.most:
+            raise ValueError("least is above most")
+        return self
+
+
+def _kind_of_margin(value: Any) -> str:
+    if isinstance(value, dict):
+        return "MarginSchedule" if "start" in value else "ClassSizeMargin"
+    return type(value).__name__ if isinstance(value, Config) else "number"
+
+
+# The tags keep pydantic from reporting what each of the three would have wanted.
+Margin = Annotated[
+    Annotated[NonNegativeFloat, Tag("number")]
+    | Annotated[MarginSchedule, Tag("MarginSchedule")]
+    | Annotated[ClassSizeMargin, Tag("ClassSizeMargin")],
+    Discriminator(_kind_of_margin),
+]
+
+
+class _MarginSoftmax(Config):
+    scale: Scale = 30.0
+    centers: PositiveInt = 1  # per class; more: sub-centres, the nearest one counts
+    classifier: Literal["joint", "separate"] = "joint"  # separate: a softmax per domain
+
+
+class SoftmaxConfig(_MarginSoftmax):
+    """Normalised softmax, no margin (UnED's baselines, at scale 16)."""
+
+    name: Literal["softmax"]
+
+
+class ArcFaceConfig(_MarginSoftmax):
+    """ArcFace; with centers above 1 sub-center ArcFace."""
+
+    name: Literal["arcface"] = "arcface"
+    margin_rad: Margin = 0.3
+
+
+class CosFaceConfig(_MarginSoftmax):
+    """CosFace, which the winner of the challenge trained with, at margins 0.55 and 0.65."""
+
+    name: Literal["cosface"]
+    margin_cos: Margin = 0.35
+
+
+class CurricularFaceConfig(_MarginSoftmax):
+    """CurricularFace; defaults are PUMA's."""
+
+    name: Literal["curricularface"]
+    scale: Scale = 32.0
+    margin_rad: Margin = 0.3
+    running_mean: Literal["scalar", "class"] = "scalar"  # scalar: as published; class: PUMA's code
+
+
+class _WithMemory(Config):
+    memory: Annotated[int, Field(ge=0)] = 0  # past embeddings to compare with; 0: the batch alone
+
+
+class TripletConfig(_WithMemory):
+    """Triplet loss on semi-hard triplets: the negative is farther than the positive, by a little."""
+
+    name: Literal["triplet"]
+    margin_distance: Distance = 0.2
+
+
+class MarginLossConfig(_WithMemory):
+    """Margin loss on triplets drawn with distance weighting."""
+
+    name: Literal["margin"]
+    margin_distance: Distance = 0.2
+    boundary_distance: Distance = 1.2  # beta: pairs below it should be positive
+    learn_boundary: bool = False  # one boundary a class, from boundary_distance on
+
+
+class MultiSimilarityConfig(_WithMemory):
+    """Multi-Similarity loss on the pairs its miner keeps."""
+
+    name: Literal["multi_similarity"]
+    positive_scale: Scale = 2.0  # alpha
+    negative_scale: Scale = 50.0  # beta
+    base_cos: Annotated[float, Field(ge=-1, le=1)] = 0.5  # lambda
+    mining_margin_cos: PositiveFloat = 0.1  # epsilon
+
+
+class SupConConfig(_WithMemory):
+    """Supervised contrastive loss."""
+
+    name: Literal["supcon"]
+    temperature: PositiveFloat = 0.1
+
+
+class ProxyAnchorConfig(Config):
+    """Proxy-Anchor loss."""
+
+    name: Literal["proxy_anchor"]
+    margin_cos: PositiveFloat = 0.1  # delta
+    scale: Scale = 32.0  # alpha
+
+
+class ProxyNcaConfig(Config):
+    """ProxyNCA++: softmax over squared distances to all proxies."""
+
+    name: Literal["proxy_nca"]
+    temperature: PositiveFloat = 1 / 9
+
+
+class SoftTripleConfig(Config):
+    """SoftTriple loss, without the published regulariser that merges centres."""
+
+    name: Literal["soft_triple"]
+    scale: Scale = 20.0  # lambda
+    margin_cos: NonNegativeFloat = 0.01  # delta
+    centers: PositiveInt = 10
+    center_temperature: PositiveFloat = 0.1  # gamma
+
+
+class BatchAllConfig(Config):
+    """Soft-margin triplet loss over all triplets of the batch."""
+
+    name: Literal["batch_all"]
+    length: PositiveFloat = 4.0  # embeddings are scaled to it before their distances are taken
+
+
+class HyperbolicConfig(Config):
+    """Pairwise cross-entropy on distances in the Poincare ball."""
+
+    name: Literal["hyperbolic"]
+    curvature: PositiveFloat = 0.1  # c; the ball has radius 1 / sqrt(c)
+    radius: PositiveFloat = 2.3  # length of the tangent vector that an embedding becomes
+    temperature: PositiveFloat = 0.2
+
+
+MarginSoftmaxConfig = SoftmaxConfig | ArcFaceConfig | CosFaceConfig | CurricularFaceConfig
+PairConfig = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig
+ProxyConfig = ProxyAnchorConfig | ProxyNcaConfig | SoftTripleConfig
+OwnInBatchConfig = BatchAllConfig | HyperbolicConfig
+
+
+def _arcface_unless_named(values: Any) -> Any:
+    return {"name": "arcface", **values} if isinstance(values, dict) else values
+
+
+LossConfig = Annotated[
+    MarginSoftmaxConfig | PairConfig | ProxyConfig | OwnInBatchConfig,
+    Field(discriminator="name"),
+    BeforeValidator(_arcface_unless_named),
+]

@@ -1,0 +1,102 @@
+"""Losses that compare the images of a batch with each other.
+
+Shapes: B images, D dimensions, P ordered pairs of two images of one class.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.losses.processes import at_least_fp32, gather_rows
+
+# Squared hyperbolic distances, in units of the curvature, count as at least this: their root has
+# no slope at 0.
+CLOSEST = 1e-7
+
+
+class InBatchLoss(nn.Module):
+    """A loss that compares the images of a batch: over all processes, in fp32."""
+
+    def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Unit-length embeddings and class ids -> loss of the batch of all processes, no logs."""
+        with torch.autocast(emb_BD.device.type, enabled=False):
+            emb_BD = gather_rows(at_least_fp32(emb_BD))
+            return self.of_batch(emb_BD, gather_rows(label_B)), {}
+
+    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+        """The loss of one whole batch."""
+        raise NotImplementedError
+
+
+class BatchAllTriplet(InBatchLoss):
+    """Mean of softplus(d(a, p) - d(a, n)) over all triplets, d the squared Euclidean distance.
+
+    Vo and Hays, Generalization in Metric Learning: Should the Embedding Layer be Embedding Layer?,
+    WACV 2019, section 4.4; the formula printed there has the opposite sign.
+
+    Args:
+        length: what embeddings are scaled to. It sets how far the softplus is from a hinge.
+    """
+
+    def __init__(self, length: float = 4.0):
+        super().__init__()
+        self.length = length
+
+    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+        """The loss of one whole batch; 0 where it has no triplet."""
+        anchor_P, positive_P = positive_pairs(label_B)
+        negative_PB = label_B[anchor_P, None] != label_B
+        # All have one length, so squared distances differ by twice the inner product.
+        near_BB = 2 * self.length**2 * (emb_BD @ emb_BD.T)
+        excess_PB = near_BB[anchor_P] - near_BB[anchor_P, positive_P][:, None]
+        total = torch.where(negative_PB, functional.softplus(excess_PB), 0.0).sum()
+        return total / negative_PB.sum().clamp(min=1)
+
+
+class Hyperbolic(InBatchLoss):
+    """Cross-entropy of a positive against all negatives, on distances in the Poincare ball.
+
+    Ermolov et al., Hyperbolic Vision Transformers, CVPR 2022, as PUMA's table has it. The
+    embedding, a direction, becomes a tangent vector of the clipping radius. Mean over all ordered
+    pairs of one class; with two images a class, as in the paper, it is the paper's loss.
+
+    Args:
+        curvature: c; the ball has radius 1 / sqrt(c).
+        radius: r, the length of the tangent vectors.
+        temperature: tau.
+    """
+
+    def __init__(self, curvature: float = 0.1, radius: float = 2.3, temperature: float = 0.2):
+        super().__init__()
+        self.curvature, self.radius, self.temperature = curvature, radius, temperature
+
+    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+        """The loss of one whole batch; 0 where it has no two images of one class."""
+        near_BB = -self.distances(emb_BD) / self.temperature
+        same_BB = label_B[:, None] == label_B
+        others_B = near_BB.masked_fill(same_BB, -torch.inf).logsumexp(1)
+        anchor_P, positive_P = positive_pairs(label_B)
+        margin_P = near_BB[anchor_P, positive_P] - others_B[anchor_P]
+        return -functional.logsigmoid(margin_P).sum() / max(1, len(anchor_P))
+
+    def distances(self, emb_BD: Tensor) -> Tensor:
+        """Geodesic distances (B, B) between the images of the embeddings in the ball.
+
+        d(x, y) = arcosh(1 + 2 c |x - y|^2 / ((1 - c |x|^2) (1 - c |y|^2))) / sqrt(c); the exponential
+        map at the origin takes a vector of length r to one of length tanh(sqrt(c) r) / sqrt(c).
+        """
+        root = math.sqrt(self.curvature)
+        # sqrt(c) |x| = tanh, so c |x|^2 / (1 - c |x|^2)^2 = (sinh cosh)^2, and |x - y|^2 = 2 (1 - cos) |x|^2.
+        stretch = math.sinh(2 * root * self.radius) ** 2
+        rise_BB = (stretch * (1 - emb_BD @ emb_BD.T)).clamp(min=CLOSEST)
+        return torch.log1p(rise_BB + (rise_BB * (rise_BB + 2)).sqrt()) / root
+
+
+def positive_pairs(label_B: Tensor) -> tuple[Tensor, Tensor]:
+    """All ordered pairs of different images of one class: anchors and positives."""
+    same_BB = label_B[:, None] == label_B
+    return torch.where(same_BB.fill_diagonal_(False))

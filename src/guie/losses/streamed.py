@@ -1,0 +1,211 @@
+"""A margin softmax's two numbers per image, without ever holding a (B, C) matrix.
+
+The loss of an image needs the logit of its own class and the log-sum-exp of all others. The
+forward pass finds both by one walk over blocks of classes that fit the cache; the backward pass
+walks again, recomputes each block and turns it into gradients at once, through the normalisation
+of the class weights as well. A block that stays in the cache costs less to compute twice than a
+(B, C) matrix costs to write once: tests/bench/margin.py measures it.
+
+Shapes: B images, D dimensions, C classes, k centres a class; in a block, R of the images and K of
+the classes.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+# Logits a block may hold: 2 MB, about what a CPU's caches keep, and enough work to fill a GPU.
+BLOCK_LOGITS = {"cpu": 2**19, "cuda": 2**25}
+NORM_FLOOR = 1e-12  # as torch.nn.functional.normalize has it
+
+
+class Terms(NamedTuple):
+    """What the loss is made of, in the order of the images; `nearest_B` carries no gradient."""
+
+    own_B: Tensor  # logit of the own class, before any margin
+    others_B: Tensor  # log-sum-exp of the other classes' logits; -inf where there are none
+    nearest_B: Tensor  # greatest logit of another class
+
+
+class Hardening(NamedTuple):
+    """CurricularFace's weight on hard negatives: z > threshold becomes z (t + z / scale)."""
+
+    threshold_B: Tensor  # a logit
+    t_B: Tensor
+    scale: float
+
+    def of(self, rows: slice, logit_RK: Tensor) -> tuple[Tensor, Tensor]:
+        """Logits of other classes -> hardened logits and their slope, both (R, K)."""
+        t_R1 = self.t_B[rows, None]
+        hard_RK = logit_RK > self.threshold_B[rows, None]
+        raised_RK = torch.addcmul(t_R1 * logit_RK, logit_RK, logit_RK, value=1 / self.scale)
+        slope_RK = torch.add(t_R1, logit_RK, alpha=2 / self.scale)
+        one = logit_RK.new_ones(())
+        return torch.where(hard_RK, raised_RK, logit_RK), torch.where(hard_RK, slope_RK, one)
+
+
+class Block(NamedTuple):
+    """Some images against some of the classes they compete with."""
+
+    rows: slice  # of the images, sorted by label
+    classes: slice
+    own: slice  # of the images: those whose own class lies in this block
+
+
+def blocks(labels: Sequence[int], edges: Sequence[int], logits: int) -> Iterator[Block]:
+    """Cut the walk into blocks of at most about `logits` logits.
+
+    Args:
+        labels: ascending.
+        edges: an image of a class in [edges[i], edges[i + 1]) meets the classes of that range only.
+        logits: R times K of a block.
+    """
+    for low, high in pairwise(edges):
+        rows = slice(bisect_left(labels, low), bisect_left(labels, high))
+        if rows.start == rows.stop:
+            continue
+        width = max(1, logits // (rows.stop - rows.start))
+        for first in range(low, high, width):
+            classes = slice(first, min(first + width, high))
+            own = slice(bisect_left(labels, classes.start), bisect_left(labels, classes.stop))
+            yield Block(rows, classes, own)
+
+
+def softmax_terms(
+    query_BD: Tensor,
+    weight_CD: Tensor,
+    label_B: Tensor,
+    *,
+    centers: int = 1,
+    edges: Sequence[int] | None = None,
+    hardening: Hardening | None = None,
+    block_logits: int | None = None,
+) -> Terms:
+    """Own logit and log-sum-exp of the others, differentiable in queries and class weights.
+
+    A class's logit is the greatest inner product of the query with its k unit-length centres.
+
+    Args:
+        query_BD: embeddings times the softmax's scale, float32 or float64, in order of their labels.
+        weight_CD: (C * k, D) of any length, the centres of a class one after another.
+        label_B: ascending class ids.
+        centers: k.
+        edges: bounds of the class ranges that compete among themselves; None: all with all.
+        hardening: CurricularFace's, for the others.
+        block_logits: logits a block may hold; None: what suits the device.
+    """
+    labels, classes = label_B.tolist(), len(weight_CD) // centers
+    if labels and not 0 <= labels[0] <= labels[-1] < classes:
+        raise ValueError(f"labels {labels[0]} to {labels[-1]} are not among {classes} classes")
+    logits = block_logits or BLOCK_LOGITS.get(query_BD.device.type, BLOCK_LOGITS["cuda"])
+    walk = list(blocks(labels, edges or (0, classes), logits // centers))
+    return Terms(*_Streamed.apply(query_BD, weight_CD, label_B, walk, centers, hardening))
+
+
+class _Streamed(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query_BD: Tensor,
+        weight_CD: Tensor,
+        label_B: Tensor,
+        walk: list[Block],
+        centers: int,
+        hardening: Hardening | None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        nearest_B = query_BD.new_full((len(query_BD),), -torch.inf)
+        own_B, total_B = torch.zeros_like(nearest_B), torch.zeros_like(nearest_B)
+        # Finite, so that a block that holds nothing but own classes subtracts no infinities.
+        peak_B = torch.full_like(nearest_B, torch.finfo(nearest_B.dtype).min)
+        for block in walk:
+            rows = block.rows
+            unit_KD, _ = _unit(weight_CD, block, centers)
+            logit_RK, _ = _logits(query_BD[rows], unit_KD, centers)
+            own = _own(block, label_B)
+            own_B[block.own] = logit_RK[own]
+            logit_RK[own] = -torch.inf
+            highest_R = logit_RK.amax(1)
+            nearest_B[rows] = torch.maximum(nearest_B[rows], highest_R)
+            if hardening:
+                logit_RK, _ = hardening.of(rows, logit_RK)
+                highest_R = logit_RK.amax(1)
+            peak_R = torch.maximum(peak_B[rows], highest_R)
+            total_B[rows] *= (peak_B[rows] - peak_R).exp_()
+            total_B[rows] += logit_RK.sub_(peak_R[:, None]).exp_().sum(1)
+            peak_B[rows] = peak_R
+        others_B = total_B.log_().add_(peak_B)
+        ctx.walk, ctx.centers, ctx.hardening = walk, centers, hardening
+        ctx.save_for_backward(query_BD, weight_CD, label_B, others_B)
+        ctx.mark_non_differentiable(nearest_B)
+        return own_B, others_B, nearest_B
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_own_B: Tensor, grad_others_B: Tensor, _: Tensor) -> tuple:
+        query_BD, weight_CD, label_B, others_B = ctx.saved_tensors
+        grad_query_BD = torch.zeros_like(query_BD) if ctx.needs_input_grad[0] else None
+        grad_weight_CD = torch.zeros_like(weight_CD) if ctx.needs_input_grad[1] else None
+        for block in ctx.walk:
+            rows = block.rows
+            unit_KD, norm_K1 = _unit(weight_CD, block, ctx.centers)
+            logit_RK, center_RK = _logits(query_BD[rows], unit_KD, ctx.centers)
+            if ctx.hardening:
+                logit_RK, slope_RK = ctx.hardening.of(rows, logit_RK)
+            grad_RK = logit_RK.sub_(others_B[rows, None]).exp_().mul_(grad_others_B[rows, None])
+            if ctx.hardening:
+                grad_RK.mul_(slope_RK)
+            grad_RK[_own(block, label_B)] = grad_own_B[block.own]
+            if center_RK is not None:
+                grad_RK = _to_center(grad_RK, center_RK, ctx.centers)
+            if grad_query_BD is not None:
+                grad_query_BD[rows].addmm_(grad_RK, unit_KD)
+            if grad_weight_CD is not None:
+                grad_KD = grad_weight_CD[_weights_of(block, ctx.centers)]
+                torch.mm(grad_RK.T, query_BD[rows], out=grad_KD)
+                _through_norm(grad_KD, unit_KD, norm_K1)
+        return grad_query_BD, grad_weight_CD, None, None, None, None
+
+
+def _weights_of(block: Block, centers: int) -> slice:
+    return slice(block.classes.start * centers, block.classes.stop * centers)
+
+
+def _unit(weight_CD: Tensor, block: Block, centers: int) -> tuple[Tensor, Tensor]:
+    """The block's centres at unit length, and the lengths they had."""
+    weight_KD = weight_CD[_weights_of(block, centers)]
+    norm_K1 = torch.linalg.vector_norm(weight_KD, dim=1, keepdim=True).clamp_min_(NORM_FLOOR)
+    return weight_KD / norm_K1, norm_K1
+
+
+def _logits(query_RD: Tensor, unit_KD: Tensor, centers: int) -> tuple[Tensor, Tensor | None]:
+    """Logits (R, K), and where there is more than one centre the nearest of each class."""
+    logit_RK = query_RD @ unit_KD.T
+    if centers == 1:
+        return logit_RK, None
+    return torch.max(logit_RK.view(len(query_RD), -1, centers), dim=-1)
+
+
+def _own(block: Block, label_B: Tensor) -> tuple[Tensor, Tensor]:
+    """Where in the block the own classes stand: rows and columns."""
+    label_R = label_B[block.own]
+    row_R = torch.arange(block.own.start, block.own.stop, device=label_B.device)
+    return row_R - block.rows.start, label_R - block.classes.start
+
+
+def _to_center(grad_RK: Tensor, center_RK: Tensor, centers: int) -> Tensor:
+    """Hand a class's gradient to its nearest centre: (R, K) -> (R, K * k)."""
+    grad_RKk = grad_RK.new_zeros(*grad_RK.shape, centers)
+    return grad_RKk.scatter_(2, center_RK[..., None], grad_RK[..., None]).flatten(1)
+
+
+def _through_norm(grad_KD: Tensor, unit_KD: Tensor, norm_K1: Tensor) -> None:
+    """Gradient of unit rows -> gradient of the rows, in place: its part across the row, shortened."""
+    along_K1 = (grad_KD * unit_KD).sum(1, keepdim=True)
+    grad_KD.addcmul_(unit_KD, along_K1, value=-1).div_(norm_K1)

@@ -1,0 +1,26 @@
+"""A fixture that builds a dataset in small and reads it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from miniatures import MINIATURES, SMALL_SPLITS
+
+from guie.datasets import DATASETS, Reading, read_dataset
+from guie.datasets.finding import find
+
+
+@pytest.fixture
+def mini(tmp_path):
+    """Build a dataset in small, find it, and read it without its real counts."""
+
+    def read(name: str, make=None, build: bool = True, **how) -> Reading:
+        if build:
+            (make or MINIATURES[name])(tmp_path)
+        dataset = DATASETS[name]
+        folder = {found.name: path for found, path in find(tmp_path)}[name]
+        how = {**SMALL_SPLITS.get(name, {}), **how}
+        return read_dataset(replace(dataset, expected=()), folder, **how)
+
+    return read

@@ -1,0 +1,94 @@
+"""Where datasets are looked for, and what `curate.py --list` prints."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from miniatures import MINIATURES, touch
+
+from guie.datasets import DATASETS
+from guie.datasets.finding import find, inside, listing, located
+from guie.errors import UserError
+
+
+@pytest.fixture
+def everything(tmp_path):
+    """Every dataset in small, side by side."""
+    for make in MINIATURES.values():
+        make(tmp_path)
+    return tmp_path
+
+
+def test_every_dataset_is_found_beside_all_others(everything):
+    found = {dataset.name: path for dataset, path in find(everything)}
+    assert list(found) == list(DATASETS)
+    assert all(found.values())
+    assert len(set(found.values())) == len(found)
+
+
+def test_nothing_is_found_in_an_empty_or_absent_folder(tmp_path):
+    assert {path for _, path in find(tmp_path)} == {None}
+    assert {path for _, path in find(tmp_path / "absent")} == {None}
+
+
+@pytest.mark.parametrize(
+    "above",
+    [
+        "SOP/",
+        "sop/Stanford_Online_Products/",
+        "stanford-online-products/a/Stanford_Online_Products/",
+    ],
+)
+def test_case_and_folders_around_do_not_matter(above, tmp_path):
+    touch(tmp_path, [f"{above}Ebay_train.txt"])
+    assert located("sop", [tmp_path]) == tmp_path / above.rstrip("/")
+
+
+def test_a_folder_of_the_name_without_the_marker_is_not_the_dataset(tmp_path):
+    touch(tmp_path, ["sop/photo.jpg", "cub/images/1.jpg", "other/Ebay_train.txt"])
+    assert {path for _, path in find(tmp_path)} == {None}
+
+
+def test_the_first_root_that_holds_it_wins(tmp_path):
+    touch(tmp_path, ["kaggle/sop/Ebay_train.txt", "input/sop/Ebay_train.txt"])
+    roots = [tmp_path / "input", tmp_path / "kaggle"]
+    assert located("sop", roots) == tmp_path / "input/sop"
+    assert located("sop", roots[1:]) == tmp_path / "kaggle/sop"
+
+
+def test_what_is_not_found_says_where_to_get_it(tmp_path):
+    with pytest.raises(UserError) as caught:
+        located("sop", [tmp_path])
+    for word in (str(tmp_path), "Ebay_train.txt", "cvgl.stanford.edu", "path:", "input/README.md"):
+        assert word in str(caught.value)
+
+
+def test_a_given_path_may_be_above_the_dataset(tmp_path):
+    touch(tmp_path, ["x/y/Ebay_train.txt"])
+    assert inside(DATASETS["sop"], tmp_path) == tmp_path / "x/y"
+    assert inside(DATASETS["met"], tmp_path) == tmp_path
+
+
+def test_listing_has_a_line_a_dataset(tmp_path):
+    touch(tmp_path, ["input/sop/Ebay_train.txt"])
+    head, *lines = listing([tmp_path / "input", tmp_path / "absent"]).splitlines()
+    assert head.startswith(f"1 of {len(DATASETS)} datasets found in {tmp_path / 'input'}, ")
+    assert [re.split(r"\s+", line)[0] for line in lines] == list(DATASETS)
+    by_name = {line.split()[0]: line for line in lines}
+    assert by_name["sop"].endswith(str(tmp_path / "input/sop"))
+    assert by_name["met"].endswith("-  http://cmp.felk.cvut.cz/met/")
+
+
+def test_the_readme_names_every_dataset_with_its_page():
+    text = (Path(__file__).parents[2] / "input" / "README.md").read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
+    for name, dataset in DATASETS.items():
+        assert f"({dataset.homepage})" in rows[name]
+        assert dataset.domain in rows[name] or dataset.domain == "several"
+        for count in dataset.expected:
+            if count.certain and count.where is None and count.domain is None:
+                assert f"{count.least:,}" in rows[name] or count.unit == "classes" or name == "met"
+        for option in dataset.options:
+            assert f"{name}: " in text and option in text or f"`{name}` and" in text

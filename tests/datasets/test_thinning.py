@@ -1,0 +1,152 @@
+"""Test classes thinned out: how many stay, which count as near-duplicates, and that seeds decide."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from guie.datasets import thinning
+from guie.datasets.thinning import distinct, keep_classes, thin_test
+
+DRAW = np.random.default_rng(0)
+
+
+def picture(seed: int) -> np.ndarray:
+    """A smooth random picture, as photographs are: 48 x 64, uint8 RGB."""
+    cells = np.random.default_rng(seed).integers(0, 256, (6, 8, 3), dtype=np.uint8)
+    return np.asarray(Image.fromarray(cells).resize((64, 48), Image.Resampling.BICUBIC))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Class a: one picture six times (noise, quality, size) and three others; class b: two."""
+    base = picture(1).astype(int)
+    for n in range(4):
+        noisy = np.clip(base + DRAW.integers(-4, 5, base.shape), 0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(tmp_path / f"same{n}.jpg", quality=95 - 15 * n)
+    Image.fromarray(picture(1)).resize((200, 150)).save(tmp_path / "same4.jpg")
+    Image.fromarray(picture(1)).save(tmp_path / "same5.png")
+    for n in range(5):
+        Image.fromarray(picture(10 + n)).save(tmp_path / f"other{n}.jpg")
+    return tmp_path
+
+
+def table(**classes: list[str]) -> pd.DataFrame:
+    rows = [(path, f"d/{name}") for name, paths in classes.items() for path in paths]
+    found = pd.DataFrame(rows, columns=["image_path", "label"])
+    return found.assign(domain="d", split="test", role="both")
+
+
+SAME = [f"same{n}.jpg" for n in range(5)] + ["same5.png"]
+OTHER = [f"other{n}.jpg" for n in range(5)]
+
+
+def thinned(rows, folder, most=None, bits=None, seed=0, workers=1) -> list[str]:
+    how = {"max_images": most, "near_duplicate_bits": bits, "seed": seed, "workers": workers}
+    return thin_test(rows, folder, **how)["image_path"].tolist()
+
+
+def test_copies_are_within_the_bits_of_the_configs_and_pictures_are_not(folder):
+    hashes = {name: thinning._hash(folder / name) for name in SAME + OTHER}
+    near = [(hashes[name] ^ hashes["same5.png"]).bit_count() for name in SAME]
+    far = [(hashes[name] ^ hashes["same5.png"]).bit_count() for name in OTHER]
+    assert max(near) <= 6 < min(far)
+
+
+def test_pictures_without_structure_are_kept(folder):
+    for n, level in enumerate((0, 255)):
+        Image.new("RGB", (40, 30), (level,) * 3).save(folder / f"plain{n}.png")
+    rows = table(a=["plain0.png", "plain1.png", *SAME])
+    assert thinned(rows, folder, bits=6)[:2] == ["plain0.png", "plain1.png"]
+
+
+def test_near_duplicates_go_and_order_stays(folder):
+    kept = thinned(table(a=SAME + OTHER[:3], b=OTHER[3:]), folder, bits=6)
+    assert len([name for name in kept if name in SAME]) == 1
+    assert [name for name in kept if name in OTHER] == OTHER
+
+
+def test_a_near_duplicate_in_another_class_stays(folder):
+    assert thinned(table(a=SAME[:1], b=SAME[1:2]), folder, bits=6) == SAME[:2]
+
+
+@pytest.mark.parametrize("bits", [None, 6])
+def test_a_class_keeps_at_most_so_many(bits, folder):
+    kept = thinned(table(a=OTHER[:4], b=OTHER[4:]), folder, most=2, bits=bits)
+    assert len(kept) == 3 and "other4.jpg" in kept
+
+
+def test_the_limit_counts_distinct_images(folder):
+    """Six copies do not use up the three places of a class."""
+    kept = thinned(table(a=SAME + OTHER), folder, most=3, bits=6)
+    assert len(kept) == 3
+    assert len([name for name in kept if name in SAME]) <= 1
+
+
+def test_no_more_images_are_opened_than_needed(folder):
+    opened = []
+
+    class Folder(type(folder)):
+        def __truediv__(self, name):
+            opened.append(name)
+            return super().__truediv__(name)
+
+    assert distinct(Folder(folder), 2, 6, OTHER) == OTHER[:2]
+    assert opened == OTHER[:2]
+
+
+def test_choice_depends_on_the_seed_alone(folder):
+    rows = table(a=OTHER)
+    chosen = {tuple(thinned(rows, folder, most=2, seed=seed)) for seed in range(12)}
+    assert len(chosen) > 3
+    for seed in range(3):
+        shuffled = rows.sample(frac=1, random_state=seed).reset_index(drop=True)
+        assert set(thinned(shuffled, folder, most=2)) == set(thinned(rows, folder, most=2))
+    both = table(a=SAME + OTHER)
+    assert thinned(both, folder, 3, 6, workers=2) == thinned(both, folder, 3, 6)
+
+
+@pytest.mark.parametrize(
+    ("split", "role"), [("train", "train"), ("val", "both"), ("test", "index")]
+)
+def test_other_rows_are_not_touched(split, role, folder):
+    rows = table(a=SAME).assign(split=split, role=role)
+    assert thinned(rows, folder, most=1, bits=6) == SAME
+
+
+def test_an_image_that_cannot_be_read_is_left_to_verification(folder):
+    (folder / "broken.jpg").write_bytes(b"no image")
+    kept = thinned(table(a=["broken.jpg", *SAME]), folder, bits=6)
+    assert "broken.jpg" in kept and len(kept) == 2
+
+
+def trained(**sizes: int) -> pd.DataFrame:
+    rows = table(**{name: [f"{name}{n}.jpg" for n in range(size)] for name, size in sizes.items()})
+    return rows.assign(split="train", role="train")
+
+
+def test_the_largest_classes_stay_equal_ones_by_name():
+    rows = trained(a=2, b=5, c=3, d=3)
+    assert keep_classes(rows, 2, "largest", 0)["label"].unique().tolist() == ["d/b", "d/c"]
+    assert len(keep_classes(rows, 9, "largest", 0)) == 13
+
+
+def test_random_classes_depend_on_the_seed_and_no_other_class():
+    few, more = trained(a=1, b=1, c=1, d=1), trained(a=1, b=1, c=1, d=1, e=1)
+    chosen = {seed: set(keep_classes(few, 2, "random", seed)["label"]) for seed in range(10)}
+    assert all(len(labels) == 2 for labels in chosen.values())
+    assert len({frozenset(labels) for labels in chosen.values()}) > 2
+    for seed, labels in chosen.items():
+        assert len(labels & set(keep_classes(more, 2, "random", seed)["label"])) >= 1
+
+
+def test_classes_are_chosen_in_each_domain_and_only_in_train():
+    rows = pd.concat([trained(a=3, b=1), trained(x=1, y=2).assign(domain="e"), table(b=["t.jpg"])])
+    kept = keep_classes(rows.reset_index(drop=True), 1, "largest", 0)
+    assert kept.groupby(["domain", "split"])["label"].agg(set).to_dict() == {
+        ("d", "train"): {"d/a"},
+        ("d", "test"): {"d/b"},
+        ("e", "train"): {"d/y"},
+    }

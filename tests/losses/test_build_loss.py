@@ -1,0 +1,99 @@
+"""From config to loss: every name builds, settings arrive, faults are the user's in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from pydantic import TypeAdapter
+from torch import nn
+
+from guie.config.base import Config, load_config
+from guie.config.losses import LossConfig
+from guie.errors import UserError
+from guie.losses import CurricularFace, build_loss
+from guie.losses.build import domain_edges
+from guie.optim import part_of
+
+SIZES, DOMAINS = [16, 1, 1, 81], ["a", "a", "b", "b"]
+
+
+class Run(Config):
+    loss: LossConfig
+
+
+def built(**values) -> nn.Module:
+    return build_loss(TypeAdapter(LossConfig).validate_python(values), 8, SIZES, DOMAINS)
+
+
+@pytest.mark.parametrize("name", ["softmax", "arcface", "cosface", "curricularface"])
+def test_margin_softmax_settings_arrive(name: str) -> None:
+    head = built(name=name, scale=16.0, centers=3, classifier="separate")
+    assert (head.scale, head.centers, head.edges) == (16.0, 3, [0, 2, 4])
+    assert head.weight_CD.shape == (12, 8)
+    assert built(name=name).edges is None
+
+
+def test_margins_arrive() -> None:
+    by_size = {"least": 0.1, "most": 0.5}
+    margins = built(name="cosface", margin_cos=by_size).rule.margin_C
+    assert margins.argmin() == 3 and margins[1] == margins[2] == 0.5
+    head = built(
+        name="arcface",
+        margin_rad={"start": 0.3, "rise_per_epoch": 0.1, "limit": 0.8, "every": "epoch"},
+    )
+    head.set_epoch(2.9)
+    assert head.rule.margin_C.item() == pytest.approx(0.5)
+    assert built(name="softmax").rule.margin_C.item() == 0.0
+    rules = [built(name="curricularface", running_mean=m).rule for m in ("scalar", "class")]
+    assert all(isinstance(rule, CurricularFace) for rule in rules)
+    assert [len(rule.t_C) for rule in rules] == [1, 4]
+
+
+@pytest.mark.parametrize("name", ["arcface", "proxy_anchor", "proxy_nca", "soft_triple", "margin"])
+def test_parameters_are_the_classes_part_of_a_task(name: str) -> None:
+    extra = {"learn_boundary": True} if name == "margin" else {}
+    task = nn.ModuleDict({"classes": built(name=name, **extra)})
+    names = [name for name, _ in task.named_parameters()]
+    assert len(names) == 1 and part_of(names[0]) == "classes"
+
+
+def test_domain_edges() -> None:
+    assert domain_edges(["a", "a", "b", "c", "c"]) == [0, 2, 3, 5]
+    with pytest.raises(UserError, match="domain a do not stand together.*domain/class"):
+        domain_edges(["a", "b", "a"])
+
+
+@pytest.mark.parametrize(
+    "loss,message",
+    [
+        ({"name": "arcface", "margin_cos": 0.3}, "loss.margin_cos: unknown key"),
+        ({"name": "arcface", "margin_rad": -0.1}, "greater than or equal to 0"),
+        ({"name": "arcface", "margin_rad": {"least": 0.5, "most": 0.1}}, "least is above most"),
+        ({"margin_rad": {"start": 0.1, "limit": 1.0}}, "loss.margin_rad.rise_per_epoch: missing"),
+        ({"margin_rad": "wide"}, "loss.margin_rad.*valid number"),
+        ({"name": "proxy_anchor", "memory": 9}, "loss.memory: unknown key"),
+        ({"name": "triplet", "margin_distance": 3.0}, "less than or equal to 2"),
+        ({"name": "arcfac"}, "'arcface'"),
+    ],
+)
+def test_faults_are_named(tmp_path: Path, loss: dict, message: str) -> None:
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump({"loss": loss}))
+    with pytest.raises(UserError, match=message):
+        load_config(path, Run)
+
+
+def test_a_loss_without_a_name_is_arcface(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text("loss: {margin_rad: 0.5}")
+    run = load_config(tmp_path / "c.yaml", Run, ["loss.scale=64"])
+    assert (run.loss.name, run.loss.margin_rad, run.loss.scale) == ("arcface", 0.5, 64)
+
+
+def test_weights_of_the_joint_classifier_keep_their_name() -> None:
+    """Checkpoints of earlier runs hold `classes.weight_CD` and nothing else of the loss."""
+    head = built(name="arcface")
+    assert set(head.state_dict()) == {"weight_CD"}
+    head.load_state_dict({"weight_CD": torch.zeros(4, 8)})

@@ -1,0 +1,193 @@
+"""Losses on the images of a batch against their slow twins, values and gradients."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import twins
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.config.losses import LossConfig
+from guie.errors import UserError
+from guie.losses import BatchAllTriplet, Hyperbolic, build_loss
+
+CLASSES, DIM = 5, 6
+LABELS = [3, 0, 0, 1, 4, 3, 1, 0, 4, 1, 3]  # class 2 is absent
+
+
+def built(**values) -> nn.Module:
+    config = TypeAdapter(LossConfig).validate_python(values)
+    return build_loss(config, DIM, [3] * CLASSES, ["a"] * CLASSES)
+
+
+def batch(count: int = len(LABELS), spread: float = 1.0) -> tuple[Tensor, Tensor]:
+    """Vectors and their unit-length embeddings, float64; a small spread makes all pairs near."""
+    vectors = torch.randn(count, DIM, dtype=torch.float64)
+    vectors = (torch.ones(DIM) + spread * vectors).requires_grad_()
+    return vectors, functional.normalize(vectors, dim=-1)
+
+
+def assert_equal(loss: Tensor, expected: Tensor, *leaves: Tensor) -> None:
+    """Values and the gradients of all leaves."""
+    assert expected > 0.01  # a loss of 0 would show nothing
+    torch.testing.assert_close(loss, expected)
+    got = torch.autograd.grad(loss, leaves, retain_graph=True)
+    torch.testing.assert_close(got, torch.autograd.grad(expected, leaves, retain_graph=True))
+
+
+TWINS = {
+    "batch_all": ({"length": 3.0}, lambda e, y: twins.batch_all(e, y, 3.0)),
+    "hyperbolic": (
+        {"curvature": 0.2, "radius": 1.5, "temperature": 0.4},
+        lambda e, y: twins.hyperbolic(e, y, 0.2, 1.5, 0.4),
+    ),
+    "triplet": ({"margin_distance": 0.3}, lambda e, y: twins.semi_hard(e, y, 0.3)),
+    "multi_similarity": (
+        {"positive_scale": 3.0, "negative_scale": 20.0, "base_cos": 0.4, "mining_margin_cos": 0.05},
+        lambda e, y: twins.multi_similarity(e, y, 3.0, 20.0, 0.4, 0.05),
+    ),
+    "supcon": ({"temperature": 0.3}, lambda e, y: twins.supcon(e, y, 0.3)),
+}
+
+
+@pytest.mark.parametrize("name", TWINS)
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+def test_equals_the_twin(name: str, spread: float) -> None:
+    torch.manual_seed(0)
+    settings, twin = TWINS[name]
+    vectors, emb = batch(spread=spread)
+    loss, _ = built(name=name, **settings)(emb, torch.tensor(LABELS))
+    assert_equal(loss, twin(emb, LABELS), vectors)
+
+
+PROXY_TWINS = {
+    "proxy_anchor": (
+        {"margin_cos": 0.2, "scale": 9.0},
+        lambda e, y, w: twins.proxy_anchor(e, y, w, 0.2, 9.0),
+    ),
+    "proxy_nca": ({"temperature": 0.25}, lambda e, y, w: twins.proxy_nca(e, y, w, 0.25)),
+    "soft_triple": (
+        {"scale": 12.0, "margin_cos": 0.05, "centers": 3, "center_temperature": 0.2},
+        lambda e, y, w: twins.soft_triple(e, y, w, 3, 12.0, 0.05, 0.2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROXY_TWINS)
+def test_proxy_loss_equals_the_twin(name: str) -> None:
+    torch.manual_seed(1)
+    settings, twin = PROXY_TWINS[name]
+    vectors, emb = batch()
+    loss = built(name=name, **settings).double()
+    (weight,) = loss.parameters()
+    value, _ = loss(emb, torch.tensor(LABELS))
+    assert_equal(value, twin(emb, LABELS, weight), vectors, weight)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_margin_loss_equals_the_twin_on_the_triplets_it_draws(learned: bool) -> None:
+    torch.manual_seed(2)
+    settings = {"margin_distance": 0.3, "boundary_distance": 0.9, "learn_boundary": learned}
+    loss = built(name="margin", **settings).double()
+    vectors, emb = batch()
+    labels = torch.tensor(LABELS)
+    torch.manual_seed(3)
+    value, _ = loss(emb, labels)
+    torch.manual_seed(3)
+    drawn = [tuple(map(int, t)) for t in zip(*loss.miner(emb, labels), strict=True)]
+    assert len(drawn) > 8 and all(
+        LABELS[a] == LABELS[p] != LABELS[n] and twins.distance(emb[a], emb[n]) < 1.2
+        for a, p, n in drawn
+    )
+    leaves = [vectors, *loss.parameters()]
+    boundaries = leaves[1][labels] if learned else [0.9] * len(labels)
+    assert_equal(value, twins.margin_loss(emb, drawn, boundaries, 0.3), *leaves)
+
+
+@pytest.mark.parametrize("loss", [BatchAllTriplet(), Hyperbolic()])
+def test_gradient_matches_finite_differences(loss: nn.Module) -> None:
+    torch.manual_seed(4)
+    vectors, _ = batch()
+
+    def value(vectors: Tensor) -> Tensor:
+        return loss(functional.normalize(vectors, dim=-1), torch.tensor(LABELS))[0]
+
+    assert torch.autograd.gradcheck(value, vectors)
+
+
+def test_hyperbolic_of_two_images_a_class_is_the_published_loss() -> None:
+    """The authors' layout: rows i of two matrices are a pair, all other rows are negatives."""
+    torch.manual_seed(5)
+    first, second = (functional.normalize(torch.randn(7, DIM), dim=-1) for _ in range(2))
+    loss = Hyperbolic(temperature=0.3)
+    value, _ = loss(torch.cat([first, second]), torch.arange(7).repeat(2))
+    near = -loss.distances(torch.cat([first, second])) / 0.3
+    near.fill_diagonal_(-torch.inf)
+    pair = torch.cat([torch.arange(7) + 7, torch.arange(7)])
+    torch.testing.assert_close(value, functional.cross_entropy(near, pair))
+
+
+NAMES = [*TWINS, *PROXY_TWINS, "margin"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("labels", [[0], [1, 1, 1], [0, 1, 2]])
+def test_batches_without_pairs_or_rivals_are_finite(name: str, labels: list[int]) -> None:
+    loss = built(name=name)
+    emb = functional.normalize(torch.ones(len(labels), DIM), dim=-1).requires_grad_()
+    value, _ = loss(emb, torch.tensor(labels))  # all embeddings alike: no distance has a slope
+    value.backward()
+    assert value.isfinite() and emb.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_computes_in_fp32_under_autocast(name: str) -> None:
+    torch.manual_seed(6)
+    loss, labels = built(name=name), torch.tensor(LABELS)
+    emb = batch()[1].detach().to(torch.bfloat16)
+    torch.manual_seed(7)
+    expected, _ = loss(emb.float(), labels)
+    torch.manual_seed(7)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value, _ = loss(emb, labels)
+    assert value.dtype == torch.float32 and value.item() == expected.item()
+
+
+def test_memory_holds_the_newest_embeddings_and_survives_a_checkpoint() -> None:
+    torch.manual_seed(8)
+    batches = [(batch(4), [int(c) for c in torch.randint(2, (4,))]) for _ in range(5)]
+    through, loss = [], built(name="supcon", temperature=0.5, memory=10)
+    for step, ((_, emb), labels) in enumerate(batches):
+        if step == 3:  # resumed: another process with the same state
+            state = loss.state_dict()
+            loss = built(name="supcon", temperature=0.5, memory=10)
+            loss.load_state_dict(state)
+        through.append(loss(emb, torch.tensor(labels))[0])
+    for step in (0, 1, 2, 3, 4):  # from step 2 on the memory is full and drops its oldest
+        rows = [
+            (x.detach(), label)
+            for (_, emb), labels in batches[: step + 1]
+            for x, label in zip(emb, labels, strict=True)
+        ][-10:]
+        memory = torch.stack([x for x, _ in rows]), [label for _, label in rows]
+        (vectors, emb), labels = batches[step]
+        assert_equal(through[step], twins.supcon(emb, labels, 0.5, memory), vectors)
+
+
+@pytest.mark.parametrize("name", ["triplet", "margin", "multi_similarity", "supcon"])
+def test_memory_serves_every_pair_loss(name: str) -> None:
+    torch.manual_seed(9)
+    labels = torch.tensor(LABELS)
+    plain, remembering = built(name=name), built(name=name, memory=64)
+    for _ in range(3):
+        _, emb = batch()
+        value = remembering(emb, labels)[0]
+        assert value.isfinite()
+    assert name == "margin" or abs(value.item() - plain(emb, labels)[0].item()) > 1e-6
+
+
+def test_memory_smaller_than_a_batch_is_refused() -> None:
+    with pytest.raises(UserError, match="loss.memory 8 is smaller than a batch of 11 images"):
+        built(name="triplet", memory=8)(batch()[1], torch.tensor(LABELS))

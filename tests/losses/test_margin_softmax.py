@@ -1,0 +1,247 @@
+"""The streamed margin softmax against a twin that builds every logit on its own."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+import twins
+from pytorch_metric_learning.losses import ArcFaceLoss, SubCenterArcFaceLoss
+from torch import Tensor
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from guie.losses import ArcFace, CosFace, CurricularFace
+from guie.losses.softmax import MarginSoftmax
+from guie.losses.streamed import softmax_terms
+
+# images, dimensions, classes, logits a block: blocks that do not divide, that hold one class, or all
+SIZES = [(9, 5, 7, 20), (1, 3, 2, 1), (16, 4, 33, 1000), (6, 8, 12, 24), (3, 2, 40, 3)]
+
+
+def batch(images: int, dim: int, classes: int, dtype=torch.float64) -> tuple[Tensor, Tensor]:
+    """Unit-length embeddings, some of them alike, and labels in no order, some of them alike."""
+    emb = functional.normalize(torch.randn(images, dim, dtype=dtype), dim=-1)
+    return emb.requires_grad_(), torch.randint(classes, (images,))
+
+
+def assert_equals_twin(head: MarginSoftmax, emb: Tensor, labels: Tensor, **twin) -> None:
+    """Loss, accuracy and both gradients."""
+    margins = head.rule.margin_C.tolist()  # as float32 holds them
+    twin["margins"] = margins if len(margins) > 1 else margins * len(head.weight_CD)
+    head.zero_grad()
+    loss, logs = head(emb, labels)
+    loss.backward()
+    got = [emb.grad.clone(), head.weight_CD.grad.clone()]
+    emb.grad = head.weight_CD.grad = None
+    expected, accuracy = twins.margin_softmax(
+        emb, head.weight_CD, labels.tolist(), scale=head.scale, **twin
+    )
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    assert logs["accuracy"].item() == pytest.approx(accuracy)
+    torch.testing.assert_close(got, [emb.grad, head.weight_CD.grad])
+
+
+@pytest.mark.parametrize("images,dim,classes,block", SIZES)
+@pytest.mark.parametrize("rule,margin", [(ArcFace, 0.5), (ArcFace, 1.2), (CosFace, 0.35)])
+@pytest.mark.parametrize("centers", [1, 3])
+def test_loss_and_gradients_equal_the_twin(
+    images: int, dim: int, classes: int, block: int, rule: type, margin: float, centers: int
+) -> None:
+    torch.manual_seed(images + classes)
+    head = MarginSoftmax(
+        classes, dim, rule(margin), scale=16.0, centers=centers, block_logits=block
+    ).double()
+    emb, labels = batch(images, dim, classes)
+    twin = twins.angular if rule is ArcFace else twins.additive
+    assert_equals_twin(head, emb, labels, rule=twin, centers=centers)
+
+
+@pytest.mark.parametrize("edges", [(0, 1, 5, 12, 12, 20), (0, 20)])
+@pytest.mark.parametrize("block", [7, 10_000])
+def test_separate_classifiers_equal_the_twin(edges: tuple[int, ...], block: int) -> None:
+    torch.manual_seed(0)
+    head = MarginSoftmax(20, 6, ArcFace(0.3), scale=20.0, edges=edges, block_logits=block)
+    emb, labels = batch(15, 6, 20)
+    labels[:3] = torch.tensor([0, 0, 13])  # class 0 is alone in its domain: no rival, no loss
+    assert_equals_twin(head.double(), emb, labels, edges=edges)
+
+
+def test_margin_by_class_equals_the_twin() -> None:
+    torch.manual_seed(1)
+    margins = torch.rand(11, dtype=torch.float64)
+    head = MarginSoftmax(11, 4, ArcFace(margins), scale=30.0, block_logits=30).double()
+    emb, labels = batch(13, 4, 11)
+    assert_equals_twin(head, emb, labels)
+
+
+@pytest.mark.parametrize("per_class", [False, True])
+@pytest.mark.parametrize("centers", [1, 2])
+def test_curricularface_equals_the_twin_over_steps(per_class: bool, centers: int) -> None:
+    torch.manual_seed(2)
+    classes, momentum = 9, 0.6
+    rule = CurricularFace(0.3, classes if per_class else None, momentum=momentum)
+    head = MarginSoftmax(classes, 3, rule, scale=32.0, centers=centers, block_logits=40).double()
+    t = [0.0] * classes
+    for _ in range(4):
+        emb, labels = batch(14, 3, classes)
+        unit = functional.normalize(head.weight_CD.detach(), dim=-1).view(classes, centers, 3)
+        own = [
+            float((unit[c] @ x).max()) for x, c in zip(emb.detach(), labels.tolist(), strict=True)
+        ]
+        fresh = list(t)
+        for c in range(classes):
+            seen = [v for v, label in zip(own, labels.tolist(), strict=True) if label == c]
+            if not per_class:
+                fresh[c] = momentum * t[c] + (1 - momentum) * sum(own) / len(own)
+            elif seen:
+                fresh[c] = momentum * t[c] + (1 - momentum) * sum(seen) / len(seen)
+        used = t if per_class else fresh  # PUMA's code updates after use, the published one before
+        assert_equals_twin(
+            head,
+            emb,
+            labels,
+            centers=centers,
+            t=[used[c] for c in labels.tolist()],
+        )
+        t = fresh
+        torch.testing.assert_close(rule.t_C, torch.tensor(t[: len(rule.t_C)]).double())
+    assert max(map(abs, t)) > 0.05  # else the test would have shown nothing
+
+    head.eval()
+    head(emb, labels)
+    torch.testing.assert_close(rule.t_C, torch.tensor(t[: len(rule.t_C)]).double())
+
+
+@pytest.mark.parametrize("centers", [1, 4])
+def test_equals_the_peer(centers: int) -> None:
+    torch.manual_seed(3)
+    head = MarginSoftmax(40, 8, ArcFace(0.5), scale=30.0, centers=centers, block_logits=64)
+    settings = {"margin": math.degrees(0.5), "scale": 30.0}
+    if centers == 1:
+        peer = ArcFaceLoss(40, 8, **settings)
+    else:
+        peer = SubCenterArcFaceLoss(num_classes=40, embedding_size=8, sub_centers=4, **settings)
+    peer.W.data = head.weight_CD.detach().T.clone()
+    emb, labels = batch(32, 8, 40, torch.float32)
+    loss, _ = head(emb, labels)
+    assert loss.item() == pytest.approx(peer(emb, labels).item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("centers,edges", [(1, None), (2, (0, 2, 5))])
+def test_gradcheck(centers: int, edges: tuple[int, ...] | None) -> None:
+    torch.manual_seed(4)
+    query = (3 * torch.randn(4, 3, dtype=torch.float64)).requires_grad_()
+    weight = torch.randn(5 * centers, 3, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 2, 2, 4])
+
+    def terms(query: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        return softmax_terms(query, weight, labels, centers=centers, edges=edges, block_logits=8)[
+            :2
+        ]
+
+    assert torch.autograd.gradcheck(terms, (query, weight))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("rule", [ArcFace(0.5), CosFace(0.3), CurricularFace(0.3)])
+def test_finite_where_an_embedding_lies_on_its_class_or_opposite(sign: float, rule) -> None:
+    head = MarginSoftmax(3, 4, rule, scale=64.0)
+    emb = (sign * functional.normalize(head.weight_CD.detach(), dim=-1)).requires_grad_()
+    loss, _ = head(emb, torch.tensor([0, 1, 2]))
+    loss.backward()
+    assert loss.isfinite() and emb.grad.isfinite().all() and head.weight_CD.grad.isfinite().all()
+
+
+def test_a_lone_class_has_no_loss_and_finite_gradients() -> None:
+    head = MarginSoftmax(1, 4, ArcFace(0.5), scale=30.0)
+    emb, labels = batch(3, 4, 1, torch.float32)
+    loss, logs = head(emb, labels)
+    loss.backward()
+    assert loss.item() == 0.0 and logs["accuracy"].item() == 1.0
+    assert not emb.grad.any() and not head.weight_CD.grad.any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_computes_in_fp32_whatever_comes_in(dtype: torch.dtype) -> None:
+    torch.manual_seed(5)
+    head = MarginSoftmax(50, 8, ArcFace(0.3), scale=30.0)
+    emb, labels = batch(6, 8, 50, torch.float32)
+    half = emb.detach().to(dtype).requires_grad_()
+    expected, _ = head(half.detach().float(), labels)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss, _ = head(half, labels)
+    loss.backward()
+    assert loss.dtype == head.weight_CD.grad.dtype == torch.float32 and half.grad.dtype == dtype
+    assert loss.item() == expected.item()
+
+
+def test_the_block_size_does_not_show_and_a_repetition_gives_the_same_bits() -> None:
+    torch.manual_seed(6)
+    emb, labels = batch(32, 16, 300, torch.float32)
+    weight = torch.randn(300, 16)
+    grads = []
+    for block in (300, 300, 7777):
+        head = MarginSoftmax(300, 16, ArcFace(0.3), scale=30.0, block_logits=block)
+        head.weight_CD.data = weight.clone()
+        emb.grad = None
+        head(emb, labels)[0].backward()
+        grads.append([emb.grad.clone(), head.weight_CD.grad])
+    for first, again, other in zip(*grads, strict=True):
+        assert torch.equal(first, again)
+        torch.testing.assert_close(first, other)
+
+
+def test_gradients_accumulate_and_a_frozen_side_gets_none() -> None:
+    torch.manual_seed(7)
+    head = MarginSoftmax(10, 4, ArcFace(0.3), scale=30.0, block_logits=16)
+    emb, labels = batch(5, 4, 10, torch.float32)
+    loss, _ = head(emb, labels)
+    loss.backward(retain_graph=True)
+    once = head.weight_CD.grad.clone()
+    (2 * loss).backward()
+    torch.testing.assert_close(head.weight_CD.grad, 3 * once)
+    head.weight_CD.requires_grad_(False)
+    head.weight_CD.grad = None
+    head(emb, labels)[0].backward()
+    assert head.weight_CD.grad is None
+
+
+class Largest(TorchDispatchMode):
+    """Sees how many elements the largest result of any operator has."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        result = func(*args, **(kwargs or {}))
+        tensors = [x for x in tree_flatten(result)[0] if isinstance(x, Tensor)]
+        self.numel = max([self.numel, *(x.numel() for x in tensors)])
+        return result
+
+
+@pytest.mark.parametrize("rule", [ArcFace(0.3), CurricularFace(0.3)])
+def test_nothing_is_larger_than_the_class_weights(rule) -> None:
+    head = MarginSoftmax(5000, 4, rule, scale=30.0, block_logits=4000)
+    emb, labels = batch(64, 4, 5000, torch.float32)
+    with Largest() as largest:
+        head(emb, labels)[0].backward()
+    assert largest.numel == head.weight_CD.numel() < 64 * 5000 / 10
+
+
+def test_a_label_beyond_the_classes_is_refused() -> None:
+    head = MarginSoftmax(5, 4, ArcFace(0.3), scale=30.0)
+    emb, _ = batch(2, 4, 5, torch.float32)
+    for labels in ([0, 5], [-1, 2]):
+        with pytest.raises(ValueError, match="not among 5 classes"):
+            head(emb, torch.tensor(labels))
+
+
+def test_without_margin_and_scale_the_start_is_log_classes() -> None:
+    torch.manual_seed(8)
+    head = MarginSoftmax(1000, 64, CosFace(0.0), scale=1e-3)
+    emb, _ = batch(16, 64, 1000, torch.float32)
+    loss, _ = head(emb, torch.arange(16))
+    assert loss.item() == pytest.approx(math.log(1000), abs=0.01)
