@@ -111,6 +111,12 @@ if __name__ == "__main__":
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
+    except OSError as error:  # a full disk, a folder that went away
+        if error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else "a write failed: "
+        print(f"error: {where}{error.strerror}", file=sys.stderr)
+        sys.exit(2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

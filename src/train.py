@@ -34,10 +34,17 @@ from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
 from guie.manifest import Manifest, load_manifest
 from guie.model import build_preprocess
 from guie.model.weights import weights_record
-from guie.optim import build_optimizer, freeze, set_learning_rates
+from guie.optim import averaged, build_optimizer, freeze, set_learning_rates
 from guie.runs import DROPPED, add_to_record, finish, keep_classes, locked, open_run, read_summary
 from guie.sampling import RankBatches, Sampler
-from guie.step import LossWatch, gradients_within_memory, to_device, train_mode
+from guie.step import (
+    LossWatch,
+    gradients_within_memory,
+    sharpen,
+    step_back,
+    to_device,
+    train_mode,
+)
 from guie.tasks import build_task
 from guie.validation import validate
 
@@ -114,17 +121,25 @@ def train(
         size_px = stage.size_px or config.model.image.size_px
         backbone = task.embedder.backbone
         backbone.set_image_size(size_px)
+        if config.gradient_checkpointing:
+            backbone.checkpoint_gradients()
         preprocess = build_preprocess(config.model, backbone, size_px)
         freeze(task, stage.lr)
         optimizer = build_optimizer(task, stage)
         if saved:
             task.load_state_dict(saved["task"])
+        ema = averaged(task, stage.ema_decay) if stage.ema_decay else None
         model, optimizer = accelerator.prepare(task, optimizer)
+        if config.compile:
+            model = torch.compile(model)
         if saved:
             optimizer.load_state_dict(saved["optimizer"])
             if accelerator.scaler:
                 accelerator.scaler.load_state_dict(saved["scaler"])
+            if ema:
+                ema.load_state_dict(saved["ema"])
         saved = None
+        scored = ema.module if ema else task
 
         # ------------------------------------------------------------ data: a function of the step
         rows = data[state.stage]
@@ -158,10 +173,16 @@ def train(
             batch = to_device(batch, accelerator.device)
             draw = (*seed, state.step, rank)
             logs = gradients_within_memory(accelerator, model, batch, config, state, draw)
+            if stage.sam_rho:
+                climbed = sharpen(model, stage.sam_rho)
+                gradients_within_memory(accelerator, model, batch, config, state, draw)
+                step_back(climbed)
             if stage.clip_grad_norm:
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
+            if ema:
+                ema.update_parameters(task)
             state.step += 1
             state.global_step += 1
             bar.update()
@@ -182,7 +203,7 @@ def train(
             # -------------------------------------------------------- validate, keep the best, save
             if scores_due:
                 scores = validate(
-                    accelerator, task.embedder, manifest, preprocess, config.data.workers
+                    accelerator, scored.embedder, manifest, preprocess, config.data.workers
                 )
                 score = scores["val_r_at_1"] if scores else -1.0
                 if scores:
@@ -194,12 +215,12 @@ def train(
                 if scores is None or score > state.best_score:
                     state.best_score, state.best_step, state.stale = score, state.global_step, 0
                     if accelerator.is_main_process:
-                        task.save(folder, "model", size_px)
+                        scored.save(folder, "model", size_px)
                 else:
                     state.stale += 1
             done = last or _exhausted(stage, state)
             if (done or save_due) and accelerator.is_main_process:
-                checkpoints.save(task, optimizer, state, accelerator.scaler, identity)
+                checkpoints.save(task, optimizer, ema, state, accelerator.scaler, identity)
             if stop:
                 bar.close()
                 accelerator.wait_for_everyone()
@@ -215,7 +236,7 @@ def train(
         state.stage, state.step, state.stale, state.halvings = state.stage + 1, 0, 0, 0
 
     if accelerator.is_main_process:
-        task.save(folder, "last", size_px)
+        scored.save(folder, "last", size_px)
         summary = {
             "best": {"val_r_at_1": state.best_score, "step": state.best_step},
             "steps": state.global_step,

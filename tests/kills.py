@@ -56,7 +56,7 @@ def count_lines(log: Path) -> int:
 
 
 def write_config(folder: Path, manifest: Path) -> Path:
-    """Two stages, round robin, batch statistics, dropout, early stopping: all that has state."""
+    """Two stages, round robin, batch statistics, dropout, early stopping, EMA: all that has state."""
     rates = {"head": 1e-3, "classes": 1e-2}
     config = {
         "name": "run",
@@ -78,6 +78,7 @@ def write_config(folder: Path, manifest: Path) -> Path:
                 "sampler": "round_robin",
                 "validate_every_steps": 3,
                 "patience": 4,
+                "ema_decay": 0.9,
             },
         ],
     }

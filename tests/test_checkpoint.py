@@ -21,7 +21,7 @@ def save(checkpoints: Checkpoints, step: int) -> Path:
     task(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     state = TrainState(global_step=step, best_score=0.5)
-    return checkpoints.save(task, optimizer, state, None, IDENTITY)
+    return checkpoints.save(task, optimizer, None, state, None, IDENTITY)
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from guie.checkpoint import TrainState
 from guie.config import RunConfig
 from guie.errors import UserError
-from guie.step import LossWatch, gradients, gradients_within_memory
+from guie.step import LossWatch, gradients, gradients_within_memory, sharpen, step_back
 
 
 class Toy(nn.Module):
@@ -99,3 +99,18 @@ def test_a_loss_that_is_not_finite_is_named_with_its_images(
     watch.check(accelerator, paths, stage, step=7)  # what was told is not told again
     watch.add(torch.tensor(1.0), torch.tensor([0]), {})
     watch.check(accelerator, paths, stage, step=8)
+
+
+def test_sam_takes_the_gradient_rho_up_the_slope_and_steps_back(accelerator: Accelerator) -> None:
+    model, rho = Toy(), 0.1
+    before = model.linear.weight.detach().clone()
+    gradients(accelerator, model, batch(), 1)
+    slope = [p.grad.clone() for p in model.parameters()]
+    climbed = sharpen(model, rho)
+    length = torch.cat([grad.flatten() for grad in slope]).norm()
+    torch.testing.assert_close(model.linear.weight, before + rho * slope[0] / length)
+    assert model.linear.weight.grad is None
+    gradients(accelerator, model, batch(), 1)
+    assert not torch.equal(model.linear.weight.grad, slope[0])
+    step_back(climbed)
+    torch.testing.assert_close(model.linear.weight, before)

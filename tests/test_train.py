@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
 import embed
 import train
 import validate
+from guie.checkpoint import Checkpoints
 from guie.errors import UserError
 from guie.logs import read_metrics
 from guie.manifest import load_manifest, save_manifest
@@ -100,22 +102,26 @@ def test_a_finished_run_is_reused_and_another_config_refused(run: Path, config: 
         train.main(["--config", str(config), "--set", "seed=5"])
 
 
+def interrupted_after(patched: pytest.MonkeyPatch, steps: int) -> None:
+    """Make the optimiser's next step after so many raise KeyboardInterrupt."""
+    done, step = [], torch.optim.AdamW.step
+
+    def counting(self, *args, **kwargs):
+        done.append(1)
+        if len(done) > steps:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    patched.setattr(torch.optim.AdamW, "step", counting)
+
+
 def test_resume_goes_on_to_the_same_bits(
     run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped in the second stage and resumed, a run ends as the uninterrupted one did."""
-    stop = 5  # optimiser steps, of about 15; the last checkpoint is older
-    steps, step = [], torch.optim.AdamW.step
-
-    def counting(self, *args, **kwargs):
-        steps.append(1)
-        if len(steps) > stop:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
     with monkeypatch.context() as patched:
-        patched.setattr(torch.optim.AdamW, "step", counting)
+        interrupted_after(patched, steps=5)  # of about 15; the last checkpoint is older
         with pytest.raises(KeyboardInterrupt):
             train.main(there)
     with pytest.raises(UserError, match="unfinished run; --resume"):
@@ -238,3 +244,57 @@ def test_unreadable_images_are_found_before_the_first_step(
     assert not (tmp_path / "runs" / "t" / "metrics.jsonl").exists()
     folder = train.main([*words, "--drop-bad"])
     assert set(pd.read_csv(folder / "dropped.csv")["image_path"]) == {of_train, of_val}
+
+
+LOSSES = [
+    *("softmax", "arcface", "cosface", "curricularface", "triplet", "margin", "multi_similarity"),
+    *("supcon", "proxy_anchor", "proxy_nca", "soft_triple", "batch_all", "hyperbolic"),
+]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_every_loss_trains_and_resumes(
+    name: str, mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped after three of six steps, and gone on with, each ends at the same bits."""
+    stage = {"epochs": 6, "lr": {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2}}
+    few = {"domains": ["packages", "cars"], "batch_size": 24}
+    config = write_config(
+        tmp_path / "c.yaml",
+        mix,
+        toy_manifest.parent,
+        stages=[{**stage, **few}],
+        task={"loss": {"name": name}},
+    )
+    whole = train.main(["--config", str(config)])
+    losses = [line["loss"] for line in read_metrics(whole / "metrics.jsonl") if "loss" in line]
+    assert len(losses) >= 6 and losses[-1] < losses[0]
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=3)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(["--config", str(config), "--set", "name=cut"])
+    cut = train.main(["--config", str(config), "--set", "name=cut", "--resume"])
+    for file in ("last.safetensors", "metrics.jsonl"):
+        assert (cut / file).read_bytes() == (whole / file).read_bytes(), file
+
+
+def test_sam_ema_layer_decay_and_checkpointing_train_together(
+    mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    """The average is what is scored and saved; checkpointed blocks change no number."""
+    stage = {
+        **{"epochs": 2, "lr": {"backbone": 1e-3, "head": 1e-2, "classes": 1e-2}},
+        **{"sam_rho": 0.05, "ema_decay": 0.5, "layer_decay": 0.7, "clip_grad_norm": 1.0},
+    }
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])
+    words = ["--config", str(config), "--set"]
+    plain = train.main([*words, "gradient_checkpointing=false"])
+    saving = train.main([*words, "gradient_checkpointing=true", "--set", "name=saving"])
+    ours, theirs = (load_file(run / "last.safetensors") for run in (plain, saving))
+    for name, value in ours.items():
+        torch.testing.assert_close(theirs[name], value, rtol=1e-4, atol=1e-5)
+    saved = Checkpoints(plain, keep=2).load()
+    raw, averaged = saved["task"], saved["ema"]
+    name = "embedder.head.linear.weight"
+    torch.testing.assert_close(averaged["module." + name], ours[name.partition(".")[2]])
+    assert not torch.equal(raw[name], averaged["module." + name])

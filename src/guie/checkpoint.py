@@ -61,6 +61,7 @@ class Checkpoints:
         self,
         task: nn.Module,
         optimizer: torch.optim.Optimizer,
+        ema: nn.Module | None,
         state: TrainState,
         scaler: Any,
         identity: Identity,
@@ -70,6 +71,7 @@ class Checkpoints:
             "state": asdict(state),
             "task": task.state_dict(),
             "optimizer": optimizer.state_dict(),
+            "ema": ema.state_dict() if ema else None,
             "scaler": scaler.state_dict() if scaler else None,
             "identity": asdict(identity),
         }

@@ -97,6 +97,30 @@ def gradients_within_memory(
         print(f"out of memory: {pieces * 2} micro-batches a step from here on", file=sys.stderr)
 
 
+def sharpen(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
+    """Climb by `rho` along the gradient, to where SAM takes it anew; returns what to step back.
+
+    Foret et al., Sharpness-Aware Minimization, ICLR 2021, eq. 2.
+    """
+    trained = [p for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([p.grad for p in trained])
+    climbed = []
+    with torch.no_grad():
+        for parameter in trained:
+            climb = parameter.grad * (rho / (norm + 1e-12)).to(parameter.grad.device)
+            parameter.add_(climb)
+            climbed.append((parameter, climb))
+    model.zero_grad(set_to_none=True)
+    return climbed
+
+
+@torch.no_grad()
+def step_back(climbed: list[tuple[nn.Parameter, Tensor]]) -> None:
+    """Undo `sharpen`."""
+    for parameter, climb in climbed:
+        parameter.sub_(climb)
+
+
 class LossWatch:
     """Stops a run whose loss is not finite, without waiting for the device at every step."""
 

@@ -128,7 +128,10 @@ class StageConfig(Config):
     schedule: Literal["constant", "cosine"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     weight_decay: NonNegative = 1e-4
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the rate, per block towards the stem
     clip_grad_norm: PositiveFloat | None = None
+    sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation; two passes a step
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # what is scored and saved
     size_px: PositiveInt | None = None  # null: the model's image size
     sampler: Literal["mixed", "dataset_size", "round_robin"] = "mixed"
     domains: list[str] | None = None  # null: every domain of the manifest
@@ -147,6 +150,8 @@ class RunConfig(Config):
     log_every_steps: PositiveInt = 20
     checkpoint_every_steps: PositiveInt = 500
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back on the one before
+    gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
+    compile: bool = False  # torch.compile: minutes at the start of each stage, faster steps
     on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: twice the micro-batches, go on
     data: DataConfig
     model: ModelConfig

@@ -60,6 +60,18 @@ class Backbone(nn.Module):
             _set_open_clip_size(self.tower, size_px)
         self.size_px = size_px
 
+    def checkpoint_gradients(self) -> None:
+        """Keep a block's input alone and compute the block again in the backward pass.
+
+        Raises UserError for a tower that cannot.
+        """
+        try:
+            self.tower.set_grad_checkpointing(True)
+        except (AttributeError, AssertionError):
+            raise UserError(
+                f"gradient_checkpointing: {type(self.tower).__name__} has none; set it to false"
+            ) from None
+
     def train(self, mode: bool = True) -> Backbone:
         """Train mode, but batch statistics stay those of the pretraining.
 
