@@ -143,7 +143,15 @@ def train(
 
         # ------------------------------------------------------------ data: a function of the step
         rows = data[state.stage]
-        sampler = Sampler(rows["domain"], stage.sampler, stage.batch_size, seed)
+        sampler = Sampler(
+            rows["domain"],
+            stage.sampler,
+            stage.batch_size,
+            seed,
+            label_of_row=rows["label"],
+            weight_of_row=rows.get("weight"),
+        )
+        sampler.load(state.sampler)
         total_steps = max(1, round(stage.epochs * sampler.steps_per_epoch))
         epochs_before = sum(earlier.epochs for earlier in config.stages[: state.stage])
         rank, ranks = accelerator.process_index, accelerator.num_processes
@@ -183,6 +191,8 @@ def train(
             optimizer.zero_grad()
             if ema:
                 ema.update_parameters(task)
+            if sampler.learns:
+                sampler.note(state.step, accelerator.reduce(logs["loss"], "mean").item())
             state.step += 1
             state.global_step += 1
             bar.update()
@@ -197,6 +207,9 @@ def train(
                 watch.check(accelerator, rows["image_path"], stage, state.step)
             if logs_due:
                 values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
+                values |= prefixed(
+                    "share_", sampler.shares(state.step - 1) if sampler.learns else {}
+                )
                 log.write(state.global_step, stage.name, values | prefixed("lr_", rates))
                 bar.set_postfix({name: f"{value:.3f}" for name, value in values.items()})
 
@@ -219,6 +232,7 @@ def train(
                 else:
                     state.stale += 1
             done = last or _exhausted(stage, state)
+            state.sampler = sampler.state()
             if (done or save_due) and accelerator.is_main_process:
                 checkpoints.save(task, optimizer, ema, state, accelerator.scaler, identity)
             if stop:
@@ -233,7 +247,7 @@ def train(
         # ------------------------------------------------------------ next stage, fresh optimiser
         task = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
         accelerator.free_memory(model, optimizer)
-        state.stage, state.step, state.stale, state.halvings = state.stage + 1, 0, 0, 0
+        state.next_stage()
 
     if accelerator.is_main_process:
         scored.save(folder, "last", size_px)

@@ -16,6 +16,7 @@ import yaml
 from PIL import Image
 
 import curate
+import guie.mixing.reading
 from guie.config import MixConfig, load_config
 from guie.config.base import real_root
 from guie.errors import UserError
@@ -206,7 +207,7 @@ def test_toy_source_is_drawn_as_asked_and_read_as_a_manifest(place, monkeypatch)
         write_manifest(f"{path}/manifest.csv", rows)
         return Path(path) / "manifest.csv"
 
-    monkeypatch.setattr(curate.toy, "draw", draw, raising=False)  # drawing is tested with toy
+    monkeypatch.setattr(guie.mixing.reading.toy, "draw", draw)  # drawing is tested with toy
     toy = {"kind": "toy", "path": "input/toy", "images": 7, "seed": 3, "part": "pretrain"}
     table, _ = run({"sources": [toy]})
     assert asked == {"path": "input/toy", "images": 7, "seed": 3, "part": "pretrain", "workers": 1}

@@ -29,6 +29,10 @@ LEVELS = [
         "torchscript",
         "protocols",
         "figures",
+        "report",
+        "mixing",
+        "proxy",
+        "text",
     },
 ]
 HUGGING_FACE = {

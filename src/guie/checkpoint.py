@@ -11,7 +11,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,13 @@ class TrainState:
     best_score: float = -1.0
     best_step: int = -1
     stale: int = 0  # validations of this stage without a better score
+    sampler: dict[str, Any] = field(default_factory=dict)  # of a sampler that learns from losses
     halvings: int = 0  # how often this stage's micro-batches were halved for want of memory
+
+    def next_stage(self) -> None:
+        """Begin the next stage; the counters of the run go on."""
+        self.stage, self.step, self.stale, self.halvings = self.stage + 1, 0, 0, 0
+        self.sampler = {}
 
 
 @dataclass(frozen=True)

@@ -163,6 +163,7 @@ def classes_of(rows: pd.DataFrame) -> Classes:
 
 
 def rows_hash(rows: pd.DataFrame) -> str:
-    """A hash of what is trained on: images, labels, domains, in their order."""
-    values = pd.util.hash_pandas_object(rows[["image_path", "label", "domain"]], index=False)
+    """A hash of what is trained on: images, labels, domains, weights, in their order."""
+    columns = [c for c in ("image_path", "label", "domain", "weight") if c in rows]
+    values = pd.util.hash_pandas_object(rows[columns], index=False)
     return hashlib.sha256(values.to_numpy().tobytes()).hexdigest()[:16]

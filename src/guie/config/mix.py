@@ -8,7 +8,10 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.cleaning import CleaningConfig
+from guie.config.selection import SelectionConfig
 from guie.config.sources import DatasetSource
+from guie.config.zero_shot import DomainShares, PseudoLabelConfig
 
 
 class SourceConfig(Config):
@@ -66,6 +69,17 @@ class MixConfig(Config):
     # Share of a domain's train classes that validate; a domain with a val split keeps its own.
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     verify: bool = True  # open and decode every image
+    pseudo_labels: PseudoLabelConfig | None = None  # by a CLIP, for some domains
+    clean: CleaningConfig | None = None  # copies, conflicts, leaks, outliers
+    shares: DomainShares | None = None  # the distribution of domains that is wished for
+    selection: SelectionConfig | None = None  # which sources earn their place
+    features: str = "input/.features"  # cache of image features, by model
+
+    @model_validator(mode="after")
+    def _cleaning_decodes(self) -> MixConfig:
+        if self.clean and not self.verify:
+            raise ValueError("clean: needs the decoded images; set verify to true")
+        return self
 
     @model_validator(mode="after")
     def _min_below_max(self) -> MixConfig:
@@ -90,4 +104,8 @@ class MixConfig(Config):
     @property
     def summary_path(self) -> Path:
         """`input/mix.csv` -> `input/mix.summary.json`."""
-        return Path(self.out).with_suffix(".summary.json")
+        return self.beside(".summary.json")
+
+    def beside(self, suffix: str) -> Path:
+        """`input/mix.csv` -> `input/mix<suffix>`."""
+        return Path(self.out).with_suffix(suffix)

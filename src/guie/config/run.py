@@ -9,6 +9,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.base import Config, merged
 from guie.config.losses import ArcFaceConfig, LossConfig
+from guie.config.sampling import MixedConfig, SamplerConfig
 
 NonNegative = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -128,12 +129,14 @@ class StageConfig(Config):
     schedule: Literal["constant", "cosine"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     weight_decay: NonNegative = 1e-4
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0  # of the rate, per block towards the stem
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = (
+        1.0  # of the rate, per block towards the stem
+    )
     clip_grad_norm: PositiveFloat | None = None
     sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation; two passes a step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # what is scored and saved
     size_px: PositiveInt | None = None  # null: the model's image size
-    sampler: Literal["mixed", "dataset_size", "round_robin"] = "mixed"
+    sampler: SamplerConfig = MixedConfig()
     domains: list[str] | None = None  # null: every domain of the manifest
     augment: AugmentConfig = AugmentConfig()
     validate_every_steps: PositiveInt | None = None  # null: at the stage's end

@@ -22,14 +22,20 @@ CHUNK = 64  # images handed to a worker at once
 
 
 def drop_unusable(
-    table: pd.DataFrame, root: Path, open_image: OpenImage, workers: int, name: str
+    table: pd.DataFrame,
+    root: Path,
+    open_image: OpenImage,
+    workers: int,
+    name: str,
+    look: Callable[..., pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, list[dict[str, str]]]:
-    """The rows whose image can be decoded, with width and height as opened, and what cannot.
+    """The rows whose image can be decoded, with what was seen of it, and the files that cannot.
 
-    The files dropped come as {"file", "split", "reason"}. `name` labels the progress bar.
+    The files dropped come as {"file", "split", "reason"}. `name` labels the progress bar. `look` is
+    `verify`, which sees width and height, or looks closer: see `fingerprints`.
     Raises UserError if no image can be decoded at all.
     """
-    verdicts = verify(table["image_path"].unique(), root, open_image, workers, name)
+    verdicts = (look or verify)(table["image_path"].unique(), root, open_image, workers, name)
     bad = verdicts.loc[verdicts["reason"] != "", "reason"]
     if len(bad) == len(verdicts):
         raise UserError(
@@ -42,8 +48,8 @@ def drop_unusable(
         {"file": str(root / path), "split": splits[path], "reason": reason}
         for path, reason in bad.items()
     ]
-    sizes = verdicts[["width", "height"]].reindex(table["image_path"]).set_axis(table.index)
-    return table.assign(**sizes)[~unusable].reset_index(drop=True), files
+    seen = verdicts.drop(columns="reason").reindex(table["image_path"]).set_axis(table.index)
+    return table.assign(**seen)[~unusable].reset_index(drop=True), files
 
 
 def verify(
@@ -62,14 +68,14 @@ def decode_all(
     paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
 ) -> Iterator[Verdict]:
     """The verdict on each path as soon as it is known, in order, under a progress bar."""
-    decode = partial(_decode, os.path.realpath(root), open_image)
+    look = partial(decode, os.path.realpath(root), open_image)
     with tqdm(total=len(paths), desc=name, unit="img", disable=None) as bar:
-        for verdict in _mapped(decode, paths, workers):
+        for verdict in mapped(look, paths, workers):
             yield verdict
             bar.update()
 
 
-def _mapped(
+def mapped(
     decode: Callable[[str], Verdict], paths: Sequence[str], workers: int
 ) -> Iterator[Verdict]:
     if workers <= 1 or len(paths) <= CHUNK:
@@ -90,7 +96,7 @@ def _leave_interrupts_to_the_parent() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
-def _decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
+def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
     path = os.path.join(root, image_path)
     try:
         if _leaves(root, image_path):

@@ -1,0 +1,13 @@
+"""Which images a step trains on: a pure function of (seed, step), whatever came before.
+
+A plan says which domains a step is of (`plans`, `loss_driven`); a stream says which images of a
+domain come next (`streams`); `Sampler` puts the two together. Nothing has state, so a resumed run
+needs the step alone, and the global batch is the same for any number of processes and workers.
+The one exception is the loss-driven plan, whose state is handed in and out.
+"""
+
+from guie.sampling.ranks import RankBatches
+from guie.sampling.sampler import Sampler
+from guie.sampling.streams import Stream
+
+__all__ = ["RankBatches", "Sampler", "Stream"]

@@ -1,0 +1,148 @@
+"""The global batches of a stage. Shapes: D domains."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from guie.config.sampling import (
+    LossDrivenConfig,
+    MixedConfig,
+    RoundRobinConfig,
+    SamplerConfig,
+    sampler_config,
+)
+from guie.errors import UserError
+from guie.sampling.loss_driven import LossDriven
+from guie.sampling.plans import Cyclic, Plan, Shuffled
+from guie.sampling.pools import Pool, make_pools, merged
+from guie.sampling.shares import apportion, domain_shares
+from guie.sampling.streams import key
+
+
+class Sampler:
+    """Global batches of a stage; an epoch is about as many images as there are.
+
+    A batch is a pure function of (seed, step); of a sampler that `learns`, of its state too.
+
+    * Every batch is full, however small a domain is: its images come round again.
+    * Within a domain, every image comes once before any comes twice; by weight, as `WeightedStream`
+      has it; with `images_per_class`, as `ClassStream` has it.
+    * In an epoch (of `loss_driven`, a period) a domain has its share of the steps, to the step, and
+      at least one; of mixed batches, its share of the images, to the image or K-tuple.
+    * `mixed` with neither temperature nor factors is one stream of all images, whatever their
+      domain.
+
+    With `images_per_class` K, a batch is P = batch_size / K classes of K images, which stand together.
+    The classes are different ones where a domain has P of them; but under `mixed` with temperature
+    or factors a class may come twice in the batch in which a pass over its domain's classes ends.
+
+    Args:
+        domain_of_row: the domain of each training row, in manifest order.
+        sampler: its config, or a name such as `mixed`.
+        batch_size: images in a global batch.
+        seed: integers that tell this stage's draws from all others.
+        label_of_row: the class of each row; only `images_per_class` needs it.
+        weight_of_row: the sampling weight of each row, positive; None: all alike.
+
+    Raises:
+        UserError: where the config names unknown domains, or a batch cannot be filled as it says.
+    """
+
+    def __init__(
+        self,
+        domain_of_row: pd.Series,
+        sampler: SamplerConfig | str,
+        batch_size: int,
+        seed: Sequence[int],
+        *,
+        label_of_row: pd.Series | None = None,
+        weight_of_row: pd.Series | None = None,
+    ):
+        config = sampler_config(sampler)
+        self.seed, self.images = tuple(seed), _images_per_class(config, batch_size)
+        pools = make_pools(config, domain_of_row, label_of_row, weight_of_row)
+        # The same for every kind: what is compared at equal epochs trains for equal steps.
+        steps = sum(max(1, round(len(pool.rows) / batch_size)) for pool in pools)
+        one_stream = isinstance(config, MixedConfig) and config.one_stream
+        pools = [merged(pools)] if one_stream else pools
+        mixes = isinstance(config, MixedConfig) and not one_stream
+        self.unit = self.images if mixes else batch_size  # images that one domain gives at a time
+        classes = 1 if mixes else batch_size // self.images
+        self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
+        self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
+        self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
+
+    def batch(self, step: int) -> np.ndarray:
+        """Row numbers of the global batch of this step, length `batch_size`."""
+        taken_D, before_D = self.plan.at(step)
+        rows = [
+            self.streams[d].take(before_D[d] * self.unit, taken_D[d] * self.unit)
+            for d in np.flatnonzero(taken_D)
+        ]
+        if len(rows) == 1:
+            return rows[0]
+        # Micro-batches are cut from a batch in order: without a shuffle each would be of one domain.
+        tuples = np.concatenate(rows).reshape(-1, self.images)
+        return np.random.default_rng([*self.seed, key("order"), step]).permutation(tuples).ravel()
+
+    def shares(self, step: int) -> dict[str, float]:
+        """The share of each domain in the batches around this step."""
+        return dict(zip(self.domains, self.plan.shares(step).tolist(), strict=True))
+
+    @property
+    def learns(self) -> bool:
+        """Do losses decide on later batches, so that `note` and the state matter?"""
+        return isinstance(self.plan, LossDriven)
+
+    def note(self, step: int, loss: Tensor | float) -> None:
+        """Take in the loss of the global batch, the same in every process: each step once, in order.
+
+        Nothing but a sampler that learns heeds it.
+        """
+        if isinstance(self.plan, LossDriven):
+            self.plan.note(step, loss)
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: lists of numbers by name; empty unless the sampler learns."""
+        return self.plan.state() if isinstance(self.plan, LossDriven) else {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from the state of a sampler with the same arguments; empty: from the beginning."""
+        if isinstance(self.plan, LossDriven) and state:
+            self.plan.load(state)
+
+
+def _plan(
+    config: SamplerConfig, pools: Sequence[Pool], steps: int, units: int, seed: Sequence[int]
+) -> Plan:
+    """The plan of a config.
+
+    Args:
+        pools: one a domain.
+        steps: steps of an epoch.
+        units: what a step takes, of all domains together.
+    """
+    domains = [pool.domain for pool in pools]
+    if isinstance(config, RoundRobinConfig):
+        return Cyclic(len(domains))
+    if isinstance(config, LossDrivenConfig):
+        return LossDriven(domains, config, seed)
+    size_D = np.array([pool.size for pool in pools], dtype=float)
+    quota_D = apportion(domain_shares(config, domains, size_D), steps * units)
+    return Shuffled(quota_D, steps, seed)
+
+
+def _images_per_class(config: SamplerConfig, batch_size: int) -> int:
+    images = config.images_per_class or 1
+    if batch_size % images:
+        allowed = [str(n) for n in range(1, batch_size + 1) if batch_size % n == 0]
+        raise UserError(
+            f"stages: batch_size {batch_size} is no multiple of sampler.images_per_class {images};"
+            f" it can be {', '.join(allowed)}"
+        )
+    return images

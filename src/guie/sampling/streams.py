@@ -1,0 +1,146 @@
+"""Endless streams of images: plain, by weight, or class by class.
+
+A stretch of a stream costs its own length and, where it begins a new pass, one shuffle, however far
+on it lies. All are functions of their arguments alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+
+class Walk:
+    """An endless shuffled walk over the items 0 .. size - 1, each as often as any other.
+
+    Positions 0, 1, 2 ... form groups of `group`, and whole groups form chunks: of as many positions
+    as there are items, rounded down to whole groups, but at least one group.
+
+    * The items of a group are different ones. Where there are fewer items than that, each stands in
+      it equally often, give or take one.
+    * At the end of every chunk all items were visited equally often, give or take one.
+    * With groups of one, a chunk is a pass: every item once before any twice.
+
+    Args:
+        size: how many items.
+        seed: integers that tell this walk from all others.
+        group: how many positions belong together.
+    """
+
+    def __init__(self, size: int, seed: Sequence[int], group: int = 1):
+        self.size, self.seed = size, tuple(seed)
+        # Chunks follow each other round a circle of items, and each is shuffled on its own. Where
+        # they end out of step with the circle, it is shuffled too: neighbours would stay together.
+        self.chunk = max(size // group, 1) * group
+        in_step = self.chunk % size == 0
+        self.circle = None if in_step else self._rng(key("circle")).permutation(size)
+        # A stretch touches one or two chunks, or many small ones.
+        self._shuffled = lru_cache(maxsize=2)(self._shuffle)
+
+    def take(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions start .. start + count - 1: (how often each item was visited before, items)."""
+        parts = []
+        while count > 0:
+            number, offset = divmod(start, self.chunk)
+            part = self._shuffled(number)[offset : offset + count]
+            parts.append(number * self.chunk + part)
+            start, count = start + len(part), count - len(part)
+        visits, items = divmod(np.concatenate(parts), self.size)
+        return visits, items if self.circle is None else self.circle[items]
+
+    def _shuffle(self, number: int) -> np.ndarray:
+        return self._rng(number).permutation(self.chunk)
+
+    def _rng(self, number: int) -> np.random.Generator:
+        return np.random.default_rng([*self.seed, number])
+
+
+class Stream:
+    """Rows in endless shuffled passes: every row once before any row twice."""
+
+    def __init__(self, rows: np.ndarray, seed: Sequence[int]):
+        self.rows, self.walk = rows, Walk(len(rows), seed)
+
+    def take(self, start: int, count: int) -> np.ndarray:
+        """Rows at positions start .. start + count - 1 of the endless stream."""
+        return self.rows[self.walk.take(start, count)[1]]
+
+
+class WeightedStream:
+    """Rows in endless shuffled passes, each row as often as its weight says.
+
+    A pass has as many positions as there are rows. With e = weight / mean weight, a row stands in
+    it floor(e) or ceil(e) times, e on average: systematic sampling (Madow, 1949), with an offset
+    drawn anew for every pass. The same holds of any rows that follow each other, with the sum of
+    their e, so of a class in a manifest that is ordered by class. Equal weights make a `Stream`.
+
+    Args:
+        rows: the rows.
+        weight: a positive weight for each of them.
+        seed: integers that tell this stream from all others.
+    """
+
+    def __init__(self, rows: np.ndarray, weight: np.ndarray, seed: Sequence[int]):
+        self.rows, self.seed, self.walk = rows, tuple(seed), Walk(len(rows), seed)
+        self.end = np.cumsum(weight / weight.mean())
+
+    def take(self, start: int, count: int) -> np.ndarray:
+        """Rows at positions start .. start + count - 1 of the endless stream."""
+        passes, slots = self.walk.take(start, count)
+        numbers, which = np.unique(passes, return_inverse=True)
+        offset = np.array([self._offset(number) for number in numbers])[which]
+        picked = np.searchsorted(self.end, slots + offset, side="right")
+        return self.rows[np.minimum(picked, len(self.rows) - 1)]  # rounding may end short of n
+
+    def _offset(self, number: int) -> float:
+        return np.random.default_rng([*self.seed, key("offset"), int(number)]).random()
+
+
+class ClassStream:
+    """Rows in tuples of K images of one class, classes equally often; for batches of P x K.
+
+    `classes` tuples in a row, the first at position 0, are of that many different classes, and the K
+    images of a tuple are different ones; where a domain has fewer classes, or a class fewer images,
+    they repeat. Both are a `Walk`, of classes in groups of P and of a class's images in groups of K:
+    so both come equally often.
+
+    Args:
+        rows: the rows.
+        class_of_row: the class of each of them, as a number.
+        seed: integers that tell this stream from all others.
+        classes: P, how many tuples stand in a batch.
+        images: K, how many images stand in a tuple.
+    """
+
+    def __init__(
+        self,
+        rows: np.ndarray,
+        class_of_row: np.ndarray,
+        seed: Sequence[int],
+        *,
+        classes: int,
+        images: int,
+    ):
+        order = np.argsort(class_of_row, kind="stable")
+        _, first = np.unique(class_of_row[order], return_index=True)
+        self.rows, self.bounds = rows[order], np.append(first, len(rows))
+        self.seed, self.images = tuple(seed), images
+        self.walk = Walk(len(first), seed, classes)
+
+    def take(self, start: int, count: int) -> np.ndarray:
+        """Rows at positions start .. start + count - 1; both are multiples of K."""
+        visits, classes = self.walk.take(start // self.images, count // self.images)
+        return np.concatenate([self._tuple(*each) for each in zip(visits, classes, strict=True)])
+
+    def _tuple(self, visit: int, number: int) -> np.ndarray:
+        rows = self.rows[self.bounds[number] : self.bounds[number + 1]]
+        walk = Walk(len(rows), (*self.seed, int(number)), self.images)
+        return rows[walk.take(int(visit) * self.images, self.images)[1]]
+
+
+def key(name: str) -> int:
+    """A number for a name, the same in every process."""
+    return zlib.crc32(name.encode())

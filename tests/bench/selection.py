@@ -1,0 +1,178 @@
+"""Greedy selection on the real domains of mini-uned, and what its proxy is worth.
+
+python tests/bench/selection.py proxy                  # the greedy order, domains as datasets
+python tests/bench/selection.py full --mixes 12        # train whole models on random mixes (hours)
+python tests/bench/selection.py compare                # does the proxy rank those mixes alike?
+
+Needs $GUIE_REAL. All scores are R@1 on val, merged index, mean over all seven domains. Full training
+is the study budget: ViT-Ti at 80 px, 3 epochs. `full` goes on where it was stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from scipy.stats import kendalltau, spearmanr
+from tqdm import tqdm
+
+from guie.config import real_root
+from guie.config.selection import ProxyConfig, SelectionRule
+from guie.curation.candidates import Candidate, Mix, candidates_of, mix_name, mix_rows
+from guie.curation.earned import earned, render
+from guie.curation.evaluations import Evaluations, Score
+from guie.curation.search import search
+from guie.devices import make_accelerator
+from guie.embedding import embed_files
+from guie.errors import UserError, run
+from guie.figures.selection import selection_curve
+from guie.files import replacing, write_json
+from guie.logs import read_metrics
+from guie.manifest import Manifest, load_manifest, save_manifest
+from guie.model import open_model
+from guie.proxy import Proxy
+
+REPOSITORY = Path(__file__).parents[2]
+WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
+STUDY = {
+    "model.image.size_px": "80",
+    "stages": "[{name: full, epochs: 3, lr: {backbone: 1e-4, head: 3e-3, classes: 3e-3},"
+    " warmup_steps: 40}]",
+}
+
+
+def real_manifest() -> Manifest:
+    root = real_root()
+    if root is None:
+        raise UserError("no real images and weights: set GUIE_REAL to a folder that holds them")
+    return load_manifest(root / "data/mini-uned/manifest.csv")
+
+
+def build_proxy(manifest: Manifest, out: Path, size_px: int) -> Proxy:
+    """The proxy on features of train and val, which are computed once."""
+    config = ProxyConfig(
+        model=f"timm:vit_tiny_patch16_224:{real_root() / WEIGHTS}", size_px=size_px, fit="pad"
+    )
+    table = manifest.table[manifest.table["split"] != "test"].reset_index(drop=True)
+    file = out / f"features_{size_px}.npy"
+    if not file.exists():
+        model = open_model(config.model, size_px, config.fit)
+        files = [manifest.file(path) for path in table["image_path"]]
+        accelerator = make_accelerator()
+        embedder = model.embedder.to(accelerator.device)
+        emb_ND = embed_files(accelerator, embedder, model.preprocess, files)
+        with replacing(file) as temporary:
+            np.save(temporary, emb_ND.astype(np.float16))
+    return Proxy(np.load(file), table, config)
+
+
+def evaluations_of(proxy: Proxy, path: Path) -> Evaluations:
+    def evaluate(mix: Mix, seed: int) -> Score:
+        return proxy.score(mix_rows(proxy.table, mix, "domain", seed=0), seed)
+
+    return Evaluations(path, proxy.identity(), evaluate)
+
+
+def run_proxy(args: argparse.Namespace) -> None:
+    """Greedy forward and backward by proxy: order, gains, figure."""
+    proxy = build_proxy(real_manifest(), args.out, args.size_px)
+    evaluations = evaluations_of(proxy, args.out / "proxy.jsonl")
+    rule = SelectionRule(directions=["forward", "backward"])
+    candidates = candidates_of(proxy.table, "domain", [None])
+    found = search(candidates, evaluations, rule, args.out / "steps.json")
+    everything = frozenset(candidates)
+    print(render(found.steps))
+    for name, mix in (("selected", found.mix), ("everything", everything)):
+        score_S = evaluations.scores(mix, range(1000, 1005))  # seeds that no step has seen
+        print(f"{name}: {mix_name(mix)}: {score_S.mean():.4f} +- {score_S.std(ddof=1):.4f}")
+    print(f"{len(evaluations.used)} trainings in {evaluations.seconds:.0f} s")
+    with replacing(args.out / "curve.png") as temporary:
+        selection_curve(earned(found.steps)).savefig(temporary)
+
+
+def sample_mixes(domains: list[str], count: int, seed: int = 0) -> list[Mix]:
+    """All domains, then distinct random subsets of two and more, as many of each size."""
+    draw = np.random.default_rng(seed)
+    mixes = [frozenset(map(Candidate, domains))]
+    while len(mixes) < count:
+        size = 2 + len(mixes) % (len(domains) - 2)
+        mix = frozenset(map(Candidate, draw.choice(domains, size, replace=False).tolist()))
+        mixes += [mix] if mix not in mixes else []
+    return mixes
+
+
+def run_full(args: argparse.Namespace) -> None:
+    """Train a whole model on each mix; every result is written as it comes."""
+    manifest, file = real_manifest(), args.out / "full.json"
+    results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    domains = sorted(manifest.table["domain"].unique())
+    for mix in tqdm(sample_mixes(domains, args.mixes), "full trainings"):
+        for seed in range(args.seeds):
+            if f"{mix_name(mix)} {seed}" not in results:
+                scores = train(manifest, mix, seed, args.out)
+                results[f"{mix_name(mix)} {seed}"] = scores
+                write_json(file, results)
+
+
+def train(manifest: Manifest, mix: Mix, seed: int, out: Path) -> dict[str, float]:
+    """Val scores of the best checkpoint of train.py on the mix's train rows and all val rows."""
+    name = f"{mix_name(mix).replace('+', '-')}_{seed}"
+    table = manifest.table
+    rows = [mix_rows(table, mix, "domain", seed=0), table[table["split"] == "val"]]
+    path = out / f"{name}.csv"
+    save_manifest(pd.concat(rows, ignore_index=True), path)
+    settings = STUDY | {"name": name, "seed": seed, "out": out / "runs"}
+    settings |= {"data.manifest": path, "data.root": manifest.root}
+    overrides = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
+    script = [sys.executable, REPOSITORY / "src/train.py", "--overwrite"]
+    config = ["--config", REPOSITORY / "configs/real_vit_tiny.yaml"]
+    subprocess.run([*script, *config, *overrides], check=True)
+    lines = [
+        line for line in read_metrics(out / "runs" / name / "metrics.jsonl") if "val_r_at_1" in line
+    ]
+    best = max(lines, key=lambda line: line["val_r_at_1"])
+    return {key: value for key, value in best.items() if key.startswith("val_")}
+
+
+def run_compare(args: argparse.Namespace) -> None:
+    """Rank correlation of the proxy's score and that of full training over the mixes."""
+    file = args.out / "full.json"
+    if not file.exists():
+        raise UserError(f"{file}: no full trainings yet; run this script with `full` first")
+    proxy = build_proxy(real_manifest(), args.out, args.size_px)
+    evaluations = evaluations_of(proxy, args.out / f"proxy_{args.size_px}.jsonl")
+    results = pd.DataFrame.from_dict(json.loads(file.read_text(encoding="utf-8")), orient="index")
+    full = (
+        results["val_r_at_1"].groupby(results.index.str.partition(" ").get_level_values(0)).mean()
+    )
+    mixes = {name: frozenset(map(Candidate, name.split("+"))) for name in full.index}
+    scores = {name: evaluations.scores(mix, range(3)).mean() for name, mix in mixes.items()}
+    table = pd.DataFrame({"full": full, "proxy": pd.Series(scores)}).sort_values("full")
+    print(table.to_string(float_format=lambda value: f"{value:.4f}"))
+    rho, tau = spearmanr(table["full"], table["proxy"]), kendalltau(table["full"], table["proxy"])
+    print(f"{len(table)} mixes: Spearman {rho.statistic:.3f}, Kendall {tau.statistic:.3f}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("what", choices=("proxy", "full", "compare"))
+    parser.add_argument("--out", type=Path, default=Path("runs/selection"))
+    parser.add_argument("--size-px", type=int, default=112, help="of the proxy's features")
+    parser.add_argument("--mixes", type=int, default=12, help="full trainings: mixes")
+    parser.add_argument("--seeds", type=int, default=1, help="full trainings: seeds of each mix")
+    parser.add_argument("--threads", type=int, default=1, help="of the proxy")
+    args = parser.parse_args(argv)
+    torch.set_num_threads(args.threads)
+    {"proxy": run_proxy, "full": run_full, "compare": run_compare}[args.what](args)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,94 @@
+"""Precision and coverage of zero-shot domains, by the small CLIP on the toy benchmark.
+
+python tests/bench/zero_shot.py --clip runs/clip_demo/model_clip.safetensors \\
+    --names input/toy_pretrain/manifest.csv --manifest input/toy/manifest.csv
+
+A domain is named by captions of the pretraining part: no class of it is in the benchmark, whose test
+images are the ones that are told apart. One half of them calibrates, the other half is measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from guie.config.zero_shot import ClipConfig
+from guie.curation.calibration import (
+    calibration_error,
+    fit_scale,
+    least_confidence,
+    precision_curve,
+)
+from guie.curation.zero_shot import guess, sure
+from guie.devices import make_accelerator
+from guie.embedding import embed_files
+from guie.errors import run
+from guie.manifest import load_manifest
+from guie.model import open_model
+from guie.text import class_texts
+
+
+def domain_names(path: Path, captions: int) -> dict[str, list[str]]:
+    """So many captions of each domain's train images, of classes all different."""
+    train = load_manifest(path).split("train").drop_duplicates("label")
+    return {
+        domain: rows["caption"].sample(min(captions, len(rows)), random_state=0).tolist()
+        for domain, rows in train.groupby("domain")
+    }
+
+
+def measure(emb_ND: np.ndarray, truth_N: np.ndarray, text_CD: np.ndarray, scale: float) -> None:
+    """Print accuracy, calibration, and what thresholds chosen on one half keep of the other."""
+    half_N = np.random.default_rng(0).random(len(emb_ND)) < 0.5
+    fitted = fit_scale(emb_ND[half_N] @ text_CD.T, truth_N[half_N], scale)
+    for name, value in (("CLIP's own", scale), ("calibrated", fitted)):
+        found = guess(emb_ND[~half_N], text_CD, value)
+        right_N = found.first_N == truth_N[~half_N]
+        error = calibration_error(found.confidence_N, right_N)
+        print(f"{name} scale {value:.1f}: accuracy {right_N.mean():.3f}, its error {error:.3f}")
+    sample = guess(emb_ND[half_N], text_CD, fitted)
+    curve = precision_curve(sample.confidence_N, sample.first_N == truth_N[half_N])
+    rows = []
+    for wanted in (0.6, 0.7, 0.8, 0.9, 0.95):
+        least = least_confidence(curve, wanted)
+        if least is not None:
+            kept_N = sure(found, min_confidence=least)
+            rows.append((wanted, least, right_N[kept_N].mean(), kept_N.mean()))
+    columns = ["wanted", "min_confidence", "precision", "coverage"]
+    print(pd.DataFrame(rows, columns=columns).round(3).to_string(index=False))
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--clip", required=True, help="whole-CLIP weights of guie-tiny")
+    parser.add_argument("--names", type=Path, required=True, help="manifest with captions")
+    parser.add_argument("--manifest", type=Path, required=True, help="its test images are measured")
+    parser.add_argument("--captions", type=int, default=100, help="that name a domain")
+    parser.add_argument("--cache", default="input/.cache/text")
+    args = parser.parse_args(argv)
+    names = domain_names(args.names, args.captions)
+    config = ClipConfig(
+        model=f"open_clip:guie-tiny:{args.clip}", templates=["{}"], cache=args.cache
+    )
+    texts, model, accelerator = (
+        class_texts(config, names),
+        open_model(config.model),
+        make_accelerator(),
+    )
+    manifest = load_manifest(args.manifest)
+    rows = manifest.split("test")
+    files = [manifest.file(path) for path in rows["image_path"]]
+    embedder = model.embedder.to(accelerator.device)
+    emb_ND = embed_files(accelerator, embedder, model.preprocess, files)
+    truth_N = rows["domain"].map({name: place for place, name in enumerate(names)}).to_numpy()
+    print(f"{len(rows)} images, {len(names)} domains")
+    measure(emb_ND, truth_N, texts.emb_CD, texts.scale)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,163 @@
+"""Planted copies, conflicts and leaks are found, and nearly nothing else: precision and recall."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from planted import ALTERATIONS, known, plant
+
+from guie import toy
+from guie.config.cleaning import CleaningConfig, NearConfig
+from guie.curation.cleaning import clean
+from guie.curation.findings import refuse
+from guie.curation.links import find_links
+from guie.curation.thumbnails import thumbnails
+from guie.errors import UserError
+from guie.features import embed_for
+
+REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (
+    "vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
+)
+
+
+@pytest.fixture(scope="module")
+def copied(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory):
+    """The toy benchmark, a planted near copy of every other image; its folder and its rows."""
+    root = tmp_path_factory.mktemp("planted") / "set"
+    shutil.copytree(toy_manifest.parent, root)
+    table = pd.read_csv(root / "manifest.csv")
+    return root, known(pd.concat([table, plant(table, root, "near", every=2)]), root)
+
+
+def pairs_of(links: pd.DataFrame) -> set[frozenset[str]]:
+    return {frozenset(pair) for pair in zip(links["image_path"], links["other_path"], strict=True)}
+
+
+def truth_of(table: pd.DataFrame) -> dict[frozenset[str], str]:
+    """{pair of paths: how one was made of the other}."""
+    made = table.dropna(subset=["original"])
+    pairs = zip(made["image_path"], made["original"], strict=True)
+    return dict(zip(map(frozenset, pairs), made["how"], strict=True))
+
+
+def measured(links: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """Precision and recall over all pairs, and recall by alteration."""
+    found, truth = pairs_of(links), truth_of(table)
+    rows = [("all", len(truth), len(found & truth.keys()) / len(truth))]
+    for how in ALTERATIONS:
+        pairs = {pair for pair, name in truth.items() if name == how}
+        if pairs:
+            rows.append((how, len(pairs), len(found & pairs) / len(pairs)))
+    measures = pd.DataFrame(rows, columns=["alteration", "pairs", "recall"])
+    return measures.assign(
+        precision=[len(found & truth.keys()) / len(found)] + [None] * len(rows[1:])
+    )
+
+
+def test_near_copies_without_a_model(copied):
+    root, table = copied
+    links = find_links(table, NearConfig(), partial(thumbnails, root=root, workers=1))
+    all_pairs = measured(links, table).iloc[0]
+    assert all_pairs["precision"] >= 0.9 and all_pairs["recall"] >= 0.95
+
+
+def test_near_copies_confirmed_by_a_real_model(copied, real_folder, tmp_path):
+    root, table = copied
+    config = CleaningConfig(model=REAL_MODEL.format(real_folder), size_px=112)
+    links = find_links(table, NearConfig(), embed_for(config, root, tmp_path, 0))
+    all_pairs = measured(links, table).iloc[0]
+    assert all_pairs["precision"] >= 0.9 and all_pairs["recall"] >= 0.95
+
+
+def test_links_do_not_depend_on_row_order(copied):
+    root, table = copied
+    embed = partial(thumbnails, root=root, workers=1)
+    part = table.iloc[::3]
+    shuffled = part.sample(frac=1, random_state=0)
+    pd.testing.assert_frame_equal(
+        find_links(part, NearConfig(), embed), find_links(shuffled, NearConfig(), embed)
+    )
+
+
+def plant_faults(table: pd.DataFrame, root: Path) -> tuple[pd.DataFrame, dict[str, set[frozenset]]]:
+    """The table with bytewise copies of training images: duplicates, conflicts and leaks."""
+    train = table[table["split"] == "train"]
+    chosen = {"exact duplicate": train.iloc[0:60:6], "conflict": train.iloc[1:60:6]}
+    chosen["leak"] = train.iloc[2:60:6]
+    rows, truth = [table], {}
+    for kind, originals in chosen.items():
+        folder = f"{kind.split()[-1]}s"
+        (root / folder).mkdir()
+        paths = [f"{folder}/{Path(p).parent.name}-{Path(p).name}" for p in originals["image_path"]]
+        for path, original in zip(paths, originals["image_path"], strict=True):
+            shutil.copy(root / original, root / path)
+        copies = originals.assign(image_path=paths)
+        if kind == "conflict":
+            copies["label"] = "other/class"
+        if kind == "leak":
+            copies = copies.assign(split="test", role="both", label="held/out")
+        rows.append(copies)
+        truth[kind] = set(map(frozenset, zip(paths, originals["image_path"], strict=True)))
+    return pd.concat(rows, ignore_index=True), truth
+
+
+def test_planted_faults_are_all_found_and_nothing_else(toy_manifest, tmp_path):
+    root = tmp_path / "set"
+    shutil.copytree(toy_manifest.parent, root)
+    table, truth = plant_faults(pd.read_csv(root / "manifest.csv"), root)
+    config = CleaningConfig(leaks="drop_train")
+    embed = partial(thumbnails, root=root, workers=1)
+    cleaned, found, _ = clean(known(table, root), config, embed)
+    for kind, pairs in truth.items():
+        assert pairs_of(found[found["kind"] == kind]) == pairs, kind
+    assert set(found["kind"]) <= {*truth, "near duplicate"}
+
+    left = set(cleaned.loc[cleaned["split"] == "train", "image_path"])
+    assert not any(pair & left for pair in truth["conflict"]), "both of a conflict go"
+    assert all(len(pair & left) == 1 for pair in truth["exact duplicate"])
+    held_out = table[table["split"] != "train"]
+    assert set(cleaned.loc[cleaned["split"] != "train", "image_path"]) == {*held_out["image_path"]}
+    leaked = {path for pair in truth["leak"] for path in pair} - {*held_out["image_path"]}
+    assert leaked and not leaked & left
+
+
+def test_a_leak_stops_with_the_pairs_unless_declared(toy_manifest, tmp_path):
+    root = tmp_path / "set"
+    shutil.copytree(toy_manifest.parent, root)
+    table, truth = plant_faults(pd.read_csv(root / "manifest.csv"), root)
+    table, embed = known(table, root), partial(thumbnails, root=root, workers=1)
+    with pytest.raises(UserError) as caught:
+        refuse(clean(table, CleaningConfig(), embed)[1])
+    lines = str(caught.value).splitlines()
+    assert lines[0].startswith(f"{len(truth['leak'])} training images are copies")
+    assert "clean.leaks: drop_train" in lines[0]
+    assert len(lines) == 1 + len(truth["leak"]) and "leaks/" in lines[1]
+
+    kept, found, _ = clean(table, CleaningConfig(leaks="declared", conflicts="report"), embed)
+    refuse(found)
+    assert set(found.loc[found["kind"] == "leak", "action"]) == {"declared"}
+    leaked = {path for pair in truth["leak"] for path in pair}
+    assert leaked <= set(kept["image_path"])
+
+
+@pytest.mark.slow
+def test_the_readmes_table(tmp_path, real_folder):
+    """Run with `pytest -m slow -s tests/curation/test_planted.py`."""
+    manifest = toy.draw(tmp_path / "set", images=2000, seed=7)
+    table = pd.read_csv(manifest)
+    root = manifest.parent
+    table = known(pd.concat([table, plant(table, root, "near", every=2)]), root, workers=2)
+    config = CleaningConfig(model=REAL_MODEL.format(real_folder), size_px=112)
+    by = {
+        "thumbnails": partial(thumbnails, root=root, workers=2),
+        "ViT-Ti/16 at 112 px": embed_for(config, root, tmp_path / "features", 2),
+    }
+    for name, embed in by.items():
+        measures = measured(find_links(table, NearConfig(), embed), table)
+        print(f"\nnear-duplicates among {len(table):,} images, confirmed by {name}")
+        print(measures.to_string(index=False, float_format="{:.3f}".format, na_rep=""))
+        assert measures["recall"].iloc[0] > 0.95 and measures["precision"].iloc[0] > 0.9

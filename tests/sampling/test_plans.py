@@ -1,0 +1,140 @@
+"""Plans: quotas to the unit, steps in any order, weights by loss one period delayed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from guie.config.sampling import LossDrivenConfig
+from guie.errors import UserError
+from guie.sampling.loss_driven import LossDriven
+from guie.sampling.plans import Cyclic, Plan, Shuffled
+from guie.sampling.shares import apportion
+
+DOMAINS = ["art", "cars", "toys"]
+SEED = (0, 0)
+
+
+def loss_driven(period: int = 10, **settings) -> LossDriven:
+    config = LossDrivenConfig(name="loss_driven", period_steps=period, **settings)
+    return LossDriven(DOMAINS, config, SEED)
+
+
+def units(plan: Plan, start: int, end: int) -> np.ndarray:
+    """Units of each step and domain, (end - start, D)."""
+    return np.stack([plan.at(step)[0] for step in range(start, end)])
+
+
+def test_apportion_is_exact_to_the_unit() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        share = rng.dirichlet(np.ones(7))
+        quota = apportion(share, 1000)
+        assert quota.sum() == 1000 and quota.min() >= 1
+        if (share * 1000 >= 1).all():
+            assert np.abs(quota - share * 1000).max() < 1
+    assert apportion(np.array([1e-9, 1e-9, 1 - 2e-9]), 3).tolist() == [1, 1, 1]
+    assert apportion(np.array([1e-9, 1e-9, 1 - 2e-9]), 50).tolist() == [1, 1, 48]
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        Shuffled(np.array([1, 5, 15]), 21, SEED),
+        Shuffled(np.array([1, 63, 20, 0]), 12, SEED),
+        Cyclic(3),
+        loss_driven(20),
+    ],
+    ids=["one_domain", "mixed", "cyclic", "loss_driven"],
+)
+def test_before_is_the_sum_of_what_was_taken(plan: Plan) -> None:
+    before = np.zeros(len(plan.shares(0)), int)
+    for step in range(40):
+        taken, given = plan.at(step)
+        assert given.tolist() == before.tolist(), step
+        before += taken
+    backward = [plan.at(step)[0].tolist() for step in reversed(range(40))][::-1]
+    assert units(plan, 0, 40).tolist() == backward
+
+
+def test_an_epoch_gives_each_domain_its_quota_spread_over_the_steps() -> None:
+    quota = np.array([1, 63, 20])
+    plan = Shuffled(quota, 12, SEED)
+    epochs = units(plan, 0, 36).reshape(3, 12, 3)
+    assert (epochs.sum(axis=1) == quota).all()
+    assert (epochs.sum(axis=2) == 7).all()
+    assert ((epochs == quota // 12) | (epochs == -(-quota // 12))).all()
+    assert (epochs[0] != epochs[1]).any()
+
+
+def run(plan: LossDriven, start: int, end: int, losses: tuple[float, ...]) -> None:
+    for step in range(start, end):
+        plan.note(step, losses[int(plan.at(step)[0].argmax())])
+
+
+def test_losses_set_the_period_after_the_next() -> None:
+    plan = loss_driven(100)
+    run(plan, 0, 100, (1.0, 3.0, 4.0))
+    run(plan, 100, 200, (1.0, 1.0, 2.0))
+    periods = units(plan, 0, 400).reshape(4, 100, 3).sum(axis=1)
+    assert sorted(periods[0]) == sorted(periods[1]) == [33, 33, 34]
+    assert periods[2].tolist() == [13, 37, 50] or periods[2].tolist() == [12, 38, 50]
+    assert periods[3].tolist() == [25, 25, 50]
+    np.testing.assert_allclose(plan.shares(250), [1 / 8, 3 / 8, 4 / 8])
+
+
+def test_factors_and_memory() -> None:
+    plan = loss_driven(100, factors={"art": 2.0}, memory=0.5)
+    start = np.array([2, 1, 1]) / 4
+    np.testing.assert_allclose(plan.shares(0), start)
+    run(plan, 0, 100, (1.0, 3.0, 5.0))
+    np.testing.assert_allclose(plan.shares(200), start / 2 + np.array([2, 3, 5]) / 10 / 2)
+
+
+@pytest.mark.parametrize("loss", [0.0, -1.0, float("nan"), float("inf")])
+def test_losses_that_say_nothing_change_nothing(loss: float) -> None:
+    plan = loss_driven(100)
+    run(plan, 0, 100, (1.0, 3.0, 4.0))
+    run(plan, 100, 200, (loss, loss, loss))
+    np.testing.assert_array_equal(plan.shares(300), plan.shares(200))
+
+
+def test_steps_whose_losses_are_not_known_are_refused() -> None:
+    plan = loss_driven(10)
+    plan.at(19)
+    with pytest.raises(
+        UserError, match="step 20 .* period_steps 10 be at least twice data.workers"
+    ):
+        plan.at(20)
+    run(plan, 0, 9, (1.0, 1.0, 1.0))
+    with pytest.raises(UserError):
+        plan.at(20)
+    run(plan, 9, 10, (1.0, 1.0, 1.0))
+    plan.at(29)
+
+
+def test_a_state_goes_on_to_the_same_bits_wherever_it_was_taken() -> None:
+    losses = np.random.default_rng(0).exponential(size=50).astype(np.float32)
+    whole = loss_driven(10)
+    for step, loss in enumerate(losses):
+        whole.note(step, loss)
+    for cut in (1, 9, 10, 25, 49):
+        first, second = loss_driven(10), loss_driven(10)
+        for step in range(cut):
+            first.note(step, losses[step])
+        run(second, 0, 30, (1.0, 5.0, 2.0))  # what it was before is forgotten
+        units(second, 20, 40)
+        second.load(first.state())
+        for step in range(cut, 50):
+            second.note(step, losses[step])
+        assert second.state() == whole.state()
+        assert units(second, 0, 70).tolist() == units(whole, 0, 70).tolist()
+
+
+def test_a_period_holds_every_domain() -> None:
+    with pytest.raises(UserError, match="period_steps 2 is below the 3 domains"):
+        loss_driven(2)
+    plan = loss_driven(100)
+    run(plan, 0, 100, (0.0, 0.0, 1.0))
+    run(plan, 100, 200, (0.0, 0.0, 1.0))
+    assert units(plan, 200, 300).sum(axis=0).tolist() == [1, 1, 98]

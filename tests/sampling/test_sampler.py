@@ -1,0 +1,273 @@
+"""Batches of every kind: functions of (seed, step), full, in the promised shares, for any process."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from guie.errors import UserError
+from guie.sampling import RankBatches, Sampler, Stream
+from guie.sampling.streams import key
+
+SIZES = {"cars": 120, "toys": 40, "art": 5}  # art is smaller than a batch
+DOMAINS = pd.Series([name for name, size in SIZES.items() for _ in range(size)])
+# 5 images a class; of the first two classes of cars, one has 1 and one 9
+LABELS = DOMAINS + "/" + pd.Series([str(max(row // 5, 1) if row else 0) for row in range(165)])
+STEPS = {"cars": 20, "toys": 60, "art": 20}
+KINDS = {
+    "mixed": "mixed",
+    "mixed by temperature": {"name": "mixed", "temperature": 2.0},
+    "dataset_size": "dataset_size",
+    "temperature": {"name": "dataset_size", "temperature": 2.0},
+    "balanced": "balanced",
+    "factors": {"name": "balanced", "factors": {"art": 2.0}},
+    "round_robin": "round_robin",
+    "specialist_steps": {"name": "specialist_steps", "steps": STEPS},
+    "loss_driven": {"name": "loss_driven", "period_steps": 100},
+    "mixed P x K": {"name": "mixed", "images_per_class": 4},
+    "mixed P x K by temperature": {"name": "mixed", "images_per_class": 4, "temperature": 2.0},
+    "P x K": {"name": "dataset_size", "images_per_class": 4},
+}
+ONE_DOMAIN = [kind for kind in KINDS if not kind.startswith("mixed")]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def sampler(kind: str | dict, seed: int = 0, batch_size: int = 8, **more) -> Sampler:
+    config = KINDS.get(kind, kind) if isinstance(kind, str) else kind
+    return Sampler(DOMAINS, config, batch_size, (seed, 0), label_of_row=LABELS, **more)
+
+
+def domain_counts(one: Sampler, steps: int) -> Counter:
+    """How many batches were of each domain."""
+    return Counter(DOMAINS[one.batch(step)[0]] for step in range(steps))
+
+
+@each_kind
+def test_a_batch_depends_on_seed_and_step_alone(kind: str) -> None:
+    forward = [sampler(kind).batch(step) for step in range(50)]
+    one = sampler(kind)
+    jumping = {step: one.batch(step) for step in (49, 3, 17, 0, 30)}
+    backward = [one.batch(step) for step in reversed(range(50))][::-1]
+    np.testing.assert_array_equal(forward, backward)
+    for step, batch in jumping.items():
+        np.testing.assert_array_equal(batch, forward[step])
+    other = [sampler(kind, seed=1).batch(step) for step in range(50)]
+    assert (np.array(forward) != other).any()
+
+
+@each_kind
+def test_every_batch_is_full_and_every_image_comes(kind: str) -> None:
+    one = sampler(kind)
+    batches = np.stack([one.batch(step) for step in range(200)])
+    assert batches.shape == (200, 8)
+    assert set(batches.ravel()) == set(range(len(DOMAINS)))
+
+
+@pytest.mark.parametrize("kind", ONE_DOMAIN)
+def test_batches_of_one_domain(kind: str) -> None:
+    one = sampler(kind)
+    assert all(DOMAINS[one.batch(step)].nunique() == 1 for step in range(200))
+
+
+@pytest.mark.parametrize("kind", [k for k in ONE_DOMAIN if "P x K" not in k])
+def test_batches_of_one_domain_cover_it_evenly(kind: str) -> None:
+    one = sampler(kind)
+    rows = np.concatenate([one.batch(step) for step in range(200)])
+    for domain in SIZES:
+        counts = np.bincount(rows, minlength=len(DOMAINS))[DOMAINS == domain]
+        assert counts.max() - counts.min() <= 1
+
+
+def test_mixed_sees_every_image_once_before_any_twice() -> None:
+    one = sampler("mixed")
+    seen = np.concatenate([one.batch(step) for step in range(2 * len(DOMAINS))])
+    for start in range(0, len(seen), len(DOMAINS)):
+        assert sorted(seen[start : start + len(DOMAINS)]) == list(range(len(DOMAINS)))
+    stream = Stream(np.arange(len(DOMAINS)), (0, 0, key("all")))
+    np.testing.assert_array_equal(seen, stream.take(0, len(seen)))
+
+
+def test_round_robin_takes_domains_in_turn() -> None:
+    one = sampler("round_robin")
+    order = [DOMAINS[one.batch(step)[0]] for step in range(9)]
+    assert order == ["art", "cars", "toys"] * 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [
+        ("dataset_size", {"cars": 120, "toys": 40, "art": 5}),
+        ("temperature", {"cars": 120**0.5, "toys": 40**0.5, "art": 5**0.5}),
+        ("balanced", {"cars": 1, "toys": 1, "art": 1}),
+        ("factors", {"cars": 1, "toys": 1, "art": 2}),
+        ("specialist_steps", STEPS),
+        ("loss_driven", {"cars": 1, "toys": 1, "art": 1}),
+    ],
+)
+def test_every_epoch_has_the_shares_to_the_step(kind: str, shares: dict[str, float]) -> None:
+    one, total = sampler(kind), sum(shares.values())
+    steps = 100 if kind == "loss_driven" else one.steps_per_epoch
+    epochs = [[DOMAINS[one.batch(e * steps + s)[0]] for s in range(steps)] for e in range(2)]
+    for epoch in epochs:
+        for domain, count in Counter(epoch).items():
+            assert abs(count - steps * shares[domain] / total) < 1
+    assert epochs[0] != epochs[1]
+
+
+def test_dataset_size_gives_a_small_domain_a_step() -> None:
+    one = sampler("dataset_size")
+    assert one.steps_per_epoch == 21
+    assert domain_counts(one, 21) == {"cars": 15, "toys": 5, "art": 1}
+    assert domain_counts(sampler("dataset_size", batch_size=64), 4)["art"] == 1
+
+
+def test_mixed_shares_hold_in_every_batch() -> None:
+    one = sampler({"name": "mixed", "temperature": float("inf"), "factors": {"art": 2.0}})
+    batches = [one.batch(step) for step in range(2 * one.steps_per_epoch)]
+    for batch in batches:
+        counts = DOMAINS[batch].value_counts()
+        assert counts["art"] == 4 and counts["cars"] == counts["toys"] == 2
+    # not domain by domain: micro-batches are cut from a batch in order
+    assert len({DOMAINS[batch[0]] for batch in batches}) == 3
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "P x K" in kind])
+def test_classes_by_images(kind: str) -> None:
+    one = sampler(kind, batch_size=16)
+    for step in range(100):
+        tuples = one.batch(step).reshape(-1, 4)
+        labels = LABELS.to_numpy()[tuples]
+        assert (labels == labels[:, :1]).all()
+        if "temperature" not in kind and labels[0, 0] != "art/32":  # the only class of its domain
+            assert len(set(labels[:, 0])) == 4
+        for label, rows in zip(labels[:, 0], tuples, strict=True):
+            assert len(set(rows)) == (1 if label == "cars/0" else 4)
+
+
+def test_rare_classes_are_left_out_on_demand() -> None:
+    config = {"name": "balanced", "images_per_class": 5, "rare_classes": "leave_out"}
+    one = sampler(config, batch_size=10)
+    seen = {row for step in range(200) for row in one.batch(step)}
+    assert seen == set(range(165)) - set(LABELS.index[LABELS == "cars/0"])
+    assert (LABELS == "cars/0").sum() == 1
+
+
+def test_weights_of_the_manifest() -> None:
+    weights = pd.Series(1.0, index=DOMAINS.index).where(DOMAINS != "art", 11.0)
+    rows = np.concatenate(
+        [sampler("mixed", weight_of_row=weights).batch(step) for step in range(215)]
+    )
+    share = Counter(DOMAINS[rows])["art"] / len(rows)
+    assert share == pytest.approx(55 / 215, abs=0.01)
+    by_size = domain_counts(sampler("dataset_size", weight_of_row=weights), 21)
+    assert by_size["art"] == round(21 * 55 / 215)
+    config = {"name": "mixed", "weights": False}
+    ignored = sampler(config, weight_of_row=weights).batch(3)
+    np.testing.assert_array_equal(ignored, sampler("mixed").batch(3))
+
+
+@each_kind
+def test_ranks_share_the_global_batch(kind: str) -> None:
+    one = sampler(kind)
+    whole = list(RankBatches(one, 3, 6, rank=0, ranks=1))
+    for ranks in (2, 4):
+        parts = [list(RankBatches(one, 3, 6, rank, ranks)) for rank in range(ranks)]
+        for number, batch in enumerate(whole):
+            together = [key for part in parts for key in part[number]]
+            assert sorted(together) == sorted(batch)
+            assert [step for step, _, _ in batch] == [3 + number] * 8
+            for rank, part in enumerate(parts):
+                assert [place for _, place, _ in part[number]] == list(range(rank, 8, ranks))
+
+
+class Keys(Dataset):
+    """What the sampler asks for, as it is."""
+
+    def __getitem__(self, key: tuple[int, int, int]) -> int:
+        return key[2]
+
+
+def trained_on(one: Sampler, start: int, end: int, workers: int) -> list[list[int]]:
+    """The batches of a loop whose losses depend on what it trains on, as a loader serves them."""
+    batches = RankBatches(one, start, end, rank=0, ranks=1)
+    loader = DataLoader(Keys(), batch_sampler=batches, num_workers=workers)
+    seen = []
+    for step, rows in enumerate(loader, start):
+        seen.append(rows.tolist())
+        one.note(step, (rows.double() + 1).log().mean().float())
+    return seen
+
+
+def test_a_loader_that_reads_ahead_changes_nothing() -> None:
+    config = {"name": "loss_driven", "period_steps": 5}
+    alone, ahead = sampler(config), sampler(config)
+    seen = trained_on(alone, 0, 32, workers=0)
+    assert trained_on(ahead, 0, 32, workers=2) == seen
+    assert alone.shares(30) != alone.shares(0)
+    first, second = sampler(config), sampler(config)
+    trained_on(first, 0, 13, workers=0)
+    second.load(reloaded(first.state()))
+    assert trained_on(second, 13, 32, workers=2) == seen[13:]
+
+
+def test_a_loader_that_reads_too_far_ahead_is_told_so() -> None:
+    short = sampler({"name": "loss_driven", "period_steps": 3})
+    with pytest.raises(UserError, match="step 6 .* at least twice data.workers"):
+        trained_on(short, 0, 32, workers=2)
+
+
+def reloaded(state: dict) -> dict:
+    """Through a checkpoint, as `guie.checkpoint` writes and reads it."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_only_a_sampler_that_learns_has_a_state() -> None:
+    one = sampler("dataset_size")
+    one.note(0, float("nan"))
+    one.load({})
+    assert one.state() == {} and not one.learns
+    assert sampler("loss_driven").learns
+    assert one.shares(0) == {"art": 1 / 21, "cars": 15 / 21, "toys": 5 / 21}
+
+
+def test_a_category_without_images_is_no_domain() -> None:
+    domains = DOMAINS.astype(pd.CategoricalDtype([*SIZES, "boats"]))
+    one = Sampler(domains, "balanced", 8, (0, 0))
+    assert one.domains == ["art", "cars", "toys"]
+    np.testing.assert_array_equal(one.batch(5), sampler("balanced").batch(5))
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (
+            {"name": "balanced", "factors": {"boats": 2.0}},
+            "factors names boats; .* art, cars, toys",
+        ),
+        ({"name": "specialist_steps", "steps": {"art": 1}}, "no entry for cars, toys"),
+        ({"name": "specialist_steps", "steps": {**STEPS, "boats": 1}}, "steps names boats"),
+        ({"name": "mixed", "images_per_class": 3}, "no multiple of .* 3; it can be 1, 2, 4, 8$"),
+        (
+            {"name": "balanced", "images_per_class": 8, "rare_classes": "leave_out"},
+            "no class of art has images_per_class 8 images; at most 5",
+        ),
+        ({"name": "loss_driven", "period_steps": 2}, "at least 3"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(config: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        sampler(config)
+
+
+def test_no_images_are_refused() -> None:
+    with pytest.raises(UserError, match="no image to train on"):
+        Sampler(pd.Series([], dtype=str), "mixed", 8, (0, 0))

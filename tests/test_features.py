@@ -1,0 +1,176 @@
+"""The feature cache: right rows, computed once, resumed, verified, keyed by all they depend on."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from accelerate import Accelerator
+
+from guie.config.cleaning import CleaningConfig
+from guie.embedding import embed_files
+from guie.errors import UserError
+from guie.features import cached_features, computing, embed_for
+from guie.model import LoadedModel, open_model
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    torch.manual_seed(0)
+    return open_model("open_clip:guie-tiny", 32)
+
+
+@pytest.fixture
+def images(toy_manifest: Path, tmp_path: Path) -> tuple[Path, list[str]]:
+    """A folder with forty toy images, in an order that is not that of the paths."""
+    paths = pd.read_csv(toy_manifest)["image_path"].iloc[::5].tolist()[::-1]
+    for path in paths:
+        (tmp_path / "set" / path).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(toy_manifest.parent / path, tmp_path / "set" / path)
+    return tmp_path / "set", paths
+
+
+@pytest.fixture
+def computed(monkeypatch) -> list[int]:
+    """How many images each shard that is computed from here on has; shards are of 16."""
+    counts: list[int] = []
+
+    def counted(accelerator, embedder, preprocess, files, **settings):
+        counts.append(len(files))
+        return embed_files(accelerator, embedder, preprocess, files, **settings)
+
+    monkeypatch.setattr(computing, "embed_files", counted)
+    monkeypatch.setattr(computing, "SHARD", 16)
+    return counts
+
+
+def features(model, images, cache: Path, **settings):
+    root, paths = images
+    return cached_features(Accelerator(), model, paths, root, cache, workers=0, **settings)
+
+
+def test_rows_are_those_of_the_model_in_the_order_asked(model, images, computed, tmp_path):
+    root, paths = images
+    direct_ND = embed_files(
+        Accelerator(), model.embedder, model.preprocess, [root / path for path in paths], workers=0
+    )
+    found = features(model, images, tmp_path / "c")
+    assert found.shape == direct_ND.shape and len(found) == len(paths)
+    np.testing.assert_allclose(np.asarray(found), direct_ND, atol=1e-3)
+    order = np.random.default_rng(0).permutation(len(paths))
+    np.testing.assert_array_equal(found[order], np.asarray(found)[order])
+    np.testing.assert_array_equal(found[3], np.asarray(found)[3])
+    np.testing.assert_array_equal(found[5:30:7], np.asarray(found)[5:30:7])
+    assert found[order].dtype == np.float32 and found[[]].shape == (0, found.shape[1])
+    again = cached_features(Accelerator(), model, paths[::-1], root, tmp_path / "c", workers=0)
+    np.testing.assert_array_equal(again[::-1], np.asarray(found))
+    assert computed == [16, 16, len(paths) - 32]
+
+
+def test_only_new_and_changed_images_are_computed(model, images, computed, tmp_path):
+    root, paths = images
+    before = np.asarray(features(model, (root, paths[:20]), tmp_path / "c"))
+    computed.clear()
+    features(model, images, tmp_path / "c")
+    assert computed == [16, len(paths) - 36]
+    computed.clear()
+    shutil.copy(root / paths[1], root / paths[0])
+    after = np.asarray(features(model, images, tmp_path / "c"))
+    assert computed == [1]
+    np.testing.assert_allclose(after[0], before[1], atol=1e-3)
+    computed.clear()
+    features(model, (root, [*paths, *paths]), tmp_path / "c")
+    assert computed == []
+
+
+def test_equal_images_in_shards_of_their_own_are_both_kept(model, images, computed, tmp_path):
+    """Their rows are the same bytes; one shard must not replace the other."""
+    root, paths = images
+    shutil.copy(root / paths[0], root / "twin")
+    for path in (paths[0], "twin", paths[0], "twin"):
+        features(model, (root, [path]), tmp_path / "c")
+    assert computed == [1, 1]
+
+
+def test_a_killed_run_goes_on_at_the_next_shard(model, images, computed, tmp_path, monkeypatch):
+    add, shards = computing.FeatureCache.add, []
+
+    def killed(self, states, rows):
+        if shards:
+            raise KeyboardInterrupt
+        shards.append(add(self, states, rows))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(computing.FeatureCache, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            features(model, images, tmp_path / "c")
+    computed.clear()
+    features(model, images, tmp_path / "c")
+    assert sum(computed) == len(images[1]) - 16
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "gone", "index"])
+def test_a_damaged_shard_is_said_and_computed_again(
+    model, images, computed, tmp_path, caplog, damage
+):
+    before = np.asarray(features(model, images, tmp_path / "c"))
+    victim = sorted(tmp_path.glob("c/*/*.npy"))[0]
+    lost = len(np.load(victim))
+    content = bytearray(victim.read_bytes())
+    if damage == "flip":
+        content[-3] ^= 1
+        victim.write_bytes(content)
+    elif damage == "cut":
+        victim.write_bytes(content[:-50])
+    elif damage == "gone":
+        victim.unlink()
+    else:
+        victim.with_suffix(".parquet").write_bytes(b"PAR1")
+    computed.clear()
+    after = np.asarray(features(model, images, tmp_path / "c"))
+    assert computed == [lost] and "damaged" in caplog.text and victim.name in caplog.text
+    np.testing.assert_allclose(after, before, atol=1e-3)
+
+
+def test_other_weights_sizes_and_views_have_caches_of_their_own(model, images, computed, tmp_path):
+    count = len(images[1])
+    other = open_model("open_clip:guie-tiny", 32)  # other random weights
+    padded = open_model("open_clip:guie-tiny", 32, "pad")
+    padded.embedder.load_state_dict(model.embedder.state_dict())
+    features(model, images, tmp_path / "c")
+    for network, view in ((other, "whole"), (padded, "whole"), (model, "content")):
+        computed.clear()
+        for _ in range(2):
+            features(network, images, tmp_path / "c", view=view)
+        assert sum(computed) == count
+    assert len(list((tmp_path / "c").iterdir())) == 4
+
+
+def test_an_absent_image_is_named_before_anything_is_computed(model, images, computed, tmp_path):
+    root, paths = images
+    with pytest.raises(UserError, match=r"none\.jpg: no such image.*1 of"):
+        features(model, (root, [*paths, "none.jpg"]), tmp_path / "c")
+    assert computed == [] and not (tmp_path / "c").exists()
+
+
+def test_a_touched_file_counts_as_changed(model, images, computed, tmp_path):
+    root, paths = images
+    features(model, images, tmp_path / "c")
+    os.utime(root / paths[3], ns=(0, 1))
+    computed.clear()
+    features(model, images, tmp_path / "c")
+    assert computed == [1]
+
+
+def test_cleaning_opens_its_model_when_it_first_asks(images, tmp_path):
+    root, paths = images
+    absent = embed_for(CleaningConfig(model="runs/none"), root, tmp_path, 0)
+    with pytest.raises(UserError, match="no such run folder"):
+        absent(paths, "whole")
+    plain = embed_for(CleaningConfig(), root, tmp_path, 1)
+    assert np.linalg.norm(plain(paths, "content"), axis=1) == pytest.approx(1, abs=1e-5)

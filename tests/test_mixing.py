@@ -1,0 +1,134 @@
+"""The whole of curation on toy images: copies planted, labels by a CLIP, a selection, a report."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import open_clip
+import pandas as pd
+import pytest
+import torch
+import yaml
+from PIL import Image
+from safetensors.torch import save_file
+
+import curate
+from guie.errors import UserError
+from guie.manifest import load_manifest, save_manifest
+from guie.model import backbone  # noqa: F401  (tells open_clip of guie-tiny)
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A tiny CLIP with random weights, as a library's model with a weights file."""
+    torch.manual_seed(0)
+    model = open_clip.create_model("guie-tiny")
+    path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
+    save_file({k: v.contiguous() for k, v in model.state_dict().items()}, path)
+    return f"open_clip:guie-tiny:{path}"
+
+
+@pytest.fixture
+def toys(toy_manifest: Path, tmp_path: Path) -> Path:
+    """Its own copy of the toy images: train is one copy of a train and one of a test image richer."""
+    root = tmp_path / "input" / "toys"
+    shutil.copytree(toy_manifest.parent, root)
+    table = load_manifest(root / "manifest.csv").table
+    train, test = (table[table["split"] == split].iloc[0] for split in ("train", "test"))
+    planted = []
+    for name, row in (("copy", train), ("leak", test)):
+        path = f"images/{name}.png"
+        Image.open(root / row["image_path"]).save(root / path)
+        planted.append({**train, "image_path": path})
+    save_manifest(pd.concat([table, pd.DataFrame(planted)]), root / "manifest.csv")
+    return tmp_path
+
+
+def run(folder: Path, **blocks) -> tuple[pd.DataFrame, dict]:
+    config = {
+        "name": "mix",
+        "out": str(folder / "input/mix.csv"),
+        "sources": [{"kind": "manifest", "path": str(folder / "input/toys/manifest.csv")}],
+        "val_fraction": 0.4,
+        "features": str(folder / "features"),
+        **blocks,
+    }
+    (folder / "mix.yaml").write_text(yaml.safe_dump(config))
+    curate.main(["--config", str(folder / "mix.yaml"), "--workers", "1"])
+    summary = json.loads((folder / "input/mix.summary.json").read_text())
+    return load_manifest(folder / "input/mix.csv").table, summary
+
+
+def test_cleaning_stops_at_a_leak_and_drops_it_when_told(toys: Path, clip: str) -> None:
+    with pytest.raises(UserError, match="(?s)1 training images are copies of val or test.*html"):
+        run(toys, clean={})
+    assert "Leaks" in (toys / "input/mix.html").read_text()
+    listed = pd.read_csv(toys / "input/mix.findings.csv")
+    assert "toys/images/leak.png" in set(listed["image_path"]) | set(listed["other_path"])
+    assert not (toys / "input/mix.csv").exists()
+    clean = {"leaks": "drop_train", "model": clip, "size_px": 32, "cap": "diverse"}
+    clean |= {"oversample": {"target": 20}, "suggest_merges": 0.5, "outliers": {}}
+    table, summary = run(toys, clean=clean, max_images=4)
+    assert not table["image_path"].str.contains("leak.png").any()
+    copies = pd.read_csv(toys / "input/mix.findings.csv").query("kind == 'exact duplicate'")
+    both = {*copies["image_path"], *copies["other_path"]}
+    assert any("copy.png" in path for path in both)
+    assert table["image_path"].isin(both).sum() <= 1
+    assert table[table["split"] == "train"].groupby("label").size().max() == 4
+    assert (table["weight"] > 1).any() and "source" not in table
+    rules = {rule for domain in summary["domains"].values() for rule in domain["dropped"]}
+    assert {"leaks", "duplicates", "max_images"} <= rules
+    page = (toys / "input/mix.html").read_text()
+    assert "Exact duplicates" in page and "Leaks" in page and summary["command"] in page
+    assert (toys / "input/mix.merges.csv").exists()
+
+
+def test_clips_labels_are_kept_apart(toys: Path, clip: str) -> None:
+    table = load_manifest(toys / "input/toys/manifest.csv").table
+    domain = table["domain"].iloc[0]
+    held = table[table["split"] != "train"]["label"].unique()
+    names = {f"{domain}/guessed {word}": [word] for word in ("red", "blue", "green")}
+    wanted = {"clip": {"model": clip, "cache": str(toys / "text")}, "domains": [domain]}
+    wanted |= {"classes": names, "min_confidence": 0.0, "max_images": 3}
+    before = ((table["split"] == "train") & (table["domain"] == domain)).sum()
+    labelled, summary = run(toys, pseudo_labels=wanted, val_fraction=0.0)
+    ours = labelled[labelled["label_source"] == "clip"]
+    assert 0 < len(ours) == summary["pseudo_labels"]["kept"] <= before
+    assert set(ours["label"]) <= set(names) and not set(ours["label"]) & set(held)
+    assert ours.groupby("label").size().max() <= 3
+    trained = labelled[(labelled["split"] == "train") & (labelled["domain"] == domain)]
+    assert set(trained.index) == set(ours.index)  # the unsure ones are gone
+    with pytest.raises(UserError, match="no train image is of nowhere"):
+        run(toys, pseudo_labels={**wanted, "domains": ["nowhere"]})
+
+
+def test_shares_are_met(toys: Path) -> None:
+    table, _ = run(toys, shares={"shares": {"cars": 1, "packages": 2}}, val_fraction=0.0)
+    images = table[table["split"] == "train"].groupby("domain").size()
+    assert images.to_dict().keys() == {"cars", "packages"}
+    assert images["packages"] == pytest.approx(2 * images["cars"], abs=1)
+
+
+def test_a_selection_keeps_what_earns_its_place(
+    toys: Path, clip: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proxy = {"model": clip, "size_px": 32, "epochs": 1, "min_steps": 4, "batch_size": 32}
+    rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 40}
+    selection = {"proxy": proxy, "rule": rule}
+    sources = [
+        {
+            "kind": "manifest",
+            "path": str(toys / "input/toys/manifest.csv"),
+            "domains": ["cars", "packages", "dishes"],
+        }
+    ]
+    table, _ = run(toys, selection=selection, sources=sources)
+    steps = json.loads((toys / "input/mix.selection.json").read_text())
+    chosen = {name.partition("@")[0] for name in steps["mix"].split("+")}
+    assert set(table.loc[table["split"] == "train", "domain"]) == chosen
+    assert set(table.loc[table["split"] == "val", "domain"]) == {"cars", "packages", "dishes"}
+    first = (toys / "input/mix.html").read_bytes()
+    again, _ = run(toys, selection=selection, sources=sources)  # from the log, to the same bytes
+    assert again.equals(table) and (toys / "input/mix.html").read_bytes() == first

@@ -1,0 +1,413 @@
+"""The report: whole in one file, every name escaped, every number the one it was given."""
+
+from __future__ import annotations
+
+import base64
+import io
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from PIL import Image
+
+from guie.config.cleaning import CleaningConfig
+from guie.curation.findings import COLUMNS as FINDING
+from guie.report import class_sizes, left_after, write_report
+from guie.report.curve import curve
+from guie.report.funnel import funnels, whole
+from guie.report.pairs import SHOWN, accepting, groups
+from guie.report.samples import CLASSES, IMAGES, MAX_PICTURES, galleries
+from guie.report.sizes import histograms
+
+ODD = ["<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語の車", "🍕 pizza", "مرحبا"]
+VOID = {"meta", "img", "br", "line", "polyline", "circle"}
+
+
+class Page(HTMLParser):
+    """The elements of a page, its text, and whether each element is closed where it should be."""
+
+    def __init__(self, html: str):
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.open: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] not in (["script"], ["style"]) and data.strip():
+            self.text.append(" ".join(data.split()))
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attrs for name, attrs in self.elements if name == tag]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for i in range(20):
+        image = Image.new("RGB", (300, 40 + i), (12 * i, 200, 90))
+        image.save(tmp_path / f"{i}.jpg", comment=b"a secret of the camera")
+    return tmp_path
+
+
+@pytest.fixture
+def table() -> pd.DataFrame:
+    """A class of four images for each odd name, each in a domain of that name."""
+    names = np.repeat(ODD, 4)
+    return pd.DataFrame(
+        {
+            "image_path": [f"{i}.jpg" for i in range(20)],
+            "label": [f"{name}/class of {name}" for name in names],
+            "domain": names,
+            "split": np.where(names == ODD[-1], "test", "train"),
+        }
+    )
+
+
+def summary(table: pd.DataFrame, **more) -> dict:
+    domains = {
+        domain: {"dropped": {}, "train": {"classes": 1, "images": len(rows)}}
+        for domain, rows in table.groupby("domain")
+    }
+    return {
+        "name": "a_mix",
+        "command": "python src/curate.py --config 'a <b>.yaml'",
+        "rows": len(table),
+        "domains": domains,
+        "notes": [],
+        "dropped_files": [],
+        "sources": [{"kind": "folder", "path": "input/<x>", "skipped": {"no image <i>": 1234}}],
+        "config": {"seed": 0, "verify": True},
+    } | more
+
+
+def finding(kind: str, similarity: float, action: str = "dropped", **more) -> dict:
+    values = dict.fromkeys(FINDING, ODD[0])
+    values |= {"image_path": "0.jpg", "other_path": "1.jpg", "split": "train", "distance": 3.0}
+    values |= {"other_split": "train", "kind": kind, "similarity": similarity, "action": action}
+    return values | more
+
+
+def earned(*rows: tuple) -> pd.DataFrame:
+    columns = ["step", "change", "gain", "standard_error", "score", "mix"]
+    types = {"step": "Int64", "gain": "float64", "standard_error": "Float64", "score": "Float64"}
+    return pd.DataFrame(rows, columns=columns).astype(types)
+
+
+SELECTION = earned(
+    (1, "+<b>", 0.5, 0.0, 0.5, "<b>"),
+    (2, "+logos", 0.1, 0.02, 0.6, "<b>+logos"),
+    (pd.NA, "+toys", -0.01, pd.NA, pd.NA, ""),
+)
+MERGES = pd.DataFrame(
+    [("a: <b>", 'c "d"', 0.97, "one", "two", 3, 1234, "0.jpg", "1.jpg")],
+    columns=[
+        *("label", "into", "similarity", "dataset", "into_dataset", "images", "into_images"),
+        *("image_path", "into_path"),
+    ],
+)
+
+
+@pytest.fixture
+def written(root, table):
+    """Write a report and return its text."""
+
+    def write(**more) -> str:
+        told = more.pop("summary", summary(table))
+        path = root / "report.html"
+        stages = {"read": table, "unusable": table}
+        write_report(
+            path, told, table, root, left=left_after(stages), before=class_sizes(table), **more
+        )
+        return path.read_text(encoding="utf-8")
+
+    return write
+
+
+@pytest.fixture
+def full(written, table) -> str:
+    """With every section."""
+    files = [{"file": "x/<i>.jpg", "split": "train", "reason": "broken & <bad>"}]
+    pairs = pd.DataFrame([finding("leak", 0.98), finding("conflict", 0.97, "both dropped")])
+    told = summary(table, dropped_files=files, notes=["<b>: no val split"])
+    return written(summary=told, findings=pairs, merges=MERGES, earned=SELECTION)
+
+
+def test_nothing_comes_from_elsewhere(full):
+    page = Page(full)
+    assert page.open == []
+    assert len(page.all("script")) == len(page.all("style")) == 1
+    assert not page.all("link") and not page.all("iframe")
+    assert all(attrs["src"].startswith("data:image/jpeg;base64,") for attrs in page.all("img"))
+    assert all(attrs["href"].startswith("#") for attrs in page.all("a"))
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+    assert "url(" not in full and "@import" not in full
+    [policy] = [attrs for attrs in page.all("meta") if "http-equiv" in attrs]
+    assert policy["content"].startswith("default-src 'none'")
+
+
+def test_names_arrive_as_they_are(full):
+    page = Page(full)
+    for name in ODD:
+        assert name in page.text
+        assert f"{name}/class of {name}" in page.text
+        assert f"{name}/class of {name}" in {attrs["alt"] for attrs in page.all("img")}
+    for text in ("python src/curate.py --config 'a <b>.yaml'", "input/<x>", "no image <i>",
+                 "x/<i>.jpg", "broken & <bad>", "<b>: no val split", "a: <b>", "+<b>"):  # fmt: skip
+        assert text in page.text
+
+
+def test_links_and_labels_lead_somewhere(full):
+    page = Page(full)
+    names = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(names) == len(set(names))
+    wanted = {attrs["href"][1:] for attrs in page.all("a")}
+    wanted |= {attrs["aria-labelledby"] for attrs in page.all("section")}
+    assert wanted <= set(names) and len(page.all("section")) == len(page.all("a")) == 9
+    headings = [int(tag[1]) for tag, _ in page.elements if tag in ("h1", "h2", "h3", "h4")]
+    assert headings[0] == 1 and headings.count(1) == 1
+    assert all(after - before <= 1 for before, after in zip(headings, headings[1:], strict=False))
+    assert all(attrs.get("scope") in ("col", "row") for attrs in page.all("th"))
+    assert all(attrs.get("alt") for attrs in page.all("img"))
+
+
+def test_same_input_same_bytes(written):
+    assert written(earned=SELECTION) == written(earned=SELECTION)
+
+
+def test_thumbnails_are_small_and_true(written, table, root):
+    pictures = {attrs["title"]: attrs for attrs in Page(written()).all("img")}
+    assert set(pictures) == set(table["image_path"])
+    for path, attrs in pictures.items():
+        data = base64.b64decode(attrs["src"].partition(",")[2])
+        image = Image.open(io.BytesIO(data))
+        assert image.size == (int(attrs["width"]), int(attrs["height"])) and image.width == 128
+        assert b"secret" not in data
+        source = Image.open(root / path).resize((1, 1)).getpixel((0, 0))
+        assert np.allclose(image.resize((1, 1)).getpixel((0, 0)), source, atol=3)
+
+
+def test_a_mix_without_findings_says_why(written, table):
+    assert "the config has no clean block" in written()
+    told = summary(table, config={"seed": 0, "verify": False, "clean": {"exact": "drop"}})
+    text = written(summary=told, findings=pd.DataFrame(columns=FINDING), merges=MERGES[:0])
+    assert "were found." in text and "verify is off" in text
+    assert "<svg" not in text and 'id="merges"' not in text and 'id="selection"' not in text
+
+
+def test_an_empty_mix_has_a_page(tmp_path):
+    table = pd.DataFrame(columns=["image_path", "label", "domain", "split"], dtype=str)
+    path = tmp_path / "report.html"
+    left, before = left_after({"read": table}), class_sizes(table)
+    write_report(path, summary(table), table, tmp_path, left=left, before=before)
+    assert Page(path.read_text(encoding="utf-8")).open == []
+
+
+def test_a_picture_that_is_gone_is_said_to_be(written, root):
+    (root / "3.jpg").unlink()
+    (root / "4.jpg").write_text("no picture")
+    page = Page(written())
+    assert "no such image" in page.text
+    assert any(text.startswith("not a readable image") for text in page.text)
+    assert {attrs["title"] for attrs in page.all("img")}.isdisjoint({"3.jpg", "4.jpg"})
+
+
+def test_a_name_that_is_no_utf8_is_written(written, table):
+    files = [{"file": "bad-\udcff.jpg", "split": "train", "reason": "broken"}]
+    assert "bad-\\udcff.jpg" in written(summary=summary(table, dropped_files=files))
+
+
+def rows(*classes: tuple[str, str, str, int]) -> pd.DataFrame:
+    """(dataset, label, split, images)."""
+    made = [(d, label, split) for d, label, split, images in classes for _ in range(images)]
+    table = pd.DataFrame(made, columns=["dataset", "label", "split"])
+    return table.assign(domain=table["label"].str.partition("/")[0])
+
+
+def test_funnel_counts_what_each_rule_left():
+    read = rows(("x", "cars/a", "train", 5), ("x", "cars/a|cars/b", "train", 2),
+                ("x", "cars/a", "test", 3), ("y", "toys/c", "train", 2))  # fmt: skip
+    kept = read[(read["label"] != "cars/a|cars/b") & (read["dataset"] == "x")]
+    cars, toys = funnels(left_after({"read": read, "min_images": kept}))
+    assert [(stage.images, stage.classes, stage.lost) for stage in cars.stages] == [
+        (10, 3, 0),  # a in train, b in train, a in test
+        (8, 2, 2),
+    ]
+    assert [(stage.images, stage.lost, stage.share) for stage in toys.stages] == [
+        (2, 0, 1.0),
+        (0, 2, 0.0),  # gone, not passed over
+    ]
+    assert [(stage.name, stage.images) for stage in whole([cars, toys])] == [
+        ("found", 12),
+        ("classes large enough", 8),
+    ]
+
+
+def test_a_source_without_a_rule_loses_nothing_by_it():
+    one, two = rows(("x", "cars/a", "train", 5)), rows(("y", "cars/a", "train", 9))
+    accounts = [
+        left_after({"read": one, "unusable": one[:4]}),
+        left_after({"read": two, "unusable": two, "max_images": two[:6]}),
+    ]
+    first, second = funnels(pd.concat(accounts))
+    assert [stage.images for stage in first.stages] == [5, 4, 4]
+    assert [stage.images for stage in second.stages] == [9, 9, 6]
+    assert [stage.name for stage in first.stages] == ["found", "readable", "capped"]
+
+
+def test_rules_of_the_whole_mix_follow_those_of_the_sources():
+    table = rows(("x", "cars/a", "train", 5), ("y", "cars/a", "train", 9))
+    before = left_after({"read": table, "unusable": table})
+    after = left_after({"unusable": table[:8], "leaks": table[:4]})
+    first, second = funnels(pd.concat([before, after]))
+    assert [stage.images for stage in first.stages] == [5, 5, 4]
+    assert [stage.images for stage in second.stages] == [9, 3, 0]
+
+
+def test_images_that_a_rule_moves_to_another_domain_are_counted_there():
+    read = rows(("x", "unknown/a", "train", 5))
+    moved = read.assign(domain=["cars", "cars", "cars", "toys", "toys"])
+    parts = funnels(left_after({"read": read, "pseudo_labels": moved, "min_images": moved[:3]}))
+    assert {part.domain: [stage.images for stage in part.stages] for part in parts} == {
+        "cars": [0, 3, 3],
+        "toys": [0, 2, 0],
+        "unknown": [5, 0, 0],
+    }
+    assert [stage.share for stage in parts[0].stages] == [0, 1, 1]
+    assert [(stage.images, stage.lost) for stage in whole(parts)] == [(5, 0), (5, 0), (3, 2)]
+
+
+def test_a_table_without_datasets_takes_the_name_given():
+    table = rows(("x", "cars/a", "train", 2), ("x", "cars/b", "train", 1))
+    assert set(left_after({"read": table.drop(columns="dataset")}, "sop")["dataset"]) == {"sop"}
+    table.loc[0, "dataset"] = None
+    assert left_after({"read": table}, "sop").set_index("dataset")["images"].to_dict() == {
+        "sop": 1,
+        "x": 2,
+    }
+
+
+def test_sizes_count_train_and_val_of_every_label():
+    table = rows(("x", "cars/a", "train", 5), ("x", "cars/a|cars/b", "val", 2),
+                 ("x", "cars/a", "test", 3))  # fmt: skip
+    assert class_sizes(table).to_dict() == {("cars", "cars/a"): 7, ("cars", "cars/b"): 2}
+
+
+def test_histograms_agree_with_counting_one_by_one():
+    sizes = np.random.default_rng(0).integers(1, 300, 200)
+    index = pd.MultiIndex.from_product([["cars"], range(200)], names=["domain", "label"])
+    before = pd.Series(sizes, index)
+    after = before[before > 9].clip(upper=64)
+    [panel] = histograms(before, after)
+    counted = {}
+    for bar in panel.bins:
+        low, _, high = bar.name.partition("–")
+        low, high = int(low), int(high or low)
+        counted[bar.name] = [sum(low <= n <= high for n in part) for part in (before, after)]
+    assert counted == {bar.name: [bar.before, bar.after] for bar in panel.bins}
+    assert panel.classes == (200, len(after)) == tuple(np.sum(list(counted.values()), axis=0))
+    assert panel.highest == max(map(max, counted.values()))
+    assert [bar.name for bar in panel.bins][:5] == ["1", "2", "3–4", "5–8", "9–16"]
+
+
+def test_a_domain_that_is_gone_keeps_its_histogram():
+    index = pd.MultiIndex.from_tuples([("cars", "a"), ("toys", "b")], names=["domain", "label"])
+    before = pd.Series([1, 2], index)
+    cars, toys = histograms(before, before[:1])
+    assert (cars.classes, toys.classes) == ((1, 1), (1, 0)) and toys.median == (2.0, 0.0)
+    assert [tuple(bar) for bar in toys.bins] == [("1", 0, 0), ("2", 1, 0)]
+
+
+def test_galleries_show_train_and_say_how_much_there_is():
+    table = pd.concat([rows(("x", f"cars/{i}", "train", 9)) for i in range(20)])
+    table = pd.concat([table, rows(("x", "cars/t", "test", 3), ("x", "toys/t", "test", 2))])
+    table["image_path"] = [f"{i}.jpg" for i in range(len(table))]
+    table = table.reset_index(drop=True)
+    (cars, toys), hidden = galleries(table, seed=0)
+    assert (cars.split, cars.total, len(cars.classes), hidden) == ("train", 20, CLASSES, 0)
+    label_of = table.set_index("image_path")["label"]
+    for shown in cars.classes:
+        assert shown.images == 9 and len(set(shown.paths)) == IMAGES
+        assert set(label_of[shown.paths]) == {shown.label}
+    assert (toys.split, len(toys.classes[0].paths)) == ("test", 2)
+    shuffled = table.sample(frac=1, random_state=0).reset_index(drop=True)
+    assert galleries(shuffled, seed=0) == ([cars, toys], 0)
+    assert galleries(table, seed=1) != ([cars, toys], 0)
+
+
+@pytest.mark.parametrize("domains", [60, 1000])
+def test_many_domains_share_the_room(domains):
+    table = rows(*(("x", f"{d}/{c}", "train", 5) for d in range(domains) for c in "abcd"))
+    table["image_path"] = table.index.astype(str)
+    found, hidden = galleries(table, seed=0)
+    assert len(found) + hidden == domains
+    pictures = sum(len(shown.paths) for gallery in found for shown in gallery.classes)
+    assert MAX_PICTURES / 2 < pictures <= MAX_PICTURES
+
+
+def test_the_least_alike_pairs_are_shown_and_the_rest_counted(written):
+    pairs = [finding("near duplicate", 0.9 + n / 1000) for n in range(SHOWN + 7)]
+    pairs += [finding("leak", 0.5, "stop"), finding("strange", 0.5)]
+    table = pd.DataFrame(pairs[::-1])
+    leak, near, strange = groups(table)
+    assert (leak.kind, near.kind, strange.title) == ("leak", "near duplicate", "strange")
+    assert [pair["similarity"] for pair in near.pairs] == [0.9 + n / 1000 for n in range(SHOWN)]
+    assert near.total == SHOWN + 7 and near.actions == {"dropped": SHOWN + 7}
+    page = Page(written(findings=table))
+    assert f"{SHOWN} of {SHOWN + 7} pairs, the least alike first, are shown." in page.text
+    assert len([a for a in page.all("article") if a["class"] == "pair"]) == SHOWN + 2
+    # one mark for each image that went: the first of a pair
+    assert page.text.count("dropped") == SHOWN + 1
+
+
+def test_both_images_of_a_dropped_conflict_are_marked(written):
+    page = Page(written(findings=pd.DataFrame([finding("conflict", 0.9, "both dropped")])))
+    assert page.text.count("dropped") == 2
+
+
+def test_accepted_merges_are_a_legal_config():
+    block = yaml.safe_load(accepting(MERGES.to_dict("records")))
+    assert CleaningConfig(**block["clean"]).merge == {"a: <b>": 'c "d"'}
+
+
+def test_curve_is_to_scale():
+    steps = earned(
+        (1, "+a", 0.4, 0.0, 0.4, "a"),
+        (2, "+b", 0.2, 0.05, 0.6, "a+b"),
+        (3, "+c", 0.1, 0.0, 0.7, ""),
+    )
+    a, b, c = curve(steps).points
+    assert a.x < b.x < c.x and b.x - a.x == pytest.approx(c.x - b.x, abs=0.2)
+    per_unit = (a.y - c.y) / 0.3
+    assert per_unit > 0  # y points downward
+    assert a.y - b.y == pytest.approx(0.2 * per_unit, abs=0.2)
+    assert b.low - b.high == pytest.approx(0.1 * per_unit, abs=0.2)
+    for value, y in curve(steps).ticks:
+        assert a.y - y == pytest.approx((float(value) - 0.4) * per_unit, abs=0.3)
+
+
+def test_a_selection_of_one_step_or_none():
+    [point] = curve(SELECTION[:1]).points
+    assert 0 < point.x < 480 and 0 < point.y < 220
+    assert curve(SELECTION[2:]).points == []
+
+
+def test_selection_tells_what_was_turned_down(full):
+    page = Page(full)
+    assert "turned down" in page.text and "-0.0100" in page.text and "0.6000" in page.text
+    [drawing] = page.all("svg")
+    assert "+logos 0.6000" in drawing["aria-label"]
