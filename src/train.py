@@ -157,7 +157,7 @@ def train(
         rank, ranks = accelerator.process_index, accelerator.num_processes
         if stage.batch_size % ranks:
             raise UserError(f"batch_size {stage.batch_size} cannot be shared by {ranks} processes")
-        augment = Augment(stage.augment)
+        augment = Augment(stage.augment, size_px, config.model.image.fit)
         dataset = TrainDataset(rows, classes.labels, manifest.root, augment, preprocess, seed)
         batches = RankBatches(sampler, state.step, total_steps, rank, ranks)
         loader = train_loader(dataset, batches, config.data.workers)

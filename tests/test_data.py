@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from PIL import Image
 
-from guie.augment import Augment, RandomArea
+from guie.augment import Augment, RandomArea, fitted_size
 from guie.config.run import AugmentConfig
 from guie.data import EvalDataset, TrainDataset, as_batch, eval_loader, train_loader, training_rows
 from guie.errors import UserError
+from guie.images import open_as_seen
 from guie.manifest import Manifest, Sidecar
 from guie.model.preprocess import Preprocess
 from guie.sampling import RankBatches, Sampler
@@ -41,18 +44,64 @@ def preprocess(fit: str = "squash") -> Preprocess:
 def dataset(manifest: Manifest, augment: AugmentConfig, fit: str = "squash") -> TrainDataset:
     classes = sorted(manifest.table["label"].unique())
     return TrainDataset(
-        manifest.table, classes, manifest.root, Augment(augment), preprocess(fit), seed=(0, 0)
+        manifest.table,
+        classes,
+        manifest.root,
+        Augment(augment, 32, fit),
+        preprocess(fit),
+        seed=(0, 0),
     )
 
 
 @pytest.mark.parametrize("fit", ["squash", "pad", "crop"])
 def test_training_and_scoring_see_the_same_pixels(manifest: Manifest, fit: str) -> None:
-    """Without augmentation the two pipelines agree exactly, on odd sizes too: tolerance 0."""
+    """Without augmentation the two pipelines agree, on odd sizes too.
+
+    Exactly where an image is not shrunk; else within the rounding to 8 bits: 0.35 grey levels in
+    the mean, 12 at the most, on noise, where the filter overshoots most.
+    """
     train = dataset(manifest, NO_AUGMENT, fit)
     files = [manifest.file(path) for path in manifest.table["image_path"]]
     scored = EvalDataset(files, preprocess(fit))
-    for row in range(len(SIZES)):
-        assert torch.equal(train[(0, 0, row)]["images"], scored[row])
+    grey = preprocess(fit).std[0]
+    for row, (width, height) in enumerate(SIZES):
+        apart = (train[(0, 0, row)]["images"] - scored[row]).abs() * grey
+        shrunk = min(fitted_size(height, width, 32, fit)) <= 32 < max(width, height)
+        assert apart.mean() <= (0.35 if shrunk else 0.0), (width, height)
+        assert apart.max() <= (12.0 if shrunk else 0.0), (width, height)
+
+
+@pytest.mark.parametrize("exif", [None, 6])
+def test_a_large_jpeg_is_decoded_small_but_no_smaller_than_needed(
+    tmp_path: Path, exif: int | None
+) -> None:
+    small = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8)
+    image = Image.fromarray(small).resize((960, 640), Image.Resampling.BICUBIC)
+    turn = Image.Exif()
+    if exif:
+        turn[0x0112] = exif
+    image.save(tmp_path / "a.jpg", quality=95, exif=turn)
+    whole = open_as_seen(tmp_path / "a.jpg")
+    for least_px, shorter in ((641, 640), (321, 640), (320, 320), (100, 160), (1, 80)):
+        seen = open_as_seen(tmp_path / "a.jpg", least_px)
+        assert min(seen.size) == shorter, least_px
+        assert (seen.width > seen.height) == (whole.width > whole.height)
+        shown = np.asarray(whole.resize(seen.size, Image.Resampling.BOX), dtype=float)
+        assert np.abs(shown - np.asarray(seen)).mean() < 2.0
+
+
+def test_the_smallest_view_is_not_enlarged_after_a_small_decoding() -> None:
+    config = AugmentConfig(crop_scale=[0.25, 1.0], crop_ratio=[0.5, 2.0])
+    augment = Augment(config, 64, "squash")
+    image = np.zeros((augment.least_px, augment.least_px, 3), np.uint8)
+    area = augment.compose.transforms[0]
+    assert isinstance(area, RandomArea)
+    sides = []
+    for seed in range(500):
+        augment.compose.set_random_seed(seed)
+        box = area.get_params_dependent_on_data({"shape": image.shape}, {})["box"]
+        sides += [box[2] - box[0], box[3] - box[1]]
+    assert 64 <= min(sides) < 76
 
 
 @pytest.mark.parametrize("fit", ["squash", "pad", "crop"])
@@ -100,7 +149,7 @@ def test_as_batch_is_what_the_scorer_hands_over() -> None:
 
 
 def test_random_area_keeps_its_promises() -> None:
-    compose = Augment(AugmentConfig(crop_scale=[0.25, 0.5], crop_ratio=[0.5, 2.0]))
+    compose = Augment(AugmentConfig(crop_scale=[0.25, 0.5], crop_ratio=[0.5, 2.0]), 100, "squash")
     image = np.zeros((100, 200, 3), dtype=np.uint8)
     shapes = [compose(image, seed).shape for seed in range(200)]
     areas = np.array([h * w / 20_000 for h, w, _ in shapes])

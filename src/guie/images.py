@@ -6,9 +6,12 @@ challenge's scorer sees (validation, embedding, parity with the submission).
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -20,12 +23,15 @@ from guie.errors import UserError
 MAX_PIXELS = 100_000_000
 
 
-def open_as_seen(path: str | Path) -> Image.Image:
+def open_as_seen(path: str | Path, least_px: int | None = None) -> Image.Image:
     """RGB as a viewer shows it: EXIF turned, 16 bit scaled, transparency on white, first frame.
+
+    With `least_px` a JPEG may come smaller, by a half, a quarter or an eighth: its shorter side has
+    at least so many pixels. It is decoded to that at once, which takes a fraction of the time.
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
-    return _decode(path, _as_seen)
+    return _decode(path, partial(_as_seen, least_px=least_px))
 
 
 def open_as_host(path: str | Path) -> Image.Image:
@@ -57,7 +63,10 @@ def _decode(path: str | Path, convert: Callable[[Image.Image], Image.Image]) -> 
         raise UserError(f"{path}: not a readable image: {error}") from None
 
 
-def _as_seen(image: Image.Image) -> Image.Image:
+def _as_seen(image: Image.Image, least_px: int | None) -> Image.Image:
+    if least_px is not None and min(image.size) > least_px:
+        scale = least_px / min(image.size)
+        image.draft(None, tuple(math.ceil(side * scale) for side in image.size))
     image.load()  # damaged pixels are refused here, whatever the later steps forgive
     image = _turned(image)
     if image.mode.startswith("I;16") or image.mode == "I":
@@ -68,7 +77,7 @@ def _as_seen(image: Image.Image) -> Image.Image:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (255, 255, 255, 255))
         image = Image.alpha_composite(white, image)
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
@@ -80,7 +89,6 @@ def _from_16_bit(image: Image.Image) -> Image.Image:
 
 
 def _turned(image: Image.Image) -> Image.Image:
-    try:
-        return ImageOps.exif_transpose(image)
-    except Exception:  # a corrupt EXIF block: the picture itself is fine
-        return image
+    with suppress(Exception):  # a corrupt EXIF block: the picture itself is fine
+        ImageOps.exif_transpose(image, in_place=True)
+    return image

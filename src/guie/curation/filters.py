@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from guie.curation.memberships import memberships
+from guie.curation.memberships import class_sizes, memberships
 from guie.curation.seeded import seeded_draws
 
 
@@ -17,7 +17,7 @@ def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
     An image of several labels loses the rare ones, and goes when none is left.
     """
     members = memberships(table[table["split"] == "train"])
-    rare = members.groupby("label")["label"].transform("size") < min_images
+    rare = class_sizes(members) < min_images
     kept, lost = members[~rare], members[rare]
     partly = kept[kept["row"].isin(lost["row"])]
     labels = table["label"].copy()
@@ -33,7 +33,7 @@ def cap_large(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
     several labels stays if one of its classes keeps it, so that others may end above the cap.
     """
     members = memberships(table[table["split"] == "train"])
-    large = members[members.groupby("label")["label"].transform("size") > max_images]
+    large = members[class_sizes(members) > max_images]
     names = large["label"] + "/" + table["image_path"].reindex(large["row"]).to_numpy()
     drawn = large.assign(draw=seeded_draws(seed, names)).sort_values("draw")
     surplus = drawn[drawn.groupby("label").cumcount() >= max_images]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from guie.config.cleaning import OversampleConfig
-from guie.curation.memberships import memberships
+from guie.curation.memberships import class_sizes, memberships
 
 
 def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
@@ -17,7 +17,7 @@ def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
     `table` is indexed from 0.
     """
     members = memberships(table[table["split"] == "train"])
-    images = members.groupby("label")["label"].transform("size")
+    images = class_sizes(members)
     factor = ((config.target / images) ** config.power).clip(1.0, config.limit)
     by_row = factor.groupby(members["row"]).max().reindex(table.index).fillna(1.0)
     old = table["weight"] if "weight" in table else 1.0

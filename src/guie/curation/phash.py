@@ -34,9 +34,11 @@ class Hashes(NamedTuple):
 def perceptual_hashes(image: Image.Image) -> Hashes:
     """The hashes of an RGB picture."""
     grey = image.convert("L").reduce(reduction(image))
-    inner = _frequencies(content(grey))
+    within = content(grey)
+    outer = _frequencies(grey)
+    inner = outer if within is grey else _frequencies(within)
     return Hashes(
-        whole=_hash(_frequencies(grey)),
+        whole=_hash(outer),
         content=_hash(inner),
         centre=_hash(_frequencies(centre(grey))),
         mirrored=_hash(inner * REFLECTED if inner is not None else None),

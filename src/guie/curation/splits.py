@@ -61,4 +61,6 @@ def _linked_classes(members: pd.DataFrame) -> list[list[str]]:
     links = codes[:-1][same], codes[1:][same]
     graph = coo_matrix((np.ones(same.sum()), links), shape=(len(names), len(names)))
     _, group = connected_components(graph, directed=False)
-    return pd.Series(names).groupby(group).agg(list).tolist()
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    return [part.tolist() for part in np.split(names.to_numpy(object)[order], starts[1:])]

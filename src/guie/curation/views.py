@@ -39,7 +39,8 @@ def reduction(image: Image.Image) -> int:
 
 def _without_border(image: Image.Image) -> Image.Image:
     factor = reduction(image)
-    box = _content_box(np.asarray(image.convert("L").reduce(factor), np.int16))
+    grey = image if image.mode == "L" else image.convert("L")
+    box = _content_box(np.asarray(grey if factor == 1 else grey.reduce(factor)))
     if box is None:
         return image
     left, top, right, bottom = (factor * side for side in box)
@@ -51,7 +52,7 @@ def _content_box(grey_HW: np.ndarray) -> tuple[int, int, int, int] | None:
     corners = grey_HW[[0, 0, -1, -1], [0, -1, 0, -1]]
     if np.ptp(corners) > PLAIN:
         return None
-    differs_HW = np.abs(grey_HW - int(np.median(corners))) > PLAIN
+    differs_HW = np.abs(grey_HW.astype(np.int16) - int(np.median(corners))) > PLAIN
     rows = np.flatnonzero(differs_HW.mean(axis=1) > CONTENT)
     columns = np.flatnonzero(differs_HW.mean(axis=0) > CONTENT)
     if min(len(rows), len(columns)) < MIN_CONTENT_PX:

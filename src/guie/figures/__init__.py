@@ -5,7 +5,8 @@ from guie.figures.curves import training_curves
 from guie.figures.galleries import gallery
 from guie.figures.maps import class_map, domain_map, project, sample_rows
 from guie.figures.scores import confusion, domain_bars
-from guie.figures.sheets import captioned_sheet, contact_sheet
+from guie.figures.selection import selection_curve
+from guie.figures.sheets import captioned_sheet, contact_sheet, noted_sheet
 
 __all__ = [
     "captioned_sheet",
@@ -17,8 +18,10 @@ __all__ = [
     "domain_map",
     "funnel",
     "gallery",
+    "noted_sheet",
     "project",
     "sample_rows",
+    "selection_curve",
     "split_bars",
     "training_curves",
 ]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from guie.figures.style import INK, MUTED, domain_colors, new_figure, tidy
 
 SPLIT_COLORS = {"train": "#3f90da", "val": "#92dadd", "test": "#e76300"}
-DROPPED = ("#94a4a2", "#b9ac70", "#717581")
+DROPPED = ("#94a4a2", "#b9ac70", "#717581", "#a96b59", "#832db6", "#ffa90e", "#bd1f01")
 
 
 def split_bars(table: pd.DataFrame) -> Figure:

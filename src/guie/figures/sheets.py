@@ -13,6 +13,8 @@ from guie.figures.style import domain_colors
 
 GAP = 0.22  # between classes, in thumbnails
 MARGIN = 0.4  # for a row's heading
+NOTED = 1.55  # a row with notes
+NOTE_CHARS = 17  # as wide as a thumbnail
 
 
 def contact_sheet(
@@ -44,6 +46,27 @@ def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5, seed: int
         place(axes, thumbnail(root / row["image_path"], side_px=160), x, y + 0.02)
         note(axes, x, y + 1.0, row["domain"], colors[row["domain"]])
         note(axes, x, y + 1.1, textwrap.fill(row["caption"], 32))
+    return figure
+
+
+def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 8) -> Figure:
+    """A row a heading, in the order that they first come: pictures with a note under each.
+
+    Args:
+        table: image_path, heading and note; what belongs together follows one another.
+        root: folder of the images.
+        views: so many pictures stand close, then a gap.
+        columns: pictures of a heading that are shown, the first ones.
+    """
+    rows = table.groupby("heading", sort=False)
+    width = MARGIN + columns + (-(-columns // views) - 1) * GAP
+    figure, axes = canvas(width, NOTED * len(rows))
+    for y, (name, shown) in enumerate(rows):
+        heading(axes, MARGIN / 2, NOTED * y + 0.5, name)
+        for i, picture in enumerate(shown.head(columns).itertuples()):
+            x = MARGIN + i + i // views * GAP
+            place(axes, thumbnail(root / picture.image_path), x, NOTED * y + 0.03)
+            note(axes, x, NOTED * y + 1.0, textwrap.fill(picture.note, NOTE_CHARS))
     return figure
 
 
