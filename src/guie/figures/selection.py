@@ -29,6 +29,7 @@ def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
     right.barh(refused["change"], refused["gain"], color=colors, height=0.7)
     right.axvline(0, color=MUTED, linewidth=1)
     right.tick_params(axis="y", labelsize=8)
+    right.xaxis.get_major_locator().set_params(nbins=4)
     if refused.empty:
         right.text(0.5, 0.5, "nothing", transform=right.transAxes, ha="center", color=MUTED)
     return figure
