@@ -18,6 +18,7 @@ from guie.archives.inspection import Member
 from guie.errors import UserError
 
 MAX_LINK_BYTES = 4096
+DRAIN_BYTES = 2**20
 # What the readers raise for an archive that is cut short, damaged or of an unknown compression.
 DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
@@ -43,6 +44,8 @@ def members_of(archive: Path) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]
         file.fileobj.seek(file.offset)
         if file.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
             raise tarfile.ReadError("cut short, or damaged in the middle")
+        while file.fileobj.read(DRAIN_BYTES):  # a checksum is only compared at a stream's end
+            pass
 
 
 @contextmanager
