@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from guie.curation.centroids import unit
+from guie.curation.filters import without
 from guie.curation.links import Embed
 from guie.curation.memberships import memberships
 
@@ -17,7 +18,7 @@ def cap_first(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
     """Keep the first `max_images` by path of each train class that has more."""
     large = _large(table, max_images)
     surplus = large[large.groupby("label").cumcount() >= max_images]
-    return _without(table, surplus)
+    return without(table, _members(table), surplus)
 
 
 def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFrame:
@@ -31,7 +32,7 @@ def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFr
         features_ND = np.asarray(embed(members["image_path"].to_numpy(), "whole"), np.float32)
         chosen = farthest_points(features_ND, max_images)
         surplus.append(members.drop(index=members.index[chosen]))
-    return _without(table, pd.concat(surplus)) if surplus else table
+    return without(table, _members(table), pd.concat(surplus)) if surplus else table
 
 
 def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
@@ -61,15 +62,11 @@ def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
 
 def _large(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
     """Memberships in classes above the cap, by label and path."""
-    members = memberships(table[table["split"] == "train"])
+    members = _members(table)
     large = members[members.groupby("label")["label"].transform("size") > max_images]
     paths = table["image_path"].reindex(large["row"]).to_numpy()
     return large.assign(image_path=paths).sort_values(["label", "image_path"])
 
 
-def _without(table: pd.DataFrame, surplus: pd.DataFrame) -> pd.DataFrame:
-    """The table less the rows that all of their classes can spare."""
-    members = memberships(table[table["split"] == "train"])
-    kept = members.drop(index=surplus.index)
-    gone = surplus.loc[~surplus["row"].isin(kept["row"]), "row"]
-    return table.drop(index=gone.unique()).reset_index(drop=True)
+def _members(table: pd.DataFrame) -> pd.DataFrame:
+    return memberships(table[table["split"] == "train"])

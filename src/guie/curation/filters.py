@@ -37,6 +37,16 @@ def cap_large(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
     names = large["label"] + "/" + table["image_path"].reindex(large["row"]).to_numpy()
     drawn = large.assign(draw=seeded_draws(seed, names)).sort_values("draw")
     surplus = drawn[drawn.groupby("label").cumcount() >= max_images]
+    return without(table, members, surplus)
+
+
+def without(table: pd.DataFrame, members: pd.DataFrame, surplus: pd.DataFrame) -> pd.DataFrame:
+    """The table less the rows that all of their classes can spare.
+
+    Args:
+        members: the memberships of the train rows.
+        surplus: those of them that a cap takes away.
+    """
     kept = members.drop(index=surplus.index)
     gone = surplus.loc[~surplus["row"].isin(kept["row"]), "row"]
     return table.drop(index=gone.unique()).reset_index(drop=True)
