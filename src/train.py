@@ -23,7 +23,7 @@ from guie import errors
 from guie.augment import Augment
 from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.config import RunConfig, load_config
-from guie.config.run import StageConfig
+from guie.config.stages import StageConfig
 from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
 from guie.data import TrainDataset, classes_of, rows_hash, train_loader, training_rows
 from guie.devices import from_main, make_accelerator

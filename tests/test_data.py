@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from guie.augment import Augment, RandomArea, fitted_size
-from guie.config.run import AugmentConfig
+from guie.config.stages import AugmentConfig
 from guie.data import EvalDataset, TrainDataset, as_batch, eval_loader, train_loader, training_rows
 from guie.errors import UserError
 from guie.images import open_as_seen

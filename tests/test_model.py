@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from guie.config import RunConfig, load_config
-from guie.config.run import BackboneConfig, HeadConfig, ModelConfig
+from guie.config.model import BackboneConfig, HeadConfig, ModelConfig
 from guie.errors import UserError
 from guie.images import open_as_host
 from guie.model import build_embedder, build_preprocess, load_model, open_model, save_model

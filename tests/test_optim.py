@@ -9,7 +9,8 @@ import timm
 import torch
 from torch import nn
 
-from guie.config.run import BackboneConfig, LearningRates, StageConfig
+from guie.config.model import BackboneConfig
+from guie.config.stages import ConstantSchedule, CosineSchedule, LearningRates, StageConfig
 from guie.model.backbone import create_clip
 from guie.optim import (
     block_of,
@@ -98,10 +99,12 @@ def test_a_frozen_part_does_not_move() -> None:
 
 
 def test_schedules() -> None:
-    factors = [schedule_factor("cosine", step, 100, 10) for step in range(100)]
+    factors = [schedule_factor(CosineSchedule(), step, 100, 10) for step in range(100)]
     assert factors[10] == 1.0 and max(factors) == 1.0
     assert all(a < b for a, b in zip(factors[:10], factors[1:11], strict=True))
     assert all(a > b for a, b in zip(factors[10:], factors[11:], strict=False))
     assert 0 < factors[-1] < 0.001
-    assert schedule_factor("cosine", 55, 100, 10) == pytest.approx(0.5)
-    assert {schedule_factor("constant", step, 100, 0) for step in range(100)} == {1.0}
+    assert schedule_factor(CosineSchedule(), 55, 100, 10) == pytest.approx(0.5)
+    assert {
+        schedule_factor(ConstantSchedule(name="constant"), step, 100, 0) for step in range(100)
+    } == {1.0}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from guie.config.run import HeadConfig
+from guie.config.model import HeadConfig
 from guie.config.selection import ProxyConfig, SelectionRule
 from guie.curation.candidates import candidates_of, mix_name, mix_rows
 from guie.curation.evaluations import Evaluations

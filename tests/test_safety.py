@@ -18,7 +18,7 @@ import embed
 import guie.config.base as config_base
 from guie import errors
 from guie.checkpoint import Checkpoints
-from guie.config.run import BackboneConfig
+from guie.config.model import BackboneConfig
 from guie.errors import UserError
 from guie.model.backbone import build_backbone
 from guie.protocols import load_embeddings

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from guie.config.run import LearningRates, StageConfig
+from guie.config.stages import LearningRates, Schedule, StageConfig
 
 PARTS = ("backbone", "head", "classes")
 # Names in timm's and open_clip's towers of what comes after the last block.
@@ -91,11 +91,11 @@ def set_learning_rates(
     return rates
 
 
-def schedule_factor(schedule: str, step: int, total_steps: int, warmup_steps: int) -> float:
+def schedule_factor(schedule: Schedule, step: int, total_steps: int, warmup_steps: int) -> float:
     """Learning rate over its peak, in (0, 1], for step 0 .. total_steps - 1."""
     if step < warmup_steps:
         return (step + 1) / (warmup_steps + 1)
-    if schedule == "constant":
+    if schedule.name == "constant":
         return 1.0
     done = (step - warmup_steps) / max(1, total_steps - warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * done))

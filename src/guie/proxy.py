@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.selection import ProxyConfig
+from guie.config.stages import CosineSchedule
 from guie.curation.evaluations import Score
 from guie.losses import ArcFace
 from guie.losses.softmax import MarginSoftmax
@@ -88,7 +89,9 @@ class Proxy:
         optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
         stream = Stream(np.arange(len(feat_NF)), (seed,))
         for step in range(steps):
-            optimizer.param_groups[0]["lr"] = config.lr * schedule_factor("cosine", step, steps, 0)
+            optimizer.param_groups[0]["lr"] = config.lr * schedule_factor(
+                CosineSchedule(), step, steps, 0
+            )
             batch_B = torch.from_numpy(stream.take(step * config.batch_size, config.batch_size))
             emb_BD = functional.normalize(head(feat_NF[batch_B]), dim=-1)
             optimizer.zero_grad()

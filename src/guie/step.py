@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from guie.checkpoint import TrainState
 from guie.config import RunConfig
-from guie.config.run import StageConfig
+from guie.config.stages import StageConfig
 from guie.errors import UserError
 
 Batch = Mapping[str, Any]

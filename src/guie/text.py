@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional
 from tqdm import tqdm
 
-from guie.config.run import BackboneConfig
+from guie.config.model import BackboneConfig
 from guie.config.zero_shot import ClipConfig
 from guie.errors import UserError
 from guie.files import replacing

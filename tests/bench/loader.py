@@ -19,7 +19,7 @@ import torch
 from PIL import Image, ImageFilter
 
 from guie.augment import Augment
-from guie.config.run import AugmentConfig
+from guie.config.stages import AugmentConfig
 from guie.data import as_batch
 from guie.images import open_as_seen
 from guie.model.preprocess import Preprocess

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.base import Config
-from guie.config.run import HeadConfig
+from guie.config.model import HeadConfig
 
 Repeats = Annotated[int, Field(ge=2)]  # one value has no spread
 

@@ -19,7 +19,7 @@ import torch
 from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
-from guie.config.run import BackboneConfig
+from guie.config.model import BackboneConfig
 from guie.errors import UserError
 from guie.model.weights import Weights, find_weights, is_file
 

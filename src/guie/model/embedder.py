@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config import RunConfig, load_config
-from guie.config.run import ModelConfig
+from guie.config.model import ModelConfig
 from guie.errors import UserError
 from guie.files import replacing
 from guie.model.backbone import Backbone, build_backbone

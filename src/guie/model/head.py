@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.config.run import HeadConfig
+from guie.config.model import HeadConfig
 from guie.model.batch_norm import GlobalBatchNorm1d
 
 

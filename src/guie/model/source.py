@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from guie.config.run import BackboneConfig, ImageConfig, ModelConfig
+from guie.config.model import BackboneConfig, ImageConfig, ModelConfig
 from guie.errors import UserError
 from guie.model.backbone import build_backbone
 from guie.model.embedder import Embedder, LoadedModel, build_preprocess, load_model

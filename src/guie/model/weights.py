@@ -16,7 +16,7 @@ import timm
 import torch
 from huggingface_hub.errors import EntryNotFoundError
 
-from guie.config.run import BackboneConfig
+from guie.config.model import BackboneConfig
 from guie.errors import UserError
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")

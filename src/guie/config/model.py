@@ -1,0 +1,89 @@
+"""The config of a model: backbone, preprocessing, head."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from guie.config.base import Config
+
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+# Arguments of the libraries that would load weights past `pretrained` and its check.
+WEIGHT_ARGUMENTS = {
+    *("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "load_weights"),
+    *("pretrained_hf", "pretrained_image", "pretrained_image_path", "pretrained_text"),
+    *("pretrained_text_path", "weights_only"),
+}
+
+
+class BackboneConfig(Config):
+    """A pretrained image tower, by its library's own name and weights."""
+
+    library: Literal["open_clip", "timm"]
+    name: str
+    pretrained: str | None = None  # hub tag, or a weights file; null: random
+    sha256: str | None = None  # quoted; of the weights file, or its first digits; null: unchecked
+    revision: str | None = None  # commit or branch of the tag's repository; null: its newest
+    # open_clip only. projected: CLIP's shared space; pooled: the tower's output before that
+    features: Literal["projected", "pooled"] = "projected"
+    # Between the corners of patches; less than the patch size: they overlap. null: the patch size
+    stride_px: PositiveInt | None = None
+    kwargs: dict[str, Any] = {}  # passed to the library's create_model
+
+    @model_validator(mode="after")
+    def _weights_are_checked(self) -> BackboneConfig:
+        if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256):
+            raise ValueError(f"sha256 {self.sha256!r}: 64 hex digits, or at least the first 8")
+        if (self.sha256 or self.revision) and not self.pretrained:
+            raise ValueError("sha256 and revision are of pretrained weights; pretrained is null")
+        if ":" in self.name:
+            raise ValueError(f"name {self.name!r}: write the library's name, and pretrained: <tag>")
+        bypass = sorted(self.kwargs.keys() & WEIGHT_ARGUMENTS)
+        if bypass:
+            raise ValueError(f"kwargs {', '.join(bypass)}: weights are given by pretrained alone")
+        return self
+
+
+class ImageConfig(Config):
+    """The preprocessing that training, validation and the submission share."""
+
+    size_px: PositiveInt
+    fit: Literal["squash", "pad", "crop"] = "squash"
+    mean: list[float] | None = Field(None, min_length=3, max_length=3)  # null: the backbone's
+    std: list[PositiveFloat] | None = Field(None, min_length=3, max_length=3)
+
+
+class BranchesConfig(Config):
+    """Several dropouts at once, averaged; when scored, the head is one Linear all the same.
+
+    shared: dropout i -> the one Linear (the challenge's 4th place). separate: Linear i -> dropout i
+    (3rd place).
+    """
+
+    linear: Literal["shared", "separate"]
+    dropouts: list[Fraction] = Field(min_length=2)
+
+
+class HeadConfig(Config):
+    """norm -> dropout -> Linear -> L2."""
+
+    norm: Literal["l2", "bn", "bn_plain", "none"] = "l2"  # bn_plain: without weight and bias
+    dropout: Fraction = 0.0
+    dim: PositiveInt = 64
+    bias: bool = True
+    branches: BranchesConfig | None = None
+    # H / W, H / 224 and W / 224 of the original image beside the features (5th place)
+    image_shape: bool = False
+    # A fitted linear map of the embedding to so many dimensions follows; reduce.py sets it
+    reduced_dim: PositiveInt | None = None
+
+
+class ModelConfig(Config):
+    """Backbone and head; without a head the embedding is the backbone's, at native dimension."""
+
+    backbone: BackboneConfig
+    image: ImageConfig
+    head: HeadConfig | None = HeadConfig()
