@@ -73,6 +73,16 @@ def test_captioned_sheet_has_each_domain(table: pd.DataFrame, root: Path) -> Non
     assert Counter(texts(figure)) == {"a toy": 3, **dict.fromkeys(DOMAINS, 1)}
 
 
+def test_noted_sheet_has_a_row_a_heading(table: pd.DataFrame, root: Path) -> None:
+    rows = table.assign(heading=np.repeat(["leaks", "copies", "leaks"], 4), note=table["label"])
+    figure = figures.noted_sheet(rows, root, views=2, columns=6)
+    shown = texts(figure)
+    assert [text for text in shown if text in ("leaks", "copies")] == ["leaks", "copies"]
+    notes = Counter(text for text in shown if "/" in text)
+    assert notes == Counter(rows.groupby("heading").head(6)["label"])  # of leaks two are left out
+    assert len(figure.axes[0].images) == 10
+
+
 def test_gallery_frames_right_wrong_and_uncounted(table: pd.DataFrame, root: Path) -> None:
     neighbours = pd.DataFrame(
         {

@@ -100,8 +100,33 @@ def test_clips_labels_are_kept_apart(toys: Path, clip: str) -> None:
     assert ours.groupby("label").size().max() <= 3
     trained = labelled[(labelled["split"] == "train") & (labelled["domain"] == domain)]
     assert set(trained.index) == set(ours.index)  # the unsure ones are gone
+    assert "Labels by a CLIP" in (toys / "input/mix.html").read_text()
     with pytest.raises(UserError, match="no train image is of nowhere"):
         run(toys, pseudo_labels={**wanted, "domains": ["nowhere"]})
+
+
+def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
+    found = toys / "input/toys/manifest.csv"
+    table = load_manifest(found).table
+    cars = table[(table["split"] == "train") & (table["domain"] == "cars")]
+    wanted = {"clip": {"model": clip, "cache": str(toys / "text")}, "domains": ["cars"]}
+    wanted |= {"classes": {label: [label] for label in sorted(cars["label"].unique())}}
+    wanted |= {"min_confidence": 0.0, "calibration": {"manifest": str(found)}}
+    _, summary = run(toys, pseudo_labels=wanted, val_fraction=0.0)
+    told = summary["pseudo_labels"]
+    curve = pd.DataFrame(told["calibration"])
+    assert told["calibrated_on"] == len(cars) == told["looked_at"]
+    assert curve["coverage"].iloc[-1] == 1 and curve["coverage"].is_monotonic_increasing
+    # Labels and sample are the same images here: what is right of all is right of the sample.
+    mixed = load_manifest(toys / "input/mix.csv").table.set_index("image_path")["label"]
+    truth = cars.set_index("toys/" + cars["image_path"])["label"]
+    right = (mixed[truth.index] == truth).mean()
+    assert curve["precision"].iloc[-1] == pytest.approx(right, abs=1e-6)
+    page = (toys / "input/mix.html").read_text()
+    assert page.count("<polyline") == 2 and "Precision over coverage" in page
+    wanted["calibration"]["precision"] = 0.999
+    with pytest.raises(UserError, match="no confidence keeps 0.999"):
+        run(toys, pseudo_labels=wanted, val_fraction=0.0)
 
 
 def test_shares_are_met(toys: Path) -> None:
@@ -132,3 +157,28 @@ def test_a_selection_keeps_what_earns_its_place(
     first = (toys / "input/mix.html").read_bytes()
     again, _ = run(toys, selection=selection, sources=sources)  # from the log, to the same bytes
     assert again.equals(table) and (toys / "input/mix.html").read_bytes() == first
+
+
+def test_whole_trainings_judge_a_selection(toys: Path) -> None:
+    model = {"backbone": {"library": "open_clip", "name": "guie-tiny"}, "image": {"size_px": 32}}
+    training = {"name": "judge", "model": model, "data": {"manifest": "given", "workers": 0}}
+    training["train"] = {"epochs": 0.5, "batch_size": 16, "lr": {"head": 1e-3, "classes": 1e-2}}
+    (toys / "judge.yaml").write_text(yaml.safe_dump(training))
+    rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
+    selection = {"evaluator": "full", "full": str(toys / "judge.yaml"), "rule": rule}
+    found = str(toys / "input/toys/manifest.csv")
+    sources = [{"kind": "manifest", "path": found, "domains": ["cars", "packages"]}]
+    table, _ = run(toys, selection=selection, sources=sources)
+    told = json.loads((toys / "input/mix.selection.json").read_text())
+    runs = sorted(path.name for path in (toys / "input/mix.selection").glob("*-?"))
+    assert runs == ["cars-0", "cars-1", "packages-0", "packages-1"] and told["stopped"] == "budget"
+    score = {}
+    for name in runs:
+        summary = json.loads((toys / "input/mix.selection" / name / "summary.json").read_text())
+        score[name] = summary["best"]["val_r_at_1"]
+    mean = {
+        domain: (score[f"{domain}-0"] + score[f"{domain}-1"]) / 2 for domain in ("cars", "packages")
+    }
+    best = max(mean, key=mean.get)
+    assert told["mix"] == best and told["steps"][0]["score"] == pytest.approx(mean[best])
+    assert set(table.loc[table["split"] == "train", "domain"]) == {best}

@@ -1,6 +1,7 @@
 """Greedy selection on the real domains of mini-uned, and what its proxy is worth.
 
 python tests/bench/selection.py proxy                  # the greedy order, domains as datasets
+python tests/bench/selection.py proxy --directions backward forward    # from everything down
 python tests/bench/selection.py full --mixes 12        # train whole models on random mixes (hours)
 python tests/bench/selection.py compare                # does the proxy rank those mixes alike?
 
@@ -80,10 +81,10 @@ def evaluations_of(proxy: Proxy, path: Path) -> Evaluations:
 
 
 def run_proxy(args: argparse.Namespace) -> None:
-    """Greedy forward and backward by proxy: order, gains, figure."""
+    """Greedy search by proxy: order, gains, figure."""
     proxy = build_proxy(real_manifest(), args.out, args.size_px)
     evaluations = evaluations_of(proxy, args.out / "proxy.jsonl")
-    rule = SelectionRule(directions=["forward", "backward"])
+    rule = SelectionRule(directions=args.directions)
     candidates = candidates_of(proxy.table, "domain", [None])
     found = search(candidates, evaluations, rule, args.out / "steps.json")
     everything = frozenset(candidates)
@@ -168,6 +169,10 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--size-px", type=int, default=112, help="of the proxy's features")
     parser.add_argument("--mixes", type=int, default=12, help="full trainings: mixes")
     parser.add_argument("--seeds", type=int, default=1, help="full trainings: seeds of each mix")
+    ways = ("forward", "backward")
+    parser.add_argument(
+        "--directions", nargs="+", choices=ways, default=list(ways), help="of the search"
+    )
     parser.add_argument("--threads", type=int, default=1, help="of the proxy")
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)

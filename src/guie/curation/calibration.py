@@ -66,6 +66,13 @@ def precision_curve(confidence_N: np.ndarray, right_N: np.ndarray) -> pd.DataFra
     return curve.drop_duplicates("confidence", keep="last", ignore_index=True)  # ties go together
 
 
+def thinned(curve: pd.DataFrame, points: int = 12) -> list[dict[str, float]]:
+    """So many rows of a `precision_curve`, evenly by coverage, the last among them."""
+    wanted = np.linspace(curve["coverage"].iloc[0], 1.0, points)
+    rows = np.unique(np.searchsorted(curve["coverage"], wanted - 1e-9))
+    return curve.iloc[rows].round(6).to_dict("records")
+
+
 def wilson_bound(share: np.ndarray, count: np.ndarray) -> np.ndarray:
     """What a share seen among `count` is at least, with 95 % certainty (Wilson 1927)."""
     z2 = Z_95**2

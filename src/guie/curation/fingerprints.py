@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import pandas as pd
+import xxhash
 from PIL import Image
 from tqdm import tqdm
 
@@ -24,7 +24,7 @@ def fingerprints(
     """As `verify`, and what each image is known by.
 
     Returns:
-        Columns width and height in px, reason ("" if good), pixels (SHA-256 of size and RGB), and
+        Columns width and height in px, reason ("" if good), pixels (see `pixel_digest`), and
         the perceptual hashes whole, content, mirrored. Indexed by path, in the given order.
     """
     look = partial(_look, os.path.realpath(root), open_image)
@@ -38,8 +38,11 @@ def fingerprints(
 
 
 def pixel_digest(image: Image.Image) -> str:
-    """SHA-256 of the size and the decoded pixels: equal for equal pictures, whatever the file."""
-    digest = hashlib.sha256(f"{image.mode} {image.width} {image.height} ".encode())
+    """XXH3 of size and decoded pixels, 128 bits: equal for equal pictures, whatever the file.
+
+    Nobody gains by forging a copy, so a hash that is no cipher does, 40 times faster than SHA-256.
+    """
+    digest = xxhash.xxh3_128(f"{image.mode} {image.width} {image.height} ".encode())
     digest.update(image.tobytes())
     return digest.hexdigest()
 

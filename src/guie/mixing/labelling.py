@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from guie.config import MixConfig
 from guie.config.zero_shot import ClipConfig, DomainShares, PseudoLabelConfig
-from guie.curation.calibration import fit_scale, least_confidence, precision_curve
+from guie.curation.calibration import fit_scale, least_confidence, precision_curve, thinned
 from guie.curation.shares import match_shares
 from guie.curation.zero_shot import contradicted, guess, relabelled, sure
 from guie.devices import make_accelerator
@@ -37,7 +38,7 @@ def pseudo_label(
         )
     texts = class_texts(wanted.clip, wanted.classes)
     labels = list(wanted.classes)
-    scale, least = _calibrated(wanted, texts, config, workers)
+    scale, least, measured = _calibrated(wanted, texts, config, workers)
     emb_ND = _features(wanted.clip, train["image_path"], config.image_root, config, workers)
     guesses = guess(emb_ND, texts.emb_CD, scale)
     sure_N = sure(guesses, least, wanted.min_margin, wanted.max_images)
@@ -51,6 +52,7 @@ def pseudo_label(
         "kept": len(kept),
         "min_confidence": round(least, 6),
         "scale": round(scale, 4),
+        **measured,
     }
     table = pd.concat([table.drop(train.index), kept]).sort_index(kind="stable")
     if "label_source" in table:
@@ -87,11 +89,11 @@ def _told_domains(
 
 def _calibrated(
     wanted: PseudoLabelConfig, texts: ClassTexts, config: MixConfig, workers: int
-) -> tuple[float, float]:
-    """The inverse temperature and the least confidence, measured where there is a sample."""
+) -> tuple[float, float, dict[str, Any]]:
+    """The inverse temperature and the least confidence; measured, and how, where there is a sample."""
     sample = wanted.calibration
     if sample is None:
-        return texts.scale, wanted.min_confidence
+        return texts.scale, wanted.min_confidence, {"calibrated_on": 0, "calibration": []}
     manifest = load_manifest(sample.manifest, sample.root)
     labels = list(wanted.classes)
     rows = manifest.table[manifest.table["label"].isin(labels)]
@@ -100,17 +102,18 @@ def _calibrated(
     emb_ND = _features(wanted.clip, rows["image_path"], manifest.root, config, workers)
     truth_N = rows["label"].map({label: row for row, label in enumerate(labels)}).to_numpy()
     scale = fit_scale(np.asarray(emb_ND, np.float32) @ texts.emb_CD.T, truth_N, texts.scale)
-    if sample.precision is None:
-        return scale, wanted.min_confidence
     guesses = guess(emb_ND, texts.emb_CD, scale)
     curve = precision_curve(guesses.confidence_N, guesses.first_N == truth_N)
+    measured = {"calibrated_on": len(rows), "calibration": thinned(curve)}
+    if sample.precision is None:
+        return scale, wanted.min_confidence, measured
     least = least_confidence(curve, sample.precision)
     if least is None:
         raise UserError(
             f"pseudo_labels.calibration.precision: no confidence keeps {sample.precision} on"
             f" {len(rows):,} images; the best is {curve['at_least'].max():.3f}, with 95 % certainty"
         )
-    return scale, max(least, wanted.min_confidence)
+    return scale, max(least, wanted.min_confidence), measured
 
 
 def _features(

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from guie.figures.style import domain_colors
 from guie.files import write_text
+from guie.report.calibration import calibration
 from guie.report.curve import curve
 from guie.report.funnel import funnels, whole
 from guie.report.pairs import SHOWN, accepting, groups
@@ -54,6 +55,7 @@ def write_report(
         UserError: the file cannot be written. A picture that cannot be decoded is shown as such.
     """
     parts = funnels(left)
+    labels = summary.get("pseudo_labels")
     shown, domains_hidden = galleries(table, summary["config"]["seed"])
     with tqdm(desc="report", unit="img", disable=None) as bar:
         page = _environment().get_template("report.html.j2").render(
@@ -70,6 +72,8 @@ def write_report(
             merges=_records(merges)[:SHOWN],
             merges_found=0 if merges is None else len(merges),
             accepting=accepting,
+            labels=labels,
+            calibration=calibration(labels["calibration"]) if labels else None,
             earned=_records(earned),
             curve=None if earned is None else curve(earned),
             metric=metric,
