@@ -1,0 +1,149 @@
+"""Where each loss, sampler and layout lands on mini-uned at the study budget: one table.
+
+python tests/bench/study.py [NAME ...] [--list] [--seeds 1] [--out runs/study]
+
+Needs $GUIE_REAL. ViT-Ti at 80 px, 3 epochs, batch 128, everything trained from the start; minutes a
+run on two cores. What is there already is not run again. Val chooses; test is reported beside it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import yaml
+from tqdm import tqdm
+
+from guie.config import real_root
+from guie.errors import UserError, run
+from guie.logs import read_metrics
+
+REPOSITORY = Path(__file__).parents[2]
+MANIFEST = "data/mini-uned/manifest.csv"
+STUDY = {
+    "model": {"image": {"size_px": 80}},
+    "stages": [
+        {
+            "name": "full",
+            "epochs": 3,
+            "lr": {"backbone": 3e-4, "head": 3e-3, "classes": 3e-2},
+            "warmup_steps": 40,
+        }
+    ],
+}
+PK = {"name": "dataset_size", "images_per_class": 4}  # 32 classes x 4 images of one domain
+
+
+def loss(name: str, sampler: object = None, **settings: object) -> dict:
+    """Overrides of a run with that loss."""
+    changed = {"task": {"loss": {"name": name, **settings}}}
+    return changed | ({"train": {"sampler": sampler}} if sampler else {})
+
+
+def stage(**settings: object) -> dict:
+    """Overrides of a run whose stage differs."""
+    return {"train": settings}
+
+
+VARIANTS: dict[str, dict] = {
+    "arcface": {},
+    "softmax, scale 16": loss("softmax", scale=16),
+    "softmax, scale 30": loss("softmax"),
+    "cosface .35": loss("cosface"),
+    "curricularface, scalar": loss("curricularface"),
+    "curricularface, per class": loss("curricularface", running_mean="class"),
+    "sub-center arcface, 3": loss("arcface", margin_rad=0.3, centers=3),
+    "arcface, margin by class size": loss("arcface", margin_rad={"least": 0.05, "most": 0.5}),
+    "arcface, margin by epoch": loss(
+        "arcface", margin_rad={"start": 0.1, "rise_per_epoch": 0.1, "limit": 0.4}
+    ),
+    "arcface, a classifier per domain": loss("arcface", margin_rad=0.3, classifier="separate"),
+    "softmax 16, a classifier per domain": loss("softmax", scale=16, classifier="separate"),
+    "triplet, semi-hard": loss("triplet", PK),
+    "margin loss": loss("margin", PK),
+    "multi-similarity": loss("multi_similarity", PK),
+    "multi-similarity, memory 2048": loss("multi_similarity", PK, memory=2048),
+    "supcon": loss("supcon", PK),
+    "proxy-anchor": loss("proxy_anchor"),
+    "proxynca++": loss("proxy_nca"),
+    "softtriple": loss("soft_triple"),
+    "batch-all triplet": loss("batch_all", PK),
+    "hyperbolic": loss("hyperbolic", PK),
+    "sampler mixed, temperature 2": stage(sampler={"name": "mixed", "temperature": 2}),
+    "sampler mixed, domains alike": stage(sampler={"name": "mixed", "temperature": float("inf")}),
+    "sampler dataset size": stage(sampler="dataset_size"),
+    "sampler balanced": stage(sampler="balanced"),
+    "sampler round robin": stage(sampler="round_robin"),
+    "sampler loss-driven": stage(sampler={"name": "loss_driven", "period_steps": 30}),
+    "sampler 32 x 4": stage(sampler=PK),
+    "layer decay .75": stage(layer_decay=0.75),
+    "EMA .99": stage(ema_decay=0.99),
+    "SAM .05": stage(sam_rho=0.05),
+}
+
+
+def train_and_test(name: str, seed: int, out: Path) -> dict[str, float]:
+    """Val scores of the best weights, and test scores: means over domains, merged index."""
+    slug = "".join(c if c.isalnum() else "_" for c in name) + f"_{seed}"
+    folder = out / slug
+    config = {"base": str(REPOSITORY / "configs/real_vit_tiny.yaml"), "name": slug, "out": str(out)}
+    changed = dict(VARIANTS[name])
+    one = STUDY["stages"][0] | changed.pop("train", {})
+    config |= {**STUDY, "stages": [one], **changed, "seed": seed}
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{slug}.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    script("train.py", "--config", path, "--resume")
+    manifest, emb, report = real_root() / MANIFEST, folder / "E.npz", folder / "report.json"
+    if not report.exists():
+        test = ("--manifest", manifest, "--split", "test")
+        script("embed.py", "--model", folder, *test, "--out", emb)
+        script("validate.py", "--embeddings", emb, *test, "--index", "merged", "--out", report)
+        emb.unlink()
+    mean = json.loads(report.read_text(encoding="utf-8"))["mean"]
+    lines = [line for line in read_metrics(folder / "metrics.jsonl") if "val_r_at_1" in line]
+    best = max(lines, key=lambda line: line["val_r_at_1"])
+    val = {f"val {key}": best[f"val_{key}"] for key in ("r_at_1", "mmp_at_5")}
+    return val | {f"test {key}": mean[key] for key in ("r_at_1", "mmp_at_5")}
+
+
+def script(name: str, *words: object) -> None:
+    """Run one of the scripts. Raises UserError where it fails."""
+    command = [sys.executable, str(REPOSITORY / "src" / name), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise UserError(f"{name}: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
+
+
+def main(argv: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="default: all")
+    parser.add_argument("--list", action="store_true", help="the names")
+    parser.add_argument("--out", type=Path, default=Path("runs/study"))
+    parser.add_argument("--seeds", type=int, default=1)
+    args = parser.parse_args(argv)
+    if args.list:
+        print("\n".join(VARIANTS))
+        return
+    if real_root() is None:
+        raise UserError("no real images and weights: set GUIE_REAL to a folder that holds them")
+    unknown = sorted(set(args.names) - set(VARIANTS))
+    if unknown:
+        raise UserError(f"no variant {', '.join(unknown)}; --list shows them")
+    rows = []
+    for name in tqdm(args.names or VARIANTS, "study"):
+        for seed in range(args.seeds):
+            rows.append({"run": name, "seed": seed, **train_and_test(name, seed, args.out)})
+            table = pd.DataFrame(rows).groupby("run", sort=False).mean().drop(columns="seed")
+            table.to_csv(args.out / "table.csv")
+    print(table.to_string(float_format=lambda value: f"{value:.3f}"))
+
+
+if __name__ == "__main__":
+    run(main)
