@@ -39,6 +39,16 @@ def test_stages_inherit_from_train(minimal: Path) -> None:
     assert (full.epochs, full.lr.backbone, full.lr.head) == (3, 1e-5, 1e-3)
 
 
+def test_a_loss_of_another_name_replaces_that_of_the_base(minimal: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text(MINIMAL + "task: {loss: {name: arcface, margin_rad: 0.5, scale: 64}}\n")
+    minimal.write_text("base: base.yaml\ntask: {loss: {name: softmax, scale: 16}}\n")
+    assert load_config(minimal, RunConfig).task.loss.model_dump()["name"] == "softmax"
+    minimal.write_text("base: base.yaml\ntask: {loss: {margin_rad: 0.2}}\n")
+    kept = load_config(minimal, RunConfig).task.loss
+    assert (kept.name, kept.margin_rad, kept.scale) == ("arcface", 0.2, 64)
+
+
 def test_without_stages_train_is_the_one_stage(minimal: Path) -> None:
     values = yaml.safe_load(MINIMAL.replace("1e-3", "0.001"))
     del values["stages"]

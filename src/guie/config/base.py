@@ -70,12 +70,18 @@ def load_config(
         raise UserError("\n".join(_explain(error, model, path))) from None
 
 
+# Mappings whose `name` says which other keys there are.
+BY_NAME = {"task", "loss", "sampler", "optimizer", "schedule"}
+
+
 def merged(common: dict, own: dict) -> dict:
-    """`own` over `common`, mapping by mapping."""
+    """`own` over `common`, mapping by mapping; a loss, sampler, ... of another name replaces whole."""
     result = {**common, **own}
     for key in common.keys() & own.keys():
-        if isinstance(common[key], dict) and isinstance(own[key], dict):
-            result[key] = merged(common[key], own[key])
+        old, new = common[key], own[key]
+        if isinstance(old, dict) and isinstance(new, dict):
+            another = key in BY_NAME and new.get("name", old.get("name")) != old.get("name")
+            result[key] = new if another else merged(old, new)
     return result
 
 
