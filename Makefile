@@ -45,6 +45,8 @@ kill: setup  ## kill a training run 20 times at random moments; it must end at t
 bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/margin.py
 	$(BIN)/python tests/bench/loader.py
+	$(BIN)/python tests/bench/frozen.py
+	$(BIN)/python tests/bench/loop.py
 	$(BIN)/python tests/bench/curation.py
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)

@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     args = parse_args(argv)
     model = load_model(args.run)
-    eager = nn.Sequential(model.preprocess, model.embedder).cpu().float().eval()
+    eager = model.scored.cpu().float().eval()
     dimension = check_dimension(eager, args.run)
     with tempfile.TemporaryDirectory() as folder:
         saved = Path(folder, MODEL_NAME)
@@ -138,6 +138,7 @@ def describe(model: LoadedModel, run: Path) -> dict[str, Any]:
     return {
         "source": model.source,
         "parameters": sum(p.numel() for p in model.embedder.parameters()),
+        "stride_px": model.embedder.backbone.stride_px,
         "preprocessing": {
             "size_px": preprocess.size_px,
             "fit": preprocess.fit,

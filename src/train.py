@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -20,23 +21,22 @@ from accelerate import Accelerator
 from tqdm import tqdm
 
 from guie import errors
-from guie.augment import Augment
 from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
 from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
-from guie.data import TrainDataset, classes_of, rows_hash, train_loader, training_rows
+from guie.data import classes_of, rows_hash, training_rows
 from guie.devices import from_main, make_accelerator
 from guie.errors import UserError
 from guie.files import replacing
+from guie.generic import load_generic
 from guie.interrupts import Interrupts
 from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
 from guie.manifest import Manifest, load_manifest
-from guie.model import build_preprocess
 from guie.model.weights import weights_record
-from guie.optim import averaged, build_optimizer, freeze, set_learning_rates
-from guie.runs import DROPPED, add_to_record, finish, keep_classes, locked, open_run, read_summary
-from guie.sampling import RankBatches, Sampler
+from guie.optim import averaged, build_optimizer, set_learning_rates
+from guie.runs import add_to_record, finish, keep_classes, locked, open_run, read_summary
+from guie.stage import open_data, set_model, told
 from guie.step import (
     LossWatch,
     gradients_within_memory,
@@ -69,6 +69,10 @@ def main(argv: Sequence[str] | None = None) -> Path:
     """Train as configured; returns the run folder."""
     args = parse_args(argv)
     config = load_config(args.config, RunConfig, args.set)
+    if config.model.head and config.model.head.reduced_dim:
+        raise UserError(
+            "model.head.reduced_dim: is fitted after training; leave it out, then run reduce.py"
+        )
     accelerator = make_accelerator(
         mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out
     )
@@ -77,10 +81,17 @@ def main(argv: Sequence[str] | None = None) -> Path:
         if finished:
             accelerator.print(f"{folder}: already trained, {read_summary(folder)['best']}")
             return folder
-        manifest = _readable(config, folder, accelerator, args.drop_bad)
+        manifest = load_manifest(config.data.manifest, config.data.root)
+        readable = partial(_readable, accelerator, config, args.drop_bad)
+        manifest = readable(manifest, ("train", "val"), folder / "dropped.csv")
+        generic = None
+        if wanted := config.retention and config.retention.generic:
+            generic = readable(
+                load_generic(wanted), (wanted.split,), folder / "dropped_generic.csv"
+            )
         interrupts = held.enter_context(Interrupts())
         accelerator.init_trackers(config.name)
-        train(config, manifest, folder, accelerator, interrupts)
+        train(config, manifest, generic, folder, accelerator, interrupts)
         # All leave together: a process that outlives its group aborts on the way out.
         accelerator.wait_for_everyone()
         accelerator.end_training()
@@ -90,19 +101,24 @@ def main(argv: Sequence[str] | None = None) -> Path:
 def train(
     config: RunConfig,
     manifest: Manifest,
+    generic: Manifest | None,
     folder: Path,
     accelerator: Accelerator,
     interrupts: Interrupts,
 ) -> None:
     """Train into an open run folder, from its newest checkpoint if it has one.
 
+    Args:
+        generic: what retention's generic images are drawn from.
+
     Raises UserError where data or config are at fault, SystemExit after a signal.
     """
     began = time.monotonic()
     # ---------------------------------------------------------------- classes, task, position
-    data = [training_rows(manifest, stage.domains) for stage in config.stages]
-    classes = classes_of(pd.concat(data))
-    identity = Identity(rows_hash(pd.concat(data)), code_version())
+    rows = [training_rows(manifest, stage.domains) for stage in config.stages]
+    classes = classes_of(pd.concat(rows))
+    trained_on = pd.concat([*rows, generic.table] if generic else rows)
+    identity = Identity(rows_hash(trained_on), code_version())
     from_main(accelerator, lambda: keep_classes(folder, classes.labels))
     checkpoints = Checkpoints(folder, config.keep_checkpoints)
     saved = checkpoints.load(warn=accelerator.is_main_process)
@@ -117,14 +133,8 @@ def train(
 
     while state.stage < len(config.stages):
         # ------------------------------------------------------------ set the stage
-        stage, seed = config.stages[state.stage], (config.seed, state.stage)
-        size_px = stage.size_px or config.model.image.size_px
-        backbone = task.embedder.backbone
-        backbone.set_image_size(size_px)
-        if config.gradient_checkpointing:
-            backbone.checkpoint_gradients()
-        preprocess = build_preprocess(config.model, backbone, size_px)
-        freeze(task, stage.lr)
+        stage = config.stages[state.stage]
+        preprocess = set_model(task, config, state.stage, rows[state.stage], classes)
         optimizer = build_optimizer(task, stage)
         if saved:
             task.load_state_dict(saved["task"])
@@ -140,46 +150,35 @@ def train(
                 ema.load_state_dict(saved["ema"])
         saved = None
         scored = ema.module if ema else task
-
-        # ------------------------------------------------------------ data: a function of the step
-        rows = data[state.stage]
-        sampler = Sampler(
-            rows["domain"],
-            stage.sampler,
-            stage.batch_size,
-            seed,
-            label_of_row=rows["label"],
-            weight_of_row=rows.get("weight"),
+        data = open_data(
+            accelerator,
+            config,
+            state,
+            manifest,
+            generic,
+            rows[state.stage],
+            classes,
+            task,
+            preprocess,
         )
-        sampler.load(state.sampler)
-        total_steps = max(1, round(stage.epochs * sampler.steps_per_epoch))
+        sampler, total_steps = data.sampler, data.total_steps
         epochs_before = sum(earlier.epochs for earlier in config.stages[: state.stage])
-        rank, ranks = accelerator.process_index, accelerator.num_processes
-        if stage.batch_size % ranks:
-            raise UserError(f"batch_size {stage.batch_size} cannot be shared by {ranks} processes")
-        augment = Augment(stage.augment, size_px, config.model.image.fit)
-        dataset = TrainDataset(rows, classes.labels, manifest.root, augment, preprocess, seed)
-        batches = RankBatches(sampler, state.step, total_steps, rank, ranks)
-        loader = train_loader(dataset, batches, config.data.workers)
+        rank = accelerator.process_index
 
         # ------------------------------------------------------------ train
-        accelerator.print(
-            f"stage {state.stage + 1}/{len(config.stages)} {stage.name}: {total_steps} steps of"
-            f" {stage.batch_size} images at {size_px} px, {len(rows)} images,"
-            f" {rows['label'].nunique()} classes, {rows['domain'].nunique()} domains"
-        )
+        accelerator.print(told(config, state, data, preprocess.size_px))
         bar = tqdm(
             total=total_steps,
             initial=state.step,
             desc=stage.name,
             disable=not accelerator.is_local_main_process,
         )
-        for batch in loader if not _exhausted(stage, state) else ():
+        for batch in data.batches if not _exhausted(stage, state) else ():
             train_mode(task, stage)
             task.set_epoch(epochs_before + state.step / sampler.steps_per_epoch)
             rates = set_learning_rates(optimizer, stage, state.step, total_steps)
             batch = to_device(batch, accelerator.device)
-            draw = (*seed, state.step, rank)
+            draw = (config.seed, state.stage, state.step, rank)
             logs = gradients_within_memory(accelerator, model, batch, config, state, draw)
             if stage.sam_rho:
                 climbed = sharpen(model, stage.sam_rho)
@@ -204,7 +203,7 @@ def train(
             stop = interrupts.anywhere(accelerator)
             save_due = stop or state.global_step % config.checkpoint_every_steps == 0
             if logs_due or scores_due or save_due:
-                watch.check(accelerator, rows["image_path"], stage, state.step)
+                watch.check(accelerator, data.rows["image_path"], stage, state.step)
             if logs_due:
                 values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
                 values |= prefixed(
@@ -216,7 +215,12 @@ def train(
             # -------------------------------------------------------- validate, keep the best, save
             if scores_due:
                 scores = validate(
-                    accelerator, scored.embedder, manifest, preprocess, config.data.workers
+                    accelerator,
+                    scored.embedder,
+                    manifest,
+                    preprocess,
+                    config.data.workers,
+                    data.frozen,
                 )
                 score = scores["val_r_at_1"] if scores else -1.0
                 if scores:
@@ -228,7 +232,7 @@ def train(
                 if scores is None or score > state.best_score:
                     state.best_score, state.best_step, state.stale = score, state.global_step, 0
                     if accelerator.is_main_process:
-                        scored.save(folder, "model", size_px)
+                        scored.save(folder, "model")
                 else:
                     state.stale += 1
             done = last or _exhausted(stage, state)
@@ -250,7 +254,7 @@ def train(
         state.next_stage()
 
     if accelerator.is_main_process:
-        scored.save(folder, "last", size_px)
+        scored.save(folder, "last")
         summary = {
             "best": {"val_r_at_1": state.best_score, "step": state.best_step},
             "steps": state.global_step,
@@ -269,11 +273,18 @@ def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple
 
 
 def _readable(
-    config: RunConfig, folder: Path, accelerator: Accelerator, drop_bad: bool
+    accelerator: Accelerator,
+    config: RunConfig,
+    drop_bad: bool,
+    manifest: Manifest,
+    splits: Sequence[str],
+    dropped: Path,
 ) -> Manifest:
-    """The manifest; refused, or with `drop_bad` shortened, where an image cannot be decoded."""
-    manifest = load_manifest(config.data.manifest, config.data.root)
-    rows = manifest.table[manifest.table["split"].isin(("train", "val"))]
+    """The manifest; refused, or with `drop_bad` shortened, where an image cannot be decoded.
+
+    What is left out is listed in the file `dropped`.
+    """
+    rows = manifest.table[manifest.table["split"].isin(splits)]
     workers = os.cpu_count() or 1
     cache = Path(config.out) / ".cache"
     bad = from_main(accelerator, lambda: find_unreadable(rows, manifest.root, cache, workers))
@@ -284,7 +295,7 @@ def _readable(
     manifest, told = drop_unreadable(manifest, bad)
     accelerator.print("\n".join(told))
     if accelerator.is_main_process:
-        with replacing(folder / DROPPED) as temporary:
+        with replacing(dropped) as temporary:
             bad.to_csv(temporary, index=False)
     return manifest
 

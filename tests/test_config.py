@@ -80,7 +80,7 @@ def test_overrides_reach_into_mappings_and_lists(minimal: Path) -> None:
     [
         ("train.epocs=2", "did you mean epochs?"),
         ("task.loss.margin=3", "task.loss.margin: unknown key; did you mean margin_rad?"),
-        ("task.loss.name=arcfase", "'arcface'"),
+        ("task.loss.name=arcfase", "did you mean arcface"),
         ("model.backbone.library=hf", "'open_clip' or 'timm'"),
         ("model.image.size_px=big", "model.image.size_px"),
         ("train.lr.backbone=-1", "greater than or equal to 0"),

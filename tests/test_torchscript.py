@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from guie.model import Scored
 from guie.model.preprocess import Preprocess
 from guie.torchscript import (
     RUNTIME_FORMAT,
@@ -38,7 +39,7 @@ class Wrapped(nn.Module):
         self.function = function
         self.scale = nn.Parameter(torch.ones(1))
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, images: Tensor, shapes: Tensor) -> Tensor:
         return self.function(images * self.scale).flatten(1)
 
 
@@ -71,7 +72,7 @@ def test_every_architecture_is_portable_and_unchanged(name: str, tmp_path: Path)
     downgrade(path)
     assert check_operators(path) == []
     assert format_version(path) <= RUNTIME_FORMAT
-    eager = nn.Sequential(preprocess(size_px), encoder)
+    eager = Scored(preprocess(size_px), encoder)
     for row in parity(eager, path, [*odd_sizes(size_px)[:-1], (300, 400)]):
         assert max(row["noise"], row["smooth"]) <= 1e-5, row
 
@@ -149,9 +150,9 @@ def test_tensors_made_on_the_way_follow_the_input(tmp_path: Path) -> None:
     encoder = Wrapped(lambda x: x + torch.arange(8, device=x.device))
     package(encoder, preprocess(), path)
     assert check_operators(path) == []
-    code = torch.jit.load(path).encoder.code
+    code = torch.jit.load(path).embedder.code
     assert "device=ops.prim.device(images)" in code
-    rows = parity(nn.Sequential(preprocess(), encoder), path, [(5, 9)])
+    rows = parity(Scored(preprocess(), encoder), path, [(5, 9)])
     assert rows[0]["noise"] == 0
 
 
@@ -221,7 +222,7 @@ def test_package_leaves_the_model_as_it_was(tmp_path: Path) -> None:
 def test_parity_sees_a_difference_and_a_nan(tmp_path: Path) -> None:
     encoder, path = Wrapped(torch.tanh), tmp_path / "saved_model.pt"
     package(encoder, preprocess(), path)
-    eager = nn.Sequential(preprocess(), encoder)
+    eager = Scored(preprocess(), encoder)
     assert parity(eager, path, [(5, 9)]) == [{"height": 5, "width": 9, "noise": 0, "smooth": 0}]
     encoder.scale.data += 1e-3
     assert 1e-5 < parity(eager, path, [(5, 9)])[0]["noise"] < 1e-2

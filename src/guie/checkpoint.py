@@ -107,6 +107,10 @@ class Checkpoints:
             raise UserError(f"{self.folder}: no intact checkpoint is left; --overwrite the run")
         return None
 
+    def paths(self) -> list[Path]:
+        """Those kept, damaged or not, the earliest step first."""
+        return [path for _, path in sorted(self._all())]
+
     def exist(self) -> bool:
         """Is there any, damaged or not?"""
         return any(True for _ in self._all())
@@ -143,6 +147,14 @@ def check_identity(saved: Identity, now: Identity, folder: Path, warn: bool = Tr
             " compute alike, so does the run",
             file=sys.stderr,
         )
+
+
+def load_checkpoint(path: Path) -> dict[str, Any]:
+    """One checkpoint, `state` and `identity` as objects. Raises UserError where it is damaged."""
+    damage = _damage(path)
+    if damage:
+        raise UserError(f"{path}: {damage}; remove it, and the others are taken")
+    return _load(path)
 
 
 def _load(path: Path) -> dict[str, Any]:

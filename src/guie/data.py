@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import signal
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pandas as pd
 import torch
@@ -17,14 +18,23 @@ from torch.utils.data import DataLoader, Dataset
 
 from guie.augment import Augment
 from guie.errors import UserError
-from guie.images import open_as_host, open_as_seen
+from guie.images import open_as_host, open_part
 from guie.manifest import Manifest
 from guie.model.preprocess import Preprocess
+from guie.model.shapes import image_shape, image_shapes
 from guie.sampling import RankBatches
+
+IMAGES = ("images", "generic_images")  # of a batch, what is normalised
+# A JPEG decoded small is sharper than what the model's own filter leaves of the whole, unless that
+# has its share of the shrinking: decoded to just the size, a view is twice as far from the scored.
+MARGIN = 1.5
 
 
 class TrainDataset(Dataset):
     """Random views of training images; a sample is a pure function of (seed, step, position, row).
+
+    `images` (3, S, S) are uint8: a quarter of the bytes to hand over, and normalised as a batch, on
+    the device. `shapes` (3,) is the `image_shape` of the whole image.
 
     Args:
         rows: training rows of a manifest.
@@ -55,18 +65,23 @@ class TrainDataset(Dataset):
 
     def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
         step, position, row = key
-        image_HWC = np.asarray(open_as_seen(self.root / self.paths[row], self.augment.least_px))
-        seed = np.random.SeedSequence([*self.seed, step, position]).generate_state(1)[0]
-        view_HWC = self.augment(image_HWC, int(seed))
+        drawn = np.random.SeedSequence([*self.seed, step, position]).generate_state(2).tolist()
+        part = self.augment.part(drawn[0])
+        part_HWC, size = open_part(self.root / self.paths[row], part, self._enough)
+        resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
+        view_HWC = self.augment(resized_HWC.contiguous().numpy(), drawn[1])
         sample = {
-            # Channel by channel in memory: normalising is several times faster so.
-            "images": self.preprocess(as_batch(view_HWC).contiguous())[0],
+            "images": self.preprocess.padded(_planes(view_HWC)[None])[0],
+            "shapes": torch.tensor(image_shape(*size)),
             "labels": self.labels[row],
             "rows": row,
         }
         if self.captions is not None:
             sample["captions"] = self.captions[row]
         return sample
+
+    def _enough(self, height: int, width: int) -> bool:
+        return self.preprocess.shrinks(int(height / MARGIN), int(width / MARGIN))
 
 
 class EvalDataset(Dataset):
@@ -78,28 +93,67 @@ class EvalDataset(Dataset):
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, index: int) -> Tensor:
-        return self.preprocess(as_batch(np.asarray(open_as_host(self.files[index]))))[0]
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """The network's input (3, S, S), and the shape (3,) of the image as it came."""
+        image_1CHW = as_batch(np.asarray(open_as_host(self.files[index])))
+        return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
 
 
 def as_batch(image_HWC: np.ndarray) -> Tensor:
     """uint8 image (H, W, 3) -> uint8 tensor (1, 3, H, W), as the scorer hands it to the model."""
-    # A copy: Pillow's buffer is read-only, and a crop is a view with strides.
-    return torch.from_numpy(np.array(image_HWC)).permute(2, 0, 1)[None]
+    if not image_HWC.flags.writeable:  # Pillow's buffer, which torch would warn of
+        image_HWC = image_HWC.copy()
+    return torch.from_numpy(image_HWC).permute(2, 0, 1)[None]
 
 
-def train_loader(dataset: TrainDataset, batches: RankBatches, workers: int) -> DataLoader:
-    """Batches of one process, in the sampler's order whatever the number of workers."""
-    return DataLoader(
+def _planes(image_HWC: np.ndarray) -> Tensor:
+    """uint8 image (H, W, 3) -> (3, H, W), channel by channel in memory."""
+    planes_CHW = np.empty((3, *image_HWC.shape[:2]), np.uint8)
+    cv2.split(image_HWC, list(planes_CHW))  # ten times as fast as a copy with strides
+    return torch.from_numpy(planes_CHW)
+
+
+class TrainLoader:
+    """Batches of one process, in the sampler's order whatever the number of workers.
+
+    Their images are normalised, on the device; the rest is left to `guie.step.to_device`.
+    """
+
+    def __init__(self, loader: DataLoader, preprocess: Preprocess, device: torch.device):
+        self.loader, self.device = loader, device
+        self.preprocess = preprocess
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for batch in self.loader:
+            for name in IMAGES:
+                if name in batch:
+                    images = batch[name].to(self.device, non_blocking=True)
+                    batch[name] = self.preprocess.normalised(images)
+            yield batch
+
+
+def train_loader(
+    dataset: TrainDataset,
+    batches: RankBatches,
+    workers: int,
+    device: torch.device | str = "cpu",
+) -> TrainLoader:
+    """The loader of a stage's batches."""
+    loader = DataLoader(
         dataset,
         batch_sampler=batches,
         num_workers=workers,
+        collate_fn=getattr(dataset, "collate", None),  # of a data set with two kinds of images
         pin_memory=torch.cuda.is_available(),
         # Its own generator: without one, an iterator draws from the global stream and a resumed
         # run would no longer see the same random numbers.
         generator=torch.Generator().manual_seed(0),
-        worker_init_fn=_ignore_signals,
+        worker_init_fn=_alone,
     )
+    return TrainLoader(loader, dataset.preprocess, torch.device(device))
 
 
 def eval_loader(dataset: EvalDataset, batch_size: int, workers: int) -> DataLoader:
@@ -110,12 +164,14 @@ def eval_loader(dataset: EvalDataset, batch_size: int, workers: int) -> DataLoad
         num_workers=workers,
         pin_memory=torch.cuda.is_available(),
         generator=torch.Generator().manual_seed(0),
-        worker_init_fn=_ignore_signals,
+        worker_init_fn=_alone,
     )
 
 
-def _ignore_signals(worker: int) -> None:
-    """A terminal sends Ctrl-C to workers too; the batches they owe are needed until the end."""
+def _alone(worker: int) -> None:
+    """What a worker must not do: leave, or take the cores of the others."""
+    cv2.setNumThreads(0)
+    # A terminal sends Ctrl-C to workers too; the batches they owe are needed until the end.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
 
@@ -137,7 +193,10 @@ def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> p
     known = sorted(rows["domain"].unique())
     unknown = sorted(set(domains) - set(known))
     if unknown:
-        raise UserError(f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}")
+        raise UserError(
+            f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}, which have"
+            " training images"
+        )
     return rows[rows["domain"].isin(domains)].reset_index(drop=True)
 
 

@@ -16,7 +16,6 @@ from guie.files import write_json, write_text
 from guie.logs import write_record
 
 CLASSES = "classes.txt"
-DROPPED = "dropped.csv"  # images that were left out, and why
 LOCK = ".lock"
 # Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
 FREE = {"workers", "keep_checkpoints", "checkpoint_every_steps", "accumulate", "on_out_of_memory"}

@@ -26,7 +26,7 @@ Batch = Mapping[str, Any]
 def train_mode(task: nn.Module, stage: StageConfig) -> None:
     """Train mode; a frozen backbone stays as it is scored, without dropout."""
     task.train()
-    if not stage.lr.backbone:
+    if not stage.lr.trains_backbone:
         task.embedder.backbone.eval()
 
 
@@ -158,12 +158,22 @@ class LossWatch:
 
 
 def _split(batch: Batch, pieces: int) -> Iterator[dict[str, Any]]:
-    """`pieces` parts of nearly equal size, none empty."""
+    """`pieces` parts of nearly equal size, none empty but of generic images.
+
+    Parts weigh by their labels in the mean; `generic_scale` makes that right for generic images.
+    """
     size = len(batch["labels"])
     pieces = min(pieces, size)
-    bounds = [size * number // pieces for number in range(pieces + 1)]
-    for start, end in zip(bounds, bounds[1:], strict=False):
-        yield {key: value[start:end] for key, value in batch.items()}
+    for number in range(pieces):
+        piece = {key: _part(value, number, pieces) for key, value in batch.items()}
+        if "generic_images" in batch:
+            share = len(piece["generic_images"]) / len(batch["generic_images"])
+            piece["generic_scale"] = share * size / len(piece["labels"])
+        yield piece
+
+
+def _part(values: Any, number: int, pieces: int) -> Any:
+    return values[len(values) * number // pieces : len(values) * (number + 1) // pieces]
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

@@ -9,6 +9,7 @@ from torch import nn
 
 from guie.devices import from_main
 from guie.embedding import embed_files
+from guie.features.frozen import FrozenData, embed_rows
 from guie.manifest import Manifest
 from guie.model.preprocess import Preprocess
 from guie.protocols import quick_scores
@@ -20,8 +21,11 @@ def validate(
     manifest: Manifest,
     preprocess: Preprocess,
     workers: int,
+    frozen: FrozenData | None = None,
 ) -> dict[str, float] | None:
     """R@1 and mMP@5, means over domains, and R@1 of each, in every process alike.
+
+    With the data of a frozen stage the val images go through the head alone.
 
     Keys are those of metrics.jsonl: `val_r_at_1`, `val_mmp_at_5`, `val_r_at_1/<domain>`.
     None where the manifest has no val split.
@@ -29,8 +33,11 @@ def validate(
     if "val" not in manifest.table["split"].unique():
         return None
     rows = manifest.split("val")
-    files = [manifest.file(path) for path in rows["image_path"]]
-    emb_ND = embed_files(accelerator, embedder, preprocess, files, workers=workers, title="val")
+    if frozen:
+        emb_ND = embed_rows(accelerator, embedder, frozen.val)
+    else:
+        files = [manifest.file(path) for path in rows["image_path"]]
+        emb_ND = embed_files(accelerator, embedder, preprocess, files, workers=workers, title="val")
     return _flat(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
 
 

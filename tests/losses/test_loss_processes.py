@@ -17,6 +17,7 @@ from guie.losses import build_loss
 DIM, CLASSES, STEPS = 6, 5, 3
 LOSSES = [
     {"name": "arcface", "centers": 2},
+    {"name": "arcface", "stage": [0, 3, 4]},  # which compete alone, drawn anew
     {"name": "curricularface"},
     {"name": "curricularface", "running_mean": "class", "classifier": "separate"},
     {"name": "batch_all"},
@@ -32,11 +33,13 @@ LOSSES = [
 class Task(nn.Module):
     """A linear embedder and a loss, as a training task has them."""
 
-    def __init__(self, values: dict):
+    def __init__(self, values: dict, stage: list[int] | None):
         super().__init__()
         config = TypeAdapter(LossConfig).validate_python(values)
         self.head = nn.Linear(4, DIM)
         self.classes = build_loss(config, DIM, [3] * CLASSES, ["a", "a", "b", "b", "b"])
+        if stage:
+            self.classes.open_stage(stage, alone=True, reset=(0, 1))
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         return self.classes(functional.normalize(self.head(x), dim=-1), labels)[0]
@@ -45,8 +48,13 @@ class Task(nn.Module):
 def results(values: dict, rank: int, ranks: int) -> dict[str, Tensor]:
     """Mean loss over processes, gradients and buffers after some steps without an optimiser."""
     torch.manual_seed(0)
-    task = Task(values).double()
-    batches = [(torch.randn(12, 4).double(), torch.randint(CLASSES, (12,))) for _ in range(STEPS)]
+    stage = values.get("stage")
+    task = Task({key: value for key, value in values.items() if key != "stage"}, stage).double()
+    labels_L = torch.tensor(stage or range(CLASSES))
+    batches = [
+        (torch.randn(12, 4).double(), labels_L[torch.randint(len(labels_L), (12,))])
+        for _ in range(STEPS)
+    ]
     model = DistributedDataParallel(task) if ranks > 1 else task
     for x, labels in batches:
         model.zero_grad()
@@ -56,7 +64,8 @@ def results(values: dict, rank: int, ranks: int) -> dict[str, Tensor]:
     if ranks > 1:
         distributed.all_reduce(mean)
         mean /= ranks
-    found = {f"gradient of {name}": p.grad for name, p in task.named_parameters()}
+    trained = [(name, p) for name, p in task.named_parameters() if p.requires_grad]
+    found = {f"gradient of {name}": p.grad for name, p in trained}
     return {"loss": mean, **found, **dict(task.named_buffers())}
 
 

@@ -66,6 +66,23 @@ def test_a_schedule_sets_the_margin_and_is_no_state(rule: type) -> None:
     assert set(head.state_dict()) == {"weight_CD"}
 
 
+def test_a_stage_may_have_a_margin_of_its_own() -> None:
+    rule = ArcFace(MarginSchedule(start=0.1, rise_per_epoch=0.1, limit=0.5))
+    label_B = torch.tensor([0])
+    rule.set_margin(0.4)
+    rule.set_epoch(1.0)  # the schedule rests
+    assert rule.margin(label_B).item() == pytest.approx(0.4)
+    rule.set_margin(None)
+    assert rule.margin(label_B).item() == pytest.approx(0.1)
+    rule.set_epoch(1.0)
+    assert rule.margin(label_B).item() == pytest.approx(0.2)
+    by_class = ArcFace(torch.tensor([0.1, 0.3]))
+    by_class.set_margin(0.5)
+    assert by_class.margin(torch.tensor([0, 1])).tolist() == [0.5, 0.5]
+    by_class.set_margin(None)
+    assert by_class.margin(torch.tensor([0, 1])).tolist() == pytest.approx([0.1, 0.3])
+
+
 def test_class_size_margins() -> None:
     sizes = [1, 16, 81, 256, 0]
     margins = class_size_margins(sizes, ClassSizeMargin(least=0.05, most=0.5))

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from guie.errors import UserError
-from guie.sampling import RankBatches, Sampler, Stream
+from guie.sampling import RankBatches, RankDraws, Sampler, Stream
 from guie.sampling.streams import key
 
 SIZES = {"cars": 120, "toys": 40, "art": 5}  # art is smaller than a batch
@@ -271,3 +271,18 @@ def test_what_cannot_be_sampled_is_refused(config: dict, said: str) -> None:
 def test_no_images_are_refused() -> None:
     with pytest.raises(UserError, match="no image to train on"):
         Sampler(pd.Series([], dtype=str), "mixed", 8, (0, 0))
+
+
+@each_kind
+def test_draws_are_the_batches_with_the_draws_before_each(kind: str) -> None:
+    one, seen = sampler(kind), Counter()
+    for step in range(60):
+        visits, rows = one.draw(step)
+        np.testing.assert_array_equal(rows, one.batch(step))
+        seen.update(zip(rows.tolist(), visits.tolist(), strict=True))
+    drawn, distinct = sum(seen.values()), len(seen)
+    assert distinct > 0.98 * drawn and max(visit for _, visit in seen) >= 1
+    late = [next(iter(RankDraws(one, 41, 60, rank, 2))) for rank in (0, 1)]
+    for rank, (visits, rows) in enumerate(late):
+        np.testing.assert_array_equal(visits, one.draw(41)[0][rank::2])
+        np.testing.assert_array_equal(rows, one.draw(41)[1][rank::2])

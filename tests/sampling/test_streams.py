@@ -85,6 +85,33 @@ def test_weights_a_stretch_at_once_and_equal_weights() -> None:
     np.testing.assert_array_equal(equal, plain)
 
 
+def test_a_weighted_stream_counts_draws_within_a_pass_and_expects_those_before() -> None:
+    weight = np.random.default_rng(0).uniform(0.1, 5, size=40)
+    expected, seen = weight / weight.mean(), np.zeros(40, int)
+    stream = WeightedStream(np.arange(40), weight, (0,))
+    for number in range(50):
+        visits, rows = stream.draw(number * 40, 40)
+        for row in range(40):
+            own = np.sort(visits[rows == row])
+            np.testing.assert_array_equal(own, round(number * expected[row]) + np.arange(len(own)))
+            seen[row] += len(own)
+    assert np.abs(seen - 50 * expected).max() < 5 * 0.5 * np.sqrt(50)  # what is expected comes
+
+
+@pytest.mark.parametrize("kind", ["plain", "equal weights", "P x K"])
+def test_draws_of_a_row_are_counted(kind: str) -> None:
+    stream = {
+        "plain": Stream(np.arange(5, 45), (0,)),
+        "equal weights": WeightedStream(np.arange(5, 45), np.full(40, 2.0), (0,)),
+        "P x K": class_stream(classes=7),
+    }[kind]
+    visits, rows = stream.draw(0, 28 * 40)
+    np.testing.assert_array_equal(rows, stream.take(0, 28 * 40))
+    for row in np.unique(rows):  # without a gap, if not in order: tuples are shuffled
+        own = visits[rows == row]
+        assert abs(np.sort(own) - np.arange(len(own))).max() <= (kind == "P x K")
+
+
 SIZES = [9, 4, 2, 1, 6, 30, 5]  # images of each class
 CLASS_OF_ROW = np.random.default_rng(0).permutation(np.repeat(np.arange(len(SIZES)), SIZES))
 

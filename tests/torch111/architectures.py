@@ -10,24 +10,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from guie.model.patches import patch_size, set_grid
+
 TEXT = {"context_length": 8, "vocab_size": 64, "width": 32, "heads": 2, "layers": 1}
 TINY_CLIP = {"layers": 2, "width": 64, "head_width": 32, "patch_size": 8, "image_size": 32}
 TINY_VIT = {"img_size": 32, "embed_dim": 64, "depth": 2, "num_heads": 2}
 
 
 class Encoder(nn.Module):
-    """Tower -> BatchNorm -> Linear 64 -> L2, all random: (B, 3, S, S) -> (B, 64)."""
+    """Tower -> BatchNorm -> Linear 64 -> L2, all random; the head takes the images' shapes too."""
 
     def __init__(self, tower: nn.Module, size_px: int) -> None:
         super().__init__()
         self.tower = tower.eval()
         with torch.no_grad():
             features = tower(torch.zeros(1, 3, size_px, size_px)).shape[-1]
-        self.head = nn.Sequential(nn.BatchNorm1d(features), nn.Linear(features, 64))
+        self.head = nn.Sequential(nn.BatchNorm1d(features + 3), nn.Linear(features + 3, 64))
         self.eval()
 
-    def forward(self, images_BCHW: Tensor) -> Tensor:
-        return F.normalize(self.head(self.tower(images_BCHW)), dim=-1)
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
+        """(B, 3, S, S) and (B, 3) -> (B, 64)."""
+        feat_BF = torch.cat([self.tower(images_BCHW), shapes_B3], dim=-1)
+        return F.normalize(self.head(feat_BF), dim=-1)
 
 
 def _clip(**vision: object) -> Callable[[], nn.Module]:
@@ -38,10 +42,22 @@ def _timm(name: str, **kwargs: object) -> Callable[[], nn.Module]:
     return lambda: timm.create_model(name, pretrained=False, num_classes=0, **kwargs)
 
 
+def _overlapping(tower: Callable[[], nn.Module], size_px: int) -> Callable[[], nn.Module]:
+    """The tower at this size, its patches three quarters of a patch apart."""
+
+    def build() -> nn.Module:
+        overlapping = tower()
+        set_grid(overlapping, size_px, 3 * patch_size(overlapping) // 4)
+        return overlapping
+
+    return build
+
+
 SIGLIP = "vit_base_patch16_siglip_224"
 # name -> (builder of the tower, image side in pixels; odd where padding depends on it)
 ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "open_clip ViT": (_clip(**TINY_CLIP), 32),
+    "open_clip ViT, overlapping patches": (_overlapping(_clip(**TINY_CLIP), 44), 44),
     "open_clip ViT, attentional pooling": (
         _clip(**TINY_CLIP, attentional_pool=True, attn_pooler_queries=4, attn_pooler_heads=2),
         32,
@@ -52,6 +68,14 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], int]] = {
         32,
     ),
     "timm ViT": (_timm("vit_tiny_patch16_224", **TINY_VIT), 32),
+    "timm ViT, overlapping patches": (
+        _overlapping(_timm("vit_tiny_patch16_224", **TINY_VIT), 64),
+        64,
+    ),
+    "timm DINOv3, overlapping patches": (
+        _overlapping(_timm("vit_small_patch16_dinov3", **TINY_VIT), 64),
+        64,
+    ),
     "timm SigLIP": (_timm(SIGLIP, **TINY_VIT), 32),
     "timm SigLIP, gelu tanh": (_timm(SIGLIP, **TINY_VIT, act_layer="gelu_tanh"), 32),
     "timm EVA-02": (_timm("eva02_tiny_patch14_224", **{**TINY_VIT, "img_size": 28}), 28),

@@ -28,6 +28,7 @@ from compact import compact
 from torch import Tensor, nn
 
 import guie.torchscript
+from guie.model import Scored
 from guie.model.preprocess import Preprocess
 from guie.torchscript import check_operators, downgrade, odd_sizes, package
 
@@ -95,7 +96,7 @@ def exported(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
         downgrade(path)
         for problem in check_operators(path):
             print(f"      {problem}")
-        yield f"{name}, {fit}", nn.Sequential(preprocess, encoder), path, size_px
+        yield f"{name}, {fit}", Scored(preprocess, encoder), path, size_px
 
 
 def submitted(submissions: list[Path], folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:

@@ -1,58 +1,64 @@
-"""Random views of a training image, by albumentations; each is a pure function of its seed.
+"""Random views of a training image; each is a pure function of its seed.
 
-The model's own preprocessing comes after, so that what is trained is what is scored.
+A view is a part of the image, resized by the model's own preprocessing, so that what is trained is
+what is scored, and then changed in its pixels at the network's size.
 """
 
 from __future__ import annotations
 
-import math
+import random
 
-import albumentations as A
+import cv2
 import numpy as np
 
-from guie.augment.area import RandomArea
-from guie.augment.shrinking import ShrinkToFit, fitted_size
-from guie.config.stages import AugmentConfig
+from guie.augment.area import random_area, random_part
+from guie.augment.colour import recoloured
+from guie.augment.distortions import Distortions
+from guie.config.augment import AugmentConfig
+from guie.images import Part
 
 GREY = 128
 
 
 class Augment:
-    """uint8 image (H, W, 3), seed -> uint8 image of another size.
+    """What is drawn for a view: its `part` of the image, and by calling it, its pixels.
 
     Args:
         config: what is drawn.
-        size_px, fit: of the model's preprocessing.
     """
 
-    def __init__(self, config: AugmentConfig, size_px: int, fit: str):
-        steps: list[A.BasicTransform] = []
-        if config.crop_scale != [1.0, 1.0] or config.crop_ratio != [1.0, 1.0]:
-            steps.append(RandomArea(config.crop_scale, config.crop_ratio))
-        steps.append(ShrinkToFit(size_px, fit))
-        if config.flip:
-            steps.append(A.HorizontalFlip(p=config.flip))
-        if config.color:
-            bounds = (max(0.0, 1 - config.color), 1 + config.color)
-            steps.append(A.ColorJitter(bounds, bounds, bounds, hue=(0.0, 0.0), p=0.8))
-        if config.gray:
-            # Not ToGray: it drops an axis of images that are one pixel wide or high.
-            same, none = (1.0, 1.0), (0.0, 0.0)
-            steps.append(A.ColorJitter(same, same, saturation=none, hue=none, p=config.gray))
-        if config.blur:
-            steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=config.blur))
-        if config.erase:
-            side = (0.1, 0.4)
-            steps.append(A.CoarseDropout((1, 1), side, side, fill=GREY, p=config.erase))
-        self.compose = A.Compose(steps)
-        # The shorter side of the smallest view is this much of the image's.
-        low, high = config.crop_ratio
-        smallest = math.sqrt(min(1.0, config.crop_scale[0]) * min(1.0, low, 1 / high))
-        self.least_px = math.ceil(size_px / smallest)
+    def __init__(self, config: AugmentConfig):
+        self.config, self.distortions = config, Distortions(config)
+
+    def part(self, seed: int) -> Part:
+        """Which part of the image is seen."""
+        draw = random.Random(seed)
+        return random_part(draw, self.config.crop_scale, self.config.crop_ratio)
 
     def __call__(self, image_HWC: np.ndarray, seed: int) -> np.ndarray:
-        self.compose.set_random_seed(seed)
-        return self.compose(image=image_HWC)["image"]
+        """uint8 image (H, W, 3) -> another of the same size."""
+        draw = random.Random(seed)
+        if draw.random() < self.config.flip:
+            image_HWC = cv2.flip(image_HWC, 1)
+        image_HWC = self._recoloured(image_HWC, draw)
+        if self.distortions:
+            image_HWC = self.distortions(image_HWC, draw.getrandbits(32))
+        if draw.random() < self.config.erase:
+            image_HWC = image_HWC.copy()
+            erased = random_area(draw, *self.config.erase_side)
+            image_HWC[erased.of(*image_HWC.shape[:2])] = GREY
+        return image_HWC
+
+    def _recoloured(self, image_HWC: np.ndarray, draw: random.Random) -> np.ndarray:
+        bounds = [
+            (max(0.0, 1 - strength), 1 + strength) for strength in self.config.color_strengths
+        ]
+        factors = [draw.uniform(*bound) for bound in bounds]
+        if draw.random() >= self.config.color_share:
+            factors = [1.0, 1.0, 1.0]
+        if draw.random() < self.config.gray:
+            factors[2] = 0.0
+        return recoloured(image_HWC, *factors)
 
 
-__all__ = ["Augment", "RandomArea", "ShrinkToFit", "fitted_size"]
+__all__ = ["Augment"]

@@ -1,37 +1,31 @@
-"""A random box of an image."""
+"""Random parts of an image."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
-from typing import Any
 
-import albumentations as A
-import numpy as np
+from guie.images import Part
 
 
-class RandomArea(A.ImageOnlyTransform):
-    """Cut out a random box: torchvision's RandomResizedCrop without its resize.
+def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[float]) -> Part:
+    """The box of torchvision's RandomResizedCrop, in shares of the sides.
 
     Args:
         scale: range of the box's share of the image area.
         ratio: range of the box's aspect ratio relative to the image's, drawn in log space.
     """
+    side = math.sqrt(draw.uniform(*scale))
+    stretch = math.exp(draw.uniform(*map(math.log, ratio)) / 2)
+    return _placed(draw, min(1.0, side / stretch), min(1.0, side * stretch))
 
-    def __init__(self, scale: Sequence[float], ratio: Sequence[float]):
-        super().__init__(p=1.0)
-        self.scale, self.ratio = tuple(scale), tuple(ratio)
 
-    def get_params_dependent_on_data(self, params: dict[str, Any], data: dict[str, Any]) -> dict:
-        height, width = params["shape"][:2]
-        side = math.sqrt(self.py_random.uniform(*self.scale))
-        stretch = math.exp(self.py_random.uniform(*map(math.log, self.ratio)) / 2)
-        box_h = min(height, max(1, round(height * side / stretch)))
-        box_w = min(width, max(1, round(width * side * stretch)))
-        top = self.py_random.randint(0, height - box_h)
-        left = self.py_random.randint(0, width - box_w)
-        return {"box": (top, left, top + box_h, left + box_w)}
+def random_area(draw: random.Random, low: float, high: float) -> Part:
+    """A box whose sides are each drawn from a range of shares of the image's."""
+    return _placed(draw, draw.uniform(low, high), draw.uniform(low, high))
 
-    def apply(self, img: np.ndarray, box: tuple[int, int, int, int], **_: Any) -> np.ndarray:
-        top, left, bottom, right = box
-        return img[top:bottom, left:right]
+
+def _placed(draw: random.Random, height: float, width: float) -> Part:
+    top, left = draw.uniform(0, 1 - height), draw.uniform(0, 1 - width)
+    return Part(top, left, top + height, left + width)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from guie.config.faults import Place, explained
 from guie.errors import UserError
 
 
@@ -19,6 +19,11 @@ class Config(BaseModel):
     """Base of every config model: frozen, strict about types, no unknown keys."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    @classmethod
+    def written_at(cls, place: Place, values: dict) -> Place:
+        """Where in a file's values that stands which the model has at `place`."""
+        return place
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -67,7 +72,8 @@ def load_config(
     try:
         return model.model_validate(_expand(values, str(path)))
     except ValidationError as error:
-        raise UserError("\n".join(_explain(error, model, path))) from None
+        faults = explained(error, model, lambda place: model.written_at(place, values))
+        raise UserError("\n".join(f"{path}: {fault}" for fault in faults)) from None
 
 
 # Mappings whose `name` says which other keys there are.
@@ -133,9 +139,8 @@ def _apply(values: dict, override: str) -> None:
         node = _child(node, part, override)
     if isinstance(node, list):
         _child(node, last, override)
-        node[int(last)] = yaml.load(text, Loader=_Loader)  # noqa: S506
-    else:
-        node[last] = yaml.load(text, Loader=_Loader)  # noqa: S506
+    # As YAML has it: a key of digits is a number
+    node[int(last) if last.isdigit() else last] = yaml.load(text, Loader=_Loader)  # noqa: S506
 
 
 def _child(node: Any, part: str, override: str) -> Any:
@@ -148,61 +153,3 @@ def _child(node: Any, part: str, override: str) -> Any:
     if not isinstance(node[part], dict | list):
         raise UserError(f"--set {override}: {part!r} is a value, it has no keys below it")
     return node[part]
-
-
-def _explain(error: ValidationError, model: type[Config], path: str | Path) -> list[str]:
-    lines = []
-    for fault in error.errors(include_url=False):
-        key = _readable(fault["loc"], model)
-        if fault["type"] == "extra_forbidden":
-            lines.append(f"{path}: {key}: unknown key{_suggest(fault['loc'], model)}")
-        elif fault["type"] == "missing":
-            lines.append(f"{path}: {key}: missing, and it has no default")
-        else:
-            message = fault["msg"].removeprefix("Value error, ")
-            shown = "" if isinstance(fault["input"], dict) else f" (found {fault['input']!r})"
-            lines.append(f"{path}: {key + ': ' if key else ''}{message}{shown}")
-    return lines
-
-
-def _readable(loc: tuple[int | str, ...], model: type[Config]) -> str:
-    """`task.margin` for ("task", "classification", "margin"): pydantic names the union's branch."""
-    inner = [
-        str(part)
-        for place, part in enumerate(loc[:-1])
-        if isinstance(part, int) or part in _keys_at(loc[:place], model)
-    ]
-    return ".".join([*inner, *map(str, loc[-1:])])
-
-
-def _suggest(loc: tuple[int | str, ...], model: type[Config]) -> str:
-    """The nearest allowed key, or the list of them, for an unknown one."""
-    allowed = _keys_at(loc[:-1], model)
-    near = difflib.get_close_matches(str(loc[-1]), allowed, n=1)
-    if near:
-        return f"; did you mean {near[0]}?"
-    return f"; allowed: {', '.join(allowed)}" if allowed else ""
-
-
-def _keys_at(loc: tuple[int | str, ...], model: type[Config]) -> list[str]:
-    """Field names of the models reachable at `loc`, through lists, options and unions."""
-    models: list[Any] = [model]
-    for part in loc:
-        if isinstance(part, str) and any(part in getattr(m, "model_fields", {}) for m in models):
-            types = [m.model_fields[part].annotation for m in models if part in m.model_fields]
-            models = [inner for kind in types for inner in _models_in(kind)]
-        elif isinstance(part, str):
-            models = [m for m in models if _is_branch(m, part)] or models
-    return sorted({name for m in models for name in m.model_fields})
-
-
-def _is_branch(model: type[Config], tag: str) -> bool:
-    """Is it the model that pydantic chose from a union by this tag: its class or its `name`?"""
-    name = model.model_fields.get("name")
-    return tag == model.__name__ or (name is not None and tag in get_args(name.annotation))
-
-
-def _models_in(annotation: Any) -> list[type[Config]]:
-    if isinstance(annotation, type) and issubclass(annotation, Config):
-        return [annotation]
-    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]

@@ -80,6 +80,17 @@ class HeadConfig(Config):
     # A fitted linear map of the embedding to so many dimensions follows; reduce.py sets it
     reduced_dim: PositiveInt | None = None
 
+    @model_validator(mode="after")
+    def _fits_together(self) -> HeadConfig:
+        if self.image_shape and self.norm not in ("bn", "bn_plain"):
+            raise ValueError(
+                "image_shape: needs norm bn or bn_plain, for the features' scale is not its own;"
+                f" norm is {self.norm}"
+            )
+        if self.reduced_dim and self.reduced_dim > self.dim:
+            raise ValueError(f"reduced_dim {self.reduced_dim}: above dim {self.dim}")
+        return self
+
 
 class ModelConfig(Config):
     """Backbone and head; without a head the embedding is the backbone's, at native dimension."""

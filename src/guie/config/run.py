@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from guie.config.base import Config, merged
-from guie.config.losses import ArcFaceConfig, LossConfig
+from guie.config.base import Config, Place, merged
+from guie.config.losses import ArcFaceConfig, LossConfig, MarginSoftmaxConfig
 from guie.config.model import ModelConfig
 from guie.config.stages import NonNegative, StageConfig
 
@@ -44,6 +44,14 @@ class RetentionConfig(Config):
     # times the mean of 1 - cosine between the backbone's features and the pretrained ones'
     features: NonNegative = 0.0
     generic: GenericImagesConfig | None = None  # null: of the training images themselves
+
+    @model_validator(mode="after")
+    def _does_something(self) -> RetentionConfig:
+        if not (self.weights or self.features):
+            raise ValueError("weights and features are both 0; raise one, or set retention to null")
+        if self.generic and not self.features:
+            raise ValueError("generic images are of features, which is 0; raise it, or drop them")
+        return self
 
 
 class ContrastiveConfig(Config):
@@ -84,10 +92,83 @@ class RunConfig(Config):
         values = dict(values)
         if isinstance(values.get("task"), dict):
             values["task"] = {"name": "classification", **values["task"]}
-        if not isinstance(values.get("train"), dict):
+        if "train" not in values:
             return values
         common = values.pop("train")
+        if not isinstance(common, dict):
+            raise ValueError(f"train: is to be a mapping, of what a stage has (found {common!r})")
         stages = values.get("stages") or [{}]
         if isinstance(stages, list) and all(isinstance(stage, dict) for stage in stages):
             values["stages"] = [merged(common, stage) for stage in stages]
         return values
+
+    @classmethod
+    def written_at(cls, place: Place, values: dict) -> Place:
+        """What a stage does not say itself stands in `train`."""
+        if place[:1] != ("stages",) or len(place) < 3 or "train" not in values:
+            return place
+        in_train = ("train", *place[2:])
+        if not values.get("stages"):
+            return in_train
+        own, common = values["stages"][place[1]], values["train"]
+        for key in place[2:]:
+            if not (isinstance(own, dict) and key in own):
+                return in_train if isinstance(common, dict) and key in common else place
+            own, common = own[key], common.get(key) if isinstance(common, dict) else None
+        return place
+
+    @model_validator(mode="after")
+    def _cached_views_have_a_head(self) -> RunConfig:
+        if self.task.name == "contrastive" and any(stage.cached_views for stage in self.stages):
+            raise ValueError(
+                "stages: cached_views: task contrastive trains whole towers and has no frozen stage;"
+                " set it to null"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _class_weights_are_there(self) -> RunConfig:
+        loss = getattr(self.task, "loss", None)
+        if isinstance(loss, MarginSoftmaxConfig):
+            return self
+        for stage in self.stages:
+            if stage.classes == "reset" or stage.softmax_over == "stage":
+                raise ValueError(
+                    f"stage {stage.name}: classes: reset and softmax_over: stage are for the losses"
+                    " softmax, arcface, cosface and curricularface;"
+                    f" {loss.name if loss else f'task {self.task.name}'} allows carry and run"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _there_is_a_margin(self) -> RunConfig:
+        loss = getattr(self.task, "loss", None)
+        if isinstance(loss, MarginSoftmaxConfig) and loss.name != "softmax":
+            return self
+        for stage in self.stages:
+            if stage.margin is not None:
+                raise ValueError(
+                    f"stage {stage.name}: margin: is for the losses arcface, cosface and"
+                    f" curricularface, not {loss.name if loss else f'task {self.task.name}'}"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _new_class_weights_are_trained(self) -> RunConfig:
+        for stage in self.stages:
+            if stage.classes == "reset" and not stage.lr.classes:
+                raise ValueError(
+                    f"stage {stage.name}: classes: reset with lr.classes 0 would leave class weights"
+                    " as they are drawn; raise lr.classes, or set classes: carry"
+                )
+        return self
+
+    @model_validator(mode="after")
+    def _there_is_something_to_retain(self) -> RunConfig:
+        if self.retention is None:
+            return self
+        if self.model.backbone.pretrained is None:
+            raise ValueError("retention: model.backbone.pretrained is null: nothing to retain")
+        if not any(stage.lr.trains_backbone for stage in self.stages):
+            raise ValueError("retention: no stage trains the backbone; set retention to null")
+        return self

@@ -27,6 +27,14 @@ class ProxyConfig(Config):
     lr: PositiveFloat = 1e-2
     weight_decay: NonNegativeFloat = 1e-4
 
+    @model_validator(mode="after")
+    def _head_takes_features_alone(self) -> ProxyConfig:
+        if self.head.image_shape or self.head.reduced_dim:
+            raise ValueError(
+                "head: image_shape and reduced_dim are of whole models, not of a proxy"
+            )
+        return self
+
 
 class SelectionRule(Config):
     """When a step of the search counts as a gain, and when the search ends."""

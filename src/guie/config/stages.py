@@ -4,25 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
 
+from guie.config.augment import AugmentConfig, NonNegative
 from guie.config.base import Config
 from guie.config.model import Fraction
 from guie.config.sampling import MixedConfig, SamplerConfig
-
-NonNegative = Annotated[float, Field(ge=0)]
-
-
-class AugmentConfig(Config):
-    """Random views of a training image. The resize comes last and is the model's own."""
-
-    crop_scale: list[PositiveFloat] = Field([0.5, 1.0], min_length=2, max_length=2)  # of the area
-    crop_ratio: list[PositiveFloat] = Field([0.8, 1.25], min_length=2, max_length=2)
-    flip: Fraction = 0.0  # probability of a left-right flip
-    color: NonNegative = 0.0  # strength of brightness, contrast and saturation jitter
-    gray: Fraction = 0.0  # probability of losing all colour
-    blur: Fraction = 0.0  # probability
-    erase: Fraction = 0.0  # probability of a random grey box
 
 
 class LearningRates(Config):
@@ -32,8 +27,14 @@ class LearningRates(Config):
     head: NonNegative = 0.0
     classes: NonNegative = 0.0  # the class weights of the margin softmax
     # From this block of the backbone on, another rate: {0: 0.0, 15: 1e-7} freezes blocks 0 to 14
-    # and the stem below them. What comes after the last block keeps `backbone`.
+    # and the stem below them. What comes before the first of these blocks and after the backbone's
+    # last keeps `backbone`.
     blocks: dict[Annotated[int, Field(ge=0)], NonNegative] = {}
+
+    @property
+    def trains_backbone(self) -> bool:
+        """All of the backbone, or some of its blocks."""
+        return self.backbone > 0 or any(self.blocks.values())
 
 
 class WeightDecays(Config):
@@ -44,11 +45,28 @@ class WeightDecays(Config):
     classes: NonNegative = 0.0
 
 
+def _number_or_parts(value: Any) -> str:
+    return "parts" if isinstance(value, dict | WeightDecays) else "number"
+
+
+# The tags keep pydantic from reporting what each of the two would have wanted.
+WeightDecay = Annotated[
+    Annotated[NonNegative, Tag("number")] | Annotated[WeightDecays, Tag("parts")],
+    Discriminator(_number_or_parts),
+]
+
+
 class OptimizerConfig(Config):
     """AdamW decays the weights apart from the gradient, Adam and SGD add the decay to it."""
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
     momentum: Fraction = 0.0  # of sgd
+
+    @model_validator(mode="after")
+    def _momentum_is_of_sgd(self) -> OptimizerConfig:
+        if self.momentum and self.name != "sgd":
+            raise ValueError(f"momentum is of sgd, and the optimizer is {self.name}; drop one")
+        return self
 
 
 class StepSchedule(Config):
@@ -60,7 +78,7 @@ class StepSchedule(Config):
 
 
 class ExponentialSchedule(Config):
-    """The rate is multiplied by `factor` every so many epochs of the stage, in stairs."""
+    """The rate is multiplied by `factor` every so many epochs after the warm-up, in stairs."""
 
     name: Literal["exponential"]
     every_epochs: PositiveFloat = 1.0
@@ -101,12 +119,11 @@ class StageConfig(Config):
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, BeforeValidator(_named)] = OptimizerConfig()
     schedule: Schedule = CosineSchedule()
-    warmup_steps: Annotated[int, Field(ge=0)] = 0
+    warmup_steps: Annotated[int, Field(ge=0)] = 0  # in which the rate rises to its peak
     warmup_epochs: NonNegative = 0.0  # in place of warmup_steps
-    weight_decay: NonNegative | WeightDecays = 1e-4
-    layer_decay: Annotated[float, Field(gt=0, le=1)] = (
-        1.0  # of the rate, per block towards the stem
-    )
+    weight_decay: WeightDecay = 1e-4  # of weight matrices; vectors are never decayed
+    # Of the backbone's rate, per block towards the stem
+    layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: PositiveFloat | None = None
     sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation; two passes a step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # what is scored and saved
@@ -117,8 +134,39 @@ class StageConfig(Config):
     cached_views: PositiveInt | None = None
     classes: Literal["carry", "reset"] = "carry"  # reset: class weights start anew in this stage
     softmax_over: Literal["run", "stage"] = "run"  # stage: the classes of its own domains alone
+    margin: NonNegative | None = None  # in the unit of the loss's own; null: that one
     sampler: SamplerConfig = MixedConfig()
-    domains: list[str] | None = None  # null: every domain of the manifest
+    # null: every domain of the manifest
+    domains: Annotated[list[str], Field(min_length=1)] | None = None
     augment: AugmentConfig = AugmentConfig()
     validate_every_steps: PositiveInt | None = None  # null: at the stage's end
     patience: PositiveInt | None = None  # validations without a better score until the stage ends
+
+    @model_validator(mode="after")
+    def _one_rate_for_a_block(self) -> StageConfig:
+        if self.lr.blocks and self.layer_decay != 1:
+            raise ValueError(
+                "lr.blocks and layer_decay both say how fast a block learns; set layer_decay to 1,"
+                " or lr.blocks to {}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _warmup_ends(self) -> StageConfig:
+        if self.warmup_steps and self.warmup_epochs:
+            raise ValueError("warmup_steps and warmup_epochs are both given; set one of them to 0")
+        if self.warmup_epochs >= self.epochs:
+            raise ValueError(
+                f"warmup_epochs {self.warmup_epochs:g}: the stage's {self.epochs:g} epochs would end"
+                " before the rates are at their peak"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _cached_features_stay_true(self) -> StageConfig:
+        if self.cached_views and self.lr.trains_backbone:
+            raise ValueError(
+                "cached_views: features are computed once, and this stage trains the backbone; set"
+                " lr.backbone to 0 and lr.blocks to {}, or cached_views to null"
+            )
+        return self

@@ -12,6 +12,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,10 @@ import numpy as np
 import pandas as pd
 
 from guie.curation.decoded import KEY, TYPES
+from guie.errors import UserError
 from guie.files import replacing, write_json
 
+FLOAT16_MAX = float(np.finfo(np.float16).max)
 INDEX_TYPES = {**TYPES, "shard": str, "row": int}
 
 logger = logging.getLogger(__name__)
@@ -29,28 +32,33 @@ logger = logging.getLogger(__name__)
 class Features:
     """(N, D) rows over several shards; `features[rows]` reads those rows, as float32.
 
-    What computes with them wants float32, and what is on disk need not all be in memory.
+    What computes with them wants float32, and what is on disk need not all be in memory: shards are
+    mapped, once each, so processes of one machine share what the system keeps of them.
     """
 
     def __init__(self, shards: Sequence[Path], shard_N: np.ndarray, row_N: np.ndarray, dim: int):
         self._shards, self._shard_N, self._row_N = shards, shard_N, row_N
+        self._mapped = lru_cache(maxsize=None)(self._map)
         self.shape, self.ndim, self.dtype = (len(row_N), dim), 2, np.dtype(np.float32)
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        wanted = np.arange(len(self))[rows]
-        flat = np.reshape(wanted, -1)
-        found_ND = np.empty((len(flat), self.shape[1]), np.float32)
-        for number in np.unique(self._shard_N[flat]):
-            here = np.flatnonzero(self._shard_N[flat] == number)
-            stored = np.load(self._shards[number], mmap_mode="r")
-            found_ND[here] = stored[self._row_N[flat[here]]]
-        return found_ND.reshape(*np.shape(wanted), self.shape[1])
+        shard_N, row_N = self._shard_N[rows], self._row_N[rows]
+        shape, shard_N, row_N = np.shape(row_N), np.reshape(shard_N, -1), np.reshape(row_N, -1)
+        found_ND = np.empty((len(row_N), self.shape[1]), np.float32)
+        order = np.argsort(shard_N, kind="stable")
+        numbers, first = np.unique(shard_N[order], return_index=True)
+        for number, here in zip(numbers.tolist(), np.split(order, first)[1:], strict=True):
+            found_ND[here] = self._mapped(number)[row_N[here]]
+        return found_ND.reshape(*shape, self.shape[1])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[:].astype(dtype or np.float32, copy=False)
+
+    def _map(self, number: int) -> np.ndarray:
+        return np.asarray(np.load(self._shards[number], mmap_mode="r"))
 
 
 class FeatureCache:
@@ -58,8 +66,7 @@ class FeatureCache:
 
     Args:
         folder: where caches of all keys lie.
-        recipe: all that a feature depends on but the file: model, preprocessing, view. Frozen
-            stages add the number of an augmented view and what drew it.
+        recipe: all that a feature depends on but the file: model, preprocessing, view.
     """
 
     def __init__(self, folder: str | Path, recipe: dict[str, Any]):
@@ -83,7 +90,14 @@ class FeatureCache:
         return absent.index.to_numpy()
 
     def add(self, states: pd.DataFrame, features_ND: np.ndarray) -> None:
-        """Write one shard. Raises UserError if it cannot be written."""
+        """Write one shard. Raises UserError if it cannot be written, or float16 cannot hold it."""
+        reach = np.abs(features_ND).max(axis=1)
+        if not (reach <= FLOAT16_MAX).all():  # NaN is not either
+            worst = int(np.argmin(reach <= FLOAT16_MAX))
+            raise UserError(
+                f"{states['file'].iloc[worst]}: a feature of it is {reach[worst]:,.0f}; features are"
+                f" kept as float16, which ends at {FLOAT16_MAX:,.0f}, so this model's cannot be"
+            )
         if not (self.folder / "model.json").exists():
             write_json(self.folder / "model.json", self.recipe)
         rows_ND = np.ascontiguousarray(features_ND, np.float16)

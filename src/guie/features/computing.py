@@ -75,15 +75,12 @@ def cached_features(
     model.embedder.to(accelerator.device)
     preprocess = model.preprocess if view == "whole" else Viewed(VIEWS[view], model.preprocess)
     cache = FeatureCache(folder, recipe(model, accelerator.mixed_precision) | {"view": view})
-    inside = os.path.abspath(root)
-    files = [os.path.join(inside, path) for path in paths]
-    states = from_main(accelerator, partial(_readable_states, files))
+    files = absolute(root, paths)
+    states = from_main(accelerator, lambda: readable_states(files, DECODER))
     missing = from_main(accelerator, lambda: cache.missing(states))
-    hidden = None if accelerator.is_local_main_process else True
-    blocks = range(0, len(missing), SHARD)
-    for start in tqdm(blocks, desc=f"features ({view})", unit="shard", disable=hidden):
-        block = missing[start : start + SHARD]
-        features_ND = embed_files(
+
+    def embed(block: np.ndarray) -> np.ndarray:
+        return embed_files(
             accelerator,
             model.embedder,
             preprocess,
@@ -91,8 +88,31 @@ def cached_features(
             batch_size=batch_size,
             workers=workers,
         )
-        from_main(accelerator, partial(cache.add, states.iloc[block], features_ND))
+
+    fill(accelerator, cache, states, missing, embed, f"features ({view})")
     return cache.open(states, model.embedder.dim)
+
+
+def fill(
+    accelerator: Accelerator,
+    cache: FeatureCache,
+    states: pd.DataFrame,
+    missing: np.ndarray,
+    embed: Callable[[np.ndarray], np.ndarray],
+    title: str,
+) -> None:
+    """Compute what is missing, shard by shard.
+
+    Args:
+        states, missing: what `FeatureCache.missing` takes and gives.
+        embed: positions in `states` -> their features, in every process alike.
+    """
+    hidden = None if accelerator.is_local_main_process else True
+    blocks = range(0, len(missing), SHARD)
+    for start in tqdm(blocks, desc=title, unit="shard", disable=hidden):
+        block = missing[start : start + SHARD]
+        features_ND = embed(block)
+        from_main(accelerator, partial(cache.add, states.iloc[block], features_ND))
 
 
 def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) -> Embed:
@@ -117,6 +137,7 @@ def recipe(model: LoadedModel, mixed_precision: str) -> dict[str, Any]:
     """What a feature depends on but the image: architecture, weights, preprocessing, precision."""
     preprocess = model.preprocess
     return {
+        "gives": type(model.embedder).__name__,  # a headless Embedder has the weights of a Tower
         "model": model.config.model_dump(mode="json"),
         "weights_sha256": state_hash(model.embedder),
         "preprocess": {
@@ -139,8 +160,15 @@ def state_hash(module: nn.Module) -> str:
     return digest.hexdigest()
 
 
-def _readable_states(files: Sequence[str]) -> pd.DataFrame:
-    states = file_states(files, DECODER)
+def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
+    """The files of image paths, by the names that caches know them by."""
+    inside = os.path.abspath(root)
+    return [os.path.join(inside, path) for path in paths]
+
+
+def readable_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
+    """`file_states`. Raises UserError where a file cannot be read."""
+    states = file_states(files, decoder)
     absent = states.loc[states["size_bytes"] < 0, "file"]
     if len(absent):
         raise UserError(

@@ -29,11 +29,21 @@ class MarginRule(nn.Module):
         self.schedule = margin if isinstance(margin, MarginSchedule) else None
         start = scheduled_margin(margin, 0.0) if self.schedule else margin
         self.register_buffer("margin_C", torch.as_tensor(start).reshape(-1), persistent=False)
+        self.register_buffer("own_C", self.margin_C.clone(), persistent=False)
+        self.fixed = False
 
     def set_epoch(self, epoch: float) -> None:
         """Move a scheduled margin to a (fractional) epoch; other margins stay."""
-        if self.schedule:
+        if self.schedule and not self.fixed:
             self.margin_C.fill_(scheduled_margin(self.schedule, epoch))
+
+    def set_margin(self, margin: float | None) -> None:
+        """One margin for all classes, as a stage may have it; None: the rule's own again."""
+        self.fixed = margin is not None
+        self.margin_C = torch.full_like(self.own_C, margin) if self.fixed else self.own_C.clone()
+
+    def reset(self, own_C: Tensor) -> None:
+        """Forget what was learnt of these classes, whose weights begin anew."""
 
     def margin(self, label_B: Tensor) -> Tensor:
         """Margin of every image, by its class."""
@@ -96,6 +106,10 @@ class CurricularFace(ArcFace):
         if self.training and self.per_class:
             self._update(cos_B, label_B)
         return Hardening(scale * self.own(cos_B, label_B), t_B.to(cos_B.dtype), scale)
+
+    def reset(self, own_C: Tensor) -> None:
+        """A single t too: it is the mean over images of a stage, and so of these classes."""
+        self.t_C[own_C if self.per_class else ...] = 0.0
 
     def _update(self, cos_B: Tensor, place_B: Tensor) -> None:
         """Mix the mean cosine of every place that occurs into its t."""

@@ -1,12 +1,14 @@
 """Margin softmax: a softmax over class cosines in which the own class has a handicap.
 
-Shapes: B images, D dimensions, C classes, k centres a class.
+Shapes: B images, D dimensions, C classes, A of them the classes of a stage, k centres a class.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -50,24 +52,81 @@ class MarginSoftmax(nn.Module):
         # length 8 (a standard normal) would turn 25 times more slowly than these.
         weight_CD = torch.empty(classes * centers, dim)
         self.weight_CD = nn.Parameter(nn.init.xavier_normal_(weight_CD))
+        # In a stage whose classes compete among themselves: their rows, trained in place of
+        # `weight_CD`, each class's place there (-1 for the others), and the edges.
+        self.register_parameter("stage_AD", None)
+        self.register_buffer("place_C", None, persistent=False)
+        self.stage_edges = None
 
     def set_epoch(self, epoch: float) -> None:
         """Tell a scheduled margin how far training is, in (fractional) epochs from 0."""
         self.rule.set_epoch(epoch)
+
+    def open_stage(
+        self, class_ids: Sequence[int], *, alone: bool, reset: Sequence[int] | None
+    ) -> None:
+        """Begin a stage: its classes compete with all or among themselves, carried on or anew.
+
+        To be called when it is settled which parameters are trained, before an optimiser takes them.
+
+        Args:
+            class_ids: classes with training images in the stage.
+            alone: the softmax runs over them, not over all C.
+            reset: integers to draw their weights from; None: they stay as they are.
+        """
+        self._close_stage()
+        own_C = torch.zeros(len(self.weight_CD) // self.centers, dtype=torch.bool)
+        own_C[list(class_ids)] = True
+        own_C = own_C.to(self.weight_CD.device)
+        if reset is not None:
+            self._reset(own_C, reset)
+        if alone:
+            self._part(own_C)
+
+    @torch.no_grad()
+    def _close_stage(self) -> None:
+        """Bring home the rows that were trained apart."""
+        if self.stage_AD is not None:
+            self.weight_CD[self._rows(self.place_C >= 0)] = self.stage_AD
+        self.stage_AD = self.place_C = None
+
+    @torch.no_grad()
+    def _reset(self, own_C: Tensor, seed: Sequence[int]) -> None:
+        number = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1
+        # On the CPU and apart from the global stream, so that all processes draw the same.
+        generator = torch.Generator().manual_seed(int(number))
+        std = math.sqrt(2 / sum(self.weight_CD.shape))  # as `xavier_normal_` has it
+        shape = (int(own_C.sum()) * self.centers, self.weight_CD.shape[1])
+        fresh_AD = torch.normal(0.0, std, shape, generator=generator)
+        self.weight_CD[self._rows(own_C)] = fresh_AD.to(self.weight_CD)
+        self.rule.reset(own_C)
+
+    def _part(self, own_C: Tensor) -> None:
+        """Train the rows of these classes apart: no optimiser, no decay reaches the others."""
+        whole = self.weight_CD
+        self.stage_AD = nn.Parameter(whole.detach()[self._rows(own_C)], whole.requires_grad)
+        self.place_C = torch.where(own_C, own_C.cumsum(0) - 1, -1)
+        self.stage_edges = self.edges and [int(own_C[:edge].sum()) for edge in self.edges]
+        whole.requires_grad_(False)
+
+    def _rows(self, own_C: Tensor) -> Tensor:
+        """Which rows of `weight_CD` belong to these classes."""
+        return own_C.repeat_interleave(self.centers)
 
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Unit-length embeddings and class ids -> mean loss, and the accuracy without margin."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             label_B, order_B = label_B.sort(stable=True)
             emb_BD = at_least_fp32(emb_BD[order_B])
-            weight_CD = self.weight_CD.to(emb_BD.dtype)
+            weight_AD, place_B, edges = self._competing(label_B)
+            weight_AD = weight_AD.to(emb_BD.dtype)
             terms = softmax_terms(
                 self.scale * emb_BD,
-                weight_CD,
-                label_B,
+                weight_AD,
+                place_B,
                 centers=self.centers,
-                edges=self.edges,
-                hardening=self._hardening(emb_BD.detach(), weight_CD.detach(), label_B),
+                edges=edges,
+                hardening=self._hardening(emb_BD.detach(), weight_AD.detach(), place_B, label_B),
                 block_logits=self.block_logits,
             )
             own_B = self.scale * self.rule.own(terms.own_B / self.scale, label_B)
@@ -76,10 +135,18 @@ class MarginSoftmax(nn.Module):
             accuracy = (terms.own_B.detach() > terms.nearest_B).float().mean()
         return loss, {"accuracy": accuracy}
 
-    def _hardening(self, emb_BD: Tensor, weight_CD: Tensor, label_B: Tensor) -> Hardening | None:
+    def _competing(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
+        """Weights of the classes that compete, each image's place among them, edges there."""
+        if self.place_C is None:
+            return self.weight_CD, label_B, self.edges
+        return self.stage_AD, self.place_C[label_B], self.stage_edges
+
+    def _hardening(
+        self, emb_BD: Tensor, weight_AD: Tensor, place_B: Tensor, label_B: Tensor
+    ) -> Hardening | None:
         if not isinstance(self.rule, CurricularFace):
             return None
-        own_BkD = weight_CD.unflatten(0, (-1, self.centers))[label_B]
+        own_BkD = weight_AD.unflatten(0, (-1, self.centers))[place_B]
         own_BkD = functional.normalize(own_BkD, dim=-1)
         cos_B = (own_BkD * emb_BD[:, None]).sum(-1).amax(1)
         return self.rule.hardening(cos_B, label_B, self.scale)

@@ -102,8 +102,8 @@ def softmax_terms(
         block_logits: logits a block may hold; None: what suits the device.
     """
     labels, classes = label_B.tolist(), len(weight_CD) // centers
-    if labels and not 0 <= labels[0] <= labels[-1] < classes:
-        raise ValueError(f"labels {labels[0]} to {labels[-1]} are not among {classes} classes")
+    if labels and not 0 <= min(labels) <= max(labels) < classes:
+        raise ValueError(f"labels {min(labels)} to {max(labels)} are not among {classes} classes")
     logits = block_logits or BLOCK_LOGITS.get(query_BD.device.type, BLOCK_LOGITS["cuda"])
     walk = list(blocks(labels, edges or (0, classes), logits // centers))
     return Terms(*_Streamed.apply(query_BD, weight_CD, label_B, walk, centers, hardening))

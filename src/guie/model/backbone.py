@@ -6,7 +6,6 @@ Shapes: B images, C channels, H height, W width, F backbone features.
 from __future__ import annotations
 
 import logging
-import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,11 +15,11 @@ from typing import Any
 import open_clip
 import timm
 import torch
-from timm.layers import resample_abs_pos_embed
 from torch import Tensor, nn
 
 from guie.config.model import BackboneConfig
 from guie.errors import UserError
+from guie.model.patches import patch_size, refuse_misfit, set_grid
 from guie.model.weights import Weights, find_weights, is_file
 
 # Our tiny CLIP is described in open_clip's own format and found by name like any other.
@@ -30,35 +29,61 @@ open_clip.add_model_config(Path(__file__).with_name("open_clip_configs"))
 class Backbone(nn.Module):
     """An image tower without its classifier.
 
-    Attributes: `dim` (F); `size_px`, the side of its images; `mean` and `std`, what the tower was
-    trained with, on a 0..1 scale.
+    Attributes: `dim` (F); `size_px`, the side of its images; `stride_px`, of patches that overlap,
+    None where they lie side by side or there are none; `mean` and `std`, what the tower was trained
+    with, on a 0..1 scale.
 
     Args:
         native: the library's description of the pretraining: `size`, `mean`, `std`.
         size_px: the side wanted; None keeps the pretraining's.
+        stride_px: of the patches; None: the patch size.
+
+    Raises:
+        UserError: size and stride do not fit the patches.
     """
 
-    def __init__(self, tower: nn.Module, native: dict[str, Any], size_px: int | None):
+    def __init__(
+        self,
+        tower: nn.Module,
+        native: dict[str, Any],
+        size_px: int | None = None,
+        stride_px: int | None = None,
+    ):
         super().__init__()
         self.tower = tower
         self.mean, self.std = list(native["mean"]), list(native["std"])
         size = native["size"]
-        self.size_px = size if isinstance(size, int) else size[-1]
-        if size_px:
-            self.set_image_size(size_px)
+        self.native_px = self.size_px = size if isinstance(size, int) else size[-1]
+        self.stride_px: int | None = None
+        if size_px or stride_px:
+            self.set_image_size(size_px or self.native_px, stride_px)
         self.dim = _probe_dim(tower, self.size_px)
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """(B, 3, S, S) normalised images -> (B, F) features."""
         return self.tower(images_BCHW)
 
-    def set_image_size(self, size_px: int) -> None:
-        """Take square images of this size: position embeddings are interpolated, weights kept."""
-        if hasattr(self.tower, "set_input_size"):  # timm, and timm towers inside open_clip
-            _set_timm_size(self.tower, size_px)
-        elif isinstance(self.tower, open_clip.transformer.VisionTransformer):
-            _set_open_clip_size(self.tower, size_px)
-        self.size_px = size_px
+    def set_image_size(self, size_px: int, stride_px: int | None = None) -> None:
+        """Take square images of this size, in patches that begin every `stride_px`.
+
+        Position embeddings are interpolated, weights kept. Without a stride the patches lie side by
+        side, whatever they did before. Raises UserError where patches do not fit, but for the size
+        of the pretraining: some towers leave out its last pixels (SigLIP's 384 by 14).
+        """
+        patch_px = patch_size(self.tower)
+        if patch_px:
+            stride_px = stride_px or patch_px
+            if size_px != self.native_px or stride_px != patch_px:
+                refuse_misfit(size_px, patch_px, stride_px)
+            set_grid(self.tower, size_px, stride_px)
+        elif stride_px:
+            raise UserError(
+                f"stride_px {stride_px}: {type(self.tower).__name__} has no patches that could"
+                " overlap; leave it out"
+            )
+        elif hasattr(self.tower, "set_input_size"):
+            self.tower.set_input_size((size_px, size_px))
+        self.size_px, self.stride_px = size_px, None if stride_px == patch_px else stride_px
 
     def checkpoint_gradients(self) -> None:
         """Keep a block's input alone and compute the block again in the backward pass.
@@ -122,12 +147,17 @@ def backbone_of_clip(clip: nn.Module, config: BackboneConfig, size_px: int | Non
     """The image tower of an open_clip model; the parameters are shared, not copied."""
     if config.features == "pooled":
         _drop_projection(clip.visual, config.name)
-    return Backbone(clip.visual, open_clip.get_model_preprocess_cfg(clip), size_px)
+    native = open_clip.get_model_preprocess_cfg(clip)
+    tag = open_clip.get_pretrained_cfg(config.name, config.pretrained or "") or {}
+    # A tower whose weights come from a run's own file was not told the tag's statistics.
+    native |= {key: tag[key] for key in ("mean", "std") if key in tag}
+    return Backbone(clip.visual, native, size_px, config.stride_px)
 
 
 def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> Backbone:
     found = find_weights(config) if weights else None
-    tagged = found and not is_file(config.pretrained)
+    # The tag knows the statistics, also where the weights come from a run's own file.
+    tagged = config.pretrained and not is_file(config.pretrained)
     tower = timm.create_model(
         f"{config.name}.{config.pretrained}" if tagged else config.name,
         pretrained=found is not None,
@@ -140,7 +170,7 @@ def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> B
     # config may state others.
     cfg = tower.pretrained_cfg
     native = {"size": cfg["input_size"], "mean": cfg["mean"], "std": cfg["std"]}
-    return Backbone(tower, native, size_px)
+    return Backbone(tower, native, size_px, config.stride_px)
 
 
 @contextmanager
@@ -196,19 +226,3 @@ def _probe_dim(tower: nn.Module, size_px: int) -> int:
         dim = tower.eval()(torch.zeros(1, 3, size_px, size_px)).shape[-1]
     tower.train(training)
     return dim
-
-
-def _set_timm_size(tower: nn.Module, size_px: int) -> None:
-    tower.set_input_size((size_px, size_px))
-
-
-def _set_open_clip_size(tower: nn.Module, size_px: int) -> None:
-    patch_px = tower.patch_size[0]
-    if size_px % patch_px:
-        raise UserError(f"image size {size_px} px is no multiple of the patch size {patch_px} px")
-    grid = (size_px // patch_px, size_px // patch_px)
-    old = tower.positional_embedding
-    side = math.isqrt(old.shape[0] - 1)
-    resampled = resample_abs_pos_embed(old.detach()[None], list(grid), [side, side])[0]
-    tower.positional_embedding = nn.Parameter(resampled, requires_grad=old.requires_grad)
-    tower.grid_size, tower.image_size = grid, (size_px, size_px)

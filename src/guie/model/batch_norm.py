@@ -47,8 +47,8 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         mean_F = sum_F / count_F
         var_F = square_F / count_F - mean_F.square()
         self._remember(mean_F.detach(), var_F.detach(), count_F[0].detach())
-        scale_F = self.weight * (var_F + self.eps).rsqrt().float()
-        return (feat_BF - mean_F.float()) * scale_F + self.bias
+        normal_BF = (feat_BF - mean_F.float()) * (var_F + self.eps).rsqrt().float()
+        return normal_BF * self.weight + self.bias if self.affine else normal_BF
 
     @torch.no_grad()
     def _remember(self, mean_F: Tensor, var_F: Tensor, count: Tensor) -> None:

@@ -1,12 +1,17 @@
-"""The head: norm -> dropout -> Linear. Shapes: B images, F features, D dimensions."""
+"""The head: norm -> dropout -> Linear. Shapes: B images, F features, D dimensions, N branches."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.model import HeadConfig
 from guie.model.batch_norm import GlobalBatchNorm1d
+
+SHAPE = 3  # numbers of `guie.model.shapes.image_shape`
 
 
 class L2Norm(nn.Module):
@@ -16,16 +21,103 @@ class L2Norm(nn.Module):
         return functional.normalize(feat_BF.float(), dim=-1)
 
 
+class SharedLinear(nn.Linear):
+    """N dropouts before one Linear, averaged (multi-sample dropout, Inoue 2019, arXiv 1905.09788).
+
+    The mean goes first, which is the same for a linear map: one product in place of N.
+    """
+
+    def __init__(self, features: int, dim: int, bias: bool, dropouts: Sequence[float]):
+        super().__init__(features, dim, bias)
+        self.dropouts = tuple(dropouts)
+
+    def forward(self, feat_BF: Tensor) -> Tensor:
+        """(B, F) -> (B, D)."""
+        if self.training:
+            feat_BF = _mean([functional.dropout(feat_BF, p) for p in self.dropouts])
+        return super().forward(feat_BF)
+
+    def folded(self) -> nn.Linear:
+        """The same map without dropout."""
+        return _linear(self.weight, self.bias)
+
+
+class SeparateLinears(nn.Linear):
+    """N Linears, each before a dropout of its own, averaged (the challenge's 3rd place).
+
+    Side by side in one weight (N D, F), so that they are one product; in eval mode, one Linear.
+    """
+
+    def __init__(self, features: int, dim: int, bias: bool, dropouts: Sequence[float]):
+        super().__init__(features, dim * len(dropouts), bias)
+        self.dropouts = tuple(dropouts)
+
+    def forward(self, feat_BF: Tensor) -> Tensor:
+        """(B, F) -> (B, D)."""
+        if not self.training:
+            return functional.linear(feat_BF, *self._averaged())
+        parts = super().forward(feat_BF).chunk(len(self.dropouts), dim=-1)
+        pairs = zip(parts, self.dropouts, strict=True)
+        return _mean([functional.dropout(part_BD, p) for part_BD, p in pairs])
+
+    def folded(self) -> nn.Linear:
+        """The mean of the Linears, which is what they are without dropout."""
+        return _linear(*self._averaged())
+
+    def _averaged(self) -> tuple[Tensor, Tensor | None]:
+        count = len(self.dropouts)
+        weight_DF = self.weight.unflatten(0, (count, -1)).mean(dim=0)
+        return weight_DF, None if self.bias is None else self.bias.view(count, -1).mean(dim=0)
+
+
 class Head(nn.Module):
-    """Projects backbone features to the embedding's dimension (UnED 4.1: L2 first)."""
+    """Projects backbone features to the embedding's dimension (UnED 4.1: L2 first).
+
+    Attributes: `dim` (D); `image_shape`, whether the shapes of the images are to be given too.
+    """
 
     def __init__(self, config: HeadConfig, features: int):
         super().__init__()
-        norms = {"l2": L2Norm, "bn": lambda: GlobalBatchNorm1d(features), "none": nn.Identity}
+        self.dim, self.image_shape = config.dim, config.image_shape
+        inputs = features + (SHAPE if config.image_shape else 0)
+        norms = {
+            "l2": L2Norm,
+            "bn": lambda: GlobalBatchNorm1d(inputs),
+            "bn_plain": lambda: GlobalBatchNorm1d(inputs, affine=False),
+            "none": nn.Identity,
+        }
         self.norm = norms[config.norm]()
         self.dropout = nn.Dropout(config.dropout)
-        self.linear = nn.Linear(features, config.dim)
+        if config.branches is None:
+            self.linear = nn.Linear(inputs, config.dim, config.bias)
+        else:
+            kinds = {"shared": SharedLinear, "separate": SeparateLinears}
+            kind, dropouts = kinds[config.branches.linear], config.branches.dropouts
+            self.linear = kind(inputs, config.dim, config.bias, dropouts)
 
-    def forward(self, feat_BF: Tensor) -> Tensor:
-        """(B, F) -> (B, D), not yet of unit length."""
+    def forward(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
+        """Features, and where the head takes them the images' shapes -> (B, D), not of unit length.
+
+        Raises ValueError where shapes are needed and not given.
+        """
+        if self.image_shape:
+            if shapes_B3 is None:
+                raise ValueError("this head takes the shapes of the images too")
+            feat_BF = torch.cat([feat_BF.float(), shapes_B3], dim=-1)
         return self.linear(self.dropout(self.norm(feat_BF)))
+
+    def fold(self) -> None:
+        """Leave one plain Linear in place of branches: the head as it is scored."""
+        if isinstance(self.linear, SharedLinear | SeparateLinears):
+            self.linear = self.linear.folded()
+
+
+def _mean(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).mean(dim=0)
+
+
+def _linear(weight_DF: Tensor, bias_D: Tensor | None) -> nn.Linear:
+    linear = nn.Linear(weight_DF.shape[1], weight_DF.shape[0], bias_D is not None, device="meta")
+    linear.weight = nn.Parameter(weight_DF.detach())
+    linear.bias = None if bias_D is None else nn.Parameter(bias_D.detach())
+    return linear

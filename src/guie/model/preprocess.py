@@ -57,31 +57,62 @@ class Preprocess(nn.Module):
         if images.dim() != 4 or images.size(1) != 3:
             raise ValueError("images of shape (B, 3, H, W) are needed")
         images = images.to(self.mean.device).to(torch.float32)
+        return self.normalised(self.padded(self.resized(images)))
+
+    def resized(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) -> (B, 3, h, w) of the same type, not yet padded to S x S."""
         if self.fit == "pad":
-            images = self._pad(images)
-        elif self.fit == "crop":
-            images = self._crop(images)
-        else:
-            images = self._resize(images, self.size_px, self.size_px)
-        return (images - self.mean) / self.std
+            size, longer = self.size_px, max(images.size(2), images.size(3))
+            # Nearest in integers: `round` takes halves to even in Python, away from 0 in
+            # TorchScript. At least 2: PyTorch 2.15 (not 1.11) reduces the height wrongly where the
+            # width becomes 1.
+            height = max(2, (2 * size * images.size(2) + longer) // (2 * longer))
+            width = max(2, (2 * size * images.size(3) + longer) // (2 * longer))
+            return self._resize(images, height, width)
+        if self.fit == "crop":
+            return self._crop(images)
+        return self._resize(images, self.size_px, self.size_px)
+
+    def padded(self, images: Tensor) -> Tensor:
+        """What `resized` gives, centred on white."""
+        if self.fit != "pad":
+            return images
+        size, height, width = self.size_px, images.size(2), images.size(3)
+        top, left = (size - height) // 2, (size - width) // 2
+        border = [left, size - width - left, top, size - height - top]
+        white = 255.0
+        return torch.constant_pad_nd(images, border, white)
+
+    def normalised(self, images: Tensor) -> Tensor:
+        """What `padded` gives -> float32, on the device that the images are on."""
+        mean, std = self.mean.to(images.device), self.std.to(images.device)
+        return (images - mean).div_(std)  # on large batches fresh memory is what costs
+
+    def shrinks(self, height: int, width: int) -> bool:
+        """Whether `resized` enlarges an image of this size in neither direction."""
+        if self.fit == "pad":
+            return max(height, width) >= self.size_px and min(height, width) >= 2
+        return min(height, width) >= self.size_px
+
+    def resized_in_8_bits(self, images: Tensor) -> Tensor:
+        """`resized` of uint8 images on the CPU, rounded to uint8.
+
+        Where it shrinks the rounding is that of torch's kernel for 8 bits, which takes a fraction
+        of the time and, as PIL, rounds and clips between its two passes.
+        """
+        if self.shrinks(images.size(2), images.size(3)):
+            return self.resized(images)
+        return self.resized(images.to(torch.float32)).round().to(torch.uint8)
 
     def _resize(self, images: Tensor, height: int, width: int) -> Tensor:
+        if not torch.jit.is_scripting():  # training alone has use for 8 bits
+            if images.dtype == torch.uint8:
+                return _resized_in_8_bits(images, height, width)
         # CUDA's kernel keeps its taps in 48 KB of shared memory: from a reduction by 47 it refuses.
         if images.size(2) > 40 * height or images.size(3) > 40 * width:
             images = images.cpu()
         resized = torch.ops.aten._upsample_bicubic2d_aa(images, [height, width], False)
         return resized.clamp(0.0, 255.0).to(self.mean.device)
-
-    def _pad(self, images: Tensor) -> Tensor:
-        size, longer = self.size_px, max(images.size(2), images.size(3))
-        # Nearest in integers: `round` takes halves to even in Python, away from 0 in TorchScript.
-        # At least 2: PyTorch 2.15 (not 1.11) reduces the height wrongly where the width becomes 1.
-        height = max(2, (2 * size * images.size(2) + longer) // (2 * longer))
-        width = max(2, (2 * size * images.size(3) + longer) // (2 * longer))
-        top, left = (size - height) // 2, (size - width) // 2
-        border = [left, size - width - left, top, size - height - top]
-        white = 255.0
-        return torch.constant_pad_nd(self._resize(images, height, width), border, white)
 
     def _crop(self, images: Tensor) -> Tensor:
         size = self.size_px
@@ -91,6 +122,13 @@ class Preprocess(nn.Module):
         height = size * images.size(2) // shorter
         width = size * images.size(3) // shorter
         return _centre(self._resize(images, height, width), size, size)
+
+
+def _resized_in_8_bits(images: Tensor, height: int, width: int) -> Tensor:
+    # Channels last in memory, in and out: what the kernel is fastest on, and colours are changed in.
+    shape = (images.size(0), 3, height, width)
+    resized = torch.empty(shape, dtype=torch.uint8, memory_format=torch.channels_last)
+    return torch.ops.aten._upsample_bicubic2d_aa(images, [height, width], False, out=resized)
 
 
 def _centre(images: Tensor, height: int, width: int) -> Tensor:

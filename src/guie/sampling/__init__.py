@@ -6,8 +6,8 @@ needs the step alone, and the global batch is the same for any number of process
 The one exception is the loss-driven plan, whose state is handed in and out.
 """
 
-from guie.sampling.ranks import RankBatches
+from guie.sampling.ranks import RankBatches, RankDraws
 from guie.sampling.sampler import Sampler
 from guie.sampling.streams import Stream
 
-__all__ = ["RankBatches", "Sampler", "Stream"]
+__all__ = ["RankBatches", "RankDraws", "Sampler", "Stream"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import torch
 
 from guie.sampling.sampler import Sampler
@@ -28,3 +29,15 @@ class RankBatches(torch.utils.data.Sampler):
             rows = self.sampler.batch(step)
             positions = range(self.rank, len(rows), self.ranks)
             yield [(step, position, int(rows[position])) for position in positions]
+
+
+class RankDraws(RankBatches):
+    """The same batches for a loader of whole batches.
+
+    Yields (how often the stage drew each row before, rows), both in the order of positions.
+    """
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for step in self.steps:
+            visits, rows = self.sampler.draw(step)
+            yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]

@@ -79,16 +79,22 @@ class Sampler:
 
     def batch(self, step: int) -> np.ndarray:
         """Row numbers of the global batch of this step, length `batch_size`."""
+        return self.draw(step)[1]
+
+    def draw(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The global batch of this step: (how often the stage drew each row before, row numbers)."""
         taken_D, before_D = self.plan.at(step)
-        rows = [
-            self.streams[d].take(before_D[d] * self.unit, taken_D[d] * self.unit)
+        draws = [
+            np.stack(self.streams[d].draw(before_D[d] * self.unit, taken_D[d] * self.unit), axis=1)
             for d in np.flatnonzero(taken_D)
         ]
-        if len(rows) == 1:
-            return rows[0]
-        # Micro-batches are cut from a batch in order: without a shuffle each would be of one domain.
-        tuples = np.concatenate(rows).reshape(-1, self.images)
-        return np.random.default_rng([*self.seed, key("order"), step]).permutation(tuples).ravel()
+        if len(draws) > 1:
+            # Micro-batches are cut from a batch in order: each would be of one domain.
+            tuples = np.concatenate(draws).reshape(-1, self.images, 2)
+            rng = np.random.default_rng([*self.seed, key("order"), step])
+            draws = [rng.permutation(tuples).reshape(-1, 2)]
+        visits, rows = draws[0].T
+        return visits, rows
 
     def shares(self, step: int) -> dict[str, float]:
         """The share of each domain in the batches around this step."""

@@ -7,6 +7,7 @@ on it lies. All are functions of their arguments alone.
 from __future__ import annotations
 
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import lru_cache
 
@@ -58,18 +59,30 @@ class Walk:
         return np.random.default_rng([*self.seed, number])
 
 
-class Stream:
+class Draws(ABC):
+    """An endless stream of rows."""
+
+    @abstractmethod
+    def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Positions start .. start + count - 1: (how often each row was drawn before, rows)."""
+
+    def take(self, start: int, count: int) -> np.ndarray:
+        """Rows at positions start .. start + count - 1."""
+        return self.draw(start, count)[1]
+
+
+class Stream(Draws):
     """Rows in endless shuffled passes: every row once before any row twice."""
 
     def __init__(self, rows: np.ndarray, seed: Sequence[int]):
         self.rows, self.walk = rows, Walk(len(rows), seed)
 
-    def take(self, start: int, count: int) -> np.ndarray:
-        """Rows at positions start .. start + count - 1 of the endless stream."""
-        return self.rows[self.walk.take(start, count)[1]]
+    def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        visits, items = self.walk.take(start, count)
+        return visits, self.rows[items]
 
 
-class WeightedStream:
+class WeightedStream(Draws):
     """Rows in endless shuffled passes, each row as often as its weight says.
 
     A pass has as many positions as there are rows. With e = weight / mean weight, a row stands in
@@ -85,21 +98,25 @@ class WeightedStream:
 
     def __init__(self, rows: np.ndarray, weight: np.ndarray, seed: Sequence[int]):
         self.rows, self.seed, self.walk = rows, tuple(seed), Walk(len(rows), seed)
-        self.end = np.cumsum(weight / weight.mean())
+        self.expected = weight / weight.mean()
+        self.end = np.cumsum(self.expected)
 
-    def take(self, start: int, count: int) -> np.ndarray:
-        """Rows at positions start .. start + count - 1 of the endless stream."""
+    def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """As of every stream; of the passes before this one, what is expected is counted."""
         passes, slots = self.walk.take(start, count)
         numbers, which = np.unique(passes, return_inverse=True)
         offset = np.array([self._offset(number) for number in numbers])[which]
         picked = np.searchsorted(self.end, slots + offset, side="right")
-        return self.rows[np.minimum(picked, len(self.rows) - 1)]  # rounding may end short of n
+        picked = np.minimum(picked, len(self.rows) - 1)  # rounding may end short of n
+        first = np.ceil(self.end[picked] - self.expected[picked] - offset)
+        earlier = np.rint(passes * self.expected[picked])
+        return (earlier + slots - first).astype(np.int64), self.rows[picked]
 
     def _offset(self, number: int) -> float:
         return np.random.default_rng([*self.seed, key("offset"), int(number)]).random()
 
 
-class ClassStream:
+class ClassStream(Draws):
     """Rows in tuples of K images of one class, classes equally often; for batches of P x K.
 
     `classes` tuples in a row, the first at position 0, are of that many different classes, and the K
@@ -130,15 +147,17 @@ class ClassStream:
         self.seed, self.images = tuple(seed), images
         self.walk = Walk(len(first), seed, classes)
 
-    def take(self, start: int, count: int) -> np.ndarray:
-        """Rows at positions start .. start + count - 1; both are multiples of K."""
+    def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """As of every stream; start and count are multiples of K."""
         visits, classes = self.walk.take(start // self.images, count // self.images)
-        return np.concatenate([self._tuple(*each) for each in zip(visits, classes, strict=True)])
+        tuples = [self._tuple(*each) for each in zip(visits, classes, strict=True)]
+        return tuple(np.concatenate(part) for part in zip(*tuples, strict=True))
 
-    def _tuple(self, visit: int, number: int) -> np.ndarray:
+    def _tuple(self, visit: int, number: int) -> tuple[np.ndarray, np.ndarray]:
         rows = self.rows[self.bounds[number] : self.bounds[number + 1]]
         walk = Walk(len(rows), (*self.seed, int(number)), self.images)
-        return rows[walk.take(int(visit) * self.images, self.images)[1]]
+        visits, items = walk.take(int(visit) * self.images, self.images)
+        return visits, rows[items]
 
 
 def key(name: str) -> int:

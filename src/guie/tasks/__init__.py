@@ -2,10 +2,9 @@
 
 from guie.config import RunConfig
 from guie.data import Classes
+from guie.tasks.base import Task
 from guie.tasks.classification import ClassificationTask
 from guie.tasks.contrastive import ContrastiveTask
-
-Task = ClassificationTask | ContrastiveTask
 
 
 def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Task:

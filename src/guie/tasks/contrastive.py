@@ -11,22 +11,22 @@ from typing import Any
 import open_clip
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from guie.config import RunConfig
 from guie.data import Classes
 from guie.errors import UserError
 from guie.files import replacing
-from guie.model import save_model
 from guie.model.backbone import backbone_of_clip, create_clip
 from guie.model.embedder import Embedder
+from guie.tasks.base import Task
 
 
-class ContrastiveTask(nn.Module):
+class ContrastiveTask(Task):
     """A whole CLIP; its image tower is the embedder, at native dimension."""
 
     def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
-        super().__init__()
+        super().__init__(config)
         model = config.model
         if model.backbone.library != "open_clip" or model.head is not None:
             raise UserError("task contrastive: needs an open_clip backbone and model.head: null")
@@ -46,9 +46,6 @@ class ContrastiveTask(nn.Module):
             world_size=torch.distributed.get_world_size() if several else 1,
         )
 
-    def set_epoch(self, epoch: float) -> None:
-        """Nothing here changes by the epoch."""
-
     def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Batch of images (B, 3, S, S) and B captions -> mean loss and logs."""
         if "captions" not in batch:
@@ -59,14 +56,14 @@ class ContrastiveTask(nn.Module):
         loss = self.loss(image_BD.float(), text_BD.float(), scale.clamp(max=100.0))
         matched = (image_BD @ text_BD.T).argmax(dim=1)
         accuracy = (matched == torch.arange(len(matched), device=matched.device)).float().mean()
-        return loss, {"loss": loss.detach(), "accuracy": accuracy}
+        return self.finished(batch, image_BD, loss, {"accuracy": accuracy})
 
-    def save(self, folder: Path, stem: str, size_px: int) -> None:
+    def save(self, folder: Path, stem: str) -> None:
         """Write `<stem>.safetensors`, the image tower, and `<stem>_clip.safetensors`, all of it.
 
         open_clip loads the second by `create_model(name, pretrained=file)`.
         """
-        save_model(self.embedder, folder / f"{stem}.safetensors", size_px)
+        super().save(folder, stem)
         state = {k: v.detach().cpu().contiguous() for k, v in self.backbone.state_dict().items()}
         with replacing(folder / f"{stem}_clip.safetensors") as temporary:
             save_file(state, temporary)

@@ -10,9 +10,10 @@ import zipfile
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from guie.files import replacing
+from guie.model import Scored
 from guie.model.preprocess import Preprocess
 from guie.torchscript.portable import follow_input_device, portable_operators
 
@@ -26,28 +27,16 @@ ALIGNMENT_BYTES = 64
 HEADER_BYTES = 30
 
 
-class Submission(nn.Module):
-    """uint8 (1, 3, H, W) of any size -> (1, D): all that the challenge's scorer calls."""
-
-    def __init__(self, encoder: nn.Module, preprocess: Preprocess) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.preprocess = preprocess
-
-    def forward(self, images: Tensor) -> Tensor:
-        # The preprocessing leaves its result on its own device, which is the encoder's.
-        return self.encoder(self.preprocess(images))
-
-
 def package(encoder: nn.Module, preprocess: Preprocess, path: str | Path) -> None:
     """Save encoder and preprocessing as one TorchScript file, on the CPU, in fp32 and eval mode.
 
-    The encoder, (1, 3, S, S) float -> (1, D), is traced at the preprocessing's size. The
-    preprocessing is scripted: a trace would keep the steps of one image's shape. Neither argument
-    is changed.
+    The file holds `Scored`: uint8 (1, 3, H, W) of any size -> (1, D), all that the challenge's
+    scorer calls. The encoder, images (1, 3, S, S) and shapes (1, 3), both float, -> (1, D), is
+    traced at the preprocessing's size. The rest is scripted: a trace would keep the steps and the
+    shape of one image. Neither argument is changed.
     """
     encoder = copy.deepcopy(encoder).cpu().float().eval().requires_grad_(False)
-    example = torch.zeros(1, 3, preprocess.size_px, preprocess.size_px)
+    example = (torch.zeros(1, 3, preprocess.size_px, preprocess.size_px), torch.ones(1, 3))
     with warnings.catch_warnings(), torch.no_grad():
         # That shapes become constants is wanted, and so is TorchScript, though deprecated.
         for category in (torch.jit.TracerWarning, DeprecationWarning, FutureWarning):
@@ -56,7 +45,7 @@ def package(encoder: nn.Module, preprocess: Preprocess, path: str | Path) -> Non
             # `parity` compares the saved file on many images, so not on one here.
             traced = torch.jit.trace(encoder, example, check_trace=False)
         follow_input_device(traced)
-        module = torch.jit.script(Submission(traced, copy.deepcopy(preprocess).cpu()).eval())
+        module = torch.jit.script(Scored(copy.deepcopy(preprocess).cpu(), traced).eval())
         # Through a Python file: torch's own writer aborts the process on a full disk.
         with replacing(path) as temporary, temporary.open("wb") as file:
             torch.jit.save(module, file)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,12 @@ def model_card(facts: dict[str, Any]) -> str:
 def _what(facts: dict[str, Any]) -> str:
     backbone, image = facts["config"]["model"]["backbone"], facts["preprocessing"]
     mean, std = (", ".join(f"{x:.4g}" for x in image[key]) for key in ("mean", "std"))
+    stride_px = facts["stride_px"]
+    overlap = f", patches overlapping, one every {stride_px} px" if stride_px else ""
     return _table(
         ("Task", "an image of any size and domain -> one embedding of unit length"),
         ("Dimension", facts["dimension"]),
-        ("Backbone", f"{backbone['library']} `{backbone['name']}`"),
+        ("Backbone", f"{backbone['library']} `{backbone['name']}`{overlap}"),
         ("Pretrained weights", f"`{backbone['pretrained']}`" if backbone["pretrained"] else "none"),
         ("Parameters", f"{facts['parameters'] / 1e6:.1f} M"),
         ("Input", "uint8 (1, 3, H, W), RGB, original size"),
@@ -55,12 +58,21 @@ def _training(config: dict[str, Any], record: dict[str, Any] | None) -> str:
         ("Commit", f"{git['commit']}{' with changes' if git['dirty'] else ''}" if git else "none"),
     ]
     for number, stage in enumerate(config["stages"], 1):
-        rates = ", ".join(f"{part} {rate:g}" for part, rate in stage["lr"].items())
+        rates = ", ".join(f"{part} {rate:g}" for part, rate in _rates(stage["lr"]))
         size_px = stage["size_px"] or config["model"]["image"]["size_px"]
         domains = ", ".join(stage["domains"]) if stage["domains"] else "all domains"
         row = f"{stage['epochs']:g} epochs of batch {stage['batch_size']} at {size_px} px, "
         rows.append((f"Stage {number}", f"{row}{domains}; learning rates: {rates}"))
     return _table(*rows) + "\n\nThe whole configuration is in `export.json`."
+
+
+def _rates(lr: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """The learning rate of every part; of the backbone, of blocks that have their own too."""
+    for part, rate in lr.items():
+        if part == "blocks":
+            yield from ((f"backbone from block {block}", own) for block, own in rate.items())
+        else:
+            yield part, rate
 
 
 def _validation(best: dict[str, Any] | None) -> str:

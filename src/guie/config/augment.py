@@ -1,0 +1,70 @@
+"""The config of what is drawn for a view of a training image."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, Field, PositiveFloat, model_validator
+
+from guie.config.base import Config
+from guie.config.model import Fraction
+
+Number = TypeVar("Number")
+NonNegative = Annotated[float, Field(ge=0)]
+Probability = Annotated[float, Field(ge=0, le=1)]
+Side = Annotated[float, Field(gt=0, le=1)]
+Quality = Annotated[int, Field(ge=1, le=100)]
+
+
+def _ordered(values: list[float]) -> list[float]:
+    if values[0] > values[1]:
+        raise ValueError("a range has its lower end first")
+    return values
+
+
+Range = Annotated[list[Number], Field(min_length=2, max_length=2), AfterValidator(_ordered)]
+
+
+class AugmentConfig(Config):
+    """Random views of a training image: a part of it, resized by the model's own preprocessing, and
+    then distorted. All chances are independent."""
+
+    crop_scale: Range[PositiveFloat] = [0.5, 1.0]  # of the area
+    crop_ratio: Range[PositiveFloat] = [0.8, 1.25]
+    flip: Probability = 0.0  # of a left-right flip
+    auto: Literal["imagenet"] | None = None  # AutoAugment, by the policy learned on ImageNet
+
+    affine: Probability = 0.0  # of moving, zooming and turning, by up to
+    shift: Fraction = 0.0  # so much of the sides, either way
+    zoom: Fraction = 0.0  # so much larger or smaller, as a fraction
+    rotate_deg: Annotated[float, Field(ge=0, le=180)] = 0.0  # so many degrees, either way
+    affine_border: Literal["black", "mirror"] = "black"  # what appears from beyond the image
+
+    color: NonNegative = 0.0  # strength of brightness, contrast and saturation jitter
+    brightness: NonNegative | None = None  # null: `color`, as for the next two
+    contrast: NonNegative | None = None
+    saturation: NonNegative | None = None
+    hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # by up to so much of the colour circle
+    rgb_shift: Annotated[float, Field(ge=0, le=255)] = 0.0  # of each channel, in grey levels
+    color_share: Probability = 0.8  # of the views, whose colours change by the six above
+    gray: Probability = 0.0  # of losing all colour
+
+    blur: Probability = 0.0
+    jpeg: Probability = 0.0  # of a compression more
+    jpeg_quality: Range[Quality] = [50, 100]
+    erase: Probability = 0.0  # of a grey box
+    erase_side: Range[Side] = [0.1, 0.4]  # of the image's sides
+
+    @property
+    def color_strengths(self) -> tuple[float, float, float]:
+        """Of brightness, contrast and saturation."""
+        own = (self.brightness, self.contrast, self.saturation)
+        return tuple(self.color if strength is None else strength for strength in own)
+
+    @model_validator(mode="after")
+    def _affine_does_something(self) -> AugmentConfig:
+        if self.affine and not (self.shift or self.zoom or self.rotate_deg):
+            raise ValueError(
+                "affine: shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
+            )
+        return self

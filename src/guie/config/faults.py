@@ -1,0 +1,114 @@
+"""What pydantic found wrong in a config, one line a fault: the key, the fault, what is allowed."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+Place = tuple[int | str, ...]  # keys and indices, from the outermost inwards
+Model = type[BaseModel]
+
+NUMBER = "number"  # tag of a union's branch that is a number
+
+
+def explained(
+    error: ValidationError, model: Model, written_at: Callable[[Place], Place]
+) -> list[str]:
+    """A line for every fault, none twice.
+
+    Args:
+        written_at: from the place of a value in the model to that in the file.
+    """
+    lines = []
+    for fault in error.errors(include_url=False):
+        key = ".".join(map(str, written_at(_without_tags(fault["loc"], model))))
+        lines.append(f"{key}: {_said(fault, model)}" if key else _said(fault, model))
+    return list(dict.fromkeys(lines))
+
+
+def _said(fault: dict[str, Any], model: Model) -> str:
+    """What is wrong, and what is allowed."""
+    place = fault["loc"]
+    match fault["type"]:
+        case "extra_forbidden":
+            return f"unknown key{_remedy(place[-1], _keys_at(place[:-1], model))}"
+        case "missing":
+            return "missing, and it has no default"
+        case "union_tag_invalid":
+            tag = fault["ctx"]["tag"]
+            return f"unknown name {tag!r}{_remedy(tag, _names_at(place, model), always=True)}"
+        case "union_tag_not_found":
+            return f"has no name; allowed: {', '.join(_names_at(place, model))}"
+        case "model_type" | "model_attributes_type":
+            names = _names_at(place, model)
+            keys = f"name: {' | '.join(names)}" if names else ", ".join(_keys_at(place, model))
+            return f"is to be a mapping of {keys} (found {fault['input']!r})"
+        case "float_type" if place[-1] == NUMBER:
+            keys = ", ".join(_keys_at(place[:-1], model))
+            return f"is to be a number, or a mapping of {keys} (found {fault['input']!r})"
+    message = fault["msg"].removeprefix("Value error, ")
+    of_key = "a key: " if place[-1:] == ("[key]",) else ""
+    found = "" if isinstance(fault["input"], dict) else f" (found {fault['input']!r})"
+    return f"{of_key}{message}{found}"
+
+
+def _remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> str:
+    """The nearest of what is allowed, or all of it; `always` both."""
+    near = difflib.get_close_matches(str(given), allowed, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    if not allowed or (near and not always):
+        return meant
+    return f"{meant} Allowed: {', '.join(allowed)}" if near else f"; allowed: {', '.join(allowed)}"
+
+
+def _without_tags(place: Place, model: Model) -> Place:
+    """("task", "margin") for ("task", "classification", "margin"): pydantic names a union's branch.
+
+    The last part stays, for it may be a key that no model knows.
+    """
+    if not place:
+        return ()
+    *outer, last = place[:-2] if place[-1] == "[key]" else place
+    kept = [
+        part
+        for number, part in enumerate(outer)
+        if isinstance(part, int) or part in _keys_at(place[:number], model)
+    ]
+    return tuple(kept) if last == NUMBER else (*kept, last)
+
+
+def _keys_at(place: Place, model: Model) -> list[str]:
+    """Field names of the models that may stand there."""
+    return sorted({name for m in _models_at(place, model) for name in m.model_fields})
+
+
+def _names_at(place: Place, model: Model) -> list[str]:
+    """What `name` may be in the models that may stand there."""
+    return [name for m in _models_at(place, model) for name in _tags(m)]
+
+
+def _models_at(place: Place, model: Model) -> list[Model]:
+    """The models reachable at a place, through lists, options and unions."""
+    models: list[Model] = [model]
+    for part in place:
+        if isinstance(part, str) and any(part in m.model_fields for m in models):
+            types = [m.model_fields[part].annotation for m in models if part in m.model_fields]
+            models = [inner for kind in types for inner in _models_in(kind)]
+        elif isinstance(part, str):
+            # A tag, by which pydantic chose a model from a union: its class or its `name`
+            models = [m for m in models if part == m.__name__ or part in _tags(m)] or models
+    return models
+
+
+def _tags(model: Model) -> tuple[str, ...]:
+    field = model.model_fields.get("name")
+    return get_args(field.annotation) if field else ()
+
+
+def _models_in(annotation: Any) -> list[Model]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]

@@ -1,0 +1,16 @@
+"""Optimisers with rates by part and block, schedules of them, averages of weights."""
+
+from guie.optim.averaging import averaged
+from guie.optim.groups import block_of, build_optimizer, freeze, part_of, refuse_unknown_blocks
+from guie.optim.schedules import schedule_factor, set_learning_rates
+
+__all__ = [
+    "averaged",
+    "block_of",
+    "build_optimizer",
+    "freeze",
+    "part_of",
+    "refuse_unknown_blocks",
+    "schedule_factor",
+    "set_learning_rates",
+]

@@ -1,0 +1,53 @@
+"""Learning rates as pure functions of the step, so that a resumed run sees the same."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from guie.config.stages import Schedule, StageConfig
+
+
+def set_learning_rates(
+    optimizer: torch.optim.Optimizer, stage: StageConfig, step: int, total_steps: int
+) -> dict[str, float]:
+    """Set every group's rate for this step; return the highest rate per part, for the log."""
+    steps_per_epoch = total_steps / stage.epochs
+    warmup_steps = stage.warmup_steps or round(stage.warmup_epochs * steps_per_epoch)
+    factor = schedule_factor(stage.schedule, step, total_steps, warmup_steps, steps_per_epoch)
+    rates: dict[str, float] = {}
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * factor
+        rates[group["part"]] = max(group["lr"], rates.get(group["part"], 0.0))
+    return rates
+
+
+def schedule_factor(
+    schedule: Schedule,
+    step: int,
+    total_steps: int,
+    warmup_steps: int = 0,
+    steps_per_epoch: float = 1.0,
+) -> float:
+    """Learning rate over its peak, in [0, 1], for step 0 .. total_steps - 1.
+
+    Epochs in stairs end at the nearest step.
+
+    Args:
+        steps_per_epoch: need not be whole; for the schedules that count in epochs.
+    """
+    if step < warmup_steps:
+        return (step + 1) / (warmup_steps + 1)
+    match schedule.name:
+        case "constant":
+            return 1.0
+        case "cosine":
+            done = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+            return schedule.end + (1 - schedule.end) * 0.5 * (1 + math.cos(math.pi * done))
+        case "step":
+            drops = sum(step + 0.5 >= epoch * steps_per_epoch for epoch in schedule.epochs)
+            return schedule.factor**drops
+        case "exponential":
+            stair = schedule.every_epochs * steps_per_epoch
+            return schedule.factor ** ((step - warmup_steps + 0.5) // stair)

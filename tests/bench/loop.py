@@ -1,0 +1,121 @@
+"""What the training loop costs beside the model: one epoch of train.py, timed from outside.
+
+python tests/bench/loop.py [--images 512] [--batch-size 64] [--workers 2]
+
+ViT-Ti/16 at 112 px, random weights, drawn photographs of 500 px, no validation. The first steps are
+left out. Shares of the main process: wall time in which it waits for a batch, and CPU time that is
+neither the model's nor the optimiser's. Loader processes need cores of their own: where they share
+those of the model, the wait tells of the machine, not of the loop.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pandas as pd
+import torch
+import yaml
+from loader import draw
+
+import train
+from guie.data import TrainLoader
+from guie.manifest import save_manifest
+
+WARM_UP = 2  # steps
+
+
+class Watch:
+    """Wall and CPU seconds of the main process, in all and in what it was told to time."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, list[float]] = {}
+
+    def timed(self, name: str, call: Callable) -> Callable:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began = time.perf_counter(), time.process_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                spent = self.spent.setdefault(name, [0.0, 0.0])
+                spent[0] += time.perf_counter() - began[0]
+                spent[1] += time.process_time() - began[1]
+
+        return timed
+
+    def batches(self, batches: Callable) -> Callable:
+        """A loader's `__iter__`, the wait for each batch timed; the clock starts after warm-up."""
+
+        def iterate(loader: TrainLoader) -> Iterator[dict[str, Any]]:
+            iterator = batches(loader)
+            following = self.timed("waiting for batches", lambda: next(iterator))
+            try:
+                for step in range(len(loader)):
+                    if step == WARM_UP:
+                        self.spent.clear()
+                        self.began = time.perf_counter(), time.process_time()
+                    yield following()
+            finally:  # the loop leaves after its last step
+                self.ended = time.perf_counter(), time.process_time()
+
+        return iterate
+
+
+def configure(folder: Path, images: int, batch_size: int, workers: int) -> Path:
+    """A run's config, its manifest and its images."""
+    names = [file.name for file in draw(folder, images, side=500)]
+    table = pd.DataFrame({"image_path": names, "domain": "d", "split": "train", "role": "train"})
+    table["label"] = [f"d/{number // 4}" for number in range(images)]
+    save_manifest(table, folder / "mix.csv")
+    config = {
+        "name": "loop",
+        "out": str(folder / "runs"),
+        "data": {"manifest": str(folder / "mix.csv"), "workers": workers},
+        "model": {
+            "backbone": {"library": "timm", "name": "vit_tiny_patch16_224"},
+            "image": {"size_px": 112},
+        },
+        "train": {
+            "epochs": 1,
+            "batch_size": batch_size,
+            "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2},
+            "augment": {"flip": 0.5, "color": 0.2, "erase": 0.2},
+        },
+    }
+    path = folder / "loop.yaml"
+    path.write_text(yaml.safe_dump(config), encoding="utf-8")
+    return path
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--batch-size", type=int, default=64)
+    parser.add_argument("--workers", type=int, default=2)
+    args = parser.parse_args()
+    watch = Watch()
+    model, optimiser = train.gradients_within_memory, torch.optim.AdamW.step
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        mock.patch.object(train, "gradients_within_memory", watch.timed("model", model)),
+        mock.patch.object(torch.optim.AdamW, "step", watch.timed("optimiser", optimiser)),
+        mock.patch.object(TrainLoader, "__iter__", watch.batches(TrainLoader.__iter__)),
+    ):
+        train.main(["--config", str(configure(Path(folder), **vars(args)))])
+    whole = [end - start for start, end in zip(watch.began, watch.ended, strict=True)]
+    watch.spent["the rest of the loop"] = [
+        total - sum(spent[clock] for spent in watch.spent.values())
+        for clock, total in enumerate(whole)
+    ]
+    print(f"{'share of the main process':<30}{'wall':>10}{'CPU':>10}")
+    for name, spent in watch.spent.items():
+        print(f"{name:<30}" + "".join(f"{s / t:>10.1%}" for s, t in zip(spent, whole, strict=True)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Stages whose classes start anew, or compete among themselves alone."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import twins
+from torch import Tensor
+from torch.nn import functional
+
+from guie.losses import ArcFace, CosFace, CurricularFace, MarginSoftmax
+
+CLASSES, DIM = 12, 5
+STAGE = [7, 2, 3, 10]  # in no order, and neither end among them
+CARRIED = {"alone": False, "reset": None}
+ALONE = {"alone": True, "reset": None}
+
+
+def softmax(rule=None, **changes) -> MarginSoftmax:
+    torch.manual_seed(0)
+    rule = rule or ArcFace(torch.linspace(0.1, 0.6, CLASSES))
+    return MarginSoftmax(CLASSES, DIM, rule, scale=20.0, **{"block_logits": 10, **changes})
+
+
+def batch(classes: list[int], images: int = 9) -> tuple[Tensor, Tensor]:
+    emb = functional.normalize(torch.randn(images, DIM, dtype=torch.float64), dim=-1)
+    labels = torch.tensor(classes)[torch.randint(len(classes), (images,))]
+    return emb.requires_grad_(), labels
+
+
+def rows(classes: list[int], centers: int) -> list[int]:
+    """By hand: the rows of these classes in ascending order."""
+    return [c * centers + j for c in sorted(classes) for j in range(centers)]
+
+
+@pytest.mark.parametrize("centers", [1, 3])
+@pytest.mark.parametrize("edges", [None, (0, 3, 8, 8, 12)])
+def test_over_a_stage_it_equals_the_twin_of_a_subset(centers: int, edges) -> None:
+    head = softmax(centers=centers, edges=edges).double()
+    head.open_stage(STAGE, **ALONE)
+    emb, labels = batch(STAGE)
+    loss, logs = head(emb, labels)
+    loss.backward()
+    got = emb.grad.clone(), head.stage_AD.grad
+    emb.grad = None
+
+    place = {2: 0, 3: 1, 7: 2, 10: 3}
+    weight = head.weight_CD.detach()[rows(STAGE, centers)].requires_grad_()
+    expected, accuracy = twins.margin_softmax(
+        emb,
+        weight,
+        [place[label] for label in labels.tolist()],
+        scale=20.0,
+        margins=[float(head.rule.margin_C[c]) for c in (2, 3, 7, 10)],  # those of the run's classes
+        centers=centers,
+        edges=(0, 1, 3, 3, 4) if edges else None,  # 2 | 3, 7 | | 10
+    )
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    assert logs["accuracy"].item() == pytest.approx(accuracy)
+    torch.testing.assert_close(got, (emb.grad, weight.grad))
+
+
+def test_without_margin_it_is_torchs_cross_entropy_over_the_subset() -> None:
+    head = softmax(CosFace(0.0)).double()
+    head.open_stage(STAGE, **ALONE)
+    emb, labels = batch(STAGE)
+    weight = functional.normalize(head.weight_CD.detach()[[2, 3, 7, 10]])
+    place = torch.tensor([[2, 3, 7, 10].index(label) for label in labels.tolist()])
+    expected = functional.cross_entropy(20.0 * emb.detach() @ weight.T, place)
+    torch.testing.assert_close(head(emb, labels)[0], expected)
+    head.open_stage(STAGE, **CARRIED)
+    assert head(emb, labels)[0] > expected + 0.1  # all twelve compete again
+
+
+def test_curricularface_keeps_its_means_by_the_runs_classes() -> None:
+    head = softmax(CurricularFace(0.3, CLASSES, momentum=0.5)).double()
+    head.open_stage(STAGE, **ALONE)
+    emb, labels = batch(STAGE)
+    head(emb, labels)
+    seen = torch.zeros(CLASSES, dtype=torch.bool)
+    seen[labels] = True
+    assert head.rule.t_C[seen].all() and not head.rule.t_C[~seen].any()
+
+
+OPTIMIZERS = {
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.1, weight_decay=0.5),
+    "adam": lambda p: torch.optim.Adam(p, lr=0.1, weight_decay=0.5),
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.5),
+}
+
+
+def train(head: MarginSoftmax, optimizer: torch.optim.Optimizer, classes: list[int]) -> None:
+    for _ in range(3):
+        optimizer.zero_grad()
+        head(*batch(classes))[0].backward()
+        optimizer.step()
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("centers", [1, 2])
+def test_decay_and_momentum_move_the_rows_of_the_stage_alone(name: str, centers: int) -> None:
+    head = softmax(centers=centers).double()
+    others = [c for c in range(CLASSES) if c not in STAGE]
+    stages = [(range(CLASSES), CARRIED), (STAGE, ALONE), (others, CARRIED)]
+    moved = []
+    for classes, how in stages:
+        for parameter in head.parameters():
+            parameter.requires_grad_(True)  # as `freeze` does at the start of a stage
+        head.open_stage(classes, **how)
+        before = head.weight_CD.detach().clone()
+        trained = [part for part, p in head.named_parameters() if p.requires_grad]
+        assert trained == (["stage_AD"] if how["alone"] else ["weight_CD"])  # DDP waits for each
+        optimizer = OPTIMIZERS[name]([p for p in head.parameters() if p.requires_grad])
+        train(head, optimizer, list(classes))
+        head.open_stage(classes, **CARRIED)  # brings the rows home
+        moved.append((head.weight_CD != before).any(dim=1).view(CLASSES, centers))
+    assert moved[0].all() and moved[2].all()
+    assert moved[1][STAGE].all() and not moved[1][others].any()
+    assert dict(head.named_parameters()).keys() == {"weight_CD"}
+
+
+def test_class_weights_that_are_frozen_stay_so() -> None:
+    head = softmax()
+    head.weight_CD.requires_grad_(False)
+    head.open_stage(STAGE, **ALONE)
+    assert not any(p.requires_grad for p in head.parameters())
+
+
+def test_a_stage_goes_on_from_its_checkpoint_to_the_same_bits() -> None:
+    head = softmax(centers=2)
+    head.open_stage(STAGE, alone=True, reset=(4, 1))
+    optimizer = OPTIMIZERS["adamw"]([head.stage_AD])
+    train(head, optimizer, STAGE)
+    saved = copy.deepcopy((head.state_dict(), optimizer.state_dict()))
+    again = softmax(centers=2)
+    torch.nn.init.zeros_(again.weight_CD)
+    again.open_stage(STAGE, alone=True, reset=(4, 1))
+    optimizer_again = OPTIMIZERS["adamw"]([again.stage_AD])
+    again.load_state_dict(saved[0])
+    optimizer_again.load_state_dict(saved[1])
+    for each, its_optimizer in ((head, optimizer), (again, optimizer_again)):
+        torch.manual_seed(1)
+        train(each, its_optimizer, STAGE)
+        each.open_stage([0, 1], **ALONE)
+    assert head.weight_CD.shape == (CLASSES * 2, DIM)
+    torch.testing.assert_close(again.state_dict(), head.state_dict(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_reset_draws_the_rows_of_the_stage_and_no_others(alone: bool) -> None:
+    head, rule = softmax(centers=2), CurricularFace(0.3, CLASSES)
+    head.rule = rule
+    rule.t_C.fill_(0.7)
+    before = head.weight_CD.detach().clone()
+    state = torch.get_rng_state()
+    head.open_stage(STAGE, alone=alone, reset=(4, 1))
+    assert torch.equal(torch.get_rng_state(), state)  # the global stream is left alone
+    drawn = torch.zeros(CLASSES, dtype=torch.bool)
+    drawn[STAGE] = True
+    moved = (head.weight_CD != before).any(dim=1).view(CLASSES, 2)
+    assert moved[drawn].all() and not moved[~drawn].any()
+    assert not rule.t_C[drawn].any() and (rule.t_C[~drawn] == 0.7).all()
+
+
+def test_a_single_running_mean_starts_anew_with_the_classes() -> None:
+    head = softmax(CurricularFace(0.3))
+    head.rule.t_C.fill_(0.7)
+    head.open_stage(STAGE, **ALONE)
+    assert head.rule.t_C.item() == pytest.approx(0.7)
+    head.open_stage(STAGE, alone=False, reset=(4, 1))
+    assert head.rule.t_C.item() == 0.0
+
+
+def test_reset_is_a_function_of_its_seed() -> None:
+    drawn = []
+    for seed in ((4, 1), (4, 1), (4, 2), (5, 1)):
+        torch.manual_seed(len(drawn))  # whatever the global stream was
+        head = MarginSoftmax(1000, 64, CosFace(0.0), scale=1.0)
+        other = head.weight_CD.std().item()
+        head.open_stage(range(1000), alone=False, reset=seed)
+        drawn.append(head.weight_CD.detach().clone())
+        assert head.weight_CD.std().item() == pytest.approx(other, rel=0.02)  # as at the first
+    assert torch.equal(drawn[0], drawn[1])
+    assert not (drawn[0] == drawn[2]).any() and not (drawn[0] == drawn[3]).any()
+
+
+@pytest.mark.parametrize("stranger", [0, 5, 11])
+def test_an_image_of_another_stage_is_refused(stranger: int) -> None:
+    head = softmax()
+    head.open_stage(STAGE, **ALONE)
+    emb, _ = batch(STAGE, 3)
+    with pytest.raises(ValueError, match="not among 4 classes"):
+        head(emb, torch.tensor([2, stranger, 10]))

@@ -1,0 +1,153 @@
+"""Heads: norms, branches that fold into one Linear, shapes of images."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+from torch import Tensor, distributed, nn
+
+from guie.config.model import HeadConfig
+from guie.config.selection import ProxyConfig
+from guie.model.batch_norm import GlobalBatchNorm1d
+from guie.model.head import Head
+from guie.model.shapes import image_shape, image_shapes
+
+DROPOUTS = [0.1, 0.3, 0.5, 0.0]
+BRANCHES = [{"linear": kind, "dropouts": DROPOUTS} for kind in ("shared", "separate")]
+
+
+def build(seed: int = 0, features: int = 12, **config) -> Head:
+    torch.manual_seed(seed)
+    return Head(HeadConfig.model_validate({"dim": 5, "norm": "none", **config}), features)
+
+
+def branches_by_hand(head: Head, kind: str, feat_BF: Tensor, dropouts: list[float]) -> Tensor:
+    """Every branch computed by itself, one after another, then the mean."""
+    weights = head.linear.weight.chunk(len(dropouts) if kind == "separate" else 1)
+    biases = head.linear.bias.chunk(len(dropouts) if kind == "separate" else 1)
+    branches = []
+    for number, p in enumerate(dropouts):
+        if kind == "shared":
+            branches.append(F.linear(F.dropout(feat_BF, p), weights[0], biases[0]))
+        else:
+            branches.append(F.dropout(F.linear(feat_BF, weights[number], biases[number]), p))
+    return sum(branches) / len(branches)
+
+
+@pytest.mark.parametrize(("norm", "kind"), [("l2", None), ("bn", nn.BatchNorm1d)])
+def test_norms(norm: str, kind: type | None) -> None:
+    head = build(norm=norm)
+    assert kind is None or isinstance(head.norm, kind)
+    assert head(torch.randn(3, 12)).shape == (3, 5)
+
+
+def test_a_plain_batch_norm_has_nothing_to_train() -> None:
+    head = build(norm="bn_plain")
+    feat_BF = torch.randn(50, 12) * 3 + 7
+    assert not list(head.norm.parameters())
+    normal_BF = (feat_BF - feat_BF.mean(0)) / (feat_BF.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(head.norm(feat_BF), normal_BF, atol=1e-5, rtol=0)
+    for _ in range(200):
+        head.norm(feat_BF)
+    torch.testing.assert_close(head.eval().norm(feat_BF), normal_BF, atol=0.02, rtol=0.02)
+
+
+@pytest.mark.parametrize("affine", [True, False])
+def test_batch_norm_over_processes_is_that_of_the_whole_batch(
+    affine: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes with equal batches: the statistics of both are those of one."""
+    feat_BF = torch.randn(8, 12) * 2 + 3
+    expected = GlobalBatchNorm1d(12, affine=affine)(feat_BF)
+    monkeypatch.setattr(distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 2)
+    monkeypatch.setattr(distributed, "all_reduce", lambda total: total.mul_(2))
+    norm = GlobalBatchNorm1d(12, affine=affine)
+    torch.testing.assert_close(norm(feat_BF), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(norm.running_mean, 0.1 * feat_BF.mean(0))
+    twice_BF = feat_BF.repeat(2, 1)
+    torch.testing.assert_close(norm.running_var, 0.9 + 0.1 * twice_BF.var(0))
+
+
+def test_a_head_may_have_no_bias() -> None:
+    head = build(bias=False)
+    assert head.linear.bias is None
+    torch.testing.assert_close(head(torch.zeros(2, 12)), torch.zeros(2, 5))
+    for branches in BRANCHES:
+        head = build(bias=False, branches=branches).eval()
+        head.fold()
+        assert head.linear.bias is None and not head(torch.zeros(1, 12)).any()
+
+
+@pytest.mark.parametrize("branches", BRANCHES, ids=["shared", "separate"])
+def test_branches_in_training_are_each_dropout_averaged(branches: dict) -> None:
+    head, feat_BF = build(branches=branches), torch.randn(7, 12)
+    torch.manual_seed(3)
+    expected = branches_by_hand(head, branches["linear"], feat_BF, DROPOUTS)
+    torch.manual_seed(3)
+    found = head(feat_BF)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(head(feat_BF), found)  # drawn anew
+
+
+@pytest.mark.parametrize("branches", BRANCHES, ids=["shared", "separate"])
+def test_branches_fold_into_one_linear(branches: dict) -> None:
+    head, feat_BF = build(branches=branches, dropout=0.2).eval(), torch.randn(7, 12)
+    expected = branches_by_hand(head, branches["linear"], feat_BF, [0.0] * len(DROPOUTS))
+    torch.testing.assert_close(head(feat_BF), expected, atol=1e-6, rtol=0)
+    head.fold()
+    assert type(head.linear) is nn.Linear and head.linear.weight.shape == (5, 12)
+    torch.testing.assert_close(head(feat_BF), expected, atol=1e-6, rtol=0)
+    head.fold()  # again: nothing to do
+    torch.testing.assert_close(head(feat_BF), expected, atol=1e-6, rtol=0)
+
+
+def test_separate_linears_begin_as_linears_do() -> None:
+    """Apart, and each with the spread of a Linear of its own."""
+    head = build(features=400, branches={"linear": "separate", "dropouts": [0.0] * 8})
+    spreads = [weight.std().item() for weight in head.linear.weight.chunk(8)]
+    assert spreads == pytest.approx([nn.Linear(400, 5).weight.std().item()] * 8, rel=0.1)
+    assert not torch.equal(*head.linear.weight.chunk(8)[:2])
+
+
+def test_shapes_of_images() -> None:
+    assert image_shape(300, 200) == [1.5, 300 / 224, 200 / 224]
+    images = torch.zeros(2, 3, 300, 200, dtype=torch.uint8)
+    torch.testing.assert_close(
+        image_shapes(images), torch.tensor([[1.5, 300 / 224, 200 / 224]] * 2)
+    )
+
+
+def test_a_head_takes_shapes_beside_the_features() -> None:
+    head = build(norm="bn_plain", image_shape=True).eval()
+    head.norm.running_mean.copy_(torch.randn(15))
+    head.norm.running_var.copy_(torch.rand(15) + 0.5)
+    feat_BF, shapes_B3 = torch.randn(4, 12), torch.rand(4, 3)
+    rows_BR = torch.cat([feat_BF, shapes_B3], dim=1)
+    scale = (head.norm.running_var + 1e-5).sqrt()
+    expected = head.linear((rows_BR - head.norm.running_mean) / scale)
+    torch.testing.assert_close(head(feat_BF, shapes_B3), expected, atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="takes the shapes"):
+        head(feat_BF)
+    torch.testing.assert_close(build()(feat_BF, shapes_B3), build()(feat_BF))  # not looked at
+
+
+@pytest.mark.parametrize(
+    ("head", "said"),
+    [
+        ({"image_shape": True, "norm": "l2"}, "image_shape: needs norm bn or bn_plain"),
+        ({"dim": 8, "reduced_dim": 9}, "reduced_dim 9: above dim 8"),
+        ({"branches": {"linear": "shared", "dropouts": [0.1]}}, "at least 2"),
+    ],
+)
+def test_heads_that_make_no_sense_are_refused(head: dict, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        HeadConfig.model_validate(head)
+
+
+def test_a_proxy_has_features_alone() -> None:
+    for head in ({"image_shape": True, "norm": "bn"}, {"reduced_dim": 8}):
+        with pytest.raises(ValidationError, match="of whole models, not of a proxy"):
+            ProxyConfig.model_validate({"model": "m", "head": head})

@@ -1,0 +1,210 @@
+"""Patches that overlap: their tokens against a computation by hand, their grid, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from towers import TINY_CLIP, TINY_VIT
+
+from guie.config.model import BackboneConfig
+from guie.errors import UserError
+from guie.images import open_as_host
+from guie.model import open_model
+from guie.model.backbone import Backbone, build_backbone
+from guie.model.patches import grid_side
+
+STATISTICS = {"mean": [0.5] * 3, "std": [0.5] * 3}
+VISION = {"timm_model_name": "vit_tiny_patch16_224", "timm_pool": "token", "timm_proj": "linear"}
+TEXT = {"context_length": 8, "vocab_size": 64, "width": 32, "heads": 2, "layers": 1}
+
+
+def clip() -> Backbone:
+    torch.manual_seed(0)
+    return build_backbone(BackboneConfig(**TINY_CLIP)).eval()
+
+
+def vit() -> Backbone:
+    torch.manual_seed(0)
+    return build_backbone(BackboneConfig(**TINY_VIT), 64).eval()
+
+
+def vit_in_clip() -> Backbone:
+    torch.manual_seed(0)
+    vision = {**VISION, "image_size": 224}
+    tower = open_clip.CLIP(embed_dim=32, vision_cfg=vision, text_cfg=TEXT).visual
+    return Backbone(tower, {"size": 224, **STATISTICS}, 64).eval()
+
+
+def tokens_of(backbone: Backbone, images: Tensor) -> Tensor:
+    """What enters the first block: (B, 1 + patches, width)."""
+    trunk = getattr(backbone.tower, "trunk", backbone.tower)
+    first = trunk.blocks[0] if hasattr(trunk, "blocks") else trunk.ln_pre
+    seen = []
+    handle = first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
+    backbone(images)
+    handle.remove()
+    return seen[0]
+
+
+def parts_of(backbone: Backbone) -> tuple[nn.Conv2d, Tensor, Tensor]:
+    """Patch convolution, class token (width,), position embeddings (1 + patches, width)."""
+    trunk = getattr(backbone.tower, "trunk", backbone.tower)
+    if hasattr(trunk, "patch_embed"):
+        return trunk.patch_embed.proj, trunk.cls_token[0, 0], trunk.pos_embed[0].detach().clone()
+    return trunk.conv1, trunk.class_embedding, trunk.positional_embedding.detach().clone()
+
+
+def tokens_by_hand(
+    images: Tensor, stride_px: int, conv: nn.Conv2d, first: Tensor, positions: Tensor
+) -> Tensor:
+    """Unfold the image, multiply, add positions that were interpolated from a square grid."""
+    patch_px = conv.kernel_size[0]
+    pixels_BPN = F.unfold(images, patch_px, stride=stride_px)
+    patches_BNW = pixels_BPN.transpose(1, 2) @ conv.weight.flatten(1).T
+    if conv.bias is not None:
+        patches_BNW = patches_BNW + conv.bias
+    old, new = (round(count**0.5) for count in (len(positions) - 1, patches_BNW.shape[1]))
+    grid = positions[1:].T.unflatten(1, (old, old))[None]
+    grid = F.interpolate(grid, (new, new), mode="bicubic", antialias=True)[0].flatten(1).T
+    rows = [(first + positions[0]).expand(len(images), 1, -1), patches_BNW + grid]
+    return torch.cat(rows, dim=1)
+
+
+@pytest.mark.parametrize(
+    ("build", "size_px", "stride_px", "count"),
+    [
+        (clip, 64, 8, 64),
+        (clip, 62, 6, 100),
+        (clip, 36, 7, 25),
+        (vit, 64, 12, 25),
+        (vit, 100, 12, 64),
+        (vit_in_clip, 88, 12, 49),
+    ],
+)
+@torch.no_grad()
+def test_tokens_are_those_of_overlapping_patches(build, size_px, stride_px, count) -> None:
+    backbone = build()
+    parts = parts_of(backbone)
+    backbone.set_image_size(size_px, stride_px)
+    images = torch.randn(2, 3, size_px, size_px)
+    found = tokens_of(backbone, images)
+    assert found.shape[1] == 1 + count
+    torch.testing.assert_close(found, tokens_by_hand(images, stride_px, *parts), atol=1e-5, rtol=0)
+
+
+def test_the_first_places_grid() -> None:
+    assert grid_side(290, 14, 12) == grid_side(336, 14, 14) == 24
+
+
+@pytest.mark.parametrize(
+    ("name", "size_px", "stride_px", "tokens"),
+    [
+        ("vit_base_patch16_siglip_224", 76, 12, 36),  # no class token, attention pooling
+        ("eva02_tiny_patch14_224", 74, 10, 1 + 49),  # rotary positions beside learnt ones
+        ("vit_small_patch16_dinov3", 76, 12, 5 + 36),  # rotary positions alone; registers
+        ("beitv2_base_patch16_224", 76, 12, 1 + 36),  # relative positions
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning:timm")
+@torch.no_grad()
+def test_every_kind_of_position_follows_the_grid(
+    name: str, size_px: int, stride_px: int, tokens: int
+) -> None:
+    small = {"embed_dim": 64, "depth": 2, "num_heads": 2, "num_classes": 0}
+    tower = timm.create_model(name, img_size=64, **small)
+    backbone = Backbone(tower, {"size": 64, **STATISTICS}, size_px, stride_px).eval()
+    assert tokens_of(backbone, torch.randn(1, 3, size_px, size_px)).shape[1] == tokens
+
+
+@pytest.mark.parametrize("build", [clip, vit, vit_in_clip])
+@torch.no_grad()
+def test_a_later_stage_may_go_back_to_plain_patches(build) -> None:
+    backbone, images = build(), torch.randn(1, 3, 64, 64)
+    weights = {k: v.clone() for k, v in backbone.state_dict().items()}
+    before = backbone(images)
+    backbone.set_image_size(64, 4)
+    assert backbone.stride_px == 4 and tokens_of(backbone, images).shape[1] > 65
+    backbone.set_image_size(64)
+    assert backbone.stride_px is None
+    backbone.load_state_dict(weights)  # positions were interpolated there and back
+    assert torch.equal(backbone(images), before)
+
+
+@pytest.mark.parametrize("build", [clip, vit, vit_in_clip])
+@torch.no_grad()
+def test_the_same_size_and_stride_change_nothing(build) -> None:
+    backbone, images = build(), torch.randn(1, 3, 64, 64)
+    backbone.set_image_size(64, 4)
+    before = backbone(images)
+    backbone.set_image_size(64, 4)
+    assert torch.equal(backbone(images), before)
+
+
+def test_the_patch_size_as_stride_is_no_overlap() -> None:
+    backbone = clip()
+    backbone.set_image_size(64, 8)
+    assert backbone.stride_px is None
+
+
+@pytest.mark.parametrize(
+    ("size_px", "stride_px", "said"),
+    [
+        (60, None, "image size 60 px: .* patches of 8 px, one every 8 px; take 56 or 64"),
+        (45, 6, "take 44 or 50"),
+        (4, None, "take 8 or 16"),
+        (64, 9, "stride_px 9: is above the patch size 8 px"),
+    ],
+)
+def test_what_does_not_fit_is_refused(size_px: int, stride_px: int | None, said: str) -> None:
+    backbone = clip()
+    with pytest.raises(UserError, match=said) as refused:
+        backbone.set_image_size(size_px, stride_px)
+    assert "\n" not in str(refused.value)
+    assert (backbone.size_px, backbone.stride_px) == (64, None)
+    with pytest.raises(UserError, match=said):
+        build_backbone(BackboneConfig(**TINY_CLIP, stride_px=stride_px), size_px)
+
+
+def test_the_suggested_sizes_fit() -> None:
+    backbone = clip()
+    for size_px in (44, 50):
+        backbone.set_image_size(size_px, 6)
+        assert backbone(torch.zeros(1, 3, size_px, size_px)).shape == (1, 128)
+
+
+def test_a_pretraining_that_leaves_pixels_over_is_kept() -> None:
+    """As SigLIP's 384 px in patches of 14 px."""
+    tower = timm.create_model("vit_tiny_patch16_224", img_size=36, depth=1, num_classes=0)
+    backbone = Backbone(tower, {"size": 36, **STATISTICS}, 36)
+    backbone.set_image_size(36)
+    with pytest.raises(UserError, match="take 48 or 64"):
+        backbone.set_image_size(52)
+
+
+def test_a_tower_without_patches_has_no_stride() -> None:
+    config = BackboneConfig(library="timm", name="resnet10t", stride_px=12)
+    with pytest.raises(UserError, match="ResNet has no patches that could overlap"):
+        build_backbone(config, 64)
+
+
+@torch.no_grad()
+def test_pretrained_weights_see_through_overlapping_patches(real_folder: Path) -> None:
+    """An image's nearest under overlapping patches, of twelve cars, is itself."""
+    file = real_folder / "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
+    model = open_model(f"timm:vit_tiny_patch16_224:{file}", size_px=112)
+    folders = sorted((real_folder / "data/mini-uned/images/cars").iterdir())[:12]
+    files = [sorted(folder.iterdir())[0] for folder in folders]
+    images = [torch.from_numpy(np.array(open_as_host(f))).permute(2, 0, 1)[None] for f in files]
+    prepared = torch.cat([model.preprocess(image) for image in images])
+    plain = model.embedder(prepared)
+    model.embedder.backbone.set_image_size(112, 12)
+    overlapping = model.embedder(prepared)
+    likeness = plain @ overlapping.T
+    assert (likeness.argmax(dim=1) == torch.arange(len(files))).all()

@@ -1,0 +1,282 @@
+"""Terms against forgetting: values, gradients, and that the pretrained backbone stays outside."""
+
+from __future__ import annotations
+
+import copy
+import io
+from pathlib import Path
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import Tensor, distributed, multiprocessing
+from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
+
+from guie.config import RunConfig
+from guie.config.model import BackboneConfig
+from guie.data import Classes
+from guie.model.backbone import create_clip
+from guie.optim import averaged, freeze
+from guie.step import gradients
+from guie.tasks import Task, build_task
+from guie.tasks.retention import drift, squared_distance
+
+TINY = {"library": "open_clip", "name": "guie-tiny"}
+CLASSES = Classes(["a/0", "a/1", "b/0"], [4, 4, 4], ["a", "a", "b"])
+BOTH = {"weights": 0.5, "features": 10.0}
+GENERIC = {**BOTH, "generic": {"manifest": "g.csv", "batch_size": 6}}
+ALL = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2}
+STAGES = [
+    {"epochs": 1, "lr": {"head": 1e-3, "classes": 1e-2}},
+    {"epochs": 1, "lr": ALL, "size_px": 48},
+    {"epochs": 1, "lr": ALL, "size_px": 40, "stride_px": 4},
+]
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CLIP with weights of its own, as if it were pretrained."""
+    torch.manual_seed(1)
+    file = tmp_path_factory.mktemp("weights") / "clip.pt"
+    torch.save(create_clip(BackboneConfig(**TINY)).state_dict(), file)
+    return file
+
+
+def config(weights: Path, retention: dict | None = BOTH, **changes) -> RunConfig:
+    values = {
+        "name": "t",
+        "data": {"manifest": "m.csv"},
+        "model": {"backbone": {**TINY, "pretrained": str(weights)}, "image": {"size_px": 32}},
+        "stages": STAGES,
+        "retention": retention,
+    }
+    return RunConfig.model_validate({**values, **changes})
+
+
+def opened(run: RunConfig, number: int, weights: bool = True) -> Task:
+    """A task as the loop has it at the start of a stage."""
+    torch.manual_seed(0)
+    task = build_task(run, CLASSES, weights)
+    for stage in run.stages[: number + 1]:
+        task.embedder.backbone.set_image_size(stage.size_px or 32, stage.stride_px)
+    freeze(task, run.stages[number].lr)
+    task.open_stage(number, [0, 1, 2])
+    return task
+
+
+def nudge(task: Task, amount: float = 0.02) -> None:
+    """As if it had been trained."""
+    generator = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        for p in task.embedder.backbone.parameters():
+            p += amount * torch.randn(p.shape, generator=generator)
+
+
+def batch(size_px: int = 48, images: int = 6, generic: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    made = {
+        "images": torch.randn(images, 3, size_px, size_px, generator=generator),
+        "labels": torch.randint(3, (images,), generator=generator),
+    }
+    if generic:
+        shape = generic, 3, size_px, size_px
+        made["generic_images"] = torch.randn(shape, generator=generator)
+    return made
+
+
+def terms(task: Task, images: dict[str, Tensor]) -> tuple[float, float]:
+    logs = task(images)[1]
+    return logs["retention_weights"].item(), logs["retention_features"].item()
+
+
+@pytest.mark.parametrize("number,size_px", [(1, 48), (2, 40)])
+def test_what_was_not_trained_was_not_forgotten(weights: Path, number: int, size_px: int) -> None:
+    """Also where position embeddings were resampled, once or more often, and patches overlap."""
+    task = opened(config(weights), number)
+    assert terms(task, batch(size_px)) == (0.0, pytest.approx(0.0, abs=1e-12))
+    nudge(task)
+    assert min(terms(task, batch(size_px))) > 1e-3
+
+
+def test_values_and_gradients_equal_those_of_slow_twins(weights: Path) -> None:
+    task, plain = opened(config(weights), 1), opened(config(weights, retention=None), 1)
+    theirs = copy.deepcopy(plain.embedder.backbone)  # as pretrained, at the stage's size
+    for each in (task, plain):
+        nudge(each)
+    images = batch()
+    loss, logs = task(images)
+    loss.backward()
+
+    backbone = plain.embedder.backbone
+    apart = [
+        (p - p0.detach()).flatten() @ (p - p0.detach()).flatten()
+        for p, p0 in zip(backbone.parameters(), theirs.parameters(), strict=True)
+    ]
+    ours_BF, theirs_BF = backbone(images["images"]), theirs(images["images"]).detach()
+    angles = [
+        1 - functional.cosine_similarity(*pair, dim=0)
+        for pair in zip(ours_BF, theirs_BF, strict=True)
+    ]
+    distance, forgotten = sum(apart), sum(angles) / len(angles)
+    own, own_logs = plain(images)
+    expected = own + 0.5 * distance + 10.0 * forgotten
+    expected.backward()
+    torch.testing.assert_close(loss, expected)
+    assert logs["retention_weights"].item() == pytest.approx(distance.item(), rel=1e-5)
+    assert logs["retention_features"].item() == pytest.approx(forgotten.item(), rel=1e-4)
+    assert logs["loss"] == own_logs["loss"] == own
+    for (name, p), twin in zip(task.named_parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, twin.grad, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_drift_keeps_its_digits_where_little_was_forgotten() -> None:
+    generator = torch.Generator().manual_seed(0)
+    feat = torch.randn(5, 64, generator=generator, dtype=torch.float64)
+    near = feat + 1e-5 * torch.randn(5, 64, generator=generator, dtype=torch.float64)
+    exact = (1 - functional.cosine_similarity(feat, near)).mean().item()
+    assert drift(7.0 * feat.float(), near.float()).item() == pytest.approx(exact, rel=1e-2)
+
+
+def test_the_distance_counts_what_is_trained_alone() -> None:
+    ours, theirs = torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)
+    ours.bias.requires_grad_(False)
+    (3 * squared_distance(ours, theirs)).backward()
+    torch.testing.assert_close(ours.weight.grad, 6 * (ours.weight - theirs.weight).detach())
+    expected = (ours.weight - theirs.weight).square().sum()
+    torch.testing.assert_close(squared_distance(ours, theirs), expected)
+    assert ours.bias.grad is None and theirs.weight.grad is None
+
+
+def test_a_stage_that_freezes_the_backbone_retains_nothing(weights: Path) -> None:
+    task = opened(config(weights, GENERIC), 0)
+    assert task.retention.pretrained is None and task.retention.generic is None
+    loss, logs = task(batch(32))
+    assert loss == logs["loss"] and not any(name.startswith("retention") for name in logs)
+    task = opened(config(weights, GENERIC), 1)
+    assert task.retention.generic.batch_size == 6
+
+
+def test_the_pretrained_backbone_is_no_part_of_the_task(weights: Path) -> None:
+    task, plain = opened(config(weights), 1), opened(config(weights, retention=None), 1)
+    assert task.state_dict().keys() == plain.state_dict().keys()
+    assert len(list(task.modules())) == len(list(plain.modules()))
+    assert averaged(task, 0.9).module.retention is task.retention  # not one more copy
+    pretrained = task.retention.pretrained
+    task.train()
+    task(batch())[0].backward()
+    assert not pretrained.training
+    assert not any(p.requires_grad or p.grad is not None for p in pretrained.parameters())
+
+
+def test_a_resumed_stage_compares_with_the_pretrained_weights(weights: Path) -> None:
+    """Neither with the checkpoint's, nor with the random ones it is loaded over."""
+    task = opened(config(weights), 2)
+    nudge(task)
+    file = io.BytesIO()
+    torch.save(task.state_dict(), file)
+    file.seek(0)
+    run = config(weights)
+    torch.manual_seed(5)
+    again = build_task(run, CLASSES, weights=False)
+    again.embedder.backbone.set_image_size(40, 4)  # at once: the checkpoint brings the values
+    freeze(again, run.stages[2].lr)
+    again.open_stage(2, [0, 1, 2])
+    again.load_state_dict(torch.load(file, weights_only=True))
+    (loss, logs), (expected, expected_logs) = again(batch(40)), task(batch(40))
+    assert loss == expected and logs == expected_logs and logs["retention_weights"] > 0.01
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision(weights: Path, dtype: torch.dtype) -> None:
+    task = opened(config(weights), 1)
+    with torch.autocast("cpu", dtype=dtype):
+        assert terms(task, batch()) == (0.0, 0.0)
+    nudge(task)  # outside: within, half precision copies of the weights are kept
+    with torch.autocast("cpu", dtype=dtype):
+        loss, logs = task(batch())
+    loss.backward()
+    whole = task(batch())[1]
+    assert all(p.grad.isfinite().all() for p in task.parameters())
+    for name in ("retention_weights", "retention_features"):
+        assert logs[name].dtype == torch.float32
+        assert logs[name].item() == pytest.approx(whole[name].item(), rel=0.05)
+
+
+@pytest.mark.parametrize("generic", [0, 5])
+@pytest.mark.parametrize("pieces", [2, 4, 7])
+def test_micro_batches_give_the_gradients_of_the_whole(
+    weights: Path, generic: int, pieces: int
+) -> None:
+    """However the 7 labels and the 5 generic images are cut; some pieces then have none of these."""
+    whole = opened(config(weights, GENERIC if generic else BOTH), 1)
+    nudge(whole)
+    parts = copy.deepcopy(whole)
+    accelerator, images = Accelerator(cpu=True), batch(images=7, generic=generic)
+    logs = gradients(accelerator, whole, images, 1)
+    cut = gradients(accelerator, parts, images, pieces)
+    assert cut.keys() == logs.keys()
+    for name in ("loss", "retention_weights", "retention_features"):
+        assert cut[name].item() == pytest.approx(logs[name].item(), rel=1e-5)
+    for (name, p), twin in zip(parts.named_parameters(), whole.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, twin.grad, rtol=1e-3, atol=1e-5, msg=name)
+
+
+def test_generic_images_take_the_place_of_the_training_images(weights: Path) -> None:
+    task = opened(config(weights, GENERIC), 1)
+    nudge(task)
+    images = batch(generic=4)
+    found = terms(task, images)[1]
+    student, pretrained = task.embedder.backbone, task.retention.pretrained
+    with torch.no_grad():
+        pairs = [module(images["generic_images"]) for module in (student, pretrained)]
+    assert found == pytest.approx(
+        (1 - functional.cosine_similarity(*pairs)).mean().item(), rel=1e-4
+    )
+    assert terms(task, {**images, "images": torch.zeros(6, 3, 48, 48)})[1] == pytest.approx(found)
+
+
+def test_image_text_contrast_retains_too(weights: Path) -> None:
+    model = {"backbone": {**TINY, "pretrained": str(weights)}, "image": {"size_px": 32}}
+    stages = [{"epochs": 1, "lr": {"backbone": 1e-4}}]
+    run = config(
+        weights, task={"name": "contrastive"}, model={**model, "head": None}, stages=stages
+    )
+    task = opened(run, 0)
+    images = {**batch(32), "captions": ["a cat", "a dog", "a car", "a cup", "a tree", "a bus"]}
+    assert terms(task, images) == pytest.approx((0.0, 0.0), abs=1e-6)
+    nudge(task)
+    assert min(terms(task, images)) > 1e-3
+
+
+def _gradients(weights: Path, rank: int, ranks: int) -> dict[str, Tensor]:
+    """Gradients of a step, and the logs, as means over processes."""
+    task = opened(config(weights, GENERIC), 1)
+    nudge(task)
+    model = DistributedDataParallel(task) if ranks > 1 else task
+    images = {key: value[rank::ranks] for key, value in batch(generic=4).items()}
+    loss, logs = model(images)
+    loss.backward()
+    for value in logs.values() if ranks > 1 else ():
+        distributed.all_reduce(value)
+        value /= ranks
+    return logs | {name: p.grad for name, p in task.named_parameters() if p.requires_grad}
+
+
+def _process(rank: int, weights: str, folder: str) -> None:
+    torch.set_num_threads(1)
+    file = f"file://{folder}/rendezvous"
+    distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2)
+    torch.save(_gradients(Path(weights), rank, 2), f"{folder}/{rank}.pt")
+    distributed.destroy_process_group()
+
+
+def test_two_processes_equal_one(weights: Path, tmp_path: Path) -> None:
+    multiprocessing.spawn(_process, args=(str(weights), str(tmp_path)), nprocs=2)
+    expected = _gradients(weights, 0, 1)
+    assert expected["retention_weights"] > 0 and expected["retention_features"] > 0
+    for rank in range(2):
+        found = torch.load(tmp_path / f"{rank}.pt", weights_only=True)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5, msg=name)

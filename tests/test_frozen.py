@@ -1,0 +1,371 @@
+"""Frozen stages: the same numbers as through the backbone, from a cache that outlives a kill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from accelerate import Accelerator
+from torch import distributed
+
+from guie import validation
+from guie.augment import Augment
+from guie.config import RunConfig
+from guie.data import TrainDataset, classes_of, training_rows
+from guie.embedding import embed_files
+from guie.errors import UserError
+from guie.features import cached_features, computing, frozen
+from guie.features.frozen import FrozenData, View, embed_rows, frozen_data
+from guie.manifest import Manifest, load_manifest
+from guie.model import Embedder, LoadedModel, build_preprocess, open_model
+from guie.optim import build_optimizer, freeze, set_learning_rates
+from guie.sampling import RankDraws, Sampler
+from guie.sampling.streams import key
+from guie.step import train_mode
+from guie.tasks import build_task
+from guie.validation import validate
+from tiny_runs import mix_with_val
+
+SEED = (0, 0)
+BATCH = 24
+
+
+@pytest.fixture(scope="module")
+def manifest(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    path = mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
+    return load_manifest(path, toy_manifest.parent)
+
+
+def run_config(out: Path, **stage: Any) -> RunConfig:
+    return RunConfig.model_validate(
+        {
+            "name": "t",
+            "out": str(out),
+            "data": {"manifest": "mix.csv", "workers": 0},
+            "model": {
+                "backbone": {"library": "open_clip", "name": "guie-tiny"},
+                "image": {"size_px": 32},
+                "head": {"norm": "bn"},
+            },
+            "train": {
+                "epochs": 4.0,
+                "batch_size": BATCH,
+                "cached_views": 3,
+                "lr": {"head": 1e-3, "classes": 1e-2},
+                "augment": {"flip": 0.5, "color": 0.3},
+                **stage,
+            },
+        }
+    )
+
+
+class Stage:
+    """A frozen stage as `train.py` sets it up, one process."""
+
+    def __init__(self, manifest: Manifest, out: Path, seed: tuple[int, int] = SEED, **stage: Any):
+        self.config, self.manifest = run_config(out, **stage), manifest
+        self.stage = self.config.stages[0]
+        rows = training_rows(manifest)
+        torch.manual_seed(0)
+        self.task = build_task(self.config, classes_of(rows))
+        freeze(self.task, self.stage.lr)
+        self.optimizer = build_optimizer(self.task, self.stage)
+        self.backbone = self.task.embedder.backbone
+        self.backbone.set_image_size(32)
+        self.preprocess = build_preprocess(self.config.model, self.backbone, 32)
+        augment = Augment(self.stage.augment)
+        self.dataset = TrainDataset(
+            rows, classes_of(rows).labels, manifest.root, augment, self.preprocess, seed
+        )
+        self.sampler = Sampler(rows["domain"], "balanced", BATCH, seed)
+
+    def data(self) -> FrozenData:
+        return frozen_data(
+            Accelerator(),
+            self.config,
+            self.stage,
+            self.backbone,
+            self.preprocess,
+            self.dataset,
+            self.manifest,
+        )
+
+    def draws(self, start: int, end: int) -> RankDraws:
+        return RankDraws(self.sampler, start, end, 0, 1)
+
+    def images(self, start: int, end: int):
+        """The same batches, made as for a stage that goes through the backbone."""
+        for visits, rows in self.draws(start, end):
+            samples = [
+                self.dataset[visit % 3, key(self.dataset.paths[row]), row]
+                for visit, row in zip(visits.tolist(), rows.tolist(), strict=True)
+            ]
+            batch = torch.utils.data.default_collate(samples)
+            yield batch | {"images": self.preprocess.normalised(batch["images"])}
+
+    def val_embeddings(self) -> np.ndarray:
+        files = [self.manifest.file(p) for p in self.manifest.split("val")["image_path"]]
+        embedder = self.task.embedder
+        return embed_files(Accelerator(), embedder, self.preprocess, files, workers=0)
+
+    def losses(self, batches) -> list[float]:
+        found = []
+        for step, batch in enumerate(batches):
+            train_mode(self.task, self.stage)
+            set_learning_rates(self.optimizer, self.stage, step, 40)
+            loss, _ = self.task(batch)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            found.append(loss.item())
+        return found
+
+
+@pytest.fixture
+def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """(view, images) of each shard that is computed from here on; shards are of 24."""
+    counts: list[tuple[int, int]] = []
+    embed_dataset = frozen.embed_dataset
+
+    def counted(accelerator, embedder, dataset: View, **settings):
+        counts.append((dataset.view, len(dataset)))
+        return embed_dataset(accelerator, embedder, dataset, **settings)
+
+    monkeypatch.setattr(frozen, "embed_dataset", counted)
+    monkeypatch.setattr(computing, "SHARD", 24)
+    return counts
+
+
+def test_a_frozen_stage_trains_as_through_the_backbone(manifest: Manifest, tmp_path: Path) -> None:
+    cached, direct = Stage(manifest, tmp_path), Stage(manifest, tmp_path)
+    data = cached.data()
+    losses = cached.losses(data.batches(cached.draws(0, 40)))
+    assert losses == pytest.approx(direct.losses(direct.images(0, 40)), rel=2e-3)
+    assert losses[-1] < 0.9 * losses[0]
+    emb_ND = embed_rows(Accelerator(), cached.task.embedder, data.val)
+    for one in (cached, direct):
+        np.testing.assert_allclose(emb_ND, one.val_embeddings(), atol=5e-3)
+
+
+def test_validation_needs_no_image_of_a_frozen_stage(
+    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Stage(manifest, tmp_path)
+    data, scores = one.data(), []
+    for frozen_rows in (None, data):
+        scores.append(
+            validate(Accelerator(), one.task.embedder, manifest, one.preprocess, 0, frozen_rows)
+        )
+        monkeypatch.setattr(validation, "embed_files", None)
+    assert scores[0].keys() == scores[1].keys() and 0 < scores[0]["val_r_at_1"] < 1
+    assert scores[0]["val_r_at_1"] == pytest.approx(scores[1]["val_r_at_1"], abs=0.05)
+
+
+def test_a_batch_is_that_of_the_image_loader(manifest: Manifest, tmp_path: Path) -> None:
+    one = Stage(manifest, tmp_path)
+    (batch,) = one.data().batches(one.draws(17, 18))
+    (images,) = one.images(17, 18)
+    for name in ("labels", "rows"):
+        assert torch.equal(batch[name], images[name])
+    with torch.inference_mode():
+        feat_BF = one.backbone.eval()(images["images"])
+    torch.testing.assert_close(batch["features"], feat_BF, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(batch["shapes"], images["shapes"].float(), atol=1e-3, rtol=1e-3)
+    assert {value.dtype for value in (batch["features"], batch["shapes"])} == {torch.float32}
+
+
+def test_a_resumed_stage_goes_on_with_the_same_bits(
+    manifest: Manifest, computed: list, tmp_path: Path
+) -> None:
+    one = Stage(manifest, tmp_path)
+    whole = list(one.data().batches(one.draws(0, 30)))
+    computed.clear()
+    again = Stage(manifest, tmp_path)
+    for late, batch in zip(again.data().batches(again.draws(19, 30)), whole[19:], strict=True):
+        assert all(torch.equal(late[name], batch[name]) for name in batch)
+    assert computed == []
+
+
+def test_views_come_in_turn(manifest: Manifest, tmp_path: Path) -> None:
+    """An image's first, second ... draw, whatever its domain's share, is of view 0, 1, 2, 0 ..."""
+    one = Stage(manifest, tmp_path)
+    data, numbers = one.data(), {}
+    for batch in data.batches(one.draws(0, 40)):
+        for row, feat_F in zip(batch["rows"].tolist(), batch["features"].numpy(), strict=True):
+            views = [np.array_equal(feat_F, view[row][:-3]) for view in data.views]
+            numbers.setdefault(row, []).append(int(np.argmax(views)))
+            assert sum(views) == 1
+    for drawn in numbers.values():
+        whole = len(drawn) // 3 * 3
+        assert sorted(drawn[:whole]) == sorted([0, 1, 2] * (whole // 3))
+    assert max(map(len, numbers.values())) >= 6
+
+
+def test_a_killed_computation_goes_on_at_its_shard(
+    manifest: Manifest, computed: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, shards = Stage(manifest, tmp_path), []
+    add = computing.FeatureCache.add
+
+    def killed(self, states, rows):
+        if len(shards) == 3:
+            raise KeyboardInterrupt
+        shards.append(len(rows))
+        add(self, states, rows)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(computing.FeatureCache, "add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            one.data()
+    computed.clear()
+    one.data()
+    count = len(one.dataset)
+    assert sum(images for _, images in computed) == 3 * count - sum(shards)
+    assert {view for view, _ in computed} == {1, 2}
+
+
+def test_a_damaged_shard_is_computed_again(
+    manifest: Manifest, computed: list, tmp_path: Path, caplog
+) -> None:
+    one = Stage(manifest, tmp_path)
+    before = [np.asarray(view) for view in one.data().views]
+    shards = tmp_path.glob(".cache/features/*/*.npy")
+    victim = min(path for path in shards if '"number"' in (path.parent / "model.json").read_text())
+    lost = len(np.load(victim))
+    content = bytearray(victim.read_bytes())
+    content[-3] ^= 1
+    victim.write_bytes(content)
+    computed.clear()
+    after = [np.asarray(view) for view in one.data().views]
+    assert "damaged" in caplog.text and [images for _, images in computed] == [lost]
+    np.testing.assert_allclose(after, before, atol=1e-3)
+
+
+def test_more_views_add_and_others_are_kept_apart(
+    manifest: Manifest, computed: list, tmp_path: Path
+) -> None:
+    def views_of(**changes: Any) -> list[int]:
+        computed.clear()
+        Stage(manifest, tmp_path, **changes).data()
+        return sorted({view for view, _ in computed})
+
+    assert views_of(cached_views=2) == [0, 1]
+    assert views_of(cached_views=3) == [2]
+    assert views_of(cached_views=1, augment={"flip": 0.2, "color": 0.3}) == [0]
+    assert views_of(cached_views=1, seed=(1, 0)) == [0]
+    assert views_of(cached_views=2, lr={"head": 1e-4, "classes": 1e-4}) == []
+
+
+def test_rows_and_embeddings_of_one_backbone_are_kept_apart(
+    manifest: Manifest, tmp_path: Path
+) -> None:
+    one = Stage(manifest, tmp_path)
+    model = one.config.model.model_copy(update={"head": None})
+    folder = tmp_path / ".cache" / "features"
+    for _ in range(2):
+        rows = one.data().val
+        embedder = LoadedModel(Embedder(one.backbone, None), one.preprocess, model, "t")
+        paths = manifest.split("val")["image_path"].tolist()
+        found = cached_features(Accelerator(), embedder, paths, manifest.root, folder, workers=0)
+        assert (rows.shape[1], found.shape[1]) == (128 + 3, 128)
+        assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-3)
+
+
+def test_views_and_seeds_differ(manifest: Manifest, tmp_path: Path) -> None:
+    first, second, _ = (np.asarray(view) for view in Stage(manifest, tmp_path).data().views)
+    other = np.asarray(Stage(manifest, tmp_path, seed=(1, 0)).data().views[0])
+    for one, two in ((first, second), (first, other)):
+        assert (np.abs(one - two)[:, :-3].max(axis=1) > 1e-3).mean() > 0.95
+        np.testing.assert_array_equal(one[:, -3:], two[:, -3:])  # the image's own shape
+
+
+def test_a_view_does_not_change_with_other_rows(manifest: Manifest, tmp_path: Path) -> None:
+    whole = Stage(manifest, tmp_path / "a").data()
+    half = manifest.table.iloc[1::2].reset_index(drop=True)
+    fewer = Stage(Manifest(half, manifest.root, manifest.path, manifest.sidecar), tmp_path / "b")
+    paths = pd.Index(training_rows(manifest)["image_path"])
+    rows = paths.get_indexer(fewer.dataset.paths)
+    np.testing.assert_allclose(np.asarray(fewer.data().views[1]), whole.views[1][rows], atol=1e-3)
+
+
+def test_features_beyond_float16_are_refused(manifest: Manifest, tmp_path: Path) -> None:
+    one = Stage(manifest, tmp_path)
+    with torch.no_grad():
+        one.backbone.tower.proj.mul_(1e6)
+    with pytest.raises(UserError, match=r"jpg: a feature of it is [\d,]+; .*float16"):
+        one.data()
+    assert not list(tmp_path.rglob("*.npy"))
+
+
+def test_a_disk_without_room_is_refused_before_anything_is_computed(
+    manifest: Manifest, computed: list, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    one = Stage(manifest, tmp_path)
+    wanted = 3 * len(one.dataset) * (128 + 3) * 2
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, wanted - 1))
+    with pytest.raises(UserError, match=rf"need {wanted:,} bytes, {wanted - 1:,} are free"):
+        one.data()
+    assert computed == []
+    assert f"{wanted / 1e6:,.1f} MB" in capsys.readouterr().out
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(0, 0, wanted))
+    one.data()
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"lr": {"backbone": 1e-6, "head": 1e-3}}, "trains the backbone; set lr.backbone to 0"),
+        ({"lr": {"head": 1e-3, "blocks": {3: 1e-6}}}, "trains the backbone"),
+        ({"cached_views": 0}, "greater than 0"),
+    ],
+)
+def test_stages_that_make_no_sense_are_refused(changes: dict, told: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=told):
+        run_config(tmp_path, **changes)
+
+
+def test_contrastive_training_has_no_frozen_stage(tmp_path: Path) -> None:
+    values = run_config(tmp_path).model_dump() | {"task": {"name": "contrastive"}}
+    with pytest.raises(ValueError, match="cached_views: task contrastive"):
+        RunConfig.model_validate(values)
+
+
+def computed_rows(manifest: Manifest, folder: Path) -> dict[str, np.ndarray]:
+    """Plain features of images that two cannot share evenly, and those of a frozen stage."""
+    torch.manual_seed(0)
+    model = open_model("open_clip:guie-tiny", 32)
+    paths = training_rows(manifest)["image_path"].tolist()[:41]
+    accelerator, cache = Accelerator(cpu=True), folder / "c"
+    rows = cached_features(accelerator, model, paths, manifest.root, cache, workers=0)
+    data = Stage(manifest, folder).data()
+    return {"rows": np.asarray(rows), "views": np.stack(data.views), "val": np.asarray(data.val)}
+
+
+def _computed_by_two(rank: int, folder: Path, manifest: Manifest) -> None:
+    # accelerate asks for an address too, though the group stands by then.
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "1", "WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+    distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
+    )
+    assert Accelerator(cpu=True).num_processes == 2
+    np.savez(folder / f"{rank}.npz", **computed_rows(manifest, folder))
+    distributed.destroy_process_group()
+
+
+def test_two_processes_compute_what_one_does(manifest: Manifest, tmp_path: Path) -> None:
+    torch.multiprocessing.start_processes(
+        _computed_by_two, args=(tmp_path, manifest), nprocs=2, start_method="spawn"
+    )
+    parts = [np.load(tmp_path / f"{rank}.npz") for rank in (0, 1)]
+    for name, alone in computed_rows(manifest, tmp_path / "alone").items():
+        np.testing.assert_array_equal(parts[0][name], parts[1][name])
+        np.testing.assert_allclose(parts[0][name], alone, atol=2e-3)

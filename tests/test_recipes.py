@@ -1,0 +1,255 @@
+"""The recipes: names that exist, records on top, and twins in small that train to the end."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import pytest
+import timm
+import torch
+from safetensors.torch import load_file
+
+import train
+from guie.checkpoint import Checkpoints, load_checkpoint
+from guie.config import MixConfig, RunConfig, load_config
+from guie.config.model import BackboneConfig
+from guie.config.stages import StageConfig
+from guie.datasets import DATASETS
+from guie.logs import read_metrics
+from guie.optim import block_of
+from tiny_twins import STEPS, twin
+
+CONFIGS = Path(__file__).parents[1] / "configs"
+RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
+FIELDS = ("who", "score", "departs", "command", "needs")
+OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+
+all_recipes = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+
+
+def header(recipe: Path) -> str:
+    """The comment on top."""
+    return re.match(r"(#.*\n)+", recipe.read_text(encoding="utf-8"))[0]
+
+
+@all_recipes
+def test_a_recipe_has_its_record_on_top(recipe: Path) -> None:
+    text = header(recipe)
+    lines = text.splitlines()
+    fields = [line.split()[1] for line in lines if re.match(r"# [a-z]+ {2,}\S", line)]
+    assert tuple(fields) == FIELDS
+    assert lines[-1] == "# Not run here: no score of ours"
+    assert all(len(line) <= 110 for line in lines)
+    assert re.search(r"# score +.*?\d\.?\d+.*?theirs|# score +none is published", text, re.DOTALL)
+
+
+@all_recipes
+def test_a_recipe_names_weights_that_exist(recipe: Path) -> None:
+    backbone = load_config(recipe, RunConfig).model.backbone
+    if backbone.library == "timm":
+        assert f"{backbone.name}.{backbone.pretrained}" in timm.list_pretrained()
+    else:
+        assert (backbone.name, backbone.pretrained) in open_clip.list_pretrained()
+
+
+@all_recipes
+def test_sizes_are_those_of_the_pretraining_or_fit_the_patches(recipe: Path) -> None:
+    config = load_config(recipe, RunConfig)
+    native_px, patch_px = native_size(config.model.backbone)
+    assert config.model.image.size_px == native_px
+    for stage in config.stages:
+        stride_px = stage.stride_px or config.model.backbone.stride_px or patch_px
+        beyond_px = (stage.size_px or native_px) - patch_px
+        # 384 is no multiple of 14: SigLIP itself leaves a border of 6 px
+        assert beyond_px % stride_px == 0 or stage.size_px is None
+
+
+def native_size(backbone: BackboneConfig) -> tuple[int, int]:
+    """(image size, patch size) of a backbone's pretraining."""
+    if backbone.library == "open_clip":
+        vision = open_clip.get_model_config(backbone.name)["vision_cfg"]
+        if "timm_model_name" not in vision:
+            return vision["image_size"], vision["patch_size"]
+        name = vision["timm_model_name"]
+        size_px = vision["image_size"]
+    else:
+        name = backbone.name
+        size_px = timm.get_pretrained_cfg(f"{name}.{backbone.pretrained}").input_size[-1]
+    return size_px, int(re.search(r"patch(\d+)", name)[1])
+
+
+@all_recipes
+def test_a_recipe_trains_on_a_mix_of_the_project(recipe: Path) -> None:
+    """Its manifest is what a config in mixes/ gives out, and its domains are that mix's."""
+    config = load_config(recipe, RunConfig)
+    if config.data.manifest == "input/mix.csv":
+        return  # the reader's own
+    domain = re.fullmatch(r"input/uned_(\w+)\.parquet", config.data.manifest)
+    if domain:  # a specialist: of uned.yaml, one domain
+        assert "--set out=input/uned_DOMAIN.parquet" in header(
+            CONFIGS / "recipes/uned_in_specialist.yaml"
+        )
+        assert domain[1] in UNED_TRAIN_IMAGES
+        return
+    mixes = [load_config(path, MixConfig) for path in (CONFIGS / "mixes").glob("*.yaml")]
+    (mix,) = [mix for mix in mixes if mix.out == config.data.manifest]
+    if any(stage.domains for stage in config.stages):
+        present = {source.domain or DATASETS[source.kind].domain for source in mix.sources}
+        assert {name for stage in config.stages for name in stage.domains} == present
+
+
+@all_recipes
+def test_commands_name_the_recipe_and_files_that_exist(recipe: Path) -> None:
+    text = header(recipe)
+    for path in re.findall(r"\b(?:configs|src)/[\w./]+\.(?:yaml|py)", text):
+        if path != "configs/mix.yaml":  # the reader's own
+            assert (CONFIGS.parent / path).is_file(), path
+    assert f"configs/recipes/{recipe.name}" in text
+
+
+# ---------------------------------------------------------------- UnED (Ypsilantis et al. 2023, 4.1)
+
+# Table 2: images of the train splits.
+UNED_TRAIN_IMAGES = {
+    **{"food2k": 472_349, "cars": 6_346, "sop": 48_942, "inshop": 20_897},
+    **{"inat": 273_929, "met": 397_121, "gldv2": 1_422_914, "rp2k": 188_724},
+}
+UNED = [path for path in RECIPES if path.stem.startswith("uned_")]
+
+
+@pytest.mark.parametrize("recipe", UNED, ids=lambda path: path.stem)
+def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
+    config = load_config(recipe, RunConfig)
+    classes, full = config.stages
+    assert (classes.lr.backbone, classes.lr.head, classes.lr.classes) == (0, 0, 1e-3)
+    assert (full.lr.backbone, full.lr.classes, classes.epochs + full.epochs) == (1e-5, 1e-3, 30)
+    assert config.model.head.model_dump(exclude={"dropout", "branches"}) == {
+        **{"norm": "l2", "dim": 64, "bias": True, "image_shape": False, "reduced_dim": None}
+    }
+    loss = config.task.loss
+    separate = "_usc" in recipe.stem
+    assert (loss.name, loss.scale) == ("softmax", 16.0)
+    assert loss.classifier == ("separate" if separate else "joint")
+    samplers = {"ds": "dataset_size", "rr": "round_robin", "ss": "specialist_steps"}
+    for stage in config.stages:
+        assert (stage.batch_size, stage.weight_decay) == (128, 1e-6)
+        assert (stage.optimizer.name, stage.schedule.name) == ("adamw", "constant")
+        assert stage.augment.crop_scale == [(224 / 256) ** 2] * 2
+        assert (stage.augment.crop_ratio, stage.augment.flip) == ([1.0, 1.0], 0.5)
+        assert stage.sampler.name == samplers.get(recipe.stem[-2:], "mixed")
+    images = UNED_TRAIN_IMAGES
+    if recipe.stem.endswith("specialist"):
+        images = {"cars": images["cars"]}
+    assert full.validate_every_steps == sum(round(n / 128) for n in images.values())
+
+
+def test_the_steps_of_uneds_specialists_are_whole_epochs() -> None:
+    stage = load_config(CONFIGS / "recipes/uned_in_uscss.yaml", RunConfig).stages[0]
+    assert stage.sampler.steps.keys() == UNED_TRAIN_IMAGES.keys()
+    epochs = [n / (UNED_TRAIN_IMAGES[d] // 128) for d, n in stage.sampler.steps.items()]
+    assert epochs == [3, 11, 28, 28, 4, 8, 6, 4]
+    text = header(CONFIGS / "recipes/uned_in_specialist.yaml")
+    for domain, images in UNED_TRAIN_IMAGES.items():
+        assert re.search(rf"\b{domain} {round(images / 128)}\b", text), domain
+
+
+# ---------------------------------------------------------------- twins
+
+
+@pytest.fixture(scope="module")
+def trained(
+    toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, Path]]:
+    """(config, run folder) of a recipe's twin, trained once."""
+
+    @cache
+    def of(name: str) -> tuple[Path, Path]:
+        recipe = load_config(CONFIGS / f"recipes/{name}.yaml", RunConfig)
+        config = twin(recipe, tmp_path_factory.mktemp(name), toy_manifest)
+        return config, train.main(["--config", str(config)])
+
+    return of
+
+
+@all_recipes
+def test_a_twin_trains_to_the_end(recipe: Path, trained: Callable) -> None:
+    """Every stage takes its steps; what it freezes keeps its bits, all else moves."""
+    config, folder = trained(recipe.stem)
+    stages = load_config(config, RunConfig).stages
+    lines = [line for line in read_metrics(folder / "metrics.jsonl") if "loss" in line]
+    assert [line["stage"] for line in lines] == [s.name for s in stages for _ in range(STEPS)]
+    assert all(math.isfinite(line["loss"]) for line in lines)
+    for number, first, last in stage_ends(folder):
+        assert moved(first, last) == expected(first, stages[number]), stages[number].name
+
+
+def stage_ends(folder: Path) -> list[tuple[int, dict[str, Any], dict[str, Any]]]:
+    """(stage, task after its first step, task after its last) of every stage."""
+    by_stage: dict[int, list[Path]] = {}
+    for path in Checkpoints(folder, keep=999).paths():
+        by_stage.setdefault(load_checkpoint(path)["state"].stage, []).append(path)
+    tasks = {n: [load_checkpoint(p)["task"] for p in (s[0], s[-1])] for n, s in by_stage.items()}
+    return [(number, *pair) for number, pair in sorted(tasks.items())]
+
+
+def place(name: str) -> str | None:
+    """The part of the model that a weight belongs to, of a backbone with the number of its block."""
+    if "backbone" not in name:
+        return next((part for part in ("head", "classes") if part in name.split(".")), None)
+    block = block_of(name)
+    return "backbone" if block is None else f"block {block}"
+
+
+def moved(first: dict[str, Any], last: dict[str, Any]) -> set[str]:
+    """Places with a weight that changed."""
+    names = [n for n in first if n.endswith(("weight", "bias", "weight_CD", "stage_AD", "proj"))]
+    return {place(n) for n in names if not torch.equal(first[n], last[n])} - {None}
+
+
+def expected(task: dict[str, Any], stage: StageConfig) -> set[str]:
+    """Places that a stage trains, by its rates."""
+    places = {place(name) for name in task} - {None}
+    rates = {p: getattr(stage.lr, p) for p in places if not p.startswith("block")}
+    for block in places - rates.keys():
+        bounds = [n for n in stage.lr.blocks if n <= int(block.split()[1])]
+        rates[block] = stage.lr.blocks[max(bounds)] if bounds else stage.lr.backbone
+    return {name for name, rate in rates.items() if rate > 0}
+
+
+@pytest.mark.parametrize(("name", "steps"), [("winner_1", 13), ("winner_5", 1)])
+def test_a_twin_resumes_to_the_same_bits(
+    name: str, steps: int, trained: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped amid a stage and gone on with, it ends as without a stop."""
+    config, whole = trained(name)
+    words = ["--config", str(config), "--set", "name=cut"]
+    kind = OPTIMIZERS[load_config(config, RunConfig).stages[0].optimizer.name]
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, kind, steps)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(words)
+    cut = train.main([*words, "--resume"])
+    assert (cut / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    ours, theirs = (load_file(run / "last.safetensors") for run in (cut, whole))
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        assert torch.equal(theirs[key], value), key
+
+
+def interrupted_after(patched: pytest.MonkeyPatch, kind: type, steps: int) -> None:
+    """Make the optimiser's next step after so many raise KeyboardInterrupt."""
+    done, step = [], kind.step
+
+    def counting(self, *args, **kwargs):
+        done.append(1)
+        if len(done) > steps:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    patched.setattr(kind, "step", counting)

@@ -1,0 +1,185 @@
+"""A reduced run gives the principal components of its model's embeddings, fitted on train alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import export
+import reduce
+from guie.config.model import BackboneConfig
+from guie.devices import make_accelerator
+from guie.embedding import embed_files
+from guie.errors import UserError
+from guie.logs import read_metrics
+from guie.manifest import load_manifest
+from guie.model import load_model, open_model
+from guie.model.backbone import create_clip
+from guie.pca import balanced_sample, fit_components
+from guie.protocols import quick_scores
+from tiny_runs import mix_with_val, tiny_run
+
+
+@pytest.fixture(scope="module")
+def mix(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
+
+
+def main(model: str | Path, mix: Path, root: Path, out: Path, *more: str) -> Path:
+    words = ["--model", str(model), "--manifest", str(mix), "--root", str(root), "--out", str(out)]
+    return reduce.main([*words, "--workers", "0", *more])
+
+
+def embedded(
+    model: str | Path, mix: Path, root: Path, split: str
+) -> tuple[np.ndarray, pd.DataFrame]:
+    rows = load_manifest(mix, root).split(split)
+    opened, files = open_model(str(model)), [root / path for path in rows["image_path"]]
+    emb_ND = embed_files(make_accelerator(), opened.embedder, opened.preprocess, files, workers=0)
+    return emb_ND, rows
+
+
+def by_hand(emb_ND: np.ndarray, fit_ND: np.ndarray, dim: int, whiten: bool) -> np.ndarray:
+    """Another way: the SVD of the centred embeddings."""
+    mean_D = fit_ND.astype(np.float64).mean(axis=0)
+    _, scale_D, rows_DD = np.linalg.svd(fit_ND - mean_D, full_matrices=False)
+    projected_NR = (emb_ND - mean_D) @ rows_DD[:dim].T
+    if whiten:
+        projected_NR /= scale_D[:dim] / np.sqrt(len(fit_ND) - 1)
+    return projected_NR / np.linalg.norm(projected_NR, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("whiten", [False, True])
+@pytest.mark.parametrize("head", [None, {"dim": 32, "norm": "bn"}], ids=["headless", "head"])
+def test_a_reduced_run_is_its_principal_components(
+    head: dict | None, whiten: bool, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head=head)
+    out = main(run, mix, root, tmp_path / "out", "--dim", "8", *["--whiten"] * whiten)
+    fit_ND, _ = embedded(run, mix, root, "train")
+    val_ND, rows = embedded(run, mix, root, "val")
+    found_NR, _ = embedded(out, mix, root, "val")
+    expected_NR = by_hand(val_ND, fit_ND, 8, whiten)
+    # the sign of a component is free; similarities know none
+    np.testing.assert_allclose(found_NR @ found_NR.T, expected_NR @ expected_NR.T, atol=1e-4)
+
+    (line,) = read_metrics(out / "metrics.jsonl")
+    assert line["val_mmp_at_5"] == pytest.approx(quick_scores(found_NR, rows)["mmp_at_5"])
+    told = json.loads((out / "record.json").read_text())["reduction"]
+    assert told["val_before"]["val_r_at_1"] == pytest.approx(quick_scores(val_ND, rows)["r_at_1"])
+    variance_D = np.linalg.svd(fit_ND - fit_ND.mean(axis=0), compute_uv=False) ** 2
+    np.testing.assert_allclose(
+        told["explained_variance"], variance_D[:8] / variance_D.sum(), rtol=1e-3
+    )
+
+
+def test_a_reduced_run_is_exported(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "a", head={"dim": 32})
+    out = main(run, mix, toy_manifest.parent, tmp_path / "small", "--dim", "8")
+    export.main(["--run", str(out), "--out", str(tmp_path / "submission")])
+    facts = json.loads((tmp_path / "submission" / "export.json").read_text())
+    assert facts["dimension"] == 8
+
+
+def test_a_librarys_model_becomes_a_run(
+    mix: Path, toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    file = tmp_path / "clip.pt"
+    torch.save(
+        create_clip(BackboneConfig(library="open_clip", name="guie-tiny")).state_dict(), file
+    )
+    source, out = f"open_clip:guie-tiny:{file}", tmp_path / "small"
+    main(source, mix, toy_manifest.parent, out, "--dim", "32")
+    file.unlink()  # the run is whole without it
+    model = load_model(out)
+    assert model.embedder.dim == 32
+    assert model.config.image.mean == list(model.embedder.backbone.mean)
+    printed = capsys.readouterr().out
+    assert "128 -> 32 dimensions" in printed and "before val R@1" in printed
+    export.main(["--run", str(out), "--out", str(tmp_path / "submission")])
+
+
+def test_texts_are_enough(mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch) -> None:
+    torch.manual_seed(0)
+    file = tmp_path / "clip.pt"
+    torch.save(
+        create_clip(BackboneConfig(library="open_clip", name="guie-tiny")).state_dict(), file
+    )
+    words = tmp_path / "words.txt"
+    words.write_text("\n".join([*(f"word {n}" for n in range(30)), "", "word 3 "]))
+    monkeypatch.chdir(tmp_path)  # where texts are kept
+    monkeypatch.setattr(reduce, "embed_files", None)  # no image is embedded to be fitted on
+    source, root = f"open_clip:guie-tiny:{file}", toy_manifest.parent
+    out = main(source, mix, root, tmp_path / "small", "--dim", "8", "--texts", str(words))
+    told = json.loads((out / "record.json").read_text())["reduction"]
+    assert told["fitted_on"]["lines"] == 30
+    assert load_model(out).embedder.dim == 8
+    with pytest.raises(UserError, match="reads no texts"):
+        main(out, mix, root, tmp_path / "again", "--dim", "4", "--texts", str(words))
+
+
+def test_only_train_or_val_is_fitted_on(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit):
+        main("x", mix, toy_manifest.parent, tmp_path / "small", "--split", "test")
+    fitted = []
+
+    def noting(*words, **settings):
+        fitted.extend(words[3])
+        return embed_files(*words, **settings)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(reduce, "embed_files", noting)
+        root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head=None)
+        main(run, mix, root, tmp_path / "b", "--dim", "4", "--per-domain", "3", "--seed", "5")
+    train = load_manifest(mix, root).split("train")
+    domains = train.set_index("image_path")["domain"]
+    names = [str(file.relative_to(root)) for file in fitted]
+    expected = domains.value_counts().clip(upper=3).to_dict()
+    assert domains[names].value_counts().to_dict() == expected
+
+
+def test_the_sample_does_not_depend_on_the_order_of_rows() -> None:
+    rows = pd.DataFrame({"image_path": [f"{n}.jpg" for n in range(40)], "domain": ["a", "b"] * 20})
+    rows = pd.concat([rows, rows[:7]], ignore_index=True)  # an image of several rows counts once
+    sample = balanced_sample(rows, 5, seed=1)
+    assert sample.equals(balanced_sample(rows[::-1], 5, seed=1))
+    assert sample["domain"].value_counts().to_dict() == {"a": 5, "b": 5}
+    assert not sample.equals(balanced_sample(rows, 5, seed=2))
+    assert len(balanced_sample(rows, 9000, seed=1)) == 40
+
+
+def test_whitened_components_have_unit_variance() -> None:
+    rng = np.random.default_rng(0)
+    data_ND = rng.normal(size=(500, 6)) * [9, 5, 3, 2, 1, 0.5] + 4
+    found = fit_components(data_ND, 3, whiten=True)
+    projected_NR = (data_ND - found.mean_D) @ found.weight_DR
+    np.testing.assert_allclose(np.cov(projected_NR.T), np.eye(3), atol=1e-8)
+    plain = fit_components(data_ND, 3, whiten=False)
+    np.testing.assert_allclose(plain.weight_DR.T @ plain.weight_DR, np.eye(3), atol=1e-8)
+
+
+def test_what_cannot_be_fitted_is_told() -> None:
+    data_ND = np.random.default_rng(0).normal(size=(50, 10))
+    flat_ND = data_ND[:, :3] @ np.random.default_rng(1).normal(size=(3, 10))
+    for emb_ND, dim, told in (
+        (data_ND, 10, "has 10 dimensions; take 1 to 9"),
+        (data_ND, 0, "take 1 to 9"),
+        (data_ND * np.nan, 4, "not finite"),
+        (data_ND[:5], 5, "more than 5"),
+        (flat_ND.astype(np.float32), 4, "varies in 3 dimensions"),
+    ):
+        with pytest.raises(UserError, match=told):
+            fit_components(emb_ND, dim, whiten=True)
+
+
+def test_a_reduced_run_is_not_reduced_again(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+    root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head={"dim": 32})
+    out = main(run, mix, root, tmp_path / "b", "--dim", "8")
+    with pytest.raises(UserError, match="reduced already"):
+        main(out, mix, root, tmp_path / "c", "--dim", "4")

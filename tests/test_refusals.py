@@ -1,0 +1,99 @@
+"""Bad input that no other test has: each is one clear line, told before anything is trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import yaml
+
+from guie.config import RunConfig, load_config
+from guie.data import training_rows
+from guie.errors import UserError
+from guie.manifest import Manifest, Sidecar
+
+PRETRAINED = {"library": "timm", "name": "vit_tiny_patch16_224", "pretrained": "w.safetensors"}
+
+
+def load(tmp_path: Path, **changes) -> RunConfig:
+    values = {
+        "name": "t",
+        "data": {"manifest": "m.csv"},
+        "model": {"backbone": PRETRAINED, "image": {"size_px": 32}},
+        "train": {"epochs": 1},
+        "stages": [
+            {"name": "head", "lr": {"head": 0.1, "classes": 0.1}},
+            {"name": "full", "lr": {"backbone": 0.1, "head": 0.1}},
+        ],
+        **changes,
+    }
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
+    return load_config(tmp_path / "c.yaml", RunConfig)
+
+
+def stages(**changes) -> dict:
+    return {"stages": [{"name": "s", "lr": {"classes": 0.1}, **changes}]}
+
+
+def pairs(name: str) -> dict:
+    return {"task": {"loss": {"name": name}}}
+
+
+RESET, ALONE = stages(classes="reset"), stages(softmax_over="stage")
+CONTRASTIVE = {"task": {"name": "contrastive"}}
+RANDOM = {"model": {"backbone": {**PRETRAINED, "pretrained": None}, "image": {"size_px": 32}}}
+GENERIC = {"manifest": "g.csv"}
+CASES = {
+    "an unknown trainable part": (
+        stages(lr={"neck": 0.1}),
+        "stages.0.lr.neck: unknown key; allowed",
+    ),
+    "an unknown loss": (pairs("arcfase"), "task.loss: .*'arcfase'.*arcface"),
+    "a stage without domains": (stages(domains=[]), "stages.0.domains: .* at least 1 item"),
+    "reset of pairs": (
+        RESET | pairs("triplet"),
+        "s: classes: reset .*arcface.* triplet allows carry",
+    ),
+    "reset of proxies": (RESET | pairs("proxy_nca"), "proxy_nca allows carry and run"),
+    "a stage's pairs": (ALONE | pairs("batch_all"), "softmax_over: stage .* batch_all allows"),
+    "reset of captions": (RESET | CONTRASTIVE, "task contrastive allows carry and run"),
+    "reset, then frozen": (stages(classes="reset", lr={"head": 0.1}), "lr.classes 0 .* raise"),
+    "other choices": (stages(softmax_over="domain"), "softmax_over: .*'run' or 'stage'"),
+    "nothing to hold to": (RANDOM | {"retention": {"weights": 1}}, "pretrained is null"),
+    "retention of nothing": ({"retention": {}}, "retention: weights and features are both 0"),
+    "idle generic images": (
+        {"retention": {"weights": 1, "generic": GENERIC}},
+        "retention: generic images are of features, which is 0",
+    ),
+    "retention while frozen": (
+        {"retention": {"weights": 1}, **stages()},
+        "retention: no stage trains the backbone",
+    ),
+    "negative retention": ({"retention": {"features": -1}}, "retention.features: .*equal to 0"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
+    changes, said = CASES[case]
+    with pytest.raises(UserError, match=said) as refusal:
+        load(tmp_path, **changes)
+    assert str(refusal.value).count("\n") == 0
+
+
+@pytest.mark.parametrize("name", ["softmax", "arcface", "cosface", "curricularface"])
+def test_what_is_allowed_loads(tmp_path: Path, name: str) -> None:
+    load(tmp_path, **stages(classes="reset", softmax_over="stage"), **pairs(name))
+    both = {"weights": 1, "features": 2, "generic": GENERIC}
+    assert load(tmp_path, retention=both).retention.generic.batch_size == 32
+    blocks = stages(lr={"blocks": {3: 0.1}})
+    assert load(tmp_path, retention={"weights": 1}, **blocks).retention.features == 0.0
+
+
+def test_a_domain_that_has_no_classes_to_train_is_refused(tmp_path: Path) -> None:
+    rows = [("a.jpg", "a/0", "a", "train", "train"), ("b.jpg", "b/0", "b", "test", "both")]
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
+    manifest = Manifest(table, tmp_path, tmp_path / "m.csv", Sidecar())
+    with pytest.raises(UserError, match="unknown domains b; known: a, which have training images"):
+        training_rows(manifest, ["a", "b"])

@@ -1,0 +1,233 @@
+"""A soup is the mean of its members' weights, to the bit; what cannot be averaged is refused."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+import soup
+from guie.averaging import Soup, find_members, likeness
+from guie.checkpoint import Checkpoints, Identity, TrainState
+from guie.data import Classes
+from guie.errors import UserError
+from guie.logs import read_metrics
+from guie.model import LoadedModel, load_model, save_model
+from guie.optim import averaged
+from guie.runs import read_summary
+from guie.tasks import build_task
+from tiny_runs import mix_with_val, tiny_config, tiny_run, weights
+
+BN = {"norm": "bn", "dim": 16}
+
+
+def main(out: Path, *runs: Path, more: tuple[str, ...] = ()) -> Path:
+    return soup.main(["--runs", *map(str, runs), "--out", str(out), "--workers", "0", *more])
+
+
+def record(run: Path) -> dict:
+    return json.loads((run / "record.json").read_text())["soup"]
+
+
+def test_the_mean_is_that_by_hand(tmp_path: Path) -> None:
+    runs = [tiny_run(tmp_path / name, moved=0.01, head=BN) for name in ("a", "b", "c")]
+    out = main(tmp_path / "soup", *runs)
+    members, found = [weights(run) for run in runs], weights(out)
+    assert found.keys() == members[0].keys()
+    for name, value in found.items():
+        values = [member[name].double() for member in members]
+        expected = (sum(values[1:], values[0]) / 3).to(value.dtype)
+        assert torch.equal(value, expected), name
+    assert not torch.equal(found["head.linear.weight"], members[0]["head.linear.weight"])
+    assert [member["member"] for member in record(out)["members"]] == [
+        str(run / "model.safetensors") for run in runs
+    ]
+    assert load_model(out).source == str(out)
+
+
+def test_a_soup_of_one_run_is_that_run_to_the_bit(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "a", moved=0.1, head=BN)
+    model = load_model(run)
+    model.embedder.head.linear.bias.data[:3] = torch.tensor([-0.0, 1e-42, 3e38])
+    save_model(model.embedder, run / "model.safetensors", 32)
+    out = main(tmp_path / "soup", run)
+    assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+
+
+def test_counters_do_not_keep_batch_norms_apart_but_statistics_are_averaged(tmp_path: Path) -> None:
+    runs = [tiny_run(tmp_path / name, head=BN) for name in ("a", "b")]
+    for run, count in zip(runs, (3, 7), strict=True):
+        model = load_model(run)
+        model.embedder.head.norm.num_batches_tracked.fill_(count)
+        model.embedder.head.norm.running_mean.fill_(count)
+        save_model(model.embedder, run / "model.safetensors", 32)
+    norm = load_model(main(tmp_path / "soup", *runs)).embedder.head.norm
+    assert norm.num_batches_tracked == 7 and (norm.running_mean == 5).all()
+
+
+def test_the_mean_is_taken_in_double() -> None:
+    values = [1.0, 2.0**-24, 2.0**-24]  # in float32 the small ones vanish one by one
+    mean = Soup()
+    for value in values:
+        mean = mean.plus({"x": torch.tensor([value])})
+    assert mean.state()["x"].item() * 3 == 1 + 2.0**-23
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"head": {"dim": 8}}, "head.dim is 8, that of"),
+        ({"head": {"dim": 16, "norm": "none"}}, "head.norm is none"),
+        ({"head": None}, "head.norm is None"),
+        ({"size_px": 48}, "image.size_px is 48"),
+        ({"image": {"size_px": 32, "fit": "pad"}}, "image.fit is pad"),
+        ({"image": {"size_px": 32, "mean": [0.1, 0.2, 0.3]}}, "image.mean is"),
+        (
+            {"backbone": {"library": "timm", "name": "resnet18"}},
+            "backbone.library is timm",
+        ),
+    ],
+)
+def test_what_differs_is_refused_in_one_line(tmp_path: Path, other: dict, told: str) -> None:
+    runs = [tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b", **other)]
+    with pytest.raises(UserError, match=told) as refused:
+        main(tmp_path / "soup", *runs)
+    assert "\n" not in str(refused.value) and str(runs[1]) in str(refused.value)
+    assert not (tmp_path / "soup").exists()
+
+
+def test_dropout_may_differ(tmp_path: Path) -> None:
+    runs = [tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b", head={"dim": 16, "dropout": 0.5})]
+    main(tmp_path / "soup", *runs)
+
+
+def test_heads_trained_apart_are_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    apart = [tiny_run(tmp_path / "a", start=1), tiny_run(tmp_path / "b", start=2)]
+    out = main(tmp_path / "soup", *apart)
+    told = capsys.readouterr().err
+    assert "b/model.safetensors: its head was trained apart" in told
+    assert abs(record(out)["members"][1]["alike"]["head"]) < 0.2
+    kin = [tiny_run(tmp_path / "c", start=1, moved=1e-3), tiny_run(tmp_path / "d", start=1)]
+    out = main(tmp_path / "kin", *kin)
+    assert "apart" not in capsys.readouterr().err
+    assert record(out)["members"][1]["alike"]["head"] > 0.99
+
+
+def test_likeness_is_the_cosine_of_each_part() -> None:
+    a = {"head.x": torch.tensor([[3.0, 0.0]]), "head.y": torch.tensor([[4.0]])}
+    b = {"head.x": torch.tensor([[0.0, 5.0]]), "head.y": torch.tensor([[2.0]])}
+    vectors = {"head.norm": torch.ones(9)}
+    expected = 8 / (25 * 29) ** 0.5
+    assert likeness(a | vectors, b | vectors) == {"head": pytest.approx(expected)}
+
+
+def shifted(folder: Path, bias: float) -> Path:
+    run = tiny_run(folder)
+    model = load_model(run)
+    model.embedder.head.linear.bias.data.fill_(bias)
+    save_model(model.embedder, run / "model.safetensors", 32)
+    return run
+
+
+def test_greedy_keeps_out_what_lowers_the_score(tmp_path: Path) -> None:
+    def score(model: LoadedModel) -> dict[str, float]:
+        """Best where the bias is 0.4."""
+        return {"val_r_at_1": -abs(model.embedder.head.linear.bias[0].item() - 0.4)}
+
+    runs = [shifted(tmp_path / name, bias) for name, bias in {"a": 5, "b": 1, "c": 0}.items()]
+    tastes = soup.taste(find_members(runs), score)
+    model, scores, done = soup.cook(tastes, score, greedy=True)
+    # 0 first (-0.4), with 1 it is 0.5 (-0.1), with 5 it would be 2
+    assert [taste.member.run.name for taste in done] == ["c", "b", "a"]
+    assert [taste.joined for taste in done] == [True, True, False]
+    assert (model.embedder.head.linear.bias == 0.5).all()
+    assert scores["val_r_at_1"] == pytest.approx(-0.1)
+    assert done[2].soup["val_r_at_1"] == pytest.approx(-1.6)
+    model, scores, _ = soup.cook(tastes, score, greedy=False)
+    assert (model.embedder.head.linear.bias == 2).all()
+
+
+def test_a_greedy_soup_is_scored_on_val(
+    toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    mix = mix_with_val(toy_manifest, tmp_path / "mix.csv")
+    runs = [tiny_run(tmp_path / "a", moved=0.01), tiny_run(tmp_path / "b", moved=0.2)]
+    asked = ("--greedy", "--manifest", str(mix), "--root", str(toy_manifest.parent))
+    out = main(tmp_path / "soup", *runs, more=asked)
+    told = record(out)
+    best, other = told["members"]
+    assert best["joined"] and best["alone"]["val_r_at_1"] >= other["alone"]["val_r_at_1"]
+    assert other["joined"] == (other["soup"]["val_r_at_1"] >= best["alone"]["val_r_at_1"])
+    (line,) = read_metrics(out / "metrics.jsonl")
+    last = other["soup"] if other["joined"] else best["alone"]
+    assert {key: line[key] for key in last} == last
+    assert read_summary(out)["best"]["val_r_at_1"] == line["val_r_at_1"]
+    assert f"R@1 {line['val_r_at_1']:.4f}" in capsys.readouterr().out
+
+
+def test_greedy_asks_for_a_val_split(toy_manifest: Path, tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "a")
+    with pytest.raises(UserError, match="--manifest"):
+        main(tmp_path / "soup", run, more=("--greedy",))
+    with pytest.raises(UserError, match="no rows of split 'val'"):
+        main(tmp_path / "soup", run, more=("--manifest", str(toy_manifest)))
+
+
+@pytest.mark.parametrize("ema", [False, True])
+def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) -> None:
+    run = tiny_run(tmp_path / "a", head=BN)
+    config = tiny_config(run, head=BN)
+    task = build_task(config, Classes(["a", "b"], [3, 3], ["x", "x"]))
+    task.embedder.backbone.set_image_size(40)
+    average = averaged(task, 0.9) if ema else None
+    checkpoints, expected = Checkpoints(run, keep=2), []
+    for step in (5, 9):
+        with torch.no_grad():
+            for parameter in task.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.1)
+        if average:
+            average.update_parameters(task)
+        scored = average.module if ema else task
+        expected.append(scored.embedder.state_dict()["head.linear.weight"].double())
+        optimizer = torch.optim.AdamW(task.parameters())
+        state = TrainState(stage=1, global_step=step)
+        checkpoints.save(task, optimizer, average, state, None, Identity("r", "c"))
+    out = main(tmp_path / "soup", run, more=("--checkpoints",))
+    model = load_model(out)
+    mean = ((expected[0] + expected[1]) / 2).float()
+    assert torch.equal(model.embedder.head.linear.weight, mean)
+    assert model.preprocess.size_px == 40  # of the stage
+    damaged = checkpoints.paths()[0]
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    with pytest.raises(UserError, match="damaged"):
+        main(tmp_path / "again", run, more=("--checkpoints",))
+
+
+def test_best_and_last_of_one_run(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "a")
+    shutil.copy(tiny_run(tmp_path / "b", moved=0.1) / "last.safetensors", run / "last.safetensors")
+    out = main(tmp_path / "soup", run, more=("--weights", "model", "last"))
+    a, b = (weights(run, f"{name}.safetensors")["head.linear.weight"] for name in ("model", "last"))
+    assert torch.equal(weights(out)["head.linear.weight"], (a / 2 + b / 2))
+
+
+def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "a")
+    for words, told in (
+        ((tmp_path / "soup", run, run), "given twice"),
+        ((run, run), "holds a run already"),
+        ((tmp_path / "soup", tmp_path / "nowhere"), "not a run folder"),
+        ((tmp_path / "a soup", run), "a run's name"),
+    ):
+        with pytest.raises(UserError, match=told):
+            main(*words)
+    with pytest.raises(UserError, match="no checkpoints"):
+        main(tmp_path / "soup", run, more=("--checkpoints",))
+    model = load_model(run)
+    model.embedder.head.linear.weight.data[0, 0] = float("nan")
+    save_model(model.embedder, run / "model.safetensors", 32)
+    with pytest.raises(UserError, match=r"head\.linear\.weight is not finite"):
+        main(tmp_path / "soup", run)

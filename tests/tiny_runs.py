@@ -1,0 +1,64 @@
+"""Run folders as train.py leaves them, with random weights, and a mix that has a val split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from guie.config import RunConfig
+from guie.logs import write_record
+from guie.manifest import load_manifest, save_manifest
+from guie.model import LoadedModel, build_embedder, load_model, save_model
+
+TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
+
+
+def tiny_config(folder: Path, **model: Any) -> RunConfig:
+    """Two stages, the second at 40 px; `model` replaces keys of the model's config."""
+    image = {"size_px": 32}
+    return RunConfig.model_validate(
+        {
+            "name": folder.name,
+            "out": str(folder.parent),
+            "data": {"manifest": "input/demo/manifest.csv"},
+            "model": {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model},
+            "train": {"epochs": 1, "lr": {"head": 3e-3, "classes": 1e-2}},
+            "stages": [{"name": "head"}, {"name": "full", "size_px": 40}],
+        }
+    )
+
+
+def tiny_run(
+    folder: Path, start: int = 0, moved: float = 0.0, size_px: int = 32, **model: Any
+) -> Path:
+    """A run whose weights are those of seed `start`, moved by so much noise of the folder's own."""
+    config = tiny_config(folder, **model)
+    write_record(folder, config)
+    torch.manual_seed(start)
+    embedder = build_embedder(config.model)
+    embedder.backbone.set_image_size(size_px)
+    torch.manual_seed(len(folder.name) + sum(map(ord, folder.name)))
+    with torch.no_grad():
+        for parameter in embedder.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=moved)
+    for name in ("model", "last"):
+        save_model(embedder, folder / f"{name}.safetensors", size_px)
+    return folder
+
+
+def weights(run: Path | LoadedModel, file: str = "model.safetensors") -> dict[str, torch.Tensor]:
+    """All weights and buffers of a run, by name."""
+    model = run if isinstance(run, LoadedModel) else load_model(run, file)
+    return model.embedder.state_dict()
+
+
+def mix_with_val(toy_manifest: Path, path: Path) -> Path:
+    """The toy benchmark with one train class of each domain moved to val."""
+    table = load_manifest(toy_manifest).table.copy()
+    train_rows = table[table["split"] == "train"]
+    moved = table["label"].isin(train_rows.groupby("domain")["label"].first())
+    table.loc[moved, "split"], table.loc[moved, "role"] = "val", "both"
+    save_manifest(table, path)
+    return path
