@@ -95,6 +95,87 @@ def test_a_bad_key_or_value_is_named(minimal: Path, override: str, said: str) ->
         load_config(minimal, RunConfig, ["seed=1", override])
 
 
+SCHEDULES = "constant, cosine, step, exponential"
+ONE_LINE = {
+    "task.loss=arcface": "task.loss: is to be a mapping of name: softmax | arcface | ",
+    "task.loss.name=cosfase": "task.loss: unknown name 'cosfase'; did you mean cosface? Allowed: ",
+    "task.loss.margin_rad=big": "task.loss.margin_rad: is to be a number, or a mapping of every, ",
+    "task.loss.margin_rad=-1": "task.loss.margin_rad: Input should be greater than or equal to 0",
+    "train.sampler=ballanced": "train.sampler: unknown name 'ballanced'; did you mean balanced? A",
+    "train.sampler=3": "train.sampler: is to be a mapping of name: mixed | dataset_size | ",
+    "train.schedule=linear": f"train.schedule: unknown name 'linear'; allowed: {SCHEDULES}",
+    "train.schedule={end: 0.1}": f"train.schedule: has no name; allowed: {SCHEDULES}",
+    "train.schedule=step": "train.schedule.epochs: missing, and it has no default",
+    "train.schedule={name: step, epochs: []}": "train.schedule.epochs: List should have at least 1",
+    "train.optimizer=lion": "train.optimizer.name: Input should be 'adamw', 'adam' or 'sgd' (found ",
+    "train.optimizer={momentum: 0.9}": "train.optimizer: momentum is of sgd, and the optimizer is",
+    "train.weight_decay=big": "train.weight_decay: is to be a number, or a mapping of backbone, cl",
+    "train.weight_decay=-1": "train.weight_decay: Input should be greater than or equal to 0 (found -1",
+    "train.weight_decay={neck: 1}": "train.weight_decay.neck: unknown key; allowed: backbone, cl",
+    "train.lr.neck=0.1": "train.lr.neck: unknown key; allowed: backbone, blocks, classes, head",
+    "train.lr=0.1": "train.lr: is to be a mapping of backbone, blocks, classes, head (found 0.1)",
+    "train.lr.blocks={last: 1}": "train.lr.blocks: a key: Input should be a valid integer (found 'l",
+    "train.lr.blocks={3: -1}": "train.lr.blocks.3: Input should be greater than or equal to 0",
+    "train.augment.jpg=0.5": "train.augment.jpg: unknown key; did you mean jpeg?",
+    "train.augment.auto=cifar": "train.augment.auto: Input should be 'imagenet' (found 'cifar')",
+    "train.augment.affine=1": "train.augment: affine: shift, zoom and rotate_deg are all 0",
+    "train.augment.erase_side=[0.4, 0.1]": "train.augment.erase_side: a range has its lower end",
+    "train.augment.jpeg_quality=[0, 90]": "train.augment.jpeg_quality.0: Input should be greater ",
+    "train=3": "train: is to be a mapping, of what a stage has (found 3)",
+    "stages.1.lr.neck=1": "stages.1.lr.neck: unknown key; allowed: backbone, blocks, classes, head",
+    "stages.1.lr.backbone=-1": "stages.1.lr.backbone: Input should be greater than or equal to 0",
+    "stages.1.warmup_epochs=3": "stages.1: warmup_epochs 3: the stage's 3 epochs would end before",
+}
+
+
+@pytest.mark.parametrize("override", ONE_LINE)
+def test_a_fault_is_one_line_at_the_key_where_it_stands(minimal: Path, override: str) -> None:
+    """Also where every stage has it from `train`, and where a key may be of several kinds."""
+    with pytest.raises(UserError) as caught:
+        load_config(minimal, RunConfig, [override])
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{minimal}: {ONE_LINE[override]}")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("warmup_steps=5", "warmup_epochs=1", "stages.1: warmup_steps and warmup_epochs are both"),
+        ("lr.blocks={3: 1}", "layer_decay=0.9", "stages.1: lr.blocks and layer_decay both say"),
+        ("lr.blocks={3: 1}", "cached_views=2", "stages.1: cached_views: features are computed"),
+    ],
+)
+def test_settings_that_exclude_each_other(
+    minimal: Path, first: str, second: str, said: str
+) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(minimal, RunConfig, [f"stages.1.{first}", f"stages.1.{second}"])
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{minimal}: {said}")
+
+
+def test_an_empty_mapping_takes_back_what_is_inherited(minimal: Path) -> None:
+    changes = ["train.lr.blocks.15=1e-7", "train.lr.blocks.20=1e-6", "stages.1.lr.blocks={}"]
+    head, full = load_config(minimal, RunConfig, changes).stages
+    assert (head.lr.blocks, full.lr.blocks) == ({15: 1e-7, 20: 1e-6}, {})
+    assert (head.lr.trains_backbone, full.lr.trains_backbone) == (True, True)
+    again = load_config(minimal, RunConfig, [*changes, "stages.1.lr.backbone=0"]).stages[1]
+    assert not again.lr.trains_backbone
+
+
+def test_a_name_alone_is_short_for_a_mapping(minimal: Path) -> None:
+    changes = ["train.optimizer=sgd", "train.schedule=constant", "train.weight_decay=0"]
+    (stage, _) = load_config(minimal, RunConfig, changes).stages
+    assert (stage.optimizer.name, stage.schedule.name) == ("sgd", "constant")
+    assert stage.weight_decay == 0.0
+    changes = ["train.weight_decay={head: 1e-5}", "stages.1.weight_decay=1e-3"]
+    head, full = load_config(minimal, RunConfig, changes).stages
+    assert (head.weight_decay.head, head.weight_decay.backbone, full.weight_decay) == (
+        *(1e-5, 0.0),
+        1e-3,
+    )
+
+
 def test_every_fault_is_told_at_once(minimal: Path) -> None:
     with pytest.raises(UserError) as caught:
         load_config(minimal, RunConfig, ["sead=1", "precision=fp8"])

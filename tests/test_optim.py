@@ -1,7 +1,8 @@
-"""Learning rates: stratified by part, a pure function of the step."""
+"""Optimisers: rates and decay by part, by block, by depth; what is frozen keeps its bits."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -10,14 +11,15 @@ import torch
 from torch import nn
 
 from guie.config.model import BackboneConfig
-from guie.config.stages import ConstantSchedule, CosineSchedule, LearningRates, StageConfig
+from guie.config.stages import LearningRates, StageConfig, WeightDecays
+from guie.errors import UserError
 from guie.model.backbone import create_clip
 from guie.optim import (
     block_of,
     build_optimizer,
     freeze,
     part_of,
-    schedule_factor,
+    refuse_unknown_blocks,
     set_learning_rates,
 )
 
@@ -98,13 +100,174 @@ def test_a_frozen_part_does_not_move() -> None:
     assert moved == {"embedder.head.weight", "embedder.head.bias", "classes.weight"}
 
 
-def test_schedules() -> None:
-    factors = [schedule_factor(CosineSchedule(), step, 100, 10) for step in range(100)]
-    assert factors[10] == 1.0 and max(factors) == 1.0
-    assert all(a < b for a, b in zip(factors[:10], factors[1:11], strict=True))
-    assert all(a > b for a, b in zip(factors[10:], factors[11:], strict=False))
-    assert 0 < factors[-1] < 0.001
-    assert schedule_factor(CosineSchedule(), 55, 100, 10) == pytest.approx(0.5)
-    assert {
-        schedule_factor(ConstantSchedule(name="constant"), step, 100, 0) for step in range(100)
-    } == {1.0}
+def vit() -> nn.Module:
+    """A task whose backbone is a ViT of six blocks."""
+    tower = timm.create_model("test_vit", num_classes=0)
+    return nn.ModuleDict({"backbone": nn.ModuleDict({"tower": tower}), "head": nn.Linear(64, 2)})
+
+
+def efficientnet() -> nn.Module:
+    tower = timm.create_model("test_efficientnet", num_classes=0)
+    return nn.ModuleDict({"backbone": nn.ModuleDict({"tower": tower})})
+
+
+def clip() -> nn.Module:
+    """Both towers, as the contrastive task has them."""
+    config = BackboneConfig(library="open_clip", name="guie-tiny")
+    return nn.ModuleDict({"backbone": create_clip(config, None)})
+
+
+def peak_rates(model: nn.Module, stage: StageConfig) -> dict[str, float]:
+    """The rate of every parameter, without what its name has in common with all others."""
+    optimizer = build_optimizer(model, stage)
+    rate_of = {p: group["peak_lr"] for group in optimizer.param_groups for p in group["params"]}
+    names = {name: p for name, p in model.named_parameters() if p in rate_of}
+    return {
+        n.removeprefix("backbone.").removeprefix("tower."): rate_of[p] for n, p in names.items()
+    }
+
+
+BLOCKS = {
+    "timm": (
+        vit,
+        {0: 0.1, 4: 0.2},
+        {"cls_token": 0.1, "patch_embed.proj.weight": 0.1, "blocks.0.norm1.bias": 0.1}
+        | {"blocks.3.mlp.fc1.weight": 0.1, "blocks.4.mlp.fc1.weight": 0.2}
+        | {"blocks.5.norm1.weight": 0.2, "norm.weight": 1.0, "head.weight": 3.0},
+    ),
+    "below the first": (
+        vit,
+        {2: 0.2},
+        {"pos_embed": 1.0, "blocks.1.norm1.bias": 1.0, "blocks.2.norm1.bias": 0.2},
+    ),
+    "open_clip": (
+        clip,
+        {0: 0.1},
+        {"visual.conv1.weight": 0.1, "visual.transformer.resblocks.1.ln_1.bias": 0.1}
+        | {"visual.ln_post.weight": 1.0, "visual.proj": 1.0, "token_embedding.weight": 0.1}
+        | {"ln_final.weight": 1.0, "text_projection": 1.0, "logit_scale": 1.0},
+    ),
+    "convolutions": (
+        efficientnet,
+        {0: 0.1},
+        {"conv_stem.weight": 0.1, "bn1.weight": 0.1, "blocks.0.0.conv.weight": 0.1}
+        | {"conv_head.weight": 1.0, "bn2.weight": 1.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BLOCKS)
+def test_rates_by_block(case: str) -> None:
+    model, blocks, expected = BLOCKS[case]
+    lr = LearningRates(backbone=1.0, head=3.0, blocks=blocks)
+    rates = peak_rates(model(), StageConfig(epochs=1, lr=lr))
+    assert {name: rates[name] for name in expected} == expected
+
+
+def test_frozen_blocks_keep_their_bits_and_the_rest_moves() -> None:
+    model = vit()
+    lr = LearningRates(head=1e-2, blocks={0: 0.0, 4: 1e-2})
+    freeze(model, lr)
+    stage = StageConfig(epochs=1, lr=lr, optimizer="sgd", schedule="constant")
+    before = copy.deepcopy(model.state_dict())
+    step(model, build_optimizer(model, stage), stage)
+    moved = {n for n, value in model.state_dict().items() if not torch.equal(value, before[n])}
+    assert {block_of(name) for name in moved if "blocks" in name} == {4, 5}
+    assert {name for name in moved if "blocks" not in name} == {"head.weight", "head.bias"}
+    with_gradient = {name for name, p in model.named_parameters() if p.grad is not None}
+    assert with_gradient == moved
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer, stage: StageConfig) -> None:
+    """One step on random images."""
+    torch.manual_seed(0)
+    set_learning_rates(optimizer, stage, 0, 1)
+    size_px = model["backbone"]["tower"].patch_embed.img_size[0]
+    features = model["backbone"]["tower"](torch.randn(2, 3, size_px, size_px))
+    model["head"](features).square().sum().backward()
+    optimizer.step()
+
+
+def test_a_later_stage_trains_what_an_earlier_froze() -> None:
+    model = vit()
+    freeze(model, LearningRates(blocks={5: 1e-3}))
+    freeze(model, LearningRates(backbone=1e-3, head=1e-3))
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (vit, "lr.blocks: 6: the backbone has 6 blocks, 0 to 5"),
+        (
+            lambda: nn.ModuleDict({"backbone": timm.create_model("test_resnet", num_classes=0)}),
+            "lr.blocks: 0: the backbone has no blocks",
+        ),
+    ],
+    ids=["too high", "without blocks"],
+)
+def test_an_unknown_block_is_refused(model: Callable[[], nn.Module], said: str) -> None:
+    model = model()
+    lr = LearningRates(blocks={0: 0.0, 6: 1e-3, 9: 1e-3})
+    for refused in (freeze, refuse_unknown_blocks):
+        with pytest.raises(UserError, match=f"^{said}$"):
+            refused(model, lr)
+
+
+def test_weight_decay_by_part() -> None:
+    lr = LearningRates(backbone=1.0, head=1.0, classes=1.0)
+    decay = WeightDecays(backbone=1e-3, classes=1e-5)
+    model = task()
+    optimizer = build_optimizer(model, StageConfig(epochs=1, lr=lr, weight_decay=decay))
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    decays = {names[p]: g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    assert decays == {
+        "embedder.backbone.weight": 1e-3,
+        "embedder.backbone.bias": 0.0,
+        "embedder.head.weight": 0.0,
+        "embedder.head.bias": 0.0,
+        "classes.weight": 1e-5,
+    }
+
+
+def one_weight(**settings) -> list[float]:
+    """A weight of 1 with gradient 2 and decay .5, after each of two steps at rate .1."""
+    model = nn.ModuleDict({"head": nn.Linear(1, 1, bias=False)}).double()
+    nn.init.ones_(model["head"].weight)
+    rates = LearningRates(head=0.1)
+    stage = StageConfig(epochs=1, lr=rates, schedule="constant", weight_decay=0.5, **settings)
+    optimizer = build_optimizer(model, stage)
+    after = []
+    for number in range(2):
+        set_learning_rates(optimizer, stage, number, 2)
+        model["head"].weight.grad = torch.full((1, 1), 2.0, dtype=torch.float64)
+        optimizer.step()
+        after.append(model["head"].weight.item())
+    return after
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"optimizer": "sgd"}, [1 - 0.1 * 2.5, 0.75 - 0.1 * (2 + 0.375)]),
+        (
+            {"optimizer": {"name": "sgd", "momentum": 0.9}},
+            [0.75, 0.75 - 0.1 * (0.9 * 2.5 + 2 + 0.375)],
+        ),
+        # Adam's steps have the length of the rate, whatever the decay adds to the gradient
+        ({"optimizer": "adam"}, [0.9, 0.8]),
+        ({"optimizer": "adamw"}, [0.95 - 0.1, 0.85 * 0.95 - 0.1]),
+        ({}, [0.95 - 0.1, 0.85 * 0.95 - 0.1]),
+    ],
+    ids=["sgd", "momentum", "adam", "adamw", "default"],
+)
+def test_optimisers_step_as_they_are_defined(settings: dict, expected: list[float]) -> None:
+    assert one_weight(**settings) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_stage_that_trains_nothing_is_refused() -> None:
+    model = nn.ModuleDict({"backbone": nn.Linear(2, 2)})
+    lr = LearningRates(head=1.0)  # of a part that is not there
+    freeze(model, lr)
+    with pytest.raises(UserError, match="stage idle: nothing to train"):
+        build_optimizer(model, StageConfig(name="idle", epochs=1, lr=lr))

@@ -81,11 +81,11 @@ BY_NAME = {"task", "loss", "sampler", "optimizer", "schedule"}
 
 
 def merged(common: dict, own: dict) -> dict:
-    """`own` over `common`, mapping by mapping; a loss, sampler, ... of another name replaces whole."""
+    """`own` over `common`, mapping by mapping; {} and a loss, sampler, ... of another name replace."""
     result = {**common, **own}
     for key in common.keys() & own.keys():
         old, new = common[key], own[key]
-        if isinstance(old, dict) and isinstance(new, dict):
+        if isinstance(old, dict) and isinstance(new, dict) and new:
             another = key in BY_NAME and new.get("name", old.get("name")) != old.get("name")
             result[key] = new if another else merged(old, new)
     return result

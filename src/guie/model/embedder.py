@@ -139,9 +139,9 @@ def save_model(embedder: Embedder, path: Path, size_px: int | None = None) -> No
         size_px: None: the backbone's.
     """
     backbone = embedder.backbone
-    metadata = {"size_px": str(size_px or backbone.size_px)}
-    if backbone.stride_px:
-        metadata["stride_px"] = str(backbone.stride_px)
+    size = str(size_px or backbone.size_px)
+    # One entry: several are written in any order, and the same run would not give the same file.
+    metadata = {"size_px": f"{size}/{backbone.stride_px}" if backbone.stride_px else size}
     state = {k: v.detach().cpu().contiguous() for k, v in embedder.state_dict().items()}
     with replacing(path) as temporary:
         save_file(state, temporary, metadata=metadata)
@@ -152,5 +152,5 @@ def _read(path: Path) -> tuple[dict[str, Tensor], int, int | None]:
     with safe_open(path, framework="pt") as file:
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = file.metadata()
-    stride_px = metadata.get("stride_px")
-    return state, int(metadata["size_px"]), int(stride_px) if stride_px else None
+    size_px, _, stride_px = metadata["size_px"].partition("/")
+    return state, int(size_px), int(stride_px) if stride_px else None

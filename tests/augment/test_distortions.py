@@ -1,0 +1,204 @@
+"""Distortions: pure functions of their seed, on images of any size, each what its key says."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections import Counter
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import AutoAugment
+
+from guie.augment import Augment
+from guie.augment.distortions import Distortions
+from guie.config.augment import AugmentConfig
+
+MOVES = {"affine": 1.0, "shift": 0.2, "zoom": 0.2, "rotate_deg": 30.0}
+EACH = {
+    "auto": {"auto": "imagenet"},
+    "affine": MOVES,
+    "mirrored": {**MOVES, "affine_border": "mirror"},
+    "hue": {"hue": 0.3, "color_share": 1.0},
+    "rgb_shift": {"rgb_shift": 30.0, "color_share": 1.0},
+    "blur": {"blur": 1.0},
+    "jpeg": {"jpeg": 1.0, "jpeg_quality": [5, 20]},
+}
+ALL = {
+    **{"auto": "imagenet", **MOVES, "affine": 0.5, "hue": 0.1, "rgb_shift": 9.0},
+    **{"blur": 0.5, "jpeg": 0.5, "color": 0.3, "gray": 0.3, "flip": 0.5, "erase": 0.5},
+}
+SIZES = [(1, 1), (1, 2000), (2000, 1), (2, 2), (3, 1), (7, 5), (40, 32)]
+
+
+def photo(height: int = 64, width: int = 64, seed: int = 0) -> np.ndarray:
+    """Smooth coloured patches."""
+    small = np.random.default_rng(seed).integers(30, 226, (4, 4, 3)).astype(np.uint8)
+    return cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+@pytest.mark.parametrize("name", EACH)
+@pytest.mark.filterwarnings("error")
+def test_any_size_and_grey_images(name: str, size: tuple[int, int]) -> None:
+    colour = photo(*size)
+    grey = np.repeat(colour[..., :1], 3, axis=2)
+    for image in (colour, grey):
+        distort, kept = Distortions(AugmentConfig(**EACH[name])), image.copy()
+        for seed in range(25):
+            out = distort(image, seed)
+            assert (out.shape, out.dtype) == (image.shape, np.uint8)
+        assert (image == kept).all()
+
+
+@pytest.mark.parametrize("name", [*EACH, "all"])
+def test_the_seed_alone_decides(name: str) -> None:
+    config = AugmentConfig(**EACH.get(name, ALL))
+    first, second = Augment(config), pickle.loads(pickle.dumps(Augment(config)))
+    image = photo()
+    expected = [first(image, seed) for seed in range(20)]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    for seed in reversed(range(20)):
+        assert (second(image, seed) == expected[seed]).all()
+    assert len({out.tobytes() for out in expected}) > 5
+
+
+def test_no_global_generator_is_moved() -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    for seed in range(50):
+        Augment(AugmentConfig(**ALL))(photo(), seed)
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])
+
+
+def test_nothing_is_done_unless_told() -> None:
+    assert not Distortions(AugmentConfig())
+    assert (Augment(AugmentConfig())(photo(), 0) == photo()).all()
+
+
+def test_chances_are_independent() -> None:
+    """Two distortions of probability one half meet in a quarter of the views."""
+    config = AugmentConfig(affine=0.5, shift=0.4, rgb_shift=40.0, color_share=0.5)
+    grey, distort, seen = np.full((16, 16, 3), 201, np.uint8), Distortions(config), Counter()
+    for seed in range(800):
+        out = distort(grey, seed)
+        seen[bool((out < 60).any()), bool((out != out[..., :1]).any())] += 1
+    assert len(seen) == 4 and all(150 < count < 250 for count in seen.values()), seen
+
+
+def offsets(config: AugmentConfig) -> np.ndarray:
+    """Where the centre of a white spot, the centre of the image, goes: (seeds, 2), in pixels."""
+    image = np.zeros((101, 101, 3), np.uint8)
+    image[40:61, 40:61] = 255
+    distort = Distortions(config)
+    moments = [cv2.moments(distort(image, seed)[..., 0]) for seed in range(200)]
+    return np.array([(m["m10"] / m["m00"] - 50, m["m01"] / m["m00"] - 50) for m in moments])
+
+
+def test_shift_moves_by_up_to_its_share_either_way() -> None:
+    moved = offsets(AugmentConfig(affine=1.0, shift=0.2))
+    assert np.abs(moved).max() <= 20.6 and np.abs(moved).max() > 19
+    assert moved.min() < -18 and np.abs(moved.mean(axis=0)).max() < 3
+    assert abs(np.corrcoef(moved.T)[0, 1]) < 0.2  # the axes apart
+
+
+def test_zoom_and_rotation_keep_the_centre() -> None:
+    config = AugmentConfig(affine=1.0, zoom=0.3, rotate_deg=180.0)
+    assert np.abs(offsets(config)).max() < 1
+
+
+def test_zoom_keeps_the_aspect_and_its_range() -> None:
+    image = np.zeros((100, 100, 3), np.uint8)
+    image[40:60, 30:70] = 255
+    distort = Distortions(AugmentConfig(affine=1.0, zoom=0.3))
+    spots = [cv2.moments(distort(image, seed)[..., 0]) for seed in range(200)]
+    factors = np.sqrt([m["m00"] / 255 / 800 for m in spots])
+    assert 0.68 < factors.min() < 0.73 and 1.27 < factors.max() < 1.32
+    ratios = [m["mu20"] / m["mu02"] for m in spots]
+    assert np.allclose(ratios, 4.0, rtol=0.08)
+
+
+def test_what_appears_from_beyond_the_image() -> None:
+    image = np.full((32, 32, 3), 200, np.uint8)
+    black = Distortions(AugmentConfig(**MOVES))
+    mirror = Distortions(AugmentConfig(**MOVES, affine_border="mirror"))
+    assert any((black(image, seed) == 0).any() for seed in range(5))
+    assert all((mirror(image, seed) == 200).all() for seed in range(20))
+
+
+def test_hue_turns_colours_and_leaves_grey() -> None:
+    distort = Distortions(AugmentConfig(hue=0.1, color_share=1.0))
+    red = np.zeros((2, 2, 3), np.uint8)
+    red[..., 0] = 200
+    turned = [cv2.cvtColor(distort(red, seed), cv2.COLOR_RGB2HSV)[0, 0] for seed in range(100)]
+    degrees = np.array([(2 * int(hue) + 180) % 360 - 180 for hue, _, _ in turned])
+    assert -38 <= degrees.min() < -30 and 30 < degrees.max() <= 38  # a tenth of 360
+    assert {int(value) for _, _, value in turned} == {200}
+    grey = np.full((2, 2, 3), 90, np.uint8)
+    assert all((distort(grey, seed) == 90).all() for seed in range(20))
+
+
+def test_channels_are_shifted_apart() -> None:
+    distort = Distortions(AugmentConfig(rgb_shift=20.0, color_share=1.0))
+    shifts = np.array([distort(np.full((1, 1, 3), 100, np.uint8), s)[0, 0] for s in range(200)])
+    shifts = shifts.astype(int) - 100
+    assert np.abs(shifts).max() in (19, 20) and shifts.min() < -15
+    assert np.abs(np.corrcoef(shifts.T) - np.eye(3)).max() < 0.25
+
+
+def test_compression_loses_more_at_lower_quality() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3)).astype(np.uint8)
+
+    def lost(low: int, high: int) -> float:
+        distort = Distortions(AugmentConfig(jpeg=1.0, jpeg_quality=[low, high]))
+        return np.mean([np.abs(distort(noise, s).astype(int) - noise).mean() for s in range(5)])
+
+    assert 0 < lost(99, 100) < lost(50, 60) < lost(5, 10)
+
+
+def test_auto_is_torchvisions() -> None:
+    """By its own draws, our wrapper gives what torchvision gives."""
+    ours = Distortions(AugmentConfig(auto="imagenet"))
+    (transform,) = ours.compose.transforms
+    theirs = AutoAugment()
+    image = photo()
+    for seed in range(40):
+        out = ours(image, seed)
+        draw = random.Random(seed)
+        draw.random()  # whether it strikes
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(draw.getrandbits(63))
+            expected = theirs(Image.fromarray(image))
+        assert (out == np.asarray(expected)).all(), transform
+
+
+@pytest.mark.parametrize("side", [0.25, 0.4])
+def test_erased_boxes_have_the_sides_that_are_asked_for(side: float) -> None:
+    augment = Augment(AugmentConfig(erase=1.0, erase_side=[side, side]))
+    for seed in range(30):
+        rows, columns = np.nonzero((augment(np.zeros((80, 40, 3), np.uint8), seed) > 0).any(-1))
+        assert abs(np.ptp(rows) + 1 - 80 * side) <= 1
+        assert abs(np.ptp(columns) + 1 - 40 * side) <= 1
+
+
+def test_brightness_contrast_and_saturation_have_strengths_of_their_own() -> None:
+    assert AugmentConfig(color=0.2).color_strengths == (0.2, 0.2, 0.2)
+    assert AugmentConfig(color=0.2, contrast=0.0).color_strengths == (0.2, 0.0, 0.2)
+    grey = np.full((4, 4, 3), 100, np.uint8)
+    means = {
+        key: {Augment(AugmentConfig(**{key: 0.3}))(grey, seed).mean() for seed in range(200)}
+        for key in ("brightness", "contrast", "saturation")
+    }
+    assert 70 <= min(means["brightness"]) < 73 and 127 < max(means["brightness"]) <= 130
+    assert means["contrast"] == means["saturation"] == {100.0}  # one grey has neither
+
+
+@pytest.mark.parametrize(("share", "low", "high"), [(0.0, 0, 0), (0.5, 80, 120), (1.0, 190, 200)])
+def test_the_share_of_views_whose_colours_change(share: float, low: int, high: int) -> None:
+    augment = Augment(AugmentConfig(brightness=0.5, color_share=share))
+    changed = sum((augment(photo(), seed) != photo()).any() for seed in range(200))
+    assert low <= changed <= high

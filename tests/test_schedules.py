@@ -1,0 +1,117 @@
+"""Learning rates over a stage: pure functions of the step, in epochs or in steps."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from guie.config.stages import (
+    ConstantSchedule,
+    CosineSchedule,
+    ExponentialSchedule,
+    LearningRates,
+    StageConfig,
+    StepSchedule,
+)
+from guie.optim import build_optimizer, schedule_factor, set_learning_rates
+
+ANY = [
+    ConstantSchedule(name="constant"),
+    CosineSchedule(),
+    CosineSchedule(end=0.05),
+    StepSchedule(name="step", epochs=[2.0, 4.0]),
+    ExponentialSchedule(name="exponential", factor=0.9),
+]
+
+
+def rates_of(total_steps: int, **settings) -> list[float]:
+    """The head's rate at every step of a stage, its peak at 1."""
+    stage = StageConfig(lr=LearningRates(head=1.0), **settings)
+    optimizer = build_optimizer(torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)}), stage)
+    steps = range(total_steps)
+    logged = [set_learning_rates(optimizer, stage, step, total_steps)["head"] for step in steps]
+    assert optimizer.param_groups[0]["lr"] == logged[-1]
+    return logged
+
+
+def test_cosine() -> None:
+    factors = [schedule_factor(CosineSchedule(), step, 100, 10) for step in range(100)]
+    assert factors[10] == 1.0 and max(factors) == 1.0
+    assert all(a < b for a, b in zip(factors[:10], factors[1:11], strict=True))
+    assert all(a > b for a, b in zip(factors[10:], factors[11:], strict=False))
+    assert 0 < factors[-1] < 0.001
+    assert schedule_factor(CosineSchedule(), 55, 100, 10) == pytest.approx(0.5)
+
+
+def test_cosine_ends_where_it_is_told() -> None:
+    rates = rates_of(1000, epochs=10, schedule={"name": "cosine", "end": 0.05})
+    assert rates[0] == 1.0
+    assert rates[500] == pytest.approx(0.05 + 0.95 / 2)
+    assert rates[-1] == pytest.approx(0.05, abs=1e-5)
+
+
+def test_constant() -> None:
+    assert set(rates_of(50, epochs=1, schedule="constant")) == {1.0}
+
+
+@pytest.mark.parametrize("steps_per_epoch", [10, 7.3, 0.5])
+def test_steps_fall_at_the_ends_of_epochs(steps_per_epoch: float) -> None:
+    """The challenge's 1st place: six epochs, a tenth of the rate after two and after four."""
+    total = round(6 * steps_per_epoch)
+    schedule = {"name": "step", "epochs": [2.0, 4.0], "factor": 0.1}
+    rates = rates_of(total, epochs=6, schedule=schedule)
+    first, second = round(2 * steps_per_epoch), round(4 * steps_per_epoch)
+    expected = [1.0] * first + [0.1] * (second - first) + [0.01] * (total - second)
+    assert rates == pytest.approx(expected)
+
+
+def test_steps_count_from_the_start_of_the_stage() -> None:
+    rates = rates_of(
+        40, epochs=4, warmup_epochs=1, schedule={"name": "step", "epochs": [2.0], "factor": 0.5}
+    )
+    assert rates[10:20] == [1.0] * 10
+    assert rates[20:] == [0.5] * 20
+
+
+def test_exponential_falls_in_stairs_after_the_warmup() -> None:
+    """The challenge's 3rd place: up for ten epochs, then by .93 every tenth of an epoch."""
+    rates = rates_of(
+        20_000,
+        epochs=20,
+        warmup_epochs=10,
+        schedule={"name": "exponential", "every_epochs": 0.1, "factor": 0.93},
+    )
+    assert rates[:10_000] == pytest.approx([(step + 1) / 10_001 for step in range(10_000)])
+    assert rates[10_000:] == pytest.approx([0.93 ** (step // 100) for step in range(10_000)])
+
+
+def test_stairs_of_no_whole_number_of_steps() -> None:
+    schedule = ExponentialSchedule(name="exponential", factor=0.5)
+    factors = [schedule_factor(schedule, step, 15, 0, steps_per_epoch=2.5) for step in range(15)]
+    falls = [step for step in range(1, 15) if factors[step] < factors[step - 1]]
+    assert falls == [2, 5, 7, 10, 12]  # 2.5, 5, 7.5, 10, 12.5, halves downwards
+    assert factors[-1] == 0.5**5
+
+
+def test_warmup_in_epochs_is_that_in_steps() -> None:
+    in_epochs = rates_of(300, epochs=6, warmup_epochs=1.5)
+    assert in_epochs == rates_of(300, epochs=6, warmup_steps=75)
+    assert in_epochs[74] < in_epochs[75] == 1.0
+
+
+@pytest.mark.parametrize("schedule", ANY, ids=lambda schedule: repr(schedule))
+def test_a_step_has_its_rate_whatever_came_before(schedule) -> None:
+    settings = {"epochs": 5, "warmup_epochs": 0.3, "schedule": schedule}
+    stage = StageConfig(lr=LearningRates(head=1.0), **settings)
+    rates = rates_of(50, **settings)
+    optimizer = build_optimizer(torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)}), stage)
+    for step in (49, 3, 20, 0):
+        assert set_learning_rates(optimizer, stage, step, 50) == {"head": rates[step]}
+    assert all(0 < rate <= 1 and math.isfinite(rate) for rate in rates)
+
+
+@pytest.mark.parametrize("schedule", ANY, ids=lambda schedule: repr(schedule))
+def test_a_stage_of_one_step(schedule) -> None:
+    assert rates_of(1, epochs=0.01, schedule=schedule) == [1.0]

@@ -1,0 +1,151 @@
+"""Every kind of stage, sampler and schedule trains the toy domains and resumes to the same bits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+
+import train
+from guie.config.model import BackboneConfig
+from guie.logs import read_metrics
+from guie.model import load_model
+from guie.model.backbone import create_clip
+from tiny_runs import TINY_CLIP, mix_with_val
+
+FILES = ("model.safetensors", "last.safetensors", "metrics.jsonl")
+FEW = ["packages", "cars"]
+RATES = {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2}
+SAMPLERS = [
+    {"name": "mixed", "temperature": 2.0, "factors": {"cars": 2.0}},
+    {"name": "mixed", "images_per_class": 3},
+    {"name": "dataset_size", "images_per_class": 3, "rare_classes": "leave_out"},
+    {"name": "balanced"},
+    {"name": "round_robin"},
+    {"name": "specialist_steps", "steps": {"packages": 3, "cars": 1}},
+    {"name": "loss_driven", "period_steps": 2},
+]
+SCHEDULES = [
+    {"optimizer": "adam", "schedule": {"name": "cosine", "end": 0.1}, "warmup_epochs": 0.5},
+    {"optimizer": {"name": "sgd", "momentum": 0.9}, "schedule": {"name": "step", "epochs": [1, 2]}},
+    {"schedule": {"name": "exponential", "every_epochs": 0.5, "factor": 0.8}, "warmup_steps": 2},
+    {"schedule": "constant", "lr": {**RATES, "blocks": {0: 0.0, 1: 1e-3}}, "ema_decay": 0.9},
+    {"weight_decay": {"backbone": 1e-3, "head": 1e-5}, "layer_decay": 0.7, "accumulate": 2},
+]
+
+
+@pytest.fixture(scope="module")
+def mix(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
+
+
+@pytest.fixture
+def written(mix: Path, toy_manifest: Path, tmp_path: Path):
+    """Write a config with these stages; its path."""
+
+    def write(stages: list[dict], **changes) -> Path:
+        config = {
+            "name": "whole",
+            "out": str(tmp_path / "runs"),
+            "log_every_steps": 1,
+            "checkpoint_every_steps": 1,
+            "data": {"manifest": str(mix), "root": str(toy_manifest.parent), "workers": 0},
+            "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"dropout": 0.2}},
+            "train": {"batch_size": 24, "epochs": 2, "augment": {"flip": 0.5, "color": 0.2}},
+            "stages": stages,
+            **changes,
+        }
+        path = tmp_path / "c.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+    return write
+
+
+def stopped_and_resumed(config: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same run, stopped when so many steps are done, and gone on with."""
+    done, update = [], train.set_learning_rates
+
+    def counting(*args):
+        if len(done) == steps:
+            raise KeyboardInterrupt
+        done.append(1)
+        return update(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "set_learning_rates", counting)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(["--config", str(config), "--set", "name=cut"])
+    return train.main(["--config", str(config), "--set", "name=cut", "--resume"])
+
+
+def same(one: Path, other: Path) -> None:
+    for name in FILES:
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: "-".join(map(str, sampler)))
+def test_every_sampler(sampler: dict, written, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = written([{"domains": FEW, "sampler": sampler, "lr": RATES}])
+    whole = train.main(["--config", str(config)])
+    same(stopped_and_resumed(config, 3, monkeypatch), whole)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: "-".join(schedule))
+def test_every_schedule(schedule: dict, written, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = written([{"domains": FEW, "lr": RATES, "epochs": 3, **schedule}])
+    whole = train.main(["--config", str(config)])
+    rates = [line["lr_head"] for line in read_metrics(whole / "metrics.jsonl") if "lr_head" in line]
+    assert len(set(rates)) > 1 or schedule["schedule"] == "constant"
+    same(stopped_and_resumed(config, 4, monkeypatch), whole)
+
+
+def test_stages_of_every_kind(
+    written, mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the cache; overlapping patches with retention; new classes alone; plain patches again."""
+    torch.manual_seed(0)
+    clip = create_clip(BackboneConfig(**TINY_CLIP)).state_dict()
+    save_file({k: v.contiguous() for k, v in clip.items()}, tmp_path / "clip.safetensors")
+    generic = {"manifest": str(mix), "root": str(toy_manifest.parent), "batch_size": 8}
+    branches = {"linear": "separate", "dropouts": [0.1, 0.2]}
+    head = {"norm": "bn_plain", "bias": False, "branches": branches, "image_shape": True}
+    config = written(
+        [
+            {
+                "name": "cached",
+                "epochs": 1,
+                "cached_views": 2,
+                "sam_rho": 0.05,
+                "lr": {"head": 1e-2, "classes": 1e-2},
+            },
+            {"name": "overlap", "size_px": 40, "stride_px": 4, "epochs": 0.3, "lr": RATES},
+            {
+                **{"name": "last", "domains": FEW, "classes": "reset", "softmax_over": "stage"},
+                **{"margin": 0.5, "size_px": 40, "stride_px": 4, "lr": {"classes": 1e-2}},
+            },
+            {"name": "plain", "epochs": 0.3, "lr": RATES, "ema_decay": 0.9},
+        ],
+        retention={"weights": 1e-3, "features": 0.5, "generic": {**generic, "split": "train"}},
+        model={
+            "backbone": {**TINY_CLIP, "pretrained": str(tmp_path / "clip.safetensors")},
+            "image": {"size_px": 32},
+            "head": head,
+        },
+    )
+    whole = train.main(["--config", str(config)])
+    lines = read_metrics(whole / "metrics.jsonl")
+    stages = [line["stage"] for line in lines if "loss" in line]
+    assert sorted(set(stages)) == ["cached", "last", "overlap", "plain"]
+    retained = {line["stage"] for line in lines if "retention_features" in line}
+    assert retained == {"overlap", "plain"}
+    starts = [stages.index(name) for name in ("overlap", "last", "plain")]
+    for steps in (starts[0] - 1, starts[1] + 1, starts[2] + 1):
+        same(stopped_and_resumed(config, steps, monkeypatch), whole)
+        for path in sorted((whole.parent / "cut").rglob("*"), reverse=True):
+            path.unlink() if path.is_file() else path.rmdir()
+    model = load_model(whole, "last.safetensors")
+    assert model.preprocess.size_px == 32 and model.embedder.backbone.stride_px is None
