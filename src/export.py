@@ -43,6 +43,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--run", type=Path, required=True, help="folder made by train.py")
     parser.add_argument("--out", type=Path, required=True, help="folder of the submission")
     parser.add_argument(
+        "--weights",
+        choices=("model", "last"),
+        default="model",
+        help="the best by validation, or those of the last step",
+    )
+    parser.add_argument(
         "--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)"
     )
     return parser.parse_args(argv)
@@ -54,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises UserError if the run cannot be loaded, or its model cannot be a submission.
     """
     args = parse_args(argv)
-    model = load_model(args.run)
+    model = load_model(args.run, f"{args.weights}.safetensors")
     eager = model.scored.cpu().float().eval()
     dimension = check_dimension(eager, args.run)
     with tempfile.TemporaryDirectory() as folder:
@@ -74,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         }
     facts = {
         "folder": str(args.out),
-        **describe(model, args.run),
+        **describe(model, args.run, args.weights),
         "dimension": dimension,
         "torchscript": torchscript,
         "file": {"bytes": zipped.stat().st_size, "sha256": sha256(zipped)},
@@ -131,8 +137,8 @@ def write_submission(saved: Path, zipped: Path) -> None:
                 target.write(chunk)
 
 
-def describe(model: LoadedModel, run: Path) -> dict[str, Any]:
-    """What is known of the run: its config, code version and best validation."""
+def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
+    """What is known of the run: its config, code version and the validation of its weights."""
     record = run / "record.json"
     preprocess = model.preprocess
     return {
@@ -147,18 +153,18 @@ def describe(model: LoadedModel, run: Path) -> dict[str, Any]:
         },
         "config": load_config(run / "config.yaml", RunConfig).model_dump(),
         "record": json.loads(record.read_text(encoding="utf-8")) if record.exists() else None,
-        "validation": best_validation(run / "metrics.jsonl"),
+        "weights": weights,
+        "validation": validation_of(weights, run / "metrics.jsonl"),
     }
 
 
-def best_validation(metrics: Path) -> dict[str, Any] | None:
-    """The line of `metrics.jsonl` whose weights were kept; None if the run was not validated."""
+def validation_of(weights: str, metrics: Path) -> dict[str, Any] | None:
+    """The line of `metrics.jsonl` on the best (`model`) or last weights; None without a val split."""
     lines = read_metrics(metrics) if metrics.exists() else []
-    return max(
-        (line for line in lines if "val_r_at_1" in line),
-        key=lambda line: line["val_r_at_1"],
-        default=None,
-    )
+    lines = [line for line in lines if "val_r_at_1" in line]
+    if weights == "last":
+        return lines[-1] if lines else None
+    return max(lines, key=lambda line: line["val_r_at_1"], default=None)
 
 
 def sha256(path: Path) -> str:

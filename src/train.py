@@ -35,7 +35,15 @@ from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
 from guie.manifest import Manifest, load_manifest
 from guie.model.weights import weights_record
 from guie.optim import averaged, build_optimizer, set_learning_rates
-from guie.runs import add_to_record, finish, keep_classes, locked, open_run, read_summary
+from guie.runs import (
+    add_to_record,
+    check_weights,
+    finish,
+    keep_classes,
+    locked,
+    open_run,
+    read_summary,
+)
 from guie.stage import open_data, set_model, told
 from guie.step import (
     LossWatch,
@@ -124,6 +132,8 @@ def train(
     saved = checkpoints.load(warn=accelerator.is_main_process)
     if saved:
         check_identity(saved["identity"], identity, folder, warn=accelerator.is_main_process)
+        if config.retention:
+            check_weights(folder, weights_record(config.model.backbone))
     elif accelerator.is_main_process:
         add_to_record(folder, weights=weights_record(config.model.backbone))
     state = saved["state"] if saved else TrainState()

@@ -143,6 +143,21 @@ def test_a_run_without_validation_has_a_card_too(tmp_path: Path) -> None:
     assert "not validated" in (out / "card.md").read_text()
 
 
+def test_the_last_weights_are_exported_when_asked(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", head={})
+    model = load_model(run)
+    with torch.no_grad():
+        model.embedder.head.linear.weight.neg_()
+    save_model(model.embedder, run / "last.safetensors", 32)
+    facts = {}
+    for weights in ("model", "last"):
+        main(run, tmp_path / weights, "--weights", weights)
+        facts[weights] = json.loads((tmp_path / weights / "export.json").read_text())
+    assert facts["model"]["file"]["sha256"] != facts["last"]["file"]["sha256"]
+    assert facts["model"]["validation"]["val_r_at_1"] == 0.75
+    assert facts["last"]["validation"]["val_r_at_1"] == 0.5
+
+
 def test_more_than_64_dimensions_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")  # without a head: the backbone's 128
     with pytest.raises(UserError, match=r"128 dimensions.*64.*model\.head\.dim"):

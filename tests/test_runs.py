@@ -8,7 +8,7 @@ import pytest
 
 from guie.config import RunConfig
 from guie.errors import UserError
-from guie.runs import differences, keep_classes, locked, open_run
+from guie.runs import add_to_record, check_weights, differences, keep_classes, locked, open_run
 
 
 def config(out: Path, **changes) -> RunConfig:
@@ -68,3 +68,12 @@ def test_a_changed_class_list_is_named(tmp_path: Path) -> None:
     keep_classes(tmp_path, ["a/1", "a/2", "b/1"])
     with pytest.raises(UserError, match="3 classes.* now has 2 .gone: a/2, b/1; new: c/1"):
         keep_classes(tmp_path, ["a/1", "c/1"])
+
+
+def test_retention_goes_on_towards_the_same_weights_only(tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    weights = {"file": "clip.safetensors", "sha256": "ab" * 32, "from": "a hub"}
+    add_to_record(folder, weights=weights)
+    check_weights(folder, {**weights, "from": "a copy of it"})
+    with pytest.raises(UserError, match="clip.safetensors .* is another now"):
+        check_weights(folder, {**weights, "sha256": "cd" * 32})

@@ -90,6 +90,19 @@ def add_to_record(folder: Path, **more: Any) -> None:
     write_json(path, json.loads(path.read_text(encoding="utf-8")) | more)
 
 
+def check_weights(folder: Path, weights: dict[str, Any] | None) -> None:
+    """Refuse to go on from other pretrained weights, where training still looks at them.
+
+    Raises UserError.
+    """
+    begun = json.loads((folder / "record.json").read_text(encoding="utf-8")).get("weights")
+    if begun and begun["sha256"] != (weights or {}).get("sha256"):
+        raise UserError(
+            f"{folder}: retention is towards {begun['file']} with sha256 {begun['sha256']}, and the"
+            " file is another now; bring the old one back, or --overwrite the run"
+        )
+
+
 def finish(folder: Path, summary: dict[str, Any]) -> None:
     """Write `summary.json`, which marks the run as finished."""
     write_json(folder / SUMMARY, summary)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, PositiveFloat, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from guie.config.base import Config
 from guie.config.model import Fraction
 
 Number = TypeVar("Number")
-NonNegative = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Probability = Annotated[float, Field(ge=0, le=1)]
 Side = Annotated[float, Field(gt=0, le=1)]
 Quality = Annotated[int, Field(ge=1, le=100)]
@@ -26,11 +27,15 @@ Range = Annotated[list[Number], Field(min_length=2, max_length=2), AfterValidato
 
 
 class AugmentConfig(Config):
-    """Random views of a training image: a part of it, resized by the model's own preprocessing, and
-    then distorted. All chances are independent."""
+    """Random views of a training image.
 
-    crop_scale: Range[PositiveFloat] = [0.5, 1.0]  # of the area
-    crop_ratio: Range[PositiveFloat] = [0.8, 1.25]
+    A part of it is resized by the model's own preprocessing, and then distorted, in the order of
+    flip, brightness to saturation, auto, affine, hue, rgb_shift, blur, jpeg, erase; each by a chance
+    of its own.
+    """
+
+    crop_scale: Range[Positive] = [0.5, 1.0]  # of the area
+    crop_ratio: Range[Positive] = [0.8, 1.25]
     flip: Probability = 0.0  # of a left-right flip
     auto: Literal["imagenet"] | None = None  # AutoAugment, by the policy learned on ImageNet
 

@@ -62,7 +62,7 @@ def load_config(
 ) -> AnyConfig:
     """Read `path`, apply overrides such as `train.epochs=2` or `stages.0.epochs=1`, validate.
 
-    A key `base: other.yaml` starts from that file beside it; mappings merge, lists are replaced.
+    A key `base: other.yaml` starts from that file beside it; mappings merge, lists and {} replace.
     `${NAME}` in a string is taken from the environment; `${GUIE_REAL}` falls back to ../shared.
     Raises UserError with one line per fault: file, key, value, what is allowed.
     """

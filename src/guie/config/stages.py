@@ -8,13 +8,12 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
-    PositiveFloat,
     PositiveInt,
     Tag,
     model_validator,
 )
 
-from guie.config.augment import AugmentConfig, NonNegative
+from guie.config.augment import AugmentConfig, NonNegative, Positive
 from guie.config.base import Config
 from guie.config.model import Fraction
 from guie.config.sampling import MixedConfig, SamplerConfig
@@ -73,7 +72,7 @@ class StepSchedule(Config):
     """The rate is multiplied by `factor` at each of these epochs of the stage."""
 
     name: Literal["step"]
-    epochs: list[PositiveFloat] = Field(min_length=1)
+    epochs: list[Positive] = Field(min_length=1)
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
 
 
@@ -81,7 +80,7 @@ class ExponentialSchedule(Config):
     """The rate is multiplied by `factor` every so many epochs after the warm-up, in stairs."""
 
     name: Literal["exponential"]
-    every_epochs: PositiveFloat = 1.0
+    every_epochs: Positive = 1.0
     factor: Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -113,7 +112,7 @@ class StageConfig(Config):
     """One stage of training; what a stage does not say it takes from `train`."""
 
     name: str = "train"
-    epochs: PositiveFloat
+    epochs: Positive
     batch_size: PositiveInt = 128  # over all processes
     accumulate: PositiveInt = 1  # micro-batches a step: less memory, more time
     lr: LearningRates
@@ -124,8 +123,8 @@ class StageConfig(Config):
     weight_decay: WeightDecay = 1e-4  # of weight matrices; vectors are never decayed
     # Of the backbone's rate, per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    clip_grad_norm: PositiveFloat | None = None
-    sam_rho: PositiveFloat | None = None  # sharpness-aware minimisation; two passes a step
+    clip_grad_norm: Positive | None = None
+    sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes a step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # what is scored and saved
     size_px: PositiveInt | None = None  # null: the model's image size
     stride_px: PositiveInt | None = None  # of the patches; null: the backbone's
