@@ -34,7 +34,12 @@ from guie.interrupts import Interrupts
 from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
 from guie.manifest import Manifest, load_manifest
 from guie.model.weights import weights_record
-from guie.optim import averaged, build_optimizer, set_learning_rates
+from guie.optim import (
+    averaged,
+    build_optimizer,
+    refuse_unknown_blocks,
+    set_learning_rates,
+)
 from guie.runs import (
     add_to_record,
     check_weights,
@@ -139,6 +144,8 @@ def train(
     state = saved["state"] if saved else TrainState()
     torch.manual_seed(config.seed)
     task = build_task(config, classes, weights=saved is None).to(accelerator.device)
+    for stage in config.stages:
+        refuse_unknown_blocks(task, stage.lr)
     log, watch = RunLog(folder, accelerator, state.global_step), LossWatch()
 
     while state.stage < len(config.stages):

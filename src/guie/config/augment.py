@@ -51,7 +51,8 @@ class AugmentConfig(Config):
     saturation: NonNegative | None = None
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # by up to so much of the colour circle
     rgb_shift: Annotated[float, Field(ge=0, le=255)] = 0.0  # of each channel, in grey levels
-    color_share: Probability = 0.8  # of the views, whose colours change by the six above
+    # Of brightness, contrast and saturation together, of hue, and of rgb_shift
+    color_share: Probability = 0.8
     gray: Probability = 0.0  # of losing all colour
 
     blur: Probability = 0.0
