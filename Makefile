@@ -47,6 +47,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/loader.py
 	$(BIN)/python tests/bench/frozen.py
 	$(BIN)/python tests/bench/loop.py
+	$(BIN)/python tests/bench/compiling.py --batch 8 --steps 7
 	$(BIN)/python tests/bench/curation.py
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)

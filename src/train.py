@@ -21,7 +21,8 @@ from accelerate import Accelerator
 from tqdm import tqdm
 
 from guie import errors
-from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity, state_dicts
+from guie.compiling import uncompiled
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
 from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
@@ -49,6 +50,7 @@ from guie.runs import (
     open_run,
     read_summary,
 )
+from guie.sharding import Shards, load_optimizer, refuse_unshardable
 from guie.stage import open_data, set_model, told
 from guie.step import (
     LossWatch,
@@ -75,12 +77,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
     )
+    parser.add_argument(
+        "--max-hours", type=float, metavar="H", help="save and leave after so long, for --resume"
+    )
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
     """Train as configured; returns the run folder."""
     args = parse_args(argv)
+    interrupts = Interrupts(args.max_hours)
     config = load_config(args.config, RunConfig, args.set)
     if config.model.head and config.model.head.reduced_dim:
         raise UserError(
@@ -89,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     accelerator = make_accelerator(
         mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out
     )
+    from_main(accelerator, lambda: refuse_unshardable(accelerator, config))
     with ExitStack() as held:
         folder, finished = from_main(accelerator, lambda: _open(config, args, held))
         if finished:
@@ -102,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
             generic = readable(
                 load_generic(wanted), (wanted.split,), folder / "dropped_generic.csv"
             )
-        interrupts = held.enter_context(Interrupts())
+        held.enter_context(interrupts)
         accelerator.init_trackers(config.name)
         train(config, manifest, generic, folder, accelerator, interrupts)
         # All leave together: a process that outlives its group aborts on the way out.
@@ -124,7 +131,8 @@ def train(
     Args:
         generic: what retention's generic images are drawn from.
 
-    Raises UserError where data or config are at fault, SystemExit after a signal.
+    Returns early where the time is up. Raises UserError where data or config are at fault,
+    SystemExit after a signal.
     """
     began = time.monotonic()
     # ---------------------------------------------------------------- classes, task, position
@@ -156,28 +164,30 @@ def train(
         if saved:
             task.load_state_dict(saved["task"])
         ema = averaged(task, stage.ema_decay) if stage.ema_decay else None
+        if saved and ema:
+            ema.load_state_dict(saved["ema"])
+        with uncompiled():  # features of a frozen backbone are computed here
+            data = open_data(
+                accelerator,
+                config,
+                state,
+                manifest,
+                generic,
+                rows[state.stage],
+                classes,
+                task,
+                preprocess,
+            )
+        shards = Shards(accelerator, task)
+        if ema:
+            shards.shard(ema.module)
         model, optimizer = accelerator.prepare(task, optimizer)
-        if config.compile:
-            model = torch.compile(model)
         if saved:
-            optimizer.load_state_dict(saved["optimizer"])
+            load_optimizer(optimizer, saved["optimizer"])
             if accelerator.scaler:
                 accelerator.scaler.load_state_dict(saved["scaler"])
-            if ema:
-                ema.load_state_dict(saved["ema"])
         saved = None
         scored = ema.module if ema else task
-        data = open_data(
-            accelerator,
-            config,
-            state,
-            manifest,
-            generic,
-            rows[state.stage],
-            classes,
-            task,
-            preprocess,
-        )
         sampler, total_steps = data.sampler, data.total_steps
         epochs_before = sum(earlier.epochs for earlier in config.stages[: state.stage])
         rank = accelerator.process_index
@@ -231,14 +241,16 @@ def train(
 
             # -------------------------------------------------------- validate, keep the best, save
             if scores_due:
-                scores = validate(
-                    accelerator,
-                    scored.embedder,
-                    manifest,
-                    preprocess,
-                    config.data.workers,
-                    data.frozen,
-                )
+                whole = shards.whole(scored)
+                with uncompiled():
+                    scores = validate(
+                        accelerator,
+                        whole.embedder,
+                        manifest,
+                        preprocess,
+                        config.data.workers,
+                        data.frozen,
+                    )
                 score = scores["val_r_at_1"] if scores else -1.0
                 if scores:
                     log.write(state.global_step, stage.name, scores)
@@ -249,24 +261,30 @@ def train(
                 if scores is None or score > state.best_score:
                     state.best_score, state.best_step, state.stale = score, state.global_step, 0
                     if accelerator.is_main_process:
-                        scored.save(folder, "model")
+                        whole.save(folder, "model")
                 else:
                     state.stale += 1
+                del whole  # of a sharded run it is a copy
             done = last or _exhausted(stage, state)
             state.sampler = sampler.state()
-            if (done or save_due) and accelerator.is_main_process:
-                checkpoints.save(task, optimizer, ema, state, accelerator.scaler, identity)
+            if done or save_due:
+                parts = state_dicts(accelerator, task, optimizer, ema)
+                if accelerator.is_main_process:
+                    checkpoints.save(parts, state, identity)
             if stop:
                 bar.close()
                 accelerator.wait_for_everyone()
                 accelerator.print(f"{folder}: saved at step {state.global_step}; --resume goes on")
-                raise interrupts.leave()
+                if interrupts.by_signal(accelerator):
+                    raise interrupts.leave()
+                return
             if done:
                 break
         bar.close()
 
         # ------------------------------------------------------------ next stage, fresh optimiser
-        task = accelerator.unwrap_model(model, keep_fp32_wrapper=False)
+        scored = shards.whole(scored)
+        task = shards.whole(accelerator.unwrap_model(model, keep_fp32_wrapper=False))
         accelerator.free_memory(model, optimizer)
         state.next_stage()
 

@@ -21,7 +21,8 @@ def save(checkpoints: Checkpoints, step: int) -> Path:
     task(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     state = TrainState(global_step=step, best_score=0.5)
-    return checkpoints.save(task, optimizer, None, state, None, IDENTITY)
+    parts = {"task": task.state_dict(), "optimizer": optimizer.state_dict()}
+    return checkpoints.save(parts, state, IDENTITY)
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:

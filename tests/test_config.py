@@ -49,6 +49,10 @@ def test_a_loss_of_another_name_replaces_that_of_the_base(minimal: Path, tmp_pat
     assert (kept.name, kept.margin_rad, kept.scale) == ("arcface", 0.2, 64)
 
 
+def test_a_bare_no_is_a_precision(minimal: Path) -> None:
+    assert load_config(minimal, RunConfig, ["precision=no"]).precision == "no"
+
+
 def test_without_stages_train_is_the_one_stage(minimal: Path) -> None:
     values = yaml.safe_load(MINIMAL.replace("1e-3", "0.001"))
     del values["stages"]
@@ -216,4 +220,5 @@ def test_an_unset_variable_is_refused(minimal: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
 def test_every_config_of_the_project_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GUIE_REAL", "real")
+    monkeypatch.setenv("KAGGLE_INPUT", "kaggle")
     load_config(file, MixConfig if file.stem.startswith("mix") else RunConfig)

@@ -13,12 +13,15 @@ PACKAGE = sorted((SRC / "guie").rglob("*.py"))
 SCRIPTS = sorted(SRC.glob("*.py"))
 
 LEVELS = [
-    {"archives", "errors", "files", "config", "devices", "interrupts", "logs", "notebook"},
+    {
+        *("archives", "compiling", "config", "devices", "errors", "files", "interrupts", "logs"),
+        *("notebook", "sharding"),
+    },
     {
         *("manifest", "datasets", "toy", "curation", "images", "augment"),
         *("losses", "metrics", "optim", "runs"),
     },
-    {"sampling", "data", "generic", "model"},
+    {"sampling", "data", "generic", "memory", "model"},
     {
         "tasks",
         "averaging",

@@ -11,8 +11,9 @@ import torch
 
 import soup
 from guie.averaging import Soup, find_members, likeness
-from guie.checkpoint import Checkpoints, Identity, TrainState
+from guie.checkpoint import Checkpoints, Identity, TrainState, state_dicts
 from guie.data import Classes
+from guie.devices import make_accelerator
 from guie.errors import UserError
 from guie.logs import read_metrics
 from guie.model import LoadedModel, load_model, save_model
@@ -184,6 +185,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
     task.embedder.backbone.set_image_size(40)
     average = averaged(task, 0.9) if ema else None
     checkpoints, expected = Checkpoints(run, keep=2), []
+    accelerator = make_accelerator()
     for step in (5, 9):
         with torch.no_grad():
             for parameter in task.parameters():
@@ -194,7 +196,8 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
         expected.append(scored.embedder.state_dict()["head.linear.weight"].double())
         optimizer = torch.optim.AdamW(task.parameters())
         state = TrainState(stage=1, global_step=step)
-        checkpoints.save(task, optimizer, average, state, None, Identity("r", "c"))
+        parts = state_dicts(accelerator, task, optimizer, average)
+        checkpoints.save(parts, state, Identity("r", "c"))
     out = main(tmp_path / "soup", run, more=("--checkpoints",))
     model = load_model(out)
     mean = ((expected[0] + expected[1]) / 2).float()

@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import nn
 
 from guie.errors import UserError
 from guie.files import replacing
+from guie.sharding import gathered
 
 FOLDER = "checkpoints"
 NAME = re.compile(r"step_(\d{8})-([0-9a-f]{16})\.pt")
@@ -63,24 +65,13 @@ class Checkpoints:
     def __init__(self, run: Path, keep: int):
         self.folder, self.keep = run / FOLDER, keep
 
-    def save(
-        self,
-        task: nn.Module,
-        optimizer: torch.optim.Optimizer,
-        ema: nn.Module | None,
-        state: TrainState,
-        scaler: Any,
-        identity: Identity,
-    ) -> Path:
-        """Write the state after `state.global_step`; then remove what is older than the newest."""
-        saved = {
-            "state": asdict(state),
-            "task": task.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "ema": ema.state_dict() if ema else None,
-            "scaler": scaler.state_dict() if scaler else None,
-            "identity": asdict(identity),
-        }
+    def save(self, parts: dict[str, Any], state: TrainState, identity: Identity) -> Path:
+        """Write the state after `state.global_step`; then remove what is older than the newest.
+
+        Args:
+            parts: see `state_dicts`.
+        """
+        saved = {"state": asdict(state), **parts, "identity": asdict(identity)}
         new = self.folder / "new.pt"
         with replacing(new) as temporary:
             torch.save(saved, temporary)
@@ -129,6 +120,28 @@ class Checkpoints:
         older = [path for s, path in sorted(others, reverse=True) if s <= step]
         for path in (*later, *older[self.keep - 1 :], *self.folder.glob(".*.tmp.pt")):
             path.unlink(missing_ok=True)  # the hidden ones: writes that a kill cut short
+
+
+def state_dicts(
+    accelerator: Accelerator,
+    task: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    ema: nn.Module | None,
+) -> dict[str, Any]:
+    """Whole state dicts by their names in a checkpoint; of use in the main process alone.
+
+    All processes call it, since a sharded run's state lies in all of them.
+    """
+    scaler = accelerator.scaler
+    return gathered(
+        accelerator,
+        {
+            "task": task.state_dict(),
+            "optimizer": optimizer.state_dict(),
+            "ema": ema.state_dict() if ema else None,
+            "scaler": scaler.state_dict() if scaler else None,
+        },
+    )
 
 
 def check_identity(saved: Identity, now: Identity, folder: Path, warn: bool = True) -> None:

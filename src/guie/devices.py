@@ -8,8 +8,14 @@ from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
-from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, broadcast_object_list
+from accelerate import Accelerator, PartialState
+from accelerate.utils import (
+    DistributedType,
+    FullyShardedDataParallelPlugin,
+    InitProcessGroupKwargs,
+    broadcast_object_list,
+)
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from guie.errors import UserError
 
@@ -27,13 +33,34 @@ def make_accelerator(**settings: Any) -> Accelerator:
     """
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available():
         settings["cpu"] = True
+    sharding = _sharding()
     patient = InitProcessGroupKwargs(timeout=PATIENCE)
-    accelerator = Accelerator(kwargs_handlers=[patient], **settings)
+    accelerator = Accelerator(kwargs_handlers=[patient], fsdp_plugin=sharding, **settings)
+    if sharding and accelerator.distributed_type == DistributedType.MULTI_CPU:
+        # Of itself accelerate shards on GPUs alone, and replicates on CPUs without a word.
+        accelerator.state.fsdp_plugin = sharding
+        for state in (PartialState(), accelerator.state):
+            state.distributed_type = DistributedType.FSDP
     launched = "ACCELERATE_MIXED_PRECISION" in os.environ
     if accelerator.device.type == "cpu" and launched and os.environ.get("OMP_NUM_THREADS") == "1":
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     return accelerator
+
+
+def _sharding() -> FullyShardedDataParallelPlugin | None:
+    """What `accelerate launch --use_fsdp` asks for, in the environment; None where it does not."""
+    if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true":
+        return None
+    if os.environ.get("FSDP_VERSION") != "2":
+        raise UserError("FSDP: of its versions only the second is supported; add --fsdp_version 2")
+    return FullyShardedDataParallelPlugin(
+        # Weights stay fp32 and autocast chooses by the operation, as without sharding; of itself
+        # accelerate casts them all, class weights and norms included.
+        mixed_precision_policy=MixedPrecisionPolicy(),
+        # The launcher's default, which is for transformers' models alone: buffers break it.
+        cpu_ram_efficient_loading=False,
+    )
 
 
 def from_main(accelerator: Accelerator, make: Callable[[], T]) -> T:

@@ -11,6 +11,7 @@ from accelerate import Accelerator
 
 from guie.augment import Augment
 from guie.checkpoint import TrainState
+from guie.compiling import set_up_tower
 from guie.config import RunConfig
 from guie.data import Classes, TrainDataset, train_loader
 from guie.errors import UserError
@@ -54,6 +55,7 @@ def set_model(
     backbone.set_image_size(size_px, stage.stride_px or config.model.backbone.stride_px)
     if config.gradient_checkpointing:
         backbone.checkpoint_gradients()
+    set_up_tower(backbone.tower, config)
     freeze(task, stage.lr)
     task.open_stage(number, pd.Index(classes.labels).get_indexer(rows["label"].unique()))
     return build_preprocess(config.model, backbone, size_px)

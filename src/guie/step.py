@@ -54,7 +54,8 @@ def gradients(
         done += count
         # Processes exchange gradients once a step, with the last micro-batch.
         with nullcontext() if done == size else accelerator.no_sync(model):
-            loss, logs = model(piece)
+            with accelerator.autocast():
+                loss, logs = model(piece)
             accelerator.backward(loss * (count / size))
         for name, value in logs.items():
             means[name] = means.get(name, 0.0) + value * (count / size)

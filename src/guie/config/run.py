@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config, Place, merged
 from guie.config.losses import ArcFaceConfig, LossConfig, MarginSoftmaxConfig
 from guie.config.model import ModelConfig
 from guie.config.stages import NonNegative, StageConfig
+
+
+def _no_for_false(value: Any) -> Any:
+    return "no" if value is False else value
 
 
 class DataConfig(Config):
@@ -69,7 +73,8 @@ class RunConfig(Config):
     name: str = Field(pattern=r"^[\w.-]+$")
     out: str = "runs"
     seed: Annotated[int, Field(ge=0)] = 0
-    precision: Literal["no", "bf16", "fp16"] = "no"
+    # YAML reads a bare no as false
+    precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(_no_for_false)] = "no"
     log_every_steps: PositiveInt = 20
     checkpoint_every_steps: PositiveInt = 500
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back on the one before

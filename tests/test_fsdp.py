@@ -1,0 +1,236 @@
+"""Two CPU processes share out the weights, and train as one process does that has them all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from accelerate import Accelerator
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+import kills
+import train
+from guie.checkpoint import Checkpoints
+from guie.config import RunConfig, load_config
+from guie.devices import make_accelerator
+from guie.errors import UserError
+from guie.logs import read_metrics
+from guie.optim import averaged
+from guie.sharding import Shards, gathered, load_optimizer, refuse_unshardable
+
+ROOT = Path(__file__).parents[1]
+SHARDED = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+}
+
+
+def begin_sharded(words: list[str], lines: int | None = None) -> None:
+    """Train in two sharded processes, as a user starts them; SIGTERM after so many lines of log."""
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
+    launch += ["--config_file", str(ROOT / "configs/accelerate/fsdp.yaml")]
+    launch += ["--main_process_port", "0", str(ROOT / "src/train.py"), *words]
+    plain = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
+    environment = plain | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(launch, env=environment)
+    log = train_folder(words) / "metrics.jsonl"
+    while process.poll() is None and (lines is None or kills.count_lines(log) < lines):
+        time.sleep(0.02)
+    if lines is not None:
+        process.send_signal(signal.SIGTERM)
+    assert (process.wait(120) == 0) == (lines is None)
+
+
+def train_folder(words: list[str]) -> Path:
+    config = load_config(words[1], RunConfig, words[3::2])
+    return Path(config.out) / config.name
+
+
+@pytest.fixture(scope="module")
+def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A frozen stage, then one at another size with all that has a state or looks at all weights."""
+    folder = tmp_path_factory.mktemp("fsdp")
+    rates = {"head": 1e-3, "classes": 1e-3}
+    config = {
+        "name": "one",
+        "out": str(folder),
+        "log_every_steps": 1,
+        "data": {"manifest": str(kills.with_validation(toy_manifest)), "workers": 0},
+        "model": {
+            "backbone": {"library": "open_clip", "name": "guie-tiny"},
+            "image": {"size_px": 32},
+            "head": {"norm": "bn"},
+        },
+        "train": {"batch_size": 16, "ema_decay": 0.9, "clip_grad_norm": 1.0},
+        "stages": [
+            {"epochs": 0.8, "lr": rates},
+            {
+                "epochs": 1.2,
+                "size_px": 40,
+                "accumulate": 2,
+                "sam_rho": 0.05,
+                "validate_every_steps": 3,
+                "lr": {"backbone": 1e-4, **rates},
+            },
+        ],
+    }
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
+
+
+@pytest.fixture(scope="module")
+def one(config: Path) -> Path:
+    """The run of a single process."""
+    return train.main(["--config", str(config)])
+
+
+def test_begun_sharded_and_ended_by_one(config: Path, one: Path) -> None:
+    words = ["--config", str(config), "--set", "name=whole_later"]
+    begin_sharded(words, lines=6)
+    begun = kills.count_lines(train_folder(words) / "metrics.jsonl")
+    assert 6 <= begun < kills.count_lines(one / "metrics.jsonl")
+    same_run(train.main([*words, "--resume"]), one)
+
+
+def test_begun_by_one_and_ended_sharded(
+    config: Path, one: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--config", str(config), "--set", "name=sharded_later", "--set"]
+    words += ["checkpoint_every_steps=5"]
+    taken, step = [], torch.optim.AdamW.step
+
+    def seven_steps(self: torch.optim.AdamW, *args, **kwargs) -> None:
+        taken.append(1)
+        if len(taken) > 7:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(torch.optim.AdamW, "step", seven_steps)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(words)
+    begin_sharded([*words, "--resume"])
+    same_run(train_folder(words), one)
+
+
+def same_run(run: Path, one: Path) -> None:
+    """Logs and last checkpoints agree, the latter name by name."""
+    logs = [read_metrics(folder / "metrics.jsonl") for folder in (run, one)]
+    for line, expected in zip(*logs, strict=True):
+        assert line.pop("stage") == expected.pop("stage")
+        assert line == pytest.approx(expected, rel=1e-4)
+    saved, expected = (Checkpoints(folder, keep=1).load() for folder in (run, one))
+    assert saved["optimizer"].pop("param_groups") == expected["optimizer"].pop("param_groups")
+    for part in ("task", "optimizer", "ema"):
+        torch.testing.assert_close(saved[part], expected[part], rtol=1e-3, atol=1e-3)
+
+
+class Blocks(nn.Module):
+    """Named as the towers name theirs, with buffers that are saved and that are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.backbone = nn.ModuleDict({"blocks": nn.ModuleList([Block(), Block()])})
+        self.classes = nn.Linear(4, 7, bias=False)  # 7 classes over 2 processes
+        self.register_buffer("margin", torch.ones(1), persistent=False)
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, feat_BF: torch.Tensor) -> torch.Tensor:
+        for block in self.backbone["blocks"]:
+            feat_BF = block(feat_BF)
+        return self.classes(feat_BF).square().mean()
+
+
+class Block(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 4))
+
+
+def _shards_of_two(rank: int, folder: str) -> None:
+    os.environ.update(SHARDED, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
+    )
+    accelerator = make_accelerator(cpu=True)
+    task = Blocks()
+    before = {name: value.clone() for name, value in task.state_dict().items()}
+    shards, ema = Shards(accelerator, task), averaged(task, 0.5)
+    shards.shard(ema.module)
+    model, optimizer = accelerator.prepare(task, torch.optim.AdamW(task.parameters(), lr=0.1))
+    assert all(isinstance(p, DTensor) for p in (*model.parameters(), *ema.parameters()))
+    sizes = {name: p.to_local().numel() for name, p in model.named_parameters()}
+    assert sizes["backbone.blocks.0.0.weight"] == 16 and sizes["classes.weight"] == 4 * (4 - rank)
+
+    whole = shards.whole(model)
+    assert not isinstance(whole.classes.weight, DTensor) and whole.margin == 1
+    torch.testing.assert_close(dict(whole.state_dict()), before, rtol=0, atol=0)
+    for _ in range(2):
+        accelerator.backward(model(torch.ones(3, 4)))
+        optimizer.step()
+        optimizer.zero_grad()
+        ema.update_parameters(model)
+    moved = shards.whole(model).classes.weight
+    assert not torch.equal(moved, before["classes.weight"])
+    assert not torch.equal(shards.whole(ema.module).classes.weight, moved)
+
+    state = gathered(accelerator, optimizer.state_dict())
+    assert (state["state"][0]["exp_avg"] is None) == (rank == 1)  # kept by the main process alone
+    if rank == 0:
+        torch.save(state, f"{folder}/optimizer.pt")
+    accelerator.wait_for_everyone()
+    load_optimizer(optimizer, torch.load(f"{folder}/optimizer.pt", weights_only=True))
+    moments = [values["exp_avg"] for values in optimizer.state.values()]
+    assert all(isinstance(moment, DTensor) for moment in moments)
+    again = gathered(accelerator, optimizer.state_dict())
+    if rank == 0:
+        torch.testing.assert_close(again["state"], state["state"], rtol=0, atol=0)
+    accelerator.wait_for_everyone()
+    torch.distributed.destroy_process_group()
+
+
+def test_every_process_holds_its_part_and_can_have_the_whole(tmp_path: Path) -> None:
+    torch.multiprocessing.start_processes(
+        _shards_of_two, args=(str(tmp_path),), nprocs=2, start_method="spawn"
+    )
+
+
+def test_the_first_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("FSDP_VERSION", "1")
+    with pytest.raises(UserError, match="--fsdp_version 2"):
+        make_accelerator()
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["channels_last=true"], "channels_last: FSDP shards contiguous weights only"),
+        (
+            ["model.backbone.pretrained=w.safetensors", "retention={weights: 1.0}"],
+            "retention.weights: compares whole weights",
+        ),
+    ],
+)
+def test_what_cannot_be_sharded_is_refused(
+    settings: list[str], told: str, config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = load_config(config, RunConfig, settings)
+    refuse_unshardable(Accelerator(), wanted)  # not sharded
+    monkeypatch.setattr("guie.sharding.is_sharded", lambda accelerator: True)
+    with pytest.raises(UserError, match=told):
+        refuse_unshardable(Accelerator(), wanted)
+    clip = nn.ParameterDict({"logit_scale": nn.Parameter(torch.ones(()))})
+    with pytest.raises(UserError, match="cannot share out logit_scale, a single number"):
+        Shards(Accelerator(), clip)
