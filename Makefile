@@ -28,7 +28,7 @@ notebooks: setup  ## run the notebooks on the smoke configs, as CI does
 test: setup  ## the test suite
 	$(BIN)/python -m pytest -n 2
 
-test-slow: setup  ## studies of minutes
+test-slow: setup  ## studies of minutes, which make test leaves out
 	$(BIN)/python -m pytest -m slow
 
 lint: setup  ## ruff: rules and format

@@ -54,6 +54,7 @@ def losses(run: Path) -> list[float]:
     return [line["loss"] for line in read_metrics(run / "metrics.jsonl")]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_compiled_training_is_plain_training(toy_manifest: Path, tmp_path: Path) -> None:
     vit = {"library": "timm", "name": "test_vit", "kwargs": SHORT_VIT}
@@ -67,6 +68,7 @@ def test_compiled_training_is_plain_training(toy_manifest: Path, tmp_path: Path)
     assert names[0] == names[1]
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_compiled_run_resumes_to_the_same_bits(
     toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -51,6 +51,7 @@ def session(folder: Path) -> str:
     return "".join(output.get("text", "") for output in outputs if output.get("name") == "stdout")
 
 
+@pytest.mark.slow
 def test_two_sessions(kaggle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KAGGLE_PROCESSES", "2")
     monkeypatch.setenv("KAGGLE_HOURS", "0.0001")

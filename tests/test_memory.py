@@ -59,6 +59,7 @@ def test_the_largest_batch_that_fits(states: float, each: float, limit: float) -
     assert peak(max(found, 1) + 1) > limit
 
 
+@pytest.mark.slow
 def test_counted_is_held(tmp_path: Path) -> None:
     """Against this CPU, a ViT-Ti/16."""
     config = {
