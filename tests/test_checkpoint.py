@@ -27,7 +27,7 @@ def save(checkpoints: Checkpoints, step: int) -> Path:
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
-    assert not checkpoints.exist() and checkpoints.load() is None
+    assert checkpoints.paths() == [] and checkpoints.load() is None
     paths = [save(checkpoints, step) for step in (9, 10, 11)]
     assert [path.exists() for path in paths] == [False, True, True]
     saved = checkpoints.load()

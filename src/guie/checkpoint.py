@@ -102,10 +102,6 @@ class Checkpoints:
         """Those kept, damaged or not, the earliest step first."""
         return [path for _, path in sorted(self._all())]
 
-    def exist(self) -> bool:
-        """Is there any, damaged or not?"""
-        return any(True for _ in self._all())
-
     def _all(self) -> Iterator[tuple[int, Path]]:
         files = self.folder.iterdir() if self.folder.is_dir() else ()
         for path in files:
