@@ -18,6 +18,7 @@ from guie.config import RunConfig, load_config
 from guie.errors import UserError
 from guie.logs import read_metrics
 from guie.model import build_embedder
+from tiny_runs import interrupted_after
 
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="torch.compile needs a C++ compiler"
@@ -77,16 +78,8 @@ def test_a_compiled_run_resumes_to_the_same_bits(
     vit = {"library": "timm", "name": "test_vit", "kwargs": SHORT_VIT | {"proj_drop_rate": 0.3}}
     words = ["--config", str(write_config(tmp_path, toy_manifest, vit)), "--set", "compile=true"]
     whole = train.main([*words, "--set", "name=whole"])
-    taken, step = [], torch.optim.AdamW.step
-
-    def seven_steps(self: torch.optim.AdamW, *args, **kwargs) -> None:
-        taken.append(1)
-        if len(taken) > 7:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
     with monkeypatch.context() as patched:
-        patched.setattr(torch.optim.AdamW, "step", seven_steps)
+        interrupted_after(patched, steps=7)
         with pytest.raises(KeyboardInterrupt):
             train.main([*words, "--set", "name=cut"])
     cut = train.main([*words, "--set", "name=cut", "--resume"])

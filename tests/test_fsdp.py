@@ -25,6 +25,7 @@ from guie.errors import UserError
 from guie.logs import read_metrics
 from guie.optim import averaged
 from guie.sharding import Shards, gathered, load_optimizer, refuse_unshardable
+from tiny_runs import interrupted_after
 
 ROOT = Path(__file__).parents[1]
 SHARDED = {
@@ -107,16 +108,8 @@ def test_begun_by_one_and_ended_sharded(
 ) -> None:
     words = ["--config", str(config), "--set", "name=sharded_later", "--set"]
     words += ["checkpoint_every_steps=5"]
-    taken, step = [], torch.optim.AdamW.step
-
-    def seven_steps(self: torch.optim.AdamW, *args, **kwargs) -> None:
-        taken.append(1)
-        if len(taken) > 7:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
     with monkeypatch.context() as patched:
-        patched.setattr(torch.optim.AdamW, "step", seven_steps)
+        interrupted_after(patched, steps=7)
         with pytest.raises(KeyboardInterrupt):
             train.main(words)
     begin_sharded([*words, "--resume"])

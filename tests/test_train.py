@@ -19,7 +19,7 @@ import validate
 from guie.checkpoint import Checkpoints
 from guie.errors import UserError
 from guie.logs import read_metrics
-from guie.manifest import load_manifest, save_manifest
+from tiny_runs import interrupted_after, mix_with_val
 
 TINY = {"library": "open_clip", "name": "guie-tiny"}
 STAGES = [
@@ -38,15 +38,7 @@ STAGES = [
 @pytest.fixture(scope="module")
 def mix(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The toy benchmark with one train class of each domain moved to val."""
-    manifest = load_manifest(toy_manifest)
-    table = manifest.table.copy()
-    train_rows = table[table["split"] == "train"]
-    held = train_rows.groupby("domain")["label"].first()
-    moved = table["label"].isin(held)
-    table.loc[moved, "split"], table.loc[moved, "role"] = "val", "both"
-    path = tmp_path_factory.mktemp("mix") / "mix.csv"
-    save_manifest(table, path)
-    return path
+    return mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
 
 
 def write_config(path: Path, mix: Path, root: Path, **changes) -> Path:
@@ -100,19 +92,6 @@ def test_a_finished_run_is_reused_and_another_config_refused(run: Path, config: 
     assert (run / "model.safetensors").stat().st_mtime_ns == before
     with pytest.raises(UserError, match="another config .seed: 0, now 5"):
         train.main(["--config", str(config), "--set", "seed=5"])
-
-
-def interrupted_after(patched: pytest.MonkeyPatch, steps: int) -> None:
-    """Make the optimiser's next step after so many raise KeyboardInterrupt."""
-    done, step = [], torch.optim.AdamW.step
-
-    def counting(self, *args, **kwargs):
-        done.append(1)
-        if len(done) > steps:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    patched.setattr(torch.optim.AdamW, "step", counting)
 
 
 def test_resume_goes_on_to_the_same_bits(

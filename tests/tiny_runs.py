@@ -1,10 +1,11 @@
-"""Run folders as train.py leaves them, with random weights, and a mix that has a val split."""
+"""Run folders as train.py leaves them, a mix that has a val split, and runs that are cut short."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from guie.config import RunConfig
@@ -62,3 +63,16 @@ def mix_with_val(toy_manifest: Path, path: Path) -> Path:
     table.loc[moved, "split"], table.loc[moved, "role"] = "val", "both"
     save_manifest(table, path)
     return path
+
+
+def interrupted_after(patched: pytest.MonkeyPatch, steps: int) -> None:
+    """Make the optimiser's next step after so many raise KeyboardInterrupt."""
+    done, step = [], torch.optim.AdamW.step
+
+    def counting(self, *args, **kwargs):
+        done.append(1)
+        if len(done) > steps:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    patched.setattr(torch.optim.AdamW, "step", counting)
