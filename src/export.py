@@ -24,10 +24,11 @@ from torch import nn
 
 from guie import errors
 from guie.config import RunConfig, load_config
+from guie.config.ensemble import EnsembleConfig, MemberConfig
 from guie.errors import UserError
 from guie.files import replacing, write_json, write_text
 from guie.logs import read_metrics
-from guie.model import LoadedModel, load_model
+from guie.model import LoadedModel, load_model, self_contained
 from guie.torchscript import check_operators, downgrade, format_version, odd_sizes, package, parity
 from guie.torchscript.card import model_card
 
@@ -138,24 +139,26 @@ def write_submission(saved: Path, zipped: Path) -> None:
 
 
 def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
-    """What is known of the run: its config, code version and the validation of its weights."""
-    record = run / "record.json"
-    preprocess = model.preprocess
+    """What is known of the run: its models, code version and the validation of its weights."""
+    file = run / "record.json"
+    record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
     return {
         "source": model.source,
         "parameters": sum(p.numel() for p in model.embedder.parameters()),
-        "stride_px": model.embedder.backbone.stride_px,
-        "preprocessing": {
-            "size_px": preprocess.size_px,
-            "fit": preprocess.fit,
-            "mean": (preprocess.mean.flatten() / 255).tolist(),
-            "std": (preprocess.std.flatten() / 255).tolist(),
-        },
-        "config": load_config(run / "config.yaml", RunConfig).model_dump(),
-        "record": json.loads(record.read_text(encoding="utf-8")) if record.exists() else None,
+        "models": members_of(model, run),
+        "record": record,
         "weights": weights,
         "validation": validation_of(weights, run / "metrics.jsonl"),
     }
+
+
+def members_of(model: LoadedModel, run: Path) -> list[dict[str, Any]]:
+    """The one model, or those side by side: each as it is scored, and the run that made it."""
+    if isinstance(model.config, EnsembleConfig):
+        return model.config.model_dump()["members"]
+    trained = load_config(run / "config.yaml", RunConfig)
+    one = MemberConfig(source=model.source, model=self_contained(model), run=trained)
+    return [one.model_dump()]
 
 
 def validation_of(weights: str, metrics: Path) -> dict[str, Any] | None:

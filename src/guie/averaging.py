@@ -17,9 +17,9 @@ from torch import Tensor
 
 from guie.checkpoint import Checkpoints, load_checkpoint
 from guie.config import RunConfig, load_config
+from guie.config.ensemble import ENSEMBLE_FILE
 from guie.errors import UserError
-from guie.model import LoadedModel, load_model
-from guie.model.embedder import rebuild
+from guie.model import LoadedModel, load_model, rebuild
 
 State = Mapping[str, Tensor]
 # Keys of a model's config by which members may differ: where weights came from, how they were
@@ -47,8 +47,11 @@ def find_members(
 ) -> list[Member]:
     """What is averaged: the named weights of every run, or all its checkpoints.
 
-    Raises UserError for a run that is given twice, or has no checkpoint.
+    Raises UserError for a run that is given twice, stands for several models, or has no checkpoint.
     """
+    several = [run for run in runs if (run / ENSEMBLE_FILE).is_file()]
+    if several:
+        raise UserError(f"{several[0]}: stands for several models; average runs of each")
     twice = [run for number, run in enumerate(runs) if run.resolve() in _resolved(runs[:number])]
     if twice:
         raise UserError(f"{twice[0]}: given twice")
@@ -125,8 +128,7 @@ def _architecture(model: LoadedModel) -> dict[str, Any]:
     known: dict[str, Any] = {}
     for section, values in dumped.items():
         known |= {f"{section}.{k}": v for k, v in (values or {}).items() if k not in FREE}
-    known["image.mean"] = (model.preprocess.mean.flatten() / 255).tolist()
-    known["image.std"] = (model.preprocess.std.flatten() / 255).tolist()
+    known |= {f"image.{key}": value for key, value in model.preprocess.recipe().items()}
     for name, value in model.embedder.state_dict().items():
         whole = not value.is_floating_point() and not name.endswith(COUNTER)
         known[name] = value.tolist() if whole else tuple(value.shape)

@@ -1,4 +1,4 @@
-"""Run folders that no training made: a soup of runs, a run with fewer dimensions."""
+"""Run folders that no training made: a soup, several models, a run with fewer dimensions."""
 
 from __future__ import annotations
 
@@ -9,29 +9,34 @@ from typing import Any
 from pydantic import ValidationError
 
 from guie.config import RunConfig, load_config
+from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig
 from guie.config.run import DataConfig
 from guie.config.stages import LearningRates, StageConfig
 from guie.errors import UserError
 from guie.files import write_text
 from guie.logs import write_record
-from guie.model import LoadedModel, save_model
+from guie.model import LoadedModel, save_model, save_weights
 from guie.runs import add_to_record, finish
 
 
 def refuse_existing(out: Path) -> None:
     """Raise UserError if there is a run already."""
-    if (out / "config.yaml").exists():
+    if (out / "config.yaml").exists() or (out / ENSEMBLE_FILE).exists():
         raise UserError(f"{out}: holds a run already; remove it, or choose another --out")
 
 
-def config_of(source: str, model: LoadedModel, manifest: str) -> RunConfig:
+def config_of(source: str, model: LoadedModel, manifest: str) -> RunConfig | EnsembleConfig:
     """The config of the run that a model is of; for a library's model one that trains nothing.
+
+    Several models have their own.
 
     Args:
         source: as `open_model` takes it.
         model: what was made of it.
         manifest: what a library's model was adapted to.
     """
+    if isinstance(model.config, EnsembleConfig):
+        return model.config
     if Path(source).is_dir():
         return load_config(Path(source) / "config.yaml", RunConfig)
     stage = StageConfig(name="none", epochs=1, lr=LearningRates())
@@ -41,7 +46,7 @@ def config_of(source: str, model: LoadedModel, manifest: str) -> RunConfig:
 
 def write_run(
     out: Path,
-    config: RunConfig,
+    config: RunConfig | EnsembleConfig,
     model: LoadedModel,
     scores: dict[str, float] | None,
     **record: Any,
@@ -56,12 +61,12 @@ def write_run(
     Raises:
         UserError: a name that no run can have, or a file that cannot be written.
     """
-    try:
-        place = {"name": out.name, "out": str(out.parent), "model": model.config.model_dump()}
-        config = RunConfig.model_validate(config.model_dump() | place)
-    except ValidationError:
-        raise UserError(f"{out}: a run's name is of letters, digits, '_', '.' and '-'") from None
-    save_model(model.embedder, out / "model.safetensors", model.preprocess.size_px)
+    weights = out / "model.safetensors"
+    if isinstance(config, EnsembleConfig):
+        save_weights(model.embedder, weights)
+    else:
+        config = _placed(config, out, model)
+        save_model(model.embedder, weights, model.preprocess.size_px)
     if scores:
         line = {"step": 0, "stage": out.name, **scores}
         write_text(out / "metrics.jsonl", json.dumps(line, allow_nan=False) + "\n")
@@ -69,3 +74,11 @@ def write_run(
     add_to_record(out, **record)
     best = {"val_r_at_1": scores["val_r_at_1"], "step": 0} if scores else None
     finish(out, {"best": best, "steps": 0})
+
+
+def _placed(config: RunConfig, out: Path, model: LoadedModel) -> RunConfig:
+    place = {"name": out.name, "out": str(out.parent), "model": model.config.model_dump()}
+    try:
+        return RunConfig.model_validate(config.model_dump() | place)
+    except ValidationError:
+        raise UserError(f"{out}: a run's name is of letters, digits, '_', '.' and '-'") from None

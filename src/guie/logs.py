@@ -17,13 +17,14 @@ import yaml
 from accelerate import Accelerator
 
 from guie.config import RunConfig
+from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig
 from guie.files import append_text, write_json, write_text
 
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
 
-def write_record(folder: Path, config: RunConfig) -> None:
-    """Write `config.yaml` (resolved) and `record.json` (command, commit, versions, machine)."""
+def write_record(folder: Path, config: RunConfig | EnsembleConfig) -> None:
+    """Write the resolved config and `record.json` (command, commit, versions, machine)."""
     record = {
         "command": sys.argv,
         "git": git_state(),
@@ -33,7 +34,8 @@ def write_record(folder: Path, config: RunConfig) -> None:
     }
     write_json(folder / "record.json", record)
     # Last: a folder with a config is a run that explains itself, whenever a kill fell.
-    write_text(folder / "config.yaml", yaml.safe_dump(config.model_dump(), sort_keys=False))
+    file = ENSEMBLE_FILE if isinstance(config, EnsembleConfig) else "config.yaml"
+    write_text(folder / file, yaml.safe_dump(config.model_dump(), sort_keys=False))
 
 
 def git_state() -> dict[str, Any] | None:

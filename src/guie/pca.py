@@ -13,13 +13,12 @@ import numpy as np
 import pandas as pd
 import torch
 from sklearn.decomposition import PCA
-from torch import Tensor
 
+from guie.config.ensemble import EnsembleConfig
 from guie.config.model import HeadConfig
 from guie.curation.seeded import seeded_draws
 from guie.errors import UserError
-from guie.model import LoadedModel
-from guie.model.embedder import rebuild
+from guie.model import LoadedModel, rebuild, rebuild_ensemble, self_contained
 
 # Of the first component's variance; what lies below is the rounding of float32 embeddings.
 LEAST_VARIANCE = 1e-10
@@ -74,28 +73,24 @@ def balanced_sample(rows: pd.DataFrame, per_domain: int, seed: int) -> pd.DataFr
 def reduced(model: LoadedModel, components: Components) -> LoadedModel:
     """The model with its embedding reduced. Raises UserError for one that is reduced already.
 
-    Behind a head stands a `Reduction`. A model without a head gets one that does the same: features
-    of unit length through a Linear layer.
+    Behind a head, or several models, stands a `Reduction`. A model without a head gets one that does
+    the same: features of unit length through a Linear layer.
     """
     dim = components.weight_DR.shape[1]
     weight_DR, mean_D = torch.tensor(components.weight_DR), torch.tensor(components.mean_D)
-    if model.config.head is None:
-        head = HeadConfig(norm="l2", dim=dim)
-        added = {"head.linear.weight": weight_DR.T, "head.linear.bias": -mean_D @ weight_DR}
-    elif model.config.head.reduced_dim:
+    state = dict(model.embedder.state_dict())
+    if model.embedder.reduction:
         raise UserError(f"{model.source}: is reduced already; reduce the run that it was made of")
+    behind = {"reduction.mean_D": mean_D, "reduction.weight_DR": weight_DR}
+    if isinstance(model.config, EnsembleConfig):
+        config = model.config.model_copy(update={"reduced_dim": dim})
+        return rebuild_ensemble(config, state | behind, model.source)
+    config = self_contained(model)
+    if config.head:
+        head = config.head.model_copy(update={"reduced_dim": dim})
     else:
-        head = model.config.head.model_copy(update={"reduced_dim": dim})
-        added = {"reduction.mean_D": mean_D, "reduction.weight_DR": weight_DR}
-    return _with(model, head, added)
-
-
-def _with(model: LoadedModel, head: HeadConfig, added: dict[str, Tensor]) -> LoadedModel:
-    """The model with another head's config and some more weights."""
-    image, backbone = model.config.image, model.embedder.backbone
-    # Stated, not left to what the library knows of a tag: the run is to be loaded without it.
-    known = {"mean": image.mean or backbone.mean, "std": image.std or backbone.std}
-    update = {"image": image.model_copy(update=known), "head": head}
-    config = model.config.model_copy(update=update)
-    state = {**model.embedder.state_dict(), **added}
-    return rebuild(config, state, image.size_px, backbone.stride_px, model.source)
+        head = HeadConfig(norm="l2", dim=dim)
+        behind = {"head.linear.weight": weight_DR.T, "head.linear.bias": -mean_D @ weight_DR}
+    size_px, stride_px = config.image.size_px, config.backbone.stride_px
+    config = config.model_copy(update={"head": head})
+    return rebuild(config, state | behind, size_px, stride_px, model.source)

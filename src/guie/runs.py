@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from guie.config import RunConfig, load_config
+from guie.config.ensemble import ENSEMBLE_FILE
 from guie.errors import UserError
 from guie.files import write_json, write_text
 from guie.logs import write_record
@@ -49,6 +50,8 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
     folder = Path(config.out) / config.name
     if overwrite:
         _empty(folder)
+    if (folder / ENSEMBLE_FILE).exists():
+        raise UserError(f"{folder}: holds several models; choose another name, or --overwrite it")
     if not (folder / "config.yaml").exists():
         write_record(folder, config)
         return folder, False

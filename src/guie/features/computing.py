@@ -135,17 +135,11 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
 
 def recipe(model: LoadedModel, mixed_precision: str) -> dict[str, Any]:
     """What a feature depends on but the image: architecture, weights, preprocessing, precision."""
-    preprocess = model.preprocess
     return {
         "gives": type(model.embedder).__name__,  # a headless Embedder has the weights of a Tower
         "model": model.config.model_dump(mode="json"),
         "weights_sha256": state_hash(model.embedder),
-        "preprocess": {
-            "size_px": preprocess.size_px,
-            "fit": preprocess.fit,
-            "mean": preprocess.mean.flatten().tolist(),
-            "std": preprocess.std.flatten().tolist(),
-        },
+        "preprocess": model.preprocess.recipe(),
         "mixed_precision": mixed_precision,
     }
 

@@ -1,28 +1,18 @@
-"""Backbone and head as one module, and how a trained run is loaded again.
+"""Backbone and head as one module.
 
 Shapes: B images, F backbone features, D dimensions of the embedding.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.config import RunConfig, load_config
 from guie.config.model import ModelConfig
-from guie.errors import UserError
-from guie.files import replacing
 from guie.model.backbone import Backbone, build_backbone
 from guie.model.head import Head
 from guie.model.preprocess import Preprocess
 from guie.model.reduction import Reduction
-from guie.model.scored import Scored
 
 
 class Embedder(nn.Module):
@@ -53,21 +43,6 @@ class Embedder(nn.Module):
         return emb_BD
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """What embedding, validation and export need of a model."""
-
-    embedder: Embedder
-    preprocess: Preprocess
-    config: ModelConfig
-    source: str
-
-    @property
-    def scored(self) -> Scored:
-        """Both as one module, from the image to its embedding."""
-        return Scored(self.preprocess, self.embedder)
-
-
 def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
     """Embedder as configured, the backbone pretrained unless `weights` is False."""
     backbone = build_backbone(config.backbone, config.image.size_px, weights)
@@ -87,70 +62,3 @@ def build_preprocess(config: ModelConfig, backbone: Backbone, size_px: int) -> P
     """The one preprocessing: of training, validation, embedding and the submission."""
     image = config.image
     return Preprocess(size_px, image.mean or backbone.mean, image.std or backbone.std, image.fit)
-
-
-def load_model(run: str | Path, weights: str = "model.safetensors") -> LoadedModel:
-    """Load a trained run by its folder: the best weights, or those of another file there.
-
-    Raises UserError if the folder is no run.
-    """
-    run = Path(run)
-    if not (run / "config.yaml").is_file():
-        raise UserError(f"{run}: not a run folder (no config.yaml)")
-    if not (run / weights).is_file():
-        raise UserError(f"{run}: no {weights}; has the training reached its first validation?")
-    config = load_config(run / "config.yaml", RunConfig)
-    state, size_px, stride_px = _read(run / weights)
-    return rebuild(config.model, state, size_px, stride_px, str(run))
-
-
-def rebuild(
-    config: ModelConfig,
-    state: Mapping[str, Tensor],
-    size_px: int,
-    stride_px: int | None,
-    source: str,
-) -> LoadedModel:
-    """A trained model from its config and weights, to be scored: branches of the head are folded.
-
-    Args:
-        state: the embedder's weights.
-        size_px, stride_px: what they were trained at last; their stage may differ from `config`.
-    """
-    at = {
-        "image": config.image.model_copy(update={"size_px": size_px}),
-        "backbone": config.backbone.model_copy(update={"stride_px": stride_px}),
-    }
-    config = config.model_copy(update=at)
-    embedder = build_embedder(config, weights=False)
-    embedder.load_state_dict(state)
-    if config.head and config.head.branches:
-        embedder.head.fold()
-        plain = config.head.model_copy(update={"branches": None})
-        config = config.model_copy(update={"head": plain})
-    preprocess = build_preprocess(config, embedder.backbone, size_px)
-    return LoadedModel(embedder.eval(), preprocess, config, source)
-
-
-def save_model(embedder: Embedder, path: Path, size_px: int | None = None) -> None:
-    """Write the weights, and the image size and stride they are for, atomically.
-
-    Args:
-        size_px: None: the backbone's.
-    """
-    backbone = embedder.backbone
-    size = str(size_px or backbone.size_px)
-    # One entry: several are written in any order, and the same run would not give the same file.
-    metadata = {"size_px": f"{size}/{backbone.stride_px}" if backbone.stride_px else size}
-    state = {k: v.detach().cpu().contiguous() for k, v in embedder.state_dict().items()}
-    with replacing(path) as temporary:
-        save_file(state, temporary, metadata=metadata)
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], int, int | None]:
-    """Weights, image size and stride; a file without a stride is of patches side by side."""
-    with safe_open(path, framework="pt") as file:
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        metadata = file.metadata()
-    size_px, _, stride_px = metadata["size_px"].partition("/")
-    return state, int(size_px), int(stride_px) if stride_px else None

@@ -7,7 +7,7 @@ Shape suffixes: B images, 3 channels, H x W the size given, S the network's side
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,12 @@ class Preprocess(nn.Module):
             raise ValueError("images of shape (B, 3, H, W) are needed")
         images = images.to(self.mean.device).to(torch.float32)
         return self.normalised(self.padded(self.resized(images)))
+
+    @torch.jit.ignore
+    def recipe(self) -> dict[str, Any]:
+        """What it does, as JSON has it; mean and std on a 0..1 scale."""
+        mean, std = ((grey / 255).flatten().tolist() for grey in (self.mean, self.std))
+        return {"size_px": self.size_px, "fit": self.fit, "mean": mean, "std": std}
 
     def resized(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, 3, h, w) of the same type, not yet padded to S x S."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from guie.config.model import BackboneConfig, ImageConfig, ModelConfig
 from guie.errors import UserError
 from guie.model.backbone import build_backbone
-from guie.model.embedder import Embedder, LoadedModel, build_preprocess, load_model
+from guie.model.embedder import Embedder, build_preprocess
+from guie.model.loading import LoadedModel, load_model
 
 LIBRARIES = ("open_clip", "timm")
 

@@ -14,7 +14,6 @@ from torch import nn
 
 from guie.files import replacing
 from guie.model import Scored
-from guie.model.preprocess import Preprocess
 from guie.torchscript.portable import follow_input_device, portable_operators
 
 # The newest file format that PyTorch 1.11 reads. Today's writes 10 where gelu is called (it gained
@@ -27,16 +26,17 @@ ALIGNMENT_BYTES = 64
 HEADER_BYTES = 30
 
 
-def package(encoder: nn.Module, preprocess: Preprocess, path: str | Path) -> None:
+def package(encoder: nn.Module, preprocess: nn.Module, path: str | Path) -> None:
     """Save encoder and preprocessing as one TorchScript file, on the CPU, in fp32 and eval mode.
 
     The file holds `Scored`: uint8 (1, 3, H, W) of any size -> (1, D), all that the challenge's
-    scorer calls. The encoder, images (1, 3, S, S) and shapes (1, 3), both float, -> (1, D), is
-    traced at the preprocessing's size. The rest is scripted: a trace would keep the steps and the
+    scorer calls. The encoder, what the preprocessing gives and shapes (1, 3), both float, -> (1, D),
+    is traced at the preprocessing's size. The rest is scripted: a trace would keep the steps and the
     shape of one image. Neither argument is changed.
     """
     encoder = copy.deepcopy(encoder).cpu().float().eval().requires_grad_(False)
-    example = (torch.zeros(1, 3, preprocess.size_px, preprocess.size_px), torch.ones(1, 3))
+    prepared = preprocess(torch.zeros(1, 3, 2, 2, dtype=torch.uint8)).cpu()
+    example = (prepared, torch.ones(1, 3))
     with warnings.catch_warnings(), torch.no_grad():
         # That shapes become constants is wanted, and so is TorchScript, though deprecated.
         for category in (torch.jit.TracerWarning, DeprecationWarning, FutureWarning):

@@ -20,7 +20,7 @@ def model_card(facts: dict[str, Any]) -> str:
     """Markdown from the facts that `export.json` holds."""
     sections = {
         "What it is": _what(facts),
-        "Training": _training(facts["config"], facts["record"]),
+        "Training": _training(facts["models"], facts["record"]),
         "Validation": _validation(facts["validation"]),
         "The file": _file(facts),
         "Parity with the trained model": _parity(facts["torchscript"]),
@@ -32,30 +32,52 @@ def model_card(facts: dict[str, Any]) -> str:
 
 
 def _what(facts: dict[str, Any]) -> str:
-    backbone, image = facts["config"]["model"]["backbone"], facts["preprocessing"]
-    mean, std = (", ".join(f"{x:.4g}" for x in image[key]) for key in ("mean", "std"))
-    stride_px = facts["stride_px"]
-    overlap = f", patches overlapping, one every {stride_px} px" if stride_px else ""
-    return _table(
+    models = [member["model"] for member in facts["models"]]
+    rows = [
         ("Task", "an image of any size and domain -> one embedding of unit length"),
         ("Dimension", facts["dimension"]),
-        ("Backbone", f"{backbone['library']} `{backbone['name']}`{overlap}"),
-        ("Pretrained weights", f"`{backbone['pretrained']}`" if backbone["pretrained"] else "none"),
         ("Parameters", f"{facts['parameters'] / 1e6:.1f} M"),
         ("Input", "uint8 (1, 3, H, W), RGB, original size"),
-        ("Preprocessing, inside the file", f"{image['fit']} to {image['size_px']} px, bicubic"),
-        ("Normalisation", f"mean {mean}; std {std}"),
+    ]
+    if len(models) == 1:
+        return _table(*rows, *_model(models[0]))
+    rows.append(("Models", f"{len(models)}, whose embeddings stand side by side"))
+    return "\n\n".join(
+        [_table(*rows)]
+        + [f"### Model {n}\n\n{_table(*_model(model))}" for n, model in enumerate(models, 1)]
     )
 
 
-def _training(config: dict[str, Any], record: dict[str, Any] | None) -> str:
-    task = ", ".join(f"{key} {value}" for key, value in config["task"].items() if key != "name")
+def _model(model: dict[str, Any]) -> list[tuple[str, Any]]:
+    backbone, image = model["backbone"], model["image"]
+    mean, std = (", ".join(f"{x:.4g}" for x in image[key]) for key in ("mean", "std"))
+    stride_px = backbone["stride_px"]
+    overlap = f", patches overlapping, one every {stride_px} px" if stride_px else ""
+    return [
+        ("Backbone", f"{backbone['library']} `{backbone['name']}`{overlap}"),
+        ("Pretrained weights", f"`{backbone['pretrained']}`" if backbone["pretrained"] else "none"),
+        ("Preprocessing, inside the file", f"{image['fit']} to {image['size_px']} px, bicubic"),
+        ("Normalisation", f"mean {mean}; std {std}"),
+    ]
+
+
+def _training(members: list[dict[str, Any]], record: dict[str, Any] | None) -> str:
     git = (record or {}).get("git") or {}
+    commit = f"{git['commit']}{' with changes' if git['dirty'] else ''}" if git else "none"
+    tables = []
+    for number, member in enumerate(members, 1):
+        title = f"### Model {number}: `{member['source']}`\n\n" if len(members) > 1 else ""
+        tables.append(title + (_run(member["run"]) if member["run"] else "Not trained further."))
+    tables.append(f"Made at commit {commit}. The whole configuration is in `export.json`.")
+    return "\n\n".join(tables)
+
+
+def _run(config: dict[str, Any]) -> str:
+    task = ", ".join(f"{key} {value}" for key, value in config["task"].items() if key != "name")
     rows = [
         ("Run", f"`{config['name']}`, seed {config['seed']}, precision {config['precision']}"),
         ("Training images", f"`{config['data']['manifest']}`"),
         ("Task", f"{config['task']['name']} ({task})" if task else config["task"]["name"]),
-        ("Commit", f"{git['commit']}{' with changes' if git['dirty'] else ''}" if git else "none"),
     ]
     for number, stage in enumerate(config["stages"], 1):
         rates = ", ".join(f"{part} {rate:g}" for part, rate in _rates(stage["lr"]))
@@ -63,7 +85,7 @@ def _training(config: dict[str, Any], record: dict[str, Any] | None) -> str:
         domains = ", ".join(stage["domains"]) if stage["domains"] else "all domains"
         row = f"{stage['epochs']:g} epochs of batch {stage['batch_size']} at {size_px} px, "
         rows.append((f"Stage {number}", f"{row}{domains}; learning rates: {rates}"))
-    return _table(*rows) + "\n\nThe whole configuration is in `export.json`."
+    return _table(*rows)
 
 
 def _rates(lr: dict[str, Any]) -> Iterator[tuple[str, float]]:

@@ -1,0 +1,90 @@
+"""Several models side by side, behind the surface of one.
+
+Shapes: B images, M numbers that the members see of an image, D dimensions of the embedding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.model.embedder import Embedder
+from guie.model.preprocess import Preprocess
+from guie.model.reduction import Reduction
+
+
+class EnsemblePreprocess(nn.Module):
+    """An image as each member wants it, in one row: what a loader stacks and sends like an image.
+
+    What several members want alike is computed once.
+
+    Attributes: `views`, the preprocessings that differ; `view_of`, for each member its view.
+    """
+
+    def __init__(self, preprocesses: Iterable[Preprocess]):
+        super().__init__()
+        preprocesses = list(preprocesses)
+        recipes = [preprocess.recipe() for preprocess in preprocesses]
+        first = [recipes.index(recipe) for recipe in recipes]
+        kept = sorted(set(first))
+        self.views = nn.ModuleList(preprocesses[number] for number in kept)
+        self.view_of = [kept.index(number) for number in first]
+        self.size_px: int = max(view.size_px for view in self.views)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W), as `Preprocess` takes them -> (B, M) float32."""
+        rows = []
+        for view in self.views:
+            rows.append(view(images).flatten(1))
+        return torch.cat(rows, dim=1)
+
+    def recipe(self) -> dict[str, Any]:
+        """What it does, as JSON has it."""
+        return {"views": [view.recipe() for view in self.views], "view_of": self.view_of}
+
+
+class Ensemble(nn.Module):
+    """The members' embeddings, each of unit length, side by side, as one of unit length.
+
+    Their cosine is the mean of the members' cosines. So the challenge's 4th place joins its two
+    families, to reduce 1024 numbers to 64, and DREML its members (Xuan et al., ECCV 2018, 3.2).
+
+    Attributes: `dim` (D).
+    """
+
+    def __init__(
+        self,
+        members: Sequence[Embedder],
+        preprocess: EnsemblePreprocess,
+        reduced_dim: int | None = None,
+    ):
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.sides_px = [view.size_px for view in preprocess.views]
+        self.view_of = list(preprocess.view_of)
+        dim = sum(member.dim for member in members)
+        self.reduction = Reduction(dim, reduced_dim) if reduced_dim else None
+        self.dim = reduced_dim or dim
+
+    def forward(self, prepared_BM: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
+        """(B, M) of `EnsemblePreprocess` -> (B, D) float32 embeddings of unit length.
+
+        Args:
+            shapes_B3: `image_shapes` of the original images, for heads that take them.
+        """
+        rows = prepared_BM.split([3 * side * side for side in self.sides_px], dim=1)
+        views = [
+            row.reshape(-1, 3, side, side) for row, side in zip(rows, self.sides_px, strict=True)
+        ]
+        embs = [
+            member(views[view], shapes_B3)
+            for member, view in zip(self.members, self.view_of, strict=True)
+        ]
+        emb_BD = functional.normalize(torch.cat(embs, dim=-1), dim=-1)
+        if self.reduction:
+            emb_BD = functional.normalize(self.reduction(emb_BD).float(), dim=-1)
+        return emb_BD

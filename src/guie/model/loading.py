@@ -1,0 +1,153 @@
+"""Models from and to their folders: those of a trained run, or of several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from guie.config import RunConfig, load_config
+from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
+from guie.config.model import ModelConfig
+from guie.errors import UserError
+from guie.files import replacing
+from guie.model.embedder import Embedder, build_embedder, build_preprocess
+from guie.model.ensemble import Ensemble, EnsemblePreprocess
+from guie.model.preprocess import Preprocess
+from guie.model.scored import Scored
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What embedding, validation and export need of a model."""
+
+    embedder: Embedder | Ensemble
+    preprocess: Preprocess | EnsemblePreprocess
+    config: ModelConfig | EnsembleConfig
+    source: str
+
+    @property
+    def scored(self) -> Scored:
+        """Both as one module, from the image to its embedding."""
+        return Scored(self.preprocess, self.embedder)
+
+
+def load_model(folder: str | Path, weights: str = "model.safetensors") -> LoadedModel:
+    """Load a run: its best weights, or those of another file there; or an ensemble, which has one.
+
+    Raises UserError if the folder is neither.
+    """
+    folder = Path(folder)
+    if (folder / ENSEMBLE_FILE).is_file():
+        config = load_config(folder / ENSEMBLE_FILE, EnsembleConfig)
+        state, _ = _read_weights(folder / "model.safetensors")
+        return rebuild_ensemble(config, state, str(folder))
+    if not (folder / "config.yaml").is_file():
+        raise UserError(f"{folder}: not a run folder (no config.yaml)")
+    if not (folder / weights).is_file():
+        raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
+    config = load_config(folder / "config.yaml", RunConfig).model
+    state, size_px, stride_px = _read(folder / weights)
+    return rebuild(config, state, size_px, stride_px, str(folder))
+
+
+def rebuild(
+    config: ModelConfig,
+    state: Mapping[str, Tensor],
+    size_px: int,
+    stride_px: int | None,
+    source: str,
+) -> LoadedModel:
+    """A trained model from its config and weights, to be scored: branches of the head are folded.
+
+    Args:
+        state: the embedder's weights.
+        size_px, stride_px: what they were trained at last; their stage may differ from `config`.
+    """
+    at = {
+        "image": config.image.model_copy(update={"size_px": size_px}),
+        "backbone": config.backbone.model_copy(update={"stride_px": stride_px}),
+    }
+    config = config.model_copy(update=at)
+    embedder = build_embedder(config, weights=False)
+    embedder.load_state_dict(state)
+    if config.head and config.head.branches:
+        embedder.head.fold()
+        plain = config.head.model_copy(update={"branches": None})
+        config = config.model_copy(update={"head": plain})
+    preprocess = build_preprocess(config, embedder.backbone, size_px)
+    return LoadedModel(embedder.eval(), preprocess, config, source)
+
+
+def rebuild_ensemble(
+    config: EnsembleConfig, state: Mapping[str, Tensor], source: str
+) -> LoadedModel:
+    """Several models from what states them whole (`self_contained`), and their weights."""
+    models = [member.model for member in config.members]
+    embedders = [build_embedder(model, weights=False) for model in models]
+    preprocess = EnsemblePreprocess(
+        build_preprocess(model, embedder.backbone, model.image.size_px)
+        for model, embedder in zip(models, embedders, strict=True)
+    )
+    ensemble = Ensemble(embedders, preprocess, config.reduced_dim)
+    ensemble.load_state_dict(state)
+    return LoadedModel(ensemble.eval(), preprocess, config, source)
+
+
+def side_by_side(models: Sequence[LoadedModel]) -> LoadedModel:
+    """An ensemble of models. Raises UserError where one is an ensemble itself."""
+    members, state = [], {}
+    for number, model in enumerate(models):
+        if isinstance(model.config, EnsembleConfig):
+            raise UserError(f"{model.source}: stands for several models; name its members instead")
+        file = Path(model.source) / "config.yaml"
+        run = load_config(file, RunConfig) if file.is_file() else None
+        members.append(MemberConfig(source=model.source, model=self_contained(model), run=run))
+        own = model.embedder.state_dict()
+        state |= {f"members.{number}.{name}": value for name, value in own.items()}
+    source = ", ".join(model.source for model in models)
+    return rebuild_ensemble(EnsembleConfig(members=members), state, source)
+
+
+def self_contained(model: LoadedModel) -> ModelConfig:
+    """The config of one model, from which it is built again where its tag is not known."""
+    image, backbone = model.config.image, model.embedder.backbone
+    known = {"mean": image.mean or backbone.mean, "std": image.std or backbone.std}
+    return model.config.model_copy(update={"image": image.model_copy(update=known)})
+
+
+def save_model(embedder: Embedder, path: Path, size_px: int | None = None) -> None:
+    """Write the weights, and the image size and stride they are for, atomically.
+
+    Args:
+        size_px: None: the backbone's.
+    """
+    backbone = embedder.backbone
+    size = str(size_px or backbone.size_px)
+    save_weights(embedder, path, f"{size}/{backbone.stride_px}" if backbone.stride_px else size)
+
+
+def save_weights(embedder: nn.Module, path: Path, size: str | None = None) -> None:
+    """Write weights atomically; `size` goes beside them."""
+    # One entry: several are written in any order, and the same run would not give the same file.
+    metadata = {"size_px": size} if size else None
+    state = {k: v.detach().cpu().contiguous() for k, v in embedder.state_dict().items()}
+    with replacing(path) as temporary:
+        save_file(state, temporary, metadata=metadata)
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], int, int | None]:
+    """Weights, image size and stride; a file without a stride is of patches side by side."""
+    state, metadata = _read_weights(path)
+    size_px, _, stride_px = metadata["size_px"].partition("/")
+    return state, int(size_px), int(stride_px) if stride_px else None
+
+
+def _read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    with safe_open(path, framework="pt") as file:
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
+        return state, file.metadata() or {}
