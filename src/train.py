@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import pandas as pd
 import torch
 from accelerate import Accelerator
 from tqdm import tqdm
@@ -26,7 +25,7 @@ from guie.compiling import uncompiled
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
 from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
-from guie.data import classes_of, rows_hash, training_rows
+from guie.data import rows_hash
 from guie.devices import from_main, make_accelerator
 from guie.errors import UserError
 from guie.files import replacing
@@ -35,12 +34,7 @@ from guie.interrupts import Interrupts
 from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
 from guie.manifest import Manifest, load_manifest
 from guie.model.weights import weights_record
-from guie.optim import (
-    averaged,
-    build_optimizer,
-    refuse_unknown_blocks,
-    set_learning_rates,
-)
+from guie.optim import refuse_unknown_blocks, set_learning_rates
 from guie.runs import (
     add_to_record,
     check_weights,
@@ -50,8 +44,8 @@ from guie.runs import (
     open_run,
     read_summary,
 )
-from guie.sharding import Shards, load_optimizer, refuse_unshardable
-from guie.stage import open_data, set_model, told
+from guie.sharding import refuse_unshardable
+from guie.stage import Material, Stage, enter_stage, leave_stage, material_of
 from guie.step import (
     LossWatch,
     gradients_within_memory,
@@ -111,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
             )
         held.enter_context(interrupts)
         accelerator.init_trackers(config.name)
-        train(config, manifest, generic, folder, accelerator, interrupts)
+        train(config, material_of(config, manifest, generic), folder, accelerator, interrupts)
         # All leave together: a process that outlives its group aborts on the way out.
         accelerator.wait_for_everyone()
         accelerator.end_training()
@@ -120,27 +114,20 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
 def train(
     config: RunConfig,
-    manifest: Manifest,
-    generic: Manifest | None,
+    material: Material,
     folder: Path,
     accelerator: Accelerator,
     interrupts: Interrupts,
 ) -> None:
     """Train into an open run folder, from its newest checkpoint if it has one.
 
-    Args:
-        generic: what retention's generic images are drawn from.
-
     Returns early where the time is up. Raises UserError where data or config are at fault,
     SystemExit after a signal.
     """
     began = time.monotonic()
     # ---------------------------------------------------------------- classes, task, position
-    rows = [training_rows(manifest, stage.domains) for stage in config.stages]
-    classes = classes_of(pd.concat(rows))
-    trained_on = pd.concat([*rows, generic.table] if generic else rows)
-    identity = Identity(rows_hash(trained_on), code_version())
-    from_main(accelerator, lambda: keep_classes(folder, classes.labels))
+    identity = Identity(rows_hash(material.all_rows()), code_version())
+    from_main(accelerator, lambda: keep_classes(folder, material.classes.labels))
     checkpoints = Checkpoints(folder, config.keep_checkpoints)
     saved = checkpoints.load(warn=accelerator.is_main_process)
     if saved:
@@ -151,61 +138,29 @@ def train(
         add_to_record(folder, weights=weights_record(config.model.backbone))
     state = saved["state"] if saved else TrainState()
     torch.manual_seed(config.seed)
-    task = build_task(config, classes, weights=saved is None).to(accelerator.device)
+    task = build_task(config, material.classes, weights=saved is None).to(accelerator.device)
     for stage in config.stages:
         refuse_unknown_blocks(task, stage.lr)
     log, watch = RunLog(folder, accelerator, state.global_step), LossWatch()
 
     while state.stage < len(config.stages):
-        # ------------------------------------------------------------ set the stage
-        stage = config.stages[state.stage]
-        preprocess = set_model(task, config, state.stage, rows[state.stage], classes)
-        optimizer = build_optimizer(task, stage)
-        if saved:
-            task.load_state_dict(saved["task"])
-        ema = averaged(task, stage.ema_decay) if stage.ema_decay else None
-        if saved and ema:
-            ema.load_state_dict(saved["ema"])
-        with uncompiled():  # features of a frozen backbone are computed here
-            data = open_data(
-                accelerator,
-                config,
-                state,
-                manifest,
-                generic,
-                rows[state.stage],
-                classes,
-                task,
-                preprocess,
-            )
-        shards = Shards(accelerator, task)
-        if ema:
-            shards.shard(ema.module)
-        model, optimizer = accelerator.prepare(task, optimizer)
-        if saved:
-            load_optimizer(optimizer, saved["optimizer"])
-            if accelerator.scaler:
-                accelerator.scaler.load_state_dict(saved["scaler"])
-        saved = None
-        scored = ema.module if ema else task
-        sampler, total_steps = data.sampler, data.total_steps
-        epochs_before = sum(earlier.epochs for earlier in config.stages[: state.stage])
-        rank = accelerator.process_index
-
-        # ------------------------------------------------------------ train
-        accelerator.print(told(config, state, data, preprocess.size_px))
+        now = enter_stage(accelerator, config, material, state, task, saved)
+        saved, stage, model, optimizer = None, now.config, now.model, now.optimizer
+        sampler, total_steps = now.data.sampler, now.data.total_steps
+        accelerator.print(now.told(config, state))
         bar = tqdm(
             total=total_steps,
             initial=state.step,
             desc=stage.name,
             disable=not accelerator.is_local_main_process,
         )
-        for batch in data.batches if not _exhausted(stage, state) else ():
+        for batch in now.data.batches if not _exhausted(stage, state) else ():
+            # -------------------------------------------------------- a step
             train_mode(task, stage)
-            task.set_epoch(epochs_before + state.step / sampler.steps_per_epoch)
+            task.set_epoch(now.epochs_before + state.step / sampler.steps_per_epoch)
             rates = set_learning_rates(optimizer, stage, state.step, total_steps)
             batch = to_device(batch, accelerator.device)
-            draw = (config.seed, state.stage, state.step, rank)
+            draw = (config.seed, state.stage, state.step, accelerator.process_index)
             logs = gradients_within_memory(accelerator, model, batch, config, state, draw)
             if stage.sam_rho:
                 climbed = sharpen(model, stage.sam_rho)
@@ -215,8 +170,8 @@ def train(
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
-            if ema:
-                ema.update_parameters(task)
+            if now.ema:
+                now.ema.update_parameters(task)
             if sampler.learns:
                 sampler.note(state.step, accelerator.reduce(logs["loss"], "mean").item())
             state.step += 1
@@ -224,51 +179,26 @@ def train(
             bar.update()
             watch.add(logs["loss"], batch["rows"], rates)
 
+            # -------------------------------------------------------- log, validate, save
             last = state.step == total_steps
             logs_due = last or state.global_step % config.log_every_steps == 0
             scores_due = last or _due(state.step, stage.validate_every_steps)
             stop = interrupts.anywhere(accelerator)
             save_due = stop or state.global_step % config.checkpoint_every_steps == 0
             if logs_due or scores_due or save_due:
-                watch.check(accelerator, data.rows["image_path"], stage, state.step)
+                watch.check(accelerator, now.data.rows["image_path"], stage, state.step)
             if logs_due:
                 values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
-                values |= prefixed(
-                    "share_", sampler.shares(state.step - 1) if sampler.learns else {}
-                )
-                log.write(state.global_step, stage.name, values | prefixed("lr_", rates))
+                shares = sampler.shares(state.step - 1) if sampler.learns else {}
+                more = prefixed("share_", shares) | prefixed("lr_", rates)
+                log.write(state.global_step, stage.name, values | more)
                 bar.set_postfix({name: f"{value:.3f}" for name, value in values.items()})
-
-            # -------------------------------------------------------- validate, keep the best, save
             if scores_due:
-                whole = shards.whole(scored)
-                with uncompiled():
-                    scores = validate(
-                        accelerator,
-                        whole.embedder,
-                        manifest,
-                        preprocess,
-                        config.data.workers,
-                        data.frozen,
-                    )
-                score = scores["val_r_at_1"] if scores else -1.0
-                if scores:
-                    log.write(state.global_step, stage.name, scores)
-                    accelerator.print(
-                        f"  step {state.global_step}: val R@1 {score:.3f},"
-                        f" mMP@5 {scores['val_mmp_at_5']:.3f}"
-                    )
-                if scores is None or score > state.best_score:
-                    state.best_score, state.best_step, state.stale = score, state.global_step, 0
-                    if accelerator.is_main_process:
-                        whole.save(folder, "model")
-                else:
-                    state.stale += 1
-                del whole  # of a sharded run it is a copy
+                _score_and_keep(accelerator, config, material.manifest, now, state, log)
             done = last or _exhausted(stage, state)
             state.sampler = sampler.state()
             if done or save_due:
-                parts = state_dicts(accelerator, task, optimizer, ema)
+                parts = state_dicts(accelerator, task, optimizer, now.ema)
                 if accelerator.is_main_process:
                     checkpoints.save(parts, state, identity)
             if stop:
@@ -281,11 +211,8 @@ def train(
             if done:
                 break
         bar.close()
-
-        # ------------------------------------------------------------ next stage, fresh optimiser
-        scored = shards.whole(scored)
-        task = shards.whole(accelerator.unwrap_model(model, keep_fp32_wrapper=False))
-        accelerator.free_memory(model, optimizer)
+        task, scored = leave_stage(accelerator, now)
+        del now, model, optimizer  # the next stage has its own
         state.next_stage()
 
     if accelerator.is_main_process:
@@ -295,10 +222,38 @@ def train(
             "steps": state.global_step,
             "seconds": round(time.monotonic() - began, 1),
             "peak_memory_mb": peak_memory_mb(),
-            "classes": len(classes),
+            "classes": len(material.classes),
         }
         finish(folder, summary)
         print(f"{folder}: best {summary['best']}, {summary['seconds']:.0f} s")
+
+
+def _score_and_keep(
+    accelerator: Accelerator,
+    config: RunConfig,
+    manifest: Manifest,
+    now: Stage,
+    state: TrainState,
+    log: RunLog,
+) -> None:
+    """Validate, log, and write the model where it is the best so far; it is where nothing scores."""
+    whole, workers = now.scored(), config.data.workers
+    with uncompiled():
+        scores = validate(
+            accelerator, whole.embedder, manifest, now.preprocess, workers, now.data.frozen
+        )
+    score = scores["val_r_at_1"] if scores else -1.0
+    if scores:
+        log.write(state.global_step, now.config.name, scores)
+        accelerator.print(
+            f"  step {state.global_step}: val R@1 {score:.3f}, mMP@5 {scores['val_mmp_at_5']:.3f}"
+        )
+    if scores is None or score > state.best_score:
+        state.best_score, state.best_step, state.stale = score, state.global_step, 0
+        if accelerator.is_main_process:
+            whole.save(log.folder, "model")
+    else:
+        state.stale += 1
 
 
 def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple[Path, bool]:

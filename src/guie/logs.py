@@ -73,7 +73,8 @@ class RunLog:
     """
 
     def __init__(self, folder: Path, accelerator: Accelerator, step: int):
-        self.path, self.accelerator = folder / "metrics.jsonl", accelerator
+        self.folder, self.accelerator = folder, accelerator
+        self.path = folder / "metrics.jsonl"
         if accelerator.is_main_process:
             self._rewind(step)
 
