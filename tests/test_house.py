@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import sys
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 PACKAGE = sorted((SRC / "guie").rglob("*.py"))
 SCRIPTS = sorted(SRC.glob("*.py"))
+BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("*.py"))
 
 LEVELS = [
     {
@@ -96,3 +98,10 @@ def test_no_path_hacks() -> None:
         text = file.read_text(encoding="utf-8")
         for hack in ("sys.path", "PYTHONPATH", "os.chdir"):
             assert hack not in text, f"{file}: {hack}"
+
+
+@pytest.mark.parametrize("file", BENCHMARKS, ids=lambda file: file.stem)
+def test_a_benchmark_finds_what_it_imports(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They run by hand: a name that moved would be found when somebody needs the number."""
+    monkeypatch.syspath_prepend(file.parent)
+    runpy.run_path(str(file), run_name="benchmark")
