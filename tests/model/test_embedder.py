@@ -162,3 +162,10 @@ def test_the_config_may_state_other_statistics() -> None:
     )
     preprocess = build_preprocess(config, build_backbone(config.backbone, 32), 32)
     assert preprocess.mean.abs().max() == 0
+
+
+def test_weights_that_training_did_not_write_are_refused(tmp_path: Path) -> None:
+    embedder = save_run(tmp_path, model_config(TINY_CLIP), 32)
+    save_file(embedder.state_dict(), tmp_path / "model.safetensors")
+    with pytest.raises(UserError, match=r"model.safetensors: states no image size"):
+        load_model(tmp_path)

@@ -37,22 +37,25 @@ class LoadedModel:
 
 
 def load_model(folder: str | Path, weights: str = "model.safetensors") -> LoadedModel:
-    """Load a run: its best weights, or those of another file there; or an ensemble, which has one.
+    """Load a run or an ensemble: the best weights, or those of another file there.
 
     Raises UserError if the folder is neither.
     """
     folder = Path(folder)
-    if (folder / ENSEMBLE_FILE).is_file():
-        config = load_config(folder / ENSEMBLE_FILE, EnsembleConfig)
-        state, _ = _read_weights(folder / "model.safetensors")
-        return rebuild_ensemble(config, state, str(folder))
-    if not (folder / "config.yaml").is_file():
+    ensemble, run = folder / ENSEMBLE_FILE, folder / "config.yaml"
+    if not ensemble.is_file() and not run.is_file():
         raise UserError(f"{folder}: not a run folder (no config.yaml)")
     if not (folder / weights).is_file():
         raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
-    config = load_config(folder / "config.yaml", RunConfig).model
-    state, size_px, stride_px = _read(folder / weights)
-    return rebuild(config, state, size_px, stride_px, str(folder))
+    state, size = _read(folder / weights)
+    if ensemble.is_file():
+        config = load_config(ensemble, EnsembleConfig)
+        return rebuild_ensemble(config, state, str(folder))
+    if not size:
+        raise UserError(f"{folder / weights}: states no image size; train.py did not write it")
+    size_px, _, stride_px = size.partition("/")  # no stride: patches lie side by side
+    stride_px = int(stride_px) if stride_px else None
+    return rebuild(load_config(run, RunConfig).model, state, int(size_px), stride_px, str(folder))
 
 
 def rebuild(
@@ -140,14 +143,9 @@ def save_weights(embedder: nn.Module, path: Path, size: str | None = None) -> No
         save_file(state, temporary, metadata=metadata)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], int, int | None]:
-    """Weights, image size and stride; a file without a stride is of patches side by side."""
-    state, metadata = _read_weights(path)
-    size_px, _, stride_px = metadata["size_px"].partition("/")
-    return state, int(size_px), int(stride_px) if stride_px else None
-
-
-def _read_weights(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+def _read(path: Path) -> tuple[dict[str, Tensor], str]:
+    """Weights, and the size that `save_weights` wrote beside them."""
     with safe_open(path, framework="pt") as file:
         state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
-        return state, file.metadata() or {}
+        metadata = file.metadata() or {}
+    return state, metadata.get("size_px", "")
