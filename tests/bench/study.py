@@ -86,29 +86,50 @@ VARIANTS: dict[str, dict] = {
 }
 
 
-def train_and_test(name: str, seed: int, out: Path) -> dict[str, float]:
-    """Val scores of the best weights, and test scores: means over domains, merged index."""
-    slug = "".join(c if c.isalnum() else "_" for c in name) + f"_{seed}"
-    folder = out / slug
-    config = {"base": str(REPOSITORY / "configs/real_vit_tiny.yaml"), "name": slug, "out": str(out)}
+def folder_of(name: str, seed: int, out: Path) -> Path:
+    return out / ("".join(c if c.isalnum() else "_" for c in name) + f"_{seed}")
+
+
+def train_and_test(name: str, seed: int, out: Path) -> None:
+    """Train, and score the test split by the best weights, into the run's folder."""
+    folder = folder_of(name, seed, out)
+    report, emb = folder / "report.json", folder / "E.npz"
+    if report.exists():
+        return
+    config = {"base": str(REPOSITORY / "configs/real_vit_tiny.yaml")}
+    config |= {"name": folder.name, "out": str(out), "seed": seed}
     changed = dict(VARIANTS[name])
     one = STUDY["stages"][0] | changed.pop("train", {})
-    config |= {**STUDY, "stages": [one], **changed, "seed": seed}
+    config |= {**STUDY, "stages": [one], **changed}
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{slug}.yaml"
+    path = folder.with_suffix(".yaml")
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     script("train.py", "--config", path, "--resume")
-    manifest, emb, report = real_root() / MANIFEST, folder / "E.npz", folder / "report.json"
-    if not report.exists():
-        test = ("--manifest", manifest, "--split", "test")
-        script("embed.py", "--model", folder, *test, "--out", emb)
-        script("validate.py", "--embeddings", emb, *test, "--index", "merged", "--out", report)
-        emb.unlink()
-    mean = json.loads(report.read_text(encoding="utf-8"))["mean"]
+    manifest = real_root() / MANIFEST
+    test = ("--manifest", manifest, "--split", "test")
+    script("embed.py", "--model", folder, *test, "--out", emb)
+    script("validate.py", "--embeddings", emb, *test, "--index", "merged", "--out", report)
+    emb.unlink()
+
+
+def scores(folder: Path) -> dict[str, float]:
+    """Val scores of the best weights, and test scores: means over domains, merged index."""
+    mean = json.loads((folder / "report.json").read_text(encoding="utf-8"))["mean"]
     lines = [line for line in read_metrics(folder / "metrics.jsonl") if "val_r_at_1" in line]
     best = max(lines, key=lambda line: line["val_r_at_1"])
     val = {f"val {key}": best[f"val_{key}"] for key in ("r_at_1", "mmp_at_5")}
     return val | {f"test {key}": mean[key] for key in ("r_at_1", "mmp_at_5")}
+
+
+def collected(out: Path, seeds: int) -> pd.DataFrame:
+    """Of all that is there, means over seeds."""
+    rows = [
+        {"run": name, **scores(folder)}
+        for name in VARIANTS
+        for folder in (folder_of(name, seed, out) for seed in range(seeds))
+        if (folder / "report.json").exists()
+    ]
+    return pd.DataFrame(rows).groupby("run", sort=False).mean()
 
 
 def script(name: str, *words: object) -> None:
@@ -136,11 +157,10 @@ def main(argv: list[str] | None = None) -> None:
     unknown = sorted(set(args.names) - set(VARIANTS))
     if unknown:
         raise UserError(f"no variant {', '.join(unknown)}; --list shows them")
-    rows = []
     for name in tqdm(args.names or VARIANTS, "study"):
         for seed in range(args.seeds):
-            rows.append({"run": name, "seed": seed, **train_and_test(name, seed, args.out)})
-            table = pd.DataFrame(rows).groupby("run", sort=False).mean().drop(columns="seed")
+            train_and_test(name, seed, args.out)
+            table = collected(args.out, args.seeds)
             table.to_csv(args.out / "table.csv")
     print(table.to_string(float_format=lambda value: f"{value:.3f}"))
 
