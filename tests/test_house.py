@@ -100,6 +100,7 @@ def test_no_path_hacks() -> None:
             assert hack not in text, f"{file}: {hack}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", BENCHMARKS, ids=lambda file: file.stem)
 def test_a_benchmark_finds_what_it_imports(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They run by hand: a name that moved would be found when somebody needs the number."""
