@@ -15,16 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from accelerate import Accelerator
-
 from guie import errors
 from guie.derived import refuse_existing, write_run
 from guie.devices import from_main, make_accelerator
 from guie.errors import UserError
 from guie.features.computing import state_hash
-from guie.manifest import Manifest, load_manifest
+from guie.manifest import load_manifest
 from guie.model import LoadedModel, open_model, side_by_side
-from guie.validation import validate
+from guie.validation import validate_model
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -54,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     members = [open_model(source) for source in args.models]
     ensemble = side_by_side(members)
     scores = [
-        score(accelerator, model, manifest, args.workers) if manifest else None
+        validate_model(accelerator, model, manifest, args.workers) if manifest else None
         for model in (*members, ensemble)
     ]
     if accelerator.is_main_process:
@@ -68,14 +66,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     return args.out
 
 
-def score(
-    accelerator: Accelerator, model: LoadedModel, manifest: Manifest, workers: int
-) -> dict[str, float] | None:
-    embedder = model.embedder.to(accelerator.device)
-    return validate(accelerator, embedder, manifest, model.preprocess, workers)
-
-
 def record_of(model: LoadedModel, scores: dict[str, float] | None) -> dict[str, Any]:
+    """For record.json: which model, its weights, its scores."""
     return {"model": model.source, "weights_sha256": state_hash(model.embedder), "val": scores}
 
 

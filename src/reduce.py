@@ -34,7 +34,7 @@ from guie.model import LoadedModel, open_model
 from guie.model.weights import sha256_of
 from guie.pca import balanced_sample, fit_components, reduced
 from guie.text import class_texts
-from guie.validation import validate
+from guie.validation import validate_model
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -65,17 +65,15 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from_main(accelerator, lambda: refuse_existing(args.out))
     manifest = load_manifest(args.manifest, args.root)
     model = open_model(args.model)
-    model.embedder.to(accelerator.device)
+    model.embedder.to(accelerator.device)  # images are embedded before it is scored
     if args.texts:
         emb_ND, basis = from_main(accelerator, lambda: of_texts(args.model, args.texts))
     else:
         emb_ND, basis = of_images(args, model, manifest, accelerator)
     found = from_main(accelerator, lambda: fit_components(emb_ND, args.dim, args.whiten))
     small = reduced(model, found)
-    small.embedder.to(accelerator.device)
     before, after = (
-        validate(accelerator, one.embedder, manifest, one.preprocess, args.workers)
-        for one in (model, small)
+        validate_model(accelerator, one, manifest, args.workers) for one in (model, small)
     )
     if accelerator.is_main_process:
         record = {

@@ -29,12 +29,12 @@ from guie.errors import UserError
 from guie.manifest import load_manifest
 from guie.model import LoadedModel
 from guie.model.weights import sha256_of
-from guie.validation import validate
+from guie.validation import validate_model
 
 # Cosine; measured between heads: .97 and more from one start, .00 trained apart (EXPERIMENTS.md).
 ALIKE = 0.5
 
-Scores = dict[str, float] | None  # as `validate` returns them; None where nothing is scored
+Scores = dict[str, float] | None  # as `validate_model` returns them; None where nothing is scored
 Score = Callable[[LoadedModel], Scores]
 
 
@@ -90,8 +90,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     def score(model: LoadedModel) -> Scores:
         if manifest is None:
             return None
-        embedder = model.embedder.to(accelerator.device)
-        return validate(accelerator, embedder, manifest, model.preprocess, args.workers)
+        return validate_model(accelerator, model, manifest, args.workers)
 
     tastes = taste(members, score)
     if accelerator.is_main_process:

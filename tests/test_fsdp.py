@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 from accelerate import Accelerator
 from torch import nn
 from torch.distributed.tensor import DTensor
@@ -25,7 +24,7 @@ from guie.errors import UserError
 from guie.logs import read_metrics
 from guie.optim import averaged
 from guie.sharding import Shards, gathered, load_optimizer, refuse_unshardable
-from tiny_runs import interrupted_after
+from tiny_runs import bn_config, interrupted_after
 
 ROOT = Path(__file__).parents[1]
 SHARDED = {
@@ -61,32 +60,19 @@ def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """A frozen stage, then one at another size with all that has a state or looks at all weights."""
     folder = tmp_path_factory.mktemp("fsdp")
     rates = {"head": 1e-3, "classes": 1e-3}
-    config = {
-        "name": "one",
-        "out": str(folder),
-        "log_every_steps": 1,
-        "data": {"manifest": str(kills.with_validation(toy_manifest)), "workers": 0},
-        "model": {
-            "backbone": {"library": "open_clip", "name": "guie-tiny"},
-            "image": {"size_px": 32},
-            "head": {"norm": "bn"},
+    train = {"batch_size": 16, "ema_decay": 0.9, "clip_grad_norm": 1.0}
+    stages = [
+        {"epochs": 0.8, "lr": rates},
+        {
+            "epochs": 1.2,
+            "size_px": 40,
+            "accumulate": 2,
+            "sam_rho": 0.05,
+            "validate_every_steps": 3,
+            "lr": {"backbone": 1e-4, **rates},
         },
-        "train": {"batch_size": 16, "ema_decay": 0.9, "clip_grad_norm": 1.0},
-        "stages": [
-            {"epochs": 0.8, "lr": rates},
-            {
-                "epochs": 1.2,
-                "size_px": 40,
-                "accumulate": 2,
-                "sam_rho": 0.05,
-                "validate_every_steps": 3,
-                "lr": {"backbone": 1e-4, **rates},
-            },
-        ],
-    }
-    path = folder / "c.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
+    ]
+    return bn_config(folder, kills.with_validation(toy_manifest), train, stages)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-import yaml
 from torch import distributed
 
 import embed
@@ -21,6 +20,7 @@ import kills
 import train
 from guie.logs import read_metrics
 from guie.model.batch_norm import GlobalBatchNorm1d
+from tiny_runs import bn_config
 
 SRC = Path(__file__).parents[1] / "src"
 
@@ -61,25 +61,12 @@ def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
     """Two stages with batch statistics in the head, and nothing random in the model."""
     folder = tmp_path_factory.mktemp("processes")
     rates = {"head": 1e-3, "classes": 1e-3}
-    config = {
-        "name": "one",
-        "out": str(folder),
-        "log_every_steps": 1,
-        "data": {"manifest": str(toy_manifest), "workers": 0},
-        "model": {
-            "backbone": {"library": "open_clip", "name": "guie-tiny"},
-            "image": {"size_px": 32},
-            "head": {"norm": "bn"},
-        },
-        "train": {"batch_size": 24, "augment": {"flip": 0.5}},
-        "stages": [
-            {"epochs": 0.5, "lr": rates},
-            {"epochs": 1, "lr": {"backbone": 1e-4, **rates}},
-        ],
-    }
-    path = folder / "c.yaml"
-    path.write_text(yaml.safe_dump(config))
-    return path
+    train = {"batch_size": 24, "augment": {"flip": 0.5}}
+    stages = [
+        {"epochs": 0.5, "lr": rates},
+        {"epochs": 1, "lr": {"backbone": 1e-4, **rates}},
+    ]
+    return bn_config(folder, toy_manifest, train, stages)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
 from guie.config import RunConfig
 from guie.logs import write_record
@@ -47,6 +48,24 @@ def tiny_run(
     for name in ("model", "last"):
         save_model(embedder, folder / f"{name}.safetensors", size_px)
     return folder
+
+
+def bn_config(
+    folder: Path, manifest: Path, train: dict[str, Any], stages: list[dict[str, Any]]
+) -> Path:
+    """A config of a tiny CLIP with batch statistics in its head, logged at every step; its file."""
+    config = {
+        "name": "one",
+        "out": str(folder),
+        "log_every_steps": 1,
+        "data": {"manifest": str(manifest), "workers": 0},
+        "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"norm": "bn"}},
+        "train": train,
+        "stages": stages,
+    }
+    path = folder / "c.yaml"
+    path.write_text(yaml.safe_dump(config))
+    return path
 
 
 def weights(run: Path | LoadedModel, file: str = "model.safetensors") -> dict[str, torch.Tensor]:

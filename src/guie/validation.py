@@ -11,6 +11,7 @@ from guie.devices import from_main
 from guie.embedding import embed_files
 from guie.features.frozen import FrozenData, embed_rows
 from guie.manifest import Manifest
+from guie.model import LoadedModel
 from guie.model.preprocess import Preprocess
 from guie.protocols import quick_scores
 
@@ -39,6 +40,14 @@ def validate(
         files = [manifest.file(path) for path in rows["image_path"]]
         emb_ND = embed_files(accelerator, embedder, preprocess, files, workers=workers, title="val")
     return _flat(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
+
+
+def validate_model(
+    accelerator: Accelerator, model: LoadedModel, manifest: Manifest, workers: int
+) -> dict[str, float] | None:
+    """`validate` of a model by itself, which moves to this process's device."""
+    embedder = model.embedder.to(accelerator.device)
+    return validate(accelerator, embedder, manifest, model.preprocess, workers)
 
 
 def _flat(scores: dict[str, Any]) -> dict[str, float]:
