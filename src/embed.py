@@ -3,27 +3,57 @@
 accelerate launch src/embed.py --model runs/demo --manifest input/mix_demo.csv --out E.npz
 accelerate launch src/embed.py --model submissions/demo/submission.zip --manifest M --out E.npz
 accelerate launch src/embed.py --model open_clip:ViT-B-32:openai --split test --manifest M --out E.npz
+
+What is done is kept beside E.npz, in E.npz.parts: the same command goes on where one was stopped.
 """
 
 from __future__ import annotations
 
 import argparse
+import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
 from guie import errors
+from guie.crew import Crew, Stopped
+from guie.curation.decoded import absolute
+from guie.curation.precheck import TO_EMBED, readable
 from guie.devices import make_accelerator
-from guie.embedding import embed_files
+from guie.embedding import Check
 from guie.errors import UserError
+from guie.features.cache import FeatureCache, Features
+from guie.features.computing import embed_into, recipe
 from guie.files import replacing
+from guie.interrupts import Interrupts
 from guie.manifest import load_manifest
 from guie.model import open_model
+from guie.model.weights import sha256_of
 from scorer.archive import Violation, load, read_model_bytes
+
+SPLITS = ("train", "val", "test")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A model of any kind, as it embeds.
+
+    Attributes: `recipe`, all that an embedding depends on but the image; `batch_size`, images of a
+    process and step.
+    """
+
+    embedder: nn.Module
+    preprocess: nn.Module
+    recipe: dict[str, Any]
+    batch_size: int
 
 
 class Submission(nn.Module):
@@ -55,35 +85,80 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fit", choices=("squash", "pad", "crop"), default="squash")
     parser.add_argument("--batch-size", type=int, default=128, help="images per process and step")
     parser.add_argument("--workers", type=int, default=2, help="loader processes per process")
+    parser.add_argument(
+        "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
+    )
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
     """Embed; returns the path written."""
     args = parse_args(argv)
-    manifest = load_manifest(args.manifest, args.root)
-    table = manifest.split(args.split) if args.split else manifest.table
-    paths = table["image_path"].drop_duplicates().to_numpy(str)
+    out, interrupts = Path(args.out), Interrupts()
     accelerator = make_accelerator()
+    with Crew(accelerator, interrupts) as crew:
+        manifest = load_manifest(args.manifest, args.root)
+        splits = [args.split] if args.split else SPLITS
+        look = partial(readable, accelerator, fallback=out.parent, decoders=TO_EMBED)
+        dropped = out.with_name(f"{out.name}.dropped.csv")
+        manifest = look(manifest, splits, drop_bad=args.drop_bad, dropped=dropped)
+        table = manifest.split(args.split) if args.split else manifest.table
+        paths = table["image_path"].drop_duplicates().to_numpy(str)
+        files, opened = absolute(manifest.root, paths), open_any(args, accelerator)
+        cache = FeatureCache(parts_of(out), opened.recipe, np.float32)
+        with interrupts:
+            states = embed(cache, accelerator, opened, files, out, args.workers, crew.check)
+        if accelerator.is_main_process:
+            write(out, paths, cache.open(states, opened.embedder.dim))
+        # All leave together: a process that outlives its group aborts on the way out.
+        accelerator.wait_for_everyone()
+        accelerator.end_training()
+    return out
+
+
+def embed(
+    cache: FeatureCache,
+    accelerator: Accelerator,
+    opened: Opened,
+    files: Sequence[str],
+    out: Path,
+    workers: int,
+    check: Check,
+) -> pd.DataFrame:
+    """Embed into the cache, from where an earlier try stopped; returns what opens the rows."""
+    made_by = (accelerator, opened.embedder, opened.preprocess)
+    settings = {"batch_size": opened.batch_size, "workers": workers, "check": check}
+    try:
+        return embed_into(cache, *made_by, files, **settings)
+    except Stopped:
+        accelerator.print(f"{out}: stopped; what is done is kept, and the same command goes on")
+        raise
+
+
+def write(out: Path, paths: np.ndarray, emb_ND: Features) -> None:
+    """`out`, and the parts that it was made of go."""
+    with replacing(out) as temporary:
+        np.savez(temporary, image_path=paths, embedding=np.asarray(emb_ND))
+    shutil.rmtree(parts_of(out), ignore_errors=True)
+    print(f"{out}: {emb_ND.shape[0]} images, {emb_ND.shape[1]} dimensions")
+
+
+def parts_of(out: Path) -> Path:
+    """The folder of what is done of `out`."""
+    return out.with_name(f"{out.name}.parts")
+
+
+def open_any(args: argparse.Namespace, accelerator: Accelerator) -> Opened:
+    """The model that `--model` names. Raises UserError if there is none."""
     if args.model.endswith(".zip"):
+        embedder = _submission(args.model, accelerator)
+        made_of = {"submission": sha256_of(Path(args.model))}
         # Raw images differ in size: no preprocessing here, batches of one.
-        embedder, preprocess, batch_size = _submission(args.model, accelerator), nn.Identity(), 1
-    else:
-        model = open_model(args.model, args.size_px, args.fit)
-        embedder, preprocess = model.embedder.to(accelerator.device), model.preprocess
-        batch_size = args.batch_size
-    files = [manifest.file(path) for path in paths]
-    emb_ND = embed_files(
-        accelerator, embedder, preprocess, files, batch_size=batch_size, workers=args.workers
-    )
-    if accelerator.is_main_process:
-        with replacing(args.out) as temporary:
-            np.savez(temporary, image_path=paths, embedding=emb_ND)
-        print(f"{args.out}: {emb_ND.shape[0]} images, {emb_ND.shape[1]} dimensions")
-    # All leave together: a process that outlives its group aborts on the way out.
-    accelerator.wait_for_everyone()
-    accelerator.end_training()
-    return Path(args.out)
+        return Opened(embedder, nn.Identity(), made_of, batch_size=1)
+    model = open_model(args.model, args.size_px, args.fit)
+    made_of = recipe(model, accelerator.mixed_precision)
+    embedder = model.embedder.to(accelerator.device)
+    return Opened(embedder, model.preprocess, made_of, args.batch_size)
 
 
 def _submission(path: str, accelerator: Accelerator) -> Submission:

@@ -8,7 +8,6 @@ accelerate launch src/train.py --config configs/demo.yaml --resume
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -24,13 +23,15 @@ from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity, s
 from guie.compiling import uncompiled
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
-from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
+from guie.crew import Crew, Stopped
+from guie.curation.precheck import readable
 from guie.data import rows_hash
 from guie.devices import from_main, make_accelerator
+from guie.embedding import Check
 from guie.errors import UserError
-from guie.files import replacing
 from guie.generic import load_generic
-from guie.interrupts import Interrupts
+from guie.interrupts import Cause, Interrupts
+from guie.loaders import Ahead
 from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
 from guie.manifest import Manifest, load_manifest
 from guie.model.weights import weights_record
@@ -43,6 +44,7 @@ from guie.runs import (
     locked,
     open_run,
     read_summary,
+    told_best,
 )
 from guie.sharding import refuse_unshardable
 from guie.stage import Material, Stage, enter_stage, leave_stage, material_of
@@ -80,7 +82,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> Path:
     """Train as configured; returns the run folder."""
     args = parse_args(argv)
-    interrupts = Interrupts(args.max_hours)
+    interrupts = Interrupts(args.max_hours)  # the time counts from here
     config = load_config(args.config, RunConfig, args.set)
     if config.model.head and config.model.head.reduced_dim:
         raise UserError(
@@ -91,21 +93,25 @@ def main(argv: Sequence[str] | None = None) -> Path:
     )
     from_main(accelerator, lambda: refuse_unshardable(accelerator, config))
     with ExitStack() as held:
+        crew = held.enter_context(Crew(accelerator, interrupts))
         folder, finished = from_main(accelerator, lambda: _open(config, args, held))
         if finished:
-            accelerator.print(f"{folder}: already trained, {read_summary(folder)['best']}")
+            accelerator.print(f"{folder}: already trained, {told_best(read_summary(folder))}")
             return folder
         manifest = load_manifest(config.data.manifest, config.data.root)
-        readable = partial(_readable, accelerator, config, args.drop_bad)
-        manifest = readable(manifest, ("train", "val"), folder / "dropped.csv")
+        look = partial(readable, accelerator, fallback=Path(config.out), drop_bad=args.drop_bad)
+        manifest = look(manifest, ("train", "val"), dropped=folder / "dropped.csv")
         generic = None
         if wanted := config.retention and config.retention.generic:
-            generic = readable(
-                load_generic(wanted), (wanted.split,), folder / "dropped_generic.csv"
-            )
+            generic = load_generic(wanted)
+            generic = look(generic, (wanted.split,), dropped=folder / "dropped_generic.csv")
         held.enter_context(interrupts)
         accelerator.init_trackers(config.name)
-        train(config, material_of(config, manifest, generic), folder, accelerator, interrupts)
+        try:
+            train(config, material_of(config, manifest, generic), folder, accelerator, crew)
+        except Stopped as stopped:
+            if stopped.cause != Cause.TIME:
+                raise
         # All leave together: a process that outlives its group aborts on the way out.
         accelerator.wait_for_everyone()
         accelerator.end_training()
@@ -117,12 +123,12 @@ def train(
     material: Material,
     folder: Path,
     accelerator: Accelerator,
-    interrupts: Interrupts,
+    crew: Crew,
 ) -> None:
     """Train into an open run folder, from its newest checkpoint if it has one.
 
-    Returns early where the time is up. Raises UserError where data or config are at fault,
-    SystemExit after a signal.
+    Raises UserError where data or config are at fault, and Stopped where the crew stops before the
+    end: by a signal, a fault in reading images, or as the time is up. Then a checkpoint is saved.
     """
     began = time.monotonic()
     # ---------------------------------------------------------------- classes, task, position
@@ -144,17 +150,26 @@ def train(
     log, watch = RunLog(folder, accelerator, state.global_step), LossWatch()
 
     while state.stage < len(config.stages):
-        now = enter_stage(accelerator, config, material, state, task, saved)
+        now = enter_stage(accelerator, config, material, state, task, saved, crew.check)
         saved, stage, model, optimizer = None, now.config, now.model, now.optimizer
         sampler, total_steps = now.data.sampler, now.data.total_steps
         accelerator.print(now.told(config, state))
+        scoring = (accelerator, config, material.manifest, now, state, log, crew.check)
+        score = partial(_score_and_keep, *scoring)
+        save = partial(_save, accelerator, checkpoints, now, state, identity)
+        if state.unscored:  # the run was stopped while it validated
+            if stopped := score():
+                raise stopped
+            save()
         bar = tqdm(
             total=total_steps,
             initial=state.step,
             desc=stage.name,
             disable=not accelerator.is_local_main_process,
         )
-        for batch in now.data.batches if not _exhausted(stage, state) else ():
+        batches = Ahead(()) if _exhausted(stage, state) else iter(now.data.batches)
+        crew.check(batches.fault)
+        for batch in batches:
             # -------------------------------------------------------- a step
             train_mode(task, stage)
             task.set_epoch(now.epochs_before + state.step / sampler.steps_per_epoch)
@@ -182,10 +197,10 @@ def train(
             # -------------------------------------------------------- log, validate, save
             last = state.step == total_steps
             logs_due = last or state.global_step % config.log_every_steps == 0
-            scores_due = last or _due(state.step, stage.validate_every_steps)
-            stop = interrupts.anywhere(accelerator)
-            save_due = stop or state.global_step % config.checkpoint_every_steps == 0
-            if logs_due or scores_due or save_due:
+            save_due = state.global_step % config.checkpoint_every_steps == 0
+            state.unscored = last or _due(state.step, stage.validate_every_steps)
+            stopped = crew.stop(batches.fault)
+            if logs_due or state.unscored or save_due or stopped:
                 watch.check(accelerator, now.data.rows["image_path"], stage, state.step)
             if logs_due:
                 values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
@@ -193,39 +208,33 @@ def train(
                 more = prefixed("share_", shares) | prefixed("lr_", rates)
                 log.write(state.global_step, stage.name, values | more)
                 bar.set_postfix({name: f"{value:.3f}" for name, value in values.items()})
-            if scores_due:
-                _score_and_keep(accelerator, config, material.manifest, now, state, log)
+            if state.unscored and not stopped:
+                stopped = score()
             done = last or _exhausted(stage, state)
-            state.sampler = sampler.state()
-            if done or save_due:
-                parts = state_dicts(accelerator, task, optimizer, now.ema)
-                if accelerator.is_main_process:
-                    checkpoints.save(parts, state, identity)
-            if stop:
+            if done or save_due or stopped:
+                save()
+            if stopped:
                 bar.close()
-                accelerator.wait_for_everyone()
                 accelerator.print(f"{folder}: saved at step {state.global_step}; --resume goes on")
-                if interrupts.by_signal(accelerator):
-                    raise interrupts.leave()
-                return
+                raise stopped
             if done:
                 break
         bar.close()
         task, scored = leave_stage(accelerator, now)
-        del now, model, optimizer  # the next stage has its own
+        del now, model, optimizer, batches, scoring, score, save  # the next stage has its own
         state.next_stage()
 
     if accelerator.is_main_process:
         scored.save(folder, "last")
         summary = {
-            "best": {"val_r_at_1": state.best_score, "step": state.best_step},
+            "best": state.best(),
             "steps": state.global_step,
             "seconds": round(time.monotonic() - began, 1),
             "peak_memory_mb": peak_memory_mb(),
             "classes": len(material.classes),
         }
         finish(folder, summary)
-        print(f"{folder}: best {summary['best']}, {summary['seconds']:.0f} s")
+        print(f"{folder}: {told_best(summary)}, {summary['seconds']:.0f} s")
 
 
 def _score_and_keep(
@@ -235,59 +244,61 @@ def _score_and_keep(
     now: Stage,
     state: TrainState,
     log: RunLog,
-) -> None:
-    """Validate, log, and write the model where it is the best so far; it is where nothing scores."""
+    check: Check,
+) -> Stopped | None:
+    """Validate, log, and write the model where it is the best so far; it is where nothing scores.
+
+    Returns what has stopped the validation; it then stays to be done.
+    """
     whole, workers = now.scored(), config.data.workers
-    with uncompiled():
-        scores = validate(
-            accelerator, whole.embedder, manifest, now.preprocess, workers, now.data.frozen
-        )
-    score = scores["val_r_at_1"] if scores else -1.0
+    try:
+        with uncompiled():
+            scores = validate(
+                accelerator,
+                whole.embedder,
+                manifest,
+                now.preprocess,
+                workers,
+                now.data.frozen,
+                check,
+            )
+    except Stopped as stopped:
+        return stopped
+    state.unscored = False
     if scores:
         log.write(state.global_step, now.config.name, scores)
         accelerator.print(
-            f"  step {state.global_step}: val R@1 {score:.3f}, mMP@5 {scores['val_mmp_at_5']:.3f}"
+            f"  step {state.global_step}: val R@1 {scores['val_r_at_1']:.3f},"
+            f" mMP@5 {scores['val_mmp_at_5']:.3f}"
         )
-    if scores is None or score > state.best_score:
-        state.best_score, state.best_step, state.stale = score, state.global_step, 0
+    if scores is None or state.best_score is None or scores["val_r_at_1"] > state.best_score:
+        state.best_score = scores["val_r_at_1"] if scores else None
+        state.best_step, state.stale = state.global_step, 0
         if accelerator.is_main_process:
             whole.save(log.folder, "model")
     else:
         state.stale += 1
+    return None
+
+
+def _save(
+    accelerator: Accelerator,
+    checkpoints: Checkpoints,
+    now: Stage,
+    state: TrainState,
+    identity: Identity,
+) -> None:
+    """Write a checkpoint; all processes call it."""
+    state.sampler = now.data.sampler.state()
+    parts = state_dicts(accelerator, now.task, now.optimizer, now.ema)
+    if accelerator.is_main_process:
+        checkpoints.save(parts, state, identity)
 
 
 def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple[Path, bool]:
     """Lock and open the run's folder; see `open_run`."""
     held.enter_context(locked(config))
     return open_run(config, resume=args.resume, overwrite=args.overwrite)
-
-
-def _readable(
-    accelerator: Accelerator,
-    config: RunConfig,
-    drop_bad: bool,
-    manifest: Manifest,
-    splits: Sequence[str],
-    dropped: Path,
-) -> Manifest:
-    """The manifest; refused, or with `drop_bad` shortened, where an image cannot be decoded.
-
-    What is left out is listed in the file `dropped`.
-    """
-    rows = manifest.table[manifest.table["split"].isin(splits)]
-    workers = os.cpu_count() or 1
-    cache = Path(config.out) / ".cache"
-    bad = from_main(accelerator, lambda: find_unreadable(rows, manifest.root, cache, workers))
-    if bad.empty:
-        return manifest
-    if not drop_bad:
-        from_main(accelerator, lambda: refuse_unreadable(bad, manifest))
-    manifest, told = drop_unreadable(manifest, bad)
-    accelerator.print("\n".join(told))
-    if accelerator.is_main_process:
-        with replacing(dropped) as temporary:
-            bad.to_csv(temporary, index=False)
-    return manifest
 
 
 def _due(step: int, every: int | None) -> bool:

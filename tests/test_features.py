@@ -12,6 +12,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from guie import embedding
 from guie.config.cleaning import CleaningConfig
 from guie.embedding import embed_files
 from guie.errors import UserError
@@ -40,12 +41,13 @@ def computed(monkeypatch) -> list[int]:
     """How many images each shard that is computed from here on has; shards are of 16."""
     counts: list[int] = []
 
-    def counted(accelerator, embedder, preprocess, files, **settings):
-        counts.append(len(files))
-        return embed_files(accelerator, embedder, preprocess, files, **settings)
+    def counted(*words, **settings):
+        for block in embedding.embed_blocks(*words, **settings):
+            counts.append(len(block))
+            yield block
 
-    monkeypatch.setattr(computing, "embed_files", counted)
-    monkeypatch.setattr(computing, "SHARD", 16)
+    monkeypatch.setattr(computing, "embed_blocks", counted)
+    monkeypatch.setattr(embedding, "BLOCK", 16)
     return counts
 
 

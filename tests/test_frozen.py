@@ -15,13 +15,13 @@ import torch
 from accelerate import Accelerator
 from torch import distributed
 
-from guie import validation
+from guie import embedding, validation
 from guie.augment import Augment
 from guie.config import RunConfig
 from guie.data import TrainDataset, classes_of, training_rows
 from guie.embedding import embed_files
 from guie.errors import UserError
-from guie.features import cached_features, computing, frozen
+from guie.features import cache, cached_features, frozen
 from guie.features.frozen import FrozenData, View, embed_rows, frozen_data
 from guie.manifest import Manifest, load_manifest
 from guie.model import Embedder, LoadedModel, build_preprocess, open_model
@@ -132,14 +132,14 @@ class Stage:
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(view, images) of each shard that is computed from here on; shards are of 24."""
     counts: list[tuple[int, int]] = []
-    embed_dataset = frozen.embed_dataset
 
     def counted(accelerator, embedder, dataset: View, **settings):
-        counts.append((dataset.view, len(dataset)))
-        return embed_dataset(accelerator, embedder, dataset, **settings)
+        for block in embedding.embed_blocks(accelerator, embedder, dataset, **settings):
+            counts.append((dataset.view, len(block)))
+            yield block
 
-    monkeypatch.setattr(frozen, "embed_dataset", counted)
-    monkeypatch.setattr(computing, "SHARD", 24)
+    monkeypatch.setattr(frozen, "embed_blocks", counted)
+    monkeypatch.setattr(embedding, "BLOCK", 24)
     return counts
 
 
@@ -212,7 +212,7 @@ def test_a_killed_computation_goes_on_at_its_shard(
     manifest: Manifest, computed: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one, shards = Stage(manifest, tmp_path), []
-    add = computing.FeatureCache.add
+    add = cache.FeatureCache.add
 
     def killed(self, states, rows):
         if len(shards) == 3:
@@ -221,7 +221,7 @@ def test_a_killed_computation_goes_on_at_its_shard(
         add(self, states, rows)
 
     with monkeypatch.context() as patched:
-        patched.setattr(computing.FeatureCache, "add", killed)
+        patched.setattr(cache.FeatureCache, "add", killed)
         with pytest.raises(KeyboardInterrupt):
             one.data()
     computed.clear()

@@ -13,9 +13,10 @@ from PIL import Image
 from guie.augment import Augment
 from guie.config.run import GenericImagesConfig
 from guie.config.stages import AugmentConfig
-from guie.data import TrainDataset, train_loader
+from guie.data import TrainDataset
 from guie.errors import UserError
 from guie.generic import load_generic, with_generic
+from guie.loaders import train_loader
 from guie.manifest import Manifest
 from guie.model.preprocess import Preprocess
 from guie.sampling import RankBatches, Sampler

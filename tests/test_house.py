@@ -16,14 +16,14 @@ BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("*.py"))
 
 LEVELS = [
     {
-        *("archives", "compiling", "config", "devices", "errors", "files", "interrupts", "logs"),
-        *("notebook", "sharding"),
+        *("archives", "children", "compiling", "config", "crew", "devices", "errors", "files"),
+        *("interrupts", "logs", "notebook", "sharding"),
     },
     {
         *("manifest", "datasets", "toy", "curation", "images", "augment"),
         *("losses", "metrics", "optim", "runs"),
     },
-    {"sampling", "data", "generic", "memory", "model"},
+    {"sampling", "data", "generic", "loaders", "memory", "model"},
     {
         "tasks",
         "averaging",

@@ -34,11 +34,18 @@ class TrainState:
     stage: int = 0
     step: int = 0  # of the stage
     global_step: int = 0
-    best_score: float = -1.0
-    best_step: int = -1
+    best_score: float | None = None  # of the kept model; None without a val split
+    best_step: int = 0
+    unscored: bool = False  # the validation after this step is yet to be done
     stale: int = 0  # validations of this stage without a better score
     sampler: dict[str, Any] = field(default_factory=dict)  # of a sampler that learns from losses
     halvings: int = 0  # how often this stage's micro-batches were halved for want of memory
+
+    def best(self) -> dict[str, float | int] | None:
+        """The step and score of the model that is kept; None where nothing scores it."""
+        if self.best_score is None:
+            return None
+        return {"val_r_at_1": self.best_score, "step": self.best_step}
 
     def next_stage(self) -> None:
         """Begin the next stage; the counters of the run go on."""
@@ -110,10 +117,11 @@ class Checkpoints:
                 yield int(match[1]), path
 
     def _remove_all_but(self, newest: Path, step: int) -> None:
-        # What claims a later step was damaged when the run went on from before it.
+        # What claims a later step was damaged when the run went on from before it; what claims this
+        # one is from before its validation.
         others = [(s, path) for s, path in self._all() if path != newest]
-        later = [path for s, path in others if s > step]
-        older = [path for s, path in sorted(others, reverse=True) if s <= step]
+        later = [path for s, path in others if s >= step]
+        older = [path for s, path in sorted(others, reverse=True) if s < step]
         for path in (*later, *older[self.keep - 1 :], *self.folder.glob(".*.tmp.pt")):
             path.unlink(missing_ok=True)  # the hidden ones: writes that a kill cut short
 

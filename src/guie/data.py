@@ -1,11 +1,11 @@
-"""From rows of the manifest to batches of tensors."""
+"""From rows of the manifest to samples, tensors that a loader makes batches of."""
 
 from __future__ import annotations
 
 import hashlib
-import signal
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +14,15 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 
 from guie.augment import Augment
 from guie.errors import UserError
-from guie.images import open_as_host, open_part
+from guie.images import open_as_host, open_part, patiently
 from guie.manifest import Manifest
 from guie.model.preprocess import Preprocess
 from guie.model.shapes import image_shape, image_shapes
-from guie.sampling import RankBatches
 
-IMAGES = ("images", "generic_images")  # of a batch, what is normalised
 # A JPEG decoded small is sharper than what the model's own filter leaves of the whole, unless that
 # has its share of the shrinking: decoded to just the size, a view is twice as far from the scored.
 MARGIN = 1.5
@@ -67,7 +65,8 @@ class TrainDataset(Dataset):
         step, position, row = key
         drawn = np.random.SeedSequence([*self.seed, step, position]).generate_state(2).tolist()
         part = self.augment.part(drawn[0])
-        part_HWC, size = open_part(self.root / self.paths[row], part, self._enough)
+        file = self.root / self.paths[row]
+        part_HWC, size = patiently(partial(open_part, file, part, self._enough))
         resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
         view_HWC = self.augment(resized_HWC.contiguous().numpy(), drawn[1])
         sample = {
@@ -95,7 +94,8 @@ class EvalDataset(Dataset):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """The network's input (3, S, S), and the shape (3,) of the image as it came."""
-        image_1CHW = as_batch(np.asarray(open_as_host(self.files[index])))
+        image = patiently(partial(open_as_host, self.files[index]))
+        image_1CHW = as_batch(np.asarray(image))
         return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
 
 
@@ -111,69 +111,6 @@ def _planes(image_HWC: np.ndarray) -> Tensor:
     planes_CHW = np.empty((3, *image_HWC.shape[:2]), np.uint8)
     cv2.split(image_HWC, list(planes_CHW))  # ten times as fast as a copy with strides
     return torch.from_numpy(planes_CHW)
-
-
-class TrainLoader:
-    """Batches of one process, in the sampler's order whatever the number of workers.
-
-    Their images are normalised, on the device; the rest is left to `guie.step.to_device`.
-    """
-
-    def __init__(self, loader: DataLoader, preprocess: Preprocess, device: torch.device):
-        self.loader, self.device = loader, device
-        self.preprocess = preprocess
-
-    def __len__(self) -> int:
-        return len(self.loader)
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for batch in self.loader:
-            for name in IMAGES:
-                if name in batch:
-                    images = batch[name].to(self.device, non_blocking=True)
-                    batch[name] = self.preprocess.normalised(images)
-            yield batch
-
-
-def train_loader(
-    dataset: TrainDataset,
-    batches: RankBatches,
-    workers: int,
-    device: torch.device | str = "cpu",
-) -> TrainLoader:
-    """The loader of a stage's batches."""
-    loader = DataLoader(
-        dataset,
-        batch_sampler=batches,
-        num_workers=workers,
-        collate_fn=getattr(dataset, "collate", None),  # of a data set with two kinds of images
-        pin_memory=torch.cuda.is_available(),
-        # Its own generator: without one, an iterator draws from the global stream and a resumed
-        # run would no longer see the same random numbers.
-        generator=torch.Generator().manual_seed(0),
-        worker_init_fn=_alone,
-    )
-    return TrainLoader(loader, dataset.preprocess, torch.device(device))
-
-
-def eval_loader(dataset: EvalDataset, batch_size: int, workers: int) -> DataLoader:
-    """Batches in order, none dropped."""
-    return DataLoader(
-        dataset,
-        batch_size=batch_size,
-        num_workers=workers,
-        pin_memory=torch.cuda.is_available(),
-        generator=torch.Generator().manual_seed(0),
-        worker_init_fn=_alone,
-    )
-
-
-def _alone(worker: int) -> None:
-    """What a worker must not do: leave, or take the cores of the others."""
-    cv2.setNumThreads(0)
-    # A terminal sends Ctrl-C to workers too; the batches they owe are needed until the end.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
 
 
 def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> pd.DataFrame:

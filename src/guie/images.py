@@ -2,12 +2,14 @@
 
 `open_as_seen` gives what a person sees (curation), `open_part` a part of that, fast (training).
 `open_as_host` gives what the challenge's scorer sees (validation, embedding, parity with the
-submission).
+submission). `patiently` opens what a network disk may have lost for a moment.
 """
 
 from __future__ import annotations
 
 import os
+import sys
+import time
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +32,10 @@ REDUCTIONS = {
     2: cv2.IMREAD_REDUCED_GRAYSCALE_2 | cv2.IMREAD_COLOR_RGB,
     1: cv2.IMREAD_COLOR_RGB,
 }
+# A file server that starts anew is away for seconds; a file that is gone for good costs as many, once.
+WAITS_S = (0.5, 1.0, 2.0, 4.0)
+
+PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always converts to RGB
 
 T = TypeVar("T")
 
@@ -76,6 +82,30 @@ def open_as_host(path: str | Path) -> Image.Image:
     return _decode(path, lambda image: image.convert("RGB"))
 
 
+def open_as_host_once_seen(path: str | Path) -> Image.Image:
+    """As `open_as_host`, of a file that `open_as_seen` has decoded before: mostly the header will do.
+
+    Raises UserError as that.
+    """
+    return _decode(path, lambda image: image if image.mode in PLAIN else image.convert("RGB"))
+
+
+def patiently(open_image: Callable[[], T]) -> T:
+    """What `open_image` returns, tried again some times, with a word, where the system refuses the file.
+
+    Raises its UserError: at once where the file was read and is at fault, else after the last try.
+    """
+    for wait_s in WAITS_S:
+        try:
+            return open_image()
+        except UserError as error:
+            if getattr(error.__cause__, "errno", None) is None:  # Pillow's own OSErrors have none
+                raise
+            print(f"{error}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
+        time.sleep(wait_s)
+    return open_image()
+
+
 def _decode(path: str | Path, convert: Callable[[Image.Image], T]) -> T:
     try:
         if os.path.exists(path) and not os.path.isfile(path):
@@ -91,10 +121,10 @@ def _decode(path: str | Path, convert: Callable[[Image.Image], T]) -> T:
                 return convert(image)
     except UserError:
         raise
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such image") from None
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such image") from error
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
-        raise UserError(f"{path}: not a readable image: {error}") from None
+        raise UserError(f"{path}: not a readable image: {error}") from error
 
 
 def _part(

@@ -1,15 +1,23 @@
-"""SIGTERM, Ctrl-C and the end of the time as a wish that the loop grants between two steps."""
+"""SIGTERM, Ctrl-C and the end of the time as a wish that is granted between two steps."""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
+from enum import IntEnum
 from types import FrameType
 
-from accelerate import Accelerator
-
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Cause(IntEnum):
+    """Why to stop before the end; of several causes the largest counts."""
+
+    NONE = 0
+    TIME = 1
+    SIGNAL = 2
+    FAULT = 3
 
 
 class Interrupts:
@@ -37,25 +45,15 @@ class Interrupts:
         if self.received and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number)
-        print(f"\n{self.received.name}: saving after this step", file=sys.stderr, flush=True)
+        print(f"\n{self.received.name}: stopping after this step", file=sys.stderr, flush=True)
 
-    def anywhere(self, accelerator: Accelerator) -> bool:
-        """Has any process got a signal, or no time left? All then stop after the same step."""
-        return _anywhere(accelerator, self.received is not None or time.monotonic() > self.ends_s)
+    def cause(self) -> Cause:
+        """Is there a wish to stop in this process?"""
+        if self.received is not None:
+            return Cause.SIGNAL
+        return Cause.TIME if time.monotonic() > self.ends_s else Cause.NONE
 
-    def by_signal(self, accelerator: Accelerator) -> bool:
-        """Was it a signal that made all stop? All processes call it."""
-        return _anywhere(accelerator, self.received is not None)
-
-    def leave(self) -> SystemExit:
-        """The exit to raise after the checkpoint, with the code that a shell expects."""
-        # Another process of the run may be the one that got the signal.
-        return SystemExit(128 + (self.received or signal.SIGTERM))
-
-
-def _anywhere(accelerator: Accelerator, here: bool) -> bool:
-    if accelerator.num_processes == 1:
-        return here
-    if here:
-        accelerator.set_trigger()
-    return accelerator.check_trigger()
+    @property
+    def exit_code(self) -> int:
+        """After a signal, as a shell expects it. Another process may be the one that got it."""
+        return 128 + (self.received or signal.SIGTERM)

@@ -116,6 +116,14 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
 
 
+def told_best(summary: dict[str, Any]) -> str:
+    """Which weights a run keeps as its best, in words."""
+    best = summary["best"]
+    if best is None:
+        return "no val split, so the last weights are kept"
+    return f"best val R@1 {best['val_r_at_1']:.3f} at step {best['step']}"
+
+
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
     """`key: old value, now new value` of what differs and would change the run."""
     a, b = _flat(old.model_dump()), _flat(new.model_dump())

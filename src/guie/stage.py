@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +16,12 @@ from guie.checkpoint import TrainState
 from guie.compiling import set_up_tower, uncompiled
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
-from guie.data import Classes, TrainDataset, classes_of, train_loader, training_rows
+from guie.data import Classes, TrainDataset, classes_of, training_rows
+from guie.embedding import Check
 from guie.errors import UserError
 from guie.features.frozen import FrozenData, frozen_data
 from guie.generic import with_generic
+from guie.loaders import Ahead, TrainLoader, train_loader
 from guie.manifest import Manifest
 from guie.model import build_preprocess
 from guie.model.preprocess import Preprocess
@@ -65,7 +66,7 @@ class StageData:
     rows: pd.DataFrame
     sampler: Sampler
     total_steps: int
-    batches: Iterable[dict[str, Any]]
+    batches: TrainLoader | Ahead[dict[str, Any]]
     frozen: FrozenData | None
 
 
@@ -110,12 +111,14 @@ def enter_stage(
     state: TrainState,
     task: Task,
     saved: dict[str, Any] | None,
+    check: Check,
 ) -> Stage:
     """Set up the stage that the state stands in.
 
     Args:
         task: whole, as the stage before left it.
         saved: a checkpoint in the middle of this stage, to go on from.
+        check: as of `embed_blocks`, where features of a frozen backbone are computed.
 
     Raises UserError where no batch can be made, and as `frozen_data`.
     """
@@ -128,7 +131,7 @@ def enter_stage(
     if saved and ema:
         ema.load_state_dict(saved["ema"])
     with uncompiled():  # features of a frozen backbone are computed here
-        data = open_data(accelerator, config, material, state, task, preprocess)
+        data = open_data(accelerator, config, material, state, task, preprocess, check)
     shards = Shards(accelerator, task)
     if ema:
         shards.shard(ema.module)
@@ -175,6 +178,7 @@ def open_data(
     state: TrainState,
     task: Task,
     preprocess: Preprocess,
+    check: Check,
 ) -> StageData:
     """The batches of the stage that the state stands in; each is a function of the step.
 
@@ -200,8 +204,10 @@ def open_data(
     dataset = TrainDataset(rows, material.classes.labels, manifest.root, augment, preprocess, seed)
     if stage.cached_views:
         backbone = task.embedder.backbone
-        frozen = frozen_data(accelerator, config, stage, backbone, preprocess, dataset, manifest)
-        batches = frozen.batches(RankDraws(*steps))
+        frozen = frozen_data(
+            accelerator, config, stage, backbone, preprocess, dataset, manifest, check
+        )
+        batches = Ahead(frozen.batches(RankDraws(*steps)))
         return StageData(rows, sampler, total_steps, batches, frozen)
     batches = RankBatches(*steps)
     wanted = task.retention.generic if task.retention else None

@@ -8,7 +8,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from guie.devices import from_main
-from guie.embedding import embed_files
+from guie.embedding import Check, embed_files, raise_fault
 from guie.features.frozen import FrozenData, embed_rows
 from guie.manifest import Manifest
 from guie.model import LoadedModel
@@ -23,13 +23,14 @@ def validate(
     preprocess: Preprocess,
     workers: int,
     frozen: FrozenData | None = None,
+    check: Check = raise_fault,
 ) -> dict[str, float] | None:
     """R@1 and mMP@5, means over domains, and R@1 of each, in every process alike.
 
     With the data of a frozen stage the val images go through the head alone.
 
     Keys are those of metrics.jsonl: `val_r_at_1`, `val_mmp_at_5`, `val_r_at_1/<domain>`.
-    None where the manifest has no val split.
+    None where the manifest has no val split. `check` as of `embed_blocks`.
     """
     if "val" not in manifest.table["split"].unique():
         return None
@@ -38,7 +39,9 @@ def validate(
         emb_ND = embed_rows(accelerator, embedder, frozen.val)
     else:
         files = [manifest.file(path) for path in rows["image_path"]]
-        emb_ND = embed_files(accelerator, embedder, preprocess, files, workers=workers, title="val")
+        emb_ND = embed_files(
+            accelerator, embedder, preprocess, files, workers=workers, title="val", check=check
+        )
     return _flat(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
 
 

@@ -22,8 +22,9 @@ from loader import draw
 
 from guie.augment import Augment
 from guie.config import RunConfig
-from guie.data import TrainDataset, classes_of, train_loader
+from guie.data import TrainDataset, classes_of
 from guie.features.frozen import FrozenData, frozen_data
+from guie.loaders import train_loader
 from guie.manifest import Manifest, Sidecar
 from guie.model import build_preprocess
 from guie.optim import build_optimizer, freeze, set_learning_rates

@@ -25,7 +25,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from guie.augment import Augment
 from guie.config.stages import AugmentConfig
-from guie.data import TrainDataset, train_loader
+from guie.data import TrainDataset
+from guie.loaders import train_loader
 from guie.model.preprocess import Preprocess
 from guie.sampling import RankBatches, Sampler
 

@@ -24,7 +24,7 @@ import yaml
 from loader import draw
 
 import train
-from guie.data import TrainLoader
+from guie.loaders import TrainLoader
 from guie.manifest import save_manifest
 
 WARM_UP = 2  # steps

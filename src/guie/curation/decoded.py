@@ -50,6 +50,18 @@ class Decoded:
         return known[known["version"] == VERSION].astype(TYPES)
 
 
+def decoded_folder(manifest: Path, fallback: str | Path) -> Path:
+    """Where the good files of a manifest are remembered: beside it, for all that use it."""
+    beside = manifest.parent
+    return (beside if os.access(beside, os.W_OK) else Path(fallback)) / ".cache"
+
+
+def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
+    """The files of image paths, by the names that caches know them by."""
+    inside = os.path.abspath(root)
+    return [os.path.join(inside, path) for path in paths]
+
+
 def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
     """The KEY of each file as it is now; size and time are -1 where it cannot be read at all."""
     found = [_size_and_time(file) for file in files]

@@ -4,25 +4,73 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
+from accelerate import Accelerator
 
-from guie.curation.decoded import Decoded, file_states
+from guie.curation.decoded import Decoded, absolute, decoded_folder, file_states
 from guie.curation.verify import OpenImage, decode_all
+from guie.devices import from_main
 from guie.errors import UserError
-from guie.images import open_as_host, open_as_seen
+from guie.files import replacing
+from guie.images import open_as_host, open_as_host_once_seen, open_as_seen
 from guie.manifest import Manifest, queries_without_positive
 
-DECODERS = {"train": open_as_seen, "val": open_as_host, "test": open_as_host}  # as data.py opens
+# By split, as data.py opens what is trained on, and what is embedded.
+DECODERS = {"train": open_as_seen, "val": open_as_host, "test": open_as_host}
+TO_EMBED = dict.fromkeys(DECODERS, open_as_host)
 SHOWN = 20  # files listed; the rest are counted
 SAVE_EVERY_S = 60.0
 
 
+def readable(
+    accelerator: Accelerator,
+    manifest: Manifest,
+    splits: Sequence[str],
+    *,
+    fallback: Path,
+    drop_bad: bool,
+    dropped: Path,
+    decoders: Mapping[str, OpenImage] | None = None,
+) -> Manifest:
+    """The manifest; refused, or with `drop_bad` shortened, where an image cannot be decoded.
+
+    Every process must call it; the main one looks.
+
+    Args:
+        splits: whose images will be opened.
+        fallback: folder that remembers good files where none can be written beside the manifest.
+        dropped: file that lists what is left out.
+        decoders: how the images of a split will be opened; None: as in training.
+
+    Raises UserError.
+    """
+    rows = manifest.table[manifest.table["split"].isin(splits)]
+    cache = decoded_folder(manifest.path, fallback)
+    look = partial(find_unreadable, rows, manifest.root, cache, os.cpu_count() or 1, decoders)
+    bad = from_main(accelerator, look)
+    if bad.empty:
+        return manifest
+    if not drop_bad:
+        from_main(accelerator, lambda: refuse_unreadable(bad, manifest))
+    manifest, told = drop_unreadable(manifest, bad)
+    accelerator.print("\n".join(told))
+    if accelerator.is_main_process:
+        with replacing(dropped) as temporary:
+            bad.to_csv(temporary, index=False)
+    return manifest
+
+
 def find_unreadable(
-    table: pd.DataFrame, root: Path, cache: str | Path, workers: int
+    table: pd.DataFrame,
+    root: Path,
+    cache: str | Path,
+    workers: int,
+    decoders: Mapping[str, OpenImage] | None = None,
 ) -> pd.DataFrame:
     """Rows of a manifest whose image cannot be decoded as its split will be.
 
@@ -31,6 +79,7 @@ def find_unreadable(
         root: folder that image_path starts from.
         cache: folder for `decoded.parquet`: a file is decoded again only after a change.
         workers: decoding processes.
+        decoders: by split; None: as in training.
 
     Returns:
         Columns image_path, split and reason, indexed as `table`.
@@ -39,9 +88,9 @@ def find_unreadable(
         UserError: the cache cannot be written.
     """
     known, found = Decoded(cache), []
-    decoders = table["split"].map(DECODERS)
+    used = table["split"].map(decoders or DECODERS)
     for decoder in (open_as_seen, open_as_host):
-        rows = table[decoders == decoder]
+        rows = table[used == decoder]
         reasons = _reasons(rows["image_path"].unique(), root, decoder, known, workers)
         bad = rows.loc[rows["image_path"].isin(reasons.keys()), ["image_path", "split"]]
         found.append(bad.assign(reason=bad["image_path"].map(reasons)))
@@ -82,13 +131,24 @@ def _reasons(
     paths: Sequence[str], root: Path, decoder: OpenImage, known: Decoded, workers: int
 ) -> dict[str, str]:
     """{path: why it cannot be read}, without decoding what is known."""
-    name = decoder.__name__
-    folder = os.path.abspath(root)
     # Before they are opened: a file that changes meanwhile is then decoded again next time.
-    states = file_states([os.path.join(folder, path) for path in paths], name)
+    states = file_states(absolute(root, paths), decoder.__name__)
     states.insert(0, "path", list(paths))
     states = states[~known.are_known(states)]
+    if decoder is not open_as_host:
+        return _decoded(states, root, decoder, known, workers)
+    seen = known.are_known(states.assign(decoder=open_as_seen.__name__))
+    return _decoded(states[seen], root, open_as_host_once_seen, known, workers) | _decoded(
+        states[~seen], root, decoder, known, workers
+    )
+
+
+def _decoded(
+    states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
+) -> dict[str, str]:
+    """`_reasons` of files that are decoded now; the good ones are known from here on."""
     reasons, good, saved_at = {}, [], time.monotonic()
+    name = decoder.__name__.replace("_", " ")
     verdicts = decode_all(states["path"].tolist(), root, decoder, workers, name)
     try:
         for row, path, (_, _, reason) in zip(states.index, states["path"], verdicts, strict=True):

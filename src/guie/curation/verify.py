@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,6 +13,7 @@ import pandas as pd
 from PIL import Image
 from tqdm import tqdm
 
+from guie.children import follow_parent
 from guie.errors import UserError
 
 OpenImage = Callable[[Path], Image.Image]
@@ -82,7 +82,7 @@ def mapped(
         yield from map(decode, paths)
         return
     # Processes, not threads: silencing Pillow's warnings is not thread-safe.
-    with ProcessPoolExecutor(workers, initializer=_leave_interrupts_to_the_parent) as pool:
+    with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
         try:
             yield from pool.map(decode, paths, chunksize=CHUNK)
         except BrokenProcessPool:
@@ -90,10 +90,6 @@ def mapped(
                 f"a process that decodes images was killed, for want of memory perhaps; use fewer"
                 f" than {workers} workers"
             ) from None
-
-
-def _leave_interrupts_to_the_parent() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:

@@ -1,4 +1,4 @@
-"""Features on disk: verified float16 shards, and an array over them.
+"""Features on disk: verified shards, and an array over them.
 
 `<folder>/<key>/` holds for each shard `<hash>.npy`, the rows, and `<hash>.parquet`, the files they
 are of (path, size, time of change, decoder). The hash is the SHA-256 of both, by which a shard is
@@ -23,7 +23,6 @@ from guie.curation.decoded import KEY, TYPES
 from guie.errors import UserError
 from guie.files import replacing, write_json
 
-FLOAT16_MAX = float(np.finfo(np.float16).max)
 INDEX_TYPES = {**TYPES, "shard": str, "row": int}
 
 logger = logging.getLogger(__name__)
@@ -67,12 +66,15 @@ class FeatureCache:
     Args:
         folder: where caches of all keys lie.
         recipe: all that a feature depends on but the file: model, preprocessing, view.
+        dtype: what rows are kept as; float16 halves the disk they take.
     """
 
-    def __init__(self, folder: str | Path, recipe: dict[str, Any]):
+    def __init__(
+        self, folder: str | Path, recipe: dict[str, Any], dtype: type[np.floating] = np.float16
+    ):
         text = json.dumps(recipe, sort_keys=True)
         self.folder = Path(folder) / hashlib.sha256(text.encode()).hexdigest()[:16]
-        self.recipe = recipe
+        self.recipe, self.dtype = recipe, np.dtype(dtype)
 
     def missing(self, states: pd.DataFrame) -> np.ndarray:
         """Positions in `states` whose features are yet to be computed, each file once.
@@ -90,17 +92,17 @@ class FeatureCache:
         return absent.index.to_numpy()
 
     def add(self, states: pd.DataFrame, features_ND: np.ndarray) -> None:
-        """Write one shard. Raises UserError if it cannot be written, or float16 cannot hold it."""
-        reach = np.abs(features_ND).max(axis=1)
-        if not (reach <= FLOAT16_MAX).all():  # NaN is not either
-            worst = int(np.argmin(reach <= FLOAT16_MAX))
+        """Write one shard. Raises UserError if it cannot be written, or the dtype cannot hold it."""
+        reach, most = np.abs(features_ND).max(axis=1), float(np.finfo(self.dtype).max)
+        if not (reach <= most).all():  # NaN is not either
+            worst = int(np.argmin(reach <= most))
             raise UserError(
                 f"{states['file'].iloc[worst]}: a feature of it is {reach[worst]:,.0f}; features are"
-                f" kept as float16, which ends at {FLOAT16_MAX:,.0f}, so this model's cannot be"
+                f" kept as {self.dtype}, which ends at {most:,.0f}, so this model's cannot be"
             )
         if not (self.folder / "model.json").exists():
             write_json(self.folder / "model.json", self.recipe)
-        rows_ND = np.ascontiguousarray(features_ND, np.float16)
+        rows_ND = np.ascontiguousarray(features_ND, self.dtype)
         name = _shard_hash(states, rows_ND)
         with replacing(self._file(name)) as temporary:
             np.save(temporary, rows_ND)

@@ -7,8 +7,7 @@ Shapes: B images of a batch, C channels, H height, W width, N images, D features
 from __future__ import annotations
 
 import hashlib
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -19,21 +18,19 @@ import torch
 from accelerate import Accelerator
 from PIL import Image
 from torch import Tensor, nn
-from tqdm import tqdm
 
 from guie.config.cleaning import CleaningConfig
-from guie.curation.decoded import file_states
+from guie.curation.decoded import absolute, file_states
 from guie.curation.links import Embed
 from guie.curation.thumbnails import thumbnails
 from guie.curation.views import VIEWS
-from guie.data import as_batch
+from guie.data import EvalDataset, as_batch
 from guie.devices import from_main, make_accelerator
-from guie.embedding import embed_files
+from guie.embedding import embed_blocks
 from guie.errors import UserError
 from guie.features.cache import FeatureCache, Features
 from guie.model import LoadedModel, open_model
 
-SHARD = 4096  # images: what a killed run computes again at the most
 DECODER = "open_as_host"  # of EvalDataset
 
 
@@ -57,9 +54,8 @@ def cached_features(
     root: str | Path,
     folder: str | Path,
     *,
-    batch_size: int = 128,
-    workers: int = 2,
     view: str = "whole",
+    **settings: Any,
 ) -> Features:
     """Features of `root / path` for each path, computed where the cache has none.
 
@@ -68,6 +64,7 @@ def cached_features(
 
     Args:
         view: `whole`, or a name of `guie.curation.views.VIEWS`.
+        settings: of `embed_blocks`.
 
     Raises:
         UserError: an image cannot be read, or the cache cannot be written.
@@ -75,22 +72,33 @@ def cached_features(
     model.embedder.to(accelerator.device)
     preprocess = model.preprocess if view == "whole" else Viewed(VIEWS[view], model.preprocess)
     cache = FeatureCache(folder, recipe(model, accelerator.mixed_precision) | {"view": view})
-    files = absolute(root, paths)
+    files, title = absolute(root, paths), f"features ({view})"
+    made_by = (accelerator, model.embedder, preprocess)
+    states = embed_into(cache, *made_by, files, title=title, **settings)
+    return cache.open(states, model.embedder.dim)
+
+
+def embed_into(
+    cache: FeatureCache,
+    accelerator: Accelerator,
+    embedder: nn.Module,
+    preprocess: nn.Module,
+    files: Sequence[str],
+    **settings: Any,
+) -> pd.DataFrame:
+    """Compute what the cache has none of, in all processes; returns what `FeatureCache.open` takes.
+
+    Args:
+        settings: of `embed_blocks`.
+
+    Raises UserError as `cached_features`.
+    """
     states = from_main(accelerator, lambda: readable_states(files, DECODER))
     missing = from_main(accelerator, lambda: cache.missing(states))
-
-    def embed(block: np.ndarray) -> np.ndarray:
-        return embed_files(
-            accelerator,
-            model.embedder,
-            preprocess,
-            [Path(files[row]) for row in block],
-            batch_size=batch_size,
-            workers=workers,
-        )
-
-    fill(accelerator, cache, states, missing, embed, f"features ({view})")
-    return cache.open(states, model.embedder.dim)
+    dataset = EvalDataset([Path(files[row]) for row in missing], preprocess)
+    blocks = embed_blocks(accelerator, embedder, dataset, **settings)
+    fill(accelerator, cache, states, missing, blocks)
+    return states
 
 
 def fill(
@@ -98,21 +106,19 @@ def fill(
     cache: FeatureCache,
     states: pd.DataFrame,
     missing: np.ndarray,
-    embed: Callable[[np.ndarray], np.ndarray],
-    title: str,
+    blocks: Iterable[np.ndarray],
 ) -> None:
-    """Compute what is missing, shard by shard.
+    """Keep what was missing, block by block: what a killed run computes again at the most.
 
     Args:
         states, missing: what `FeatureCache.missing` takes and gives.
-        embed: positions in `states` -> their features, in every process alike.
+        blocks: features of what is missing, in its order, in every process alike.
     """
-    hidden = None if accelerator.is_local_main_process else True
-    blocks = range(0, len(missing), SHARD)
-    for start in tqdm(blocks, desc=title, unit="shard", disable=hidden):
-        block = missing[start : start + SHARD]
-        features_ND = embed(block)
-        from_main(accelerator, partial(cache.add, states.iloc[block], features_ND))
+    done = 0
+    for features_ND in blocks:
+        rows = missing[done : done + len(features_ND)]
+        from_main(accelerator, partial(cache.add, states.iloc[rows], features_ND))
+        done += len(rows)
 
 
 def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) -> Embed:
@@ -152,12 +158,6 @@ def state_hash(module: nn.Module) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
         digest.update(values.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
-    """The files of image paths, by the names that caches know them by."""
-    inside = os.path.abspath(root)
-    return [os.path.join(inside, path) for path in paths]
 
 
 def readable_states(files: Sequence[str], decoder: str) -> pd.DataFrame:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -24,12 +23,13 @@ from torch.utils.data import Dataset
 
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
+from guie.curation.decoded import absolute
 from guie.data import TrainDataset
 from guie.devices import from_main
-from guie.embedding import embed_dataset
+from guie.embedding import BLOCK, Check, embed_blocks, raise_fault
 from guie.errors import UserError
 from guie.features.cache import FeatureCache, Features
-from guie.features.computing import absolute, cached_features, fill, readable_states, recipe
+from guie.features.computing import cached_features, fill, readable_states, recipe
 from guie.manifest import Manifest
 from guie.model import LoadedModel
 from guie.model.backbone import Backbone
@@ -41,7 +41,6 @@ from guie.sampling.streams import key
 VERSION = 1  # raise it where the same config draws other views
 DECODER = "open_part"  # of TrainDataset
 BYTES = np.dtype(np.float16).itemsize
-BLOCK = 8192  # images whose features are in memory at a time
 
 
 class Tower(nn.Module):
@@ -123,21 +122,24 @@ def frozen_data(
     preprocess: Preprocess,
     dataset: TrainDataset,
     manifest: Manifest,
+    check: Check = raise_fault,
 ) -> FrozenData:
     """Features for a stage with `cached_views`, from `<out>/.cache/features` or computed there.
 
-    Every process must call it. Raises UserError where an image cannot be read, a feature is beyond
-    float16, or the disk has no room.
+    Every process must call it; `check` as of `embed_blocks`. Raises UserError where an image cannot
+    be read, a feature is beyond float16, or the disk has no room.
     """
     tower_config = config.model.backbone.model_copy(update={"stride_px": backbone.stride_px})
     model = config.model.model_copy(update={"backbone": tower_config, "head": None})
     tower = LoadedModel(Tower(backbone), preprocess, model, config.name)
     folder, workers = Path(config.out) / ".cache" / "features", config.data.workers
-    views = cached_views(accelerator, tower, dataset, stage.cached_views, folder, workers)
+    views = cached_views(accelerator, tower, dataset, stage.cached_views, folder, workers, check)
     val = None
     if "val" in manifest.table["split"].unique():
         paths = manifest.split("val")["image_path"]
-        val = cached_features(accelerator, tower, paths, manifest.root, folder, workers=workers)
+        val = cached_features(
+            accelerator, tower, paths, manifest.root, folder, workers=workers, check=check
+        )
     return FrozenData(dataset, views, val)
 
 
@@ -148,6 +150,7 @@ def cached_views(
     views: int,
     folder: Path,
     workers: int = 2,
+    check: Check = raise_fault,
 ) -> list[Features]:
     """Rows of each view of a stage's training images, computed where the cache has none."""
     embedder = ViewTower(tower.embedder.backbone, tower.preprocess).to(accelerator.device)
@@ -164,12 +167,11 @@ def cached_views(
     )
     from_main(accelerator, lambda: _check_room(folder, wanted))
 
-    def embed(view: int, block: np.ndarray) -> np.ndarray:
-        return embed_dataset(accelerator, embedder, View(dataset, view, block), workers=workers)
-
     for view, cache in enumerate(caches):
-        title = f"features (view {view})"
-        fill(accelerator, cache, states, missing[view], partial(embed, view), title)
+        viewed, title = View(dataset, view, missing[view]), f"features (view {view})"
+        settings = {"workers": workers, "title": title, "check": check}
+        blocks = embed_blocks(accelerator, embedder, viewed, **settings)
+        fill(accelerator, cache, states, missing[view], blocks)
     return [cache.open(states, embedder.dim) for cache in caches]
 
 

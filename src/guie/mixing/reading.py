@@ -6,6 +6,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 
@@ -14,6 +15,7 @@ from guie.archives import unpacked
 from guie.config import MixConfig
 from guie.config.mix import FolderSource, Source, ToySource
 from guie.config.sources import DatasetSource
+from guie.curation.decoded import Decoded, absolute, decoded_folder, file_states
 from guie.curation.fingerprints import fingerprints
 from guie.curation.sources import combine, prefix_of
 from guie.curation.verify import drop_unusable, verify
@@ -32,15 +34,20 @@ def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.
     `fingerprints` stand beside. Raises UserError where a source is at fault.
     """
     found, readable, sidecars = [], [], []
+    out = Path(config.out)
+    decoded = Decoded(decoded_folder(out, fallback=out.parent))  # training need not look again
     for number, source in enumerate(config.sources):
         read, skipped = _read(source, config.seed, workers)
         prefix = prefix_of(read.root, config.image_root)
         table, dropped = read.table, []
         if config.verify:
             look = fingerprints if config.clean else verify
+            paths = table["image_path"].unique()
+            states = file_states(absolute(read.root, paths), open_as_seen.__name__)
             table, dropped = drop_unusable(
                 table, read.root, open_as_seen, workers, source.path, look
             )
+            decoded.add(states[pd.Index(paths).isin(table["image_path"])])
         account.add_source(source, skipped, dropped)
         for tables, rows in ((found, read.table), (readable, table)):
             tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
