@@ -5,7 +5,9 @@ python tests/kills.py [--kills 20] [--seed 0]
 A chain is one run, killed at random moments and resumed until it ends; its weights, optimiser
 state and metrics log must be those of a run that nobody touched. A moment is a step of the run and
 some milliseconds: where the step is past already, the kill falls into the start. Chains alternate
-between 0 and 2 loader workers; one kill in five cuts a checkpoint in half. Draws its own images.
+between 0 and 2 loader workers; one kill in five cuts a checkpoint in half. With workers one of them
+is killed in place of the run, which then ends by itself. In every chain all images vanish once, and
+come back after two seconds: the run goes on. Draws its own images.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import random
 import signal
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,27 +30,57 @@ import yaml
 # The server imports the script once; each run is a fork of it, and starts in milliseconds.
 SERVER = multiprocessing.get_context("forkserver")
 SERVER.set_forkserver_preload(["train"])
+AWAY_S = 2.0
 SAME = ("model.safetensors", "last.safetensors", "metrics.jsonl", "classes.txt")
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill: so long after the metrics log has so many lines; or while saving."""
+    """What to do, and when: so long after the metrics log has so many lines; or while saving."""
 
     lines: int = 0
     after_s: float = 0.0
     in_save: bool = False
+    of: str = "run"  # killed; or a "worker" of it; or the "images" go away for AWAY_S
 
     def __str__(self) -> str:
         if self.in_save:
             return "in the middle of writing a checkpoint"
-        return f"{self.after_s * 1000:.0f} ms after line {self.lines} of the log"
+        return f"{self.of}, {self.after_s * 1000:.0f} ms after line {self.lines} of the log"
 
     def wait(self, log: Path, process: multiprocessing.Process) -> None:
         """Return when the moment has come, or the process has ended."""
         while process.is_alive() and count_lines(log) < self.lines:
             process.join(0.002)
         process.join(self.after_s)
+
+    def act(self, process: multiprocessing.Process, images: Path) -> None:
+        """Do it."""
+        if self.of == "run":
+            process.kill()
+        elif self.of == "worker":
+            while process.is_alive() and not kill_a_child(process.pid):
+                process.join(0.002)
+        else:
+            away = images.rename(images.with_name("away"))
+            process.join(AWAY_S)
+            away.rename(images)
+
+
+def kill_a_child(pid: int) -> bool:
+    """Kill the last one; is there any?"""
+    children = children_of(pid)
+    if children:
+        with suppress(ProcessLookupError):
+            os.kill(children[-1], signal.SIGKILL)
+    return bool(children)
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that a process began and that still run."""
+    with suppress(OSError):
+        return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return []
 
 
 def count_lines(log: Path) -> int:
@@ -90,6 +123,7 @@ def write_config(folder: Path, manifest: Path) -> Path:
 def train_in_child(words: list[str], in_save: bool) -> None:
     """The child's work: `train.py` with these words."""
     import train
+    from guie import errors
 
     # The log of a hundred runs helps nobody; a failure shows in the exit code.
     with open(os.devnull, "w") as silence:
@@ -98,7 +132,7 @@ def train_in_child(words: list[str], in_save: bool) -> None:
     torch.set_num_threads(1)
     if in_save:
         torch.save = _dying_save
-    train.main(words)
+    errors.run(lambda _: train.main(words))
 
 
 def _dying_save(value: object, path: Path) -> None:
@@ -111,29 +145,34 @@ def _dying_save(value: object, path: Path) -> None:
 _SAVE = torch.save
 
 
-def run(words: list[str], folder: Path, kill: Moment | None = None) -> int:
+def run(
+    words: list[str], folder: Path, kill: Moment | None = None, images: Path | None = None
+) -> int:
     """Train into `folder` in a process of its own; kill it. Returns its exit code."""
     in_save = kill is not None and kill.in_save
     process = SERVER.Process(target=train_in_child, args=(words, in_save))
     process.start()
     if kill and not in_save:
         kill.wait(folder / "metrics.jsonl", process)
-        process.kill()
+        kill.act(process, images)
     process.join()
     return process.exitcode
 
 
-def chain(words: list[str], folder: Path, moments: Iterable[Moment]) -> list[str]:
-    """Train, kill, resume ... until the run ends by itself or the moments do.
+def chain(
+    words: list[str], folder: Path, moments: Iterable[Moment], images: Path | None = None
+) -> list[str]:
+    """Train, kill, resume ... until the run ends or the moments do.
 
     Returns what each kill left as the newest checkpoint.
     """
     left = []
     for moment in moments:
-        code = run([*words, "--resume"], folder, moment)
+        code = run([*words, "--resume"], folder, moment, images)
         if code == 0:
             return left
-        assert code == -signal.SIGKILL, f"the run ended by itself with code {code}"
+        expected = 2 if moment.of == "worker" else -signal.SIGKILL
+        assert code == expected, f"{moment}: the run ended with code {code}"
         found = sorted(path.name for path in (folder / "checkpoints").glob("step_*"))
         left.append(found[-1] if found else "no checkpoint")
         print(f"  killed {moment}: {left[-1]} is left", flush=True)
@@ -178,19 +217,24 @@ def main() -> None:
         whole = folder / "whole" / "run"
         assert run(words, whole) == 0
         print(f"uninterrupted: {count_lines(whole / 'metrics.jsonl')} lines of log")
-        study(words, whole, args.kills, random.Random(args.seed))
+        study(words, whole, args.kills, random.Random(args.seed), folder / "toy" / "images")
 
 
-def study(words: list[str], whole: Path, wanted: int, draw: random.Random) -> None:
+def study(words: list[str], whole: Path, wanted: int, draw: random.Random, images: Path) -> None:
     """Chains until so many kills have happened; exits with code 1 at the first difference."""
     lines, done, number = count_lines(whole / "metrics.jsonl"), 0, 0
     while done < wanted:
         out, workers = whole.parents[1] / f"chain{number}", 2 * (number % 2)
-        steps = sorted(draw.sample(range(lines), 4))
-        moments = [Moment(step, draw.uniform(0.0, 0.3)) for step in steps]
+        # The last runs on to the end, without its images for a while.
+        kinds = ["run", "worker" if workers else "run", "run", "run", "images"]
+        steps = sorted(draw.sample(range(lines), len(kinds)))
+        moments = [
+            Moment(step, draw.uniform(0.0, 0.3), of=kind)
+            for step, kind in zip(steps, kinds, strict=True)
+        ]
         moments.insert(draw.randrange(5), Moment(in_save=True))
         again = ["--set", f"out={out}", "--set", f"data.workers={workers}"]
-        done += len(chain([*words, *again], out / "run", moments))
+        done += len(chain([*words, *again], out / "run", moments, images))
         wrong = differences(whole, out / "run")
         if wrong:
             raise SystemExit(f"chain {number}: differs in {', '.join(wrong)}")

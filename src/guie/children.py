@@ -10,6 +10,7 @@ import sys
 import threading
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
+LOOK_S = 1.0
 
 
 def follow_parent(worker: int = 0) -> None:
@@ -25,14 +26,16 @@ def follow_parent(worker: int = 0) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # of who forked it: of a server, too
     # Blocked here and in every later thread, SIGTERM waits for the one thread that asks who sent it.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_leave_when_told, daemon=True).start()
+
+
+def _leave_when_told() -> None:
     parent = multiprocessing.parent_process()
-    threading.Thread(target=_leave_when_told, args=(parent.pid,), daemon=True).start()
-
-
-def _leave_when_told(parent_pid: int) -> None:
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != parent_pid:
-        pass
+    while parent.is_alive():
+        received = signal.sigtimedwait({signal.SIGTERM}, LOOK_S)
+        if received and received.si_pid == parent.pid:
+            break
     os._exit(128 + signal.SIGTERM)

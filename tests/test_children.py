@@ -1,0 +1,77 @@
+"""Helper processes: who may end them, and that they never outlive whom they help."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import pytest
+
+from guie.children import follow_parent
+
+
+def helper(ready: object) -> None:
+    follow_parent()
+    ready.set()
+    time.sleep(60)
+
+
+def main_process(method: str, told: object) -> None:
+    """Starts a helper, tells its number, and stays."""
+    context = multiprocessing.get_context(method)
+    ready = context.Event()
+    child = context.Process(target=helper, args=(ready,), daemon=True)
+    child.start()
+    ready.wait(30)
+    told.send(child.pid)
+    time.sleep(60)
+
+
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    ends = time.monotonic() + seconds
+    while not condition() and time.monotonic() < ends:
+        time.sleep(0.02)
+    return condition()
+
+
+def is_gone(pid: int) -> bool:
+    """Ended, though nobody may have asked for its exit code yet."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
+
+
+def test_it_heeds_its_parent_and_nobody_else() -> None:
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    child = context.Process(target=helper, args=(ready,), daemon=True)
+    child.start()
+    assert ready.wait(30)
+    for name in ("INT", "TERM"):  # as a terminal, and a cluster that signals every process
+        subprocess.run(["kill", f"-{name}", str(child.pid)], check=True)
+    child.join(0.3)
+    assert child.is_alive()
+    child.terminate()
+    child.join(5)
+    assert child.exitcode == 128 + signal.SIGTERM
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system tells of a parent's death on Linux")
+@pytest.mark.parametrize("method", ["fork", "forkserver"])
+def test_no_orphan_stays(method: str) -> None:
+    context = multiprocessing.get_context("fork")
+    told, tells = context.Pipe(duplex=False)
+    parent = context.Process(target=main_process, args=(method, tells))
+    parent.start()
+    assert told.poll(30)
+    pid = told.recv()
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.join()
+    assert until(lambda: is_gone(pid))
