@@ -173,6 +173,11 @@ def test_conflicts_are_of_one_side_and_labels_that_share_nothing():
         )
 
 
+def test_a_rule_may_leave_nothing():
+    table = rows("a x train 1", "b y train 1")
+    assert clean(table, CleaningConfig(), no_features)[0].empty
+
+
 def test_of_equal_images_the_first_by_path_stays():
     table = rows("c x train 1", "b x train 1", "a x train 1", "d x test 2", "e x val 2")
     found = find_duplicates(*linked(table), {"exact": "drop", "near": "drop"})

@@ -68,7 +68,7 @@ def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, st
 def _sides(table: pd.DataFrame, links: Links) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The training and the evaluation images that have copies: each once, by path, with picture."""
     rows = table[["image_path", "label", "split"]]
-    rows = rows.assign(picture=rows["image_path"].map(links.pictures))
+    rows = rows.assign(picture=links.pictures.loc[rows["image_path"]].to_numpy())
     copied = rows["picture"].duplicated(keep=False) | rows["picture"].isin(links.near["picture"])
     rows = rows[copied].sort_values("image_path", kind="stable")
     trained = rows["split"] == "train"
