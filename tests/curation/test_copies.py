@@ -197,6 +197,14 @@ def test_a_chain_loses_only_what_is_linked_to_something_that_stays():
     assert shown(found) == ["b a dropped", "d c dropped"]
 
 
+def test_the_first_of_several_near_copies_is_named():
+    table = rows("a x train 1", "b x train 2", "c x train 3")
+    near = pd.DataFrame({"picture": [0, 1, 2, 2], "other": [2, 2, 1, 0], "distance": 3})
+    links = Links(pd.Series(range(3), list("abc")), near.assign(similarity=0.9).astype(NEAR))
+    found = find_duplicates(table, links, {"exact": "drop", "near": "report"})
+    assert shown(found) == ["c a reported"]
+
+
 def test_equal_images_are_all_linked_to_each_kind_of_row():
     """Ten copies in train and one in test: every one of them is a leak."""
     table = rows(*(f"t{n} x train 1" for n in range(10)), "z y test 1")

@@ -11,6 +11,7 @@ import pandas as pd
 
 from guie.config.cleaning import NearConfig
 from guie.curation.hamming import close_pairs
+from guie.curation.phash import Hashes
 from guie.curation.seeded import seeded_draws
 
 # Paths and the name of a view -> (N, D) features of unit length.
@@ -24,10 +25,10 @@ CHUNK = 8192  # pairs compared at once
 
 @dataclass(frozen=True)
 class Links:
-    """Copies by picture: what images of equal pixels have in common, however many they are.
+    """Copies by picture, which is what images of equal pixels are, however many.
 
-    No pairs of equal images, which would grow with the square of their number; and nothing of
-    labels and splits, which may change.
+    No pairs of equal images: those grow with the square of their number. Labels and splits are left
+    out, for they may change.
     """
 
     pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
@@ -52,7 +53,8 @@ def find_links(table: pd.DataFrame, near: NearConfig | None, embed: Embed) -> Li
         near: what counts as nearly equal; None: equal pixels only.
         embed: features to confirm by, asked for images that have a hash near another's.
     """
-    images = table.drop_duplicates("image_path").sort_values("image_path")
+    images = table[["image_path", "pixels", *Hashes._fields]].drop_duplicates("image_path")
+    images = images.sort_values("image_path")
     numbers = pd.Series(pd.factorize(images["pixels"])[0], images["image_path"], name="picture")
     if near is None:
         return Links(numbers, pd.DataFrame(columns=list(NEAR)).astype(NEAR))
@@ -61,7 +63,7 @@ def find_links(table: pd.DataFrame, near: NearConfig | None, embed: Embed) -> Li
 
 
 def _nearly_equal(pictures: pd.DataFrame, near: NearConfig, embed: Embed) -> pd.DataFrame:
-    """The pairs of different pictures, of which each row has one, as `Links.near` has them."""
+    """`Links.near`, of pictures that are each one row."""
     pairs = close_pairs(pictures, near.distance_max, near.mirrored)
     paths = pictures["image_path"].to_numpy(object)
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))

@@ -1,8 +1,8 @@
 """For an image that is a copy of others, the one of them that shows it.
 
-One witness an image, for pairs grow with the square of a group. Time and memory are linear in the
-images and the near pictures; where images have several labels, also in how many different sets of
-them hold each label.
+One witness an image: pairs grow with the square of a group. Where labels are single, time and
+memory are linear in images and near pictures. Of several labels, those that most images share make
+`Unlike` go through every set of labels that the near pictures have.
 """
 
 from __future__ import annotations
