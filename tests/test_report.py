@@ -18,7 +18,7 @@ from guie.curation.findings import COLUMNS as FINDING
 from guie.report import class_sizes, left_after, write_report
 from guie.report.curve import curve
 from guie.report.funnel import funnels, whole
-from guie.report.pairs import SHOWN, accepting, groups
+from guie.report.pairs import OF_ONE, SHOWN, accepting, groups
 from guie.report.samples import CLASSES, IMAGES, MAX_PICTURES, galleries
 from guie.report.sizes import histograms
 
@@ -360,7 +360,10 @@ def test_many_domains_share_the_room(domains):
 
 
 def test_the_least_alike_pairs_are_shown_and_the_rest_counted(written):
-    pairs = [finding("near duplicate", 0.9 + n / 1000) for n in range(SHOWN + 7)]
+    pairs = [
+        finding("near duplicate", 0.9 + n / 1000, image_path=f"{n}.jpg", other_path=f"{n}.png")
+        for n in range(SHOWN + 7)
+    ]
     pairs += [finding("leak", 0.5, "stop"), finding("strange", 0.5)]
     table = pd.DataFrame(pairs[::-1])
     leak, near, strange = groups(table)
@@ -368,10 +371,32 @@ def test_the_least_alike_pairs_are_shown_and_the_rest_counted(written):
     assert [pair["similarity"] for pair in near.pairs] == [0.9 + n / 1000 for n in range(SHOWN)]
     assert near.total == SHOWN + 7 and near.actions == {"dropped": SHOWN + 7}
     page = Page(written(findings=table))
-    assert f"{SHOWN} of {SHOWN + 7} pairs, the least alike first, are shown." in page.text
+    assert any(t.startswith(f"{SHOWN} of {SHOWN + 7} pairs, the least") for t in page.text)
     assert len([a for a in page.all("article") if a["class"] == "pair"]) == SHOWN + 2
     # one mark for each image that went: the first of a pair
     assert page.text.count("dropped") == SHOWN + 1
+
+
+def test_a_placeholder_leaves_room_for_other_pairs(written):
+    """Two hundred images of one picture, in conflict by others; twenty of them duplicates."""
+    crowd = [
+        finding(kind, 0.9, image_path=f"{n}.jpg", other_path=f"{n // 2}.jpg")
+        for kind, some in (("conflict", range(1, 200)), ("near duplicate", range(101, 120)))
+        for n in some
+    ]
+    others = [
+        finding(kind, 0.99, image_path="a", other_path="b")
+        for kind in ("conflict", "near duplicate")
+    ]
+    table = pd.DataFrame(crowd + others)
+    for kind in groups(table):
+        assert [pair["similarity"] for pair in kind.pairs] == [0.9] * OF_ONE + [0.99]
+    assert [kind.total for kind in groups(table)] == [200, 20]
+    page = Page(written(findings=table))
+    assert (
+        f"{OF_ONE + 1} of 200 pairs, the least alike first and three at most of one picture, "
+        "are shown." in page.text
+    )
 
 
 def test_both_images_of_a_dropped_conflict_are_marked(written):

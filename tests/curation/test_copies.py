@@ -10,11 +10,11 @@ from PIL import Image, ImageOps
 from guie.config.cleaning import CleaningConfig, NearConfig
 from guie.curation import hamming
 from guie.curation.cleaning import clean
-from guie.curation.copies import find_conflicts, find_duplicates, find_leaks, linked_rows
+from guie.curation.copies import find_conflicts, find_duplicates, find_leaks
 from guie.curation.findings import COLUMNS, SHOWN, dropped, findings, refuse
 from guie.curation.fingerprints import fingerprints
 from guie.curation.hamming import close_pairs
-from guie.curation.links import find_links
+from guie.curation.links import NEAR, Links, find_links
 from guie.curation.phash import hash_bytes, perceptual_hashes
 from guie.curation.verify import verify
 from guie.curation.views import content
@@ -40,8 +40,8 @@ def no_features(paths, view):
     raise AssertionError("features are asked for where there is nothing to confirm")
 
 
-def pairs(table: pd.DataFrame) -> pd.DataFrame:
-    return linked_rows(table, find_links(table, NearConfig(), no_features))
+def linked(table: pd.DataFrame) -> tuple[pd.DataFrame, Links]:
+    return table, find_links(table, NearConfig(), no_features)
 
 
 def shown(found: pd.DataFrame) -> list[str]:
@@ -149,51 +149,66 @@ def test_fingerprints_are_of_the_decoded_picture_and_agree_with_verify(tmp_path)
 
 def test_a_leak_is_named_from_the_training_image_whichever_comes_first_by_path():
     table = rows("a x train 1", "b y test 1", "c y val 2", "d x train 2", "e x train 3")
-    assert shown(find_leaks(pairs(table), "drop_train")) == ["a b dropped", "d c dropped"]
-    assert shown(find_leaks(pairs(table), "stop")) == ["a b stop", "d c stop"]
+    assert shown(find_leaks(*linked(table), "drop_train")) == ["a b dropped", "d c dropped"]
+    assert shown(find_leaks(*linked(table), "stop")) == ["a b stop", "d c stop"]
 
 
 def test_an_image_in_train_and_index_is_no_leak_but_a_copy_of_it_is():
     """What index_is_train declares is the path, not the picture."""
     met = ["m x train 1", "m x test 1"]
-    assert find_leaks(pairs(rows(*met)), "stop").empty
-    assert shown(find_leaks(pairs(rows(*met, "n x train 1")), "stop")) == ["n m stop"]
+    assert find_leaks(*linked(rows(*met)), "stop").empty
+    assert shown(find_leaks(*linked(rows(*met, "n x train 1")), "stop")) == ["n m stop"]
 
 
 def test_conflicts_are_of_one_side_and_labels_that_share_nothing():
     table = rows("a x train 1", "b y train 1", "c x|z train 2", "d z train 2", "e y test 1")
-    found = pairs(table)
-    assert shown(find_conflicts(found, "drop_all")) == ["b a both dropped"]
-    assert shown(find_conflicts(found, "keep_first")) == ["b a dropped"]
-    assert shown(find_conflicts(found, "stop")) == ["b a stop"]
-    held = pairs(rows("a x test 1", "b y test 1"))
+    found = linked(table)
+    assert shown(find_conflicts(*found, "drop_all")) == ["a b both dropped", "b a both dropped"]
+    assert shown(find_conflicts(*found, "keep_first")) == ["b a dropped"]
+    assert shown(find_conflicts(*found, "stop")) == ["a b stop", "b a stop"]
+    held = linked(rows("a x test 1", "b y test 1"))
     for policy in ("drop_all", "keep_first", "stop"):
-        assert shown(find_conflicts(held, policy)) == ["b a reported"], "evaluation is not touched"
+        assert shown(find_conflicts(*held, policy)) == ["a b reported", "b a reported"], (
+            "evaluation is not touched"
+        )
+
+
+def test_a_rule_may_leave_nothing():
+    table = rows("a x train 1", "b y train 1")
+    assert clean(table, CleaningConfig(), no_features)[0].empty
 
 
 def test_of_equal_images_the_first_by_path_stays():
     table = rows("c x train 1", "b x train 1", "a x train 1", "d x test 2", "e x val 2")
-    found = find_duplicates(pairs(table), {"exact": "drop", "near": "drop"})
+    found = find_duplicates(*linked(table), {"exact": "drop", "near": "drop"})
     assert shown(found) == ["b a dropped", "c a dropped", "e d reported"]
-    assert dropped(found.assign(kind="x")) == {"b", "c"}
-    found = find_duplicates(pairs(table), {"exact": "report", "near": "drop"})
+    assert dropped(found) == {"b", "c"}
+    found = find_duplicates(*linked(table), {"exact": "report", "near": "drop"})
     assert set(found["action"]) == {"reported"}
 
 
 def test_a_chain_loses_only_what_is_linked_to_something_that_stays():
     """a ~ b ~ c ~ d, but a and c are no copies: b goes for a, d for c."""
     table = rows("a x train 1", "b x train 2", "c x train 3", "d x train 4")
-    chain = pd.DataFrame(
-        {"image_path": list("bcd"), "other_path": list("abc"), "copy": "near", "distance": 3}
-    ).assign(similarity=0.9)
-    found = find_duplicates(linked_rows(table, chain), {"exact": "drop", "near": "drop"})
+    near = pd.DataFrame({"picture": [0, 1, 1, 2, 2, 3], "other": [1, 0, 2, 1, 3, 2]})
+    near = near.assign(distance=3, similarity=0.9).astype(NEAR)
+    chain = Links(pd.Series(range(4), list("abcd")), near)
+    found = find_duplicates(table, chain, {"exact": "drop", "near": "drop"})
     assert shown(found) == ["b a dropped", "d c dropped"]
+
+
+def test_the_first_of_several_near_copies_is_named():
+    table = rows("a x train 1", "b x train 2", "c x train 3")
+    near = pd.DataFrame({"picture": [0, 1, 2, 2], "other": [2, 2, 1, 0], "distance": 3})
+    links = Links(pd.Series(range(3), list("abc")), near.assign(similarity=0.9).astype(NEAR))
+    found = find_duplicates(table, links, {"exact": "drop", "near": "report"})
+    assert shown(found) == ["c a reported"]
 
 
 def test_equal_images_are_all_linked_to_each_kind_of_row():
     """Ten copies in train and one in test: every one of them is a leak."""
     table = rows(*(f"t{n} x train 1" for n in range(10)), "z y test 1")
-    assert len(find_leaks(pairs(table), "drop_train")) == 10
+    assert len(find_leaks(*linked(table), "drop_train")) == 10
     left, found, _ = clean(table, CleaningConfig(leaks="drop_train"), no_features)
     assert left["image_path"].tolist() == ["z"] and set(found["kind"]) == {"leak"}
     assert found.columns.tolist() == COLUMNS
@@ -215,11 +230,11 @@ def test_near_hashes_need_near_features_too(similarity, linked):
         assert view == "content", "a given threshold needs no calibration"
         return np.stack([features[path] for path in paths])
 
-    links = find_links(table, NearConfig(similarity_min=0.9), embed)
-    assert len(links) == linked, "c has the features of a, and another hash"
+    near = find_links(table, NearConfig(similarity_min=0.9), embed).near
+    assert len(near) == 2 * linked, "c has the features of a, and another hash"
     if linked:
-        assert links.iloc[0][["image_path", "other_path", "distance"]].tolist() == ["b", "a", 2]
-        assert links["similarity"].iloc[0] == pytest.approx(0.95, abs=1e-3)
+        assert near[["picture", "other", "distance"]].to_numpy().tolist() == [[0, 1, 2], [1, 0, 2]]
+        assert near["similarity"].tolist() == pytest.approx([0.95, 0.95], abs=1e-3)
 
 
 @pytest.mark.parametrize(("of_copies", "linked"), [(0.8, True), (0.99, False)])
@@ -232,25 +247,26 @@ def test_without_a_threshold_the_models_own_is_taken(of_copies, linked):
         turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
         return rows @ turn
 
-    assert len(find_links(table, NearConfig(), embed)) == linked
+    assert len(find_links(table, NearConfig(), embed).near) == 2 * linked
 
 
 def test_near_off_looks_at_pixels_alone():
     table, _ = near_table(1.0)
-    assert find_links(table, None, no_features).empty
+    links = find_links(pd.concat([table, table.tail(1)]), None, no_features)
+    assert links.near.empty and links.pictures.to_dict() == {"a": 0, "b": 1, "c": 2}
 
 
 def test_refusals_show_some_pairs_and_count_the_rest():
     table = rows(
         *(f"t{n:02d} x train {n}" for n in range(14)), *(f"z{n:02d} y test {n}" for n in range(14))
     )
-    found = findings([find_leaks(pairs(table), "stop")])
+    found = findings([find_leaks(*linked(table), "stop")])
     with pytest.raises(UserError) as caught:
         refuse(found)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("14 training images are copies of val or test images")
     assert lines[1].startswith("t00 (train, x) and z00 (test, y): 0 bits, cosine 1.000")
-    assert len(lines) == 1 + SHOWN + 1 and lines[-1] == "and 4 more pairs"
+    assert len(lines) == 1 + SHOWN + 1 and lines[-1] == "and 4 more"
     refuse(findings([]))
 
 

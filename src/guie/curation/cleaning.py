@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pandas as pd
 
 from guie.config.cleaning import CleaningConfig
-from guie.curation.copies import find_conflicts, find_duplicates, find_leaks, linked_rows
+from guie.curation.copies import find_conflicts, find_duplicates, find_leaks
 from guie.curation.findings import dropped, findings
-from guie.curation.links import Embed, find_links
+from guie.curation.links import Embed, Links, find_links
 from guie.curation.merging import apply_merges
 from guie.curation.outliers import find_outliers
 
@@ -19,7 +19,7 @@ def clean(
     config: CleaningConfig,
     embed: Embed,
     after: Callable[[str, pd.DataFrame], None] = lambda rule, table: None,
-) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+) -> tuple[pd.DataFrame, pd.DataFrame, Links]:
     """Merge classes; leave leaks, conflicts, duplicates and outliers out of train, as configured.
 
     Each rule sees what those before it left. Nothing is raised here: `findings.refuse` does so,
@@ -39,9 +39,9 @@ def clean(
     links = find_links(table, config.near, embed)
     policies = {"exact": config.exact, "near": config.near.action if config.near else "report"}
     rules = {
-        "leaks": lambda rows: find_leaks(linked_rows(rows, links), config.leaks),
-        "conflicts": lambda rows: find_conflicts(linked_rows(rows, links), config.conflicts),
-        "duplicates": lambda rows: find_duplicates(linked_rows(rows, links), policies),
+        "leaks": lambda rows: find_leaks(rows, links, config.leaks),
+        "conflicts": lambda rows: find_conflicts(rows, links, config.conflicts),
+        "duplicates": lambda rows: find_duplicates(rows, links, policies),
     }
     if config.outliers is not None:
         rules["outliers"] = lambda rows: find_outliers(rows, config.outliers, embed)

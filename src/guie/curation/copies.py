@@ -1,94 +1,100 @@
 """What copies mean: leaks, label conflicts, duplicates. Only training images are dropped.
 
-An image goes only where it is itself linked to one that stays: a chain of small steps, as of the
-frames of a film, does not take its far end with it.
+A rule finds each image at most once, with one other that shows why. An image goes only where it is
+itself linked to one that stays: a chain of small steps, as of the frames of a film, does not take
+its far end with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
+from guie.curation.links import Links
+from guie.curation.witnesses import (
+    Side,
+    across,
+    alike_one_that_stays,
+    unlike,
+    unlike_one_that_stays,
+)
 
-def linked_rows(table: pd.DataFrame, links: pd.DataFrame) -> pd.DataFrame:
-    """The links with label and split of both images, once for each row an image stands in."""
-    rows = table[["image_path", "label", "split"]]
-    others = rows.rename(columns=lambda name: f"other_{name.removeprefix('image_')}")
-    return links.merge(rows, on="image_path").merge(others, on="other_path")
 
-
-def find_leaks(pairs: pd.DataFrame, policy: str) -> pd.DataFrame:
-    """Training images (`image_path`) that are copies of a val or test image (`other_path`).
+def find_leaks(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
+    """Training images that are copies of a val or test image; `other_path` is the most alike.
 
     A Met-like image that stands in train and in the index is one image, not a copy of itself.
     """
-    trained, tested = pairs["split"] == "train", pairs["other_split"] == "train"
-    leaks = pd.concat([pairs[trained & ~tested], _turned(pairs[~trained & tested])])
+    trained, held = _sides(table, links)
+    ends = across(_side(trained, links), _side(held, links))
     action = {"stop": "stop", "drop_train": "dropped", "declared": "declared"}[policy]
-    leaks = leaks.assign(kind="leak", action=action)
-    return leaks.sort_values(["image_path", "other_path"], ignore_index=True)
+    return _found(trained, held, ends, links).assign(kind="leak", action=action)
 
 
-def find_conflicts(pairs: pd.DataFrame, policy: str) -> pd.DataFrame:
-    """Copies on one side, training or evaluation, that have no label in common."""
-    side = _same_side(pairs)
-    conflicts = side[~_share_a_label(side)]
-    trained = conflicts["split"] == "train"
-    action = {"drop_all": "both dropped", "stop": "stop"}.get(policy, "reported")
-    conflicts = conflicts.assign(kind="conflict", action=np.where(trained, action, "reported"))
-    if policy == "keep_first":
-        conflicts = _keep_first(conflicts, trained)
-    return conflicts
+def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
+    """Images with a copy on their side, training or evaluation, that has none of their labels.
+
+    `other_path` is the most alike; where the first is kept, the first by path that stays.
+    """
+    actions = {"keep_first": "dropped", "drop_all": "both dropped", "stop": "stop"}
+    found = []
+    for rows, wanted in zip(_sides(table, links), (policy, "report"), strict=True):
+        rule = unlike_one_that_stays if wanted == "keep_first" else unlike
+        conflicts = _found(rows, rows, rule(_side(rows, links)), links)
+        found.append(conflicts.assign(action=actions.get(wanted, "reported")))
+    return _by_path(found).assign(kind="conflict")
 
 
-def find_duplicates(pairs: pd.DataFrame, policies: Mapping[str, str]) -> pd.DataFrame:
-    """Copies on one side with a label in common.
+def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, str]) -> pd.DataFrame:
+    """Images with a copy on their side that shares a label, is before them by path, and stays.
 
     Args:
-        pairs: of `linked_rows`.
-        policies: `drop` or `report`, by what a link is, `exact` or `near`.
+        table: the rows that are left.
+        links: of their images, and maybe of more.
+        policies: `drop` or `report`, by what a copy is, `exact` or `near`.
     """
-    side = _same_side(pairs)
-    duplicates = side[_share_a_label(side)]
-    duplicates = duplicates.assign(kind=duplicates["copy"] + " duplicate", action="reported")
-    may_drop = duplicates["copy"].map(policies) == "drop"
-    return _keep_first(duplicates, may_drop & (duplicates["split"] == "train"))
+    dropped = {kind for kind, policy in policies.items() if policy == "drop"}
+    found = []
+    for rows, goes in zip(_sides(table, links), (dropped, set()), strict=True):
+        ends = alike_one_that_stays(_side(rows, links), goes)
+        duplicates = _found(rows, rows, ends, links)
+        action = np.where(duplicates["copy"].isin(goes), "dropped", "reported")
+        found.append(duplicates.assign(action=action, kind=duplicates["copy"] + " duplicate"))
+    return _by_path(found)
 
 
-def _keep_first(pairs: pd.DataFrame, may_drop: pd.Series) -> pd.DataFrame:
-    """Drop each image that is linked to an earlier one that stays.
-
-    Of the pairs that may drop, those that do remain; the others are only reported.
-    """
-    at_stake = pairs[may_drop].sort_values(["image_path", "other_path"])
-    gone: set[str] = set()
-    causes = []
-    ends = zip(at_stake.index, at_stake["image_path"], at_stake["other_path"], strict=True)
-    for row, later, earlier in ends:  # by path: whether the earlier one stays is known
-        if later not in gone and earlier not in gone:
-            gone.add(later)
-            causes.append(row)
-    action = pairs["action"].mask(pairs.index.isin(causes), "dropped")
-    pairs = pairs.assign(action=action)[~may_drop | pairs.index.isin(causes)]
-    return pairs.reset_index(drop=True)
+def _sides(table: pd.DataFrame, links: Links) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The training and the evaluation images that have copies: each once, by path, with picture."""
+    rows = table[["image_path", "label", "split"]]
+    rows = rows.assign(picture=links.pictures.loc[rows["image_path"]].to_numpy())
+    copied = rows["picture"].duplicated(keep=False) | rows["picture"].isin(links.near["picture"])
+    rows = rows[copied].sort_values("image_path", kind="stable")
+    trained = rows["split"] == "train"
+    sides = (rows[here].drop_duplicates("image_path") for here in (trained, ~trained))
+    return tuple(side.reset_index(drop=True) for side in sides)
 
 
-def _same_side(pairs: pd.DataFrame) -> pd.DataFrame:
-    same = (pairs["split"] == "train") == (pairs["other_split"] == "train")
-    return pairs[same].reset_index(drop=True)
+def _side(rows: pd.DataFrame, links: Links) -> Side:
+    sets = {label: frozenset(label.split("|")) for label in rows["label"].unique()}
+    labels = rows["label"].map(sets).tolist()
+    return Side(rows["image_path"].tolist(), rows["picture"].tolist(), labels, links.beside)
 
 
-def _share_a_label(pairs: pd.DataFrame) -> pd.Series:
-    labels = zip(pairs["label"], pairs["other_label"], strict=True)
-    shared = [not set(a.split("|")).isdisjoint(b.split("|")) for a, b in labels]
-    return pd.Series(shared, index=pairs.index, dtype=bool)
+def _found(
+    rows: pd.DataFrame, others: pd.DataFrame, ends: Iterable[tuple[int, int]], links: Links
+) -> pd.DataFrame:
+    """The rows at each end, as findings without kind and action; `copy` is `exact` or `near`."""
+    ends_P2 = np.array(list(ends), np.int64).reshape(-1, 2)
+    one, two = (side.iloc[end] for side, end in zip((rows, others), ends_P2.T, strict=True))
+    names = {"image_path": "other_path", "picture": "other"}
+    two = two.rename(columns={"label": "other_label", "split": "other_split"} | names)
+    found = pd.concat([part.reset_index(drop=True) for part in (one, two)], axis=1)
+    found["copy"] = np.where(found["picture"] == found["other"], "exact", "near")
+    found = found.merge(links.near, how="left", on=["picture", "other"])
+    return found.fillna({"distance": 0, "similarity": 1.0}).astype({"distance": np.int64})
 
 
-def _turned(pairs: pd.DataFrame) -> pd.DataFrame:
-    """The same pairs with the two images exchanged."""
-    names = {}
-    for one, other in (("image_path", "other_path"), ("label", "other_label")):
-        names |= {one: other, other: one}
-    return pairs.rename(columns={**names, "split": "other_split", "other_split": "split"})
+def _by_path(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(found).sort_values("image_path", kind="stable", ignore_index=True)

@@ -17,7 +17,7 @@ SHOWN = 10
 REMEDIES = {
     "leak": "training images are copies of val or test images; clean.leaks: drop_train leaves"
     " them out, declared keeps them",
-    "conflict": "pairs of copies have different labels; clean.conflicts: drop_all, keep_first or"
+    "conflict": "images have a copy with other labels; clean.conflicts: drop_all, keep_first or"
     " report goes on",
 }
 
@@ -29,23 +29,20 @@ def findings(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def refuse(found: pd.DataFrame) -> None:
-    """Raise UserError with the pairs that the config wants to stop at, if there are any."""
+    """Raise UserError with the images that the config wants to stop at, if there are any."""
     for kind, remedy in REMEDIES.items():
         stops = found[(found["kind"] == kind) & (found["action"] == "stop")]
         if stops.empty:
             continue
-        # of a leak the images count, of a conflict the pairs
-        count = stops["image_path"].nunique() if kind == "leak" else len(stops)
-        more = [f"and {len(stops) - SHOWN:,} more pairs"] if len(stops) > SHOWN else []
+        more = [f"and {len(stops) - SHOWN:,} more"] if len(stops) > SHOWN else []
         lines = [_line(pair) for pair in stops.head(SHOWN).to_dict("records")]
-        raise UserError("\n".join([f"{count:,} {remedy}:", *lines, *more]))
+        raise UserError("\n".join([f"{len(stops):,} {remedy}:", *lines, *more]))
 
 
 def dropped(found: pd.DataFrame) -> set[str]:
     """Paths of the training images that the findings leave out."""
-    both = found["action"] == "both dropped"
-    gone = found.loc[both | (found["action"] == "dropped"), "image_path"]
-    return {*gone, *found.loc[both, "other_path"]}
+    # where both are dropped, the other one has a finding of its own
+    return set(found.loc[found["action"].isin(("dropped", "both dropped")), "image_path"])
 
 
 def _line(pair: dict) -> str:

@@ -3,81 +3,79 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
 from guie.config.cleaning import NearConfig
 from guie.curation.hamming import close_pairs
+from guie.curation.phash import Hashes
 from guie.curation.seeded import seeded_draws
 
 # Paths and the name of a view -> (N, D) features of unit length.
 Embed = Callable[[Sequence[str], str], np.ndarray]
 
-COLUMNS = ["image_path", "other_path", "copy", "distance", "similarity"]
+NEAR = {"picture": np.int64, "other": np.int64, "distance": np.int64, "similarity": np.float32}
 SAMPLE = 256  # images that the least similarity is calibrated on
 CONFIRMED = 0.05  # quantile of their similarity to altered copies of themselves
-CHUNK = 65_536  # pairs compared at once
+CHUNK = 8192  # pairs compared at once
 
 
-def find_links(table: pd.DataFrame, near: NearConfig | None, embed: Embed) -> pd.DataFrame:
-    """Every pair of copies, the later by path first.
+@dataclass(frozen=True)
+class Links:
+    """Copies by picture, which is what images of equal pixels are, however many.
 
-    Of images that have pixels, split and label in common only the first is named as `other_path`,
-    for N equal images make N squared pairs and one tells as much.
+    No pairs of equal images: those grow with the square of their number. Labels and splits are left
+    out, for they may change.
+    """
+
+    pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
+    # Columns picture, other, distance in bits of the perceptual hash, similarity as a cosine. Each
+    # pair of near pictures both ways around, by picture, the most alike first.
+    near: pd.DataFrame
+
+    @cached_property
+    def beside(self) -> dict[int, list[int]]:
+        """The pictures near each one that has any, the most alike first."""
+        starts = np.flatnonzero(self.near["picture"].diff() != 0)
+        others = np.split(self.near["other"].to_numpy(), starts[1:])
+        pictures = self.near["picture"].iloc[starts]
+        return {one: near.tolist() for one, near in zip(pictures, others, strict=False)}
+
+
+def find_links(table: pd.DataFrame, near: NearConfig | None, embed: Embed) -> Links:
+    """The pictures of all images, and which are nearly equal.
 
     Args:
         table: a manifest's rows with the columns of `fingerprints`.
         near: what counts as nearly equal; None: equal pixels only.
-        embed: features to confirm by.
-
-    Returns:
-        Columns image_path, other_path, copy (`exact` or `near`), distance in bits of the perceptual
-        hash, similarity as a cosine.
+        embed: features to confirm by, asked for images that have a hash near another's.
     """
-    images = table.sort_values("image_path", ignore_index=True)
-    pictures = images.drop_duplicates("pixels").reset_index(drop=True)
-    edges = [_equal(pictures)]
-    if near is not None and len(pictures) > 1:
-        edges.append(_nearly_equal(pictures, near, embed))
-    faces = images.drop_duplicates(["pixels", "split", "label"])[["image_path", "pixels"]]
-    links = (
-        images[["image_path", "pixels"]]
-        .drop_duplicates()
-        .merge(pd.concat(edges), on="pixels")
-        .merge(faces.set_axis(["other_path", "other_pixels"], axis=1), on="other_pixels")
-    )
-    swapped = links["image_path"] < links["other_path"]
-    ends = ["image_path", "other_path"]
-    links.loc[swapped, ends] = links.loc[swapped, ends[::-1]].to_numpy()
-    links = links[links["image_path"] != links["other_path"]]
-    return links.drop_duplicates(ends)[COLUMNS].sort_values(ends, ignore_index=True)
-
-
-def _equal(pictures: pd.DataFrame) -> pd.DataFrame:
-    return pd.DataFrame(
-        {"pixels": pictures["pixels"], "other_pixels": pictures["pixels"], "copy": "exact"}
-    ).assign(distance=0, similarity=1.0)
+    images = table[["image_path", "pixels", *Hashes._fields]].drop_duplicates("image_path")
+    images = images.sort_values("image_path")
+    numbers = pd.Series(pd.factorize(images["pixels"])[0], images["image_path"], name="picture")
+    if near is None:
+        return Links(numbers, pd.DataFrame(columns=list(NEAR)).astype(NEAR))
+    firsts = images.drop_duplicates("pixels")
+    return Links(numbers, _nearly_equal(firsts, near, embed).astype(NEAR))
 
 
 def _nearly_equal(pictures: pd.DataFrame, near: NearConfig, embed: Embed) -> pd.DataFrame:
-    """Pairs of different pictures, both ways around."""
+    """`Links.near`, of pictures that are each one row."""
     pairs = close_pairs(pictures, near.distance_max, near.mirrored)
-    paths, pixels = pictures["image_path"].to_numpy(object), pictures["pixels"].to_numpy(object)
+    paths = pictures["image_path"].to_numpy(object)
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
     least = near.similarity_min
     if least is None and len(pairs):
         least = similarity_of_copies(paths, embed)
     if least is not None:
         pairs = pairs[pairs["similarity"] >= least]
-    first, second = pixels[pairs["first"]], pixels[pairs["second"]]
-    found = pairs[["distance", "similarity"]].assign(copy="near")
-    return pd.concat(
-        [
-            found.assign(pixels=first, other_pixels=second),
-            found.assign(pixels=second, other_pixels=first),
-        ]
-    )
+    ways = [{"first": "picture", "second": "other"}, {"second": "picture", "first": "other"}]
+    both = pd.concat([pairs.rename(columns=names) for names in ways])
+    order = ["picture", "similarity", "other"]
+    return both.sort_values(order, ascending=[True, False, True], ignore_index=True)
 
 
 def similarity_of_copies(paths: np.ndarray, embed: Embed) -> float:

@@ -6,9 +6,9 @@ import pandas as pd
 
 from guie.config import MixConfig
 from guie.curation.cleaning import clean
-from guie.curation.copies import find_leaks, linked_rows
+from guie.curation.copies import find_leaks
 from guie.curation.findings import dropped, findings, refuse
-from guie.curation.links import Embed
+from guie.curation.links import Embed, Links
 from guie.curation.merging import suggest_merges
 from guie.errors import UserError
 from guie.mixing.account import Account
@@ -16,7 +16,7 @@ from guie.mixing.account import Account
 
 def clean_rows(
     table: pd.DataFrame, config: MixConfig, embed: Embed, account: Account
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> tuple[pd.DataFrame, Links]:
     """The rows that cleaning leaves, and the links between copies.
 
     What was found is written beside the mix, pictures too, before anything is refused.
@@ -30,10 +30,10 @@ def clean_rows(
 
 
 def refuse_late_leaks(
-    table: pd.DataFrame, links: pd.DataFrame, config: MixConfig, account: Account
+    table: pd.DataFrame, links: Links, config: MixConfig, account: Account
 ) -> pd.DataFrame:
     """Copies that the validation split has put on both sides; dropped from train, or refused."""
-    leaks = find_leaks(linked_rows(table, links), config.clean.leaks)
+    leaks = find_leaks(table, links, config.clean.leaks)
     account.findings = findings([account.findings, leaks])
     _refuse(table, account)
     gone = (table["split"] == "train") & table["image_path"].isin(dropped(leaks))

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 import yaml
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 SHOWN = 24  # pairs of a kind
+OF_ONE = 3  # pairs of pictures that hang together: one placeholder must not fill the page
 ABOUT = {
     "leak": (
         "Leaks",
@@ -28,7 +32,7 @@ ABOUT = {
 
 
 class Group(NamedTuple):
-    """The findings of one kind; those that are the least alike are shown."""
+    """The findings of one kind; of those that are the least alike some are shown."""
 
     kind: str
     title: str
@@ -39,14 +43,19 @@ class Group(NamedTuple):
 
 
 def groups(findings: pd.DataFrame) -> list[Group]:
-    """The findings by kind, in the order of ABOUT: if the least alike are right, the others are."""
+    """The findings by kind, in the order of ABOUT: if the least alike are right, the others are.
+
+    Of images that are linked to each other, directly or by others, at most three pairs are shown.
+    """
     kinds = dict.fromkeys([*ABOUT, *findings["kind"]])
+    findings = findings.assign(together=_together(findings))
     found = []
     for kind in kinds:
         rows = findings[findings["kind"] == kind]
         if rows.empty:
             continue
-        ranked = rows.sort_values(["similarity", "image_path", "other_path"]).head(SHOWN)
+        ranked = rows.sort_values(["similarity", "image_path", "other_path"])
+        ranked = ranked[ranked.groupby("together").cumcount() < OF_ONE].head(SHOWN)
         found.append(
             Group(
                 kind,
@@ -57,6 +66,14 @@ def groups(findings: pd.DataFrame) -> list[Group]:
             )
         )
     return found
+
+
+def _together(pairs: pd.DataFrame) -> np.ndarray:
+    """For each pair the number of the images that hang together which it is of."""
+    ends, images = pd.factorize(pd.concat([pairs["image_path"], pairs["other_path"]]))
+    one, other = np.split(ends, 2)
+    graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(len(images), len(images)))
+    return connected_components(graph, directed=False)[1][one]
 
 
 def accepting(merges: Sequence[Mapping[str, Any]]) -> str:
