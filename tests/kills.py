@@ -18,6 +18,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import tempfile
 from collections.abc import Iterable
 from contextlib import suppress
@@ -120,15 +121,14 @@ def write_config(folder: Path, manifest: Path) -> Path:
     return path
 
 
-def train_in_child(words: list[str], in_save: bool) -> None:
-    """The child's work: `train.py` with these words."""
+def train_in_child(words: list[str], in_save: bool = False, said: str = os.devnull) -> None:
+    """The child's work: `train.py` with these words; what it says goes to a file."""
     import train
     from guie import errors
 
-    # The log of a hundred runs helps nobody; a failure shows in the exit code.
-    with open(os.devnull, "w") as silence:
-        os.dup2(silence.fileno(), 1)
-        os.dup2(silence.fileno(), 2)
+    sys.stdout = sys.stderr = open(said, "w", buffering=1)  # until the process ends
+    for number in (1, 2):
+        os.dup2(sys.stdout.fileno(), number)
     torch.set_num_threads(1)
     if in_save:
         torch.save = _dying_save
@@ -150,6 +150,7 @@ def run(
 ) -> int:
     """Train into `folder` in a process of its own; kill it. Returns its exit code."""
     in_save = kill is not None and kill.in_save
+    # The log of a hundred runs helps nobody; a failure shows in the exit code.
     process = SERVER.Process(target=train_in_child, args=(words, in_save))
     process.start()
     if kill and not in_save:

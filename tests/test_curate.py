@@ -228,7 +228,6 @@ def test_paths_start_from_the_root(place, capsys):
         ({"sources": [folder()], "min_images": 50}, "no class has 50 images"),
         ({"sources": [folder(split="test")]}, "no source brings train images"),
         ({"sources": [folder(), folder()]}, "sources 0 and 1 both bring toys/bus/0.png"),
-        ({"sources": [folder()], "out": "mix_config.csv"}, "mix_config.yaml: stands where"),
         ({"sources": [folder()], "min_images": 4, "max_images": 3}, "max_images 3 is below"),
         ({"sources": [folder(max_images=3)], "min_images": 4}, "sources.0: max_images 3 is below"),
         ({"sources": []}, "sources"),

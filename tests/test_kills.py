@@ -12,7 +12,9 @@ import pytest
 
 import kills
 import train
+from guie.checkpoint import Checkpoints, load_checkpoint
 from guie.errors import UserError
+from guie.logs import read_metrics
 
 
 class Whole(NamedTuple):
@@ -50,7 +52,7 @@ def test_killed_and_resumed_to_the_same_bits(
 
 def test_sigterm_saves_and_a_second_run_is_refused(whole: Whole, tmp_path: Path) -> None:
     words = [*whole.words, "--set", f"out={tmp_path}", "--set", "checkpoint_every_steps=1000"]
-    child = kills.SERVER.Process(target=kills.train_in_child, args=(words, False))
+    child = kills.SERVER.Process(target=kills.train_in_child, args=(words,))
     child.start()
     kills.Moment(lines=1).wait(tmp_path / "run" / "metrics.jsonl", child)
     with pytest.raises(UserError, match="another process trains there"):
@@ -59,5 +61,26 @@ def test_sigterm_saves_and_a_second_run_is_refused(whole: Whole, tmp_path: Path)
     child.join()
     assert child.exitcode == 128 + signal.SIGTERM
     assert len(list((tmp_path / "run" / "checkpoints").glob("step_*"))) == 1
+    assert kills.run([*words, "--resume"], tmp_path / "run") == 0
+    assert kills.differences(whole.folder, tmp_path / "run") == []
+
+
+def test_sigterm_during_a_validation_leaves_it_to_the_next_start(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take minutes, and a cluster gives half of one."""
+    words, validate = [*whole.words, "--set", f"out={tmp_path}"], train.validate
+
+    def interrupted(*args):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return validate(*args)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(train, "validate", interrupted)
+        with pytest.raises(SystemExit, match="143"):
+            train.main(words)
+    log = read_metrics(tmp_path / "run" / "metrics.jsonl")
+    assert not any("val_r_at_1" in line for line in log)
+    assert load_checkpoint(Checkpoints(tmp_path / "run", 2).paths()[-1])["state"].unscored
     assert kills.run([*words, "--resume"], tmp_path / "run") == 0
     assert kills.differences(whole.folder, tmp_path / "run") == []

@@ -201,15 +201,27 @@ def test_saving_removes_a_stale_sidecar(written, tmp_path):
     assert not sidecar_path(path).exists()
 
 
-def test_saving_never_replaces_a_yaml_that_is_no_sidecar(written):
+def test_a_config_of_the_manifests_name_is_left_alone(written):
     path = written()
-    table = load_manifest(path).table
-    sidecar_path(path).write_text("name: somebody's config\n")
-    before = path.read_bytes()
-    with pytest.raises(UserError, match="is none"):
-        save_manifest(table.head(1), path)
-    assert sidecar_path(path).read_text() == "name: somebody's config\n"
-    assert path.read_bytes() == before
+    config = path.with_suffix(".yaml")
+    for text in ("name: somebody's config\n", "- a list\n", "domains: [\n", "x\n"):
+        config.write_text(text)
+        save_manifest(load_manifest(path).table, path)
+        assert config.read_text() == text and load_manifest(path).sidecar == Sidecar()
+
+
+def test_a_sidecar_of_the_old_name_is_read_and_replaced(written):
+    path = written(SHARED)
+    old = path.with_suffix(".yaml")
+    old.write_text("domains: {toys: {shared_classes: true}}")
+    manifest = load_manifest(path)
+    save_manifest(manifest.table, path, manifest.sidecar)
+    assert not old.exists() and load_manifest(path).sidecar == manifest.sidecar
+    old.write_text("domains: {toys: {shared: true}}")
+    load_manifest(path)  # the new one counts
+    sidecar_path(path).unlink()
+    with pytest.raises(UserError, match="domains.toys.shared"):
+        load_manifest(path)
 
 
 @pytest.mark.parametrize(

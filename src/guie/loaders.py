@@ -110,13 +110,18 @@ def whole_batches(loader: DataLoader) -> Iterator[Any]:
             if isinstance(batch, UserError):
                 raise batch
             yield batch
-    except RuntimeError as error:
-        if "DataLoader worker" not in str(error):
+    except (RuntimeError, OSError, EOFError) as error:
+        # What a worker itself raises comes as "Caught ...", and is a fault of the code.
+        if not loader.num_workers or str(error).startswith("Caught "):
             raise
         raise UserError(
             "a process that loads images has gone, killed by the system for want of memory perhaps;"
-            " use fewer workers, and run again (train.py: with --resume)"
+            f" use fewer workers, and run again (train.py: with --resume); {_in_a_line(error)}"
         ) from error
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip().splitlines()[0]
 
 
 class _FaultsAsValues(Dataset):

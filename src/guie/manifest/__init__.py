@@ -1,7 +1,7 @@
 """The one table: a row an image. Everything reads and writes it; loading checks it.
 
 Columns: image_path, label, domain, split, role, and optionally dataset, caption, width, height,
-sha256, label_source, weight. A sidecar `<manifest name>.yaml` may declare, per domain,
+sha256, label_source, weight. A sidecar `<manifest name>.sidecar.yaml` may declare, per domain,
 `shared_classes` (test classes occur in train: GLDv2) and `index_is_train` (Met).
 
 A CSV is UTF-8 (a byte order mark and CRLF do no harm), comma-separated, with a header line that

@@ -12,12 +12,12 @@ import pandas as pd
 import yaml
 
 from guie.errors import UserError
-from guie.files import replacing
+from guie.files import replacing, write_text
 from guie.manifest.checks import check
 from guie.manifest.columns import OPTIONAL, REQUIRED
 from guie.manifest.notes import notes
 from guie.manifest.reading import Rows, read_rows
-from guie.manifest.sidecar import Sidecar, read_sidecar, sidecar_path
+from guie.manifest.sidecar import Sidecar, read_sidecar, sidecar_path, sidecars
 
 SHOWN = 50  # faults printed; the rest are counted
 NOTED = 5  # rows printed of each kind of note; the rest are counted
@@ -85,20 +85,15 @@ def _at(path: Path, place: int, rows: Rows) -> str:
 
 
 def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None = None) -> None:
-    """Write a manifest, and its sidecar if it declares anything, each atomically.
-
-    Raises UserError where a YAML file that is no sidecar stands in the sidecar's place.
-    """
+    """Write a manifest, and its sidecar if it declares anything, each atomically."""
     path = Path(path)
-    read_sidecar(path)
     order = [c for c in (*REQUIRED, *OPTIONAL) if c in table.columns]
     with replacing(path) as temporary:
         if path.suffix == ".parquet":
             table[order].to_parquet(temporary, index=False)
         else:
             table[order].to_csv(temporary, index=False, lineterminator="\n")
+    for stale in sidecars(path):  # of an earlier manifest: it would excuse overlaps of this one
+        stale.unlink()
     if sidecar and sidecar.domains:
-        with replacing(sidecar_path(path)) as temporary:
-            temporary.write_text(yaml.safe_dump(sidecar.model_dump()), encoding="utf-8")
-    else:  # one left by an earlier manifest of this name would excuse overlaps of this one
-        sidecar_path(path).unlink(missing_ok=True)
+        write_text(sidecar_path(path), yaml.safe_dump(sidecar.model_dump()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import pandas as pd
 
@@ -12,7 +11,7 @@ from guie.curation.caps import cap_diverse, cap_first
 from guie.curation.filters import cap_large, drop_rare
 from guie.curation.links import Embed
 from guie.errors import UserError
-from guie.manifest import Sidecar, check, read_sidecar
+from guie.manifest import Sidecar, check
 from guie.mixing.account import Account
 
 
@@ -50,11 +49,10 @@ def _capped(rows: pd.DataFrame, most: int, config: MixConfig, embed: Embed | Non
 
 
 def refuse_overwriting(config: MixConfig) -> None:
-    """A mix must not replace one of its sources, nor its sidecar another YAML file."""
+    """A mix must not replace one of its sources."""
     for number, source in enumerate(config.sources):
         if os.path.realpath(source.path) == os.path.realpath(config.out):
             raise UserError(f"out: {config.out} is source {number}; write the mix elsewhere")
-    read_sidecar(Path(config.out))
 
 
 def refuse_illegal(table: pd.DataFrame, sidecar: Sidecar, config: MixConfig) -> None:
