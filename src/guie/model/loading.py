@@ -9,6 +9,7 @@ from pathlib import Path
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
@@ -34,6 +35,24 @@ class LoadedModel:
     def scored(self) -> Scored:
         """Both as one module, from the image to its embedding."""
         return Scored(self.preprocess, self.embedder)
+
+
+class NoRandomNumbers(TorchFunctionMode):
+    """Leaves out the random numbers of an initialisation that weights are loaded over.
+
+    Not the rest: what no file holds, as position grids, a library computes while it builds.
+    """
+
+    DRAWING = {
+        *(Tensor.uniform_, Tensor.normal_),
+        *(nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_),
+    }
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if function in self.DRAWING:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
 
 
 def load_model(folder: str | Path, weights: str = "model.safetensors") -> LoadedModel:
@@ -76,7 +95,8 @@ def rebuild(
         "backbone": config.backbone.model_copy(update={"stride_px": stride_px}),
     }
     config = config.model_copy(update=at)
-    embedder = build_embedder(config, weights=False)
+    with NoRandomNumbers():
+        embedder = build_embedder(config, weights=False)
     embedder.load_state_dict(state)
     if config.head and config.head.branches:
         embedder.head.fold()
@@ -91,7 +111,8 @@ def rebuild_ensemble(
 ) -> LoadedModel:
     """Several models from what states them whole (`self_contained`), and their weights."""
     models = [member.model for member in config.members]
-    embedders = [build_embedder(model, weights=False) for model in models]
+    with NoRandomNumbers():
+        embedders = [build_embedder(model, weights=False) for model in models]
     preprocess = EnsemblePreprocess(
         build_preprocess(model, embedder.backbone, model.image.size_px)
         for model, embedder in zip(models, embedders, strict=True)

@@ -123,13 +123,12 @@ def _file(facts: dict[str, Any]) -> str:
 
 def _parity(made: dict[str, Any]) -> str:
     rows = [
-        (f"{row['height']} x {row['width']}", f"{row['noise']:.1e}", f"{row['smooth']:.1e}")
-        for row in made["parity"]
+        (f"{row['height']} x {row['width']}", f"{row['difference']:.1e}") for row in made["parity"]
     ]
-    table = _table(*rows, header=("Height x width", "Noise", "Smooth"))
+    table = _table(*rows, header=("Height x width", "Difference"))
     return (
-        f"Largest absolute difference of the embeddings; above {made['tolerance']:g} the export"
-        f" is refused.\n\n{table}"
+        "Largest absolute difference of the embeddings, of images half noise and half slow waves;"
+        f" above {made['tolerance']:g} the export is refused.\n\n{table}"
     )
 
 
