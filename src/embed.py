@@ -8,6 +8,7 @@ accelerate launch src/embed.py --model open_clip:ViT-B-32:openai --split test --
 from __future__ import annotations
 
 import argparse
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -23,15 +24,15 @@ from guie.errors import UserError
 from guie.files import replacing
 from guie.manifest import load_manifest
 from guie.model import open_model
-from scorer.archive import Violation, load, read_model_bytes
+from scorer.archive import Violation, load, unpack_model
 
 
 class Submission(nn.Module):
     """A submission's model as an embedder of raw images, one at a time."""
 
-    def __init__(self, path: Path, device: torch.device):
+    def __init__(self, path: Path, device: torch.device, folder: Path):
         super().__init__()
-        self.model = load(read_model_bytes(path), device)
+        self.model = load(unpack_model(path, folder), device)
         probe = torch.zeros(1, 3, 8, 8, dtype=torch.uint8, device=device)
         self.dim = self.model(probe)[0].numel()
 
@@ -67,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     accelerator = make_accelerator()
     if args.model.endswith(".zip"):
         # Raw images differ in size: no preprocessing here, batches of one.
-        embedder, preprocess, batch_size = _submission(args.model, accelerator), nn.Identity(), 1
+        embedder = _submission(args.model, accelerator, Path(args.out).parent)
+        preprocess, batch_size = nn.Identity(), 1
     else:
         model = open_model(args.model, args.size_px, args.fit)
         embedder, preprocess = model.embedder.to(accelerator.device), model.preprocess
@@ -86,13 +88,14 @@ def main(argv: Sequence[str] | None = None) -> Path:
     return Path(args.out)
 
 
-def _submission(path: str, accelerator: Accelerator) -> Submission:
+def _submission(path: str, accelerator: Accelerator, folder: Path) -> Submission:
+    """The submission's model, unpacked for the moment in a folder that is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        return Submission(Path(path), accelerator.device).eval()
+        with tempfile.TemporaryDirectory(prefix=".embed-", dir=folder) as temporary:
+            return Submission(Path(path), accelerator.device, Path(temporary)).eval()
     except Violation as violation:
         raise UserError(f"{path}: {violation}") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 if __name__ == "__main__":
