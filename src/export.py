@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -35,6 +36,7 @@ from guie.torchscript.card import model_card
 MAX_DIMENSION = 64
 TOLERANCE = 1e-5
 MODEL_NAME = "saved_model.pt"
+ABSOLUTE = re.compile(r"^([^/]*=|)(/.*)$")  # alone, or in an argument KEY=VALUE
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -80,13 +82,15 @@ def main(argv: Sequence[str] | None = None) -> None:
             "parity": rows,
             "tolerance": TOLERANCE,
         }
-    facts = {
-        "folder": str(args.out),
-        **describe(model, args.run, args.weights),
-        "dimension": model.embedder.dim,
-        "torchscript": torchscript,
-        "file": {"bytes": zipped.stat().st_size, "sha256": sha256(zipped)},
-    }
+    facts = without_folders(
+        {
+            "folder": str(args.out),
+            **describe(model, args.run, args.weights),
+            "dimension": model.embedder.dim,
+            "torchscript": torchscript,
+            "file": {"bytes": zipped.stat().st_size, "sha256": sha256(zipped)},
+        }
+    )
     write_json(args.out / "export.json", facts)
     write_text(args.out / "card.md", model_card(facts))
     print(summary(zipped, facts))
@@ -165,6 +169,20 @@ def validation_of(weights: str, metrics: Path) -> dict[str, Any] | None:
     if weights == "last":
         return lines[-1] if lines else None
     return max(lines, key=lambda line: line["val_r_at_1"], default=None)
+
+
+def without_folders(value: Any) -> Any:
+    """The same facts, with the last name of every absolute path: where it lay tells of a machine."""
+    if isinstance(value, dict):
+        return {key: without_folders(part) for key, part in value.items()}
+    if isinstance(value, list):
+        return [without_folders(part) for part in value]
+    if not isinstance(value, str):
+        return value
+    parts = value.split(", ")  # the sources of several models
+    return ", ".join(
+        ABSOLUTE.sub(lambda path: path[1] + Path(path[2]).name, part) for part in parts
+    )
 
 
 def sha256(path: Path) -> str:
