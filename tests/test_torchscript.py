@@ -5,6 +5,7 @@ tests/torch111/check.py runs the same architectures in PyTorch 1.11 itself.
 
 from __future__ import annotations
 
+import resource
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from guie.errors import UserError
 from guie.model import Scored
 from guie.model.preprocess import Preprocess
 from guie.torchscript import (
@@ -217,6 +219,19 @@ def test_what_is_saved_is_in_fp32_and_frozen(tmp_path: Path) -> None:
     saved = torch.jit.load(tmp_path / "saved_model.pt")
     assert saved(torch.zeros(1, 3, 5, 9, dtype=torch.uint8)).dtype == torch.float32
     assert not saved.training and not any(p.requires_grad for p in saved.parameters())
+
+
+def test_a_disk_without_room_is_told_in_one_line(tmp_path: Path) -> None:
+    """PyTorch's writer would abort the process."""
+    path = tmp_path / "saved_model.pt"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"saved_model\.pt: larger than .*no file is left"):
+            package(Wrapped(torch.relu), preprocess(), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
 
 
 def test_parity_sees_a_difference_and_a_nan(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from guie.embedding import embed_files
 from guie.errors import UserError
 from guie.model import build_embedder, build_preprocess, load_model, open_model, save_model
 from guie.model.backbone import build_backbone
+from guie.model.loading import NoRandomNumbers
 
 
 @pytest.mark.parametrize("backbone", [TINY_CLIP, TINY_VIT], ids=["open_clip", "timm"])
@@ -118,6 +119,30 @@ def test_a_reduction_comes_behind_unit_length_and_before_it(tmp_path: Path) -> N
     expected = torch.stack([(unit - mean_D) @ weight_DR for unit in unit_BD])
     expected = expected / expected.square().sum(1, keepdim=True).sqrt()
     torch.testing.assert_close(embedder(images), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "eva02_tiny_patch14_224"])
+def test_what_no_file_holds_is_computed_anew(name: str, tmp_path: Path) -> None:
+    """Rotary position grids are buffers that are not saved."""
+    small = {"embed_dim": 48, "depth": 1, "num_heads": 2}
+    model = model_config({"library": "timm", "name": name, "kwargs": small}, 112)
+    embedder = save_run(tmp_path, model, 112)
+    assert len(embedder.state_dict()) < len([*embedder.parameters(), *embedder.buffers()])
+    images = torch.randn(2, 3, 112, 112)
+    with torch.no_grad():
+        assert torch.equal(load_model(tmp_path).embedder(images), embedder(images))
+
+
+def test_a_model_that_is_loaded_over_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    with NoRandomNumbers():
+        layers = [
+            *(nn.Linear(9, 9), nn.Conv2d(3, 9, 3), nn.Embedding(9, 9)),
+            *(nn.MultiheadAttention(9, 3), nn.init.trunc_normal_(torch.ones(9))),
+        ]
+    assert len(layers) == 5 and torch.equal(torch.get_rng_state(), before)
+    nn.Linear(9, 9)
+    assert not torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_reduction_is_saved_with_the_run(tmp_path: Path) -> None:

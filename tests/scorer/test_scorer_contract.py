@@ -1,6 +1,7 @@
 """Each check of the contract is broken once, by a zip or a model made for the purpose."""
 
 import io
+import resource
 import stat
 import zipfile
 
@@ -132,6 +133,16 @@ def expect_violation(path, check, verdict):
     assert "; demanded: " in last.detail and "\n" not in last.detail
     assert [c.name for c in earlier] == CHECKS[: CHECKS.index(check)]
     assert all(c.passed for c in earlier)
+
+
+def test_a_full_disk_is_no_fault_of_the_submission(submission, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            verify(submission, Checklist(), CPU, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_good_model_passes_every_check(submission, tmp_path):
