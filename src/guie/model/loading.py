@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -48,7 +49,9 @@ class NoRandomNumbers(TorchFunctionMode):
         *(nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_),
     }
 
-    def __torch_function__(self, function, types, args=(), kwargs=None):
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
         kwargs = kwargs or {}
         if function in self.DRAWING:
             return args[0] if args else kwargs["tensor"]
