@@ -53,6 +53,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)
 	$(BIN)/python tests/torch111/check.py --cache .cache/torch-1.11 $(wildcard submissions/*/submission.zip)
+	$(BIN)/python -m pytest -m slow tests/torch111
 
 lock: setup  ## renew requirements.lock from .venv
 	@{ head -2 requirements.lock; $(BIN)/python -m pip freeze --exclude-editable --exclude guie; } \

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -37,7 +38,7 @@ from guie.interrupts import Interrupts
 from guie.manifest import load_manifest
 from guie.model import open_model
 from guie.model.weights import sha256_of
-from scorer.archive import Violation, load, read_model_bytes
+from scorer.archive import Violation, load, unpack_model
 
 SPLITS = ("train", "val", "test")
 
@@ -59,9 +60,9 @@ class Opened:
 class Submission(nn.Module):
     """A submission's model as an embedder of raw images, one at a time."""
 
-    def __init__(self, path: Path, device: torch.device):
+    def __init__(self, path: Path, device: torch.device, folder: Path):
         super().__init__()
-        self.model = load(read_model_bytes(path), device)
+        self.model = load(unpack_model(path, folder), device)
         probe = torch.zeros(1, 3, 8, 8, dtype=torch.uint8, device=device)
         self.dim = self.model(probe)[0].numel()
 
@@ -97,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     out, interrupts = Path(args.out), Interrupts()
     accelerator = make_accelerator()
     with Crew(accelerator, interrupts) as crew:
+        opened = open_any(args, accelerator)
         manifest = load_manifest(args.manifest, args.root)
         splits = [args.split] if args.split else SPLITS
         look = partial(readable, accelerator, fallback=out.parent, decoders=TO_EMBED)
@@ -104,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         manifest = look(manifest, splits, drop_bad=args.drop_bad, dropped=dropped)
         table = manifest.split(args.split) if args.split else manifest.table
         paths = table["image_path"].drop_duplicates().to_numpy(str)
-        files, opened = absolute(manifest.root, paths), open_any(args, accelerator)
+        files = absolute(manifest.root, paths)
         cache = FeatureCache(parts_of(out), opened.recipe, np.float32)
         with interrupts:
             states = embed(cache, accelerator, opened, files, out, args.workers, crew.check)
@@ -151,8 +153,8 @@ def parts_of(out: Path) -> Path:
 def open_any(args: argparse.Namespace, accelerator: Accelerator) -> Opened:
     """The model that `--model` names. Raises UserError if there is none."""
     if args.model.endswith(".zip"):
-        embedder = _submission(args.model, accelerator)
-        made_of = {"submission": sha256_of(Path(args.model))}
+        embedder = _submission(args.model, accelerator, Path(args.out).parent)
+        made_of = {"submission_sha256": sha256_of(Path(args.model))}
         # Raw images differ in size: no preprocessing here, batches of one.
         return Opened(embedder, nn.Identity(), made_of, batch_size=1)
     model = open_model(args.model, args.size_px, args.fit)
@@ -161,13 +163,14 @@ def open_any(args: argparse.Namespace, accelerator: Accelerator) -> Opened:
     return Opened(embedder, model.preprocess, made_of, args.batch_size)
 
 
-def _submission(path: str, accelerator: Accelerator) -> Submission:
+def _submission(path: str, accelerator: Accelerator, folder: Path) -> Submission:
+    """The submission's model, unpacked for the moment in a folder that is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
     try:
-        return Submission(Path(path), accelerator.device).eval()
+        with tempfile.TemporaryDirectory(prefix=".embed-", dir=folder) as temporary:
+            return Submission(Path(path), accelerator.device, Path(temporary)).eval()
     except Violation as violation:
         raise UserError(f"{path}: {violation}") from None
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from guie import errors
 from guie.derived import refuse_existing, write_run
 from guie.devices import from_main, make_accelerator
 from guie.errors import UserError
-from guie.features.computing import state_hash
 from guie.manifest import load_manifest
 from guie.model import LoadedModel, open_model, side_by_side
+from guie.model.weights import state_hash
 from guie.validation import validate_model
 
 
@@ -68,7 +68,11 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
 def record_of(model: LoadedModel, scores: dict[str, float] | None) -> dict[str, Any]:
     """For record.json: which model, its weights, its scores."""
-    return {"model": model.source, "weights_sha256": state_hash(model.embedder), "val": scores}
+    return {
+        "model": model.source,
+        "weights_sha256": state_hash(model.embedder.state_dict()),
+        "val": scores,
+    }
 
 
 def summary(

@@ -28,10 +28,9 @@ from guie.derived import config_of, refuse_existing, write_run
 from guie.devices import from_main, make_accelerator
 from guie.embedding import embed_files
 from guie.errors import UserError
-from guie.features.computing import state_hash
 from guie.manifest import Manifest, load_manifest
 from guie.model import LoadedModel, open_model
-from guie.model.weights import sha256_of
+from guie.model.weights import sha256_of, state_hash
 from guie.pca import balanced_sample, fit_components, reduced
 from guie.text import class_texts
 from guie.validation import validate_model
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     if accelerator.is_main_process:
         record = {
             "model": args.model,
-            "weights_sha256": state_hash(model.embedder),
+            "weights_sha256": state_hash(model.embedder.state_dict()),
             "fitted_on": basis,
             "whiten": args.whiten,
             "explained_variance": found.share_R.tolist(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     checklist = Checklist()
     try:
-        model = verify(args.submission, checklist, device)
+        # Beside the result, where there is room; a system's own folder may be small.
+        with tempfile.TemporaryDirectory(prefix=".score-", dir=args.out.parent) as folder:
+            model = verify(args.submission, checklist, device, Path(folder))
         with checklist.check("every_image", f"1 to {MAX_DIMENSION} finite numbers, always as many"):
             embedded = embed_images(model, manifest, device)
     except Violation:

@@ -34,6 +34,8 @@ from guie.interrupts import Cause, Interrupts
 from guie.loaders import Ahead
 from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
 from guie.manifest import Manifest, load_manifest
+from guie.model.frozen_weights import frozen_names, remove_unused
+from guie.model.loading import read_stored
 from guie.model.weights import weights_record
 from guie.optim import refuse_unknown_blocks, set_learning_rates
 from guie.runs import (
@@ -226,6 +228,8 @@ def train(
 
     if accelerator.is_main_process:
         scored.save(folder, "last")
+        models = [read_stored(folder / f"{stem}.safetensors") for stem in ("model", "last")]
+        remove_unused(folder, checkpoints.frozen() | {stored.frozen for stored in models})
         summary = {
             "best": state.best(),
             "steps": state.global_step,
@@ -292,7 +296,7 @@ def _save(
     state.sampler = now.data.sampler.state()
     parts = state_dicts(accelerator, now.task, now.optimizer, now.ema)
     if accelerator.is_main_process:
-        checkpoints.save(parts, state, identity)
+        checkpoints.save(parts, frozen_names(now.task.embedder), state, identity)
 
 
 def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple[Path, bool]:

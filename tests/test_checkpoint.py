@@ -21,8 +21,8 @@ def save(checkpoints: Checkpoints, step: int) -> Path:
     task(torch.ones(1, 3)).sum().backward()
     optimizer.step()
     state = TrainState(global_step=step, best_score=0.5)
-    parts = {"task": task.state_dict(), "optimizer": optimizer.state_dict()}
-    return checkpoints.save(parts, state, IDENTITY)
+    parts = {"task": task.state_dict(), "optimizer": optimizer.state_dict(), "ema": None}
+    return checkpoints.save(parts, set(), state, IDENTITY)
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
@@ -80,3 +80,19 @@ def test_other_data_is_refused_and_other_code_told(
     assert "begun by code abc, resumed by def" in capsys.readouterr().err
     check_identity(IDENTITY, IDENTITY, tmp_path)
     assert capsys.readouterr().err == ""
+
+
+def test_frozen_weights_are_written_once_and_come_back(tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    frozen, weight = torch.arange(6.0), torch.ones(2)
+    for step in (1, 2):
+        task = {"embedder.a": frozen, "embedder.b": weight * step}
+        ema = {"module.embedder.a": frozen, "module.embedder.b": weight, "n_averaged": weight}
+        parts = {"task": task, "ema": ema, "optimizer": {}}
+        path = checkpoints.save(parts, {"a"}, TrainState(global_step=step), IDENTITY)
+    (file,) = tmp_path.glob("frozen-*.safetensors")
+    assert checkpoints.frozen() == {file.name}
+    assert "embedder.a" not in torch.load(path, weights_only=True)["task"]
+    saved = checkpoints.load()
+    assert torch.equal(saved["task"]["embedder.a"], frozen) and saved["task"].keys() == task.keys()
+    assert torch.equal(saved["ema"]["module.embedder.a"], frozen)

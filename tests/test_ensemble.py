@@ -114,7 +114,7 @@ def test_it_is_scored_reduced_and_exported(
     card = (submission / "card.md").read_text()
     for words in ("| Dimension | 8 |", "pad to 48 px", "### Model 3", "squash to 32 px"):
         assert words in card
-    assert f"### Model 1: `{runs[0]}`" in card and "2 epochs" not in card
+    assert f"### Model 1: `{runs[0].name}`" in card and "2 epochs" not in card
 
 
 def test_a_model_with_itself_ranks_as_alone(runs: list[Path]) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
 import export
 from guie.config import RunConfig
@@ -73,14 +74,36 @@ def test_a_run_becomes_a_submission(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert facts["torchscript"]["format"] <= RUNTIME_FORMAT
     assert facts["file"]["bytes"] == (out / "submission.zip").stat().st_size
     assert facts["validation"]["step"] == 40
-    assert all(row["noise"] <= 1e-5 for row in facts["torchscript"]["parity"])
+    assert all(row["difference"] <= 1e-5 for row in facts["torchscript"]["parity"])
     card = (out / "card.md").read_text()
     for words in (
         *("guie-tiny", "squash to 32 px", facts["file"]["sha256"], "R@1 0.750", "| toys | 0.750 |"),
         *("2 epochs of batch 128 at 32 px, all domains", "| 1 x 2000 |", "PyTorch 1.11"),
-        f"--submission {out}/submission.zip",
+        "--submission out/submission.zip",
     ):
         assert words in card
+
+
+def test_card_and_facts_name_files_but_no_place_of_the_machine(tmp_path: Path) -> None:
+    weights = tmp_path / "my weights" / "tower.safetensors"
+    run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "out"
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["data"] = {"manifest": "input/mix.csv", "root": f"{tmp_path}/images/"}
+    config["model"]["backbone"]["pretrained"] = str(weights)
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    record = json.loads((run / "record.json").read_text())
+    record["weights"] = {"file": weights.name, "sha256": "0123abcd", "from": str(weights)}
+    record["command"] = [f"{tmp_path}/train.py", "--set", f"data.root={tmp_path}/images/"]
+    (run / "record.json").write_text(json.dumps(record))
+    main(run, out)
+    text, card = (out / "export.json").read_text(), (out / "card.md").read_text()
+    assert str(tmp_path) not in text + card
+    facts = json.loads(text)
+    assert facts["record"]["command"] == ["train.py", "--set", "data.root=images"]
+    assert facts["models"][0]["run"]["data"]["root"] == "images"
+    assert facts["models"][0]["run"]["data"]["manifest"] == "input/mix.csv"
+    assert "| Pretrained weights | `tower.safetensors`, SHA-256 `0123abcd` |" in card
+    assert export.without_folders("/a/b c, runs/d, /e") == "b c, runs/d, e"
 
 
 @pytest.mark.parametrize(
@@ -169,7 +192,7 @@ def test_what_pytorch_1_11_cannot_run_is_refused_but_for_todays(tmp_path: Path) 
     run, out = make_run(tmp_path / "run", RMS_VIT, head={"dim": 16}), tmp_path / "out"
     with pytest.raises(UserError, match=r"aten::rms_norm in timm.*--torch current") as refused:
         main(run, out)
-    assert "\n" not in str(refused.value) and not out.exists()
+    assert "\n" not in str(refused.value) and not list(out.iterdir())
     main(run, out, "--torch", "current")
     facts = json.loads((out / "export.json").read_text())
     assert facts["torchscript"]["runtime"] == "current"

@@ -191,7 +191,7 @@ def test_saved_manifest_comes_back(written, tmp_path, suffix):
     back = load_manifest(path)
     pd.testing.assert_frame_equal(back.table, table, check_dtype=False)
     assert back.sidecar == sidecar
-    assert sorted(p.name for p in path.parent.iterdir()) == [f"mix.{suffix}", "mix.yaml"]
+    assert sorted(p.name for p in path.parent.iterdir()) == [f"mix.{suffix}", "mix.sidecar.yaml"]
 
 
 def test_saving_removes_a_stale_sidecar(written, tmp_path):

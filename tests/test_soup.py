@@ -17,6 +17,7 @@ from guie.devices import make_accelerator
 from guie.errors import UserError
 from guie.logs import read_metrics
 from guie.model import LoadedModel, load_model, save_model
+from guie.model.frozen_weights import frozen_names
 from guie.optim import averaged
 from guie.runs import read_summary
 from guie.tasks import build_task
@@ -197,7 +198,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
         optimizer = torch.optim.AdamW(task.parameters())
         state = TrainState(stage=1, global_step=step)
         parts = state_dicts(accelerator, task, optimizer, average)
-        checkpoints.save(parts, state, Identity("r", "c"))
+        checkpoints.save(parts, frozen_names(task.embedder), state, Identity("r", "c"))
     out = main(tmp_path / "soup", run, more=("--checkpoints",))
     model = load_model(out)
     mean = ((expected[0] + expected[1]) / 2).float()

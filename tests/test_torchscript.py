@@ -5,6 +5,7 @@ tests/torch111/check.py runs the same architectures in PyTorch 1.11 itself.
 
 from __future__ import annotations
 
+import resource
 import zipfile
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from guie.errors import UserError
 from guie.model import Scored
 from guie.model.preprocess import Preprocess
 from guie.torchscript import (
@@ -74,7 +76,7 @@ def test_every_architecture_is_portable_and_unchanged(name: str, tmp_path: Path)
     assert format_version(path) <= RUNTIME_FORMAT
     eager = Scored(preprocess(size_px), encoder)
     for row in parity(eager, path, [*odd_sizes(size_px)[:-1], (300, 400)]):
-        assert max(row["noise"], row["smooth"]) <= 1e-5, row
+        assert row["difference"] <= 1e-5, row
 
 
 def test_without_portable_tracing_the_check_names_operator_and_module(
@@ -153,7 +155,7 @@ def test_tensors_made_on_the_way_follow_the_input(tmp_path: Path) -> None:
     code = torch.jit.load(path).embedder.code
     assert "device=ops.prim.device(images)" in code
     rows = parity(Scored(preprocess(), encoder), path, [(5, 9)])
-    assert rows[0]["noise"] == 0
+    assert rows[0]["difference"] == 0
 
 
 @pytest.mark.parametrize(
@@ -211,23 +213,36 @@ def test_downgrade_leaves_an_old_format_alone(tmp_path: Path) -> None:
     assert format_version(path) == version < RUNTIME_FORMAT
 
 
-def test_package_leaves_the_model_as_it_was(tmp_path: Path) -> None:
+def test_what_is_saved_is_in_fp32_and_frozen(tmp_path: Path) -> None:
     encoder = Wrapped(torch.relu).train().double()
     package(encoder, preprocess(), tmp_path / "saved_model.pt")
-    assert encoder.training and encoder.scale.dtype == torch.float64 and encoder.scale.requires_grad
     saved = torch.jit.load(tmp_path / "saved_model.pt")
     assert saved(torch.zeros(1, 3, 5, 9, dtype=torch.uint8)).dtype == torch.float32
+    assert not saved.training and not any(p.requires_grad for p in saved.parameters())
+
+
+def test_a_disk_without_room_is_told_in_one_line(tmp_path: Path) -> None:
+    """PyTorch's writer would abort the process."""
+    path = tmp_path / "saved_model.pt"
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, limits[1]))
+    try:
+        with pytest.raises(UserError, match=r"saved_model\.pt: larger than .*no file is left"):
+            package(Wrapped(torch.relu), preprocess(), path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not list(tmp_path.iterdir())
 
 
 def test_parity_sees_a_difference_and_a_nan(tmp_path: Path) -> None:
     encoder, path = Wrapped(torch.tanh), tmp_path / "saved_model.pt"
     package(encoder, preprocess(), path)
     eager = Scored(preprocess(), encoder)
-    assert parity(eager, path, [(5, 9)]) == [{"height": 5, "width": 9, "noise": 0, "smooth": 0}]
+    assert parity(eager, path, [(5, 9)]) == [{"height": 5, "width": 9, "difference": 0}]
     encoder.scale.data += 1e-3
-    assert 1e-5 < parity(eager, path, [(5, 9)])[0]["noise"] < 1e-2
+    assert 1e-5 < parity(eager, path, [(5, 9)])[0]["difference"] < 1e-2
     encoder.scale.data *= float("nan")
-    assert not parity(eager, path, [(5, 9)])[0]["smooth"] <= 1e-5
+    assert not parity(eager, path, [(5, 9)])[0]["difference"] <= 1e-5
 
 
 def test_compacting_keeps_what_a_call_needs() -> None:

@@ -21,9 +21,11 @@ from torch import nn
 
 from guie.errors import UserError
 from guie.files import replacing
+from guie.model.frozen_weights import keep_frozen, read_frozen
 from guie.sharding import gathered
 
 FOLDER = "checkpoints"
+EMBEDDER = {"task": "embedder.", "ema": "module.embedder."}  # what its names begin with there
 NAME = re.compile(r"step_(\d{8})-([0-9a-f]{16})\.pt")
 
 
@@ -72,13 +74,17 @@ class Checkpoints:
     def __init__(self, run: Path, keep: int):
         self.folder, self.keep = run / FOLDER, keep
 
-    def save(self, parts: dict[str, Any], state: TrainState, identity: Identity) -> Path:
+    def save(
+        self, parts: dict[str, Any], frozen: set[str], state: TrainState, identity: Identity
+    ) -> Path:
         """Write the state after `state.global_step`; then remove what is older than the newest.
 
         Args:
             parts: see `state_dicts`.
+            frozen: `frozen_names` of the embedder, which lie in a file of the run's folder.
         """
-        saved = {"state": asdict(state), **parts, "identity": asdict(identity)}
+        saved = {"state": asdict(state), **_apart(parts, frozen, self.folder.parent)}
+        saved["identity"] = asdict(identity)
         new = self.folder / "new.pt"
         with replacing(new) as temporary:
             torch.save(saved, temporary)
@@ -104,6 +110,10 @@ class Checkpoints:
         if found:
             raise UserError(f"{self.folder}: no intact checkpoint is left; --overwrite the run")
         return None
+
+    def frozen(self) -> set[str | None]:
+        """The files of frozen weights that those kept need."""
+        return {torch.load(path, mmap=True, weights_only=True)["frozen"] for path in self.paths()}
 
     def paths(self) -> list[Path]:
         """Those kept, damaged or not, the earliest step first."""
@@ -174,13 +184,34 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return _load(path)
 
 
+def _apart(parts: dict[str, Any], frozen: set[str], run: Path) -> dict[str, Any]:
+    """The parts without frozen weights, and the name of the file of these."""
+    names = {key: {prefix + name: name for name in frozen} for key, prefix in EMBEDDER.items()}
+    apart = {name: parts["task"][full] for full, name in names["task"].items()}
+    rest = {
+        key: {full: value for full, value in parts[key].items() if full not in names[key]}
+        for key in names
+        if parts[key]
+    }
+    return {**parts, **rest, "frozen": keep_frozen(run, apart)}
+
+
+def _whole(saved: dict[str, Any], run: Path) -> dict[str, Any]:
+    """Undo `_apart`."""
+    frozen = read_frozen(run, saved.get("frozen"))
+    for key, prefix in EMBEDDER.items():
+        if saved[key]:
+            saved[key] |= {prefix + name: value for name, value in frozen.items()}
+    return saved
+
+
 def _load(path: Path) -> dict[str, Any]:
     try:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whole, by its hash, but written by somebody else
         raise UserError(f"{path}: no checkpoint of tensors: {str(error).splitlines()[0]}") from None
     state, identity = TrainState(**saved["state"]), Identity(**saved["identity"])
-    return {**saved, "state": state, "identity": identity}
+    return {**_whole(saved, path.parents[1]), "state": state, "identity": identity}
 
 
 def _damage(path: Path) -> str | None:

@@ -63,7 +63,7 @@ def write_run(
     """
     weights = out / "model.safetensors"
     if isinstance(config, EnsembleConfig):
-        save_weights(model.embedder, weights)
+        save_weights(model.embedder.state_dict(), weights)
     else:
         config = _placed(config, out, model)
         save_model(model.embedder, weights, model.preprocess.size_px)

@@ -19,10 +19,11 @@ BLOCK_BYTES = 512  # of stat, whatever the file system's own
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it into place if the block succeeds.
 
-    A crash, a full disk or a power cut leaves the old file or the new one, whole.
+    A crash, a full disk or a power cut leaves the old file or the new one, whole; but for a power
+    cut where `durable` is False, which spares a scratch file the wait for the disk.
     Raises UserError if the file cannot be written: a full disk, a missing permission.
     """
     path = Path(path)
@@ -31,7 +32,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         yield temporary
-        _sync(temporary, os.O_RDWR)
+        if durable:
+            _sync(temporary, os.O_RDWR)
         os.replace(temporary, path)
     except UserError:
         raise
@@ -43,8 +45,9 @@ def replacing(path: str | Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # where nothing could be written, there is nothing to remove
             temporary.unlink(missing_ok=True)
-    with suppress(OSError):  # not every file system can; the file itself is whole by now
-        _sync(path.parent, os.O_RDONLY)
+    if durable:
+        with suppress(OSError):  # not every file system can; the file itself is whole by now
+            _sync(path.parent, os.O_RDONLY)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import stat
 import warnings
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ MAX_FORMAT_VERSION = 9
 MAX_BYTES = 16 * 2**30
 # Trained weights hardly compress and code compresses about tenfold; a zip bomb, a thousandfold.
 MAX_RATIO = 100
+CHUNK_BYTES = 2**20
 # What zipfile raises for a file that is damaged, encrypted or of an unknown compression.
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
@@ -32,17 +33,29 @@ def one_line(error: object, line: int = 0) -> str:
     return lines[line][:200] if lines else type(error).__name__
 
 
-def read_model_bytes(path: Path) -> bytes:
-    """Return the bytes of `saved_model.pt`, the only member that a submission may have.
+def unpack_model(path: Path, folder: Path) -> Path:
+    """Write `saved_model.pt`, the only member that a submission may have, into a folder.
+
+    As a file, for PyTorch makes two copies of a model that it is given in memory.
 
     Raises:
         Violation: not a zip; another layout; a link; an encrypted, damaged or oversized member.
     """
+    unpacked = folder / MODEL_NAME
+    with unpacked.open("wb") as file:
+        for chunk in _chunks(path):
+            file.write(chunk)
+    return unpacked
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(path) as archive:
             _refuse_layout(archive.infolist())
             _refuse_bomb(archive)
-            return archive.read(MODEL_NAME)
+            with archive.open(MODEL_NAME) as member:
+                while chunk := member.read(CHUNK_BYTES):
+                    yield chunk
     except ZIP_ERRORS as error:
         raise Violation(f"not a readable zip archive ({one_line(error)})") from error
 
@@ -66,14 +79,14 @@ def _refuse_bomb(archive: zipfile.ZipFile) -> None:
         raise Violation(f"{packed:,} bytes unpack to {unpacked:,}, a ratio above {MAX_RATIO}")
 
 
-def check_format_version(model_bytes: bytes) -> None:
+def check_format_version(path: Path) -> None:
     """Refuse a TorchScript archive that PyTorch 1.11 cannot open.
 
     Raises:
         Violation: not a TorchScript archive, or one with a newer format version.
     """
     try:
-        with zipfile.ZipFile(io.BytesIO(model_bytes)) as archive:
+        with zipfile.ZipFile(path) as archive:
             _refuse_bomb(archive)
             version = _format_version(archive)
     except ZIP_ERRORS as error:
@@ -92,7 +105,7 @@ def _format_version(archive: zipfile.ZipFile) -> int:
     raise ValueError("it has no version record")
 
 
-def load(model_bytes: bytes, device: torch.device) -> torch.jit.ScriptModule:
+def load(path: Path, device: torch.device) -> torch.jit.ScriptModule:
     """Load the TorchScript module as the host does: `torch.jit.load`, then `eval()`.
 
     Raises:
@@ -102,6 +115,6 @@ def load(model_bytes: bytes, device: torch.device) -> torch.jit.ScriptModule:
         with warnings.catch_warnings():
             # TorchScript is deprecated, but the challenge demands it.
             warnings.filterwarnings("ignore", message=".*torch.jit.*")
-            return torch.jit.load(io.BytesIO(model_bytes), map_location=device).eval()
+            return torch.jit.load(str(path), map_location=device).eval()
     except Exception as error:  # PyTorch raises many kinds here; each means "does not load"
         raise Violation(one_line(error)) from error

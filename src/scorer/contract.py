@@ -20,7 +20,7 @@ from scorer.archive import (
     check_format_version,
     load,
     one_line,
-    read_model_bytes,
+    unpack_model,
 )
 
 MAX_DIMENSION = 64
@@ -121,18 +121,22 @@ def embed(
     return output_D.float().numpy()
 
 
-def verify(path: Path, checklist: Checklist, device: torch.device) -> torch.jit.ScriptModule:
+def verify(
+    path: Path, checklist: Checklist, device: torch.device, folder: Path
+) -> torch.jit.ScriptModule:
     """Check the submission against the contract, recording each outcome; return its model.
+
+    It is unpacked into `folder`, which may go afterwards.
 
     Raises:
         Violation: at the first check that fails.
     """
     with checklist.check("zip_layout", f"one file, {MODEL_NAME}, at the root of a zip"):
-        model_bytes = read_model_bytes(path)
+        unpacked = unpack_model(path, folder)
     with checklist.check("format_version", f"at most {MAX_FORMAT_VERSION}, as PyTorch 1.11 reads"):
-        check_format_version(model_bytes)
+        check_format_version(unpacked)
     with checklist.check("loads", "TorchScript that torch.jit.load opens"):
-        model = load(model_bytes, device)
+        model = load(unpacked, device)
     with checklist.check("original_size", "uint8 images (1, 3, H, W) of any size are accepted"):
         outputs = {name: forward(model, image, device) for name, image in _probes().items()}
     _check_outputs(outputs, checklist)
@@ -145,7 +149,7 @@ def verify(path: Path, checklist: Checklist, device: torch.device) -> torch.jit.
         late_D = embed(model, other, device)
         _compare(first_D, embed(model, one, device), "an image before and after another", device)
         del model  # peak memory is reported: hold one copy of the weights at a time
-        model = load(model_bytes, device)
+        model = load(unpacked, device)
         _compare(embed(model, other, device), late_D, "an image alone and after others", device)
     return model
 

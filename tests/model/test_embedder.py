@@ -11,7 +11,6 @@ import torch.nn.functional as F
 import yaml
 from accelerate import Accelerator
 from PIL import Image
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import nn
 from towers import TINY_CLIP, TINY_VIT, model_config
@@ -23,6 +22,7 @@ from guie.embedding import embed_files
 from guie.errors import UserError
 from guie.model import build_embedder, build_preprocess, load_model, open_model, save_model
 from guie.model.backbone import build_backbone
+from guie.model.loading import NoRandomNumbers
 
 
 @pytest.mark.parametrize("backbone", [TINY_CLIP, TINY_VIT], ids=["open_clip", "timm"])
@@ -70,13 +70,36 @@ def test_a_saved_run_loads_at_its_last_size_and_stride(
     assert torch.equal(loaded.embedder(images), embedder(images))
 
 
-def test_a_file_without_a_stride_is_of_plain_patches(tmp_path: Path) -> None:
-    save_run(tmp_path, model_config(TINY_CLIP, 64), 64)
+@pytest.mark.parametrize(("size", "stride_px"), [("64", None), ("64/4", 4)])
+def test_a_file_of_before_is_read(size: str, stride_px: int | None, tmp_path: Path) -> None:
+    save_run(tmp_path, model_config(TINY_CLIP, 64), 64, stride_px)
     file = tmp_path / "model.safetensors"
-    with safe_open(file, framework="pt") as stored:
-        assert stored.metadata() == {"size_px": "64"}  # as files were before strides
-    save_file(load_file(file), file, metadata={"size_px": "64"})
-    assert load_model(tmp_path).embedder.backbone.stride_px is None
+    save_file(load_file(file), file, metadata={"size_px": size})
+    assert load_model(tmp_path).embedder.backbone.stride_px == stride_px
+
+
+def test_frozen_weights_lie_beside_once(tmp_path: Path) -> None:
+    backbone = {"library": "timm", "name": "resnet10t"}  # with batch statistics
+    model = model_config(backbone, head={"dim": 16, "norm": "bn"})
+    embedder = save_run(tmp_path, model, 32)
+    embedder.backbone.requires_grad_(False)
+    images = torch.randn(2, 3, 32, 32)
+    expected = embedder(images)
+    for name in ("model", "last"):
+        save_model(embedder, tmp_path / f"{name}.safetensors")
+        with torch.no_grad():
+            embedder.head.linear.weight.add_(1)
+    (frozen,) = tmp_path.glob("frozen-*.safetensors")
+    assert set(load_file(frozen)) == {f"backbone.{name}" for name in embedder.backbone.state_dict()}
+    assert torch.equal(load_model(tmp_path).embedder(images), expected)
+    content = bytearray(frozen.read_bytes())
+    content[-1] ^= 1
+    frozen.write_bytes(content)
+    with pytest.raises(UserError, match="damaged"):
+        load_model(tmp_path)
+    frozen.unlink()
+    with pytest.raises(UserError, match="copy or move both"):
+        load_model(tmp_path)
 
 
 @pytest.mark.parametrize("linear", ["shared", "separate"])
@@ -118,6 +141,30 @@ def test_a_reduction_comes_behind_unit_length_and_before_it(tmp_path: Path) -> N
     expected = torch.stack([(unit - mean_D) @ weight_DR for unit in unit_BD])
     expected = expected / expected.square().sum(1, keepdim=True).sqrt()
     torch.testing.assert_close(embedder(images), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "eva02_tiny_patch14_224"])
+def test_what_no_file_holds_is_computed_anew(name: str, tmp_path: Path) -> None:
+    """Rotary position grids are buffers that are not saved."""
+    small = {"embed_dim": 48, "depth": 1, "num_heads": 2}
+    model = model_config({"library": "timm", "name": name, "kwargs": small}, 112)
+    embedder = save_run(tmp_path, model, 112)
+    assert len(embedder.state_dict()) < len([*embedder.parameters(), *embedder.buffers()])
+    images = torch.randn(2, 3, 112, 112)
+    with torch.no_grad():
+        assert torch.equal(load_model(tmp_path).embedder(images), embedder(images))
+
+
+def test_a_model_that_is_loaded_over_draws_no_random_numbers() -> None:
+    before = torch.get_rng_state()
+    with NoRandomNumbers():
+        layers = [
+            *(nn.Linear(9, 9), nn.Conv2d(3, 9, 3), nn.Embedding(9, 9)),
+            *(nn.MultiheadAttention(9, 3), nn.init.trunc_normal_(torch.ones(9))),
+        ]
+    assert len(layers) == 5 and torch.equal(torch.get_rng_state(), before)
+    nn.Linear(9, 9)
+    assert not torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_reduction_is_saved_with_the_run(tmp_path: Path) -> None:

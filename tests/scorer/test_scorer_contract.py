@@ -1,6 +1,7 @@
 """Each check of the contract is broken once, by a zip or a model made for the purpose."""
 
 import io
+import resource
 import stat
 import zipfile
 
@@ -125,7 +126,7 @@ def test_a_model_that_breaks_the_contract_is_named(tmp_path, module, check, verd
 def expect_violation(path, check, verdict):
     checklist = Checklist()
     with pytest.raises(Violation):
-        verify(path, checklist, CPU)
+        verify(path, checklist, CPU, path.parent)
     *earlier, last = checklist.checks
     assert (last.name, last.passed) == (check, False)
     assert verdict in last.detail
@@ -134,9 +135,19 @@ def expect_violation(path, check, verdict):
     assert all(c.passed for c in earlier)
 
 
-def test_a_good_model_passes_every_check(submission):
+def test_a_full_disk_is_no_fault_of_the_submission(submission, tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            verify(submission, Checklist(), CPU, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_good_model_passes_every_check(submission, tmp_path):
     checklist = Checklist()
-    model = verify(submission, checklist, CPU)
+    model = verify(submission, checklist, CPU, tmp_path)
     assert [c.name for c in checklist.checks] == CHECKS
     assert all(c.passed for c in checklist.checks)
     assert not model.training

@@ -12,7 +12,6 @@ compares those instead with what today's PyTorch makes of them.
 from __future__ import annotations
 
 import argparse
-import struct
 import subprocess
 import sys
 import tempfile
@@ -21,19 +20,17 @@ from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
-import numpy as np
 import torch
 from architectures import ARCHITECTURES, build
 from compact import compact
-from torch import Tensor, nn
+from runtime import compiled, fetched, runtime_embeddings
+from torch import nn
 
 import guie.torchscript
 from guie.model import Scored
 from guie.model.preprocess import Preprocess
 from guie.torchscript import check_operators, downgrade, odd_sizes, package
 
-HERE = Path(__file__).parent
-WHEEL = "torch-1.11.0-cp310-cp310-manylinux1_x86_64.whl"
 TOLERANCE = 1e-5
 
 
@@ -49,41 +46,13 @@ def main() -> None:
     schemas = subprocess.run([loader, "--operators"], capture_output=True, text=True, check=True)
     failed = compact(schemas.stdout.splitlines()) != ours
     print(f"operator list {'DIFFERS from' if failed else 'equals'} that of the runtime")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=args.cache.expanduser()) as folder:
         pairs = submitted(args.submissions, folder) if args.submissions else exported(folder)
         for name, model, path, size_px in pairs:
             difference = compare(loader, model, path, size_px)
             failed |= not difference <= TOLERANCE
             print(f"{difference:.1e}  {'ok  ' if difference <= TOLERANCE else 'FAIL'}  {name}")
     sys.exit(int(failed))
-
-
-def fetched(cache: Path) -> Path:
-    """The wheel's headers and CPU libraries, unpacked in the cache folder."""
-    cache.mkdir(parents=True, exist_ok=True)
-    if not (cache / WHEEL).exists():
-        where = ["--python-version", "3.10", "--platform", "manylinux1_x86_64", "-d", str(cache)]
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*command, *where, "torch==1.11.0"], check=True)
-    if not (cache / "torch" / "include").exists():
-        with zipfile.ZipFile(cache / WHEEL) as wheel:
-            libraries = ("libc10.so", "libtorch_cpu.so", "libgomp", "libcudart")
-            wanted = ("torch/include/", *(f"torch/lib/{name}" for name in libraries))
-            wheel.extractall(cache, [n for n in wheel.namelist() if n.startswith(wanted)])
-    return cache / "torch"
-
-
-def compiled(libtorch: Path) -> Path:
-    """load.cpp as a program, built again when its source is newer."""
-    source, program = HERE / "load.cpp", libtorch.parent / "load"
-    if not program.exists() or program.stat().st_mtime < source.stat().st_mtime:
-        include, lib = libtorch / "include", libtorch / "lib"
-        # The wheel is built with the C++ ABI of before GCC 5.
-        flags = ["-std=c++14", "-O1", "-D_GLIBCXX_USE_CXX11_ABI=0", "-w"]
-        headers = [f"-I{include}", f"-I{include}/torch/csrc/api/include"]
-        libraries = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"]
-        subprocess.run(["g++", *flags, *headers, source, "-o", program, *libraries], check=True)
-    return program
 
 
 def exported(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
@@ -122,18 +91,6 @@ def compare(loader: Path, model: nn.Module, path: Path, size_px: int) -> float:
         print(error.stderr.strip().splitlines()[-1])
         return float("inf")
     return (expected_NCD[:, 0] - found_ND).abs().max().item()
-
-
-def runtime_embeddings(loader: Path, path: Path, images_HWC: list[Tensor]) -> Tensor:
-    """(N, D) from the file at `path`, in libtorch 1.11."""
-    sent, received = path.with_name("images.bin"), path.with_name("embeddings.bin")
-    with sent.open("wb") as file:
-        for image in images_HWC:
-            file.write(struct.pack("<ii", *image.shape[:2]) + image.numpy().tobytes())
-    command = [loader, path, sent, received]
-    subprocess.run(command, check=True, capture_output=True, text=True)
-    rows = np.fromfile(received, np.int32).reshape(len(images_HWC), -1)
-    return torch.from_numpy(rows[:, 1:].view(np.float32))
 
 
 if __name__ == "__main__":

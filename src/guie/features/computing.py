@@ -6,7 +6,6 @@ Shapes: B images of a batch, C channels, H height, W width, N images, D features
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from accelerate import Accelerator
 from PIL import Image
 from torch import Tensor, nn
@@ -30,6 +28,7 @@ from guie.embedding import embed_blocks
 from guie.errors import UserError
 from guie.features.cache import FeatureCache, Features
 from guie.model import LoadedModel, open_model
+from guie.model.weights import state_hash
 
 DECODER = "open_as_host"  # of EvalDataset
 
@@ -144,20 +143,10 @@ def recipe(model: LoadedModel, mixed_precision: str) -> dict[str, Any]:
     return {
         "gives": type(model.embedder).__name__,  # a headless Embedder has the weights of a Tower
         "model": model.config.model_dump(mode="json"),
-        "weights_sha256": state_hash(model.embedder),
+        "weights_sha256": state_hash(model.embedder.state_dict()),
         "preprocess": model.preprocess.recipe(),
         "mixed_precision": mixed_precision,
     }
-
-
-def state_hash(module: nn.Module) -> str:
-    """SHA-256 of all weights and buffers, by name: those of a run change with every training."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(module.state_dict().items()):
-        values = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
-        digest.update(values.view(torch.uint8).numpy().data)
-    return digest.hexdigest()
 
 
 def readable_states(files: Sequence[str], decoder: str) -> pd.DataFrame:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
@@ -17,6 +20,7 @@ from guie.errors import UserError
 from guie.files import replacing
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
 from guie.model.ensemble import Ensemble, EnsemblePreprocess
+from guie.model.frozen_weights import frozen_names, keep_frozen, read_frozen, read_tensors
 from guie.model.preprocess import Preprocess
 from guie.model.scored import Scored
 
@@ -36,6 +40,39 @@ class LoadedModel:
         return Scored(self.preprocess, self.embedder)
 
 
+@dataclass(frozen=True)
+class Stored:
+    """What a file of weights says of itself.
+
+    Attributes: `stride_px`, None where patches lie side by side; `frozen`, the file beside it with the
+    weights that did not train.
+    """
+
+    size_px: int
+    stride_px: int | None = None
+    frozen: str | None = None
+
+
+class NoRandomNumbers(TorchFunctionMode):
+    """Leaves out the random numbers of an initialisation that weights are loaded over.
+
+    Not the rest: what no file holds, as position grids, a library computes while it builds.
+    """
+
+    DRAWING = {
+        *(Tensor.uniform_, Tensor.normal_),
+        *(nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_),
+    }
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in self.DRAWING:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
 def load_model(folder: str | Path, weights: str = "model.safetensors") -> LoadedModel:
     """Load a run or an ensemble: the best weights, or those of another file there.
 
@@ -47,15 +84,16 @@ def load_model(folder: str | Path, weights: str = "model.safetensors") -> Loaded
         raise UserError(f"{folder}: not a run folder (no config.yaml)")
     if not (folder / weights).is_file():
         raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
-    state, size = _read(folder / weights)
+    state = read_tensors(folder / weights)
     if ensemble.is_file():
         config = load_config(ensemble, EnsembleConfig)
         return rebuild_ensemble(config, state, str(folder))
-    if not size:
+    stored = read_stored(folder / weights)
+    if stored is None:
         raise UserError(f"{folder / weights}: states no image size; train.py did not write it")
-    size_px, _, stride_px = size.partition("/")  # no stride: patches lie side by side
-    stride_px = int(stride_px) if stride_px else None
-    return rebuild(load_config(run, RunConfig).model, state, int(size_px), stride_px, str(folder))
+    state |= read_frozen(folder, stored.frozen)
+    model = load_config(run, RunConfig).model
+    return rebuild(model, state, stored.size_px, stored.stride_px, str(folder))
 
 
 def rebuild(
@@ -76,7 +114,8 @@ def rebuild(
         "backbone": config.backbone.model_copy(update={"stride_px": stride_px}),
     }
     config = config.model_copy(update=at)
-    embedder = build_embedder(config, weights=False)
+    with NoRandomNumbers():
+        embedder = build_embedder(config, weights=False)
     embedder.load_state_dict(state)
     if config.head and config.head.branches:
         embedder.head.fold()
@@ -91,7 +130,8 @@ def rebuild_ensemble(
 ) -> LoadedModel:
     """Several models from what states them whole (`self_contained`), and their weights."""
     models = [member.model for member in config.members]
-    embedders = [build_embedder(model, weights=False) for model in models]
+    with NoRandomNumbers():
+        embedders = [build_embedder(model, weights=False) for model in models]
     preprocess = EnsemblePreprocess(
         build_preprocess(model, embedder.backbone, model.image.size_px)
         for model, embedder in zip(models, embedders, strict=True)
@@ -126,26 +166,35 @@ def self_contained(model: LoadedModel) -> ModelConfig:
 def save_model(embedder: Embedder, path: Path, size_px: int | None = None) -> None:
     """Write the weights, and the image size and stride they are for, atomically.
 
+    What does not train lies in a file beside it (see `guie.model.frozen_weights`).
+
     Args:
         size_px: None: the backbone's.
     """
-    backbone = embedder.backbone
-    size = str(size_px or backbone.size_px)
-    save_weights(embedder, path, f"{size}/{backbone.stride_px}" if backbone.stride_px else size)
+    backbone, state = embedder.backbone, embedder.state_dict()
+    frozen = {name: state.pop(name) for name in frozen_names(embedder)}
+    stored = Stored(
+        size_px=size_px or backbone.size_px,
+        stride_px=backbone.stride_px,
+        frozen=keep_frozen(path.parent, frozen),
+    )
+    save_weights(state, path, stored)
 
 
-def save_weights(embedder: nn.Module, path: Path, size: str | None = None) -> None:
-    """Write weights atomically; `size` goes beside them."""
+def save_weights(state: Mapping[str, Tensor], path: Path, stored: Stored | None = None) -> None:
+    """Write weights atomically; `stored` goes beside them."""
     # One entry: several are written in any order, and the same run would not give the same file.
-    metadata = {"size_px": size} if size else None
-    state = {k: v.detach().cpu().contiguous() for k, v in embedder.state_dict().items()}
+    metadata = {"guie": json.dumps(asdict(stored))} if stored else None
+    state = {k: v.detach().cpu().contiguous() for k, v in state.items()}
     with replacing(path) as temporary:
         save_file(state, temporary, metadata=metadata)
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], str]:
-    """Weights, and the size that `save_weights` wrote beside them."""
+def read_stored(path: Path) -> Stored | None:
+    """What a file of weights says of itself; None where `save_model` did not write it."""
     with safe_open(path, framework="pt") as file:
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (no mapping)
         metadata = file.metadata() or {}
-    return state, metadata.get("size_px", "")
+    if "guie" in metadata:
+        return Stored(**json.loads(metadata["guie"]))
+    size_px, _, stride_px = metadata.get("size_px", "").partition("/")  # written until 2026-11
+    return Stored(int(size_px), int(stride_px) if stride_px else None) if size_px else None

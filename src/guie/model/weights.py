@@ -6,6 +6,7 @@ Only tensors are ever loaded: safetensors, or torch.load with `weights_only`.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +16,7 @@ import open_clip
 import timm
 import torch
 from huggingface_hub.errors import EntryNotFoundError
+from torch import Tensor
 
 from guie.config.model import BackboneConfig
 from guie.errors import UserError
@@ -73,6 +75,16 @@ def sha256_of(file: Path) -> str:
 def _hash(file: Path, size_bytes: int, modified_ns: int) -> str:
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def state_hash(state: Mapping[str, Tensor]) -> str:
+    """SHA-256 of weights and buffers, by name: those of a run change with every training."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)} ".encode())
+        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def is_file(pretrained: str) -> bool:

@@ -33,6 +33,7 @@ def model_card(facts: dict[str, Any]) -> str:
 
 def _what(facts: dict[str, Any]) -> str:
     models = [member["model"] for member in facts["models"]]
+    weights = (facts["record"] or {}).get("weights")  # of the one model
     rows = [
         ("Task", "an image of any size and domain -> one embedding of unit length"),
         ("Dimension", facts["dimension"]),
@@ -40,7 +41,7 @@ def _what(facts: dict[str, Any]) -> str:
         ("Input", "uint8 (1, 3, H, W), RGB, original size"),
     ]
     if len(models) == 1:
-        return _table(*rows, *_model(models[0]))
+        return _table(*rows, *_model(models[0], weights))
     rows.append(("Models", f"{len(models)}, whose embeddings stand side by side"))
     return "\n\n".join(
         [_table(*rows)]
@@ -48,17 +49,23 @@ def _what(facts: dict[str, Any]) -> str:
     )
 
 
-def _model(model: dict[str, Any]) -> list[tuple[str, Any]]:
+def _model(model: dict[str, Any], weights: dict[str, str] | None = None) -> list[tuple[str, Any]]:
     backbone, image = model["backbone"], model["image"]
     mean, std = (", ".join(f"{x:.4g}" for x in image[key]) for key in ("mean", "std"))
     stride_px = backbone["stride_px"]
     overlap = f", patches overlapping, one every {stride_px} px" if stride_px else ""
     return [
         ("Backbone", f"{backbone['library']} `{backbone['name']}`{overlap}"),
-        ("Pretrained weights", f"`{backbone['pretrained']}`" if backbone["pretrained"] else "none"),
+        ("Pretrained weights", _pretrained(backbone["pretrained"], weights)),
         ("Preprocessing, inside the file", f"{image['fit']} to {image['size_px']} px, bicubic"),
         ("Normalisation", f"mean {mean}; std {std}"),
     ]
+
+
+def _pretrained(pretrained: str | None, weights: dict[str, str] | None) -> str:
+    if pretrained is None:
+        return "none"
+    return f"`{pretrained}`" + (f", SHA-256 `{weights['sha256']}`" if weights else "")
 
 
 def _training(members: list[dict[str, Any]], record: dict[str, Any] | None) -> str:
@@ -123,13 +130,12 @@ def _file(facts: dict[str, Any]) -> str:
 
 def _parity(made: dict[str, Any]) -> str:
     rows = [
-        (f"{row['height']} x {row['width']}", f"{row['noise']:.1e}", f"{row['smooth']:.1e}")
-        for row in made["parity"]
+        (f"{row['height']} x {row['width']}", f"{row['difference']:.1e}") for row in made["parity"]
     ]
-    table = _table(*rows, header=("Height x width", "Noise", "Smooth"))
+    table = _table(*rows, header=("Height x width", "Difference"))
     return (
-        f"Largest absolute difference of the embeddings; above {made['tolerance']:g} the export"
-        f" is refused.\n\n{table}"
+        "Largest absolute difference of the embeddings, of images half noise and half slow waves;"
+        f" above {made['tolerance']:g} the export is refused.\n\n{table}"
     )
 
 
