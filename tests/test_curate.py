@@ -19,6 +19,8 @@ import curate
 import guie.mixing.reading
 from guie.config import MixConfig, load_config
 from guie.config.base import real_root
+from guie.curation import precheck
+from guie.curation.decoded import decoded_folder
 from guie.errors import UserError
 from guie.manifest import load_manifest
 
@@ -321,3 +323,17 @@ def test_config_or_list_must_be_given(capsys):
     with pytest.raises(SystemExit):
         curate.main([])
     assert "--config --list is required" in capsys.readouterr().err
+
+
+def test_training_does_not_decode_again_what_curation_has(place, monkeypatch):
+    run({"sources": [folder()]})
+    manifest = load_manifest("input/mix.csv")
+    trained = manifest.table[manifest.table["split"] == "train"]
+    asked = []
+    monkeypatch.setattr(precheck, "decode_all", lambda paths, *_: asked.extend(paths) or [])
+    cache = decoded_folder(manifest.path, fallback="elsewhere")
+    assert precheck.find_unreadable(trained, manifest.root, cache, 1).empty and not asked
+    Path(manifest.file(trained["image_path"].iloc[0])).touch()
+    with pytest.raises(ValueError):  # one that is asked for has no verdict here
+        precheck.find_unreadable(trained, manifest.root, cache, 1)
+    assert asked == trained["image_path"].tolist()[:1]

@@ -79,6 +79,19 @@ def test_each_split_is_decoded_as_it_will_be_and_only_once(manifest, opened):
     assert opened == []
 
 
+def test_the_host_looks_at_the_header_of_what_was_seen(manifest, opened):
+    """As curation has: a mode that Pillow always converts to RGB is as good to the host."""
+    files = [str(manifest.file(f"v/{n}.png").absolute()) for n in range(6)]
+    Image.fromarray(np.full((4, 4), 300, np.uint16)).save(files[0])
+    seen = decoded.file_states(files, "open_as_seen")
+    decoded.Decoded(manifest.root / "cache").add(seen)
+    assert find(manifest).empty
+    assert opened == [f"open_as_seen {n}.png" for n in range(5)]
+    Path(files[1]).write_bytes(Path(files[1]).read_bytes()[:60])  # another file now: all of it
+    assert find(manifest)["image_path"].tolist() == ["v/1.png"]
+    assert opened[-1] == "open_as_host 1.png"
+
+
 def test_float_pixels_are_bad_for_training_alone(manifest):
     """What the decoders disagree on is judged by the one that will open it."""
     for name in ("t/0.png", "v/0.png"):

@@ -147,6 +147,18 @@ def test_training_learns(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
     assert losses[-1] < 0.3 * losses[0]
 
 
+def test_without_a_val_split_no_score_is_claimed(
+    toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage = {"epochs": 0.5, "lr": {"head": 1e-3, "classes": 1e-2}}
+    config = write_config(tmp_path / "c.yaml", toy_manifest, toy_manifest.parent, stages=[stage])
+    for _ in range(2):  # the second finds it trained
+        folder = train.main(["--config", str(config)])
+        assert "no val split, so the last weights are kept" in capsys.readouterr().out
+    assert json.loads((folder / "summary.json").read_text())["best"] is None
+    assert (folder / "model.safetensors").exists()
+
+
 def test_patience_ends_a_stage(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
     stage = {"epochs": 50, "validate_every_steps": 1, "patience": 2, "lr": {"classes": 1e-9}}
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])

@@ -13,7 +13,8 @@ from __future__ import annotations
 import argparse
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -24,7 +25,7 @@ import yaml
 from loader import draw
 
 import train
-from guie.loaders import TrainLoader
+from guie.loaders import Ahead
 from guie.manifest import save_manifest
 
 WARM_UP = 2  # steps
@@ -48,22 +49,20 @@ class Watch:
 
         return timed
 
-    def batches(self, batches: Callable) -> Callable:
-        """A loader's `__iter__`, the wait for each batch timed; the clock starts after warm-up."""
+    def batches(self, following: Callable) -> Callable:
+        """A loader's `__next__`, the wait for each batch timed; the clock starts after warm-up."""
+        following, taken = self.timed("waiting for batches", following), count()
 
-        def iterate(loader: TrainLoader) -> Iterator[dict[str, Any]]:
-            iterator = batches(loader)
-            following = self.timed("waiting for batches", lambda: next(iterator))
-            try:
-                for step in range(len(loader)):
-                    if step == WARM_UP:
-                        self.spent.clear()
-                        self.began = time.perf_counter(), time.process_time()
-                    yield following()
-            finally:  # the loop leaves after its last step
-                self.ended = time.perf_counter(), time.process_time()
+        def next_batch(batches: Ahead) -> dict[str, Any]:
+            now = time.perf_counter(), time.process_time()
+            if next(taken) == WARM_UP:
+                self.spent.clear()
+                self.began = now
+            # Up to the last batch's start: nobody asks for one more.
+            self.ended, self.counted = now, {name: [*spent] for name, spent in self.spent.items()}
+            return following(batches)
 
-        return iterate
+        return next_batch
 
 
 def configure(folder: Path, images: int, batch_size: int, workers: int) -> Path:
@@ -104,16 +103,16 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(train, "gradients_within_memory", watch.timed("model", model)),
         mock.patch.object(torch.optim.AdamW, "step", watch.timed("optimiser", optimiser)),
-        mock.patch.object(TrainLoader, "__iter__", watch.batches(TrainLoader.__iter__)),
+        mock.patch.object(Ahead, "__next__", watch.batches(Ahead.__next__)),
     ):
         train.main(["--config", str(configure(Path(folder), **vars(args)))])
     whole = [end - start for start, end in zip(watch.began, watch.ended, strict=True)]
-    watch.spent["the rest of the loop"] = [
-        total - sum(spent[clock] for spent in watch.spent.values())
+    watch.counted["the rest of the loop"] = [
+        total - sum(spent[clock] for spent in watch.counted.values())
         for clock, total in enumerate(whole)
     ]
     print(f"{'share of the main process':<30}{'wall':>10}{'CPU':>10}")
-    for name, spent in watch.spent.items():
+    for name, spent in watch.counted.items():
         print(f"{name:<30}" + "".join(f"{s / t:>10.1%}" for s, t in zip(spent, whole, strict=True)))
 
 

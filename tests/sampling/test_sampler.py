@@ -218,7 +218,7 @@ def test_a_loader_that_reads_ahead_changes_nothing() -> None:
 
 def test_a_loader_that_reads_too_far_ahead_is_told_so() -> None:
     short = sampler({"name": "loss_driven", "period_steps": 3})
-    with pytest.raises(UserError, match="step 6 .* at least twice data.workers"):
+    with pytest.raises(UserError, match="step 6 .* above twice data.workers"):
         trained_on(short, 0, 32, workers=2)
 
 

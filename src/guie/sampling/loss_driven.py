@@ -59,7 +59,7 @@ class LossDriven:
         if period >= len(self.shares_PD):
             raise UserError(
                 f"stages: sampler: step {step} is wanted before the losses that decide it are known;"
-                f" let period_steps {self.config.period_steps} be at least twice data.workers"
+                f" let period_steps {self.config.period_steps} be above twice data.workers"
             )
         before_SD = self._before(period)
         return before_SD[offset + 1] - before_SD[offset], self.given_PD[period] + before_SD[offset]
