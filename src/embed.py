@@ -11,7 +11,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from guie import errors
 from guie.devices import make_accelerator
 from guie.embedding import embed_files
 from guie.errors import UserError
-from guie.files import replacing
+from guie.files import replacing, save_arrays
 from guie.manifest import load_manifest
 from guie.model import open_model
 from scorer.archive import Violation, load, read_model_bytes
@@ -78,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     )
     if accelerator.is_main_process:
         with replacing(args.out) as temporary:
-            np.savez(temporary, image_path=paths, embedding=emb_ND)
+            save_arrays(temporary, image_path=paths, embedding=emb_ND)
         print(f"{args.out}: {emb_ND.shape[0]} images, {emb_ND.shape[1]} dimensions")
     # All leave together: a process that outlives its group aborts on the way out.
     accelerator.wait_for_everyone()
