@@ -1,22 +1,26 @@
 # `make demo` and `make test` need Python >= 3.11 and make; they set up everything else.
 PYTHON ?= python3
 BIN := .venv/bin
+UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-slow lint format kill bench notebooks torch111 lock clean
+.PHONY: help setup demo test test-lowest test-slow lint format kill bench notebooks torch111 \
+	lock lock-lowest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: .venv/ready  ## .venv with the locked versions (quick when present)
 
-.venv/ready: requirements.txt requirements.lock pyproject.toml
+.venv/ready: requirements.lock
+.venv-lowest/ready: requirements.lowest
+.venv/ready .venv-lowest/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 setup"; exit 1; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-r requirements.txt -c requirements.lock
+	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r requirements.txt -c $(filter requirements.lo%,$^)
 	@touch $@
 
 demo: setup  ## run the numbered notebooks in order and print the score
@@ -27,6 +31,9 @@ notebooks: setup  ## run the notebooks on the smoke configs, as CI does
 
 test: setup  ## the test suite
 	$(BIN)/python -m pytest -n 2
+
+test-lowest: .venv-lowest/ready  ## the test suite on the lowest versions that requirements.txt allows
+	.venv-lowest/bin/python -m pytest -n 2
 
 test-slow: setup  ## studies of minutes, which make test leaves out
 	$(BIN)/python -m pytest -m slow
@@ -58,6 +65,14 @@ torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, do
 lock: setup  ## renew requirements.lock from .venv
 	@{ head -2 requirements.lock; $(BIN)/python -m pip freeze --exclude-editable --exclude guie; } \
 		> requirements.lock.new && mv requirements.lock.new requirements.lock
+
+lock-lowest: $(UV)  ## renew requirements.lowest from the bounds in requirements.txt
+	@{ head -2 requirements.lowest; $(UV) pip compile --quiet --resolution lowest-direct \
+		--python-version 3.11 --no-header --no-annotate --no-emit-package guie requirements.txt; } \
+		> requirements.lowest.new && mv requirements.lowest.new requirements.lowest
+
+$(UV):
+	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/pip install --quiet uv
 
 clean:  ## remove what the demo made
 	rm -rf runs/demo runs/clip_demo runs/smoke runs/clip_smoke submissions/demo submissions/smoke

@@ -33,7 +33,7 @@ from guie.embedding import Check
 from guie.errors import UserError
 from guie.features.cache import FeatureCache, Features
 from guie.features.computing import embed_into, recipe
-from guie.files import replacing
+from guie.files import replacing, save_arrays
 from guie.interrupts import Interrupts
 from guie.manifest import load_manifest
 from guie.model import open_model
@@ -140,7 +140,7 @@ def embed(
 def write(out: Path, paths: np.ndarray, emb_ND: Features) -> None:
     """`out`, and the parts that it was made of go."""
     with replacing(out) as temporary:
-        np.savez(temporary, image_path=paths, embedding=np.asarray(emb_ND))
+        save_arrays(temporary, image_path=paths, embedding=emb_ND)
     shutil.rmtree(parts_of(out), ignore_errors=True)
     print(f"{out}: {emb_ND.shape[0]} images, {emb_ND.shape[1]} dimensions")
 

@@ -27,7 +27,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
 from guie.errors import UserError
-from guie.files import append_text, replacing, write_json
+from guie.files import append_text, replacing, save_arrays, write_json
 
 folder, limits = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]
 pixels = np.random.default_rng(0).integers(0, 256, (300, 300), dtype=np.uint8)
@@ -41,8 +41,7 @@ def figure(path):
 WRITERS = {
     "torch.pt": lambda path: torch.save(tensors, path),
     "weights.safetensors": lambda path: save_file(tensors, path),
-    "plain.npz": lambda path: np.savez(path, a=pixels, b=pixels),
-    "packed.npz": lambda path: np.savez_compressed(path, a=pixels),
+    "arrays.npz": lambda path: save_arrays(path, a=pixels, b=pixels),
     "table.csv": table.to_csv,
     "table.parquet": table.to_parquet,
     "chart.png": figure,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import runpy
 import sys
 from pathlib import Path
@@ -98,6 +99,17 @@ def test_no_path_hacks() -> None:
         text = file.read_text(encoding="utf-8")
         for hack in ("sys.path", "PYTHONPATH", "os.chdir"):
             assert hack not in text, f"{file}: {hack}"
+
+
+def test_the_lowest_versions_are_the_bounds_of_the_ranges() -> None:
+    """Else `make test-lowest` would prove other bounds than those that people read."""
+    required = (SRC.parent / "requirements.txt").read_text().lower().replace("_", "-")
+    bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)", required, re.MULTILINE))
+    listed = (SRC.parent / "requirements.lowest").read_text().splitlines()
+    lowest = dict(line.split("==") for line in listed if not line.startswith("#"))
+    assert len(bounds) > 20
+    for name, bound in bounds.items():
+        assert f"{lowest[name]}.".startswith(f"{bound}."), f"{name}: make lock-lowest"
 
 
 @pytest.mark.slow

@@ -7,10 +7,14 @@ import json
 import os
 import re
 import shutil
+import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
 
 from guie.errors import DISK_FULL, UserError
 
@@ -61,6 +65,18 @@ def write_json(path: str | Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def save_arrays(path: Path, **arrays: ArrayLike) -> None:
+    """Write an .npz as `np.savez` does, not atomically: for use within `replacing`.
+
+    numpy before 2.2 leaves the archive open where a write fails, and prints a second error when that is
+    collected. Raises ValueError for Python objects.
+    """
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(values), allow_pickle=False)
+
+
 def append_text(path: str | Path, text: str) -> None:
     """Append UTF-8 text, all of it or nothing. Raises UserError if there is no room for it."""
     path = Path(path)
@@ -107,7 +123,7 @@ def _code(error: BaseException, temporary: Path) -> int | None:
     if isinstance(error, OSError):
         ours = error.filename == str(temporary) and error.errno != errno.ENOENT
         return error.errno if ours or error.errno in DISK_FULL else None
-    rust = re.search(r"\(os error (\d+)\)$", str(error))  # safetensors
+    rust = re.search(r"\b(?:os error|Os \{ code:) (\d+)", str(error))  # safetensors, new and old
     if rust:
         return int(rust[1])
     # torch's C++ writer tells that a write failed, not why

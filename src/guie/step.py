@@ -81,7 +81,7 @@ def gradients_within_memory(
     stage = config.stages[state.stage]
     while True:
         pieces = stage.accumulate * 2**state.halvings
-        torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0] >> 1))
+        torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0]) >> 1)
         try:
             return gradients(accelerator, model, batch, pieces)
         except RuntimeError as error:

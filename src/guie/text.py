@@ -21,7 +21,7 @@ from tqdm import tqdm
 from guie.config.model import BackboneConfig
 from guie.config.zero_shot import ClipConfig
 from guie.errors import UserError
-from guie.files import replacing
+from guie.files import replacing, save_arrays
 from guie.model.backbone import create_clip
 from guie.model.weights import find_weights, sha256_of
 
@@ -54,7 +54,7 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
     file = Path(config.cache) / f"{_key(backbone, sentences)}.npz"
     if not file.exists():
         with replacing(file) as temporary:
-            np.savez(temporary, **_encode(backbone, sentences)._asdict())
+            save_arrays(temporary, **_encode(backbone, sentences)._asdict())
     with np.load(file, allow_pickle=False) as kept:
         return ClassTexts(kept["emb_CD"], float(kept["scale"]))
 

@@ -42,6 +42,7 @@ OVERSAMPLE = OversampleConfig(target=20)
 RADIUS_BITS = 10
 PLANTED_BITS = 12  # neighbours are planted at 0 to so many bits
 FULL = 1_000_000  # hashes
+BITS_SET = np.array([word.bit_count() for word in range(2**16)], np.uint8)
 
 
 def draw_table(rows: int, classes: int) -> pd.DataFrame:
@@ -203,7 +204,8 @@ def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
 
 def close_by_counting(hashes: np.ndarray, number: int) -> np.ndarray:
     """(N, 3): `number`, each other position within the radius, and the distance in bits."""
-    distance = np.bitwise_count(hashes ^ hashes[number])
+    words = (hashes ^ hashes[number]).view(np.uint16).reshape(-1, 4)
+    distance = BITS_SET[words].sum(axis=1, dtype=np.int64)
     near = np.flatnonzero(distance <= RADIUS_BITS)
     near = near[near != number]
     return np.column_stack([np.full_like(near, number), near, distance[near]])

@@ -92,9 +92,9 @@ class MarginSoftmax(nn.Module):
 
     @torch.no_grad()
     def _reset(self, own_C: Tensor, seed: Sequence[int]) -> None:
-        number = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0] >> 1
+        number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1
         # On the CPU and apart from the global stream, so that all processes draw the same.
-        generator = torch.Generator().manual_seed(int(number))
+        generator = torch.Generator().manual_seed(number)
         std = math.sqrt(2 / sum(self.weight_CD.shape))  # as `xavier_normal_` has it
         shape = (int(own_C.sum()) * self.centers, self.weight_CD.shape[1])
         fresh_AD = torch.normal(0.0, std, shape, generator=generator)
