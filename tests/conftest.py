@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from guie import toy
 from guie.config import real_root
 
 torch.set_num_threads(1)
+# Processes of tests are forks of a server that has imported this: in milliseconds, not seconds.
+multiprocessing.get_context("forkserver").set_forkserver_preload(["train", "embed"])
 os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 

@@ -42,6 +42,7 @@ WRITERS = {
     "torch.pt": lambda path: torch.save(tensors, path),
     "weights.safetensors": lambda path: save_file(tensors, path),
     "arrays.npz": lambda path: save_arrays(path, a=pixels, b=pixels),
+    "array.npy": lambda path: np.save(path, pixels),
     "table.csv": table.to_csv,
     "table.parquet": table.to_parquet,
     "chart.png": figure,

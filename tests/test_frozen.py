@@ -363,7 +363,7 @@ def _computed_by_two(rank: int, folder: Path, manifest: Manifest) -> None:
 
 def test_two_processes_compute_what_one_does(manifest: Manifest, tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
-        _computed_by_two, args=(tmp_path, manifest), nprocs=2, start_method="spawn"
+        _computed_by_two, args=(tmp_path, manifest), nprocs=2, start_method="forkserver"
     )
     parts = [np.load(tmp_path / f"{rank}.npz") for rank in (0, 1)]
     for name, alone in computed_rows(manifest, tmp_path / "alone").items():

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 import kills
 import train
+import two_processes
 from guie.checkpoint import Checkpoints
 from guie.config import RunConfig, load_config
 from guie.devices import make_accelerator
@@ -34,20 +35,26 @@ SHARDED = {
 }
 
 
-def begin_sharded(words: list[str], lines: int | None = None) -> None:
-    """Train in two sharded processes, as a user starts them; SIGTERM after so many lines of log."""
+def begin_sharded(words: list[str], lines: int) -> int:
+    """Train in two sharded processes, as a user starts them; SIGTERM after so many lines of log.
+
+    Returns the log's lines.
+    """
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
     launch += ["--config_file", str(ROOT / "configs/accelerate/fsdp.yaml")]
     launch += ["--main_process_port", "0", str(ROOT / "src/train.py"), *words]
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
     environment = plain | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(launch, env=environment)
-    log = train_folder(words) / "metrics.jsonl"
-    while process.poll() is None and (lines is None or kills.count_lines(log) < lines):
+    log, ends = train_folder(words) / "metrics.jsonl", time.monotonic() + 120
+    while process.poll() is None and kills.count_lines(log) < lines and time.monotonic() < ends:
         time.sleep(0.02)
-    if lines is not None:
-        process.send_signal(signal.SIGTERM)
-    assert (process.wait(120) == 0) == (lines is None)
+    process.send_signal(signal.SIGTERM)
+    try:
+        assert process.wait(60) != 0
+    finally:
+        process.kill()
+    return kills.count_lines(log)
 
 
 def train_folder(words: list[str]) -> Path:
@@ -83,8 +90,7 @@ def one(config: Path) -> Path:
 
 def test_begun_sharded_and_ended_by_one(config: Path, one: Path) -> None:
     words = ["--config", str(config), "--set", "name=whole_later"]
-    begin_sharded(words, lines=6)
-    begun = kills.count_lines(train_folder(words) / "metrics.jsonl")
+    begun = begin_sharded(words, lines=6)
     assert 6 <= begun < kills.count_lines(one / "metrics.jsonl")
     same_run(train.main([*words, "--resume"]), one)
 
@@ -98,7 +104,7 @@ def test_begun_by_one_and_ended_sharded(
         interrupted_after(patched, steps=7)
         with pytest.raises(KeyboardInterrupt):
             train.main(words)
-    begin_sharded([*words, "--resume"])
+    two_processes.run("train", [*words, "--resume"], **SHARDED)
     same_run(train_folder(words), one)
 
 
@@ -181,7 +187,7 @@ def _shards_of_two(rank: int, folder: str) -> None:
 
 def test_every_process_holds_its_part_and_can_have_the_whole(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
-        _shards_of_two, args=(str(tmp_path),), nprocs=2, start_method="spawn"
+        _shards_of_two, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
     )
 
 

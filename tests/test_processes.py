@@ -18,6 +18,7 @@ from torch import distributed
 import embed
 import kills
 import train
+import two_processes
 from guie.logs import read_metrics
 from guie.model.batch_norm import GlobalBatchNorm1d
 from tiny_runs import bn_config
@@ -35,11 +36,6 @@ def environment() -> dict[str, str]:
     """A user's without a GPU."""
     env = {k: v for k, v in os.environ.items() if not k.startswith("ACCELERATE_")}
     return env | {"OMP_NUM_THREADS": "1"}
-
-
-def torchrun(*words: str) -> None:
-    """Run a script of src/ in two processes."""
-    subprocess.run([*TORCHRUN, *words], check=True, env=environment(), timeout=300)
 
 
 def begin(words: list[str], run: Path, lines: int) -> int:
@@ -86,10 +82,11 @@ def test_two_processes_equal_one_also_resumed_by_one(config: Path, one: Path) ->
 
 def test_two_processes_resume_to_the_same_bits_with_dropout(config: Path, one: Path) -> None:
     words = ["--config", str(config), "--set", "model.head.dropout=0.5", "--set"]
-    torchrun(str(SRC / "train.py"), *words, "name=whole")
+    two_processes.run("train", [*words, "name=whole"])
     whole, cut = one.with_name("whole"), one.with_name("cut")
-    assert 7 <= begin([*words, "name=cut"], cut, lines=7) < len(losses(whole))
-    torchrun(str(SRC / "train.py"), *words, "name=cut", "--resume")
+    begun = two_processes.begin(cut / "metrics.jsonl", 7, [*words, "name=cut"])
+    assert 7 <= begun < len(losses(whole))
+    two_processes.run("train", [*words, "name=cut", "--resume"])
     assert kills.differences(whole, cut) == []
     # every process draws its own: one process alone drops other features
     assert losses(train.main([*words, "name=alone"])) != pytest.approx(losses(whole), rel=1e-3)
@@ -100,7 +97,7 @@ def test_no_image_is_lost_or_doubled(one: Path, toy_manifest: Path, tmp_path: Pa
     common = ["--model", str(one), "--manifest", str(tmp_path / "odd.csv"), "--batch-size", "32"]
     common += ["--root", str(toy_manifest.parent)]
     embed.main([*common, "--out", str(tmp_path / "one.npz"), "--workers", "0"])
-    torchrun(str(SRC / "embed.py"), *common, "--out", str(tmp_path / "two.npz"))
+    two_processes.run("embed", [*common, "--out", str(tmp_path / "two.npz")])
     single, double = np.load(tmp_path / "one.npz"), np.load(tmp_path / "two.npz")
     assert len(single["image_path"]) == 199
     assert (single["image_path"] == double["image_path"]).all()
@@ -134,7 +131,7 @@ def batch_norm_case() -> tuple[GlobalBatchNorm1d, torch.Tensor, torch.Tensor]:
 
 def test_batch_norm_of_two_processes_is_torchs_over_the_global_batch(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
-        _normalised_by_two, args=(str(tmp_path),), nprocs=2, start_method="spawn"
+        _normalised_by_two, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
     )
     norm, feat_BF, weight_BF = batch_norm_case()
     twin = torch.nn.BatchNorm1d(5).double()

@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 
+from tqdm import tqdm
+
 # What a write meets when there is no room for it, in words with a remedy.
 DISK_FULL = {
     errno.ENOSPC: "the disk is full; free some space or write elsewhere",
@@ -29,10 +31,10 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
     try:
         main(None)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _say(f"error: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
+        _say("interrupted")
         sys.exit(130)
     except BrokenPipeError:  # the reader of our output, `| head` say, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -41,8 +43,13 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
         told = _told(error)
         if told is None:
             raise
-        print(f"error: {told}", file=sys.stderr)
+        _say(f"error: {told}")
         sys.exit(2)
+
+
+def _say(line: str) -> None:
+    # On a line of its own, though a progress bar may stand there; whole, though a thread writes too.
+    tqdm.write(f"{line}\n", file=sys.stderr, end="")
 
 
 def _tell_of_thread(failed: threading.ExceptHookArgs) -> None:

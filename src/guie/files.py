@@ -120,6 +120,8 @@ def _cause(error: BaseException | None, temporary: Path) -> int | None:
 
 
 def _code(error: BaseException, temporary: Path) -> int | None:
+    if isinstance(error, OSError) and error.errno is None and "written" in str(error):
+        return _probe(temporary)  # numpy's writer of arrays tells how much, not why
     if isinstance(error, OSError):
         ours = error.filename == str(temporary) and error.errno != errno.ENOENT
         return error.errno if ours or error.errno in DISK_FULL else None

@@ -103,12 +103,14 @@ class Ahead(Generic[T]):
 
 def whole_batches(loader: DataLoader) -> Iterator[Any]:
     """The batches of `_loader`. Raises UserError where a sample or a worker cannot be had."""
+    fault = None
     try:
         with _signals_as_they_were():
             batches = iter(loader)
         for batch in batches:
             if isinstance(batch, UserError):
-                raise batch
+                fault = batch
+                break
             yield batch
     except (RuntimeError, OSError, EOFError) as error:
         # What a worker itself raises comes as "Caught ...", and is a fault of the code.
@@ -118,6 +120,9 @@ def whole_batches(loader: DataLoader) -> Iterator[Any]:
             "a process that loads images has gone, killed by the system for want of memory perhaps;"
             f" use fewer workers, and run again (train.py: with --resume); {_in_a_line(error)}"
         ) from error
+    if fault:
+        del batches  # ends the workers; in the trace of a fault they would wait for their time-out
+        raise fault
 
 
 def _in_a_line(error: Exception) -> str:

@@ -81,7 +81,9 @@ def process(rank: int, folder: str) -> None:
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory: pytest.TempPathFactory) -> list[list[dict[str, Tensor]]]:
     folder = tmp_path_factory.mktemp("two")
-    multiprocessing.spawn(process, args=(str(folder),), nprocs=2)
+    multiprocessing.start_processes(
+        process, args=(str(folder),), nprocs=2, start_method="forkserver"
+    )
     return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
 
 

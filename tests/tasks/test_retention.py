@@ -272,7 +272,9 @@ def _process(rank: int, weights: str, folder: str) -> None:
 
 
 def test_two_processes_equal_one(weights: Path, tmp_path: Path) -> None:
-    multiprocessing.spawn(_process, args=(str(weights), str(tmp_path)), nprocs=2)
+    multiprocessing.start_processes(
+        _process, args=(str(weights), str(tmp_path)), nprocs=2, start_method="forkserver"
+    )
     expected = _gradients(weights, 0, 1)
     assert expected["retention_weights"] > 0 and expected["retention_features"] > 0
     for rank in range(2):

@@ -91,6 +91,11 @@ class FeatureCache:
         absent = states.reset_index(drop=True)[place.isna()].drop_duplicates("file")
         return absent.index.to_numpy()
 
+    def begin(self) -> None:
+        """Write down what the features are of. Raises UserError where nothing can be written."""
+        if not (self.folder / "model.json").exists():
+            write_json(self.folder / "model.json", self.recipe)
+
     def add(self, states: pd.DataFrame, features_ND: np.ndarray) -> None:
         """Write one shard. Raises UserError if it cannot be written, or the dtype cannot hold it."""
         reach, most = np.abs(features_ND).max(axis=1), float(np.finfo(self.dtype).max)
@@ -100,8 +105,6 @@ class FeatureCache:
                 f"{states['file'].iloc[worst]}: a feature of it is {reach[worst]:,.0f}; features are"
                 f" kept as {self.dtype}, which ends at {most:,.0f}, so this model's cannot be"
             )
-        if not (self.folder / "model.json").exists():
-            write_json(self.folder / "model.json", self.recipe)
         rows_ND = np.ascontiguousarray(features_ND, self.dtype)
         name = _shard_hash(states, rows_ND)
         with replacing(self._file(name)) as temporary:

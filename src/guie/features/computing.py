@@ -113,6 +113,8 @@ def fill(
         states, missing: what `FeatureCache.missing` takes and gives.
         blocks: features of what is missing, in its order, in every process alike.
     """
+    if len(missing):  # where no file can be written, that is known before hours of computing
+        from_main(accelerator, cache.begin)
     done = 0
     for features_ND in blocks:
         rows = missing[done : done + len(features_ND)]

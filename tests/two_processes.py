@@ -1,0 +1,65 @@
+"""A script of src/ in two processes, each a fork of a server that has imported it."""
+
+from __future__ import annotations
+
+import importlib
+import multiprocessing
+import os
+import signal
+import socket
+import time
+from pathlib import Path
+
+import torch
+
+import kills
+
+PATIENCE_S = 300
+
+
+def start(script: str, words: list[str], **environment: str) -> list[multiprocessing.Process]:
+    """Both processes of `script.main(words)`, started as a launcher does."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
+    common |= {"LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true", **environment}
+    ranks = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    processes = [kills.SERVER.Process(target=_run, args=(script, words, rank)) for rank in ranks]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def run(script: str, words: list[str], **environment: str) -> None:
+    """Run it to its end; a failure of either fails the test."""
+    assert end(start(script, words, **environment)) == [0, 0]
+
+
+def begin(log: Path, lines: int, words: list[str], **environment: str) -> int:
+    """Train until the log has so many lines, then SIGTERM to both; returns its lines."""
+    processes = start("train", words, **environment)
+    while all(process.is_alive() for process in processes) and kills.count_lines(log) < lines:
+        time.sleep(0.01)
+    for process in processes:
+        os.kill(process.pid, signal.SIGTERM)
+    assert end(processes) == [128 + signal.SIGTERM] * 2
+    return kills.count_lines(log)
+
+
+def end(processes: list[multiprocessing.Process]) -> list[int | None]:
+    """Their exit codes; None for one that does not end, and is killed."""
+    for process in processes:
+        process.join(PATIENCE_S)
+    codes = [process.exitcode for process in processes]
+    for process in processes:
+        process.kill()
+    return codes
+
+
+def _run(script: str, words: list[str], environment: dict[str, str]) -> None:
+    os.environ |= environment
+    torch.set_num_threads(1)
+    importlib.import_module("guie.errors").run(
+        lambda _: importlib.import_module(script).main(words)
+    )
