@@ -19,22 +19,21 @@ from accelerate import Accelerator
 from tqdm import tqdm
 
 from guie import errors
-from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity, state_dicts
-from guie.compiling import uncompiled
+from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
 from guie.crew import Crew, Stopped
 from guie.curation.precheck import readable
 from guie.data import rows_hash
 from guie.devices import from_main, make_accelerator
-from guie.embedding import Check
 from guie.errors import UserError
 from guie.generic import load_generic
 from guie.interrupts import Cause, Interrupts
 from guie.loaders import Ahead
 from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
-from guie.manifest import Manifest, load_manifest
-from guie.model.frozen_weights import frozen_names, remove_unused
+from guie.manifest import load_manifest
+from guie.milestones import save_checkpoint, score_and_keep
+from guie.model.frozen_weights import remove_unused
 from guie.model.loading import read_stored
 from guie.model.weights import weights_record
 from guie.optim import refuse_unknown_blocks, set_learning_rates
@@ -49,7 +48,7 @@ from guie.runs import (
     told_best,
 )
 from guie.sharding import refuse_unshardable
-from guie.stage import Material, Stage, enter_stage, leave_stage, material_of
+from guie.stage import Material, enter_stage, leave_stage, material_of
 from guie.step import (
     LossWatch,
     gradients_within_memory,
@@ -59,7 +58,6 @@ from guie.step import (
     train_mode,
 )
 from guie.tasks import build_task
-from guie.validation import validate
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -157,8 +155,8 @@ def train(
         sampler, total_steps = now.data.sampler, now.data.total_steps
         accelerator.print(now.told(config, state))
         scoring = (accelerator, config, material.manifest, now, state, log, crew.check)
-        score = partial(_score_and_keep, *scoring)
-        save = partial(_save, accelerator, checkpoints, now, state, identity)
+        score = partial(score_and_keep, *scoring)
+        save = partial(save_checkpoint, accelerator, checkpoints, now, state, identity)
         if state.unscored:  # the run was stopped while it validated
             if stopped := score():
                 raise stopped
@@ -178,7 +176,12 @@ def train(
             rates = set_learning_rates(optimizer, stage, state.step, total_steps)
             batch = to_device(batch, accelerator.device)
             draw = (config.seed, state.stage, state.step, accelerator.process_index)
-            logs = gradients_within_memory(accelerator, model, batch, config, state, draw)
+            try:
+                logs = gradients_within_memory(accelerator, model, batch, config, state, draw)
+            except UserError:
+                if state.step and accelerator.num_processes == 1:
+                    save()  # where several are, the others are in the middle of this step
+                raise
             if stage.sam_rho:
                 climbed = sharpen(model, stage.sam_rho)
                 gradients_within_memory(accelerator, model, batch, config, state, draw)
@@ -239,64 +242,6 @@ def train(
         }
         finish(folder, summary)
         print(f"{folder}: {told_best(summary)}, {summary['seconds']:.0f} s")
-
-
-def _score_and_keep(
-    accelerator: Accelerator,
-    config: RunConfig,
-    manifest: Manifest,
-    now: Stage,
-    state: TrainState,
-    log: RunLog,
-    check: Check,
-) -> Stopped | None:
-    """Validate, log, and write the model where it is the best so far; it is where nothing scores.
-
-    Returns what has stopped the validation; it then stays to be done.
-    """
-    whole, workers = now.scored(), config.data.workers
-    try:
-        with uncompiled():
-            scores = validate(
-                accelerator,
-                whole.embedder,
-                manifest,
-                now.preprocess,
-                workers,
-                now.data.frozen,
-                check,
-            )
-    except Stopped as stopped:
-        return stopped
-    state.unscored = False
-    if scores:
-        log.write(state.global_step, now.config.name, scores)
-        accelerator.print(
-            f"  step {state.global_step}: val R@1 {scores['val_r_at_1']:.3f},"
-            f" mMP@5 {scores['val_mmp_at_5']:.3f}"
-        )
-    if scores is None or state.best_score is None or scores["val_r_at_1"] > state.best_score:
-        state.best_score = scores["val_r_at_1"] if scores else None
-        state.best_step, state.stale = state.global_step, 0
-        if accelerator.is_main_process:
-            whole.save(log.folder, "model")
-    else:
-        state.stale += 1
-    return None
-
-
-def _save(
-    accelerator: Accelerator,
-    checkpoints: Checkpoints,
-    now: Stage,
-    state: TrainState,
-    identity: Identity,
-) -> None:
-    """Write a checkpoint; all processes call it."""
-    state.sampler = now.data.sampler.state()
-    parts = state_dicts(accelerator, now.task, now.optimizer, now.ema)
-    if accelerator.is_main_process:
-        checkpoints.save(parts, frozen_names(now.task.embedder), state, identity)
 
 
 def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple[Path, bool]:

@@ -34,6 +34,7 @@ LEVELS = [
         "step",
         "embedding",
         "features",
+        "milestones",
         "validation",
         "torchscript",
         "protocols",

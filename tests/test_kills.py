@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import torch
 
 import kills
 import train
+from guie import milestones, step
 from guie.checkpoint import Checkpoints, load_checkpoint
 from guie.errors import UserError
 from guie.logs import read_metrics
@@ -69,18 +71,41 @@ def test_sigterm_during_a_validation_leaves_it_to_the_next_start(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may take minutes, and a cluster gives half of one."""
-    words, validate = [*whole.words, "--set", f"out={tmp_path}"], train.validate
+    words, validate = [*whole.words, "--set", f"out={tmp_path}"], milestones.validate
 
     def interrupted(*args):
         os.kill(os.getpid(), signal.SIGTERM)
         return validate(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(train, "validate", interrupted)
+        patched.setattr(milestones, "validate", interrupted)
         with pytest.raises(SystemExit, match="143"):
             train.main(words)
     log = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert not any("val_r_at_1" in line for line in log)
     assert load_checkpoint(Checkpoints(tmp_path / "run", 2).paths()[-1])["state"].unscored
+    assert kills.run([*words, "--resume"], tmp_path / "run") == 0
+    assert kills.differences(whole.folder, tmp_path / "run") == []
+
+
+def test_out_of_memory_leaves_the_last_good_step(
+    whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found in the middle of the next one, where batch statistics have moved already."""
+    words = [*whole.words, "--set", f"out={tmp_path}", "--set", "checkpoint_every_steps=1000"]
+    gradients, done = step.gradients, []
+
+    def failing(*args):
+        logs = gradients(*args)
+        done.append(1)
+        if len(done) == 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return logs
+
+    with monkeypatch.context() as patched:
+        patched.setattr(step, "gradients", failing)
+        with pytest.raises(UserError, match="out of memory at step 4"):
+            train.main(words)
+    assert "step_00000003" in Checkpoints(tmp_path / "run", 2).paths()[-1].name
     assert kills.run([*words, "--resume"], tmp_path / "run") == 0
     assert kills.differences(whole.folder, tmp_path / "run") == []

@@ -72,6 +72,8 @@ def gradients_within_memory(
 ) -> dict[str, Tensor]:
     """`gradients`, and where memory runs out: halve the micro-batches, or say what to lower.
 
+    Then running statistics, and whatever else a forward pass moves, are as they were before.
+
     Args:
         draw: integers from which dropout draws, whatever ran before: seed, stage, step, rank.
 
@@ -79,6 +81,7 @@ def gradients_within_memory(
     processes take part: they would wait for this one in the middle of a step.
     """
     stage = config.stages[state.stage]
+    before = [buffer.clone() for buffer in model.buffers()]
     while True:
         pieces = stage.accumulate * 2**state.halvings
         torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0]) >> 1)
@@ -87,15 +90,22 @@ def gradients_within_memory(
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
+            model.zero_grad(set_to_none=True)
+            _restore(model, before)
             alone = accelerator.num_processes == 1
             small = pieces * 2 > len(batch["labels"])
             if config.on_out_of_memory == "stop" or small or not alone:
                 raise UserError(_advice(stage, state, pieces, small)) from None
-        model.zero_grad(set_to_none=True)
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         state.halvings += 1
         print(f"out of memory: {pieces * 2} micro-batches a step from here on", file=sys.stderr)
+
+
+@torch.no_grad()
+def _restore(model: nn.Module, buffers: list[Tensor]) -> None:
+    for buffer, before in zip(model.buffers(), buffers, strict=True):
+        buffer.copy_(before)
 
 
 def sharpen(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
