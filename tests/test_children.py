@@ -66,7 +66,7 @@ def test_it_heeds_its_parent_and_nobody_else() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells of a parent's death on Linux")
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_no_orphan_stays(method: str) -> None:
-    context = multiprocessing.get_context("fork")
+    context = multiprocessing.get_context(method)
     told, tells = context.Pipe(duplex=False)
     parent = context.Process(target=main_process, args=(method, tells))
     parent.start()
