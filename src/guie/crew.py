@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 
@@ -66,16 +67,10 @@ class Crew:
             self.accelerator.wait_for_everyone()
             self.left.set()
             raise raised.reason from None
-        if not self.several or raised is None:
+        if raised is None:
             self.left.set()
-            return
-        if self._others_lost():  # what is raised here follows from that
-            raise SystemExit(1) from None
-        self._store.set(LOST, str(self.accelerator.process_index))
-        if isinstance(raised, RuntimeError) and _is_of_exchange(raised):
-            raise UserError(
-                "another process of the run has gone; run again (train.py: with --resume)"
-            ) from None
+        elif self.several and not isinstance(raised, SystemExit):
+            self._lose(raised)
 
     def stop(self, fault: UserError | None = None) -> Stopped | None:
         """Does any process wish to stop? All call it between the same steps, and agree.
@@ -98,6 +93,17 @@ class Crew:
         stopped = self.stop(fault)
         if stopped and stopped.cause != Cause.TIME:
             raise stopped
+
+    def _lose(self, raised: BaseException) -> None:
+        """Tell the others of what is raised here, unless it only follows from what they have raised."""
+        if not isinstance(raised, UserError) and self._others_lost():
+            raise SystemExit(1) from None
+        with suppress(RuntimeError):  # the process that keeps the store may have gone
+            self._store.set(LOST, str(self.accelerator.process_index))
+        if isinstance(raised, RuntimeError) and _is_of_exchange(raised):
+            raise UserError(
+                "another process of the run has gone; run again (train.py: with --resume)"
+            ) from None
 
     def _look_after_others(self) -> None:
         while not self.left.wait(LOOK_S):

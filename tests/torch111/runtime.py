@@ -42,7 +42,13 @@ def compiled(libtorch: Path) -> Path:
         # The wheel is built with the C++ ABI of before GCC 5.
         flags = ["-std=c++14", "-O1", "-D_GLIBCXX_USE_CXX11_ABI=0", "-w"]
         headers = [f"-I{include}", f"-I{include}/torch/csrc/api/include"]
-        libraries = [f"-L{lib}", f"-Wl,-rpath,{lib}", "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10"]
+        libraries = [
+            f"-L{lib}",
+            "-Wl,-rpath,$ORIGIN/torch/lib",
+            "-Wl,--no-as-needed",
+            "-ltorch_cpu",
+            "-lc10",
+        ]
         subprocess.run(["g++", *flags, *headers, SOURCE, "-o", program, *libraries], check=True)
     return program
 

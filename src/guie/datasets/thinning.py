@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from guie.children import follow_parent
 from guie.curation.phash import perceptual_hashes
 from guie.curation.seeded import seeded_draws
 from guie.datasets.names import present
@@ -103,5 +104,5 @@ def _mapped(choose: partial, classes: list[list[str]], workers: int) -> Iterator
     if workers <= 1:
         yield from map(choose, classes)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
         yield from pool.map(choose, classes, chunksize=4)
