@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import random
 
 import pandas as pd
@@ -199,6 +200,23 @@ def test_saving_removes_a_stale_sidecar(written, tmp_path):
     path = written(sidecar="domains: {toys: {shared_classes: true}}")
     save_manifest(load_manifest(path).table, path)
     assert not sidecar_path(path).exists()
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_manifest_that_is_written_meanwhile_is_refused(written, tmp_path, monkeypatch, suffix):
+    """Cut at a line's end it would be a good, shorter one."""
+    path = tmp_path / f"m.{suffix}"
+    whole = load_manifest(written()).table
+    save_manifest(whole.head(4), path)
+    module = importlib.import_module("guie.manifest.table")
+    checked = module.check
+
+    def slowly(*arguments):
+        save_manifest(whole, path)
+        return checked(*arguments)
+
+    monkeypatch.setattr(module, "check", slowly)
+    assert "was changed while it was read" in refusal(path)
 
 
 def test_a_config_of_the_manifests_name_is_left_alone(written):

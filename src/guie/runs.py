@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import shutil
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,13 +33,17 @@ def locked(config: RunConfig) -> Iterator[None]:
     """
     folder = Path(config.out) / config.name
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("w") as file:
+    with (folder / LOCK).open("a+", encoding="utf-8") as file:
+        file.seek(0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"{folder}: another process trains there; wait, or --set name=..."
+                f"{folder}: another process trains there ({file.read()}); wait, or --set name=..."
             ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
         yield
 
 

@@ -56,9 +56,12 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     Raises UserError that names every bad row by file and line, all of them at once.
     """
     path = Path(path)
+    begun = _state(path)
     rows = read_rows(path)
     sidecar = read_sidecar(path)
     faults = sorted([*rows.faults, *check(rows.table, sidecar, rows.places, rows.unit)])
+    if _state(path) != begun:  # half of a file may look like a whole one
+        raise UserError(f"{path}: was changed while it was read; run again once it is written")
     if faults:
         lines = [f"{_at(path, place, rows)}: {what}" for place, what in faults[:SHOWN]]
         more = len(faults) - len(lines)
@@ -70,6 +73,15 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     if "weight" in table.columns:
         table = table.assign(weight=pd.to_numeric(table["weight"]))
     return Manifest(table, Path(root) if root else path.parent, path, sidecar)
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """What changes with the file's content; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _noted(path: Path, rows: Rows) -> Iterator[str]:
