@@ -126,13 +126,18 @@ def train_in_child(words: list[str], in_save: bool = False, said: str = os.devnu
     import train
     from guie import errors
 
-    sys.stdout = sys.stderr = open(said, "w", buffering=1)  # until the process ends
-    for number in (1, 2):
-        os.dup2(sys.stdout.fileno(), number)
+    say_into(said)
     torch.set_num_threads(1)
     if in_save:
         torch.save = _dying_save
     errors.run(lambda _: train.main(words))
+
+
+def say_into(file: str | Path) -> None:
+    """Let this process, until it ends, say all into a file."""
+    sys.stdout = sys.stderr = open(file, "a", buffering=1)
+    for number in (1, 2):
+        os.dup2(sys.stdout.fileno(), number)
 
 
 def _dying_save(value: object, path: Path) -> None:

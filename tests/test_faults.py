@@ -17,6 +17,7 @@ import yaml
 
 import embed
 import kills
+import two_processes
 from guie import embedding, images
 from guie.errors import UserError
 from guie.features import computing
@@ -242,3 +243,25 @@ def test_embedding_goes_on_where_it_was_stopped(
     embed.main(job.words)
     assert job.out.read_bytes() == whole and not job.out.with_name("E.npz.parts").exists()
     assert sum(kept) == len(np.load(job.out)["image_path"]) - done
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_an_image_that_breaks_after_the_look_ends_embedding(
+    job: Job, workers: str, processes: int
+) -> None:
+    embed.main(job.words)
+    victim = sorted(job.images.rglob("*.jpg"))[100]
+    state, content = victim.stat(), victim.read_bytes()
+    victim.write_bytes(bytes(32) + content[32:])
+    os.utime(victim, ns=(state.st_atime_ns, state.st_mtime_ns))  # what tells a changed file
+    job.out.unlink()
+    words = [*job.words, "--workers", workers]
+    if processes == 1:
+        with pytest.raises(UserError, match=f"{victim}: not a readable image"):
+            embed.main(words)
+    else:
+        said = job.out.with_name("said")
+        assert two_processes.end(two_processes.start("embed", words, said)) == [2, 2]
+        assert said.read_text().count(f"error: {victim}: not a readable image") == 1
+    assert not job.out.exists()

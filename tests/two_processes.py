@@ -17,15 +17,19 @@ import kills
 PATIENCE_S = 300
 
 
-def start(script: str, words: list[str], **environment: str) -> list[multiprocessing.Process]:
-    """Both processes of `script.main(words)`, started as a launcher does."""
+def start(
+    script: str, words: list[str], said: Path | None = None, **environment: str
+) -> list[multiprocessing.Process]:
+    """Both processes of `script.main(words)`, started as a launcher does; what they say in a file."""
     with socket.socket() as free:
         free.bind(("localhost", 0))
         port = free.getsockname()[1]
     common = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     common |= {"LOCAL_WORLD_SIZE": "2", "ACCELERATE_USE_CPU": "true", **environment}
     ranks = [common | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    processes = [kills.SERVER.Process(target=_run, args=(script, words, rank)) for rank in ranks]
+    processes = [
+        kills.SERVER.Process(target=_run, args=(script, words, rank, said)) for rank in ranks
+    ]
     for process in processes:
         process.start()
     return processes
@@ -57,8 +61,10 @@ def end(processes: list[multiprocessing.Process]) -> list[int | None]:
     return codes
 
 
-def _run(script: str, words: list[str], environment: dict[str, str]) -> None:
+def _run(script: str, words: list[str], environment: dict[str, str], said: Path | None) -> None:
     os.environ |= environment
+    if said:
+        kills.say_into(said)
     torch.set_num_threads(1)
     importlib.import_module("guie.errors").run(
         lambda _: importlib.import_module(script).main(words)
