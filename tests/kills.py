@@ -49,10 +49,16 @@ class Moment:
             return "in the middle of writing a checkpoint"
         return f"{self.of}, {self.after_s * 1000:.0f} ms after line {self.lines} of the log"
 
-    def wait(self, log: Path, process: multiprocessing.Process) -> None:
-        """Return when the moment has come, or the process has ended."""
+    def wait(self, log: Path, process: multiprocessing.Process, before: int | None = None) -> None:
+        """Return when the moment has come, or the process has ended.
+
+        Args:
+            before: `inode` of the log as the process began; images stay until all are looked at.
+        """
         while process.is_alive() and count_lines(log) < self.lines:
             process.join(0.002)
+        while process.is_alive() and self.of == "images" and inode(log) == before:
+            process.join(0.002)  # a run writes its log anew when its steps begin
         process.join(self.after_s)
 
     def act(self, process: multiprocessing.Process, images: Path) -> None:
@@ -82,6 +88,11 @@ def children_of(pid: int) -> list[int]:
     with suppress(OSError):
         return [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     return []
+
+
+def inode(file: Path) -> int | None:
+    """Which file it is; None: there is none."""
+    return file.stat().st_ino if file.exists() else None
 
 
 def count_lines(log: Path) -> int:
@@ -157,9 +168,11 @@ def run(
     in_save = kill is not None and kill.in_save
     # The log of a hundred runs helps nobody; a failure shows in the exit code.
     process = SERVER.Process(target=train_in_child, args=(words, in_save))
+    log = folder / "metrics.jsonl"
+    before = inode(log)
     process.start()
     if kill and not in_save:
-        kill.wait(folder / "metrics.jsonl", process)
+        kill.wait(log, process, before)
         kill.act(process, images)
     process.join()
     return process.exitcode
