@@ -147,7 +147,8 @@ def train(
     task = build_task(config, material.classes, weights=saved is None).to(accelerator.device)
     for stage in config.stages:
         refuse_unknown_blocks(task, stage.lr)
-    log, watch = RunLog(folder, accelerator, state.global_step), LossWatch()
+    log = RunLog(folder, accelerator, state.global_step, state.unscored)
+    watch = LossWatch()
 
     while state.stage < len(config.stages):
         now = enter_stage(accelerator, config, material, state, task, saved, crew.check)

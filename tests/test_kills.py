@@ -84,6 +84,8 @@ def test_sigterm_during_a_validation_leaves_it_to_the_next_start(
     log = read_metrics(tmp_path / "run" / "metrics.jsonl")
     assert not any("val_r_at_1" in line for line in log)
     assert load_checkpoint(Checkpoints(tmp_path / "run", 2).paths()[-1])["state"].unscored
+    # The next start scores it, and is killed before that is in a checkpoint.
+    assert kills.run([*words, "--resume"], tmp_path / "run", kills.Moment(in_save=True)) == -9
     assert kills.run([*words, "--resume"], tmp_path / "run") == 0
     assert kills.differences(whole.folder, tmp_path / "run") == []
 

@@ -20,6 +20,7 @@ from guie.config import RunConfig
 from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig
 from guie.files import append_text, write_json, write_text
 
+VAL = "val_r_at_1"  # a line of a validation has it
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
 
@@ -70,13 +71,14 @@ class RunLog:
 
     Args:
         folder: the run's; lines after `step` are dropped there: a resumed run writes them again.
+        unscored: the validation after `step` is written again, too.
     """
 
-    def __init__(self, folder: Path, accelerator: Accelerator, step: int):
+    def __init__(self, folder: Path, accelerator: Accelerator, step: int, unscored: bool = False):
         self.folder, self.accelerator = folder, accelerator
         self.path = folder / "metrics.jsonl"
         if accelerator.is_main_process:
-            self._rewind(step)
+            self._rewind(step, unscored)
 
     def write(self, step: int, stage: str, values: Mapping[str, float]) -> None:
         """Append one line. Raises ValueError for NaN and infinity, which are not JSON."""
@@ -85,10 +87,12 @@ class RunLog:
             append_text(self.path, line + "\n")
         self.accelerator.log(dict(values), step=step)
 
-    def _rewind(self, step: int) -> None:
+    def _rewind(self, step: int, unscored: bool) -> None:
         lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
         # A kill or a full disk may have cut the last one short.
-        kept = [line for line in lines if line.endswith("}") and json.loads(line)["step"] <= step]
+        written = [(line, json.loads(line)) for line in lines if line.endswith("}")]
+        again = (step, True) if unscored else (step + 1, False)
+        kept = [line for line, values in written if (values["step"], VAL in values) < again]
         write_text(self.path, "".join(line + "\n" for line in kept))
 
 
