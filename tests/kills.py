@@ -66,7 +66,7 @@ class Moment:
         if self.of == "run":
             process.kill()
         elif self.of == "worker":
-            while process.is_alive() and not kill_a_child(process.pid):
+            while process.is_alive() and not kill_a_worker(process.pid):
                 process.join(0.002)
         else:
             away = images.rename(images.with_name("away"))
@@ -74,13 +74,20 @@ class Moment:
             away.rename(images)
 
 
-def kill_a_child(pid: int) -> bool:
-    """Kill the last one; is there any?"""
-    children = children_of(pid)
-    if children:
+def kill_a_worker(pid: int) -> bool:
+    """Kill the last loader process; is there any?"""
+    workers = [child for child in children_of(pid) if command(child) == command(pid)]  # not git
+    if workers:
         with suppress(ProcessLookupError):
-            os.kill(children[-1], signal.SIGKILL)
-    return bool(children)
+            os.kill(workers[-1], signal.SIGKILL)
+    return bool(workers)
+
+
+def command(pid: int) -> bytes | None:
+    """A process's command line, which its forks share."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return None
 
 
 def children_of(pid: int) -> list[int]:
@@ -139,6 +146,7 @@ def train_in_child(words: list[str], in_save: bool = False, said: str = os.devnu
 
     say_into(said)
     torch.set_num_threads(1)
+    multiprocessing.set_start_method("fork", force=True)  # else its workers were the server's
     if in_save:
         torch.save = _dying_save
     errors.run(lambda _: train.main(words))
