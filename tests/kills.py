@@ -53,11 +53,11 @@ class Moment:
         """Return when the moment has come, or the process has ended.
 
         Args:
-            before: `inode` of the log as the process began; images stay until all are looked at.
+            before: `inode` of the log as the process began; what is not the run waits for its steps.
         """
         while process.is_alive() and count_lines(log) < self.lines:
             process.join(0.002)
-        while process.is_alive() and self.of == "images" and inode(log) == before:
+        while process.is_alive() and self.of != "run" and inode(log) == before:
             process.join(0.002)  # a run writes its log anew when its steps begin
         process.join(self.after_s)
 
