@@ -92,6 +92,8 @@ def test_frozen_weights_are_written_once_and_come_back(tmp_path: Path) -> None:
         path = checkpoints.save(parts, {"a"}, TrainState(global_step=step), IDENTITY)
     (file,) = tmp_path.glob("frozen-*.safetensors")
     assert checkpoints.frozen() == {file.name}
+    checkpoints.paths()[0].write_bytes(b"damaged")
+    assert checkpoints.frozen() == {file.name}
     assert "embedder.a" not in torch.load(path, weights_only=True)["task"]
     saved = checkpoints.load()
     assert torch.equal(saved["task"]["embedder.a"], frozen) and saved["task"].keys() == task.keys()

@@ -112,8 +112,10 @@ class Checkpoints:
         return None
 
     def frozen(self) -> set[str | None]:
-        """The files of frozen weights that those kept need."""
-        return {torch.load(path, mmap=True, weights_only=True)["frozen"] for path in self.paths()}
+        """The files of frozen weights that those kept, and intact, need."""
+        intact = [path for path in self.paths() if _damage(path) is None]
+        saved = (torch.load(path, mmap=True, weights_only=True) for path in intact)
+        return {values.get("frozen") for values in saved}  # none in those written until 2026-11
 
     def paths(self) -> list[Path]:
         """Those kept, damaged or not, the earliest step first."""
