@@ -77,7 +77,7 @@ def curate(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFr
         table = pseudo_label(table, config, workers, account)
     if config.clean:
         embed = embed_for(config.clean, config.image_root, Path(config.features), workers)
-        table, links = clean_rows(table, config, embed, account)
+        table, links = clean_rows(table, config, embed, workers, account)
     table = limit_classes(table, config, embed, account)
     if config.shares:
         table = match_domains(table, config, workers, account)

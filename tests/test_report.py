@@ -99,6 +99,8 @@ def finding(kind: str, similarity: float, action: str = "dropped", **more) -> di
     values = dict.fromkeys(FINDING, ODD[0])
     values |= {"image_path": "0.jpg", "other_path": "1.jpg", "split": "train", "distance": 3.0}
     values |= {"other_split": "train", "kind": kind, "similarity": similarity, "action": action}
+    values |= {"copy": "near", "difference": 1 - similarity, "limit": 0.6, "labels": 0}
+    values |= {"sure": True, "said": False}
     return values | more
 
 
@@ -371,8 +373,8 @@ def test_the_least_alike_pairs_are_shown_and_the_rest_counted(written):
     assert [pair["similarity"] for pair in near.pairs] == [0.9 + n / 1000 for n in range(SHOWN)]
     assert near.total == SHOWN + 7 and near.actions == {"dropped": SHOWN + 7}
     page = Page(written(findings=table))
-    assert any(t.startswith(f"{SHOWN} of {SHOWN + 7} pairs, the least") for t in page.text)
-    assert len([a for a in page.all("article") if a["class"] == "pair"]) == SHOWN + 2
+    assert any(t.startswith(f"{SHOWN} of {SHOWN + 7} finds, each") for t in page.text)
+    assert len([a for a in page.all("article") if "pair" in a["class"].split()]) == SHOWN + 2
     # one mark for each image that went: the first of a pair
     assert page.text.count("dropped") == SHOWN + 1
 
@@ -394,7 +396,7 @@ def test_a_placeholder_leaves_room_for_other_pairs(written):
     assert [kind.total for kind in groups(table)] == [200, 20]
     page = Page(written(findings=table))
     assert (
-        f"{OF_ONE + 1} of 200 pairs, the least alike first and three at most of one picture, "
+        f"{OF_ONE + 1} of 200 finds, each pair of pictures once and three at most of one picture, "
         "are shown." in page.text
     )
 

@@ -23,6 +23,10 @@ from PIL import ExifTags, Image, ImageOps
 
 from guie.errors import UserError
 
+# What is done in parallel is done by processes. A pool of OpenCV's threads that was started before a
+# fork would hang the child at its next word with it.
+cv2.setNumThreads(0)
+
 # Pillow's own limit warns at 89 Mpx and refuses at twice that; a bomb must not pass with a warning.
 MAX_PIXELS = 100_000_000
 # What JPEG can be decoded to at once, as 1 / n of its sides, and OpenCV's flags for it.

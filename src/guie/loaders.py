@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
-import cv2
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
@@ -157,7 +156,7 @@ def _loader(
         # Its own generator: without one, an iterator draws from the global stream and a resumed
         # run would no longer see the same random numbers.
         generator=torch.Generator().manual_seed(0),
-        worker_init_fn=_set_up_worker,
+        worker_init_fn=follow_parent,
     )
 
 
@@ -169,11 +168,6 @@ class _Collate:
 
     def __call__(self, samples: list[Any] | UserError) -> Any:
         return samples if isinstance(samples, UserError) else self.collate(samples)
-
-
-def _set_up_worker(worker: int) -> None:
-    cv2.setNumThreads(0)  # the cores are for other workers
-    follow_parent(worker)
 
 
 @contextmanager

@@ -25,9 +25,9 @@ import pandas as pd
 from PIL import Image
 
 from guie.config.cleaning import OversampleConfig
+from guie.curation.copies.hamming import close_pairs
 from guie.curation.filters import cap_large, drop_rare
 from guie.curation.fingerprints import fingerprints, pixel_digest
-from guie.curation.hamming import close_pairs
 from guie.curation.oversampling import oversample
 from guie.curation.splits import split_validation
 from guie.curation.verify import verify

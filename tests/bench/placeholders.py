@@ -23,8 +23,8 @@ import pandas as pd
 
 from curation import DOMAINS, RADIUS_BITS, draw_hashes, now_s, peak_gb
 from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.cleaning import clean
-from guie.curation.hamming import close_pairs
+from guie.curation.cleaning import Evidence, clean
+from guie.curation.copies.hamming import close_pairs
 
 PARTS = ("files", "hashes")
 SIZES = ("files", "classes", "hashes", "same")
@@ -60,12 +60,23 @@ def embed(paths: Sequence[str], view: str) -> np.ndarray:
     return (drawn_PD / np.linalg.norm(drawn_PD, axis=1, keepdims=True))[pairs].astype(np.float32)
 
 
+class Same:
+    """Pictures that do not differ: what is near is a copy."""
+
+    def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray:
+        return np.zeros(len(pairs))
+
+    def altered(self, paths: Sequence[str]) -> np.ndarray:
+        return np.zeros(len(paths))
+
+
 def measure_files(args: argparse.Namespace) -> None:
     table = draw_copies(args.files, args.pictures, args.classes)
     for name, policies in POLICIES.items():
         near = NearConfig(action="drop" if name == "dropped" else "report")
         drawn_gb, began = peak_gb(), now_s()
-        left, found, _ = clean(table, CleaningConfig(near=near, **policies), embed)
+        config = CleaningConfig(near=near, labels_max=args.classes, **policies)
+        left, found, *_ = clean(table, config, Evidence(embed, Same()))
         seconds, of_cpu = now_s() - began
         print(
             f"{args.files:>9,} files, all {name + ':':<10}{seconds:>7.1f} s ({of_cpu:.1f} of CPU)",

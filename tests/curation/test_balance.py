@@ -57,14 +57,30 @@ def test_planted_outliers_are_found_and_no_other():
     assert (others["label_x"] == others["label_y"]).all()
 
 
-def test_distance_is_to_the_centroid_of_the_others():
-    labels = ["d/a"] * 12
+def test_distance_is_by_how_much_another_class_is_nearer_than_the_others_of_its_own():
+    labels = ["d/a"] * 12 + ["d/b"] * 12
     features_ND, table = clustered(labels, 0.2), rows(labels)
-    features_ND[5] = directions(4, 1)[0]
+    features_ND[5] = features_ND[15]
     found = find_outliers(table, OutlierConfig(), embedder(table, features_ND))
-    others = unit(np.delete(features_ND, 5, axis=0).mean(axis=0)[None])[0]
+    others = unit(np.delete(features_ND[:12], 5, axis=0).mean(axis=0)[None])[0]
+    another = unit(features_ND[12:].mean(axis=0)[None])[0]
     assert found["image_path"].tolist() == [table["image_path"][5]]
-    assert found["distance"][0] == pytest.approx(1 - features_ND[5] @ others, abs=1e-6)
+    assert found["similarity"][0] == pytest.approx(features_ND[5] @ others, abs=1e-6)
+    gap = features_ND[5] @ another - features_ND[5] @ others
+    assert found["distance"][0] == pytest.approx(gap, abs=1e-6)
+
+
+def test_a_rare_view_is_less_of_an_outlier_than_an_image_of_another_class():
+    labels = ["d/a"] * 40 + ["d/b"] * 40
+    features_ND, table = clustered(labels, 0.2), rows(labels)
+    b = unit(features_ND[40:].mean(axis=0)[None])[0]
+    rare = directions(5, 1)[0]
+    features_ND[3] = unit((rare - (rare @ b) * b)[None])[0]  # far from both
+    features_ND[4] = b
+    found = find_outliers(table, OutlierConfig(), embedder(table, features_ND))
+    distance = found.set_index("image_path")["distance"]
+    swapped, rare = table["image_path"][4], table["image_path"][3]
+    assert distance[swapped] > 1 and distance.get(rare, 0) < 0.3
 
 
 def test_no_class_loses_more_than_its_share():

@@ -6,20 +6,25 @@ import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image, ImageOps
+from stand_ins import ALIKE, evidence
 
 from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation import hamming
 from guie.curation.cleaning import clean
-from guie.curation.copies import find_conflicts, find_duplicates, find_leaks
+from guie.curation.copies import hamming
+from guie.curation.copies.evidence import Grade
+from guie.curation.copies.hamming import close_pairs
+from guie.curation.copies.links import NEAR, Links, find_links
+from guie.curation.copies.rules import find_conflicts, find_duplicates, find_leaks
 from guie.curation.findings import COLUMNS, SHOWN, dropped, findings, refuse
 from guie.curation.fingerprints import fingerprints
-from guie.curation.hamming import close_pairs
-from guie.curation.links import NEAR, Links, find_links
 from guie.curation.phash import hash_bytes, perceptual_hashes
 from guie.curation.verify import verify
 from guie.curation.views import content
 from guie.errors import UserError
 from guie.images import open_as_seen
+
+SURE = {"distance": 3, "similarity": 0.9, "difference": 0.1, "sure_limit": 0.3, "copy_limit": 0.3}
+SURE |= {"grade": Grade.SURE, "said": False}
 
 
 def picture(seed: int, size: tuple[int, int] = (96, 80)) -> Image.Image:
@@ -41,7 +46,7 @@ def no_features(paths, view):
 
 
 def linked(table: pd.DataFrame) -> tuple[pd.DataFrame, Links]:
-    return table, find_links(table, NearConfig(), no_features)
+    return table, find_links(table, NearConfig(), no_features, ALIKE)
 
 
 def shown(found: pd.DataFrame) -> list[str]:
@@ -175,7 +180,7 @@ def test_conflicts_are_of_one_side_and_labels_that_share_nothing():
 
 def test_a_rule_may_leave_nothing():
     table = rows("a x train 1", "b y train 1")
-    assert clean(table, CleaningConfig(), no_features)[0].empty
+    assert clean(table, CleaningConfig(), evidence(no_features)).table.empty
 
 
 def test_of_equal_images_the_first_by_path_stays():
@@ -191,16 +196,17 @@ def test_a_chain_loses_only_what_is_linked_to_something_that_stays():
     """a ~ b ~ c ~ d, but a and c are no copies: b goes for a, d for c."""
     table = rows("a x train 1", "b x train 2", "c x train 3", "d x train 4")
     near = pd.DataFrame({"picture": [0, 1, 1, 2, 2, 3], "other": [1, 0, 2, 1, 3, 2]})
-    near = near.assign(distance=3, similarity=0.9).astype(NEAR)
-    chain = Links(pd.Series(range(4), list("abcd")), near)
+    near = near.assign(**SURE).astype(NEAR)
+    chain = Links(pd.Series(range(4), list("abcd")), near, pd.DataFrame())
     found = find_duplicates(table, chain, {"exact": "drop", "near": "drop"})
     assert shown(found) == ["b a dropped", "d c dropped"]
 
 
 def test_the_first_of_several_near_copies_is_named():
     table = rows("a x train 1", "b x train 2", "c x train 3")
-    near = pd.DataFrame({"picture": [0, 1, 2, 2], "other": [2, 2, 1, 0], "distance": 3})
-    links = Links(pd.Series(range(3), list("abc")), near.assign(similarity=0.9).astype(NEAR))
+    near = pd.DataFrame({"picture": [0, 1, 2, 2], "other": [2, 2, 1, 0]})
+    near = near.assign(**SURE).astype(NEAR)
+    links = Links(pd.Series(range(3), list("abc")), near, pd.DataFrame())
     found = find_duplicates(table, links, {"exact": "drop", "near": "report"})
     assert shown(found) == ["c a reported"]
 
@@ -209,7 +215,7 @@ def test_equal_images_are_all_linked_to_each_kind_of_row():
     """Ten copies in train and one in test: every one of them is a leak."""
     table = rows(*(f"t{n} x train 1" for n in range(10)), "z y test 1")
     assert len(find_leaks(*linked(table), "drop_train")) == 10
-    left, found, _ = clean(table, CleaningConfig(leaks="drop_train"), no_features)
+    left, found, *_ = clean(table, CleaningConfig(leaks="drop_train"), evidence(no_features))
     assert left["image_path"].tolist() == ["z"] and set(found["kind"]) == {"leak"}
     assert found.columns.tolist() == COLUMNS
 
@@ -230,7 +236,7 @@ def test_near_hashes_need_near_features_too(similarity, linked):
         assert view == "content", "a given threshold needs no calibration"
         return np.stack([features[path] for path in paths])
 
-    near = find_links(table, NearConfig(similarity_min=0.9), embed).near
+    near = find_links(table, NearConfig(similarity_min=0.9), embed, ALIKE).near
     assert len(near) == 2 * linked, "c has the features of a, and another hash"
     if linked:
         assert near[["picture", "other", "distance"]].to_numpy().tolist() == [[0, 1, 2], [1, 0, 2]]
@@ -247,12 +253,12 @@ def test_without_a_threshold_the_models_own_is_taken(of_copies, linked):
         turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
         return rows @ turn
 
-    assert len(find_links(table, NearConfig(), embed).near) == 2 * linked
+    assert len(find_links(table, NearConfig(), embed, ALIKE).near) == 2 * linked
 
 
 def test_near_off_looks_at_pixels_alone():
     table, _ = near_table(1.0)
-    links = find_links(pd.concat([table, table.tail(1)]), None, no_features)
+    links = find_links(pd.concat([table, table.tail(1)]), None, no_features, ALIKE)
     assert links.near.empty and links.pictures.to_dict() == {"a": 0, "b": 1, "c": 2}
 
 
@@ -265,13 +271,13 @@ def test_refusals_show_some_pairs_and_count_the_rest():
         refuse(found)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith("14 training images are copies of val or test images")
-    assert lines[1].startswith("t00 (train, x) and z00 (test, y): 0 bits, cosine 1.000")
+    assert lines[1].startswith("t00 (train, x) and z00 (test, y): equal pixels")
     assert len(lines) == 1 + SHOWN + 1 and lines[-1] == "and 4 more"
     refuse(findings([]))
 
 
 def test_what_needs_features_needs_a_model():
-    for block in ({"cap": "diverse"}, {"near": {"mirrored": True}}, {"suggest_merges": 0.9}):
+    for block in ({"cap": "diverse"}, {"suggest_merges": 0.9}):
         with pytest.raises(ValueError, match="set model"):
             CleaningConfig.model_validate(block)
         CleaningConfig.model_validate({**block, "model": "runs/demo"})

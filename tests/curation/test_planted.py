@@ -13,9 +13,10 @@ from planted import ALTERATIONS, known, plant
 
 from guie import toy
 from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.cleaning import clean
+from guie.curation.cleaning import Evidence, clean
+from guie.curation.copies.links import Links, find_links
+from guie.curation.copies.pixels import Pixels
 from guie.curation.findings import refuse
-from guie.curation.links import Links, find_links
 from guie.curation.thumbnails import thumbnails
 from guie.errors import UserError
 from guie.features import embed_for
@@ -70,7 +71,9 @@ def measured(links: Links, table: pd.DataFrame) -> pd.DataFrame:
 
 def test_near_copies_without_a_model(copied):
     root, table = copied
-    links = find_links(table, NearConfig(), partial(thumbnails, root=root, workers=1))
+    links = find_links(
+        table, NearConfig(), partial(thumbnails, root=root, workers=1), Pixels(root, 1)
+    )
     all_pairs = measured(links, table).iloc[0]
     assert all_pairs["precision"] >= 0.9 and all_pairs["recall"] >= 0.95
 
@@ -78,7 +81,7 @@ def test_near_copies_without_a_model(copied):
 def test_near_copies_confirmed_by_a_real_model(copied, real_folder, tmp_path):
     root, table = copied
     config = CleaningConfig(model=REAL_MODEL.format(real_folder), size_px=112)
-    links = find_links(table, NearConfig(), embed_for(config, root, tmp_path, 0))
+    links = find_links(table, NearConfig(), embed_for(config, root, tmp_path, 0), Pixels(root, 1))
     all_pairs = measured(links, table).iloc[0]
     assert all_pairs["precision"] >= 0.9 and all_pairs["recall"] >= 0.95
 
@@ -88,7 +91,9 @@ def test_links_do_not_depend_on_row_order(copied):
     embed = partial(thumbnails, root=root, workers=1)
     part = table.iloc[::3]
     shuffled = part.sample(frac=1, random_state=0)
-    one, other = (find_links(rows, NearConfig(), embed) for rows in (part, shuffled))
+    one, other = (
+        find_links(rows, NearConfig(), embed, Pixels(root, 1)) for rows in (part, shuffled)
+    )
     pd.testing.assert_series_equal(one.pictures, other.pictures)
     pd.testing.assert_frame_equal(one.near, other.near)
 
@@ -121,7 +126,7 @@ def test_planted_faults_are_all_found_and_nothing_else(toy_manifest, tmp_path):
     table, truth = plant_faults(pd.read_csv(root / "manifest.csv"), root)
     config = CleaningConfig(leaks="drop_train")
     embed = partial(thumbnails, root=root, workers=1)
-    cleaned, found, _ = clean(known(table, root), config, embed)
+    cleaned, found, *_ = clean(known(table, root), config, Evidence(embed, Pixels(root, 1)))
     for kind, pairs in truth.items():
         assert pairs_of(found[found["kind"] == kind]) == pairs, kind
     assert set(found["kind"]) <= {*truth, "near duplicate"}
@@ -139,15 +144,17 @@ def test_a_leak_stops_with_the_pairs_unless_declared(toy_manifest, tmp_path):
     root = tmp_path / "set"
     shutil.copytree(toy_manifest.parent, root)
     table, truth = plant_faults(pd.read_csv(root / "manifest.csv"), root)
-    table, embed = known(table, root), partial(thumbnails, root=root, workers=1)
+    table = known(table, root)
+    seen = Evidence(partial(thumbnails, root=root, workers=1), Pixels(root, 1))
     with pytest.raises(UserError) as caught:
-        refuse(clean(table, CleaningConfig(), embed)[1])
+        refuse(clean(table, CleaningConfig(), seen).findings)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith(f"{len(truth['leak'])} training images are copies")
     assert "clean.leaks: drop_train" in lines[0]
     assert len(lines) == 1 + len(truth["leak"]) and "leaks/" in lines[1]
 
-    kept, found, _ = clean(table, CleaningConfig(leaks="declared", conflicts="report"), embed)
+    config = CleaningConfig(leaks="declared", conflicts="report")
+    kept, found, *_ = clean(table, config, seen)
     refuse(found)
     assert set(found.loc[found["kind"] == "leak", "action"]) == {"declared"}
     leaked = {path for pair in truth["leak"] for path in pair}
@@ -167,7 +174,7 @@ def test_the_readmes_table(tmp_path, real_folder):
         "ViT-Ti/16 at 112 px": embed_for(config, root, tmp_path / "features", 2),
     }
     for name, embed in by.items():
-        measures = measured(find_links(table, NearConfig(), embed), table)
+        measures = measured(find_links(table, NearConfig(), embed, Pixels(root, 2)), table)
         print(f"\nnear-duplicates among {len(table):,} images, confirmed by {name}")
         print(measures.to_string(index=False, float_format="{:.3f}".format, na_rep=""))
         assert measures["recall"].iloc[0] > 0.95 and measures["precision"].iloc[0] > 0.9

@@ -9,11 +9,12 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pandas as pd
 import pytest
+from stand_ins import ALIKE, Told, evidence
 
 from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.cleaning import clean
+from guie.curation.cleaning import Evidence, clean
+from guie.curation.copies.links import find_links
 from guie.curation.findings import dropped
-from guie.curation.links import find_links
 
 HASHES = ["whole", "content", "centre", "mirrored"]
 BITS, COSINE = 3, 0.9
@@ -111,13 +112,14 @@ def test_the_images_dropped_are_those_that_all_pairs_would_drop(labels, near):
         ("stop", "drop_train"), ("drop_all", "keep_first", "report"), ("drop", "report")
     )
     for seed, (leaks, conflicts, exact) in enumerate(policies):
-        config = CleaningConfig(near=NEAR[near], leaks=leaks, conflicts=conflicts, exact=exact)
+        config = CleaningConfig(
+            near=NEAR[near], leaks=leaks, conflicts=conflicts, exact=exact, labels_max=99
+        )
         rng = np.random.default_rng(seed)
         table = random_table(rng, 30, LABELS[labels])
         features = random_features(rng, table)
-        left, found, _ = clean(
-            table, config, lambda paths, view, f=features: np.stack([f[path] for path in paths])
-        )
+        embed = lambda paths, view, f=features: np.stack([f[path] for path in paths])  # noqa: E731
+        left, found, *_ = clean(table, config, evidence(embed))
         pairs = AllPairs(table, features, config)
         expected = pairs.clean()
         rows = [(row.image_path, row.split) for row in pairs.rows]
@@ -147,7 +149,7 @@ def check_witnesses(found: pd.DataFrame, pairs: AllPairs) -> None:
             assert pair.action == "reported" or pair.other_path not in dropped(found)
 
 
-def test_the_witness_of_a_leak_is_the_most_alike():
+def test_the_witness_of_a_leak_is_the_one_that_differs_least():
     rows = [("a", "train", "0000"), ("b", "test", "0001"), ("c", "test", "0003"),
             ("d", "train", "0003"), ("c", "train", "0003"), ("e", "train", "00ff")]  # fmt: skip
     table = pd.DataFrame(rows, columns=["image_path", "split", "pixels"])
@@ -159,7 +161,10 @@ def test_the_witness_of_a_leak_is_the_most_alike():
     def embed(paths, view):
         return np.array([[np.cos(angle[path]), np.sin(angle[path])] for path in paths])
 
-    _, found, _ = clean(table, CleaningConfig(near=NEAR["drop"]), embed)
+    def differ(one, other):
+        return abs(angle[one] - angle[other]) / 100
+
+    found = clean(table, CleaningConfig(near=NEAR["drop"]), Evidence(embed, Told(differ))).findings
     leaks = found[found["kind"] == "leak"].set_index("image_path")
     assert leaks["other_path"].to_dict() == {"a": "c", "c": "b", "d": "c"}
     assert leaks["distance"].to_dict() == {"a": 2, "c": 1, "d": 0}
@@ -172,13 +177,14 @@ def test_the_witness_of_a_leak_is_the_most_alike():
 def test_placeholders_cost_what_their_images_cost(conflicts, labels):
     """6,000 files of seven pictures: all pairs would be millions, and four times those of half."""
     near = NearConfig(distance_max=BITS, similarity_min=-1)
-    config = CleaningConfig(leaks="declared", conflicts=conflicts, near=near)
+    config = CleaningConfig(leaks="declared", conflicts=conflicts, near=near, labels_max=9_999)
 
     def peak(images: int) -> int:
         classes = [labels.format(n) for n in range(images // 3)]
         table = random_table(np.random.default_rng(0), images, classes)
         tracemalloc.start()
-        _, found, links = clean(table, config, lambda paths, view: np.ones((len(paths), 1)))
+        embed = evidence(lambda paths, view: np.ones((len(paths), 1)))
+        _, found, links, *_ = clean(table, config, embed)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert len(links.near) <= 7 * 6
@@ -199,6 +205,6 @@ def test_features_are_asked_for_where_hashes_are_near_alone():
         asked.extend(paths)
         return np.ones((len(paths), 1))
 
-    find_links(table, NEAR["drop"], embed)
+    find_links(table, NEAR["drop"], embed, ALIKE)
     pixels = table.drop_duplicates("image_path").set_index("image_path")["pixels"]
     assert sorted(pixels[asked]) == ["0000", "0001", "0003", "0007", "00ff", "01ff"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import signal
 from collections import Counter
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -204,6 +206,15 @@ def trained_on(one: Sampler, start: int, end: int, workers: int) -> list[list[in
     return seen
 
 
+@pytest.fixture
+def child_signals() -> Iterator[None]:
+    """A plain loader leaves a handler behind that raises in whatever test loses a child next."""
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("child_signals")
 def test_a_loader_that_reads_ahead_changes_nothing() -> None:
     config = {"name": "loss_driven", "period_steps": 5}
     alone, ahead = sampler(config), sampler(config)

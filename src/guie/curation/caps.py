@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from guie.curation.centroids import unit
+from guie.curation.copies.links import Embed
 from guie.curation.filters import without
-from guie.curation.links import Embed
 from guie.curation.memberships import memberships
 
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from guie.errors import UserError
 
-# distance: bits of the perceptual hash between copies; 1 - cosine to the class for an outlier.
+# copy: exact, near, or empty.
+# distance: bits between the hashes of copies; how much nearer another class is than an outlier's own.
+# difference: of two pictures by their pixels; limit: what it may be for that kind.
+# sure: enough evidence to act upon; said: by a person. labels: that a placeholder stands under.
 COLUMNS = [
-    *("kind", "image_path", "other_path", "label", "other_label", "split", "other_split"),
-    *("distance", "similarity", "action"),
+    *("kind", "image_path", "other_path", "label", "other_label", "split", "other_split", "copy"),
+    *("distance", "similarity", "difference", "limit", "sure", "said", "labels", "action"),
 ]
+UNTOLD = {"copy": "", "difference": np.nan, "limit": np.nan, "sure": True, "said": False}
+UNTOLD |= {"labels": 0}
 SHOWN = 10
 REMEDIES = {
     "leak": "training images are copies of val or test images; clean.leaks: drop_train leaves"
@@ -24,8 +31,14 @@ REMEDIES = {
 
 def findings(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """One table of several, in the order given, indexed from 0."""
-    tables = [table[COLUMNS] for table in found if len(table)]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=COLUMNS)
+    tables = []
+    for table in found:
+        if len(table):
+            untold = {name: value for name, value in UNTOLD.items() if name not in table}
+            tables.append(table.assign(**untold)[COLUMNS])
+    if not tables:
+        return pd.DataFrame(columns=COLUMNS).astype({"copy": str, "sure": bool, "said": bool})
+    return pd.concat(tables, ignore_index=True)
 
 
 def refuse(found: pd.DataFrame) -> None:
@@ -39,6 +52,30 @@ def refuse(found: pd.DataFrame) -> None:
         raise UserError("\n".join([f"{len(stops):,} {remedy}:", *lines, *more]))
 
 
+def too_many(
+    found: pd.DataFrame, trained: pd.DataFrame, gone: pd.DataFrame, share_max: float
+) -> list[str]:
+    """What a rule would take of a domain's training rows, where that is more than `share_max`.
+
+    Copies of equal pixels within a class do not count: nothing is lost with them. One image may
+    always go.
+
+    Args:
+        found: the findings of one rule.
+        trained: the training rows that it was given.
+        gone: those of them that it takes.
+    """
+    equal = found.loc[found["kind"] == "exact duplicate", "image_path"]
+    if len(equal):
+        gone = gone[~gone["image_path"].isin(equal)]
+    own, lost = trained["domain"].value_counts(), gone["domain"].value_counts()
+    return [
+        f"{count:,} of {own[domain]:,} training images of {domain} ({count / own[domain]:.1%})"
+        for domain, count in lost.items()
+        if count > max(share_max * own[domain], 1)
+    ]
+
+
 def dropped(found: pd.DataFrame) -> set[str]:
     """Paths of the training images that the findings leave out."""
     # where both are dropped, the other one has a finding of its own
@@ -48,6 +85,21 @@ def dropped(found: pd.DataFrame) -> set[str]:
 def _line(pair: dict) -> str:
     return (
         f"{pair['image_path']} ({pair['split']}, {pair['label']}) and {pair['other_path']}"
-        f" ({pair['other_split']}, {pair['other_label']}): {pair['distance']:.0f} bits,"
-        f" cosine {pair['similarity']:.3f}"
+        f" ({pair['other_split']}, {pair['other_label']}): {evidence(pair)}"
+    )
+
+
+def evidence(pair: Mapping[str, Any]) -> str:
+    """Why there is a finding, in a few words."""
+    if pair["kind"] == "outlier":
+        return f"cosine {pair['similarity']:.3f} to its class, {pair['distance']:+.3f} to another's"
+    if pair["kind"] == "placeholder":
+        return f"a picture under {pair['labels']:,} labels"
+    if pair["copy"] == "exact":
+        return "equal pixels"
+    if pair["said"]:
+        return "copies by your word"
+    return (
+        f"{pair['distance']:.0f} bits apart, cosine {pair['similarity']:.3f}, pixels differ by"
+        f" {pair['difference']:.2f} (copies: up to {pair['limit']:.2f})"
     )

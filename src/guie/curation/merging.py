@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from guie.curation.centroids import class_sums, unit
-from guie.curation.links import Embed
+from guie.curation.copies.links import Embed
 from guie.curation.memberships import memberships
 from guie.errors import UserError
 

@@ -1,14 +1,15 @@
-"""Images that are far from their class. Shapes: N members of classes, C classes, D dimensions."""
+"""Images that lie with another class than theirs. Shapes: N members of classes, C classes, D dimensions."""
 
 from __future__ import annotations
 
+import faiss
 import numpy as np
 import pandas as pd
 
 from guie.config.cleaning import OutlierConfig
 from guie.curation.centroids import class_sums, unit
+from guie.curation.copies.links import Embed
 from guie.curation.findings import findings
-from guie.curation.links import Embed
 from guie.curation.memberships import memberships
 
 NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
@@ -16,14 +17,17 @@ LEAST = 3  # images a class must have for one to be far from the others
 
 
 def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> pd.DataFrame:
-    """Training images too far from the centroid of their class, the farthest of a class first.
+    """Training images that lie with another class rather than with their own, the farthest first.
 
-    The distance is 1 - cosine to the centroid of the *other* images of the class, for a small class
-    follows its outlier. Its robust z is (distance - median) / (1.4826 MAD) over the domain. An
-    image of several labels is judged in the class it is nearest to.
+    The distance is by how much the cosine to the nearest other class is above that to the own one:
+    the simplified silhouette, not normalised (Rousseeuw, Silhouettes, 1987). A rare view of an
+    object is far from its class too, but it is as far from all others. Centroids are of the *other*
+    images of a class, for a small class follows its outlier. The robust z of the distance is
+    (distance - median) / (1.4826 MAD) over the domain. An image of several labels is judged in the
+    class it is nearest to.
 
     Returns:
-        Findings; `other_path` is the most typical image of the class.
+        Findings; `other_path` is the most typical image of the class, `similarity` the cosine to it.
     """
     members = memberships(table[table["split"] == "train"])
     members = members[members.groupby("label")["label"].transform("size") >= LEAST]
@@ -31,8 +35,10 @@ def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> p
         return findings([])
     members = members.assign(image_path=table["image_path"].reindex(members["row"]).to_numpy())
     members = members.reset_index(drop=True)
-    members["distance"] = _distances(members, embed(members["image_path"].to_numpy(), "whole"))
-    typical = members.loc[members.groupby("label")["distance"].idxmin()]
+    features_ND = np.asarray(embed(members["image_path"].to_numpy(), "whole"), np.float32)
+    members["similarity"], other = class_cosines(members, features_ND)
+    members["distance"] = other - members["similarity"]
+    typical = members.loc[members.groupby("label")["similarity"].idxmax()]
     members["z"] = members.groupby("domain")["distance"].transform(robust_z)
     nearest = members.sort_values(["distance", "label"]).drop_duplicates("row")
     ranked = nearest.sort_values(["label", "z", "image_path"], ascending=[True, False, True])
@@ -44,7 +50,6 @@ def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> p
         other_path=far["label"].map(typical.set_index("label")["image_path"]),
         other_label=far["label"],
         other_split="train",
-        similarity=1 - far["distance"],
         action="dropped" if config.action == "drop" else "reported",
     ).reset_index(drop=True)
 
@@ -56,9 +61,23 @@ def robust_z(values: pd.Series) -> pd.Series:
     return above / spread if spread > 0 else above * 0.0
 
 
-def _distances(members: pd.DataFrame, features_ND: np.ndarray) -> np.ndarray:
-    """(N,) 1 - cosine of each member to the centroid of the others of its class."""
+def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) cosines of each member to the others of its class, and to the nearest class not its own.
+
+    Where there is no other class, that is -1.
+    """
     codes_N, names = pd.factorize(members["label"])
-    features_ND = np.asarray(features_ND, np.float32)
-    others_ND = class_sums(codes_N, len(names), features_ND)[codes_N] - features_ND
-    return 1 - np.einsum("nd,nd->n", unit(others_ND), features_ND)
+    sums_CD = class_sums(codes_N, len(names), features_ND)
+    own_ND = sums_CD[codes_N] - features_ND
+    own_N = np.einsum("nd,nd->n", unit(own_ND), features_ND)
+    labels_of_row = members.groupby("row")["label"].transform("size").max()
+    count = min(int(labels_of_row) + 1, len(names))
+    centroid_CD = unit(sums_CD).astype(np.float32)
+    cosine_NK, class_NK = faiss.knn(
+        features_ND, centroid_CD, count, metric=faiss.METRIC_INNER_PRODUCT
+    )
+    rows_N = pd.factorize(members["row"])[0]
+    own = np.unique(rows_N * len(names) + codes_N)  # of every class that the image is in
+    cosine_NK[np.isin(rows_N[:, None] * len(names) + class_NK, own)] = -np.inf
+    other_N = cosine_NK.max(axis=1)
+    return own_N, np.maximum(other_N, -1.0)

@@ -8,15 +8,19 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 from PIL import Image
+from threadpoolctl import threadpool_limits
 from tqdm import tqdm
 
 from guie.children import follow_parent
 from guie.errors import UserError
 
 OpenImage = Callable[[Path], Image.Image]
+T = TypeVar("T")
+R = TypeVar("R")
 Verdict = tuple[int, int, str]  # width, height, reason; no reason: the image is good
 CHUNK = 64  # images handed to a worker at once
 
@@ -75,21 +79,24 @@ def decode_all(
             bar.update()
 
 
-def mapped(
-    decode: Callable[[str], Verdict], paths: Sequence[str], workers: int
-) -> Iterator[Verdict]:
-    if workers <= 1 or len(paths) <= CHUNK:
-        yield from map(decode, paths)
-        return
-    # Processes, not threads: silencing Pillow's warnings is not thread-safe.
-    with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
-        try:
-            yield from pool.map(decode, paths, chunksize=CHUNK)
-        except BrokenProcessPool:
-            raise UserError(
-                f"a process that decodes images was killed, for want of memory perhaps; use fewer"
-                f" than {workers} workers"
-            ) from None
+def mapped(look: Callable[[T], R], asked: Sequence[T], workers: int) -> Iterator[R]:
+    """`map` in so many processes of one thread each, in order.
+
+    Raises UserError where one of them was killed.
+    """
+    with threadpool_limits(1):  # set before they are forked, and here alike: one order of all sums
+        if workers <= 1 or len(asked) <= CHUNK:
+            yield from map(look, asked)
+            return
+        # Processes, not threads: silencing Pillow's warnings is not thread-safe.
+        with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
+            try:
+                yield from pool.map(look, asked, chunksize=CHUNK)
+            except BrokenProcessPool:
+                raise UserError(
+                    f"a process that decodes images was killed, for want of memory perhaps; use"
+                    f" fewer than {workers} workers"
+                ) from None
 
 
 def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:

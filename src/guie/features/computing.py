@@ -18,8 +18,8 @@ from PIL import Image
 from torch import Tensor, nn
 
 from guie.config.cleaning import CleaningConfig
+from guie.curation.copies.links import Embed
 from guie.curation.decoded import absolute, file_states
-from guie.curation.links import Embed
 from guie.curation.thumbnails import thumbnails
 from guie.curation.views import VIEWS
 from guie.data import EvalDataset, as_batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ class Account:
         self.sources: list[dict[str, Any]] = []
         self.dropped_files: list[dict[str, str]] = []
         self.findings: pd.DataFrame | None = None  # of cleaning
+        self.limits: pd.DataFrame | None = None  # up to which differences pictures are copies
+        self.notes: list[str] = []  # what cleaning wants to be known
         self.merges: pd.DataFrame | None = None  # suggested
         self.earned: pd.DataFrame | None = None  # by each source, in a selection
         self.page = config.beside(".html")
@@ -59,12 +62,18 @@ class Account:
             "command": self.command,
             "rows": len(table),
             "domains": domains,
-            "notes": summary.notes(domains, self.dropped_files),
+            "notes": summary.notes(domains, self.dropped_files) + self.notes,
             **self.told,
+            **self._evidence(),
             "dropped_files": self.dropped_files,
             "sources": self.sources,
             "config": self.config.model_dump(),
         }
+
+    def _evidence(self) -> dict[str, Any]:
+        if self.limits is None:
+            return {}
+        return {"copies": json.loads(self.limits.round(4).to_json(orient="records"))}
 
     def write(self, table: pd.DataFrame) -> dict[str, Any]:
         """Write summary, report and lists beside the mix; returns the summary."""

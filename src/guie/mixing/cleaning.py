@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 
 from guie.config import MixConfig
-from guie.curation.cleaning import clean
-from guie.curation.copies import find_leaks
-from guie.curation.findings import dropped, findings, refuse
-from guie.curation.links import Embed, Links
+from guie.curation.cleaning import Cleaned, Evidence, clean
+from guie.curation.copies.links import Embed, Links
+from guie.curation.copies.pixels import Pixels
+from guie.curation.copies.rules import find_leaks
+from guie.curation.copies.verdicts import Verdicts
+from guie.curation.findings import dropped, findings, refuse, too_many
 from guie.curation.merging import suggest_merges
 from guie.errors import UserError
 from guie.mixing.account import Account
 
+NAMED = 10  # classes and placeholders; the rest are counted
+
 
 def clean_rows(
-    table: pd.DataFrame, config: MixConfig, embed: Embed, account: Account
+    table: pd.DataFrame, config: MixConfig, embed: Embed, workers: int, account: Account
 ) -> tuple[pd.DataFrame, Links]:
     """The rows that cleaning leaves, and the links between copies.
 
     What was found is written beside the mix, pictures too, before anything is refused.
-    Raises UserError where the config wants to stop.
+    Raises UserError where the config wants to stop, or a rule takes more than it may.
     """
-    table, account.findings, links = clean(table, config.clean, embed, account.after)
-    _refuse(table, account)
+    verdicts = Verdicts.read(config.beside(".verdicts.csv"))
+    evidence = Evidence(embed, Pixels(Path(config.image_root), workers), verdicts)
+    cleaned = clean(table, config.clean, evidence, account.after)
+    account.findings, account.limits = cleaned.findings, cleaned.links.limits
+    account.notes += [*_placeholders(cleaned), *_emptied(cleaned)]
+    verdicts.write(cleaned.findings)
+    _refuse(cleaned.table, account, cleaned.excess)
     if config.clean.suggest_merges is not None:
-        account.merges = suggest_merges(table, config.clean.suggest_merges, embed)
-    return table, links
+        account.merges = suggest_merges(cleaned.table, config.clean.suggest_merges, embed)
+    return cleaned.table, cleaned.links
 
 
 def refuse_late_leaks(
@@ -35,16 +46,45 @@ def refuse_late_leaks(
     """Copies that the validation split has put on both sides; dropped from train, or refused."""
     leaks = find_leaks(table, links, config.clean.leaks)
     account.findings = findings([account.findings, leaks])
-    _refuse(table, account)
-    gone = (table["split"] == "train") & table["image_path"].isin(dropped(leaks))
+    trained = table["split"] == "train"
+    gone = trained & table["image_path"].isin(dropped(leaks))
+    lines = too_many(leaks, table[trained], table[gone], config.clean.share_max)
+    _refuse(table, account, {"leaks into val": lines} if lines else {})
     table = table[~gone].reset_index(drop=True)
     account.after("leaks into val", table)
     return table
 
 
-def _refuse(table: pd.DataFrame, account: Account) -> None:
+def _placeholders(cleaned: Cleaned) -> list[str]:
+    found = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
+    pictures = cleaned.links.pictures.reindex(found["image_path"]).to_numpy()
+    groups = [group for _, group in found.groupby(pictures)]
+    lines = [
+        f"{group['image_path'].iloc[0]} is a placeholder: {len(group):,} images under"
+        f" {group['labels'].iloc[0]:,} labels; dropped from train"
+        for group in sorted(groups, key=len, reverse=True)
+    ]
+    more = [f"{len(lines) - NAMED:,} more placeholders"] if len(lines) > NAMED else []
+    return lines[:NAMED] + more
+
+
+def _emptied(cleaned: Cleaned) -> list[str]:
+    return [
+        f"{rule} left no training image of {len(classes):,} classes: {', '.join(classes[:NAMED])}"
+        + (", ..." if len(classes) > NAMED else "")
+        for rule, classes in cleaned.emptied.items()
+    ]
+
+
+def _refuse(table: pd.DataFrame, account: Account, excess: dict[str, list[str]]) -> None:
     try:
         refuse(account.findings)
+        for rule, lines in excess.items():
+            raise UserError(
+                f"{rule}: more than clean.share_max, {account.config.clean.share_max:.0%}, would go:"
+                f" {'; '.join(lines)}; look, then correct {account.config.beside('.verdicts.csv')},"
+                " or raise share_max"
+            )
     except UserError as error:
         account.write_list("findings")
         account.write_report(table)

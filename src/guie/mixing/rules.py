@@ -8,8 +8,8 @@ import pandas as pd
 
 from guie.config import MixConfig
 from guie.curation.caps import cap_diverse, cap_first
+from guie.curation.copies.links import Embed
 from guie.curation.filters import cap_large, drop_rare
-from guie.curation.links import Embed
 from guie.errors import UserError
 from guie.manifest import Sidecar, check
 from guie.mixing.account import Account

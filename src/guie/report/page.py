@@ -11,6 +11,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from tqdm import tqdm
 
+from guie.curation.findings import evidence
 from guie.figures.style import domain_colors
 from guie.files import write_text
 from guie.report.calibration import calibration
@@ -69,6 +70,9 @@ def write_report(
             galleries=shown,
             domains_hidden=domains_hidden,
             groups=[] if findings is None else groups(findings),
+            evidence=evidence,
+            limits=summary.get("copies", []),
+            mirrored=bool(((summary["config"].get("clean") or {}).get("near") or {}).get("mirrored")),
             merges=_records(merges)[:SHOWN],
             merges_found=0 if merges is None else len(merges),
             accepting=accepting,

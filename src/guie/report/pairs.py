@@ -14,25 +14,35 @@ from scipy.sparse.csgraph import connected_components
 SHOWN = 24  # pairs of a kind
 OF_ONE = 3  # pairs of pictures that hang together: one placeholder must not fill the page
 ABOUT = {
+    "placeholder": (
+        "Placeholders",
+        "One picture under so many labels that it says nothing of any of them.",
+    ),
     "leak": (
         "Leaks",
         "A training image that is a copy of an image which the mix is validated or tested on.",
     ),
     "conflict": ("Label conflicts", "One picture under labels that have no class in common."),
     "exact duplicate": ("Exact duplicates", "Pictures with the same pixels once decoded."),
-    "near duplicate": (
-        "Near-duplicates",
-        "Pictures with nearly the same perceptual hash, confirmed by their features.",
-    ),
+    "near duplicate": ("Near-duplicates", "Copies of one picture within a class."),
     "outlier": (
         "Outliers",
         "Training images far from their class, beside the most typical image of it.",
     ),
 }
+DOUBTFUL = {
+    "leak": "Leaks, if these are copies",
+    "conflict": "Label conflicts, if these are copies",
+    "near duplicate": "Near-duplicates, if these are copies",
+}
+ABOUT_DOUBTFUL = (
+    "No further apart than altered copies are here, but look-alikes are as near: nothing was done."
+    " The nearest first; your word on them counts at the next run."
+)
 
 
 class Group(NamedTuple):
-    """The findings of one kind; of those that are the least alike some are shown."""
+    """The findings of one kind, sure or doubtful; some are shown."""
 
     kind: str
     title: str
@@ -43,29 +53,46 @@ class Group(NamedTuple):
 
 
 def groups(findings: pd.DataFrame) -> list[Group]:
-    """The findings by kind, in the order of ABOUT: if the least alike are right, the others are.
+    """The findings by kind, what is doubtful before what is sure.
 
-    Of images that are linked to each other, directly or by others, at most three pairs are shown.
+    Of the doubtful those that are most alike are shown; of the sure the least alike, for if they
+    are right, the others are. Of images that are linked to each other at most three pairs.
     """
     kinds = dict.fromkeys([*ABOUT, *findings["kind"]])
     findings = findings.assign(together=_together(findings))
     found = []
-    for kind in kinds:
-        rows = findings[findings["kind"] == kind]
-        if rows.empty:
-            continue
-        ranked = rows.sort_values(["similarity", "image_path", "other_path"])
-        ranked = ranked[ranked.groupby("together").cumcount() < OF_ONE].head(SHOWN)
-        found.append(
-            Group(
-                kind,
-                *ABOUT.get(kind, (kind, "")),
-                total=len(rows),
-                actions=rows["action"].value_counts().sort_index().to_dict(),
-                pairs=ranked.to_dict("records"),
+    for sure in (False, True):
+        for kind in kinds:
+            rows = findings[(findings["kind"] == kind) & (findings["sure"] == sure)]
+            if rows.empty:
+                continue
+            title, about = ABOUT.get(kind, (kind, ""))
+            if not sure:
+                title, about = DOUBTFUL.get(kind, title), ABOUT_DOUBTFUL
+            found.append(
+                Group(
+                    kind,
+                    title,
+                    about,
+                    total=len(rows),
+                    actions=rows["action"].value_counts().sort_index().to_dict(),
+                    pairs=_chosen(rows, sure).to_dict("records"),
+                )
             )
-        )
     return found
+
+
+def _chosen(rows: pd.DataFrame, sure: bool) -> pd.DataFrame:
+    ranked = rows.sort_values(
+        ["difference", "similarity", "image_path", "other_path"],
+        ascending=[not sure, sure, True, True],
+    )
+    # one pair of pictures is one to look at, whichever of the two the finding is of
+    unordered = [
+        frozenset(pair) for pair in zip(ranked["image_path"], ranked["other_path"], strict=True)
+    ]
+    ranked = ranked[~pd.Series(unordered, ranked.index, dtype=object).duplicated()]
+    return ranked[ranked.groupby("together").cumcount() < OF_ONE].head(SHOWN)
 
 
 def _together(pairs: pd.DataFrame) -> np.ndarray:

@@ -10,6 +10,8 @@ from typing import NamedTuple
 from PIL import Image
 from tqdm import tqdm
 
+from guie.curation.copies.alignment import working
+from guie.curation.copies.difference import difference_picture
 from guie.errors import UserError
 from guie.images import open_as_seen
 
@@ -39,6 +41,19 @@ class Pictures:
             self.bar.update()
         return self.known[image_path]
 
+    def difference(self, image_path: str, other_path: str, mirrored: bool) -> Picture:
+        """What is left of one image where the other is taken from it, as cleaning compares them."""
+        try:
+            one, other = (
+                working(open_as_seen(self.root / path)) for path in (image_path, other_path)
+            )
+        except (UserError, ValueError) as error:
+            return Picture("", 0, 0, str(error))
+        rest_HWC = difference_picture(one, other, mirrored)
+        if rest_HWC is None:
+            return Picture("", 0, 0, "they do not lie on each other")
+        return _embedded(Image.fromarray(rest_HWC))
+
     def _thumbnail(self, image_path: str) -> Picture:
         path = self.root / image_path
         try:
@@ -46,7 +61,11 @@ class Pictures:
         except (UserError, ValueError) as error:  # ValueError: a NUL in the path
             return Picture("", 0, 0, str(error).replace(f"{path}: ", "", 1))
         image.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC, reducing_gap=2.0)
-        buffer = io.BytesIO()
-        image.save(buffer, "JPEG", quality=QUALITY, optimize=True, comment=b"")  # else the source's
-        encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
-        return Picture(f"data:image/jpeg;base64,{encoded}", *image.size, "")
+        return _embedded(image)
+
+
+def _embedded(image: Image.Image) -> Picture:
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=QUALITY, optimize=True, comment=b"")  # else the source's
+    encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return Picture(f"data:image/jpeg;base64,{encoded}", *image.size, "")

@@ -1,0 +1,105 @@
+"""What a person says of pairs that cleaning found: a table to fill in, honoured at the next run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from guie.curation.copies.evidence import Grade
+from guie.errors import UserError
+from guie.files import replacing
+
+WORDS = {"copy": True, "not a copy": False}
+KEY = ["image_path", "other_path"]
+# of a pair that nothing but a person's word makes one
+UNMEASURED = {"distance": 64, "similarity": 0.0}
+UNMEASURED |= dict.fromkeys(["difference", "sure_limit", "copy_limit"], np.nan)
+COLUMNS = [*KEY, "verdict", "kind", "action", "difference", "limit", "label", "other_label"]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """The table as it lies beside the mix; of its rows those count that have a verdict."""
+
+    path: Path
+    table: pd.DataFrame  # COLUMNS, all text
+
+    @classmethod
+    def read(cls, path: Path) -> Verdicts:
+        """The table at `path`, empty where there is none.
+
+        Raises UserError naming the row that says anything but `copy` and `not a copy`.
+        """
+        if not path.exists():
+            return cls(path, pd.DataFrame(columns=COLUMNS, dtype=str))
+        try:
+            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
+        except (ValueError, OSError) as error:  # pandas' own are ValueErrors
+            raise UserError(f"{path}: cannot be read ({error}); mend it, or delete it") from None
+        missing = {*KEY, "verdict"} - set(table)
+        if missing:
+            raise UserError(f"{path}: no column {', '.join(sorted(missing))}; mend or delete it")
+        table["verdict"] = table["verdict"].str.strip().str.lower()
+        wrong = table.index[~table["verdict"].isin(["", *WORDS])]
+        if len(wrong):
+            raise UserError(
+                f"{path}: line {wrong[0] + 2}: verdict {table['verdict'][wrong[0]]!r}; write copy,"
+                " not a copy, or nothing"
+            )
+        return cls(path, table.reindex(columns=COLUMNS, fill_value=""))
+
+    @property
+    def given(self) -> pd.DataFrame:
+        """The rows that have a verdict; of a pair that stands twice the last one."""
+        return self.table[self.table["verdict"] != ""].drop_duplicates(KEY, keep="last")
+
+    def applied(self, pairs: pd.DataFrame, pictures: pd.Series) -> pd.DataFrame:
+        """The pairs, with what is a copy beyond doubt, and without what is none.
+
+        Args:
+            pairs: columns first, second (pictures), and those of `Links.near`.
+            pictures: image_path -> number of its picture. Images that are not there are passed over.
+
+        Raises UserError where equal pictures are said to be no copies.
+        """
+        given = self.given
+        given = given[given["image_path"].isin(pictures.index)]
+        given = given[given["other_path"].isin(pictures.index)]
+        ends = [pictures[given[name]].to_numpy(np.int64) for name in KEY]
+        first, second = np.minimum(*ends), np.maximum(*ends)
+        copy = given["verdict"].map(WORDS).to_numpy(bool)
+        equal = np.flatnonzero((first == second) & ~copy)
+        if len(equal):
+            one, other = given.iloc[equal[0]][KEY]
+            raise UserError(
+                f"{self.path}: {one} and {other} have equal pixels, so they are copies; leave out"
+                " one of them, or clean.exact: report keeps both"
+            )
+        said = dict(zip(zip(first.tolist(), second.tolist(), strict=True), copy, strict=True))
+        found = list(zip(pairs["first"], pairs["second"], strict=True))
+        word = pd.Series([said.get(pair) for pair in found], pairs.index, dtype=object)
+        pairs = pairs.assign(
+            said=word.eq(True), grade=pairs["grade"].mask(word.eq(True), Grade.SURE)
+        )
+        more = [pair for pair, is_copy in said.items() if is_copy and pair not in {*found}]
+        added = pd.DataFrame([p for p in more if p[0] != p[1]], columns=["first", "second"])
+        added = added.assign(**UNMEASURED, said=True, grade=Grade.SURE)
+        return pd.concat([pairs[~word.eq(False)], added], ignore_index=True)
+
+    def write(self, found: pd.DataFrame) -> None:
+        """Write the near pairs of the findings, doubtful ones first, after what was said before.
+
+        A verdict stays, whether its pair is found again or not.
+        """
+        pairs = found[found["copy"] == "near"].round({"limit": 4}).assign(verdict="")
+        pairs = pairs.sort_values(["sure", "difference", *KEY])
+        rows = pd.concat([self.given, pairs[COLUMNS].astype(str)], ignore_index=True)
+        unordered = [frozenset(pair) for pair in zip(rows[KEY[0]], rows[KEY[1]], strict=True)]
+        rows = rows[~pd.Series(unordered, dtype=object).duplicated()]
+        if rows.empty and not self.path.exists():
+            return
+        with replacing(self.path) as temporary:
+            rows.to_csv(temporary, index=False)

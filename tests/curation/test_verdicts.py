@@ -1,0 +1,165 @@
+"""A person's word on copies, placeholders, and what cleaning must not take without a word."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image, ImageEnhance
+from stand_ins import evidence
+from test_copies import no_features, rows
+from test_evidence import picture
+
+import curate
+from guie.config.cleaning import CleaningConfig
+from guie.curation.cleaning import clean
+from guie.curation.copies.placeholders import disjoint
+from guie.curation.copies.verdicts import Verdicts
+from guie.errors import UserError
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Path:
+    """Class folders: sixteen images in four classes; of one picture another class has a copy."""
+    for n in range(16):
+        path = tmp_path / "birds" / f"class{n % 4}" / f"{n:02d}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture(n).save(path)
+    ImageEnhance.Brightness(picture(0)).enhance(0.9).save(tmp_path / "birds/class1/copy.png")
+    return tmp_path
+
+
+def mixed(root: Path, *settings: str) -> pd.DataFrame:
+    """The mix of the folders, kept whole but for cleaning."""
+    config = root / "mix.yaml"
+    config.write_text(
+        f"{{name: mix, out: {root}/mix.csv, val_fraction: 0, clean: {{}},"
+        f" sources: [{{kind: folder, path: {root}/birds, domain: birds}}]}}"
+    )
+    words = [word for value in settings for word in ("--set", value)]
+    curate.main(["--config", str(config), "--workers", "1", *words])
+    return pd.read_csv(root / "mix.csv")
+
+
+def said(root: Path, verdict: str) -> None:
+    path = root / "mix.verdicts.csv"
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table.loc[table["other_path"].str.contains("copy|00"), "verdict"] = verdict
+    table.to_csv(path, index=False)
+
+
+def test_a_word_against_a_copy_keeps_both_at_the_next_run_and_every_later_one(folders):
+    assert len(mixed(folders, "clean.share_max=0.5")) == 15, "both of a conflict go"
+    said(folders, "Not a copy ")
+    for _ in range(2):
+        assert len(mixed(folders)) == 17
+        table = pd.read_csv(folders / "mix.verdicts.csv")
+        assert table["verdict"].tolist() == ["not a copy"]
+    said(folders, "")
+    assert len(mixed(folders, "clean.share_max=0.5")) == 15
+
+
+def test_a_word_for_a_copy_drops_what_no_pixel_told(folders):
+    with (folders / "mix.verdicts.csv").open("w") as file:
+        file.write("image_path,other_path,verdict\n")
+        file.write("birds/class2/02.png,birds/class3/03.png,copy\n")
+    left = mixed(folders, "clean.share_max=0.5")
+    assert len(left) == 13 and not left["image_path"].str.contains("02|03").any()
+    found = pd.read_csv(folders / "mix.findings.csv")
+    assert found.loc[found["said"], "image_path"].str[-6:].tolist() == ["02.png", "03.png"]
+    assert "copies by your word" in (folders / "mix.html").read_text()
+
+
+def test_a_word_on_what_is_not_in_the_mix_is_kept_and_passed_over(folders):
+    line = "elsewhere/a.png,elsewhere/b.png,copy"
+    (folders / "mix.verdicts.csv").write_text(f"image_path,other_path,verdict\n{line}\n")
+    mixed(folders, "clean.share_max=0.5")
+    lines = (folders / "mix.verdicts.csv").read_text().splitlines()
+    assert lines[1].startswith(line) and len(lines) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "match"),
+    [
+        ("image_path,other_path,verdict\na,b,copy\na,c,maybe\n", "line 3: verdict 'maybe'; write"),
+        ("image_path,verdict\na,copy\n", "no column other_path"),
+        ("", "cannot be read"),
+        ('image_path,other_path,verdict\n"a,b,copy\n', "cannot be read"),
+    ],
+)
+def test_a_damaged_table_is_refused_by_line(folders, text, match):
+    path = folders / "mix.verdicts.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=match):
+        mixed(folders)
+    assert path.read_text() == text, "nothing of it is lost"
+
+
+def test_equal_pictures_cannot_be_told_apart(tmp_path):
+    pictures = pd.Series([0, 0], ["a", "b"])
+    table = pd.DataFrame(
+        [["a", "b", "not a copy"]], columns=["image_path", "other_path", "verdict"]
+    )
+    verdicts = Verdicts(tmp_path / "v.csv", table)
+    with pytest.raises(UserError, match="a and b have equal pixels"):
+        verdicts.applied(pd.DataFrame({"first": [], "second": [], "grade": []}), pictures)
+
+
+def test_a_rule_that_takes_too_much_stops_with_the_page(folders):
+    with pytest.raises(UserError) as caught:
+        mixed(folders)
+    text = str(caught.value)
+    assert "conflicts: more than clean.share_max, 5%, would go: 2 of 17 training images" in text
+    assert "mix.verdicts.csv" in text and "mix.html" in text
+    assert not (folders / "mix.csv").exists()
+    assert (folders / "mix.html").exists() and (folders / "mix.findings.csv").exists()
+
+
+def test_a_class_is_not_emptied_without_a_word(folders, capsys):
+    for name in ("class0/00", "class0/04", "class0/08", "class0/12"):
+        Image.open(folders / f"birds/{name}.png").save(folders / f"birds/class3/{name[-2:]}x.png")
+    mixed(folders, "clean.share_max=0.9")
+    told = "note: conflicts left no training image of 1 classes: birds/class0"
+    assert told in capsys.readouterr().out
+    assert told.removeprefix("note: ") in (folders / "mix.html").read_text()
+
+
+def placeholder_table() -> pd.DataFrame:
+    """One picture under five labels, train and test; another under three."""
+    under = [f"p{n} c{n} {'test' if n == 4 else 'train'} 1" for n in range(5)]
+    return rows(*under, "q0 c0 train 2", "q1 c1 train 2", "q2 c2|c1 train 2", "r c0 train 3")
+
+
+def test_a_placeholder_is_named_and_dropped_from_all_its_labels():
+    cleaned = clean(placeholder_table(), CleaningConfig(leaks="drop_train"), evidence(no_features))
+    found = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
+    assert found["image_path"].tolist() == [f"p{n}" for n in range(5)]
+    assert (found["labels"] == 5).all() and (found["label"] != found["other_label"]).all()
+    assert found["action"].tolist() == ["dropped"] * 4 + ["reported"]
+    assert not (cleaned.findings["kind"] == "leak").any(), "it is no leak besides"
+    assert set(cleaned.table["image_path"]) == {"p4", "r"}, "three labels are a conflict"
+
+
+def test_a_placeholder_that_was_saved_anew_is_the_same_picture():
+    table = rows(*(f"p{n} c{n} train {n // 2}" for n in range(6)))
+    table["whole"] = ["0" * 15 + str(n // 2) for n in range(6)]
+    embed = lambda paths, view: np.ones((len(paths), 1))  # noqa: E731
+    cleaned = clean(table, CleaningConfig(labels_max=5, leaks="stop"), evidence(embed))
+    assert set(cleaned.findings["kind"]) == {"placeholder"} and cleaned.table.empty
+    assert (cleaned.findings["labels"] == 6).all()
+
+
+def test_labels_that_share_a_class_count_once():
+    assert disjoint(["a", "b", "a|b", "b|c", "d|e"]) == 3
+    assert disjoint([]) == 0
+
+
+def test_placeholders_are_told_with_their_count(folders, capsys):
+    for n in range(4):
+        for k in range(3):
+            picture(99).save(folders / f"birds/class{n}/none{k}.png")
+    mixed(folders, "clean.share_max=0.9", "clean.conflicts=report")
+    told = "none0.png is a placeholder: 12 images under 4 labels; dropped from train"
+    assert told in capsys.readouterr().out
