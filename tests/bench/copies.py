@@ -31,8 +31,9 @@ from guie import toy
 from guie.config import real_root
 from guie.config.cleaning import NearConfig
 from guie.curation.copies.alterations import brighter, compressed, contrasted, cut, resized
+from guie.curation.copies.difference import NONE
 from guie.curation.copies.evidence import CROSS, UNLIKE, limits
-from guie.curation.copies.links import altered, measured, similarity_of_copies
+from guie.curation.copies.links import ROOM, altered, measured, similarity_of_copies
 from guie.curation.copies.pixels import Pixels
 from guie.curation.fingerprints import fingerprints
 from guie.curation.thumbnails import thumbnails
@@ -153,7 +154,7 @@ def compared(images: pd.DataFrame, copies: pd.DataFrame, workers: int) -> Outcom
     own = images["image_path"].to_numpy(object)
     least = {
         "old": similarity_of_copies(own, embed, OLD_QUANTILE),
-        "new": similarity_of_copies(own, embed),
+        "new": 1 - ROOM * (1 - similarity_of_copies(own, embed)),
     }
     pairs = measured(table, NearConfig(similarity_min=-1), embed, pixels)
     first, second = (table.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second"))
@@ -163,6 +164,9 @@ def compared(images: pd.DataFrame, copies: pd.DataFrame, workers: int) -> Outcom
     pairs = pairs[known].reset_index(drop=True)
     natural = pairs[(pairs["how"] == "") & (pairs["similarity"] >= least["new"])]
     sizes = images.groupby("domain").size()
+    # a domain without any candidate has its limit too, for the copies that come into it
+    apart = pd.DataFrame({"domain": sizes.index, "labels": UNLIKE, "difference": NONE})
+    natural = pd.concat([natural, apart])
     found = limits(natural, sizes, altered(images, pixels), NearConfig())
     return Outcome(pairs, copies, found, least)
 
@@ -317,22 +321,20 @@ def measure_found(args: argparse.Namespace) -> None:
 
 
 def measure_time(args: argparse.Namespace) -> None:
-    """Pairs of different photographs-like pictures, each of which stands in a hundred pairs."""
+    """Pairs of pictures 224 px high: any two of them, and each with a copy that was cut."""
     with tempfile.TemporaryDirectory() as name:
-        count = max(args.pairs // 50, 2)
-        names = draw_images(Path(name), count, 300)  # 300 x 225 px
+        folder, count = Path(name), max(args.pairs // 50, 2)
+        names = draw_images(folder, count, 299)
+        for file in names:
+            cut(open_as_seen(folder / file), 0.04).save(folder / f"cut-{file}", quality=50)
         rng = np.random.default_rng(0)
-        first, second = rng.integers(0, count, (2, args.pairs))
-        order = np.lexsort((second, first))
-        pairs = [
-            (names[one], names[other])
-            for one, other in zip(first[order], second[order], strict=True)
-        ]
-        pixels = Pixels(Path(name), args.workers)
-        copies = [(one, one) for one, _ in pairs[: args.pairs // 10]]
-        for what, asked in {"strangers": pairs, "copies": copies}.items():
+        first = np.sort(rng.integers(0, count, args.pairs))  # as candidates come
+        second = rng.integers(0, count, args.pairs)
+        strangers = [(names[one], names[other]) for one, other in zip(first, second, strict=True)]
+        copies = [(file, f"cut-{file}") for file in names]
+        for what, asked in {"strangers": strangers, "copies": copies}.items():
             began = now_s()
-            pixels.between(asked, False)
+            Pixels(folder, args.workers).between(asked, False)
             seconds = (now_s() - began)[0]
             print(
                 f"{len(asked):,} pairs of {what}, {args.workers} workers: {seconds:.1f} s,"

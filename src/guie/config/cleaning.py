@@ -21,8 +21,8 @@ class NearConfig(Config):
 
     action: Literal["drop", "report"] = "drop"  # of copies within a class
     distance_max: Annotated[int, Field(ge=0, le=20)] = 12  # bits of 64 that may differ
-    # Cosine that two copies must have; null: what 99 in 100 altered copies of the mix's own
-    # images reach under the model, so that every model has its own.
+    # Cosine that two copies must have for pixels to be compared; null: twice as far from 1 as 99 in
+    # 100 altered copies of the mix's own images are under the model, so that each has its own.
     similarity_min: Similarity | None = None
     # Share of a domain's images that are expected to be found falsely, at the most,
     false_sure: Share = 0.0002  # across labels or splits, where a find costs a class its image

@@ -32,8 +32,8 @@ def clean_rows(
     evidence = Evidence(embed, Pixels(Path(config.image_root), workers), verdicts)
     cleaned = clean(table, config.clean, evidence, account.after)
     account.findings, account.limits = cleaned.findings, cleaned.links.limits
-    account.notes += [*_placeholders(cleaned), *_emptied(cleaned)]
     verdicts.write(cleaned.findings)
+    account.notes += [*_placeholders(cleaned), *_emptied(cleaned), *_doubtful(cleaned, verdicts)]
     _refuse(cleaned.table, account, cleaned.excess)
     if config.clean.suggest_merges is not None:
         account.merges = suggest_merges(cleaned.table, config.clean.suggest_merges, embed)
@@ -73,6 +73,16 @@ def _emptied(cleaned: Cleaned) -> list[str]:
         f"{rule} left no training image of {len(classes):,} classes: {', '.join(classes[:NAMED])}"
         + (", ..." if len(classes) > NAMED else "")
         for rule, classes in cleaned.emptied.items()
+    ]
+
+
+def _doubtful(cleaned: Cleaned, verdicts: Verdicts) -> list[str]:
+    doubtful = (~cleaned.findings["sure"].astype(bool)).sum()
+    if not doubtful:
+        return []
+    return [
+        f"{doubtful:,} images may be copies of others and were left alone: look at them on the page,"
+        f" and write copy or not a copy into {verdicts.path.name}"
     ]
 
 

@@ -39,6 +39,8 @@ NEAR = {
 }
 SAMPLE = 256  # images that the least similarity is calibrated on
 CONFIRMED = 0.01  # quantile of their similarity to altered copies of themselves
+# Times as far from 1 as these: light changes too, and pixels look closer at what is let through.
+ROOM = 2.0
 ALTERED = 48  # images of a domain whose altered copies say how much copies differ there
 CHUNK = 8192  # pairs compared at once
 
@@ -131,7 +133,7 @@ def measured(
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
     least = near.similarity_min
     if least is None and len(pairs):
-        least = similarity_of_copies(paths, embed)
+        least = 1 - ROOM * (1 - similarity_of_copies(paths, embed))
     if least is not None:
         pairs = pairs[pairs["similarity"] >= least].reset_index(drop=True)
     first, second = (
