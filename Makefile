@@ -57,6 +57,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/compiling.py --batch 8 --steps 7
 	$(BIN)/python tests/bench/curation.py
 	$(BIN)/python tests/bench/placeholders.py
+	$(BIN)/python tests/bench/copies.py
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)
 	$(BIN)/python tests/torch111/check.py --cache .cache/torch-1.11 $(wildcard submissions/*/submission.zip)

@@ -23,7 +23,7 @@ SCALES = (1.0, 0.9, 1 / 0.9)  # tried at the start: as it is, and one cut by 5 %
 SCALE_MAX = 1.4  # of one side against the other
 SHIFT_MAX = 0.2  # of the side
 CONVERGED = 2e-4  # of the side: smaller steps change nothing
-HOPELESS = 0.5  # correlation that the coarse pictures must reach for the fine ones to be compared
+HOPELESS = 0.5  # correlation without which finer pictures are not looked at
 LUMA = np.float32([0.299, 0.587, 0.114])  # ITU-R BT.601
 
 
@@ -53,7 +53,6 @@ class Alignment(NamedTuple):
     view: int
     other_view: int
     placement: Placement
-    correlation: float  # of the coarse pictures
 
 
 def working(image: Image.Image) -> Working:
@@ -75,9 +74,8 @@ def mirrored(picture: Working) -> Working:
 def align(one: Working, other: Working) -> Alignment:
     """Find the views and the placement under which the two differ least.
 
-    Gauss-Newton on grey levels from coarse to fine, contrast fitted along: Lucas and Kanade,
-    An Iterative Image Registration Technique (1981); Baker and Matthews,
-    Lucas-Kanade 20 Years On (2004).
+    Gauss-Newton on grey levels from coarse to fine, contrast fitted along: Lucas and Kanade, An
+    Iterative Image Registration Technique (1981); Baker and Matthews, Lucas-Kanade 20 Years On (2004).
     """
     views = product(range(len(one.grey_VSS)), range(len(other.grey_VSS)), SCALES)
     starts = [
@@ -86,15 +84,12 @@ def align(one: Working, other: Working) -> Alignment:
         for view, other_view, scale in views
     ]
     _, placement, view, other_view = max(starts, key=lambda start: start[0])
-    correlation = 0.0
     levels = zip((*COARSE, 1), one.grey_VSS[view], other.grey_VSS[other_view], strict=True)
-    for reduction, grey_SS, other_SS in levels:
-        placement, correlation_here = _refined(grey_SS, other_SS, placement, ITERATIONS[reduction])
-        if reduction == COARSE[0]:
-            correlation = correlation_here
-            if correlation < HOPELESS:
-                break
-    return Alignment(view, other_view, placement, correlation)
+    for reduction, one_SS, other_SS in levels:
+        placement, correlation = _refined(one_SS, other_SS, placement, ITERATIONS[reduction])
+        if correlation < HOPELESS:
+            break
+    return Alignment(view, other_view, placement)
 
 
 def placed(picture: np.ndarray, placement: Placement) -> np.ndarray:

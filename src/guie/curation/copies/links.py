@@ -110,7 +110,7 @@ def find_links(
     found = limits(
         pairs,
         firsts.groupby("domain").size(),
-        altered(firsts, differences) if len(pairs) else {},
+        altered(firsts[firsts["domain"].isin(_domains(pairs, firsts))], differences),
         near,
     )
     pairs = graded(pairs, found).assign(said=False)
@@ -155,6 +155,12 @@ def altered(pictures: pd.DataFrame, differences: Differences) -> dict[str, np.nd
         drawn = np.argsort(seeded_draws(0, rows["image_path"]), kind="stable")[:ALTERED]
         found[domain] = differences.altered(rows["image_path"].iloc[drawn].tolist())
     return found
+
+
+def _domains(pairs: pd.DataFrame, pictures: pd.DataFrame) -> np.ndarray:
+    """The domains that have a picture in some pair."""
+    ends = np.unique(pairs[["first", "second"]].to_numpy(np.int64))
+    return pictures["domain"].iloc[ends].unique()
 
 
 def similarity_of_copies(paths: np.ndarray, embed: Embed, quantile: float = CONFIRMED) -> float:

@@ -84,10 +84,14 @@ class Verdicts:
         pairs = pairs.assign(
             said=word.eq(True), grade=pairs["grade"].mask(word.eq(True), Grade.SURE)
         )
-        more = [pair for pair, is_copy in said.items() if is_copy and pair not in {*found}]
-        added = pd.DataFrame([p for p in more if p[0] != p[1]], columns=["first", "second"])
+        pairs = pairs[~word.eq(False)].reset_index(drop=True)
+        known = {*found}
+        more = [p for p, is_copy in said.items() if is_copy and p not in known and p[0] != p[1]]
+        if not more:
+            return pairs
+        added = pd.DataFrame(more, columns=["first", "second"])
         added = added.assign(**UNMEASURED, said=True, grade=Grade.SURE)
-        return pd.concat([pairs[~word.eq(False)], added], ignore_index=True)
+        return pd.concat([pairs, added], ignore_index=True)
 
     def write(self, found: pd.DataFrame) -> None:
         """Write the near pairs of the findings, doubtful ones first, after what was said before.
