@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,14 @@ def test_retention_goes_on_towards_the_same_weights_only(tmp_path: Path) -> None
     check_weights(folder, {**weights, "from": "a copy of it"})
     with pytest.raises(UserError, match="clip.safetensors .* is another now"):
         check_weights(folder, {**weights, "sha256": "cd" * 32})
+
+
+def test_a_lock_that_the_loaders_of_a_killed_run_still_hold_is_waited_for(tmp_path: Path) -> None:
+    one = config(tmp_path)
+    with locked(one):
+        pass
+    held = (tmp_path / "t/.lock").open("a+")
+    fcntl.flock(held, fcntl.LOCK_EX)
+    threading.Timer(0.3, held.close).start()
+    with locked(one):
+        assert held.closed

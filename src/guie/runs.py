@@ -7,10 +7,11 @@ import json
 import os
 import shutil
 import socket
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE
@@ -20,6 +21,7 @@ from guie.logs import write_record
 
 CLASSES = "classes.txt"
 LOCK = ".lock"
+LOCK_WAIT_S = 2.0
 # Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
 FREE = {"workers", "keep_checkpoints", "checkpoint_every_steps", "accumulate", "on_out_of_memory"}
 SUMMARY = "summary.json"  # written last: a run that has one is finished
@@ -35,16 +37,29 @@ def locked(config: RunConfig) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOCK).open("a+", encoding="utf-8") as file:
         file.seek(0)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not _taken(file):
             raise UserError(
                 f"{folder}: another process trains there ({file.read()}); wait, or --set name=..."
-            ) from None
+            )
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
         yield
+
+
+def _taken(file: TextIO) -> bool:
+    """Lock the file; False where another holds it, and is not about to end.
+
+    The loaders of a killed run, which hold its lock with it, outlive it by a moment.
+    """
+    until = time.monotonic() + LOCK_WAIT_S
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
 
 
 def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:
