@@ -21,7 +21,7 @@ from guie.logs import write_record
 
 CLASSES = "classes.txt"
 LOCK = ".lock"
-LOCK_WAIT_S = 2.0
+LOCK_WAIT_S = 0.5
 # Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
 FREE = {"workers", "keep_checkpoints", "checkpoint_every_steps", "accumulate", "on_out_of_memory"}
 SUMMARY = "summary.json"  # written last: a run that has one is finished
