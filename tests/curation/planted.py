@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
-from PIL import Image, ImageEnhance, ImageOps
+from PIL import Image, ImageOps
 
+from guie.curation.copies.alterations import brighter, compressed, contrasted, cut
 from guie.curation.fingerprints import fingerprints
 from guie.images import open_as_seen
 
-
-def _compressed(image: Image.Image) -> Image.Image:
-    buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=30)
-    return Image.open(buffer).convert("RGB")
-
-
-def _cut(share: float) -> Callable[[Image.Image], Image.Image]:
-    def cut(image: Image.Image) -> Image.Image:
-        x, y = round(share * image.width), round(share * image.height)
-        return image.crop((x, y, image.width - x, image.height - y))
-
-    return cut
-
-
 ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
-    "JPEG quality 30": _compressed,
+    "JPEG quality 30": partial(compressed, quality=30),
     "half the size": lambda image: image.resize((image.width // 2, image.height // 2)),
-    "cut by 2 % a side": _cut(0.02),
-    "cut by 4 % a side": _cut(0.04),
-    "brighter by 30 %": lambda image: ImageEnhance.Brightness(image).enhance(1.3),
-    "more contrast": lambda image: ImageEnhance.Contrast(image).enhance(1.3),
+    "cut by 2 % a side": partial(cut, share=0.02),
+    "cut by 4 % a side": partial(cut, share=0.04),
+    "brighter by 30 %": partial(brighter, gain=1.3),
+    "more contrast": partial(contrasted, gain=1.3),
     "squashed to 80 %": lambda image: image.resize((image.width, round(0.8 * image.height))),
     "white border": lambda image: ImageOps.expand(image, max(image.size) // 10, "white"),
     "black border": lambda image: ImageOps.expand(image, max(image.size) // 12, "black"),

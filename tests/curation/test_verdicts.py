@@ -72,6 +72,14 @@ def test_a_word_for_a_copy_drops_what_no_pixel_told(folders):
     assert "copies by your word" in (folders / "mix.html").read_text()
 
 
+def test_a_word_holds_where_equal_pixels_alone_are_looked_for(folders):
+    with (folders / "mix.verdicts.csv").open("w") as file:
+        file.write("image_path,other_path,verdict\n")
+        file.write("birds/class2/02.png,birds/class3/03.png,copy\n")
+    left = mixed(folders, "clean.share_max=0.5", "clean.near=null")
+    assert len(left) == 15 and not left["image_path"].str.contains("02|03").any()
+
+
 def test_a_word_on_what_is_not_in_the_mix_is_kept_and_passed_over(folders):
     line = "elsewhere/a.png,elsewhere/b.png,copy"
     (folders / "mix.verdicts.csv").write_text(f"image_path,other_path,verdict\n{line}\n")

@@ -61,9 +61,7 @@ class CleaningConfig(Config):
     near: NearConfig | None = NearConfig()
     conflicts: Literal["drop_all", "keep_first", "report", "stop"] = "drop_all"
     leaks: Literal["stop", "drop_train", "declared"] = "stop"
-    labels_max: PositiveInt = (
-        3  # a picture under more labels is a placeholder: none of them keeps it
-    )
+    labels_max: PositiveInt = 3  # a picture under more is a placeholder: no label keeps it
     share_max: Share = 0.05  # of a domain's training images that a rule may take before it stops
     outliers: OutlierConfig | None = None
     cap: Literal["random", "first", "diverse"] = "random"  # which images max_images keeps

@@ -111,7 +111,7 @@ def limits(
     """The limits of each domain, for pairs with and without a label in common.
 
     Args:
-        pairs: columns domain (`CROSS` for two), labels (of LABELS), difference.
+        pairs: columns domain (`CROSS` for two), labels (ALIKE or UNLIKE), difference.
         images: by domain, how many it has.
         altered: by domain, how much altered copies of its images differ from them.
         config: the shares of a domain's images that may be found falsely.

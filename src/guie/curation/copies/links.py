@@ -37,6 +37,7 @@ NEAR = {
     **{"difference": np.float64, "sure_limit": np.float64, "copy_limit": np.float64},
     **{"grade": np.int64, "said": np.bool_},  # by a person
 }
+PAIR = ["first", "second", *list(NEAR)[2:]]  # the same, each pair once
 SAMPLE = 256  # images that the least similarity is calibrated on
 CONFIRMED = 0.01  # quantile of their similarity to altered copies of themselves
 # Times as far from 1 as these: light changes too, and pixels look closer at what is let through.
@@ -102,18 +103,14 @@ def find_links(
     columns = ["image_path", "domain", "label", "pixels", *Hashes._fields]
     images = table[columns].drop_duplicates("image_path").sort_values("image_path")
     numbers = pd.Series(pd.factorize(images["pixels"])[0], images["image_path"], name="picture")
-    if near is None:
-        empty = pd.DataFrame(columns=list(NEAR)).astype(NEAR)
-        return Links(numbers, empty, pd.DataFrame(columns=COLUMNS))
-    firsts = images.drop_duplicates("pixels").reset_index(drop=True)
-    pairs = measured(firsts, near, embed, differences)
-    found = limits(
-        pairs,
-        firsts.groupby("domain").size(),
-        altered(firsts[firsts["domain"].isin(_domains(pairs, firsts))], differences),
-        near,
-    )
-    pairs = graded(pairs, found).assign(said=False)
+    pairs, found = pd.DataFrame(columns=PAIR), pd.DataFrame(columns=COLUMNS)
+    if near is not None:
+        firsts = images.drop_duplicates("pixels").reset_index(drop=True)
+        pairs = measured(firsts, near, embed, differences)
+        sizes = firsts.groupby("domain").size()
+        involved = firsts[firsts["domain"].isin(_domains(pairs, firsts))]
+        found = limits(pairs, sizes, altered(involved, differences), near)
+        pairs = graded(pairs, found).assign(said=False)
     if verdicts is not None:
         pairs = verdicts.applied(pairs, numbers)
     return Links(numbers, _both_ways(pairs), found)
