@@ -1,7 +1,7 @@
 """Copies among look-alikes: how many planted copies are found, and how many look-alikes with them.
 
 python tests/bench/copies.py [found] [time] [--manifest FILE] [--each 40] [--curve FILE.svg]
-                             [--sheet FILE.png] [--pairs 100000] [--workers 2]
+                             [--sheet FILE.png] [--pairs 100000] [--workers 2] [--mirrored]
 
 `found` plants altered copies of a manifest's images, each under a label of its own: the real
 benchmark below `GUIE_REAL` by default (../shared where that is unset), or else the toy domains.
@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -24,13 +23,14 @@ from typing import NamedTuple
 import matplotlib
 import numpy as np
 import pandas as pd
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from alterations import LOOKED_AT, OTHERS, PROMISED, Alteration
+from PIL import Image, ImageDraw
 
 from curation import draw_images, now_s, peak_gb
 from guie import toy
 from guie.config import real_root
 from guie.config.cleaning import NearConfig
-from guie.curation.copies.alterations import brighter, compressed, contrasted, cut, resized
+from guie.curation.copies.alterations import cut
 from guie.curation.copies.difference import NONE
 from guie.curation.copies.evidence import CROSS, UNLIKE, limits
 from guie.curation.copies.links import ROOM, altered, measured, similarity_of_copies
@@ -42,65 +42,6 @@ from guie.manifest import load_manifest
 
 PARTS = ("found", "time")
 OLD_BITS, OLD_QUANTILE = 10, 0.05  # what near pictures were confirmed by before
-
-
-def lettered(image: Image.Image) -> Image.Image:
-    """A line of text across the lower edge, as photographers put it."""
-    image = image.copy()
-    height = max(image.height // 10, 8)
-    place = image.width * 0.05, image.height - 1.4 * height
-    ImageDraw.Draw(image).text(
-        place,
-        "www.example.com",
-        fill="white",
-        font=ImageFont.load_default(height),
-        stroke_width=1,
-        stroke_fill="black",
-    )
-    return image
-
-
-Alteration = Callable[[Image.Image], Image.Image]
-PROMISED: dict[str, Alteration] = {
-    "JPEG 80": partial(compressed, quality=80),
-    "JPEG 50": partial(compressed, quality=50),
-    "JPEG 30": partial(compressed, quality=30),
-    "half size": partial(resized, scale=0.5),
-    "double size": partial(resized, scale=2.0),
-    "cut 2 %": partial(cut, share=0.02),
-    "cut 4 %": partial(cut, share=0.04),
-    "brighter 1.3": partial(brighter, gain=1.3),
-    "darker .7": partial(brighter, gain=0.7),
-    "contrast 1.3": partial(contrasted, gain=1.3),
-    "contrast .7": partial(contrasted, gain=0.7),
-}
-OTHERS: dict[str, Alteration] = {
-    "cut 8 %": partial(cut, share=0.08),
-    "squashed .8": lambda image: image.resize((image.width, max(round(0.8 * image.height), 1))),
-    "white border": lambda image: ImageOps.expand(image, max(image.size) // 10, "white"),
-    "black border": lambda image: ImageOps.expand(image, max(image.size) // 12, "black"),
-    "several": lambda image: compressed(resized(cut(brighter(image, 1.15), 0.03), 0.6), 50),
-    "grey": lambda image: image.convert("L").convert("RGB"),
-    "line of text": lettered,
-    "mirrored": ImageOps.mirror,
-}
-# One press photograph under two labels of mini-uned each: looked at, every pair that pixels found.
-TRUE_COPIES = """
-cars/aston-martin-v8-vantage-convertible-2012/006 cars/aston-martin-v8-vantage-coupe-2012/018
-cars/aston-martin-v8-vantage-convertible-2012/007 cars/aston-martin-v8-vantage-coupe-2012/009
-cars/aston-martin-v8-vantage-convertible-2012/021 cars/aston-martin-virage-convertible-2012/015
-cars/audi-tt-hatchback-2011/032 cars/audi-tt-rs-coupe-2012/011
-cars/bentley-continental-gt-coupe-2007/017 cars/bentley-continental-gt-coupe-2012/024
-cars/bmw-6-series-convertible-2007/020 cars/bmw-m6-convertible-2010/031
-cars/bugatti-veyron-16-4-convertible-2009/005 cars/bugatti-veyron-16-4-coupe-2009/037
-cars/chevrolet-express-cargo-van-2007/015 cars/chevrolet-express-van-2007/012
-cars/dodge-caliber-wagon-2007/017 cars/dodge-caliber-wagon-2012/021
-cars/dodge-caliber-wagon-2007/021 cars/dodge-caliber-wagon-2012/005
-cars/dodge-charger-sedan-2012/023 cars/dodge-charger-srt-8-2009/007
-cars/jeep-liberty-suv-2012/016 cars/jeep-patriot-suv-2012/022
-cars/rolls-royce-phantom-drophead-coupe-convertible-2012/022 cars/rolls-royce-phantom-sedan-2012/014
-"""
-LOOKED_AT = {frozenset(pair.split()) for pair in TRUE_COPIES.strip().splitlines()}
 ROOT = Path("/")  # of all paths here
 
 
@@ -144,9 +85,12 @@ class Outcome(NamedTuple):
     planted: pd.DataFrame
     limits: pd.DataFrame  # from the images alone
     least: dict[str, float]  # similarity that was asked for, and that is
+    mirrored: bool  # then nothing is asked of similarity
 
 
-def compared(images: pd.DataFrame, copies: pd.DataFrame, workers: int) -> Outcome:
+def compared(
+    images: pd.DataFrame, copies: pd.DataFrame, workers: int, mirrored: bool = False
+) -> Outcome:
     """Every step of evidence, none of them filtering."""
     table = pd.concat([images, copies], ignore_index=True)
     pixels = Pixels(ROOT, workers)
@@ -156,7 +100,7 @@ def compared(images: pd.DataFrame, copies: pd.DataFrame, workers: int) -> Outcom
         "old": similarity_of_copies(own, embed, OLD_QUANTILE),
         "new": 1 - ROOM * (1 - similarity_of_copies(own, embed)),
     }
-    pairs = measured(table, NearConfig(similarity_min=-1), embed, pixels)
+    pairs = measured(table, NearConfig(similarity_min=-1, mirrored=mirrored), embed, pixels)
     first, second = (table.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second"))
     pairs = pairs.assign(one=first["image_path"], other=second["image_path"], how=second["how"])
     # of a copy and another image than its original nothing is known
@@ -168,14 +112,14 @@ def compared(images: pd.DataFrame, copies: pd.DataFrame, workers: int) -> Outcom
     apart = pd.DataFrame({"domain": sizes.index, "labels": UNLIKE, "difference": NONE})
     natural = pd.concat([natural, apart])
     found = limits(natural, sizes, altered(images, pixels), NearConfig())
-    return Outcome(pairs, copies, found, least)
+    return Outcome(pairs, copies, found, least, mirrored)
 
 
 def evidences(outcome: Outcome) -> dict[str, pd.Series]:
     """By name of the evidence, which pairs it takes for copies."""
     pairs, least = outcome.pairs, outcome.least
     limit = outcome.limits[outcome.limits["labels"] == UNLIKE].set_index("domain")
-    alike = pairs["similarity"] >= least["new"]
+    alike = pairs["similarity"] >= (-1 if outcome.mirrored else least["new"])
     within = lambda name: alike & (pairs["difference"] <= pairs["domain"].map(limit[name]))  # noqa: E731
     return {
         f"hash, {OLD_BITS} bits": pairs["distance"] <= OLD_BITS,
@@ -312,7 +256,7 @@ def measure_found(args: argparse.Namespace) -> None:
             (folder / what).mkdir()
             copies = planted(images, folder / what, ways, args.each, args.workers)
             print(f"\n{what}: {len(copies):,} planted copies")
-            outcome = compared(images, copies, args.workers)
+            outcome = compared(images, copies, args.workers, args.mirrored)
             tell(outcome, ways is PROMISED)
             if ways is PROMISED and args.curve:
                 draw_curve(outcome, args.curve)
@@ -349,6 +293,7 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; default all")
     parser.add_argument("--manifest", type=Path, help="of the images that copies are planted among")
     parser.add_argument("--each", type=int, default=40, help="copies a domain and alteration")
+    parser.add_argument("--mirrored", action="store_true", help="look for mirror images too")
     parser.add_argument("--curve", type=Path, help="precision over recall, drawn here")
     parser.add_argument("--sheet", type=Path, help="the nearest look-alikes, drawn here")
     parser.add_argument("--pairs", type=int, default=100_000)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from PIL import ImageOps
 from planted import ALTERATIONS, known, plant
 
 from guie import toy
@@ -20,6 +21,7 @@ from guie.curation.findings import refuse
 from guie.curation.thumbnails import thumbnails
 from guie.errors import UserError
 from guie.features import embed_for
+from guie.images import open_as_seen
 
 REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
@@ -178,3 +180,19 @@ def test_the_readmes_table(tmp_path, real_folder):
         print(f"\nnear-duplicates among {len(table):,} images, confirmed by {name}")
         print(measures.to_string(index=False, float_format="{:.3f}".format, na_rep=""))
         assert measures["recall"].iloc[0] > 0.95 and measures["precision"].iloc[0] > 0.98
+
+
+def test_mirror_images_are_found_where_they_are_asked_for_without_a_model(toy_manifest, tmp_path):
+    root = tmp_path / "set"
+    shutil.copytree(toy_manifest.parent, root)
+    table = pd.read_csv(root / "manifest.csv").iloc[:60]
+    chosen = table.iloc[::6]
+    (root / "mirrored").mkdir()
+    paths = [f"mirrored/{n}.png" for n in range(len(chosen))]
+    for path, original in zip(paths, chosen["image_path"], strict=True):
+        ImageOps.mirror(open_as_seen(root / original)).save(root / path)
+    mirrored = chosen.assign(image_path=paths, original=chosen["image_path"], how="mirrored")
+    table = known(pd.concat([table, mirrored], ignore_index=True), root)
+    seen = partial(thumbnails, root=root, workers=1), Pixels(root, 1)
+    found = linked_pairs(find_links(table, NearConfig(mirrored=True), *seen))
+    assert len(found & truth_of(table).keys()) >= 0.9 * len(chosen)

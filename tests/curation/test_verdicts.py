@@ -119,7 +119,8 @@ def test_a_rule_that_takes_too_much_stops_with_the_page(folders):
     with pytest.raises(UserError) as caught:
         mixed(folders)
     text = str(caught.value)
-    assert "conflicts: more than clean.share_max, 5%, would go: 2 of 17 training images" in text
+    assert "more than clean.share_max, 5%, would go" in text
+    assert "conflicts: 2 of 17 training images of birds (11.8%)" in text
     assert "mix.verdicts.csv" in text and "mix.html" in text
     assert not (folders / "mix.csv").exists()
     assert (folders / "mix.html").exists() and (folders / "mix.findings.csv").exists()

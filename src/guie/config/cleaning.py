@@ -27,7 +27,7 @@ class NearConfig(Config):
     # Share of a domain's images that are expected to be found falsely, at the most,
     false_sure: Share = 0.0002  # across labels or splits, where a find costs a class its image
     false_copies: Share = 0.002  # within a class, where another image of it stays
-    mirrored: bool = False  # a mirror image is a copy too
+    mirrored: bool = False  # a mirror image is a copy too; more pairs are compared by pixels
 
 
 class OutlierConfig(Config):

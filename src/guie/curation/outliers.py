@@ -1,4 +1,7 @@
-"""Images that lie with another class than theirs. Shapes: N members of classes, C classes, D dimensions."""
+"""Images that lie with another class than theirs.
+
+Shapes: N members of classes, C classes, D dimensions, K nearest classes.
+"""
 
 from __future__ import annotations
 

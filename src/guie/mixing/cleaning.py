@@ -89,11 +89,11 @@ def _doubtful(cleaned: Cleaned, verdicts: Verdicts) -> list[str]:
 def _refuse(table: pd.DataFrame, account: Account, excess: dict[str, list[str]]) -> None:
     try:
         refuse(account.findings)
-        for rule, lines in excess.items():
+        if excess:
+            told = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
             raise UserError(
-                f"{rule}: more than clean.share_max, {account.config.clean.share_max:.0%}, would go:"
-                f" {'; '.join(lines)}; look, then correct {account.config.beside('.verdicts.csv')},"
-                " or raise share_max"
+                f"more than clean.share_max, {account.config.clean.share_max:.0%}, would go; look,"
+                f" then correct {account.config.beside('.verdicts.csv')}, or raise share_max:\n{told}"
             )
     except UserError as error:
         account.write_list("findings")

@@ -129,7 +129,8 @@ def measured(
     paths = pictures["image_path"].to_numpy(object)
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
     least = near.similarity_min
-    if least is None and len(pairs):
+    # a mirror image is not alike by thumbnails: then pixels alone decide on what hashes name
+    if least is None and len(pairs) and not near.mirrored:
         least = 1 - ROOM * (1 - similarity_of_copies(paths, embed))
     if least is not None:
         pairs = pairs[pairs["similarity"] >= least].reset_index(drop=True)
