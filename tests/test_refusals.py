@@ -24,7 +24,7 @@ def load(tmp_path: Path, **changes) -> RunConfig:
         "train": {"epochs": 1},
         "stages": [
             {"name": "head", "lr": {"head": 0.1, "classes": 0.1}},
-            {"name": "full", "lr": {"backbone": 0.1, "head": 0.1}},
+            {"name": "full", "lr": {"backbone": 0.1, "head": 0.1, "classes": 0.0}},
         ],
         **changes,
     }
@@ -58,7 +58,7 @@ CASES = {
     "reset of proxies": (RESET | pairs("proxy_nca"), "proxy_nca allows carry and run"),
     "a stage's pairs": (ALONE | pairs("batch_all"), "softmax_over: stage .* batch_all allows"),
     "reset of captions": (RESET | CONTRASTIVE, "task contrastive allows carry and run"),
-    "reset, then frozen": (stages(classes="reset", lr={"head": 0.1}), "lr.classes 0 .* raise"),
+    "reset, then frozen": (stages(classes="reset", lr={"head": 0.1, "classes": 0}), "lr.classes 0 .* raise"),
     "other choices": (stages(softmax_over="domain"), "softmax_over: .*'run' or 'stage'"),
     "nothing to hold to": (RANDOM | {"retention": {"weights": 1}}, "pretrained is null"),
     "retention of nothing": ({"retention": {}}, "retention: weights and features are both 0"),
@@ -87,7 +87,7 @@ def test_what_is_allowed_loads(tmp_path: Path, name: str) -> None:
     load(tmp_path, **stages(classes="reset", softmax_over="stage"), **pairs(name))
     both = {"weights": 1, "features": 2, "generic": GENERIC}
     assert load(tmp_path, retention=both).retention.generic.batch_size == 32
-    blocks = stages(lr={"blocks": {3: 0.1}})
+    blocks = stages(lr={"blocks": {3: 0.1}, "classes": 0})
     assert load(tmp_path, retention={"weights": 1}, **blocks).retention.features == 0.0
 
 

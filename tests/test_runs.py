@@ -19,20 +19,20 @@ def config(out: Path, **changes) -> RunConfig:
         "out": str(out),
         "data": {"manifest": "m.csv"},
         "model": {"backbone": {"library": "timm", "name": "x"}, "image": {"size_px": 8}},
-        "stages": [{"epochs": 1, "lr": {"head": 1e-3}}],
+        "stages": [{"epochs": 1, "lr": {"head": 1e-3, "classes": 0.0}}],
     }
     return RunConfig.model_validate({**values, **changes})
 
 
 def test_what_differs_is_named_by_key_and_both_values(tmp_path: Path) -> None:
-    other = config(tmp_path, stages=[{"epochs": 1, "lr": {"head": 2e-3}}, {"epochs": 2, "lr": {}}])
+    other = config(tmp_path, stages=[{"epochs": 1, "lr": {"head": 2e-3, "classes": 0.0}}, {"epochs": 2, "lr": {"classes": 0.0}}])
     found = differences(config(tmp_path), other)
     assert found[0] == "stages.0.lr.head: 0.001, now 0.002"
     assert any(text.startswith("stages.1.epochs: None, now 2") for text in found)
 
 
 def test_what_does_not_change_a_run_may_change(tmp_path: Path) -> None:
-    stages = [{"epochs": 1, "lr": {"head": 1e-3}, "accumulate": 4}]
+    stages = [{"epochs": 1, "lr": {"head": 1e-3, "classes": 0.0}, "accumulate": 4}]
     data = {"manifest": "m.csv", "workers": 7}
     other = config(tmp_path, stages=stages, data=data, on_out_of_memory="halve")
     assert differences(config(tmp_path), other) == []

@@ -39,7 +39,7 @@ def config_of(source: str, model: LoadedModel, manifest: str) -> RunConfig | Ens
         return model.config
     if Path(source).is_dir():
         return load_config(Path(source) / "config.yaml", RunConfig)
-    stage = StageConfig(name="none", epochs=1, lr=LearningRates())
+    stage = StageConfig(name="none", epochs=1, lr=LearningRates(classes=0.0))
     data = DataConfig(manifest=manifest)
     return RunConfig(name="derived", data=data, model=model.config, stages=[stage])
 

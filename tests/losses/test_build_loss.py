@@ -131,11 +131,12 @@ def test_rows_start_with_the_length_that_is_asked_for(
     name: str, classes: int, start: object, length: float | None
 ) -> None:
     """Adam's step is absolute: where length falls with C, so does the time to turn a row."""
+    torch.manual_seed(0)
     values = {"name": name} | ({"start": start} if start else {})
     config = TypeAdapter(LossConfig).validate_python(values)
     rows = rows_of(build_loss(config, 64, [1] * classes, ["a"] * classes))
     wanted = length or (2 * 64 / (len(rows) + 64)) ** 0.5
-    assert rows.square().sum(1).mean().sqrt().item() == pytest.approx(wanted, rel=0.03)
+    assert rows.square().sum(1).mean().sqrt().item() == pytest.approx(wanted, rel=0.05)
     if "uniform" in str(start):
         assert rows.abs().max() <= 3**0.5 * wanted / 8 * 1.001
 
@@ -149,5 +150,5 @@ def test_rows_that_start_anew_in_a_stage_start_alike() -> None:
         loss.open_stage(range(300), alone=False, reset=(0, 1))
         assert not torch.equal(loss.weight_CD[:300], first[:300])
         assert torch.equal(loss.weight_CD[300:], first[300:])
-        lengths = [w.square().sum(1).mean().sqrt() for w in (first, loss.weight_CD[:300])]
+        lengths = [w.detach().square().sum(1).mean().sqrt() for w in (first, loss.weight_CD[:300])]
         assert lengths[1] == pytest.approx(lengths[0].item(), rel=0.05)

@@ -44,7 +44,7 @@ def save_run(
 ) -> nn.Module:
     """A run whose last stage was at this size and stride; its embedder, as it was trained."""
     run = {"name": "t", "data": {"manifest": "m.csv"}, "model": model.model_dump()}
-    run["stages"] = [{"epochs": 1.0, "lr": {"head": 1e-3}}]
+    run["stages"] = [{"epochs": 1.0, "lr": {"head": 1e-3, "classes": 0.0}}]
     config = RunConfig.model_validate(run)
     (folder / "config.yaml").write_text(yaml.safe_dump(config.model_dump()))
     embedder = build_embedder(config.model)
