@@ -5,8 +5,8 @@ UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lowest test-slow lint format kill bench notebooks torch111 \
-	lock lock-lowest clean
+.PHONY: help setup demo test test-lowest test-slow lint format kill guard bench notebooks \
+	torch111 lock lock-lowest clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,6 +48,9 @@ format: setup  ## let ruff mend what it can
 
 kill: setup  ## kill a training run 20 times at random moments; it must end at the same bits
 	$(BIN)/python tests/kills.py --kills 20
+
+guard: setup  ## short runs of this tree and of another commit must be equal (AGAINST=main)
+	$(BIN)/python tests/guard.py $(if $(AGAINST),--against $(AGAINST))
 
 bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/margin.py
