@@ -58,7 +58,10 @@ CASES = {
     "reset of proxies": (RESET | pairs("proxy_nca"), "proxy_nca allows carry and run"),
     "a stage's pairs": (ALONE | pairs("batch_all"), "softmax_over: stage .* batch_all allows"),
     "reset of captions": (RESET | CONTRASTIVE, "task contrastive allows carry and run"),
-    "reset, then frozen": (stages(classes="reset", lr={"head": 0.1, "classes": 0}), "lr.classes 0 .* raise"),
+    "reset, then frozen": (
+        stages(classes="reset", lr={"head": 0.1, "classes": 0}),
+        "lr.classes 0 .* raise",
+    ),
     "other choices": (stages(softmax_over="domain"), "softmax_over: .*'run' or 'stage'"),
     "nothing to hold to": (RANDOM | {"retention": {"weights": 1}}, "pretrained is null"),
     "retention of nothing": ({"retention": {}}, "retention: weights and features are both 0"),

@@ -28,7 +28,11 @@ def road(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
             "backbone": {"library": "open_clip", "name": "guie-tiny"},
             "image": {"size_px": 48, "fit": "pad"},
         },
-        "train": {"epochs": 1, "batch_size": 32, "lr": {"backbone": 1e-4, "head": 1e-2, "classes": 0.0}},
+        "train": {
+            "epochs": 1,
+            "batch_size": 32,
+            "lr": {"backbone": 1e-4, "head": 1e-2, "classes": 0.0},
+        },
     }
     (folder / "c.yaml").write_text(yaml.safe_dump(config))
     run = train.main(["--config", str(folder / "c.yaml")])

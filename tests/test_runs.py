@@ -25,7 +25,13 @@ def config(out: Path, **changes) -> RunConfig:
 
 
 def test_what_differs_is_named_by_key_and_both_values(tmp_path: Path) -> None:
-    other = config(tmp_path, stages=[{"epochs": 1, "lr": {"head": 2e-3, "classes": 0.0}}, {"epochs": 2, "lr": {"classes": 0.0}}])
+    other = config(
+        tmp_path,
+        stages=[
+            {"epochs": 1, "lr": {"head": 2e-3, "classes": 0.0}},
+            {"epochs": 2, "lr": {"classes": 0.0}},
+        ],
+    )
     found = differences(config(tmp_path), other)
     assert found[0] == "stages.0.lr.head: 0.001, now 0.002"
     assert any(text.startswith("stages.1.epochs: None, now 2") for text in found)
