@@ -52,8 +52,7 @@ from guie.stage import Material, enter_stage, leave_stage, material_of
 from guie.step import (
     LossWatch,
     gradients_within_memory,
-    sharpen,
-    step_back,
+    sharpened,
     to_device,
     train_mode,
 )
@@ -177,16 +176,13 @@ def train(
             rates = set_learning_rates(optimizer, stage, state.step, total_steps)
             batch = to_device(batch, accelerator.device)
             draw = (config.seed, state.stage, state.step, accelerator.process_index)
+            step = partial(gradients_within_memory, accelerator, model, batch, config, state, draw)
             try:
-                logs = gradients_within_memory(accelerator, model, batch, config, state, draw)
+                logs = sharpened(model, step, stage.sam_rho) if stage.sam_rho else step()
             except UserError:
                 if state.step and accelerator.num_processes == 1:
                     save()  # where several are, the others are in the middle of this step
                 raise
-            if stage.sam_rho:
-                climbed = sharpen(model, stage.sam_rho)
-                gradients_within_memory(accelerator, model, batch, config, state, draw)
-                step_back(climbed)
             if stage.clip_grad_norm:
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
             optimizer.step()
@@ -194,7 +190,7 @@ def train(
             if now.ema:
                 now.ema.update_parameters(task)
             if sampler.learns:
-                sampler.note(state.step, accelerator.reduce(logs["loss"], "mean").item())
+                sampler.note(state.step, accelerator.reduce(logs["loss"], "mean"))
             state.step += 1
             state.global_step += 1
             bar.update()

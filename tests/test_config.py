@@ -149,6 +149,7 @@ def test_a_fault_is_one_line_at_the_key_where_it_stands(minimal: Path, override:
         ("warmup_steps=5", "warmup_epochs=1", "stages.1: warmup_steps and warmup_epochs are both"),
         ("lr.blocks={3: 1}", "layer_decay=0.9", "stages.1: lr.blocks and layer_decay both say"),
         ("lr.blocks={3: 1}", "cached_views=2", "stages.1: cached_views: features are computed"),
+        ("ema_goes_on=averaged", "epochs=1", "stages.1: ema_goes_on: averaged: ema_decay is null"),
     ],
 )
 def test_settings_that_exclude_each_other(
@@ -158,6 +159,15 @@ def test_settings_that_exclude_each_other(
         load_config(minimal, RunConfig, [f"stages.1.{first}", f"stages.1.{second}"])
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"{minimal}: {said}")
+
+
+@pytest.mark.parametrize("loss", ["arcface", "proxy_nca", "soft_triple"])
+def test_class_weights_are_not_frozen_without_a_word(minimal: Path, loss: str) -> None:
+    minimal.write_text(MINIMAL.replace(", classes: 1e-3", ""))
+    with pytest.raises(UserError, match="stage head: lr.classes: is left out.*or write 0 to leave"):
+        load_config(minimal, RunConfig, [f"task.loss.name={loss}"])
+    load_config(minimal, RunConfig, [f"task.loss.name={loss}", "train.lr.classes=0"])
+    load_config(minimal, RunConfig, ["task.loss.name=supcon"])  # it has none
 
 
 def test_an_empty_mapping_takes_back_what_is_inherited(minimal: Path) -> None:

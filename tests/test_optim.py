@@ -44,7 +44,7 @@ def test_parts_by_name() -> None:
             lambda: timm.create_model("test_vit", num_classes=0),
             6,
             {"cls_token": 0, "patch_embed.proj.weight": 0, "blocks.0.attn.qkv.weight": 1}
-            | {"blocks.5.norm1.weight": 6, "norm.weight": 6},
+            | {"blocks.5.norm1.weight": 6, "norm.weight": -1},
         ),
         (
             lambda: create_clip(BackboneConfig(library="open_clip", name="guie-tiny"), None).visual,
@@ -66,7 +66,7 @@ def test_layer_decay_falls_towards_the_stem(
     if blocks is None:
         blocks = 1 + max(block_of("." + name) or 0 for name in names.values())
     for name, height in expected.items():
-        assert rate[name] == 0.5 ** (blocks - height if height >= 0 else 0), name
+        assert rate[name] == 0.5 ** (blocks + 1 - height if height >= 0 else 0), name
     assert rate["head.weight"] == 1.0
     logged = set_learning_rates(optimizer, StageConfig(epochs=1, lr=rates), 0, 1)
     assert logged == {"backbone": 1.0, "head": 1.0}

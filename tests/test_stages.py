@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import train
+from guie.checkpoint import Checkpoints, load_checkpoint
 from guie.config.model import BackboneConfig
 from guie.logs import read_metrics
 from guie.model import load_model
@@ -123,6 +124,23 @@ def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.Mo
     trained = [stage.data.batches.preprocess.fit for stage in entered]
     assert (trained, [s.preprocess.fit for s in entered]) == (["squash", "crop"], ["crop"] * 2)
     assert load_model(run).preprocess.fit == "crop"
+
+
+@pytest.mark.parametrize("goes_on", ["raw", "averaged"])
+def test_which_weights_follow_an_average(goes_on: str, written, tmp_path: Path) -> None:
+    still = {"head": 1e-30, "classes": 0.0}  # weights stay where the stage began
+    first = {"domains": FEW, "lr": RATES, "ema_decay": 0.9, "ema_goes_on": goes_on}
+    config = written([first, {**first, "lr": still, "ema_decay": None, "ema_goes_on": "raw"}])
+    after = load_file(train.main(["--config", str(config)]) / "last.safetensors")
+    alone = written([first], name="alone", keep_checkpoints=99)
+    folder = train.main(["--config", str(alone)])
+    saved = load_checkpoint(Checkpoints(folder, keep=99).paths()[-1])
+    raw = {name: saved["task"][f"embedder.{name}"] for name in after if "linear" in name}
+    wanted = raw if goes_on == "raw" else load_file(folder / "last.safetensors")
+    assert raw
+    for name in raw:
+        assert torch.equal(after[name], wanted[name]), name
+        assert not torch.equal(raw[name], load_file(folder / "last.safetensors")[name])
 
 
 def test_stages_of_every_kind(

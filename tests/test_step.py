@@ -10,8 +10,17 @@ from torch import nn
 
 from guie.checkpoint import TrainState
 from guie.config import RunConfig
+from guie.config.losses import MultiSimilarityConfig
 from guie.errors import UserError
-from guie.step import LossWatch, gradients, gradients_within_memory, sharpen, step_back
+from guie.losses import PeerLoss
+from guie.step import (
+    LossWatch,
+    gradients,
+    gradients_within_memory,
+    moving_state,
+    restore,
+    sharpened,
+)
 
 
 class Toy(nn.Module):
@@ -39,7 +48,7 @@ def batch(size: int = 10) -> dict[str, torch.Tensor]:
 
 def config(**changes) -> RunConfig:
     model = {"backbone": {"library": "timm", "name": "x"}, "image": {"size_px": 8}}
-    stages = [{"epochs": 1, "lr": {"head": 1}}]
+    stages = [{"epochs": 1, "lr": {"head": 1, "classes": 1}}]
     data = {"manifest": "m.csv"}
     return RunConfig.model_validate(
         {"name": "t", "data": data, "model": model, "stages": stages, **changes}
@@ -102,15 +111,82 @@ def test_a_loss_that_is_not_finite_is_named_with_its_images(
 
 
 def test_sam_takes_the_gradient_rho_up_the_slope_and_steps_back(accelerator: Accelerator) -> None:
-    model, rho = Toy(), 0.1
-    before = model.linear.weight.detach().clone()
-    gradients(accelerator, model, batch(), 1)
-    slope = [p.grad.clone() for p in model.parameters()]
-    climbed = sharpen(model, rho)
+    model, above, rho = Toy(), Toy(), 0.1
+    before = [p.detach().clone() for p in model.parameters()]
+    gradients(accelerator, above, batch(), 1)
+    slope = [p.grad.clone() for p in above.parameters()]
     length = torch.cat([grad.flatten() for grad in slope]).norm()
-    torch.testing.assert_close(model.linear.weight, before + rho * slope[0] / length)
-    assert model.linear.weight.grad is None
-    gradients(accelerator, model, batch(), 1)
-    assert not torch.equal(model.linear.weight.grad, slope[0])
-    step_back(climbed)
-    torch.testing.assert_close(model.linear.weight, before)
+    above.zero_grad()
+    with torch.no_grad():
+        for parameter, grad in zip(above.parameters(), slope, strict=True):
+            parameter.add_(rho * grad / length)
+    gradients(accelerator, above, batch(), 1)
+    logs = sharpened(model, lambda: gradients(accelerator, model, batch(), 1), rho)
+    assert logs["loss"] == gradients(accelerator, Toy(), batch(), 1)["loss"]
+    for parameter, old, wanted in zip(model.parameters(), before, above.parameters(), strict=True):
+        assert torch.equal(parameter, old)
+        torch.testing.assert_close(parameter.grad, wanted.grad)
+
+
+def test_sam_leaves_an_overflow_to_the_scaler() -> None:
+    """fp16's first steps overflow on purpose: infinite gradients must not reach the weights."""
+    model = Toy()
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    before = [p.detach().clone() for p in model.parameters()]
+
+    def step(factor: float) -> None:
+        def overflowing() -> dict[str, torch.Tensor]:
+            loss, logs = model(batch())
+            scaler.scale(loss * factor).backward()
+            return logs
+
+        sharpened(model, overflowing, rho=0.05)
+        scaler.step(optimizer)
+        scaler.update()
+        optimizer.zero_grad()
+
+    step(1e38)
+    for parameter, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(parameter, old)
+    assert scaler.get_scale() == 2.0**15
+    step(1.0)
+    assert not torch.equal(model.linear.weight, before[0])
+
+
+class Remembering(Toy):
+    """A running mean, and a loss with a memory: state in buffers and outside of them."""
+
+    def __init__(self):
+        super().__init__()
+        config = MultiSimilarityConfig(name="multi_similarity", memory=32)
+        self.loss, self.norm = PeerLoss(config, 4, 3), nn.BatchNorm1d(3)
+
+    def forward(self, batch: dict) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        emb_BD = nn.functional.normalize(self.norm(batch["images"]) + self.linear.weight)
+        loss = self.loss(emb_BD, torch.arange(len(emb_BD)) % 4)[0]
+        return loss, {"loss": loss.detach()}
+
+
+@pytest.mark.parametrize("sam", [True, False])
+def test_state_moves_once_a_step(accelerator: Accelerator, sam: bool) -> None:
+    """With SAM, whose second pass stands elsewhere, and where memory ran out on the way."""
+    ours, once = Remembering(), Remembering()
+
+    def step() -> dict[str, torch.Tensor]:
+        return gradients(accelerator, ours, batch(), 1)
+
+    for _ in range(2):
+        if sam:
+            sharpened(ours, step, rho=0.5)
+        else:
+            before = moving_state(ours)
+            step()
+            restore(ours, before)
+            step()
+        gradients(accelerator, once, batch(), 1)
+    assert once.loss.get_extra_state()["next"] == 20
+    assert ours.loss.get_extra_state() == once.loss.get_extra_state()
+    for name, value in once.state_dict().items():
+        if torch.is_tensor(value):
+            assert torch.equal(ours.state_dict()[name], value), name

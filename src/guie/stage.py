@@ -96,10 +96,12 @@ class Stage:
         """A line on what the stage is about to do."""
         rows, views = self.data.rows, self.config.cached_views
         cached = f" ({views} cached views of each)" if self.data.frozen else ""
+        left_out = self.data.sampler.left_out
+        rare = f" ({left_out} of them left out, in classes of too few)" if left_out else ""
         return (
             f"stage {state.stage + 1}/{len(run.stages)} {self.config.name}:"
             f" {self.data.total_steps} steps of {self.config.batch_size} images{cached} at"
-            f" {self.preprocess.size_px} px, {len(rows)} images,"
+            f" {self.preprocess.size_px} px, {len(rows)} images{rare},"
             f" {rows['label'].nunique()} classes, {rows['domain'].nunique()} domains"
         )
 
@@ -145,10 +147,11 @@ def enter_stage(
 
 
 def leave_stage(accelerator: Accelerator, stage: Stage) -> tuple[Task, Task]:
-    """The task, whole again, and what of it is scored."""
+    """What the next stage goes on from, whole again, and what of this one is scored."""
     scored = stage.scored()
     unwrapped = accelerator.unwrap_model(stage.model, keep_fp32_wrapper=False)
-    task = stage.shards.whole(unwrapped)
+    averaged_on = stage.ema is not None and stage.config.ema_goes_on == "averaged"
+    task = scored if averaged_on else stage.shards.whole(unwrapped)
     accelerator.free_memory(stage.model, stage.optimizer)
     return task, scored
 

@@ -6,9 +6,9 @@ Shapes: B images of this process's batch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -81,7 +81,7 @@ def gradients_within_memory(
     processes take part: they would wait for this one in the middle of a step.
     """
     stage = config.stages[state.stage]
-    before = [buffer.clone() for buffer in model.buffers()]
+    before = moving_state(model)
     while True:
         pieces = stage.accumulate * 2**state.halvings
         torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0]) >> 1)
@@ -91,7 +91,7 @@ def gradients_within_memory(
             if not _out_of_memory(error):
                 raise
             model.zero_grad(set_to_none=True)
-            _restore(model, before)
+            restore(model, before)
             alone = accelerator.num_processes == 1
             small = pieces * 2 > len(batch["labels"])
             if config.on_out_of_memory == "stop" or small or not alone:
@@ -102,34 +102,72 @@ def gradients_within_memory(
         print(f"out of memory: {pieces * 2} micro-batches a step from here on", file=sys.stderr)
 
 
+class Moving(NamedTuple):
+    """What a forward pass moves: running statistics, CurricularFace's t, a memory and its place."""
+
+    buffers: list[Tensor]
+    extra: dict[str, Any]
+
+
+def moving_state(model: nn.Module) -> Moving:
+    """A copy of what forward passes move, for `restore`."""
+    return Moving([buffer.clone() for buffer in model.buffers()], dict(_extra_states(model)))
+
+
 @torch.no_grad()
-def _restore(model: nn.Module, buffers: list[Tensor]) -> None:
-    for buffer, before in zip(model.buffers(), buffers, strict=True):
+def restore(model: nn.Module, state: Moving) -> None:
+    """Put a state of `moving_state` back."""
+    for buffer, before in zip(model.buffers(), state.buffers, strict=True):
         buffer.copy_(before)
+    for name, extra in state.extra.items():
+        model.get_submodule(name).set_extra_state(extra)
 
 
-def sharpen(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
-    """Climb by `rho` along the gradient, to where SAM takes it anew; returns what to step back.
+def _extra_states(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            yield name, module.get_extra_state()
 
-    Foret et al., Sharpness-Aware Minimization, ICLR 2021, eq. 2.
+
+def sharpened(
+    model: nn.Module, gradients: Callable[[], dict[str, Tensor]], rho: float
+) -> dict[str, Tensor]:
+    """Leave the gradients of `rho` up the slope in the parameters; return the logs of where they are.
+
+    Foret et al., Sharpness-Aware Minimization, ICLR 2021, eq. 2. State moves once, with the pass at
+    the weights as they are. Where the norm is not finite nothing is climbed, so that the second pass
+    overflows as the first, and a scaler skips the step as it would without SAM.
+
+    Args:
+        gradients: leaves the gradients of the batch in the parameters, and returns logs.
     """
+    before = moving_state(model)
+    logs = gradients()
+    after = moving_state(model)
+    with climbed(model, rho):
+        restore(model, before)
+        gradients()
+    restore(model, after)
+    return logs
+
+
+@contextmanager
+def climbed(model: nn.Module, rho: float) -> Iterator[None]:
+    """Within, the weights stand `rho` further along their gradient, which is forgotten."""
     trained = [p for p in model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([p.grad for p in trained])
-    climbed = []
     with torch.no_grad():
+        here = [parameter.clone() for parameter in trained]
         for parameter in trained:
-            climb = parameter.grad * (rho / (norm + 1e-12)).to(parameter.grad.device)
-            parameter.add_(climb)
-            climbed.append((parameter, climb))
+            by = parameter.grad * (rho / (norm + 1e-12)).to(parameter.grad.device)
+            parameter.add_(by.nan_to_num(0.0, 0.0, 0.0))  # of an infinite gradient 0 * inf is left
     model.zero_grad(set_to_none=True)
-    return climbed
-
-
-@torch.no_grad()
-def step_back(climbed: list[tuple[nn.Parameter, Tensor]]) -> None:
-    """Undo `sharpen`."""
-    for parameter, climb in climbed:
-        parameter.sub_(climb)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(trained, here, strict=True):
+                parameter.copy_(value)
 
 
 class LossWatch:

@@ -24,18 +24,20 @@ from guie.logs import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 MANIFEST = "data/mini-uned/manifest.csv"
+RATES = {"backbone": 3e-4, "head": 3e-3, "classes": 1e-1}
 STUDY = {
     "model": {"image": {"size_px": 80}},
     "stages": [
         {
             "name": "full",
             "epochs": 3,
-            "lr": {"backbone": 3e-4, "head": 3e-3, "classes": 3e-2},
+            "lr": RATES,
             "warmup_steps": 40,
         }
     ],
 }
-PK = {"name": "dataset_size", "images_per_class": 4}  # 32 classes x 4 images of one domain
+# 32 classes x 4 images of one domain
+PK = {"name": "dataset_size", "images_per_class": 4, "rare_classes": "repeat"}
 
 
 def loss(name: str, sampler: object = None, **settings: object) -> dict:
@@ -47,6 +49,14 @@ def loss(name: str, sampler: object = None, **settings: object) -> dict:
 def stage(**settings: object) -> dict:
     """Overrides of a run whose stage differs."""
     return {"train": settings}
+
+
+L2 = {"model": {**STUDY["model"], "head": {"norm": "l2"}}}
+
+
+def rate(of: dict, **rates: float) -> dict:
+    """The same run at other rates."""
+    return of | stage(**of.get("train", {}), lr=RATES | rates)
 
 
 VARIANTS: dict[str, dict] = {
@@ -83,7 +93,13 @@ VARIANTS: dict[str, dict] = {
     "layer decay .75": stage(layer_decay=0.75),
     "EMA .99": stage(ema_decay=0.99),
     "SAM .05": stage(sam_rho=0.05),
+    "arcface, L2 ahead of the head": L2,
 }
+# Losses with class weights or proxies, all from rows of length 1: each at three rates of them.
+for name in ("arcface", "softtriple", "proxy-anchor", "proxynca++"):
+    VARIANTS |= {f"{name}, classes {lr:g}": rate(VARIANTS[name], classes=lr) for lr in (0.03, 0.3)}
+for name in ("arcface", "arcface, L2 ahead of the head"):
+    VARIANTS |= {f"{name}, head {lr:g}": rate(VARIANTS[name], head=lr) for lr in (1e-3, 1e-2)}
 
 
 def folder_of(name: str, seed: int, out: Path) -> Path:

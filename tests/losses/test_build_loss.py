@@ -97,3 +97,57 @@ def test_weights_of_the_joint_classifier_keep_their_name() -> None:
     head = built(name="arcface")
     assert set(head.state_dict()) == {"weight_CD"}
     head.load_state_dict({"weight_CD": torch.zeros(4, 8)})
+
+
+LOSSES_WITH_ROWS = [
+    "softmax",
+    "arcface",
+    "curricularface",
+    "proxy_anchor",
+    "proxy_nca",
+    "soft_triple",
+]
+
+
+def rows_of(loss: nn.Module) -> torch.Tensor:
+    """Class weights or proxies, a row each."""
+    (weight,) = loss.parameters()
+    return weight if weight.shape[1] == 64 else weight.T
+
+
+@pytest.mark.parametrize("name", LOSSES_WITH_ROWS)
+@pytest.mark.parametrize("classes", [50, 3000])
+@pytest.mark.parametrize(
+    ("start", "length"),
+    [
+        (None, 1.0),
+        ({"length": 0.577, "draw": "uniform"}, 0.577),  # the 4th and 6th place: +-1 / sqrt(D)
+        ({"draw": "uniform"}, 1.0),  # UnED: lecun-uniform with fan-in 64
+        ("xavier_uniform", None),
+        ("xavier_normal", None),
+    ],
+)
+def test_rows_start_with_the_length_that_is_asked_for(
+    name: str, classes: int, start: object, length: float | None
+) -> None:
+    """Adam's step is absolute: where length falls with C, so does the time to turn a row."""
+    values = {"name": name} | ({"start": start} if start else {})
+    config = TypeAdapter(LossConfig).validate_python(values)
+    rows = rows_of(build_loss(config, 64, [1] * classes, ["a"] * classes))
+    wanted = length or (2 * 64 / (len(rows) + 64)) ** 0.5
+    assert rows.square().sum(1).mean().sqrt().item() == pytest.approx(wanted, rel=0.03)
+    if "uniform" in str(start):
+        assert rows.abs().max() <= 3**0.5 * wanted / 8 * 1.001
+
+
+def test_rows_that_start_anew_in_a_stage_start_alike() -> None:
+    for start in ({"length": 0.5}, "xavier_uniform"):
+        values = {"name": "arcface", "start": start}
+        config = TypeAdapter(LossConfig).validate_python(values)
+        loss = build_loss(config, 64, [1] * 900, ["a"] * 900)
+        first = loss.weight_CD.detach().clone()
+        loss.open_stage(range(300), alone=False, reset=(0, 1))
+        assert not torch.equal(loss.weight_CD[:300], first[:300])
+        assert torch.equal(loss.weight_CD[300:], first[300:])
+        lengths = [w.square().sum(1).mean().sqrt() for w in (first, loss.weight_CD[:300])]
+        assert lengths[1] == pytest.approx(lengths[0].item(), rel=0.05)

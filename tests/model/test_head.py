@@ -159,3 +159,14 @@ def test_a_proxy_has_features_alone() -> None:
     for head in ({"image_shape": True, "norm": "bn"}, {"reduced_dim": 8}):
         with pytest.raises(ValidationError, match="of whole models, not of a proxy"):
             ProxyConfig.model_validate({"model": "m", "head": head})
+
+
+@pytest.mark.parametrize("branches", [None, {"linear": "separate", "dropouts": [0.1, 0.2]}])
+def test_after_l2_unrelated_inputs_begin_apart(branches: dict | None) -> None:
+    """With PyTorch's own bias, as long as the signal, they begin at a cosine of .5."""
+    torch.manual_seed(0)
+    head = Head(HeadConfig(norm="l2", branches=branches), 192).eval()
+    feat_BF = torch.randn(200, 192)
+    emb_BD = torch.nn.functional.normalize(head(feat_BF), dim=-1)
+    cosines = (emb_BD @ emb_BD.T)[~torch.eye(200, dtype=bool)]
+    assert cosines.mean().abs() < 0.02

@@ -22,6 +22,7 @@ DOMAINS = pd.Series([name for name, size in SIZES.items() for _ in range(size)])
 # 5 images a class; of the first two classes of cars, one has 1 and one 9
 LABELS = DOMAINS + "/" + pd.Series([str(max(row // 5, 1) if row else 0) for row in range(165)])
 STEPS = {"cars": 20, "toys": 60, "art": 20}
+PK = {"images_per_class": 4, "rare_classes": "repeat"}
 KINDS = {
     "mixed": "mixed",
     "mixed by temperature": {"name": "mixed", "temperature": 2.0},
@@ -32,9 +33,9 @@ KINDS = {
     "round_robin": "round_robin",
     "specialist_steps": {"name": "specialist_steps", "steps": STEPS},
     "loss_driven": {"name": "loss_driven", "period_steps": 100},
-    "mixed P x K": {"name": "mixed", "images_per_class": 4},
-    "mixed P x K by temperature": {"name": "mixed", "images_per_class": 4, "temperature": 2.0},
-    "P x K": {"name": "dataset_size", "images_per_class": 4},
+    "mixed P x K": {"name": "mixed", **PK},
+    "mixed P x K by temperature": {"name": "mixed", **PK, "temperature": 2.0},
+    "P x K": {"name": "dataset_size", **PK},
 }
 ONE_DOMAIN = [kind for kind in KINDS if not kind.startswith("mixed")]
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -152,9 +153,10 @@ def test_classes_by_images(kind: str) -> None:
             assert len(set(rows)) == (1 if label == "cars/0" else 4)
 
 
-def test_rare_classes_are_left_out_on_demand() -> None:
-    config = {"name": "balanced", "images_per_class": 5, "rare_classes": "leave_out"}
-    one = sampler(config, batch_size=10)
+def test_an_image_is_not_its_own_positive_unless_asked_for() -> None:
+    one = sampler({"name": "balanced", "images_per_class": 5}, batch_size=10)
+    assert one.left_out == 1
+    assert all(len(set(part)) == 5 for s in range(99) for part in one.batch(s).reshape(-1, 5))
     seen = {row for step in range(200) for row in one.batch(step)}
     assert seen == set(range(165)) - set(LABELS.index[LABELS == "cars/0"])
     assert (LABELS == "cars/0").sum() == 1
@@ -167,11 +169,40 @@ def test_weights_of_the_manifest() -> None:
     )
     share = Counter(DOMAINS[rows])["art"] / len(rows)
     assert share == pytest.approx(55 / 215, abs=0.01)
-    by_size = domain_counts(sampler("dataset_size", weight_of_row=weights), 21)
-    assert by_size["art"] == round(21 * 55 / 215)
+    by_size = sampler("dataset_size", weight_of_row=weights)
+    assert domain_counts(by_size, 27)["art"] == 7 == round(27 * 55 / 215)
     config = {"name": "mixed", "weights": False}
     ignored = sampler(config, weight_of_row=weights).batch(3)
     np.testing.assert_array_equal(ignored, sampler("mixed").batch(3))
+
+
+@pytest.mark.parametrize("kind", ["mixed", "dataset_size", "balanced", "round_robin"])
+def test_an_epoch_is_what_the_weights_say_is_drawn(kind: str) -> None:
+    """As the 2nd place repeats images to 20 a class: 5.49 million rows an epoch are its steps."""
+    plain = sampler(kind).steps_per_epoch
+    weights = pd.Series(1.0, index=DOMAINS.index).where(DOMAINS != "art", 11.0)
+    more = sampler(kind, weight_of_row=weights)
+    assert (plain, more.steps_per_epoch) == (21, 27)  # 165 images, 215 draws
+    epoch = np.concatenate([more.batch(step) for step in range(27)])
+    if kind in ("mixed", "dataset_size"):
+        counts = np.bincount(epoch, minlength=165)
+        assert abs(counts[DOMAINS == "art"].mean() - 11) < 1
+        assert abs(counts[DOMAINS != "art"].mean() - 1) < 0.05
+
+
+def test_shares_do_not_drift_by_rounding() -> None:
+    one = sampler("balanced")  # 21 steps for 3 domains come out even; 20 would not
+    uneven = Sampler(DOMAINS[:158], "balanced", 8, (0, 0))
+    assert (one.steps_per_epoch, uneven.steps_per_epoch) == (21, 20)
+    counts = domain_counts(uneven, 5 * 20)
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_classes_by_images_refuse_weights() -> None:
+    weights = pd.Series(2.0, index=DOMAINS.index)
+    with pytest.raises(UserError, match="images_per_class .* weight column; set weights: false"):
+        sampler("P x K", weight_of_row=weights)
+    sampler({"name": "balanced", **PK, "weights": False}, weight_of_row=weights)
 
 
 @each_kind
@@ -247,7 +278,7 @@ def test_only_a_sampler_that_learns_has_a_state() -> None:
     one.load({})
     assert one.state() == {} and not one.learns
     assert sampler("loss_driven").learns
-    assert one.shares(0) == {"art": 1 / 21, "cars": 15 / 21, "toys": 5 / 21}
+    assert one.shares(0) == pytest.approx({"art": 5 / 165, "cars": 120 / 165, "toys": 40 / 165})
 
 
 def test_a_category_without_images_is_no_domain() -> None:

@@ -65,8 +65,9 @@ def test_a_stream_shorter_than_the_request_wraps() -> None:
 def test_weights_hold_in_every_pass_and_exactly_on_average() -> None:
     rows, passes = np.arange(100, 140), 2000
     weight = np.random.default_rng(0).uniform(0.1, 5, size=40)
-    expected = weight / weight.mean()
-    taken = WeightedStream(rows, weight, (0,)).take(0, passes * 40).reshape(passes, 40)
+    length = round(weight.sum())
+    expected = weight * length / weight.sum()
+    taken = WeightedStream(rows, weight, (0,)).take(0, passes * length).reshape(passes, length)
     counts = np.stack([np.bincount(one - 100, minlength=40) for one in taken])
     assert ((counts == np.floor(expected)) | (counts == np.ceil(expected))).all()
     # Each pass rounds up or down: a deviation of at most 0.5 / sqrt(2000) in the mean.
@@ -81,16 +82,19 @@ def test_weights_a_stretch_at_once_and_equal_weights() -> None:
     late = WeightedStream(np.arange(40), weight, (0,)).take(333, 60)
     np.testing.assert_array_equal(late, whole[333:393])
     plain = Stream(np.arange(40), (0,)).take(0, 400)
-    equal = WeightedStream(np.arange(40), np.full(40, 2.0), (0,)).take(0, 400)
-    np.testing.assert_array_equal(equal, plain)
+    ones = WeightedStream(np.arange(40), np.ones(40), (0,)).take(0, 400)
+    np.testing.assert_array_equal(ones, plain)
+    twice = WeightedStream(np.arange(40), np.full(40, 2.0), (0,)).take(0, 80)
+    assert (np.bincount(twice) == 2).all()
 
 
 def test_a_weighted_stream_counts_draws_within_a_pass_and_expects_those_before() -> None:
     weight = np.random.default_rng(0).uniform(0.1, 5, size=40)
-    expected, seen = weight / weight.mean(), np.zeros(40, int)
+    length, seen = round(weight.sum()), np.zeros(40, int)
+    expected = weight * length / weight.sum()
     stream = WeightedStream(np.arange(40), weight, (0,))
     for number in range(50):
-        visits, rows = stream.draw(number * 40, 40)
+        visits, rows = stream.draw(number * length, length)
         for row in range(40):
             own = np.sort(visits[rows == row])
             np.testing.assert_array_equal(own, round(number * expected[row]) + np.arange(len(own)))
@@ -102,7 +106,7 @@ def test_a_weighted_stream_counts_draws_within_a_pass_and_expects_those_before()
 def test_draws_of_a_row_are_counted(kind: str) -> None:
     stream = {
         "plain": Stream(np.arange(5, 45), (0,)),
-        "equal weights": WeightedStream(np.arange(5, 45), np.full(40, 2.0), (0,)),
+        "equal weights": WeightedStream(np.arange(5, 45), np.ones(40), (0,)),
         "P x K": class_stream(classes=7),
     }[kind]
     visits, rows = stream.draw(0, 28 * 40)

@@ -7,7 +7,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config, Place, merged
-from guie.config.losses import ArcFaceConfig, LossConfig, MarginSoftmaxConfig
+from guie.config.losses import (
+    ArcFaceConfig,
+    ClassWeightsConfig,
+    LossConfig,
+    MarginSoftmaxConfig,
+)
 from guie.config.model import ModelConfig
 from guie.config.stages import NonNegative, StageConfig
 
@@ -129,6 +134,18 @@ class RunConfig(Config):
                 "stages: cached_views: task contrastive trains whole towers and has no frozen stage;"
                 " set it to null"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _rate_of_classes_is_meant(self) -> RunConfig:
+        loss = getattr(self.task, "loss", None)
+        has_classes = isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
+        for stage in self.stages:
+            if has_classes and "classes" not in stage.lr.model_fields_set:
+                raise ValueError(
+                    f"stage {stage.name}: lr.classes: is left out, and loss {loss.name} has class"
+                    " weights; give their rate, or write 0 to leave them as they are"
+                )
         return self
 
     @model_validator(mode="after")

@@ -1,7 +1,8 @@
 """How the images of a step are drawn: which domains, which classes, which images.
 
 `sampler: balanced` is short for `sampler: {name: balanced}`. A batch is of one domain, except of
-`mixed`. The size of a domain is the number of its training images, or the sum of their weights.
+`mixed`. The size of a domain is the number of its training images, or the sum of their weights: how
+many of its images an epoch draws.
 """
 
 from __future__ import annotations
@@ -22,17 +23,16 @@ from guie.config.base import Config
 
 class _Sampler(Config):
     images_per_class: PositiveInt | None = None  # K of a P x K batch; null: classes play no part
-    rare_classes: Literal["repeat", "leave_out"] = "repeat"  # those of fewer than K images
-    # Images as often as the manifest's weight column says, where it has one. Not with
-    # images_per_class: there all classes of a domain come equally often.
+    # Those of fewer than K images. repeat: an image, in another view, may be its own positive
+    rare_classes: Literal["leave_out", "repeat"] = "leave_out"
+    # Images as often an epoch as the manifest's weight column says, where it has one. With
+    # images_per_class to be set to false: there all classes of a domain come equally often.
     weights: bool = True
 
     @model_validator(mode="after")
     def _rare_means_something(self) -> _Sampler:
-        if self.rare_classes == "leave_out" and self.images_per_class is None:
-            raise ValueError(
-                "rare_classes: leave_out leaves out by images_per_class, which is null"
-            )
+        if self.rare_classes == "repeat" and self.images_per_class is None:
+            raise ValueError("rare_classes: is of images_per_class, which is null; drop it")
         return self
 
 
@@ -79,10 +79,12 @@ class SpecialistStepsConfig(_WithFactors):
 
 
 class LossDrivenConfig(_WithFactors):
-    """Domains in proportion to their recent loss (UDON's dynamic sampler), one period delayed.
+    """Domains in proportion to their recent loss (after UDON's dynamic sampler), one period delayed.
 
-    The losses of a period set the shares of the period after the next: a loader that reads ahead
-    then never needs shares that are still to be measured.
+    UDON weighs by the classification loss of each domain's own teacher. Here it is the loss that is
+    trained on, so without distillation this is not UDON's sampler. The losses of a period set the
+    shares of the period after the next: a loader that reads ahead then never needs shares that are
+    still to be measured.
     """
 
     name: Literal["loss_driven"]

@@ -24,7 +24,7 @@ class LearningRates(Config):
 
     backbone: NonNegative = 0.0
     head: NonNegative = 0.0
-    classes: NonNegative = 0.0  # the class weights of the margin softmax
+    classes: NonNegative = 0.0  # class weights or proxies; where a loss has some, to be written out
     # From this block of the backbone on, another rate: {0: 0.0, 15: 1e-7} freezes blocks 0 to 14
     # and the stem below them. What comes before the first of these blocks and after the backbone's
     # last keeps `backbone`.
@@ -135,6 +135,7 @@ class StageConfig(Config):
     clip_grad_norm: Positive | None = None
     sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes a step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # what is scored and saved
+    ema_goes_on: Literal["raw", "averaged"] = "raw"  # which weights the next stage begins with
     size_px: PositiveInt | None = None  # null: the model's image size
     stride_px: PositiveInt | None = None  # of the patches; null: the backbone's
     # Frozen backbone: the features of so many random views of each image are computed once, kept on
@@ -157,6 +158,12 @@ class StageConfig(Config):
                 "lr.blocks and layer_decay both say how fast a block learns; set layer_decay to 1,"
                 " or lr.blocks to {}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _averaged_weights_are_there(self) -> StageConfig:
+        if self.ema_goes_on == "averaged" and self.ema_decay is None:
+            raise ValueError("ema_goes_on: averaged: ema_decay is null, so there is no average")
         return self
 
     @model_validator(mode="after")

@@ -52,6 +52,7 @@ def build_loss(
         _rule(config, sizes),
         scale=config.scale,
         centers=config.centers,
+        start=config.start,
         edges=domain_edges(domains) if config.classifier == "separate" else None,
     )
 

@@ -1,7 +1,7 @@
 """The losses of pytorch-metric-learning, in our units and on the batch of all processes.
 
-Its defaults for what the configs do not name are kept. Embeddings have unit length, so its
-Euclidean distances are at most 2.
+Its defaults for what the configs do not name are kept, but for where proxies start. Embeddings have
+unit length, so its Euclidean distances are at most 2.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from guie.config.losses import (
 )
 from guie.errors import UserError
 from guie.losses.in_batch import InBatchLoss
+from guie.losses.starts import drawn
 
 Built = tuple[nn.Module, nn.Module | None]  # loss and miner
 
@@ -62,12 +63,16 @@ def _supcon(config: SupConConfig, classes: int, dim: int) -> Built:
 
 def _proxy_anchor(config: ProxyAnchorConfig, classes: int, dim: int) -> Built:
     """Kim et al., Proxy Anchor Loss, CVPR 2020, eq. 4."""
-    return losses.ProxyAnchorLoss(classes, dim, config.margin_cos, config.scale), None
+    loss = losses.ProxyAnchorLoss(classes, dim, config.margin_cos, config.scale)
+    loss.proxies.data = drawn(classes, dim, config.start)
+    return loss, None
 
 
 def _proxy_nca(config: ProxyNcaConfig, classes: int, dim: int) -> Built:
     """Teh et al., ProxyNCA++, ECCV 2020: ProxyNCA over all proxies, with a temperature."""
-    return losses.ProxyNCALoss(classes, dim, softmax_scale=1 / config.temperature), None
+    loss = losses.ProxyNCALoss(classes, dim, softmax_scale=1 / config.temperature)
+    loss.proxies.data = drawn(classes, dim, config.start)
+    return loss, None
 
 
 def _soft_triple(config: SoftTripleConfig, classes: int, dim: int) -> Built:
@@ -80,6 +85,7 @@ def _soft_triple(config: SoftTripleConfig, classes: int, dim: int) -> Built:
         gamma=config.center_temperature,
         margin=config.margin_cos,
     )
+    loss.fc.data = drawn(classes * config.centers, dim, config.start).T.contiguous()
     return loss, None
 
 

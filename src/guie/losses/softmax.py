@@ -5,7 +5,6 @@ Shapes: B images, D dimensions, C classes, A of them the classes of a stage, k c
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,9 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guie.config.losses import RowLength, Start
 from guie.losses.processes import at_least_fp32
 from guie.losses.rules import CurricularFace, MarginRule
+from guie.losses.starts import drawn
 from guie.losses.streamed import Hardening, softmax_terms
+
+UNIT = RowLength()
 
 
 class MarginSoftmax(nn.Module):
@@ -30,6 +33,7 @@ class MarginSoftmax(nn.Module):
         rule: the margin.
         scale: s, the inverse temperature of the softmax.
         centers: k.
+        start: how its class weights are drawn.
         edges: bounds of the domains' class ranges, from 0 to C; None: one softmax over all classes.
         block_logits: logits computed at a time; None: what suits the device.
     """
@@ -42,16 +46,15 @@ class MarginSoftmax(nn.Module):
         *,
         scale: float,
         centers: int = 1,
+        start: Start = UNIT,
         edges: Sequence[int] | None = None,
         block_logits: int | None = None,
     ):
         super().__init__()
         self.rule, self.scale, self.centers = rule, scale, centers
         self.edges, self.block_logits = edges, block_logits
-        # Rows are normalised, so their length only divides the step that Adam takes: rows of
-        # length 8 (a standard normal) would turn 25 times more slowly than these.
-        weight_CD = torch.empty(classes * centers, dim)
-        self.weight_CD = nn.Parameter(nn.init.xavier_normal_(weight_CD))
+        self.start = start
+        self.weight_CD = nn.Parameter(drawn(classes * centers, dim, start))
         # In a stage whose classes compete among themselves: their rows, trained in place of
         # `weight_CD`, each class's place there (-1 for the others), and the edges.
         self.register_parameter("stage_AD", None)
@@ -95,9 +98,9 @@ class MarginSoftmax(nn.Module):
         number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1
         # On the CPU and apart from the global stream, so that all processes draw the same.
         generator = torch.Generator().manual_seed(number)
-        std = math.sqrt(2 / sum(self.weight_CD.shape))  # as `xavier_normal_` has it
-        shape = (int(own_C.sum()) * self.centers, self.weight_CD.shape[1])
-        fresh_AD = torch.normal(0.0, std, shape, generator=generator)
+        whole, dim = self.weight_CD.shape
+        rows = int(own_C.sum()) * self.centers
+        fresh_AD = drawn(rows, dim, self.start, generator, of=whole)
         self.weight_CD[self._rows(own_C)] = fresh_AD.to(self.weight_CD)
         self.rule.reset(own_C)
 

@@ -94,6 +94,10 @@ class Head(nn.Module):
             kinds = {"shared": SharedLinear, "separate": SeparateLinears}
             kind, dropouts = kinds[config.branches.linear], config.branches.dropouts
             self.linear = kind(inputs, config.dim, config.bias, dropouts)
+        if config.norm == "l2" and config.bias:
+            # PyTorch's own start is as long as the signal of features of length 1: embeddings of
+            # unrelated images would begin at a cosine of .5. UnED's bias starts at 0.
+            nn.init.zeros_(self.linear.bias)
 
     def forward(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """Features, and where the head takes them the images' shapes -> (B, D), not of unit length.

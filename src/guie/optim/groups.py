@@ -56,8 +56,10 @@ def build_optimizer(task: nn.Module, stage: StageConfig) -> torch.optim.Optimize
     """The stage's optimiser over what is not frozen.
 
     Biases, norms and other vectors are not decayed, but for `decay_vectors`.
-    The backbone's rate falls by `layer_decay` per block from the last to the first, and once more
-    for what stands before the first (Bao et al., BEiT, ICLR 2022, B.1); or it is set by block.
+
+    The backbone's rate falls by `layer_decay` per block, from what stands above the last block, which
+    has the whole rate, to what stands before the first (Bao et al., BEiT, ICLR 2022, and its code);
+    or it is set by block.
 
     Raises UserError if nothing is left to train.
     """
@@ -66,7 +68,7 @@ def build_optimizer(task: nn.Module, stage: StageConfig) -> torch.optim.Optimize
     for name, parameter in task.named_parameters():
         if parameter.requires_grad:
             part = part_of(name)
-            below = blocks - _height(name, blocks) if part == "backbone" else 0
+            below = blocks + 1 - _height(name, blocks) if part == "backbone" else 0
             peak_lr = _rate(name, stage.lr) * stage.layer_decay**below
             decayed = parameter.ndim > 1 or stage.decay_vectors
             decay = _decay(part, stage) if decayed else 0.0
@@ -115,9 +117,9 @@ def _count_blocks(names: Iterable[str]) -> int:
 
 
 def _height(name: str, blocks: int) -> int:
-    """0 for the stem, n + 1 for block n, `blocks` for what comes after the last block."""
+    """0 for the stem, n + 1 for block n, `blocks + 1` for what comes after the last block."""
     if _is_top(name):
-        return blocks
+        return blocks + 1
     block = block_of(name)
     return 0 if block is None else block + 1
 

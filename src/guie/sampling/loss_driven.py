@@ -20,11 +20,12 @@ from guie.sampling.streams import key
 class LossDriven:
     """One unit a step; every period its domains come in proportion to their mean loss.
 
-    Ypsilantis et al., UDON, NeurIPS 2024, with two departures. The losses of period k set the
-    shares of period k + 2, not k + 1: the batches of a period are known before it begins, so a
-    loader may read up to a period ahead without changing what is trained on. And each domain gets
-    at least a step of a period, so none is without a fresh loss. In the first two periods domains come
-    equally often, but for the factors.
+    After Ypsilantis et al., UDON, NeurIPS 2024, with three departures. What weighs is the loss that
+    is trained on, where UDON takes the classification loss of each domain's teacher. The losses of
+    period k set the shares of period k + 2, not k + 1: the batches of a period are known before it
+    begins, so a loader may read up to a period ahead without changing what is trained on. And each
+    domain gets at least a step of a period, so none is without a fresh loss. In the first two periods
+    domains come equally often, but for the factors.
 
     A step is a pure function of (seed, step, state). The state is the shares of every period that is
     decided, and the losses of the one that is running.
@@ -90,13 +91,15 @@ class LossDriven:
     def _begin(self, shares_PD: list[np.ndarray]) -> None:
         self._before.cache_clear()
         self.shares_PD, self.given_PD = [], [np.zeros(len(self.factor_D), int)]
+        self.owed_D = np.zeros(len(self.factor_D))
         for share_D in shares_PD:
             self._decide(share_D)
         self._open_window()
 
     def _decide(self, share_D: np.ndarray) -> None:
         self.shares_PD.append(share_D)
-        self.given_PD.append(self.given_PD[-1] + apportion(share_D, self.config.period_steps))
+        quota_D, self.owed_D = apportion(share_D, self.config.period_steps, self.owed_D)
+        self.given_PD.append(self.given_PD[-1] + quota_D)
 
     def _deal(self, period: int) -> np.ndarray:
         quota_D = self.given_PD[period + 1] - self.given_PD[period]

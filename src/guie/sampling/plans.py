@@ -13,6 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
+from guie.sampling.shares import apportion
 from guie.sampling.streams import key
 
 Units = tuple[np.ndarray, np.ndarray]  # of each domain: taken by the step, and before it
@@ -43,33 +44,38 @@ class Cyclic:
 
 
 class Shuffled:
-    """The same units in every epoch, dealt to its steps in a new order.
+    """Units in fixed shares, dealt to the steps of an epoch in a new order each time.
 
-    In each epoch every domain gets its quota exactly, and in each step as many of its units as in
-    any other, give or take one.
+    Over any number of epochs every domain gets its share, give or take one unit, and in each step
+    of an epoch as many units as in any other, give or take one.
 
     Args:
-        quota_D: units of each domain in an epoch, a multiple of the steps in sum.
+        share_D: of sum 1.
         steps: S, steps of an epoch.
+        units: what a step takes, of all domains together; `steps * units` is at least D.
         seed: integers that tell this plan from all others.
     """
 
-    def __init__(self, quota_D: np.ndarray, steps: int, seed: Sequence[int]):
-        self.quota_D, self.steps, self.seed = quota_D, steps, tuple(seed)
+    def __init__(self, share_D: np.ndarray, steps: int, units: int, seed: Sequence[int]):
+        self.share_D, self.steps, self.units, self.seed = share_D, steps, units, tuple(seed)
+        self.given_ED, self.owed_D = [np.zeros(len(share_D), int)], np.zeros(len(share_D))
         self._before = lru_cache(maxsize=2)(self._deal)
 
     def at(self, step: int) -> Units:
         epoch, offset = divmod(step, self.steps)
         before_SD = self._before(epoch)
         taken_D = before_SD[offset + 1] - before_SD[offset]
-        return taken_D, epoch * self.quota_D + before_SD[offset]
+        return taken_D, self.given_ED[epoch] + before_SD[offset]
 
     def shares(self, step: int) -> np.ndarray:
-        return self.quota_D / self.quota_D.sum()
+        return self.share_D
 
     def _deal(self, epoch: int) -> np.ndarray:
+        while len(self.given_ED) < epoch + 2:
+            quota_D, self.owed_D = apportion(self.share_D, self.steps * self.units, self.owed_D)
+            self.given_ED.append(self.given_ED[-1] + quota_D)
         rng = np.random.default_rng([*self.seed, key("plan"), epoch])
-        return deal(self.quota_D, self.steps, rng)
+        return deal(self.given_ED[epoch + 1] - self.given_ED[epoch], self.steps, rng)
 
 
 def deal(quota_D: np.ndarray, steps: int, rng: np.random.Generator) -> np.ndarray:

@@ -58,6 +58,11 @@ def make_pools(
             Pool(domain, rows, None, None if weights is None else weights[rows])
             for domain, rows in rows_of.items()
         ]
+    if config.weights and weight_of_row is not None:
+        raise UserError(
+            "stages: sampler: images_per_class takes all classes of a domain equally often, and the"
+            " manifest has a weight column; set weights: false to leave that aside"
+        )
     if label_of_row is None:
         raise ValueError("images_per_class needs label_of_row")
     classes, _ = pd.factorize(label_of_row, sort=True)

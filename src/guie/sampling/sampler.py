@@ -20,20 +20,20 @@ from guie.errors import UserError
 from guie.sampling.loss_driven import LossDriven
 from guie.sampling.plans import Cyclic, Plan, Shuffled
 from guie.sampling.pools import Pool, make_pools, merged
-from guie.sampling.shares import apportion, domain_shares
+from guie.sampling.shares import domain_shares
 from guie.sampling.streams import key
 
 
 class Sampler:
-    """Global batches of a stage; an epoch is about as many images as there are.
+    """Global batches of a stage; an epoch is as many images as there are, or their weights in sum.
 
     A batch is a pure function of (seed, step); of a sampler that `learns`, of its state too.
 
     * Every batch is full, however small a domain is: its images come round again.
     * Within a domain, every image comes once before any comes twice; by weight, as `WeightedStream`
       has it; with `images_per_class`, as `ClassStream` has it.
-    * In an epoch (of `loss_driven`, a period) a domain has its share of the steps, to the step, and
-      at least one; of mixed batches, its share of the images, to the image or K-tuple.
+    * A domain has its share of the steps, over any number of epochs (of `loss_driven`, periods) to
+      the step, and at least one in each; of mixed batches, of the images, to the image or K-tuple.
     * `mixed` with neither temperature nor factors is one stream of all images, whatever their
       domain.
 
@@ -47,7 +47,9 @@ class Sampler:
         batch_size: images in a global batch.
         seed: integers that tell this stage's draws from all others.
         label_of_row: the class of each row; only `images_per_class` needs it.
-        weight_of_row: the sampling weight of each row, positive; None: all alike.
+        weight_of_row: how often an epoch is to draw each row, positive; None: each once.
+
+    Attributes: `left_out`, how many rows stand in classes of too few images.
 
     Raises:
         UserError: where the config names unknown domains, or a batch cannot be filled as it says.
@@ -67,7 +69,8 @@ class Sampler:
         self.seed, self.images = tuple(seed), _images_per_class(config, batch_size)
         pools = make_pools(config, domain_of_row, label_of_row, weight_of_row)
         # The same for every kind: what is compared at equal epochs trains for equal steps.
-        steps = sum(max(1, round(len(pool.rows) / batch_size)) for pool in pools)
+        steps = sum(max(1, round(pool.size / batch_size)) for pool in pools)
+        self.left_out = len(domain_of_row) - sum(len(pool.rows) for pool in pools)
         one_stream = isinstance(config, MixedConfig) and config.one_stream
         pools = [merged(pools)] if one_stream else pools
         mixes = isinstance(config, MixedConfig) and not one_stream
@@ -139,8 +142,7 @@ def _plan(
     if isinstance(config, LossDrivenConfig):
         return LossDriven(domains, config, seed)
     size_D = np.array([pool.size for pool in pools], dtype=float)
-    quota_D = apportion(domain_shares(config, domains, size_D), steps * units)
-    return Shuffled(quota_D, steps, seed)
+    return Shuffled(domain_shares(config, domains, size_D), steps, units, seed)
 
 
 def _images_per_class(config: SamplerConfig, batch_size: int) -> int:

@@ -44,19 +44,41 @@ def domain_factors(config: SamplerConfig, domains: Sequence[str]) -> np.ndarray:
     return np.array([config.factors.get(domain, 1.0) for domain in domains])
 
 
-def apportion(share_D: np.ndarray, total: int) -> np.ndarray:
+def apportion(
+    share_D: np.ndarray, total: int, owed_D: np.ndarray | float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
     """`total` in whole numbers by share, (D,), none below 1; `total` is at least D.
 
-    Hamilton's method: each is rounded down, the largest remainders get what is left. So none is off
-    by a whole one, unless domains that had to be given their 1 took it from others.
+    Hamilton's method: each is rounded down, the largest remainders get what is left. What one gets
+    too little it is owed the next time: else the same domains would gain by rounding for ever.
+
+    Args:
+        share_D: of sum 1.
+        total: how much there is to give.
+        owed_D: what earlier calls rounded away, of sum 0.
+
+    Returns: what each gets, and what each is owed from here on.
     """
-    exact_D = share_D * total
+    exact_D = at_least(share_D, 1 / total) * total + owed_D
     quota_D = np.maximum(1, np.floor(exact_D).astype(int))
     while quota_D.sum() < total:
         quota_D[np.argmin(quota_D - exact_D)] += 1
     while quota_D.sum() > total:
         quota_D[np.argmax(np.where(quota_D > 1, quota_D - exact_D, -np.inf))] -= 1
-    return quota_D
+    return quota_D, exact_D - quota_D
+
+
+def at_least(share_D: np.ndarray, least: float) -> np.ndarray:
+    """Shares of sum 1 none of which is below `least`; the others give in proportion.
+
+    So that nobody is owed, ever more, what had to be given to the least.
+    """
+    low_D = np.zeros(len(share_D), bool)
+    while (below_D := ~low_D & (share_D < least)).any():
+        low_D |= below_D
+        left = 1 - least * low_D.sum()
+        share_D = np.where(low_D, least, share_D * left / max(share_D[~low_D].sum(), 1e-300))
+    return share_D
 
 
 def _refuse_unknown(field: str, names: Iterable[str], domains: Sequence[str]) -> None:

@@ -85,10 +85,11 @@ class Stream(Draws):
 class WeightedStream(Draws):
     """Rows in endless shuffled passes, each row as often as its weight says.
 
-    A pass has as many positions as there are rows. With e = weight / mean weight, a row stands in
-    it floor(e) or ceil(e) times, e on average: systematic sampling (Madow, 1949), with an offset
-    drawn anew for every pass. The same holds of any rows that follow each other, with the sum of
-    their e, so of a class in a manifest that is ordered by class. Equal weights make a `Stream`.
+    A pass has as many positions as the weights are in sum, to the nearest one. A row of weight w
+    stands in it floor(w) or ceil(w) times, w on average: systematic sampling (Madow, 1949), with an
+    offset drawn anew for every pass. The same holds of any rows that follow each other, with the sum
+    of their weights, so of a class in a manifest that is ordered by class. Weights of 1 make a
+    `Stream`.
 
     Args:
         rows: the rows.
@@ -97,8 +98,9 @@ class WeightedStream(Draws):
     """
 
     def __init__(self, rows: np.ndarray, weight: np.ndarray, seed: Sequence[int]):
-        self.rows, self.seed, self.walk = rows, tuple(seed), Walk(len(rows), seed)
-        self.expected = weight / weight.mean()
+        positions = max(1, round(weight.sum()))
+        self.rows, self.seed, self.walk = rows, tuple(seed), Walk(positions, seed)
+        self.expected = weight * (positions / weight.sum())
         self.end = np.cumsum(self.expected)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
