@@ -42,7 +42,7 @@ ALWAYS = (
     *("model.image.size_px", "model.image.fit", "model.image.mean", "model.image.std"),
     *("model.head.norm", "model.head.dropout", "model.head.dim", "model.head.bias"),
     *("model.head.branches", "precision"),
-    *("task.loss.name", "task.loss.scale", "task.loss.centers"),
+    *("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.start"),
 )
 OF_A_STAGE = ("epochs", "batch_size", "lr", "optimizer", "weight_decay", "schedule")
 
