@@ -86,6 +86,36 @@ def test_an_image_of_the_networks_size_is_trained_on_as_it_is(manifest: Manifest
         assert np.array_equal(seen.permute(1, 2, 0), image)
 
 
+def test_distorted_before_the_resize(tmp_path: Path) -> None:
+    """All pixels of a JPEG that would have been decoded small, and then no more after it."""
+    file = jpeg(tmp_path / "large.jpg", size=(640, 480))
+    table = pd.DataFrame({"image_path": [file.name], "label": ["d/c"]})
+    config = AugmentConfig(
+        crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0], rgb_shift=90.0, color_share=1.0
+    )
+    early = config.model_copy(update={"full_size": True})
+    seen: list[tuple[int, ...]] = []
+
+    class Noted(Augment):
+        def at_full_size(self, part_HWC: np.ndarray, seed: int) -> np.ndarray:
+            seen.append(part_HWC.shape)
+            return super().at_full_size(part_HWC, seed)
+
+    for augment in (config, early):
+        train = TrainDataset(table, ["d/c"], tmp_path, Noted(augment), preprocess(), (0,))
+        plain = Augment(NO_AUGMENT)
+        known = TrainDataset(table, ["d/c"], tmp_path, plain, preprocess(), (0,))[(0, 0, 0)]
+        shift = train[(0, 0, 0)]["images"].float() - known["images"]
+        assert shift.abs().mean() > 5  # once, wherever
+    assert seen == [(60, 80, 3), (480, 640, 3)]
+    pixels = np.full((4, 4, 3), 100, np.uint8)
+    late, soon = Augment(config), Augment(early)
+    assert (late.at_full_size(pixels, 3) == pixels).all() and (late(pixels, 3) != pixels).any()
+    assert (soon.at_full_size(pixels, 3) != pixels).any() and (soon(pixels, 3) == pixels).all()
+    long = np.zeros((1, 40_000, 3), np.uint8)  # OpenCV would not warp it
+    assert soon.at_full_size(long, 3) is long
+
+
 def jpeg(path: Path, mode: str = "RGB", size: tuple[int, int] = (333, 251), **options) -> Path:
     blobs = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
     image = Image.fromarray(blobs).resize(size, Image.Resampling.BICUBIC).convert(mode)
@@ -222,18 +252,17 @@ def test_random_parts_keep_their_promises() -> None:
 def test_the_part_says_nothing_about_the_pixels(manifest: Manifest) -> None:
     """Both draw from generators of the same kind: of one seed, small parts would all be flipped."""
     train, seeds = dataset(manifest, FULL_AUGMENT), []
-    part, call = train.augment.part, train.augment.__call__
 
-    class Noted:
+    class Noted(Augment):
         def part(self, seed: int) -> Part:
             seeds.append(seed)
-            return part(seed)
+            return super().part(seed)
 
         def __call__(self, image: np.ndarray, seed: int) -> np.ndarray:
             seeds.append(seed)
-            return call(image, seed)
+            return super().__call__(image, seed)
 
-    train.augment = Noted()
+    train.augment = Noted(FULL_AUGMENT)
     for step in range(3):
         train[(step, 0, 5)]
     assert len(set(seeds)) == 6
@@ -250,6 +279,16 @@ def test_colours_change_as_torchvisions_do(factors: tuple[float, float, float]) 
     expected = colours.adjust_contrast(expected, factors[1])
     expected = 255 * colours.adjust_saturation(expected, factors[2]).permute(1, 2, 0).numpy()
     assert np.abs(recoloured(image, *factors) - expected).max() < 0.7
+
+
+def test_grey_levels_are_added_last() -> None:
+    image = np.random.default_rng(0).integers(70, 160, (9, 13, 3), dtype=np.uint8)
+    factors = (1.1, 0.9, 1.3)
+    added = recoloured(image, *factors, 20.0).astype(int)
+    assert set((added - recoloured(image, *factors)).ravel()) == {20}
+    assert (
+        recoloured(image, 1.0, 1.0, 1.0, -100.0) == np.maximum(image.astype(int) - 100, 0)
+    ).all()
 
 
 def test_every_change_of_pixels_happens_as_often_as_asked() -> None:

@@ -230,6 +230,15 @@ def test_weight_decay_by_part() -> None:
     }
 
 
+def test_vectors_may_be_decayed_too() -> None:
+    """As where all parameters go to torch's AdamW: the challenge's 5th place, and others."""
+    model, lr = task(), LearningRates(backbone=1.0, head=1.0, classes=1.0)
+    stage = StageConfig(epochs=1, lr=lr, weight_decay=0.1, decay_vectors=True)
+    optimizer = build_optimizer(model, stage)
+    assert {g["weight_decay"] for g in optimizer.param_groups} == {0.1}
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == len(list(model.parameters()))
+
+
 def one_weight(**settings) -> list[float]:
     """A weight of 1 with gradient 2 and decay .5, after each of two steps at rate .1."""
     model = nn.ModuleDict({"head": nn.Linear(1, 1, bias=False)}).double()

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from timm.scheduler import CosineLRScheduler
 
 from guie.config.stages import (
     ConstantSchedule,
@@ -21,6 +22,7 @@ ANY = [
     ConstantSchedule(name="constant"),
     CosineSchedule(),
     CosineSchedule(end=0.05),
+    CosineSchedule(every_epochs=1.0),
     StepSchedule(name="step", epochs=[2.0, 4.0]),
     ExponentialSchedule(name="exponential", factor=0.9),
 ]
@@ -37,7 +39,7 @@ def rates_of(total_steps: int, **settings) -> list[float]:
 
 
 def test_cosine() -> None:
-    factors = [schedule_factor(CosineSchedule(), step, 100, 10) for step in range(100)]
+    factors = rates_of(100, epochs=1, warmup_steps=10)
     assert factors[10] == 1.0 and max(factors) == 1.0
     assert all(a < b for a, b in zip(factors[:10], factors[1:11], strict=True))
     assert all(a > b for a, b in zip(factors[10:], factors[11:], strict=False))
@@ -99,6 +101,50 @@ def test_warmup_in_epochs_is_that_in_steps() -> None:
     in_epochs = rates_of(300, epochs=6, warmup_epochs=1.5)
     assert in_epochs == rates_of(300, epochs=6, warmup_steps=75)
     assert in_epochs[74] < in_epochs[75] == 1.0
+
+
+def test_a_cosine_by_epoch_is_timms() -> None:
+    """The challenge's 5th place: three epochs up from 1e-4 of the peak, then a cosine, in stairs.
+
+    timm goes on to the cosine's end after the last epoch; ours is there with it: 3 epochs of 1,000.
+    """
+    epochs, steps = 1000, 20
+    rates = rates_of(
+        epochs * steps,
+        epochs=epochs,
+        schedule={"name": "cosine", "end": 1e-4, "every_epochs": 1},
+        warmup_epochs=3,
+        warmup_start=1e-4,
+        warmup_every_epochs=1,
+    )
+    weight = torch.nn.Parameter(torch.zeros(1))
+    theirs = CosineLRScheduler(
+        torch.optim.AdamW([weight], lr=1.0),
+        t_initial=epochs,
+        lr_min=1e-4,
+        warmup_t=3,
+        warmup_lr_init=1e-4,
+        warmup_prefix=True,
+    )
+    for epoch in range(epochs):
+        assert set(rates[epoch * steps : (epoch + 1) * steps]) == {rates[epoch * steps]}
+        theirs.step(epoch)
+        near = 0.02 if epoch < 3 else 0.003  # a warm-up of ours is at its peak a step later
+        assert rates[epoch * steps] == pytest.approx(
+            theirs.optimizer.param_groups[0]["lr"], abs=near
+        )
+
+
+def test_a_warmup_may_begin_above_nothing() -> None:
+    rates = rates_of(30, epochs=3, warmup_epochs=1, warmup_start=0.01, schedule="constant")
+    assert rates[:10] == pytest.approx([0.01 + 0.99 * (step + 1) / 11 for step in range(10)])
+    assert set(rates[10:]) == {1.0}
+
+
+@pytest.mark.parametrize("key", ["warmup_start", "warmup_every_epochs"])
+def test_a_warmup_that_is_none_has_no_settings(key: str) -> None:
+    with pytest.raises(ValueError, match="are of a warm-up, and there is none"):
+        StageConfig(epochs=1, lr=LearningRates(), **{key: 0.5})
 
 
 @pytest.mark.parametrize("schedule", ANY, ids=lambda schedule: repr(schedule))

@@ -35,6 +35,10 @@ SCHEDULES = [
     {"schedule": {"name": "exponential", "every_epochs": 0.5, "factor": 0.8}, "warmup_steps": 2},
     {"schedule": "constant", "lr": {**RATES, "blocks": {0: 0.0, 1: 1e-3}}, "ema_decay": 0.9},
     {"weight_decay": {"backbone": 1e-3, "head": 1e-5}, "layer_decay": 0.7, "accumulate": 2},
+    {
+        **{"schedule": {"name": "cosine", "every_epochs": 1}, "decay_vectors": True},
+        **{"warmup_epochs": 1, "warmup_start": 0.01, "warmup_every_epochs": 0.5},
+    },
 ]
 
 
@@ -102,6 +106,24 @@ def test_every_schedule(schedule: dict, written, monkeypatch: pytest.MonkeyPatch
     rates = [line["lr_head"] for line in read_metrics(whole / "metrics.jsonl") if "lr_head" in line]
     assert len(set(rates)) > 1 or schedule["schedule"] == "constant"
     same(stopped_and_resumed(config, 4, monkeypatch), whole)
+
+
+def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.MonkeyPatch) -> None:
+    """UnED squashes the images that it trains on, and scores their central squares."""
+    image = {"size_px": 32, "fit": "crop"}
+    model = {"backbone": TINY_CLIP, "image": image}
+    config = written([{"lr": RATES, "augment": {"fit": "squash"}}, {"lr": RATES}], model=model)
+    entered, enter = [], train.enter_stage
+
+    def noted(*args):
+        entered.append(enter(*args))
+        return entered[-1]
+
+    monkeypatch.setattr(train, "enter_stage", noted)
+    run = train.main(["--config", str(config)])
+    trained = [stage.data.batches.preprocess.fit for stage in entered]
+    assert (trained, [s.preprocess.fit for s in entered]) == (["squash", "crop"], ["crop"] * 2)
+    assert load_model(run).preprocess.fit == "crop"
 
 
 @pytest.mark.parametrize("goes_on", ["raw", "averaged"])

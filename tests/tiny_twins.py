@@ -56,8 +56,10 @@ def shrink_stage(stage: dict[str, Any], rows: dict[str, int], size_px: int, patc
     stage["epochs"] *= factor
     stage["warmup_epochs"] *= factor
     stage["warmup_steps"] = min(1, stage["warmup_steps"])
+    if stage["warmup_every_epochs"]:
+        stage["warmup_every_epochs"] *= factor
     for key in ("epochs", "every_epochs"):
-        if key in stage["schedule"]:
+        if stage["schedule"].get(key):
             value = stage["schedule"][key]
             many = isinstance(value, list)
             stage["schedule"][key] = [v * factor for v in value] if many else value * factor

@@ -67,6 +67,7 @@ class TrainDataset(Dataset):
         part = self.augment.part(drawn[0])
         file = self.root / self.paths[row]
         part_HWC, size = patiently(partial(open_part, file, part, self._enough))
+        part_HWC = self.augment.at_full_size(part_HWC, drawn[1])
         resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
         view_HWC = self.augment(resized_HWC.contiguous().numpy(), drawn[1])
         sample = {
@@ -80,6 +81,8 @@ class TrainDataset(Dataset):
         return sample
 
     def _enough(self, height: int, width: int) -> bool:
+        if self.augment.config.full_size:
+            return False  # never: all pixels are to be distorted
         return self.preprocess.shrinks(int(height / MARGIN), int(width / MARGIN))
 
 

@@ -203,10 +203,10 @@ def open_data(
     sampler.load(state.sampler)
     total_steps = max(1, round(stage.epochs * sampler.steps_per_epoch))
     steps = (sampler, state.step, total_steps, rank, ranks)
-    augment = Augment(stage.augment)
-    dataset = TrainDataset(rows, material.classes.labels, manifest.root, augment, preprocess, seed)
+    augment, backbone = Augment(stage.augment), task.embedder.backbone
+    viewed = build_preprocess(config.model, backbone, preprocess.size_px, stage.augment.fit)
+    dataset = TrainDataset(rows, material.classes.labels, manifest.root, augment, viewed, seed)
     if stage.cached_views:
-        backbone = task.embedder.backbone
         frozen = frozen_data(
             accelerator, config, stage, backbone, preprocess, dataset, manifest, check
         )

@@ -54,6 +54,13 @@ def test_a_plain_batch_norm_has_nothing_to_train() -> None:
     torch.testing.assert_close(head.eval().norm(feat_BF), normal_BF, atol=0.02, rtol=0.02)
 
 
+@pytest.mark.parametrize("norm", ["bn", "bn_plain"])
+def test_a_batch_norm_has_the_eps_that_is_asked_for(norm: str) -> None:
+    """The challenge's 5th place has 1e-6; torch's own is 1e-5."""
+    assert build(norm=norm).norm.eps == 1e-5
+    assert build(norm=norm, norm_eps=1e-6).norm.eps == 1e-6
+
+
 @pytest.mark.parametrize("affine", [True, False])
 def test_batch_norm_over_processes_is_that_of_the_whole_batch(
     affine: bool, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +145,7 @@ def test_a_head_takes_shapes_beside_the_features() -> None:
     ("head", "said"),
     [
         ({"image_shape": True, "norm": "l2"}, "image_shape: needs norm bn or bn_plain"),
+        ({"norm": "l2", "norm_eps": 1e-6}, "norm_eps: is of norm bn and bn_plain; norm is l2"),
         ({"dim": 8, "reduced_dim": 9}, "reduced_dim 9: above dim 8"),
         ({"branches": {"linear": "shared", "dropouts": [0.1]}}, "at least 2"),
     ],

@@ -53,7 +53,9 @@ def distortions(config: AugmentConfig) -> list[A.BasicTransform]:
         steps.append(A.ColorJitter(same, same, same, hue, p=config.color_share))
     if config.rgb_shift:
         bounds = (-config.rgb_shift, config.rgb_shift)
-        steps.append(A.RGBShift(bounds, bounds, bounds, p=config.color_share))
+        share = config.rgb_shift_share
+        share = config.color_share if share is None else share
+        steps.append(A.RGBShift(bounds, bounds, bounds, p=share))
     if config.blur:
         steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=config.blur))
     if config.jpeg:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config
-from guie.config.model import Fraction
+from guie.config.model import Fit, Fraction
 
 Number = TypeVar("Number")
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -31,8 +31,16 @@ class AugmentConfig(Config):
 
     A part of it is resized by the model's own preprocessing, and then distorted, in the order of
     flip, brightness to saturation, auto, affine, hue, rgb_shift, blur, jpeg, erase; each by a chance
-    of its own.
+    of its own. What `full_size` says comes before the resize.
     """
+
+    # How a part becomes a square in training; null: as in scoring. For recipes that do not train on
+    # what they score: UnED squashes, then scores the central square (datasets.py there); UniFEx does
+    # it the other way round (transforms.py, custom_model.py)
+    fit: Fit | None = None
+    # auto to jpeg before the resize, on all pixels of the part: as the challenge's 1st
+    # (training_allexpro10k_s1.py) and 4th place (utilities.py) did. Slower: no JPEG is decoded small
+    full_size: bool = False
 
     crop_scale: Range[Positive] = [0.5, 1.0]  # of the area
     crop_ratio: Range[Positive] = [0.8, 1.25]
@@ -47,19 +55,33 @@ class AugmentConfig(Config):
 
     color: NonNegative = 0.0  # strength of brightness, contrast and saturation jitter
     brightness: NonNegative | None = None  # null: `color`, as for the next two
-    contrast: NonNegative | None = None
+    contrast: NonNegative | None = None  # about the mean grey of the image
     saturation: NonNegative | None = None
+    # Up to so many grey levels added, either way, where `brightness` multiplies. Albumentations'
+    # brightness of .1 is 25.5 here (2nd and 6th place), and its contrast, which is about black, our
+    # `brightness`; TensorFlow's brightness of .1 is 25.5 too (3rd place)
+    brightness_levels: Annotated[float, Field(ge=0, le=255)] = 0.0
     hue: Annotated[float, Field(ge=0, le=0.5)] = 0.0  # by up to so much of the colour circle
     rgb_shift: Annotated[float, Field(ge=0, le=255)] = 0.0  # of each channel, in grey levels
     # Of brightness, contrast and saturation together, of hue, and of rgb_shift
     color_share: Probability = 0.8
+    rgb_shift_share: Probability | None = None  # null: color_share; .5 in the 6th place's
     gray: Probability = 0.0  # of losing all colour
 
     blur: Probability = 0.0
     jpeg: Probability = 0.0  # of a compression more
     jpeg_quality: Range[Quality] = [50, 100]
-    erase: Probability = 0.0  # of a grey box
+    erase: Probability = 0.0  # of boxes in one colour
     erase_side: Range[Side] = [0.1, 0.4]  # of the image's sides
+    erase_boxes: PositiveInt = 1  # 8 in the 6th place's (albumentations' default)
+    erase_color: Literal["grey", "black"] = "grey"  # black: the 1st, 2nd and 6th place's
+
+    @property
+    def distorts(self) -> bool:
+        """Whether there is anything of auto to jpeg."""
+        return bool(
+            self.auto or self.affine or self.hue or self.rgb_shift or self.blur or self.jpeg
+        )
 
     @property
     def color_strengths(self) -> tuple[float, float, float]:
@@ -72,5 +94,14 @@ class AugmentConfig(Config):
         if self.affine and not (self.shift or self.zoom or self.rotate_deg):
             raise ValueError(
                 "affine: shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _full_size_does_something(self) -> AugmentConfig:
+        if self.full_size and not self.distorts:
+            raise ValueError(
+                "full_size: is of auto, affine, hue, rgb_shift, blur and jpeg, which are all off;"
+                " raise one, or set full_size to false"
             )
         return self

@@ -10,6 +10,9 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from guie.config.base import Config
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
+Fit = Literal["squash", "pad", "crop"]
+
+BATCH_NORM_EPS = 1e-5  # torch's own
 
 # Arguments of the libraries that would load weights past `pretrained` and its check.
 WEIGHT_ARGUMENTS = {
@@ -51,7 +54,7 @@ class ImageConfig(Config):
     """The preprocessing that training, validation and the submission share."""
 
     size_px: PositiveInt
-    fit: Literal["squash", "pad", "crop"] = "squash"
+    fit: Fit = "squash"
     mean: list[float] | None = Field(None, min_length=3, max_length=3)  # null: the backbone's
     std: list[PositiveFloat] | None = Field(None, min_length=3, max_length=3)
 
@@ -71,6 +74,9 @@ class HeadConfig(Config):
     """norm -> dropout -> Linear -> L2."""
 
     norm: Literal["l2", "bn", "bn_plain", "none"] = "l2"  # bn_plain: without weight and bias
+    # Of bn and bn_plain, what keeps a feature that does not vary from a division by 0. The 5th place
+    # has 1e-6 (train_arcface.py, cell 20)
+    norm_eps: PositiveFloat = BATCH_NORM_EPS
     dropout: Fraction = 0.0
     dim: PositiveInt = 64
     bias: bool = True
@@ -87,6 +93,8 @@ class HeadConfig(Config):
                 "image_shape: needs norm bn or bn_plain, for the features' scale is not its own;"
                 f" norm is {self.norm}"
             )
+        if self.norm_eps != BATCH_NORM_EPS and self.norm not in ("bn", "bn_plain"):
+            raise ValueError(f"norm_eps: is of norm bn and bn_plain; norm is {self.norm}")
         if self.reduced_dim and self.reduced_dim > self.dim:
             raise ValueError(f"reduced_dim {self.reduced_dim}: above dim {self.dim}")
         return self

@@ -91,10 +91,13 @@ class ConstantSchedule(Config):
 
 
 class CosineSchedule(Config):
-    """Half a cosine from the peak rate to `end` of it."""
+    """Half a cosine from the peak rate to `end` of it, over what the warm-up leaves of the stage."""
 
     name: Literal["cosine"] = "cosine"
     end: Fraction = 0.0
+    # In stairs of so many epochs: the challenge's 2nd (utils.py) and 5th place (train_arcface.py,
+    # cell 28) set their rates once an epoch. null: at every step
+    every_epochs: Positive | None = None
 
 
 def _named(value: Any) -> Any:
@@ -120,7 +123,13 @@ class StageConfig(Config):
     schedule: Schedule = CosineSchedule()
     warmup_steps: Annotated[int, Field(ge=0)] = 0  # in which the rate rises to its peak
     warmup_epochs: NonNegative = 0.0  # in place of warmup_steps
-    weight_decay: WeightDecay = 1e-4  # of weight matrices; vectors are never decayed
+    warmup_start: Fraction = 0.0  # of the peak, where it rises from; .01 in the 2nd place's
+    # It rises in stairs of so many (5th place); null: at every step
+    warmup_every_epochs: Positive | None = None
+    weight_decay: WeightDecay = 1e-4  # of weight matrices
+    # Of biases, norms and other vectors too, as where all parameters are handed to torch's
+    # optimisers: the challenge's 1st, 2nd, 4th and 5th place, UniFEx, UnED
+    decay_vectors: bool = False
     # Of the backbone's rate, per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: Positive | None = None
@@ -161,6 +170,12 @@ class StageConfig(Config):
     def _warmup_ends(self) -> StageConfig:
         if self.warmup_steps and self.warmup_epochs:
             raise ValueError("warmup_steps and warmup_epochs are both given; set one of them to 0")
+        if not (self.warmup_steps or self.warmup_epochs):
+            if self.warmup_start or self.warmup_every_epochs:
+                raise ValueError(
+                    "warmup_start and warmup_every_epochs are of a warm-up, and there is none; set"
+                    " warmup_steps or warmup_epochs, or drop them"
+                )
         if self.warmup_epochs >= self.epochs:
             raise ValueError(
                 f"warmup_epochs {self.warmup_epochs:g}: the stage's {self.epochs:g} epochs would end"

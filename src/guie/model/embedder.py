@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.config.model import ModelConfig
+from guie.config.model import Fit, ModelConfig
 from guie.model.backbone import Backbone, build_backbone
 from guie.model.head import Head
 from guie.model.preprocess import Preprocess
@@ -58,7 +58,14 @@ def attach_head(backbone: Backbone, config: ModelConfig) -> Embedder:
     return Embedder(backbone, Head(head, backbone.dim), reduction)
 
 
-def build_preprocess(config: ModelConfig, backbone: Backbone, size_px: int) -> Preprocess:
-    """The one preprocessing: of training, validation, embedding and the submission."""
+def build_preprocess(
+    config: ModelConfig, backbone: Backbone, size_px: int, fit: Fit | None = None
+) -> Preprocess:
+    """The one preprocessing: of training, validation, embedding and the submission.
+
+    Args:
+        fit: in place of the config's, for a stage that does not train on what is scored.
+    """
     image = config.image
-    return Preprocess(size_px, image.mean or backbone.mean, image.std or backbone.std, image.fit)
+    mean, std = image.mean or backbone.mean, image.std or backbone.std
+    return Preprocess(size_px, mean, std, fit or image.fit)

@@ -82,8 +82,8 @@ class Head(nn.Module):
         inputs = features + (SHAPE if config.image_shape else 0)
         norms = {
             "l2": L2Norm,
-            "bn": lambda: GlobalBatchNorm1d(inputs),
-            "bn_plain": lambda: GlobalBatchNorm1d(inputs, affine=False),
+            "bn": lambda: GlobalBatchNorm1d(inputs, config.norm_eps),
+            "bn_plain": lambda: GlobalBatchNorm1d(inputs, config.norm_eps, affine=False),
             "none": nn.Identity,
         }
         self.norm = norms[config.norm]()

@@ -53,7 +53,9 @@ def refuse_unknown_blocks(task: nn.Module, rates: LearningRates) -> None:
 
 
 def build_optimizer(task: nn.Module, stage: StageConfig) -> torch.optim.Optimizer:
-    """The stage's optimiser over what is not frozen; biases, norms, other vectors are not decayed.
+    """The stage's optimiser over what is not frozen.
+
+    Biases, norms and other vectors are not decayed, but for `decay_vectors`.
 
     The backbone's rate falls by `layer_decay` per block, from what stands above the last block, which
     has the whole rate, to what stands before the first (Bao et al., BEiT, ICLR 2022, and its code);
@@ -68,7 +70,8 @@ def build_optimizer(task: nn.Module, stage: StageConfig) -> torch.optim.Optimize
             part = part_of(name)
             below = blocks + 1 - _height(name, blocks) if part == "backbone" else 0
             peak_lr = _rate(name, stage.lr) * stage.layer_decay**below
-            decay = _decay(part, stage) if parameter.ndim > 1 else 0.0
+            decayed = parameter.ndim > 1 or stage.decay_vectors
+            decay = _decay(part, stage) if decayed else 0.0
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
     if not groups:
         raise UserError(f"stage {stage.name}: nothing to train: every part there is has lr 0")

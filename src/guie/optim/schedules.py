@@ -15,7 +15,10 @@ def set_learning_rates(
     """Set every group's rate for this step; return the highest rate per part, for the log."""
     steps_per_epoch = total_steps / stage.epochs
     warmup_steps = stage.warmup_steps or round(stage.warmup_epochs * steps_per_epoch)
-    factor = schedule_factor(stage.schedule, step, total_steps, warmup_steps, steps_per_epoch)
+    if step < warmup_steps:
+        factor = warmup_factor(stage, step, warmup_steps, steps_per_epoch)
+    else:
+        factor = schedule_factor(stage.schedule, step, total_steps, warmup_steps, steps_per_epoch)
     rates: dict[str, float] = {}
     for group in optimizer.param_groups:
         group["lr"] = group["peak_lr"] * factor
@@ -30,24 +33,44 @@ def schedule_factor(
     warmup_steps: int = 0,
     steps_per_epoch: float = 1.0,
 ) -> float:
-    """Learning rate over its peak, in [0, 1], for step 0 .. total_steps - 1.
+    """Learning rate over its peak, in [0, 1], for step warmup_steps .. total_steps - 1.
 
     Epochs in stairs end at the nearest step.
 
     Args:
         steps_per_epoch: need not be whole; for the schedules that count in epochs.
     """
-    if step < warmup_steps:
-        return (step + 1) / (warmup_steps + 1)
+    gone = step - warmup_steps
     match schedule.name:
         case "constant":
             return 1.0
         case "cosine":
-            done = (step - warmup_steps) / max(1, total_steps - warmup_steps)
+            if schedule.every_epochs:
+                gone = _stairs_start(gone, schedule.every_epochs * steps_per_epoch)
+            done = gone / max(1, total_steps - warmup_steps)
             return schedule.end + (1 - schedule.end) * 0.5 * (1 + math.cos(math.pi * done))
         case "step":
             drops = sum(step + 0.5 >= epoch * steps_per_epoch for epoch in schedule.epochs)
             return schedule.factor**drops
         case "exponential":
-            stair = schedule.every_epochs * steps_per_epoch
-            return schedule.factor ** ((step - warmup_steps + 0.5) // stair)
+            return schedule.factor ** _stairs(gone, schedule.every_epochs * steps_per_epoch)
+
+
+def warmup_factor(
+    stage: StageConfig, step: int, warmup_steps: int, steps_per_epoch: float
+) -> float:
+    """Learning rate over its peak, for step 0 .. warmup_steps - 1: a line from `warmup_start` to 1."""
+    if stage.warmup_every_epochs:
+        step = _stairs_start(step, stage.warmup_every_epochs * steps_per_epoch)
+    start = stage.warmup_start
+    return start + (1 - start) * (step + 1) / (warmup_steps + 1)
+
+
+def _stairs(steps: int, stair_steps: float) -> float:
+    """How many whole stairs so many steps are."""
+    return (steps + 0.5) // stair_steps
+
+
+def _stairs_start(steps: int, stair_steps: float) -> float:
+    """Where the stair begins that so many steps have led to, in steps; need not be whole."""
+    return _stairs(steps, stair_steps) * stair_steps
