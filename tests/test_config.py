@@ -35,8 +35,8 @@ def minimal(tmp_path: Path) -> Path:
 
 def test_stages_inherit_from_train(minimal: Path) -> None:
     head, full = load_config(minimal, RunConfig).stages
-    assert (head.epochs, head.lr.backbone, head.lr.head) == (2, 0.0, 1e-3)
-    assert (full.epochs, full.lr.backbone, full.lr.head) == (3, 1e-5, 1e-3)
+    assert (head.epochs, head.lr.of("backbone"), head.lr.of("head")) == (2, 0.0, 1e-3)
+    assert (full.epochs, full.lr.of("backbone"), full.lr.of("head")) == (3, 1e-5, 1e-3)
 
 
 def test_a_loss_of_another_name_replaces_that_of_the_base(minimal: Path, tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ ONE_LINE = {
     "train.optimizer={momentum: 0.9}": "train.optimizer: momentum is of sgd, and the optimizer is",
     "train.weight_decay=big": "train.weight_decay: is to be a number, or a mapping of backbone, cl",
     "train.weight_decay=-1": "train.weight_decay: Input should be greater than or equal to 0 (found -1",
-    "train.weight_decay={neck: 1}": "train.weight_decay.neck: unknown key; allowed: backbone, cl",
-    "train.lr.neck=0.1": "train.lr.neck: unknown key; allowed: backbone, blocks, classes, head",
+    "train.weight_decay={neck: 1}": "stage head: weight_decay.neck: this task has no such part; allo",
+    "train.lr.bakbone=0.1": "stage head: lr.bakbone: this task has no such part; did you mean backb",
     "train.lr=0.1": "train.lr: is to be a mapping of backbone, blocks, classes, head (found 0.1)",
     "train.lr.blocks={last: 1}": "train.lr.blocks: a key: Input should be a valid integer (found 'l",
     "train.lr.blocks={3: -1}": "train.lr.blocks.3: Input should be greater than or equal to 0",
@@ -128,7 +128,7 @@ ONE_LINE = {
     "train=3": "train: is to be a mapping, of what a stage has (found 3)",
     "train.epochs=.inf": "train.epochs: Input should be a finite number (found inf)",
     "train.lr.head=.nan": "train.lr.head: Input should be a finite number (found nan)",
-    "stages.1.lr.neck=1": "stages.1.lr.neck: unknown key; allowed: backbone, blocks, classes, head",
+    "stages.1.lr.neck=1": "stage full: lr.neck: this task has no such part; allowed: backbone, head",
     "stages.1.lr.backbone=-1": "stages.1.lr.backbone: Input should be greater than or equal to 0",
     "stages.1.warmup_epochs=3": "stages.1: warmup_epochs 3: the stage's 3 epochs would end before",
 }
@@ -186,10 +186,8 @@ def test_a_name_alone_is_short_for_a_mapping(minimal: Path) -> None:
     assert stage.weight_decay == 0.0
     changes = ["train.weight_decay={head: 1e-5}", "stages.1.weight_decay=1e-3"]
     head, full = load_config(minimal, RunConfig, changes).stages
-    assert (head.weight_decay.head, head.weight_decay.backbone, full.weight_decay) == (
-        *(1e-5, 0.0),
-        1e-3,
-    )
+    decays = (head.weight_decay.of("head"), head.weight_decay.of("backbone"), full.weight_decay)
+    assert decays == (1e-5, 0.0, 1e-3)
 
 
 def test_every_fault_is_told_at_once(minimal: Path) -> None:

@@ -18,23 +18,44 @@ from guie.optim import (
     block_of,
     build_optimizer,
     freeze,
-    part_of,
     refuse_unknown_blocks,
     set_learning_rates,
 )
 
 
-def task() -> nn.Module:
+class Parts(nn.ModuleDict):
+    """A task that is nothing but its parts."""
+
+    def parts(self) -> dict[str, nn.Module]:
+        return dict(self.items())
+
+
+def task(**more: nn.Module) -> Parts:
     parts = {"backbone": nn.Linear(3, 4), "head": nn.LayerNorm(4)}
-    return nn.ModuleDict({"embedder": nn.ModuleDict(parts), "classes": nn.Linear(4, 5, bias=False)})
+    return Parts({**parts, "classes": nn.Linear(4, 5, bias=False), **more})
 
 
-def test_parts_by_name() -> None:
-    assert part_of("embedder.backbone.tower.head.weight") == "backbone"
-    assert part_of("embedder.head.linear.bias") == "head"
-    assert part_of("classes.weight_CD") == "classes"
-    with pytest.raises(ValueError, match="none of"):
-        part_of("other.weight")
+def test_any_part_that_a_task_declares_has_a_rate_of_its_own() -> None:
+    model = task(adapters=nn.Linear(4, 2))
+    stage = StageConfig.model_validate(
+        {"epochs": 1, "lr": {"adapters": 0.5, "head": 0.1}, "weight_decay": {"adapters": 0.2}}
+    )
+    freeze(model, stage.lr)
+    groups = {(g["part"], g["peak_lr"], g["weight_decay"]) for g in _groups(model, stage)}
+    assert groups == {("adapters", 0.5, 0.2), ("adapters", 0.5, 0.0), ("head", 0.1, 0.0)}
+
+
+def _groups(model: Parts, stage: StageConfig) -> list[dict]:
+    return build_optimizer(model, stage).param_groups
+
+
+def test_a_parameter_outside_of_all_parts_is_an_error() -> None:
+    class Loose(Parts):
+        def parts(self) -> dict[str, nn.Module]:
+            return {"backbone": self["backbone"], "head": self["head"]}
+
+    with pytest.raises(ValueError, match="classes.weight belongs to none of"):
+        freeze(Loose(task()), LearningRates(head=1.0))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +79,7 @@ def test_parts_by_name() -> None:
 def test_layer_decay_falls_towards_the_stem(
     tower: Callable[[], nn.Module], blocks: int | None, expected: dict[str, int]
 ) -> None:
-    whole = nn.ModuleDict({"backbone": nn.ModuleDict({"tower": tower()}), "head": nn.Linear(2, 2)})
+    whole = Parts({"backbone": nn.ModuleDict({"tower": tower()}), "head": nn.Linear(2, 2)})
     names = {p: n.removeprefix("backbone.tower.") for n, p in whole.named_parameters()}
     rates = LearningRates(backbone=1.0, head=1.0)
     optimizer = build_optimizer(whole, StageConfig(epochs=1, lr=rates, layer_decay=0.5))
@@ -80,7 +101,7 @@ def test_each_part_gets_its_rate_and_vectors_no_decay() -> None:
     rates = set_learning_rates(optimizer, stage, step=0, total_steps=10)
     assert rates == {"backbone": 1e-5, "head": 1e-3, "classes": 1e-2}
     for group in optimizer.param_groups:
-        assert group["lr"] == getattr(stage.lr, group["part"])
+        assert group["lr"] == stage.lr.of(group["part"])
         decayed = {parameter.ndim > 1 for parameter in group["params"]}
         assert decayed == {group["weight_decay"] > 0}
 
@@ -93,28 +114,28 @@ def test_a_frozen_part_does_not_move() -> None:
     optimizer = build_optimizer(model, stage)
     before = {name: value.clone() for name, value in model.named_parameters()}
     set_learning_rates(optimizer, stage, 0, 10)
-    features = model["embedder"]["head"](model["embedder"]["backbone"](torch.randn(8, 3)))
+    features = model["head"](model["backbone"](torch.randn(8, 3)))
     model["classes"](features).square().sum().backward()
     optimizer.step()
     moved = {n for n, value in model.named_parameters() if not torch.equal(value, before[n])}
-    assert moved == {"embedder.head.weight", "embedder.head.bias", "classes.weight"}
+    assert moved == {"head.weight", "head.bias", "classes.weight"}
 
 
 def vit() -> nn.Module:
     """A task whose backbone is a ViT of six blocks."""
     tower = timm.create_model("test_vit", num_classes=0)
-    return nn.ModuleDict({"backbone": nn.ModuleDict({"tower": tower}), "head": nn.Linear(64, 2)})
+    return Parts({"backbone": nn.ModuleDict({"tower": tower}), "head": nn.Linear(64, 2)})
 
 
 def efficientnet() -> nn.Module:
     tower = timm.create_model("test_efficientnet", num_classes=0)
-    return nn.ModuleDict({"backbone": nn.ModuleDict({"tower": tower})})
+    return Parts({"backbone": nn.ModuleDict({"tower": tower})})
 
 
 def clip() -> nn.Module:
     """Both towers, as the contrastive task has them."""
     config = BackboneConfig(library="open_clip", name="guie-tiny")
-    return nn.ModuleDict({"backbone": create_clip(config, None)})
+    return Parts({"backbone": create_clip(config, None)})
 
 
 def peak_rates(model: nn.Module, stage: StageConfig) -> dict[str, float]:
@@ -200,7 +221,7 @@ def test_a_later_stage_trains_what_an_earlier_froze() -> None:
     [
         (vit, "lr.blocks: 6: the backbone has 6 blocks, 0 to 5"),
         (
-            lambda: nn.ModuleDict({"backbone": timm.create_model("test_resnet", num_classes=0)}),
+            lambda: Parts({"backbone": timm.create_model("test_resnet", num_classes=0)}),
             "lr.blocks: 0: the backbone has no blocks",
         ),
     ],
@@ -209,9 +230,8 @@ def test_a_later_stage_trains_what_an_earlier_froze() -> None:
 def test_an_unknown_block_is_refused(model: Callable[[], nn.Module], said: str) -> None:
     model = model()
     lr = LearningRates(blocks={0: 0.0, 6: 1e-3, 9: 1e-3})
-    for refused in (freeze, refuse_unknown_blocks):
-        with pytest.raises(UserError, match=f"^{said}$"):
-            refused(model, lr)
+    with pytest.raises(UserError, match=f"^{said}$"):
+        refuse_unknown_blocks(model, lr)
 
 
 def test_weight_decay_by_part() -> None:
@@ -222,10 +242,10 @@ def test_weight_decay_by_part() -> None:
     names = {parameter: name for name, parameter in model.named_parameters()}
     decays = {names[p]: g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     assert decays == {
-        "embedder.backbone.weight": 1e-3,
-        "embedder.backbone.bias": 0.0,
-        "embedder.head.weight": 0.0,
-        "embedder.head.bias": 0.0,
+        "backbone.weight": 1e-3,
+        "backbone.bias": 0.0,
+        "head.weight": 0.0,
+        "head.bias": 0.0,
         "classes.weight": 1e-5,
     }
 
@@ -241,7 +261,7 @@ def test_vectors_may_be_decayed_too() -> None:
 
 def one_weight(**settings) -> list[float]:
     """A weight of 1 with gradient 2 and decay .5, after each of two steps at rate .1."""
-    model = nn.ModuleDict({"head": nn.Linear(1, 1, bias=False)}).double()
+    model = Parts({"head": nn.Linear(1, 1, bias=False)}).double()
     nn.init.ones_(model["head"].weight)
     rates = LearningRates(head=0.1)
     stage = StageConfig(epochs=1, lr=rates, schedule="constant", weight_decay=0.5, **settings)
@@ -275,7 +295,7 @@ def test_optimisers_step_as_they_are_defined(settings: dict, expected: list[floa
 
 
 def test_a_stage_that_trains_nothing_is_refused() -> None:
-    model = nn.ModuleDict({"backbone": nn.Linear(2, 2)})
+    model = Parts({"backbone": nn.Linear(2, 2)})
     lr = LearningRates(head=1.0)  # of a part that is not there
     freeze(model, lr)
     with pytest.raises(UserError, match="stage idle: nothing to train"):

@@ -148,8 +148,16 @@ UNED = [path for path in RECIPES if path.stem.startswith("uned_")]
 def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
     config = load_config(recipe, RunConfig)
     classes, full = config.stages
-    assert (classes.lr.backbone, classes.lr.head, classes.lr.classes) == (0, 0, 1e-3)
-    assert (full.lr.backbone, full.lr.classes, classes.epochs + full.epochs) == (1e-5, 1e-3, 30)
+    assert (classes.lr.of("backbone"), classes.lr.of("head"), classes.lr.of("classes")) == (
+        0,
+        0,
+        1e-3,
+    )
+    assert (full.lr.of("backbone"), full.lr.of("classes"), classes.epochs + full.epochs) == (
+        1e-5,
+        1e-3,
+        30,
+    )
     assert config.model.head.model_dump(exclude={"dropout", "branches"}) == {
         **{"norm": "l2", "norm_eps": 1e-5, "dim": 64, "bias": True, "image_shape": False},
         "reduced_dim": None,
@@ -221,10 +229,13 @@ def stage_ends(folder: Path) -> list[tuple[int, dict[str, Any], dict[str, Any]]]
     return [(number, *pair) for number, pair in sorted(tasks.items())]
 
 
+PARTS = {"head": "head", "criterion": "classes"}
+
+
 def place(name: str) -> str | None:
     """The part of the model that a weight belongs to, of a backbone with the number of its block."""
     if "backbone" not in name:
-        return next((part for part in ("head", "classes") if part in name.split(".")), None)
+        return next((part for key, part in PARTS.items() if key in name.split(".")), None)
     block = block_of(name)
     return "backbone" if block is None else f"block {block}"
 
@@ -238,10 +249,10 @@ def moved(first: dict[str, Any], last: dict[str, Any]) -> set[str]:
 def expected(task: dict[str, Any], stage: StageConfig) -> set[str]:
     """Places that a stage trains, by its rates."""
     places = {place(name) for name in task} - {None}
-    rates = {p: getattr(stage.lr, p) for p in places if not p.startswith("block")}
+    rates = {p: stage.lr.of(p) for p in places if not p.startswith("block")}
     for block in places - rates.keys():
         bounds = [n for n in stage.lr.blocks if n <= int(block.split()[1])]
-        rates[block] = stage.lr.blocks[max(bounds)] if bounds else stage.lr.backbone
+        rates[block] = stage.lr.blocks[max(bounds)] if bounds else stage.lr.of("backbone")
     return {name for name, rate in rates.items() if rate > 0}
 
 

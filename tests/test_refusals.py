@@ -45,10 +45,6 @@ CONTRASTIVE = {"task": {"name": "contrastive"}}
 RANDOM = {"model": {"backbone": {**PRETRAINED, "pretrained": None}, "image": {"size_px": 32}}}
 GENERIC = {"manifest": "g.csv"}
 CASES = {
-    "an unknown trainable part": (
-        stages(lr={"neck": 0.1}),
-        "stages.0.lr.neck: unknown key; allowed",
-    ),
     "an unknown loss": (pairs("arcfase"), "task.loss: .*'arcfase'.*arcface"),
     "a stage without domains": (stages(domains=[]), "stages.0.domains: .* at least 1 item"),
     "reset of pairs": (
@@ -57,7 +53,7 @@ CASES = {
     ),
     "reset of proxies": (RESET | pairs("proxy_nca"), "proxy_nca allows carry and run"),
     "a stage's pairs": (ALONE | pairs("batch_all"), "softmax_over: stage .* batch_all allows"),
-    "reset of captions": (RESET | CONTRASTIVE, "task contrastive allows carry and run"),
+    "reset of captions": (RESET | CONTRASTIVE, "s: lr.classes: this task has no such part; allowed: backbone"),
     "reset, then frozen": (
         stages(classes="reset", lr={"head": 0.1, "classes": 0}),
         "lr.classes 0 .* raise",

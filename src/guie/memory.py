@@ -89,7 +89,7 @@ class Frame:
         return Usage(weights, gradients, states, extra, weights + tracker.peak + extra)
 
     def _extra(self, stage: StageConfig, batch: int, weights: int, gradients: int) -> int:
-        classes = max((len(p) for p in self.task.classes.parameters()), default=0)
+        classes = max((len(p) for p in self.task.criterion.parameters()), default=0)
         block = 3 * 4 * min(batch * classes, BLOCK_LOGITS["cuda"])  # logits, and copies of them
         return block + weights * bool(stage.ema_decay) + gradients * bool(stage.sam_rho)
 
@@ -177,7 +177,7 @@ def step(
     with torch.autocast("cpu", dtype, enabled=dtype is not None):
         loss = task.embedder(torch.ones(shape), torch.ones(shape[0], 3)).sum()
     # The loss itself keeps no (B, C) matrix; its weights get their gradient.
-    for weight in _trained(task.classes.parameters()):
+    for weight in _trained(task.criterion.parameters()):
         loss = loss + weight.sum()
     loss.backward()
     optimizer.step()

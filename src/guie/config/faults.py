@@ -34,12 +34,12 @@ def _said(fault: dict[str, Any], model: Model) -> str:
     place = fault["loc"]
     match fault["type"]:
         case "extra_forbidden":
-            return f"unknown key{_remedy(place[-1], _keys_at(place[:-1], model))}"
+            return f"unknown key{remedy(place[-1], _keys_at(place[:-1], model))}"
         case "missing":
             return "missing, and it has no default"
         case "union_tag_invalid":
             tag = fault["ctx"]["tag"]
-            return f"unknown name {tag!r}{_remedy(tag, _names_at(place, model), always=True)}"
+            return f"unknown name {tag!r}{remedy(tag, _names_at(place, model), always=True)}"
         case "union_tag_not_found":
             return f"has no name; allowed: {', '.join(_names_at(place, model))}"
         case "model_type" | "model_attributes_type":
@@ -55,7 +55,7 @@ def _said(fault: dict[str, Any], model: Model) -> str:
     return f"{of_key}{message}{found}"
 
 
-def _remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> str:
+def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> str:
     """The nearest of what is allowed, or all of it; `always` both."""
     near = difflib.get_close_matches(str(given), allowed, n=1)
     meant = f"; did you mean {near[0]}?" if near else ""
@@ -82,7 +82,8 @@ def _without_tags(place: Place, model: Model) -> Place:
 
 def _keys_at(place: Place, model: Model) -> list[str]:
     """Field names of the models that may stand there."""
-    return sorted({name for m in _models_at(place, model) for name in m.model_fields})
+    models = _models_at(place, model)
+    return sorted({name for m in models for name in (*m.model_fields, *getattr(m, "SUCH_AS", ()))})
 
 
 def _names_at(place: Place, model: Model) -> list[str]:

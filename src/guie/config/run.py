@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config, Place, merged
+from guie.config.faults import remedy
 from guie.config.losses import (
     ArcFaceConfig,
     ClassWeightsConfig,
@@ -34,6 +35,10 @@ class ClassificationConfig(Config):
 
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
+
+    def parts(self, model: ModelConfig) -> list[str]:
+        """What has a learning rate of its own: see `Task.parts`."""
+        return ["backbone", *(["head"] if model.head else []), "classes"]
 
 
 class GenericImagesConfig(Config):
@@ -67,6 +72,10 @@ class ContrastiveConfig(Config):
     """Image-text contrast on the manifest's captions: how a CLIP is pretrained."""
 
     name: Literal["contrastive"]
+
+    def parts(self, model: ModelConfig) -> list[str]:
+        """What has a learning rate of its own: see `Task.parts`."""
+        return ["backbone"]
 
 
 TaskConfig = Annotated[ClassificationConfig | ContrastiveConfig, Field(discriminator="name")]
@@ -137,6 +146,22 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _parts_are_there(self) -> RunConfig:
+        parts = self.task.parts(self.model)
+        for stage in self.stages:
+            decay = stage.weight_decay
+            given = {"lr": stage.lr.by_part()}
+            given |= {} if isinstance(decay, float) else {"weight_decay": decay.by_part()}
+            for key, numbers in given.items():
+                for part, number in numbers.items():
+                    if number and part not in parts:  # there is no harm in freezing nothing
+                        raise ValueError(
+                            f"stage {stage.name}: {key}.{part}: this task has no such part"
+                            f"{remedy(part, parts)}"
+                        )
+        return self
+
+    @model_validator(mode="after")
     def _rate_of_classes_is_meant(self) -> RunConfig:
         loss = getattr(self.task, "loss", None)
         has_classes = isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
@@ -178,7 +203,7 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _new_class_weights_are_trained(self) -> RunConfig:
         for stage in self.stages:
-            if stage.classes == "reset" and not stage.lr.classes:
+            if stage.classes == "reset" and not stage.lr.of("classes"):
                 raise ValueError(
                     f"stage {stage.name}: classes: reset with lr.classes 0 would leave class weights"
                     " as they are drawn; raise lr.classes, or set classes: carry"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     BeforeValidator,
+    ConfigDict,
     Discriminator,
     Field,
     PositiveInt,
@@ -19,12 +20,29 @@ from guie.config.model import Fraction
 from guie.config.sampling import MixedConfig, SamplerConfig
 
 
-class LearningRates(Config):
-    """Stratified: a rate per part of the model. 0 freezes the part."""
+class _ByPart(Config):
+    """A number per part of the task: see `parts` of its config."""
 
-    backbone: NonNegative = 0.0
-    head: NonNegative = 0.0
-    classes: NonNegative = 0.0  # class weights or proxies; where a loss has some, to be written out
+    SUCH_AS: ClassVar = ("backbone", "head", "classes")
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, NonNegative] = Field(init=False)
+
+    def of(self, part: str) -> float:
+        """The part's number, 0 where none is given."""
+        return self.by_part().get(part, 0.0)
+
+    def by_part(self) -> dict[str, float]:
+        """All numbers that are given."""
+        return dict(self.model_extra or {})
+
+
+class LearningRates(_ByPart):
+    """Stratified: a rate per part of the task, backbone, head, classes and so on; 0 freezes it.
+
+    `classes`, of class weights and proxies, is to be written out where a loss has some.
+    """
+
     # From this block of the backbone on, another rate: {0: 0.0, 15: 1e-7} freezes blocks 0 to 14
     # and the stem below them. What comes before the first of these blocks and after the backbone's
     # last keeps `backbone`.
@@ -33,15 +51,11 @@ class LearningRates(Config):
     @property
     def trains_backbone(self) -> bool:
         """All of the backbone, or some of its blocks."""
-        return self.backbone > 0 or any(self.blocks.values())
+        return self.of("backbone") > 0 or any(self.blocks.values())
 
 
-class WeightDecays(Config):
-    """A weight decay per part of the model."""
-
-    backbone: NonNegative = 0.0
-    head: NonNegative = 0.0
-    classes: NonNegative = 0.0
+class WeightDecays(_ByPart):
+    """A weight decay per part of the task."""
 
 
 def _number_or_parts(value: Any) -> str:

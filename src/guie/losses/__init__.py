@@ -4,6 +4,7 @@ Every loss takes unit-length embeddings (B, D) and class ids (B,), and returns (
 """
 
 from guie.losses.build import build_loss
+from guie.losses.criterion import Criterion
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
 from guie.losses.pml import PeerLoss
 from guie.losses.rules import ArcFace, CosFace, CurricularFace
@@ -13,6 +14,7 @@ __all__ = [
     "ArcFace",
     "BatchAllTriplet",
     "CosFace",
+    "Criterion",
     "CurricularFace",
     "Hyperbolic",
     "MarginSoftmax",

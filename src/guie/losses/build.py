@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from guie.config.losses import (
+    ArcFaceConfig,
     BatchAllConfig,
     ClassSizeMargin,
     CosFaceConfig,
@@ -19,6 +21,7 @@ from guie.config.losses import (
     SoftmaxConfig,
 )
 from guie.errors import UserError
+from guie.losses.criterion import Criterion
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
 from guie.losses.margins import class_size_margins
 from guie.losses.pml import BUILDERS, PeerLoss
@@ -28,8 +31,8 @@ from guie.losses.softmax import MarginSoftmax
 
 def build_loss(
     config: LossConfig, dim: int, sizes: Sequence[int], domains: Sequence[str]
-) -> nn.Module:
-    """The configured loss; its forward takes unit-length embeddings and class ids.
+) -> Criterion:
+    """The configured loss.
 
     Args:
         config: which, and its settings.
@@ -40,16 +43,16 @@ def build_loss(
     Raises:
         UserError: if a softmax per domain is wanted of classes that are not sorted by domain.
     """
-    if isinstance(config, BatchAllConfig):
-        return BatchAllTriplet(config.length)
-    if isinstance(config, HyperbolicConfig):
-        return Hyperbolic(config.curvature, config.radius, config.temperature)
-    if type(config) in BUILDERS:
-        return PeerLoss(config, len(sizes), dim)
+    return CRITERIA[type(config)](config, dim, sizes, domains)
+
+
+def _margin_softmax(
+    config: MarginSoftmaxConfig, dim: int, sizes: Sequence[int], domains: Sequence[str]
+) -> MarginSoftmax:
     return MarginSoftmax(
         len(sizes),
         dim,
-        _rule(config, sizes),
+        RULES[type(config)](config, sizes),
         scale=config.scale,
         centers=config.centers,
         start=config.start,
@@ -57,16 +60,13 @@ def build_loss(
     )
 
 
-def _rule(config: MarginSoftmaxConfig, sizes: Sequence[int]) -> MarginRule:
-    if isinstance(config, SoftmaxConfig):
-        return CosFace(0.0)
-    if isinstance(config, CosFaceConfig):
-        return CosFace(_margin(config.margin_cos, sizes))
-    margin_rad = _margin(config.margin_rad, sizes)
-    if isinstance(config, CurricularFaceConfig):
-        per_class = config.running_mean == "class"
-        return CurricularFace(margin_rad, len(sizes) if per_class else None)
-    return ArcFace(margin_rad)
+def _curricularface(config: CurricularFaceConfig, sizes: Sequence[int]) -> MarginRule:
+    per_class = config.running_mean == "class"
+    return CurricularFace(_margin(config.margin_rad, sizes), len(sizes) if per_class else None)
+
+
+def _peer(config: Any, dim: int, sizes: Sequence[int], domains: Sequence[str]) -> PeerLoss:
+    return PeerLoss(config, len(sizes), dim)
 
 
 def _margin(margin: Margin, sizes: Sequence[int]) -> float | Tensor | MarginSchedule:
@@ -87,3 +87,21 @@ def domain_edges(domains: Sequence[str]) -> list[int]:
                 " sorted; name the labels domain/class"
             )
     return [*starts, len(domains)]
+
+
+RULES: dict[type, Callable[[Any, Sequence[int]], MarginRule]] = {
+    SoftmaxConfig: lambda config, sizes: CosFace(0.0),
+    CosFaceConfig: lambda config, sizes: CosFace(_margin(config.margin_cos, sizes)),
+    ArcFaceConfig: lambda config, sizes: ArcFace(_margin(config.margin_rad, sizes)),
+    CurricularFaceConfig: _curricularface,
+}
+
+# A new loss is a config, a criterion, and a line here.
+CRITERIA: dict[type, Callable[[Any, int, Sequence[int], Sequence[str]], Criterion]] = {
+    **dict.fromkeys(RULES, _margin_softmax),
+    **dict.fromkeys(BUILDERS, _peer),
+    BatchAllConfig: lambda config, *_: BatchAllTriplet(config.length),
+    HyperbolicConfig: lambda config, *_: Hyperbolic(
+        config.curvature, config.radius, config.temperature
+    ),
+}

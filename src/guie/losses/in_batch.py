@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from guie.losses.criterion import Criterion
 from guie.losses.processes import at_least_fp32, gather_rows
 
 # Squared hyperbolic distances, in units of the curvature, count as at least this: their root has
@@ -18,7 +19,7 @@ from guie.losses.processes import at_least_fp32, gather_rows
 CLOSEST = 1e-7
 
 
-class InBatchLoss(nn.Module):
+class InBatchLoss(Criterion):
     """A loss that compares the images of a batch: over all processes, in fp32."""
 
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

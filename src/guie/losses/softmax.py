@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.losses import RowLength, Start
+from guie.losses.criterion import Criterion
 from guie.losses.processes import at_least_fp32
 from guie.losses.rules import CurricularFace, MarginRule
 from guie.losses.starts import drawn
@@ -21,7 +22,7 @@ from guie.losses.streamed import Hardening, softmax_terms
 UNIT = RowLength()
 
 
-class MarginSoftmax(nn.Module):
+class MarginSoftmax(Criterion):
     """Cross-entropy of a margin softmax, with its class weights.
 
     With several centres it is sub-center ArcFace (Deng et al., ECCV 2020): a class is as near as its
@@ -66,23 +67,21 @@ class MarginSoftmax(nn.Module):
         self.rule.set_epoch(epoch)
 
     def open_stage(
-        self, class_ids: Sequence[int], *, alone: bool, reset: Sequence[int] | None
+        self,
+        class_ids: Sequence[int],
+        *,
+        margin: float | None = None,
+        alone: bool = False,
+        reset: Sequence[int] | None = None,
     ) -> None:
-        """Begin a stage: its classes compete with all or among themselves, carried on or anew.
-
-        To be called when it is settled which parameters are trained, before an optimiser takes them.
-
-        Args:
-            class_ids: classes with training images in the stage.
-            alone: the softmax runs over them, not over all C.
-            reset: integers to draw their weights from; None: they stay as they are.
-        """
+        """As of every criterion."""
         self._close_stage()
+        self.rule.set_margin(margin)
         own_C = torch.zeros(len(self.weight_CD) // self.centers, dtype=torch.bool)
         own_C[list(class_ids)] = True
         own_C = own_C.to(self.weight_CD.device)
         if reset is not None:
-            self._reset(own_C, reset)
+            self._reset(own_C, reset, alone)
         if alone:
             self._part(own_C)
 
@@ -94,13 +93,13 @@ class MarginSoftmax(nn.Module):
         self.stage_AD = self.place_C = None
 
     @torch.no_grad()
-    def _reset(self, own_C: Tensor, seed: Sequence[int]) -> None:
+    def _reset(self, own_C: Tensor, seed: Sequence[int], alone: bool) -> None:
         number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1
         # On the CPU and apart from the global stream, so that all processes draw the same.
         generator = torch.Generator().manual_seed(number)
         whole, dim = self.weight_CD.shape
         rows = int(own_C.sum()) * self.centers
-        fresh_AD = drawn(rows, dim, self.start, generator, of=whole)
+        fresh_AD = drawn(rows, dim, self.start, generator, of=rows if alone else whole)
         self.weight_CD[self._rows(own_C)] = fresh_AD.to(self.weight_CD)
         self.rule.reset(own_C)
 

@@ -1,7 +1,13 @@
 """Optimisers with rates by part and block, schedules of them, averages of weights."""
 
 from guie.optim.averaging import averaged
-from guie.optim.groups import block_of, build_optimizer, freeze, part_of, refuse_unknown_blocks
+from guie.optim.groups import (
+    block_of,
+    build_optimizer,
+    freeze,
+    named_parameters,
+    refuse_unknown_blocks,
+)
 from guie.optim.schedules import schedule_factor, set_learning_rates
 
 __all__ = [
@@ -9,7 +15,7 @@ __all__ = [
     "block_of",
     "build_optimizer",
     "freeze",
-    "part_of",
+    "named_parameters",
     "refuse_unknown_blocks",
     "schedule_factor",
     "set_learning_rates",

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import nn
 
 from guie.config.stages import LearningRates, OptimizerConfig, StageConfig
 from guie.errors import UserError
+from guie.tasks import Task
 
-PARTS = ("backbone", "head", "classes")
 # Names in timm's and open_clip's towers of what comes after the last block.
 TOP = {
     *("norm", "fc_norm", "ln_post", "proj", "attn_pool", "head", "conv_head", "bn2"),
@@ -19,12 +20,24 @@ TOP = {
 }
 
 
-def part_of(name: str) -> str:
-    """Which part of a task a parameter belongs to, by its name: backbone, head or classes."""
-    for part in PARTS:
-        if part in name.split("."):
-            return part
-    raise ValueError(f"parameter {name} belongs to none of {PARTS}")
+class Named(NamedTuple):
+    """A parameter, its part of the task, and its name within that."""
+
+    part: str
+    name: str
+    parameter: nn.Parameter
+
+
+def named_parameters(task: Task) -> Iterator[Named]:
+    """All parameters of a task, by its parts. Raises ValueError where one stands in none."""
+    found = set()
+    for part, module in task.parts().items():
+        for name, parameter in module.named_parameters():
+            found.add(parameter)
+            yield Named(part, name, parameter)
+    for name, parameter in task.named_parameters():
+        if parameter not in found:
+            raise ValueError(f"parameter {name} belongs to none of {list(task.parts())}")
 
 
 def block_of(name: str) -> int | None:
@@ -33,26 +46,22 @@ def block_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def freeze(task: nn.Module, rates: LearningRates) -> None:
-    """Parts and blocks with learning rate 0 get no gradients in this stage.
-
-    Raises UserError for a block that the backbone does not have.
-    """
-    refuse_unknown_blocks(task, rates)
-    for name, parameter in task.named_parameters():
-        parameter.requires_grad_(_rate(name, rates) > 0)
+def freeze(task: Task, rates: LearningRates) -> None:
+    """Parts and blocks with learning rate 0 get no gradients in this stage."""
+    for named in named_parameters(task):
+        named.parameter.requires_grad_(_rate(named, rates) > 0)
 
 
-def refuse_unknown_blocks(task: nn.Module, rates: LearningRates) -> None:
+def refuse_unknown_blocks(task: Task, rates: LearningRates) -> None:
     """Raise UserError if rates are given for a block that the backbone does not have."""
-    blocks = _count_blocks(name for name, _ in task.named_parameters())
+    blocks = _count_blocks(task)
     unknown = [number for number in rates.blocks if number >= blocks]
     if unknown:
         has = f"{blocks} blocks, 0 to {blocks - 1}" if blocks else "no blocks"
         raise UserError(f"lr.blocks: {min(unknown)}: the backbone has {has}")
 
 
-def build_optimizer(task: nn.Module, stage: StageConfig) -> torch.optim.Optimizer:
+def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     """The stage's optimiser over what is not frozen.
 
     Biases, norms and other vectors are not decayed, but for `decay_vectors`.
@@ -63,13 +72,13 @@ def build_optimizer(task: nn.Module, stage: StageConfig) -> torch.optim.Optimize
 
     Raises UserError if nothing is left to train.
     """
-    blocks = _count_blocks(name for name, _ in task.named_parameters())
+    blocks = _count_blocks(task)
     groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
-    for name, parameter in task.named_parameters():
+    for named in named_parameters(task):
+        part, name, parameter = named
         if parameter.requires_grad:
-            part = part_of(name)
             below = blocks + 1 - _height(name, blocks) if part == "backbone" else 0
-            peak_lr = _rate(name, stage.lr) * stage.layer_decay**below
+            peak_lr = _rate(named, stage.lr) * stage.layer_decay**below
             decayed = parameter.ndim > 1 or stage.decay_vectors
             decay = _decay(part, stage) if decayed else 0.0
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
@@ -97,22 +106,22 @@ def _create(config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimize
 
 def _decay(part: str, stage: StageConfig) -> float:
     decay = stage.weight_decay
-    return decay if isinstance(decay, float) else getattr(decay, part)
+    return decay if isinstance(decay, float) else decay.of(part)
 
 
-def _rate(name: str, rates: LearningRates) -> float:
+def _rate(named: Named, rates: LearningRates) -> float:
     """The peak rate of a parameter: of its part, or of the nearest block at or below its own."""
-    part = part_of(name)
-    if part == "backbone" and not _is_top(name):
-        block = block_of(name) or 0  # the stem goes with the first block
+    if named.part == "backbone" and not _is_top(named.name):
+        block = block_of(named.name) or 0  # the stem goes with the first block
         starts = [start for start in rates.blocks if start <= block]
         if starts:
             return rates.blocks[max(starts)]
-    return getattr(rates, part)
+    return rates.of(named.part)
 
 
-def _count_blocks(names: Iterable[str]) -> int:
-    numbers = [block_of(name) for name in names if part_of(name) == "backbone"]
+def _count_blocks(task: Task) -> int:
+    names = [name for part, name, _ in named_parameters(task) if part == "backbone"]
+    numbers = [block_of(name) for name in names]
     return 1 + max((number for number in numbers if number is not None), default=-1)
 
 

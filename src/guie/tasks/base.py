@@ -27,6 +27,14 @@ class Task(nn.Module):
         self.config = config
         self.retention = Retention(config) if config.retention else None
 
+    def parts(self) -> dict[str, nn.Module]:
+        """Part name -> module: what rates, decay, freezing and figures go by.
+
+        Every parameter that may be trained stands in one of them, and in no two.
+        """
+        head = {"head": self.embedder.head} if self.embedder.head else {}
+        return {"backbone": self.embedder.backbone, **head}
+
     def set_epoch(self, epoch: float) -> None:
         """Tell what changes with training how far the run is, in epochs."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import open_clip
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data import Classes
@@ -30,13 +30,11 @@ class ContrastiveTask(Task):
         model = config.model
         if model.backbone.library != "open_clip" or model.head is not None:
             raise UserError("task contrastive: needs an open_clip backbone and model.head: null")
-        backbone = create_clip(model.backbone, model.backbone.pretrained if weights else None)
-        self.backbone = backbone  # by this name its parameters take the backbone's learning rate
-        self.embedder = Embedder(
-            backbone_of_clip(backbone, model.backbone, model.image.size_px), head=None
-        )
+        self.clip = create_clip(model.backbone, model.backbone.pretrained if weights else None)
+        tower = backbone_of_clip(self.clip, model.backbone, model.image.size_px)
+        self.embedder = Embedder(tower, head=None)
         self.tokenize = open_clip.get_tokenizer(
-            model.backbone.name, context_length=backbone.context_length
+            model.backbone.name, context_length=self.clip.context_length
         )
         several = torch.distributed.is_initialized()
         self.loss = open_clip.ClipLoss(
@@ -46,13 +44,16 @@ class ContrastiveTask(Task):
             world_size=torch.distributed.get_world_size() if several else 1,
         )
 
+    def parts(self) -> dict[str, nn.Module]:
+        return {"backbone": self.clip}
+
     def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
         """Batch of images (B, 3, S, S) and B captions -> mean loss and logs."""
         if "captions" not in batch:
             raise UserError("task contrastive: the manifest has no caption column")
         images_BCHW = batch["images"]
         text_BD = self.tokenize(batch["captions"]).to(images_BCHW.device)
-        image_BD, text_BD, scale = self.backbone(images_BCHW, text_BD)[:3]
+        image_BD, text_BD, scale = self.clip(images_BCHW, text_BD)[:3]
         loss = self.loss(image_BD.float(), text_BD.float(), scale.clamp(max=100.0))
         matched = (image_BD @ text_BD.T).argmax(dim=1)
         accuracy = (matched == torch.arange(len(matched), device=matched.device)).float().mean()
@@ -64,6 +65,6 @@ class ContrastiveTask(Task):
         open_clip loads the second by `create_model(name, pretrained=file)`.
         """
         super().save(folder, stem)
-        state = {k: v.detach().cpu().contiguous() for k, v in self.backbone.state_dict().items()}
+        state = {k: v.detach().cpu().contiguous() for k, v in self.clip.state_dict().items()}
         with replacing(folder / f"{stem}_clip.safetensors") as temporary:
             save_file(state, temporary)
