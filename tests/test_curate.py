@@ -209,7 +209,7 @@ def test_toy_source_is_drawn_as_asked_and_read_as_a_manifest(place, monkeypatch)
         write_manifest(f"{path}/manifest.csv", rows)
         return Path(path) / "manifest.csv"
 
-    monkeypatch.setattr(guie.mixing.reading.toy, "draw", draw)  # drawing is tested with toy
+    monkeypatch.setattr(guie.mixing.reading.toydomains, "draw", draw)  # drawing has tests of its own
     toy = {"kind": "toy", "path": "input/toy", "images": 7, "seed": 3, "part": "pretrain"}
     table, _ = run({"sources": [toy]})
     assert asked == {"path": "input/toy", "images": 7, "seed": 3, "part": "pretrain", "workers": 1}

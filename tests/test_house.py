@@ -21,7 +21,7 @@ LEVELS = [
         *("interrupts", "logs", "notebook", "sharding"),
     },
     {
-        *("manifest", "datasets", "toy", "curation", "images", "augment"),
+        *("manifest", "datasets", "curation", "images", "augment"),
         *("losses", "metrics", "optim", "runs"),
     },
     {"sampling", "data", "generic", "loaders", "memory", "model"},

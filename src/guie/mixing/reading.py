@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from guie import toy
+import toydomains
 from guie.archives import unpacked
 from guie.config import MixConfig
 from guie.config.mix import FolderSource, Source, ToySource
@@ -70,7 +70,7 @@ def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[st
         table, skipped = READERS[source.kind](folder, source.domain, source.split)
         return Manifest(table, folder, folder, Sidecar()), skipped
     if isinstance(source, ToySource):
-        path = toy.draw(
+        path = toydomains.draw(
             source.path, images=source.images, seed=source.seed, part=source.part, workers=workers
         )
         return load_manifest(path), Counter()

@@ -1,0 +1,81 @@
+"""The ten domains by name, and how one class of one of them is made from integers."""
+
+from __future__ import annotations
+
+from zlib import crc32
+
+import numpy as np
+
+from toydomains.apparel.spec import Garment
+from toydomains.artwork.spec import Painting
+from toydomains.cars.spec import Car
+from toydomains.dishes.spec import Dish
+from toydomains.furniture.spec import Furniture
+from toydomains.illustrations.spec import Character
+from toydomains.kit.subject import Subject
+from toydomains.landmarks.spec import Landmark
+from toydomains.packages.spec import Package
+from toydomains.storefronts.spec import Storefront
+from toydomains.toys.spec import Toy
+
+DOMAINS: dict[str, type[Subject]] = {
+    "storefronts": Storefront,
+    "packages": Package,
+    "apparel": Garment,
+    "cars": Car,
+    "furniture": Furniture,
+    "landmarks": Landmark,
+    "toys": Toy,
+    "illustrations": Character,
+    "dishes": Dish,
+    "artwork": Painting,
+}
+PARTS = ("benchmark", "pretrain")
+
+
+def generator(seed: int, part: str, domain: str, *numbers: int) -> np.random.Generator:
+    """The random numbers of a class (its index) or of a view (class index, 1 + view index)."""
+    return np.random.default_rng([seed, crc32(part.encode()), crc32(domain.encode()), *numbers])
+
+
+def subject(seed: int, part: str, domain: str, index: int) -> Subject:
+    """The class number `index` of a domain; every odd one is the sister of the one before it.
+
+    The hash of a class's phrase decides which part may have it, so that no class of one part is
+    described in the other, whatever the seeds.
+    """
+    rng = generator(seed, part, domain, index)
+    if index % 2:
+        sister = _sister(rng, part, subject(seed, part, domain, index - 1))
+        if sister is not None:
+            return sister
+    while True:
+        candidate = DOMAINS[domain].sample(rng)
+        if _part_of(candidate) == part:
+            return candidate
+
+
+def _sister(rng: np.random.Generator, part: str, elder: Subject) -> Subject | None:
+    """A sister that one can tell from the elder, preferably by two of the things it is known by.
+
+    None if the grammar has hardly any: the phrases of a kind may all fall to the other part.
+    """
+    spare = None
+    for _ in range(50):
+        sister = elder.sister(rng)
+        apart = set(sister.phrase.split()) ^ set(elder.phrase.split())
+        if apart and _part_of(sister) == part:
+            if len(apart) > 2:
+                return sister
+            spare = spare or sister
+    return spare
+
+
+def _part_of(candidate: Subject) -> str:
+    return PARTS[crc32(candidate.phrase.encode()) % len(PARTS)]
+
+
+def label(candidate: Subject, part: str, domain: str, index: int) -> str:
+    """`apparel/striped-hoodie-0017`; the numbers of the pretraining part start with a p."""
+    prefix = "p" if part == "pretrain" else ""
+    return f"{domain}/{candidate.name}-{prefix}{index:04d}"
