@@ -1,4 +1,4 @@
-"""The shape of the house: imports go downward, scripts shadow nothing, the scorer stands alone."""
+"""The shape of the house: imports go downward, scripts shadow nothing, scorer and toydomains stand alone."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 PACKAGE = sorted((SRC / "guie").rglob("*.py"))
+TOYDOMAINS = sorted((SRC / "toydomains").rglob("*.py"))
 SCRIPTS = sorted(SRC.glob("*.py"))
 BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("*.py"))
 
@@ -51,6 +52,7 @@ HUGGING_FACE = {
     *("safetensors", "tokenizers", "transformers", "trl"),
 }
 SCORER_MAY_IMPORT = {"scorer", "torch", "PIL", "numpy", "pandas", "faiss", "tqdm"}
+TOYDOMAINS_MAY_IMPORT = {"toydomains", "PIL", "numpy", "pandas", "tqdm"}
 
 
 def imported(file: Path) -> set[str]:
@@ -95,8 +97,14 @@ def test_the_scorer_stands_alone(file: Path) -> None:
     assert tops <= SCORER_MAY_IMPORT | set(sys.stdlib_module_names)
 
 
+@pytest.mark.parametrize("file", TOYDOMAINS, ids=lambda file: str(file.relative_to(SRC)))
+def test_toydomains_stands_alone(file: Path) -> None:
+    tops = {name.partition(".")[0] for name in imported(file)}
+    assert tops <= TOYDOMAINS_MAY_IMPORT | set(sys.stdlib_module_names)
+
+
 def test_no_path_hacks() -> None:
-    for file in [*PACKAGE, *SCRIPTS, *sorted((SRC / "scorer").glob("*.py"))]:
+    for file in [*PACKAGE, *TOYDOMAINS, *SCRIPTS, *sorted((SRC / "scorer").glob("*.py"))]:
         text = file.read_text(encoding="utf-8")
         for hack in ("sys.path", "PYTHONPATH", "os.chdir"):
             assert hack not in text, f"{file}: {hack}"

@@ -8,6 +8,6 @@ pure function of (seed, part, domain, class, view), the same on every machine.
     >>> manifest = toydomains.draw("input/toy")  # doctest: +SKIP
 """
 
-from toydomains.dataset import draw
+from toydomains.dataset import DrawingError, draw
 
-__all__ = ["draw"]
+__all__ = ["DrawingError", "draw"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from guie.errors import run
-from toydomains.dataset import draw
+from toydomains.dataset import DrawingError, draw
 from toydomains.domains import PARTS
 from toydomains.preview import contact_sheet
 
@@ -41,4 +41,17 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    try:
+        main()
+    except DrawingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:  # a full disk, a folder that cannot be written to
+        if error.errno is None:
+            raise
+        where = f"{error.filename}: " if error.filename else "a write failed: "
+        print(f"error: {where}{error.strerror}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -15,9 +15,8 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from guie.errors import UserError
-from guie.files import replacing, write_json
 from toydomains.domains import DOMAINS, PARTS, generator, label, subject
+from toydomains.files import replacing
 
 VERSION = "4"  # raise it whenever a drawing changes: old folders are then drawn again
 
@@ -29,6 +28,10 @@ SHARES = {
 VIEWS = {"benchmark": (6, 14), "pretrain": (2, 6)}  # images per class, where there are enough
 SHARE_HELD_OUT = {"benchmark": 0.45, "pretrain": 0.08}  # classes in test, classes in val
 SMALLEST = 4 * len(DOMAINS) * 2  # two classes in each split, two images each
+
+
+class DrawingError(ValueError):
+    """What was asked for cannot be drawn. The message is one line that names the fault."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +67,8 @@ def draw(
         The path of the manifest.
 
     Raises:
-        UserError: the arguments are out of range, or the folder is a file.
+        DrawingError: the arguments are out of range, or the folder is a file.
+        OSError: something cannot be written; it names the file where the system tells which.
     """
     folder = Path(folder)
     _check(folder, images, seed, part)
@@ -79,7 +83,8 @@ def draw(
     rows = list(_draw_all(folder, plan(images, seed, part), workers))
     with replacing(manifest) as temporary:
         pd.DataFrame(rows).to_csv(temporary, index=False)
-    write_json(stamp, recipe)
+    with replacing(stamp) as temporary:
+        temporary.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
     return manifest
 
 
@@ -153,7 +158,7 @@ def draw_class(folder: Path, p: ClassPlan) -> list[dict]:
     rows = []
     for i, role in enumerate(p.roles):
         rng = generator(p.seed, p.part, p.domain, p.index, 1 + i)
-        view = what.view(rng, role)
+        view = DOMAINS[p.domain].view(what, rng, role)
         # Prints are flat colour, which PNG keeps clean; photographs are JPEG.
         path = f"images/{key}/{i:02d}.{'png' if role == 'index' else 'jpg'}"
         view.image.save(folder / path, quality=90)
@@ -173,10 +178,10 @@ def _read(stamp: Path) -> dict | None:
 
 def _check(folder: Path, images: int, seed: int, part: str) -> None:
     if part not in PARTS:
-        raise UserError(f"part: {part!r} is none of {', '.join(PARTS)}")
+        raise DrawingError(f"part: {part!r} is none of {', '.join(PARTS)}")
     if images < SMALLEST:
-        raise UserError(f"images: {images} is too few; ask for at least {SMALLEST}")
+        raise DrawingError(f"images: {images} is too few; ask for at least {SMALLEST}")
     if seed < 0:
-        raise UserError(f"seed: {seed} is negative; use 0 or more")
+        raise DrawingError(f"seed: {seed} is negative; use 0 or more")
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file; name a folder to draw the toy data set into")
+        raise DrawingError(f"{folder}: is a file; name a folder to draw the toy data set into")

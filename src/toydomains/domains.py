@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -12,23 +14,32 @@ from toydomains.cars.spec import Car
 from toydomains.dishes.spec import Dish
 from toydomains.furniture.spec import Furniture
 from toydomains.illustrations.spec import Character
+from toydomains.kit.photo import View
 from toydomains.kit.subject import Subject
 from toydomains.landmarks.spec import Landmark
 from toydomains.packages.spec import Package
 from toydomains.storefronts.spec import Storefront
 from toydomains.toys.spec import Toy
 
-DOMAINS: dict[str, type[Subject]] = {
-    "storefronts": Storefront,
-    "packages": Package,
-    "apparel": Garment,
-    "cars": Car,
-    "furniture": Furniture,
-    "landmarks": Landmark,
-    "toys": Toy,
-    "illustrations": Character,
-    "dishes": Dish,
-    "artwork": Painting,
+
+class Domain(NamedTuple):
+    """What a class of the domain is, and how a picture of one is taken."""
+
+    spec: type[Subject]
+    view: Callable[[Any, np.random.Generator, str], View]  # of a class, for a role
+
+
+DOMAINS: dict[str, Domain] = {
+    "storefronts": Domain(Storefront, Storefront.view),
+    "packages": Domain(Package, Package.view),
+    "apparel": Domain(Garment, Garment.view),
+    "cars": Domain(Car, Car.view),
+    "furniture": Domain(Furniture, Furniture.view),
+    "landmarks": Domain(Landmark, Landmark.view),
+    "toys": Domain(Toy, Toy.view),
+    "illustrations": Domain(Character, Character.view),
+    "dishes": Domain(Dish, Dish.view),
+    "artwork": Domain(Painting, Painting.view),
 }
 PARTS = ("benchmark", "pretrain")
 
@@ -50,7 +61,7 @@ def subject(seed: int, part: str, domain: str, index: int) -> Subject:
         if sister is not None:
             return sister
     while True:
-        candidate = DOMAINS[domain].sample(rng)
+        candidate = DOMAINS[domain].spec.sample(rng)
         if _part_of(candidate) == part:
             return candidate
 

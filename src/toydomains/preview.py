@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image, ImageDraw, ImageFont
 
-from guie.files import replacing
+from toydomains.files import replacing
 
 CELL, GAP, NAMES, CLASSES, VIEWS = 112, 10, 92, 4, 4
 

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from guie.errors import UserError
-from toydomains import dataset, draw
+from toydomains import DrawingError, dataset, draw
 from toydomains.__main__ import main
 from toydomains.domains import DOMAINS, generator, label, subject
 from toydomains.kit.canvas import Pen, homography, projective
@@ -112,16 +111,19 @@ def test_every_second_class_is_the_sister_of_the_one_before(domain):
 def test_a_class_and_its_views_are_functions_of_their_numbers(domain):
     first, again = (subject(3, "pretrain", domain, 7) for _ in range(2))
     assert first == again and label(first, "pretrain", domain, 7).endswith("-p0007")
-    pictures = [first.view(generator(3, "pretrain", domain, 7, 2), "train").image for _ in range(2)]
+    view = DOMAINS[domain].view
+    pictures = [
+        view(first, generator(3, "pretrain", domain, 7, 2), "train").image for _ in range(2)
+    ]
     assert np.array_equal(*map(np.asarray, pictures))
-    other = first.view(generator(3, "pretrain", domain, 7, 3), "train").image
+    other = view(first, generator(3, "pretrain", domain, 7, 3), "train").image
     assert other.size != pictures[0].size or not np.array_equal(other, pictures[0])
 
 
 def fingerprint(domain):
-    view = subject(0, "benchmark", domain, 0).view(
-        generator(0, "benchmark", domain, 0, 1), "index" if domain == "illustrations" else "both"
-    )
+    role = "index" if domain == "illustrations" else "both"
+    what, rng = subject(0, "benchmark", domain, 0), generator(0, "benchmark", domain, 0, 1)
+    view = DOMAINS[domain].view(what, rng, role)
     small = np.asarray(view.image.resize((4, 4), Image.Resampling.BOX))
     return "".join(str(level) for level in (small / 32).round().astype(int).ravel())
 
@@ -231,14 +233,14 @@ def test_an_interrupted_drawing_is_not_taken_for_a_finished_one(few, tmp_path, m
     ],
 )
 def test_what_cannot_be_drawn_is_refused_by_name(tmp_path, arguments, words):
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(DrawingError, match=words):
         draw(tmp_path / "new", **arguments)
     assert not (tmp_path / "new").exists()
 
 
 def test_a_file_in_the_way_is_refused(tmp_path):
     (tmp_path / "toy").touch()
-    with pytest.raises(UserError, match="is a file"):
+    with pytest.raises(DrawingError, match="is a file"):
         draw(tmp_path / "toy")
 
 

@@ -1,4 +1,4 @@
-"""What every domain provides: a class (its generative parameters), its words, and views of it."""
+"""What a class of any domain is: generative parameters, and the words for them."""
 
 from __future__ import annotations
 
@@ -39,10 +39,6 @@ class Subject(ABC):
     @abstractmethod
     def phrase(self) -> str:
         """The class in plain English with its article: `a red striped hoodie with two pockets`."""
-
-    @abstractmethod
-    def view(self, rng: np.random.Generator, role: str) -> View:
-        """Take a picture; `role` is `train`, `query`, `index` or `both`."""
 
     def caption(self, rng: np.random.Generator, view: View) -> str:
         """A true sentence about a view, in one of a handful of forms."""
