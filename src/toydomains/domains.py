@@ -9,6 +9,7 @@ from zlib import crc32
 import numpy as np
 
 from toydomains.apparel.spec import Garment
+from toydomains.apparel.view import view_garment
 from toydomains.artwork.spec import Painting
 from toydomains.cars.spec import Car
 from toydomains.dishes.spec import Dish
@@ -32,7 +33,7 @@ class Domain(NamedTuple):
 DOMAINS: dict[str, Domain] = {
     "storefronts": Domain(Storefront, Storefront.view),
     "packages": Domain(Package, Package.view),
-    "apparel": Domain(Garment, Garment.view),
+    "apparel": Domain(Garment, view_garment),
     "cars": Domain(Car, Car.view),
     "furniture": Domain(Furniture, Furniture.view),
     "landmarks": Domain(Landmark, Landmark.view),

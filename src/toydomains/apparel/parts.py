@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from toydomains.apparel.spec import Garment
 from toydomains.kit.canvas import Pen
 from toydomains.kit.colour import lit
 from toydomains.kit.emblem import emblem
 from toydomains.kit.outline import arc, ellipse, mirrored, rect, smooth, turned
 from toydomains.kit.pattern import pattern
-
-if TYPE_CHECKING:
-    from toydomains.apparel.spec import Garment
 
 
 def _cloth(

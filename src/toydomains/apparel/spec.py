@@ -1,4 +1,4 @@
-"""Apparel: garments laid flat. A class is a cut, a pattern, a palette, a neck, pockets, a print."""
+"""What a garment is: a cut, a pattern, a palette, a neck, pockets, a print."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toydomains.apparel.parts import draw_bottom, draw_top, folds
 from toydomains.kit.canvas import pick
 from toydomains.kit.colour import PALETTES
 from toydomains.kit.emblem import EMBLEMS
 from toydomains.kit.pattern import PATTERNS
-from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
-from toydomains.kit.scene import tabletop
 from toydomains.kit.subject import Subject, a, count, listed
 
 TOPS = ("t-shirt", "shirt", "sweater", "hoodie", "tank top", "jacket", "dress")
@@ -75,16 +72,6 @@ class Garment(Subject):
             f"a {self.neck}" if self.cut in TOPS and self.cut != "hoodie" else "",
         )
         return f"{head} with {details}"
-
-    def view(self, rng: np.random.Generator, role: str) -> View:
-        size = frame(rng)
-        scene = tabletop(rng, size)
-        extent = (-0.1, -0.02, 1.1, 1.12) if self.cut in TOPS else (0.05, 0.0, 0.95, 1.05)
-        pose = Pose(scale=(0.86, 1.12), turn_deg=22, tilt=0.08, shift=0.07)
-        pen = blank(size, placed(rng, extent, size, pose))
-        (draw_top if self.cut in TOPS else draw_bottom)(self, pen, rng)
-        folds(pen, rng)
-        return develop(rng, scene, pen.image, lift_px=4)
 
 
 def _neck(rng: np.random.Generator, cut: str) -> str:
