@@ -11,6 +11,7 @@ import numpy as np
 from toydomains.apparel.spec import Garment
 from toydomains.apparel.view import view_garment
 from toydomains.artwork.spec import Painting
+from toydomains.artwork.view import view_painting
 from toydomains.cars.spec import Car
 from toydomains.dishes.spec import Dish
 from toydomains.furniture.spec import Furniture
@@ -40,7 +41,7 @@ DOMAINS: dict[str, Domain] = {
     "toys": Domain(Toy, Toy.view),
     "illustrations": Domain(Character, Character.view),
     "dishes": Domain(Dish, Dish.view),
-    "artwork": Domain(Painting, Painting.view),
+    "artwork": Domain(Painting, view_painting),
 }
 PARTS = ("benchmark", "pretrain")
 

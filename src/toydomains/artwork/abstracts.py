@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from toydomains.artwork.spec import Painting
 from toydomains.kit.canvas import Pen, pick
 from toydomains.kit.colour import RGB, jitter
 from toydomains.kit.outline import ellipse, rect, smooth, turned
-
-if TYPE_CHECKING:
-    from toydomains.artwork.spec import Painting
 
 
 def blocks(pen: Pen, rng: np.random.Generator, p: Painting) -> None:

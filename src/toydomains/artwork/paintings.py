@@ -2,29 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from toydomains.artwork.abstracts import blocks, circles, cutouts, ground
+from toydomains.artwork.spec import Painting
 from toydomains.kit.canvas import Pen, pick
 from toydomains.kit.colour import jitter, lit, mix
 from toydomains.kit.outline import arc, ellipse, mirrored, rect, smooth, turned
-
-if TYPE_CHECKING:
-    from toydomains.artwork.spec import Painting
-
-# Five colours: the ground, two masses, an accent, a dark.
-SCHEMES = (
-    ("cream", "teal", "rust", "mustard", "navy"),
-    ("light blue", "olive", "tan", "orange", "charcoal"),
-    ("pink", "rose", "lavender", "yellow", "purple"),
-    ("mustard", "dark green", "rust", "cream", "black"),
-    ("navy", "blue", "light blue", "yellow", "black"),
-    ("white", "red", "blue", "yellow", "black"),
-    ("tan", "brown", "olive", "cream", "charcoal"),
-    ("mint", "dark green", "pink", "orange", "navy"),
-)
 
 
 def _hills(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
