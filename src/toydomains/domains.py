@@ -13,6 +13,7 @@ from toydomains.apparel.view import view_garment
 from toydomains.artwork.spec import Painting
 from toydomains.artwork.view import view_painting
 from toydomains.cars.spec import Car
+from toydomains.cars.view import view_car
 from toydomains.dishes.spec import Dish
 from toydomains.furniture.spec import Furniture
 from toydomains.illustrations.spec import Character
@@ -35,7 +36,7 @@ DOMAINS: dict[str, Domain] = {
     "storefronts": Domain(Storefront, Storefront.view),
     "packages": Domain(Package, Package.view),
     "apparel": Domain(Garment, view_garment),
-    "cars": Domain(Car, Car.view),
+    "cars": Domain(Car, view_car),
     "furniture": Domain(Furniture, Furniture.view),
     "landmarks": Domain(Landmark, Landmark.view),
     "toys": Domain(Toy, Toy.view),

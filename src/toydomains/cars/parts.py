@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from toydomains.cars.spec import BODIES, Car
 from toydomains.kit.colour import lit
 from toydomains.kit.outline import Points, arc, ellipse, rect, star, turned
 from toydomains.kit.solid import Face, Solid, box, extruded, sheet
 
-if TYPE_CHECKING:
-    from toydomains.cars.spec import Car
-
-# length, height of the belt and of the roof, then the cabin: rear and front foot, rear and front top
-BODIES = {
-    "hatchback": (1.9, 0.62, 1.02, -0.92, 0.42, -0.72, 0.08),
-    "sedan": (2.25, 0.62, 1.0, -0.72, 0.48, -0.42, 0.12),
-    "coupe": (2.15, 0.56, 0.88, -0.85, 0.42, -0.28, 0.02),
-    "estate": (2.3, 0.62, 1.02, -1.12, 0.48, -1.0, 0.14),
-    "off-roader": (2.05, 0.78, 1.28, -0.98, 0.36, -0.9, 0.2),
-    "pickup": (2.4, 0.7, 1.18, -0.22, 0.52, -0.12, 0.24),
-    "van": (2.25, 0.7, 1.5, -1.1, 0.9, -1.06, 0.62),
-    "city car": (1.5, 0.64, 1.12, -0.68, 0.52, -0.5, 0.2),
-}
 GLASS, REFLECTION, TYRE, METAL, DARK = (
     (70, 92, 112), (128, 156, 172), (42, 42, 48), (206, 208, 212), (66, 68, 76),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Cars on the road: a few convex bodies, four wheels, and the details that tell models apart."""
+"""What a model of car is: a body, paints, wheels, lamps, and small differences of measure."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toydomains.cars.parts import BODIES, built
 from toydomains.kit.canvas import pick
-from toydomains.kit.photo import Pose, View, frame, portrait
-from toydomains.kit.scene import outdoors
-from toydomains.kit.solid import Camera
 from toydomains.kit.subject import Subject, a, listed
 
+# length, height of the belt and of the roof, then the cabin: rear and front foot, rear and front top
+BODIES = {
+    "hatchback": (1.9, 0.62, 1.02, -0.92, 0.42, -0.72, 0.08),
+    "sedan": (2.25, 0.62, 1.0, -0.72, 0.48, -0.42, 0.12),
+    "coupe": (2.15, 0.56, 0.88, -0.85, 0.42, -0.28, 0.02),
+    "estate": (2.3, 0.62, 1.02, -1.12, 0.48, -1.0, 0.14),
+    "off-roader": (2.05, 0.78, 1.28, -0.98, 0.36, -0.9, 0.2),
+    "pickup": (2.4, 0.7, 1.18, -0.22, 0.52, -0.12, 0.24),
+    "van": (2.25, 0.7, 1.5, -1.1, 0.9, -1.06, 0.62),
+    "city car": (1.5, 0.64, 1.12, -0.68, 0.52, -0.5, 0.2),
+}
 PAINTS = ("red", "navy", "white", "mustard", "teal", "grey", "light blue", "rust", "cream",
           "dark green", "black", "mint")  # fmt: skip
 STRIPES = ("", "", "side stripe", "racing stripes", "number roundel", "two-tone doors")
@@ -79,11 +86,3 @@ class Car(Subject):
             extras.append(stripe if stripe.endswith("s") else a(stripe))
         extras += [a(f"{self.roof} roof")] * (self.roof != self.paint) + ["a roof rack"] * self.rack
         return f"{a(self.paint)} {self.body} with {listed(*extras)}"
-
-    def view(self, rng: np.random.Generator, role: str) -> View:
-        size = frame(rng, (1.33, 1.5, 1.25, 1.0, 1.4, 0.9))
-        scene = outdoors(rng, size, (0.5, 0.66), ("asphalt", "paving", "sand", "grass", "snow"))
-        camera = Camera(float(rng.uniform(-52, 52)), float(rng.uniform(4, 16)), 6.0)
-        solids = built(self)
-        pose = Pose(scale=(0.82, 1.06), turn_deg=3, tilt=0.0, shift=0.07, ground=(0.78, 0.96))
-        return portrait(rng, scene, solids, camera, pose, lean=0.2, obstacles=0.35)
