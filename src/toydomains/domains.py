@@ -15,6 +15,7 @@ from toydomains.artwork.view import view_painting
 from toydomains.cars.spec import Car
 from toydomains.cars.view import view_car
 from toydomains.dishes.spec import Dish
+from toydomains.dishes.view import view_dish
 from toydomains.furniture.spec import Furniture
 from toydomains.illustrations.spec import Character
 from toydomains.kit.photo import View
@@ -41,7 +42,7 @@ DOMAINS: dict[str, Domain] = {
     "landmarks": Domain(Landmark, Landmark.view),
     "toys": Domain(Toy, Toy.view),
     "illustrations": Domain(Character, Character.view),
-    "dishes": Domain(Dish, Dish.view),
+    "dishes": Domain(Dish, view_dish),
     "artwork": Domain(Painting, view_painting),
 }
 PARTS = ("benchmark", "pretrain")

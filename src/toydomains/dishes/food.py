@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from toydomains.dishes.spec import BAKED, BASES
 from toydomains.kit.canvas import Pen
 from toydomains.kit.colour import RGB, jitter, lit
 from toydomains.kit.outline import Points, arc, ellipse, rect, smooth, star, turned
-
-BASES: dict[str, RGB] = {
-    "rice": (246, 240, 222), "noodles": (236, 200, 122), "tomato soup": (214, 84, 52),
-    "pea soup": (138, 168, 84), "pumpkin soup": (234, 154, 62), "salad": (122, 168, 80),
-    "pizza": (240, 204, 116), "pancakes": (222, 160, 88), "pie": (216, 160, 96),
-    "curry": (206, 146, 52), "porridge": (232, 216, 190), "chocolate cake": (104, 66, 50),
-}  # fmt: skip
-BAKED = ("pizza", "pancakes", "pie", "chocolate cake")
 
 
 def base_of(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
