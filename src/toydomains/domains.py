@@ -17,6 +17,7 @@ from toydomains.cars.view import view_car
 from toydomains.dishes.spec import Dish
 from toydomains.dishes.view import view_dish
 from toydomains.furniture.spec import Furniture
+from toydomains.furniture.view import view_furniture
 from toydomains.illustrations.spec import Character
 from toydomains.kit.photo import View
 from toydomains.kit.subject import Subject
@@ -38,7 +39,7 @@ DOMAINS: dict[str, Domain] = {
     "packages": Domain(Package, Package.view),
     "apparel": Domain(Garment, view_garment),
     "cars": Domain(Car, view_car),
-    "furniture": Domain(Furniture, Furniture.view),
+    "furniture": Domain(Furniture, view_furniture),
     "landmarks": Domain(Landmark, Landmark.view),
     "toys": Domain(Toy, Toy.view),
     "illustrations": Domain(Character, Character.view),

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
-from toydomains.kit.colour import RGB, lit
+from toydomains.furniture.spec import Furniture
+from toydomains.kit.colour import lit
 from toydomains.kit.outline import ellipse, rect
 from toydomains.kit.solid import Solid, box, turning
 
-if TYPE_CHECKING:
-    from toydomains.furniture.spec import Furniture
-
 Corner: TypeAlias = tuple[float, float, float]
 
-WOODS: dict[str, RGB] = {
-    "oak": (204, 158, 108), "walnut": (122, 82, 58), "white": (240, 236, 228),
-    "black": (62, 60, 64), "birch": (232, 206, 166), "teak": (172, 110, 66),
-}  # fmt: skip
-FABRICS = ("teal", "mustard", "rust", "olive", "navy", "pink", "grey", "cream", "red", "light blue")
 BRASS = (222, 190, 120)
 
 

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from toydomains.furniture.joinery import BRASS, FABRICS, drawers, rest, stand, vase
+from toydomains.furniture.joinery import BRASS, drawers, rest, stand, vase
+from toydomains.furniture.spec import FABRICS, Furniture
 from toydomains.furniture.upholstery import armchair, bed, sofa
 from toydomains.kit.canvas import pick
 from toydomains.kit.colour import lit
 from toydomains.kit.outline import ellipse, rect
 from toydomains.kit.solid import Solid, box, turning
-
-if TYPE_CHECKING:
-    from toydomains.furniture.spec import Furniture
 
 
 def _chair(f: Furniture) -> list[Solid]:

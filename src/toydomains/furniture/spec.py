@@ -1,4 +1,4 @@
-"""Furniture in a room, built of boxes and turned parts and seen from anywhere in front."""
+"""What a piece of furniture is: its kind, wood and fabric, and the numbers of its parts."""
 
 from __future__ import annotations
 
@@ -6,16 +6,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from toydomains.furniture.joinery import FABRICS, WOODS
-from toydomains.furniture.pieces import FURNITURE
 from toydomains.kit.canvas import pick
 from toydomains.kit.colour import RGB
-from toydomains.kit.photo import Pose, View, frame, portrait
-from toydomains.kit.scene import room
-from toydomains.kit.solid import Camera
 from toydomains.kit.subject import Subject, a, count, listed
 
+KINDS = (
+    "chair", "stool", "armchair", "sofa", "table", "desk", "bookcase", "dresser", "bed",
+    "sideboard", "floor lamp", "bench",
+)  # fmt: skip
 UPHOLSTERED = ("armchair", "sofa", "bed", "floor lamp")
+WOODS: dict[str, RGB] = {
+    "oak": (204, 158, 108), "walnut": (122, 82, 58), "white": (240, 236, 228),
+    "black": (62, 60, 64), "birch": (232, 206, 166), "teak": (172, 110, 66),
+}  # fmt: skip
+FABRICS = ("teal", "mustard", "rust", "olive", "navy", "pink", "grey", "cream", "red", "light blue")
 BACKS = ("slatted", "barred", "panelled", "padded")
 SHADES = {"slatted": "flared", "barred": "straight", "panelled": "pointed", "padded": "bulging"}
 LEGS = ("straight", "turned", "splayed", "sled")
@@ -41,7 +45,7 @@ class Furniture(Subject):
     @classmethod
     def sample(cls, rng: np.random.Generator) -> Furniture:
         return cls(
-            kind=pick(rng, tuple(FURNITURE)),
+            kind=pick(rng, KINDS),
             wood=pick(rng, tuple(WOODS)),
             fabric=pick(rng, FABRICS),
             back=pick(rng, BACKS),
@@ -109,11 +113,3 @@ class Furniture(Subject):
     def timber(self) -> RGB:
         """The colour of the wood."""
         return WOODS[self.wood]
-
-    def view(self, rng: np.random.Generator, role: str) -> View:
-        size = frame(rng)
-        scene = room(rng, size, (0.52, 0.7))
-        camera = Camera(float(rng.uniform(-36, 36)), float(rng.uniform(6, 28)), 5.0)
-        solids = FURNITURE[self.kind](self)
-        pose = Pose(scale=(0.78, 1.0), turn_deg=3, tilt=0.0, shift=0.08, ground=(0.84, 0.98))
-        return portrait(rng, scene, solids, camera, pose, obstacles=0.3)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toydomains.furniture.joinery import padded, rest, stand
+from toydomains.furniture.spec import Furniture
 from toydomains.kit.colour import lit
 from toydomains.kit.outline import rect
 from toydomains.kit.solid import Solid, box
-
-if TYPE_CHECKING:
-    from toydomains.furniture.spec import Furniture
 
 
 def armchair(f: Furniture) -> list[Solid]:
