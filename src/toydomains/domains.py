@@ -19,6 +19,7 @@ from toydomains.dishes.view import view_dish
 from toydomains.furniture.spec import Furniture
 from toydomains.furniture.view import view_furniture
 from toydomains.illustrations.spec import Character
+from toydomains.illustrations.view import view_character
 from toydomains.kit.photo import View
 from toydomains.kit.subject import Subject
 from toydomains.landmarks.spec import Landmark
@@ -42,7 +43,7 @@ DOMAINS: dict[str, Domain] = {
     "furniture": Domain(Furniture, view_furniture),
     "landmarks": Domain(Landmark, Landmark.view),
     "toys": Domain(Toy, Toy.view),
-    "illustrations": Domain(Character, Character.view),
+    "illustrations": Domain(Character, view_character),
     "dishes": Domain(Dish, view_dish),
     "artwork": Domain(Painting, view_painting),
 }

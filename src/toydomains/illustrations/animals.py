@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
+from toydomains.illustrations.spec import Character
 from toydomains.kit.canvas import Pen
 from toydomains.kit.colour import lit
 from toydomains.kit.emblem import emblem
 from toydomains.kit.outline import arc, ellipse, rect, smooth, turned
-
-if TYPE_CHECKING:
-    from toydomains.illustrations.spec import Character
 
 
 def tail(c: Character, pen: Pen, fur: str) -> None:
