@@ -23,6 +23,7 @@ from toydomains.illustrations.view import view_character
 from toydomains.kit.photo import View
 from toydomains.kit.subject import Subject
 from toydomains.landmarks.spec import Landmark
+from toydomains.landmarks.view import view_landmark
 from toydomains.packages.spec import Package
 from toydomains.storefronts.spec import Storefront
 from toydomains.toys.spec import Toy
@@ -41,7 +42,7 @@ DOMAINS: dict[str, Domain] = {
     "apparel": Domain(Garment, view_garment),
     "cars": Domain(Car, view_car),
     "furniture": Domain(Furniture, view_furniture),
-    "landmarks": Domain(Landmark, Landmark.view),
+    "landmarks": Domain(Landmark, view_landmark),
     "toys": Domain(Toy, Toy.view),
     "illustrations": Domain(Character, view_character),
     "dishes": Domain(Dish, view_dish),

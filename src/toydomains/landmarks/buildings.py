@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -11,9 +10,7 @@ from toydomains.kit.colour import lit
 from toydomains.kit.outline import arc, ellipse, rect, turned
 from toydomains.kit.solid import Face, Solid, box, turning
 from toydomains.landmarks.masonry import clock, crown, gable, openings, plinth, storey
-
-if TYPE_CHECKING:
-    from toydomains.landmarks.spec import Landmark
+from toydomains.landmarks.spec import Landmark
 
 
 def _tower(m: Landmark) -> list[Solid]:

@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
 from toydomains.kit.colour import RGB, lit
 from toydomains.kit.outline import Points, arc, ellipse, rect
 from toydomains.kit.solid import Face, Solid, box, turning
-
-if TYPE_CHECKING:
-    from toydomains.landmarks.spec import Landmark
+from toydomains.landmarks.spec import Landmark
 
 Corner: TypeAlias = tuple[float, float, float]
 
-STONES: dict[str, RGB] = {
-    "sandstone": (222, 188, 140), "marble": (236, 232, 224), "brick": (182, 104, 82),
-    "granite": (158, 160, 166), "plaster": (240, 214, 186), "basalt": (106, 104, 112),
-}  # fmt: skip
-ROOFS: dict[str, RGB] = {
-    "copper": (110, 168, 148), "slate": (92, 98, 116), "terracotta": (196, 102, 72),
-    "golden": (222, 180, 92), "blue": (78, 116, 168),
-}  # fmt: skip
 NIGHT = (64, 66, 88)  # behind windows
 
 

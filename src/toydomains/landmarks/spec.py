@@ -1,4 +1,4 @@
-"""Landmarks: towers, temples, castles and the like, from a grammar of storeys, roofs and openings."""
+"""What a landmark is: its kind, stone and roof, storeys, openings and proportions."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ import numpy as np
 
 from toydomains.kit.canvas import pick
 from toydomains.kit.colour import RGB
-from toydomains.kit.photo import Pose, View, frame, portrait
-from toydomains.kit.scene import outdoors
-from toydomains.kit.solid import Camera
 from toydomains.kit.subject import Subject, a, count, listed
-from toydomains.landmarks.buildings import BUILDINGS
-from toydomains.landmarks.masonry import ROOFS, STONES
 
+KINDS = (
+    "tower", "temple", "castle", "church", "lighthouse", "pagoda", "arch", "palace", "pyramid",
+    "windmill",
+)  # fmt: skip
+STONES: dict[str, RGB] = {
+    "sandstone": (222, 188, 140), "marble": (236, 232, 224), "brick": (182, 104, 82),
+    "granite": (158, 160, 166), "plaster": (240, 214, 186), "basalt": (106, 104, 112),
+}  # fmt: skip
+ROOFS: dict[str, RGB] = {
+    "copper": (110, 168, 148), "slate": (92, 98, 116), "terracotta": (196, 102, 72),
+    "golden": (222, 180, 92), "blue": (78, 116, 168),
+}  # fmt: skip
 TOPS = ("domed", "pointed", "onion", "stepped", "flat")
 WINDOWS = ("arched", "square", "round", "slit")
 
@@ -41,7 +48,7 @@ class Landmark(Subject):
     @classmethod
     def sample(cls, rng: np.random.Generator) -> Landmark:
         return cls(
-            kind=pick(rng, tuple(BUILDINGS)),
+            kind=pick(rng, KINDS),
             stone=pick(rng, tuple(STONES)),
             roof=pick(rng, tuple(ROOFS)),
             top=pick(rng, TOPS),
@@ -97,14 +104,6 @@ class Landmark(Subject):
     def steeples(self) -> int:
         """How many towers a church has."""
         return 2 if self.flanks == 1 else 1
-
-    def view(self, rng: np.random.Generator, role: str) -> View:
-        size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.25, 1.33))
-        scene = outdoors(rng, size)
-        camera = Camera(float(rng.uniform(-34, 34)), float(rng.uniform(2, 16)), 6.5)
-        solids = BUILDINGS[self.kind](self)
-        pose = Pose(scale=(0.76, 1.0), turn_deg=4, tilt=0.05, shift=0.08, ground=(0.8, 0.95))
-        return portrait(rng, scene, solids, camera, pose, lean=0.3, obstacles=0.35)
 
     @property
     def wall(self) -> RGB:
