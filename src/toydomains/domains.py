@@ -25,6 +25,7 @@ from toydomains.kit.subject import Subject
 from toydomains.landmarks.spec import Landmark
 from toydomains.landmarks.view import view_landmark
 from toydomains.packages.spec import Package
+from toydomains.packages.view import view_package
 from toydomains.storefronts.spec import Storefront
 from toydomains.toys.spec import Toy
 
@@ -38,7 +39,7 @@ class Domain(NamedTuple):
 
 DOMAINS: dict[str, Domain] = {
     "storefronts": Domain(Storefront, Storefront.view),
-    "packages": Domain(Package, Package.view),
+    "packages": Domain(Package, view_package),
     "apparel": Domain(Garment, view_garment),
     "cars": Domain(Car, view_car),
     "furniture": Domain(Furniture, view_furniture),

@@ -1,4 +1,4 @@
-"""Labels: the layouts that a package's front may have, over a unit square."""
+"""Labels, over a unit square: the grounds of the layouts, and what is printed on them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import numpy as np
 
 from toydomains.kit.canvas import Pen
 from toydomains.kit.colour import mix
-from toydomains.kit.outline import arc, ellipse, rect
+from toydomains.kit.emblem import emblem
+from toydomains.kit.outline import arc, ellipse, rect, star
 from toydomains.kit.pattern import pattern
+from toydomains.packages.spec import Package
 
 
-def ground_and_ink(layout: str, palette: tuple[str, str, str]) -> tuple[str, tuple[str, str]]:
+def _ground_and_ink(layout: str, palette: tuple[str, str, str]) -> tuple[str, tuple[str, str]]:
     """The colour behind the emblem, and the inks of the words and of the emblem."""
     main, second, accent = palette
     if layout in ("framed", "dotted", "striped"):
@@ -66,9 +68,23 @@ def _split(pen: Pen, palette: tuple[str, str, str]) -> None:
     pen.fill(rect(0.91, 0, 1, 1), palette[2])
 
 
-LAYOUTS = {
+GROUNDS = {
     "banded": _banded, "round": _round, "diagonal": _diagonal, "arched": _arched, "wavy": _wavy,
     "rayed": _rayed, "framed": _framed, "split": _split,
     "striped": lambda pen, p: pattern(pen, "pinstriped", 5, mix(p[0], p[1], 0.3), p[2]),
     "dotted": lambda pen, p: pattern(pen, "dotted", 7, mix(p[0], p[1], 0.3), p[2]),
 }  # fmt: skip
+
+
+def label(p: Package, pen: Pen) -> None:
+    """The label of a package: brand, emblem, goods, some a badge."""
+    GROUNDS[p.layout](pen, p.palette)
+    ground, ink = _ground_and_ink(p.layout, p.palette)
+    high, low = ((0.08, 0.3), (0.42, 0.78)) if p.high_brand else ((0.62, 0.84), (0.14, 0.52))
+    p.lettering.write(pen, p.brand, (0.1, high[0], 0.9, high[1]), ink[0])
+    span = (low[1] - low[0]) / 2
+    emblem(pen.on(rect(0.5 - span, low[0], 0.5 + span, low[1])), p.emblem, ink[1], ground)
+    pen.text(p.goods.upper(), (0.25, 0.86, 0.75, 0.95), ink[0], weight=1, spacing=4)
+    if p.badge:
+        pen.fill(star(0.83, 0.36, 0.13, tips=10, inner=0.8), p.palette[2])
+        pen.fill(ellipse(0.83, 0.36, 0.07, steps=12), "white")

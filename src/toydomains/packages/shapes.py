@@ -6,7 +6,7 @@ Each shape returns two pictures [w, h], RGBA: the package, and the shadow at its
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from PIL import Image
@@ -17,9 +17,8 @@ from toydomains.kit.outline import Points, arc, ellipse, mirrored, rect
 from toydomains.kit.photo import Pose, blank, placed
 from toydomains.kit.scene import Size
 from toydomains.kit.solid import Camera, Face, Solid, bounds, box, cast_shadow, paint
-
-if TYPE_CHECKING:
-    from toydomains.packages.spec import Package
+from toydomains.packages.labels import label
+from toydomains.packages.spec import Package
 
 Layers: TypeAlias = tuple[Image.Image, Image.Image]
 
@@ -49,7 +48,7 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     front, right, _, left = body.faces[:4]
     with _panel(pen, front, camera).inside(rect(0, 0, 1, 1)) as panel:
         panel.fill(rect(0, 0, 1, 1), p.palette[0])
-        p.label(panel)
+        label(p, panel)
     for side, near in ((right, camera.position[0] > w), (left, camera.position[0] < -w)):
         if near:
             _side_print(p, _panel(pen, side, camera))
@@ -116,9 +115,9 @@ def _wrap(p: Package, pen: Pen, yaw_deg: float, sag: float) -> None:
     # Many points along the two edges, so that they bend.
     across = np.linspace(-1.2, 2.2, 40)
     edges = [np.column_stack([u, np.full(40, v)]) for u, v in ((across, 0.0), (across[::-1], 1.0))]
-    with Pen(pen.image, cylinder, curved=True).inside(np.concatenate(edges)) as label:
-        label.fill(rect(-1.2, 0, 2.2, 1), p.palette[0])
-        p.label(label)
+    with Pen(pen.image, cylinder, curved=True).inside(np.concatenate(edges)) as paper:
+        paper.fill(rect(-1.2, 0, 2.2, 1), p.palette[0])
+        label(p, paper)
 
 
 def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:
@@ -132,7 +131,7 @@ def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     outline = mirrored(flank, axis=0.0)
     with pen.inside(outline) as bag:
         bag.fill(outline, p.palette[0])
-        p.label(bag.on(rect(-0.48, 0.14, 0.48, h)))
+        label(p, bag.on(rect(-0.48, 0.14, 0.48, h)))
     pen.fill(rect(-0.46, 0.0, 0.46, 0.09), lit(second, 0.95))
     for x in np.linspace(-0.44, 0.44, 16):
         pen.line([(x, 0.0), (x, 0.09)], lit(second, 0.8), 0.01)
