@@ -27,6 +27,7 @@ from toydomains.landmarks.view import view_landmark
 from toydomains.packages.spec import Package
 from toydomains.packages.view import view_package
 from toydomains.storefronts.spec import Storefront
+from toydomains.storefronts.view import view_storefront
 from toydomains.toys.spec import Toy
 
 
@@ -38,7 +39,7 @@ class Domain(NamedTuple):
 
 
 DOMAINS: dict[str, Domain] = {
-    "storefronts": Domain(Storefront, Storefront.view),
+    "storefronts": Domain(Storefront, view_storefront),
     "packages": Domain(Package, view_package),
     "apparel": Domain(Garment, view_garment),
     "cars": Domain(Car, view_car),

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from toydomains.kit.canvas import Pen, pick
 from toydomains.kit.colour import RGB, lit
 from toydomains.kit.emblem import emblem
 from toydomains.kit.outline import arc, ellipse, rect, smooth
-
-if TYPE_CHECKING:
-    from toydomains.storefronts.spec import Storefront
-
-
-TRADES = {
-    "bakery": "cup", "cafe": "cup", "bookshop": "moon", "florist": "flower", "fishmonger": "fish",
-    "grocer": "apple", "toy shop": "star", "pet shop": "cat", "jeweller": "crown",
-    "chandler": "anchor", "tea room": "leaf", "ski shop": "mountain", "lamp shop": "sun",
-    "record shop": "lightning", "bird shop": "bird", "gift shop": "heart",
-}  # fmt: skip
+from toydomains.storefronts.spec import TRADES, Storefront
 
 
 def neighbours(pen: Pen, rng: np.random.Generator) -> None:

@@ -1,4 +1,4 @@
-"""Storefronts: a wall, a sign, an awning, a door and windows, seen from across the street."""
+"""What a shop is: a trade, a name, a wall, a sign, an awning, a door, windows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import numpy as np
 from toydomains.kit.canvas import pick
 from toydomains.kit.colour import PALETTES
 from toydomains.kit.lettering import Lettering, invented
-from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
-from toydomains.kit.scene import outdoors
 from toydomains.kit.subject import Subject, a, count
-from toydomains.storefronts.parts import TRADES, awning, house, neighbours, shop, sign, street
 
+# Each with the emblem of its sign.
+TRADES = {
+    "bakery": "cup", "cafe": "cup", "bookshop": "moon", "florist": "flower", "fishmonger": "fish",
+    "grocer": "apple", "toy shop": "star", "pet shop": "cat", "jeweller": "crown",
+    "chandler": "anchor", "tea room": "leaf", "ski shop": "mountain", "lamp shop": "sun",
+    "record shop": "lightning", "bird shop": "bird", "gift shop": "heart",
+}  # fmt: skip
 AWNINGS = ("no", "striped", "scalloped", "plain", "rounded")
 WALLS = ("plastered", "brick", "tiled", "boarded")
 WALL_COLOURS = ("cream", "tan", "grey", "white", "pink", "mint", "light blue", "rust")
@@ -86,16 +90,3 @@ class Storefront(Subject):
             f"house, with {cover}, {a(self.door_style)} door {side} and "
             f"{count(self.above, 'window')} above"
         )
-
-    def view(self, rng: np.random.Generator, role: str) -> View:
-        size = frame(rng, (1.0, 1.33, 1.25, 0.8, 1.0, 0.75))
-        scene = outdoors(rng, size, (0.7, 0.84), ("paving", "asphalt"))
-        pose = Pose(scale=(0.78, 1.2), turn_deg=3, tilt=0.13, shift=0.1, ground=(0.84, 0.97))
-        pen = blank(size, placed(rng, (0.0, 0.0, 1.0, 1.04), size, pose))
-        neighbours(pen, rng)
-        house(self, pen)
-        sign(self, pen)
-        shop(self, pen, scene.place in ("at night", "at dusk"))
-        awning(self, pen)
-        street(self, pen)
-        return develop(rng, scene, pen.image, obstacles=0.5)
