@@ -29,6 +29,7 @@ from toydomains.packages.view import view_package
 from toydomains.storefronts.spec import Storefront
 from toydomains.storefronts.view import view_storefront
 from toydomains.toys.spec import Toy
+from toydomains.toys.view import view_toy
 
 
 class Domain(NamedTuple):
@@ -45,7 +46,7 @@ DOMAINS: dict[str, Domain] = {
     "cars": Domain(Car, view_car),
     "furniture": Domain(Furniture, view_furniture),
     "landmarks": Domain(Landmark, view_landmark),
-    "toys": Domain(Toy, Toy.view),
+    "toys": Domain(Toy, view_toy),
     "illustrations": Domain(Character, view_character),
     "dishes": Domain(Dish, view_dish),
     "artwork": Domain(Painting, view_painting),

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from toydomains.kit.outline import ellipse, rect, star
 from toydomains.kit.solid import Solid, ball, box, extruded, turning
-
-if TYPE_CHECKING:
-    from toydomains.toys.spec import Toy
+from toydomains.toys.spec import Toy
 
 
 def marked(t: Toy, solid: Solid, faces: Sequence[int] = (0,), colour: int = 2) -> Solid:

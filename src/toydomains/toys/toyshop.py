@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from toydomains.kit.colour import lit
 from toydomains.kit.outline import arc, ellipse, rect
 from toydomains.kit.solid import Solid, ball, box, extruded, turning
 from toydomains.toys.figures import bear, doll, duck, hatted, marked, rabbit, robot, wheel
-
-if TYPE_CHECKING:
-    from toydomains.toys.spec import Toy
+from toydomains.toys.spec import Toy
 
 
 def _rocket(t: Toy) -> list[Solid]:
