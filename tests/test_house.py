@@ -6,6 +6,7 @@ import ast
 import re
 import runpy
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,35 @@ def imported(file: Path) -> set[str]:
     return names
 
 
+def modules(package: str) -> dict[str, Path]:
+    """Every module of a package by its dotted name."""
+    files = (SRC / package).rglob("*.py")
+    names = {".".join(f.relative_to(SRC).with_suffix("").parts): f for f in files}
+    return {name.removesuffix(".__init__"): file for name, file in names.items()}
+
+
+def imports_between(files: dict[str, Path]) -> dict[str, set[str]]:
+    """Which of these modules each of them imports, for type checks alone too."""
+    return {
+        module: {
+            name if name in files else name.rpartition(".")[0]
+            for name in imported(file)
+            if name in files or name.rpartition(".")[0] in files
+        }
+        for module, file in files.items()
+    }
+
+
+def storey(file: Path) -> tuple[int, str]:
+    """How high a file of toydomains stands, and in which domain, if any."""
+    *folders, name = file.relative_to(SRC / "toydomains").parts
+    if not folders:
+        return 4, ""
+    if folders == ["kit"]:
+        return 0, ""
+    return {"spec.py": 1, "view.py": 3}.get(name, 2), folders[0]
+
+
 def level(module: str) -> int:
     found = [number for number, names in enumerate(LEVELS) if module in names]
     assert found, f"guie.{module} stands in no level: add it to LEVELS"
@@ -101,6 +131,27 @@ def test_the_scorer_stands_alone(file: Path) -> None:
 def test_toydomains_stands_alone(file: Path) -> None:
     tops = {name.partition(".")[0] for name in imported(file)}
     assert tops <= TOYDOMAINS_MAY_IMPORT | set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("package", ["scorer", "toydomains"])
+def test_no_circle_of_imports(package: str) -> None:
+    try:
+        TopologicalSorter(imports_between(modules(package))).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_a_domain_imports_the_kit_and_itself_downward() -> None:
+    """The kit knows no domain, a domain no other; within one stand spec, then parts, then view."""
+    files = modules("toydomains")
+    heights = {module: storey(file) for module, file in files.items()}
+    assert len({domain for _, domain in heights.values() if domain}) == 10
+    for module, others in imports_between(files).items():
+        height, domain = heights[module]
+        for other in others:
+            other_height, other_domain = heights[other]
+            assert other_height <= height, f"{module} imports {other} from above"
+            assert height == 4 or other_domain in ("", domain), f"{module} imports {other}"
 
 
 def test_no_path_hacks() -> None:

@@ -33,10 +33,13 @@ from toydomains.toys.view import view_toy
 
 
 class Domain(NamedTuple):
-    """What a class of the domain is, and how a picture of one is taken."""
+    """What a class of the domain is, and how a picture of one is taken.
+
+    `view(subject, rng, role)` takes it; `role` is `train`, `query`, `index` or `both`.
+    """
 
     spec: type[Subject]
-    view: Callable[[Any, np.random.Generator, str], View]  # of a class, for a role
+    view: Callable[[Any, np.random.Generator, str], View]
 
 
 DOMAINS: dict[str, Domain] = {

@@ -78,7 +78,7 @@ def _crust(pen: Pen, base: str, reach: float) -> None:
 def piece(pen: Pen, name: str) -> None:
     """One topping, about a unit across, centred on the origin."""
     pen.fill(ellipse(0.06, 0.08, 0.48, 0.44, 14), (40, 26, 30), alpha=0.25)
-    _PIECES[name](pen)
+    PIECES[name](pen)
 
 
 def _tomato(pen: Pen) -> None:
@@ -167,7 +167,7 @@ def _dumpling(pen: Pen) -> None:
         pen.line(arc(0, 0.14, 0.5, 0.46, angle, angle + 8, 3), (206, 172, 128), 0.12)
 
 
-_PIECES = {
+PIECES = {
     "tomatoes": _tomato, "eggs": _egg, "olives": _olive, "prawns": _prawn, "mushrooms": _mushroom,
     "lemon slices": _lemon, "berries": _berry, "basil leaves": _basil,
     "cucumber slices": _cucumber, "carrot sticks": _carrot, "cheese cubes": _cheese,

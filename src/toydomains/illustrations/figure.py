@@ -24,13 +24,7 @@ def body(c: Character, pen: Pen) -> None:
         pen.fill(ellipse(x, 1.2, 0.085, 0.045, 16), shoe)
     for side in (-1, 1):
         _arm(c, pen, side, (0.5 + side * w, 0.7))
-    half = [
-        (0.5, 0.58),
-        (0.5 + 0.7 * w, 0.6),
-        (0.5 + 1.1 * w, 0.78),
-        (0.5 + w, 1.03),
-        (0.5, 1.05),
-    ]
+    half = [(0.5, 0.58), (0.5 + 0.7 * w, 0.6), (0.5 + 1.1 * w, 0.78), (0.5 + w, 1.03), (0.5, 1.05)]
     jumper = smooth(mirrored(half))
     pen.fill(jumper, main)
     with pen.inside(jumper) as cloth:

@@ -1,4 +1,4 @@
-"""How landmarks are built: storeys, openings, roofs, and the buildings made of them."""
+"""How landmarks are built: storeys, openings, roofs, clocks."""
 
 from __future__ import annotations
 
