@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from guie import toy
+import toydomains
 from guie.config import real_root
 
 torch.set_num_threads(1)
@@ -21,7 +21,7 @@ os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 @pytest.fixture(scope="session")
 def toy_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A toy benchmark of 200 images, all ten domains, splits train and test."""
-    return toy.draw(tmp_path_factory.mktemp("toy"), images=200, seed=1, workers=1)
+    return toydomains.draw(tmp_path_factory.mktemp("toy"), images=200, seed=1, workers=1)
 
 
 @pytest.fixture(scope="session")

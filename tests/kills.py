@@ -234,11 +234,11 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
-    from guie import toy
+    import toydomains
 
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        manifest = with_validation(toy.draw(folder / "toy", images=200, seed=1, workers=1))
+        manifest = with_validation(toydomains.draw(folder / "toy", images=200, seed=1, workers=1))
         config = write_config(folder, manifest)
         words = ["--config", str(config), "--set", f"out={folder / 'whole'}"]
         whole = folder / "whole" / "run"

@@ -209,11 +209,17 @@ def test_toy_source_is_drawn_as_asked_and_read_as_a_manifest(place, monkeypatch)
         write_manifest(f"{path}/manifest.csv", rows)
         return Path(path) / "manifest.csv"
 
-    monkeypatch.setattr(guie.mixing.reading.toy, "draw", draw)  # drawing is tested with toy
+    # Drawing has tests of its own.
+    monkeypatch.setattr(guie.mixing.reading.toydomains, "draw", draw)
     toy = {"kind": "toy", "path": "input/toy", "images": 7, "seed": 3, "part": "pretrain"}
     table, _ = run({"sources": [toy]})
     assert asked == {"path": "input/toy", "images": 7, "seed": 3, "part": "pretrain", "workers": 1}
     assert table["image_path"].tolist() == ["toy/images/a/0.png", "toy/images/a/1.png"]
+
+
+def test_a_toy_source_that_cannot_be_drawn_is_the_users_to_mend(place):
+    with pytest.raises(UserError, match="images: 7 is too few; ask for at least 80"):
+        run({"sources": [{"kind": "toy", "path": "input/toy", "images": 7}]})
 
 
 def test_paths_start_from_the_root(place, capsys):

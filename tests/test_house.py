@@ -1,4 +1,4 @@
-"""The shape of the house: imports go downward, scripts shadow nothing, the scorer stands alone."""
+"""The shape of the house: imports go downward, scripts shadow nothing, scorer and toydomains stand alone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import ast
 import re
 import runpy
 import sys
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 SRC = Path(__file__).parents[1] / "src"
 PACKAGE = sorted((SRC / "guie").rglob("*.py"))
+TOYDOMAINS = sorted((SRC / "toydomains").rglob("*.py"))
 SCRIPTS = sorted(SRC.glob("*.py"))
 BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("*.py"))
 
@@ -21,7 +23,7 @@ LEVELS = [
         *("interrupts", "logs", "notebook", "sharding"),
     },
     {
-        *("manifest", "datasets", "toy", "curation", "images", "augment"),
+        *("manifest", "datasets", "curation", "images", "augment"),
         *("losses", "metrics", "optim", "runs"),
     },
     {"sampling", "data", "generic", "loaders", "memory", "model"},
@@ -51,6 +53,7 @@ HUGGING_FACE = {
     *("safetensors", "tokenizers", "transformers", "trl"),
 }
 SCORER_MAY_IMPORT = {"scorer", "torch", "PIL", "numpy", "pandas", "faiss", "tqdm"}
+TOYDOMAINS_MAY_IMPORT = {"toydomains", "PIL", "numpy", "pandas", "tqdm"}
 
 
 def imported(file: Path) -> set[str]:
@@ -63,6 +66,35 @@ def imported(file: Path) -> set[str]:
             assert node.level == 0, f"{file}: imports are absolute"
             names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def modules(package: str) -> dict[str, Path]:
+    """Every module of a package by its dotted name."""
+    files = (SRC / package).rglob("*.py")
+    names = {".".join(f.relative_to(SRC).with_suffix("").parts): f for f in files}
+    return {name.removesuffix(".__init__"): file for name, file in names.items()}
+
+
+def imports_between(files: dict[str, Path]) -> dict[str, set[str]]:
+    """Which of these modules each of them imports, for type checks alone too."""
+    return {
+        module: {
+            name if name in files else name.rpartition(".")[0]
+            for name in imported(file)
+            if name in files or name.rpartition(".")[0] in files
+        }
+        for module, file in files.items()
+    }
+
+
+def storey(file: Path) -> tuple[int, str]:
+    """How high a file of toydomains stands, and in which domain, if any."""
+    *folders, name = file.relative_to(SRC / "toydomains").parts
+    if not folders:
+        return 4, ""
+    if folders == ["kit"]:
+        return 0, ""
+    return {"spec.py": 1, "view.py": 3}.get(name, 2), folders[0]
 
 
 def level(module: str) -> int:
@@ -95,8 +127,35 @@ def test_the_scorer_stands_alone(file: Path) -> None:
     assert tops <= SCORER_MAY_IMPORT | set(sys.stdlib_module_names)
 
 
+@pytest.mark.parametrize("file", TOYDOMAINS, ids=lambda file: str(file.relative_to(SRC)))
+def test_toydomains_stands_alone(file: Path) -> None:
+    tops = {name.partition(".")[0] for name in imported(file)}
+    assert tops <= TOYDOMAINS_MAY_IMPORT | set(sys.stdlib_module_names)
+
+
+@pytest.mark.parametrize("package", ["scorer", "toydomains"])
+def test_no_circle_of_imports(package: str) -> None:
+    try:
+        TopologicalSorter(imports_between(modules(package))).prepare()
+    except CycleError as error:
+        pytest.fail(" <- ".join(error.args[1]))
+
+
+def test_a_domain_imports_the_kit_and_itself_downward() -> None:
+    """The kit knows no domain, a domain no other; within one stand spec, then parts, then view."""
+    files = modules("toydomains")
+    heights = {module: storey(file) for module, file in files.items()}
+    assert len({domain for _, domain in heights.values() if domain}) == 10
+    for module, others in imports_between(files).items():
+        height, domain = heights[module]
+        for other in others:
+            other_height, other_domain = heights[other]
+            assert other_height <= height, f"{module} imports {other} from above"
+            assert height == 4 or other_domain in ("", domain), f"{module} imports {other}"
+
+
 def test_no_path_hacks() -> None:
-    for file in [*PACKAGE, *SCRIPTS, *sorted((SRC / "scorer").glob("*.py"))]:
+    for file in [*PACKAGE, *TOYDOMAINS, *SCRIPTS, *sorted((SRC / "scorer").glob("*.py"))]:
         text = file.read_text(encoding="utf-8")
         for hack in ("sys.path", "PYTHONPATH", "os.chdir"):
             assert hack not in text, f"{file}: {hack}"

@@ -26,8 +26,8 @@ import pandas as pd
 from alterations import LOOKED_AT, OTHERS, PROMISED, Alteration
 from PIL import Image, ImageDraw
 
+import toydomains
 from curation import draw_images, now_s, peak_gb
-from guie import toy
 from guie.config import real_root
 from guie.config.cleaning import NearConfig
 from guie.curation.copies.alterations import cut
@@ -247,7 +247,7 @@ def measure_found(args: argparse.Namespace) -> None:
             if real is not None:
                 manifest = real / "data/mini-uned/manifest.csv"
             else:
-                manifest = toy.draw(folder / "toy", images=3000, seed=7)
+                manifest = toydomains.draw(folder / "toy", images=3000, seed=7)
         images = read(manifest, args.workers)
         print(
             f"{len(images):,} images of {images['domain'].nunique()} domains, {args.each} copies each"

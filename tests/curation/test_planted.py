@@ -12,7 +12,7 @@ import pytest
 from PIL import ImageOps
 from planted import ALTERATIONS, known, plant
 
-from guie import toy
+import toydomains
 from guie.config.cleaning import CleaningConfig, NearConfig
 from guie.curation.cleaning import Evidence, clean
 from guie.curation.copies.links import Links, find_links
@@ -166,7 +166,7 @@ def test_a_leak_stops_with_the_pairs_unless_declared(toy_manifest, tmp_path):
 @pytest.mark.slow
 def test_the_readmes_table(tmp_path, real_folder):
     """Run with `pytest -m slow -s tests/curation/test_planted.py`."""
-    manifest = toy.draw(tmp_path / "set", images=2000, seed=7)
+    manifest = toydomains.draw(tmp_path / "set", images=2000, seed=7)
     table = pd.read_csv(manifest)
     root = manifest.parent
     table = known(pd.concat([table, plant(table, root, "near", every=2)]), root, workers=2)

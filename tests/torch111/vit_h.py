@@ -18,7 +18,7 @@ from resource import struct_rusage
 
 import yaml
 
-from guie import toy
+import toydomains
 from guie.config import RunConfig
 from guie.manifest import load_manifest, save_manifest
 
@@ -57,7 +57,7 @@ def main() -> None:
 
 def prepared(folder: Path) -> tuple[Path, Path]:
     """A manifest of two classes to train on and two to score, two images each, and the config."""
-    table = load_manifest(toy.draw(folder / "toy", images=80)).table
+    table = load_manifest(toydomains.draw(folder / "toy", images=80)).table
     save_manifest(table[table["domain"] == "toys"], folder / "few.csv")
     config = {
         "name": "vit_h",

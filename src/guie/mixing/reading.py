@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from guie import toy
+import toydomains
 from guie.archives import unpacked
 from guie.config import MixConfig
 from guie.config.mix import FolderSource, Source, ToySource
@@ -70,12 +70,19 @@ def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[st
         table, skipped = READERS[source.kind](folder, source.domain, source.split)
         return Manifest(table, folder, folder, Sidecar()), skipped
     if isinstance(source, ToySource):
-        path = toy.draw(
-            source.path, images=source.images, seed=source.seed, part=source.part, workers=workers
-        )
-        return load_manifest(path), Counter()
+        return load_manifest(_drawn(source, workers)), Counter()
     manifest = load_manifest(source.path, source.root)
     return _only(manifest, source.domains) if source.domains else manifest, Counter()
+
+
+def _drawn(source: ToySource, workers: int) -> Path:
+    """The manifest of a drawn set. Raises UserError where it cannot be drawn."""
+    try:
+        return toydomains.draw(
+            source.path, images=source.images, seed=source.seed, part=source.part, workers=workers
+        )
+    except toydomains.DrawingError as error:
+        raise UserError(str(error)) from error
 
 
 def _only(manifest: Manifest, domains: list[str]) -> Manifest:

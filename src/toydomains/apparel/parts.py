@@ -1,0 +1,145 @@
+"""How garments are cut and sewn: bodies, sleeves, collars, legs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from toydomains.apparel.spec import Garment
+from toydomains.kit.canvas import Pen
+from toydomains.kit.colour import lit
+from toydomains.kit.emblem import emblem
+from toydomains.kit.outline import arc, ellipse, mirrored, rect, smooth, turned
+from toydomains.kit.pattern import pattern
+
+
+def _cloth(
+    g: Garment, pen: Pen, outline: np.ndarray, box: tuple[float, float, float, float]
+) -> None:
+    """Fill an outline with the garment's colour and its pattern, scaled to `box`."""
+    main, second, accent = g.palette
+    with pen.inside(outline) as cloth:
+        cloth.fill(outline, lit(main, 1.06), lit(main, 0.93))
+        x0, y0, x1, y1 = box
+        pattern(cloth.on(rect(x0, y0, x1, y1)), g.pattern, g.repeats, second, accent)
+
+
+def draw_top(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
+    """Anything with shoulders, the neck at y = 0.05; the arms lie a little differently each time."""
+    main, _, accent = g.palette
+    hem = g.length if g.cut != "dress" else 1.08
+    wide = 0.27 + g.flare + (0.16 if g.cut == "dress" else 0.0)
+    shoulder = 0.2 if g.cut == "tank top" else 0.27
+    half = [(0.6, 0.06), (0.5 + shoulder, 0.11), (0.755, 0.36), (0.74, 0.6), (0.5 + wide, hem)]
+    body = mirrored([*half, (0.5, hem + 0.015)])
+    if g.sleeve:
+        _sleeves(g, pen, rng)
+    if g.cut == "hoodie":
+        hood = [(0.5, -0.02), (0.62, 0.0), (0.66, 0.12), (0.5, 0.2)]
+        pen.fill(smooth(mirrored(hood)), lit(main, 0.82))
+    _cloth(g, pen, body, (0.08, 0.06, 0.92, 1.1))
+    if g.trim or g.cut in ("sweater", "hoodie", "jacket"):
+        edge = accent if g.trim else lit(main, 0.8)
+        pen.fill(rect(0.5 - wide, hem - 0.035, 0.5 + wide, hem + 0.012), edge)
+    _front(g, pen, hem)
+    _collar(g, pen)
+
+
+def _sleeves(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
+    main, second, accent = g.palette
+    long, spread = g.sleeve, (16, 40) if g.sleeve > 0.3 else (38, 52)
+    arm = np.array([(-0.1, 0.0), (0.075, 0.0), (0.06, long), (-0.06, long)])
+    for side in (-1, 1):
+        angle, spot = -side * float(rng.uniform(*spread)), (0.5 + side * 0.225, 0.17)
+        limb = turned(arm, angle, (0, 0)) + spot
+        with pen.inside(limb) as cloth:
+            cloth.fill(limb, lit(main, 0.96), lit(main, 0.86))
+            grain = turned(rect(-0.12, -0.05, 0.12, 0.75), angle, (0, 0)) + spot
+            pattern(cloth.on(grain), g.pattern, max(3, g.repeats - 1), second, accent)
+        if g.trim:
+            pen.fill(turned(rect(-0.063, long - 0.04, 0.063, long), angle, (0, 0)) + spot, accent)
+
+
+def _front(g: Garment, pen: Pen, hem: float) -> None:
+    main, second, accent = g.palette
+    if g.cut in ("shirt", "jacket"):
+        pen.line([(0.5, 0.14), (0.5, hem)], lit(main, 0.68), 0.012)
+        button = accent if g.cut == "shirt" else lit(second, 0.9)
+        for y in np.linspace(0.24, hem - 0.1, 5):
+            pen.fill(ellipse(0.522, y, 0.014, steps=10), button)
+    if g.motif:
+        pen.fill(ellipse(0.5, 0.42, 0.16), accent)
+        emblem(pen.on(rect(0.4, 0.32, 0.6, 0.52)), g.motif, main, accent)
+    if g.cut == "hoodie" and g.pockets:
+        pouch = mirrored([(0.58, hem - 0.25), (0.66, hem - 0.07), (0.5, hem - 0.07)])
+        pen.fill(pouch, lit(main, 0.84))
+        return
+    y = {"dress": 0.62, "shirt": 0.3}.get(g.cut, hem - 0.28)
+    for x in (0.565, 0.325)[: g.pockets]:
+        pen.fill(rect(x, y, x + 0.11, y + 0.13, 0.02), lit(main, 0.82))
+        pen.fill(rect(x, y, x + 0.11, y + 0.025), accent if g.trim else lit(main, 0.68))
+
+
+def _collar(g: Garment, pen: Pen) -> None:
+    main, _, accent = g.palette
+    inner, edge = lit(main, 0.5), accent if g.trim else lit(main, 0.76)
+    if g.cut == "hoodie":
+        pen.fill(smooth(mirrored([(0.5, 0.03), (0.585, 0.05), (0.58, 0.13), (0.5, 0.2)])), inner)
+        for x in (0.47, 0.53):
+            pen.line([(x, 0.17), (x * 0.98 + 0.01, 0.3)], "white", 0.012)
+    elif g.neck == "round neck":
+        pen.fill(arc(0.5, 0.055, 0.1, 0.085, 0, 180), edge)
+        pen.fill(arc(0.5, 0.05, 0.082, 0.06, 0, 180), inner)
+    elif g.neck == "v-neck":
+        pen.fill(np.array([(0.395, 0.05), (0.605, 0.05), (0.5, 0.25)]), edge)
+        pen.fill(np.array([(0.42, 0.05), (0.58, 0.05), (0.5, 0.2)]), inner)
+    elif g.neck == "roll neck":
+        pen.fill(rect(0.405, 0.0, 0.595, 0.095, 0.03), lit(main, 0.84), lit(main, 0.7))
+    else:
+        pen.fill(np.array([(0.42, 0.045), (0.58, 0.045), (0.5, 0.16)]), inner)
+        for side in (-1, 1):
+            wing = np.array([(0.08, 0.02), (0.125, 0.075), (0.07, 0.18), (0.0, 0.14)])
+            pen.fill(wing * (side, 1) + (0.5, 0), lit(edge, 1.05))
+
+
+def draw_bottom(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
+    """A skirt, trousers or shorts, from the waist at y = 0.05 down."""
+    main, accent = g.palette[0], g.palette[2]
+    if g.cut == "skirt":
+        _skirt(g, pen)
+    else:
+        _legs(g, pen, float(rng.uniform(0.0, 0.08)))
+    waist = 0.17 if g.cut == "skirt" else 0.2
+    band = accent if g.trim else lit(main, 0.78)
+    pen.fill(rect(0.5 - waist, 0.05, 0.5 + waist, 0.12, 0.015), band)
+    for x in (0.6, 0.4)[: g.pockets]:
+        pen.fill(rect(x - 0.05, 0.2, x + 0.05, 0.32, 0.02), lit(main, 0.82))
+        pen.fill(rect(x - 0.05, 0.2, x + 0.05, 0.222), accent if g.trim else lit(main, 0.66))
+
+
+def _skirt(g: Garment, pen: Pen) -> None:
+    hem, wide = 0.5 + g.length * 0.4, 0.36 + 2 * g.flare
+    half = [(0.66, 0.1), (0.5 + wide, hem), (0.7, hem + 0.03), (0.5, hem + 0.04)]
+    _cloth(g, pen, mirrored(half), (0.1, 0.1, 0.9, 0.95))
+
+
+def _legs(g: Garment, pen: Pen, spread: float) -> None:
+    """Two legs, `spread` apart."""
+    end = 1.02 if g.cut == "trousers" else 0.52
+    outer = 0.26 + spread
+    inner = outer - 0.18 - g.flare - (0.05 if g.cut == "shorts" else 0)
+    leg = np.array([(0.0, 0.1), (0.2, 0.1), (outer, end), (inner, end), (0.0, 0.42)])
+    for side in (-1, 1):
+        _cloth(g, pen, leg * (side, 1) + (0.5, 0), (0.12, 0.1, 0.88, 1.06))
+        if g.trim:
+            pen.fill(rect(inner, end - 0.05, outer, end) * (side, 1) + (0.5, 0), g.palette[2])
+    pen.line([(0.5, 0.12), (0.5, 0.42)], lit(g.palette[0], 0.66), 0.012)
+
+
+def folds(pen: Pen, rng: np.random.Generator) -> None:
+    """Soft creases, kept inside the garment."""
+    alpha = pen.image.getchannel("A")
+    for _ in range(5):
+        x, y = rng.uniform(0.25, 0.75), rng.uniform(0.2, 0.9)
+        crease = smooth([(-0.015, 0), (0, -0.16), (0.02, 0), (0, 0.16)]) + (x, y)
+        pen.fill(turned(crease, float(rng.uniform(-50, 50)), (x, y)), (30, 24, 44), alpha=0.12)
+    pen.image.putalpha(alpha)

@@ -1,0 +1,219 @@
+"""How cars are built: bodies, cabins, wheels, lamps; x forward, z to the right flank."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from toydomains.cars.spec import BODIES, Car
+from toydomains.kit.colour import lit
+from toydomains.kit.outline import Points, arc, ellipse, rect, star, turned
+from toydomains.kit.solid import Face, Solid, box, extruded, sheet
+
+GLASS, REFLECTION, TYRE, METAL, DARK = (
+    (70, 92, 112), (128, 156, 172), (42, 42, 48), (206, 208, 212), (66, 68, 76),
+)  # fmt: skip
+WIDE = 0.42  # half the width
+
+
+class Chassis(NamedTuple):
+    """A car's measures: half its length, heights of sill, belt and roof, cabin, wheel radius."""
+
+    half: float
+    low: float
+    belt: float
+    roof: float
+    cabin: tuple[float, float, float, float]
+    radius: float
+    nose: float  # how far the bonnet's tip lies below the belt
+
+    @classmethod
+    def of(cls, car: Car) -> Chassis:
+        """The measures of a model."""
+        length, belt, roof, *cabin = BODIES[car.body]
+        return cls(
+            half=length / 2 * car.stretch,
+            low=0.17 + car.lift,
+            belt=belt + car.lift,
+            roof=roof + car.lift + car.rake,
+            cabin=tuple(x * car.stretch for x in cabin),
+            radius=0.26 if car.body == "off-roader" else 0.2,
+            nose=0.02 if car.body == "van" else 0.12,
+        )
+
+
+def built(car: Car) -> list[Solid]:
+    """The whole car."""
+    c = Chassis.of(car)
+    solids = [_hull(car, c), *_flanks(car, c), _front(car, c), _rear(car, c), _cabin(car, c)]
+    for x in (-0.6 * c.half, 0.62 * c.half):
+        for side in (-1, 1):
+            solids += _wheel(car, c, x, side)
+    return solids + _luggage(car, c) + _spoiler(car, c) + _bed(car, c)
+
+
+def _hull(car: Car, c: Chassis) -> Solid:
+    """The lower body, with racing stripes over the bonnet and the boot."""
+    tip = c.belt - c.nose
+    profile = np.array(
+        [(-c.half, c.low), (c.half, c.low), (c.half + 0.02, tip - 0.1), (c.half - 0.06, tip),
+         (c.cabin[1], c.belt), (-c.half + 0.05, c.belt), (-c.half - 0.03, c.belt - 0.14)]
+    )  # fmt: skip
+    hull = extruded(profile, -WIDE, WIDE, car.paint)
+    if car.stripe == "racing stripes":
+        for face in hull.faces[2:]:
+            for u in (0.36, 0.54):
+                face.decal(rect(u, 0, u + 0.1, 1), car.accent)
+    return hull
+
+
+def _flanks(car: Car, c: Chassis) -> list[Solid]:
+    """Invisible sheets just off the hull that carry the doors, stripes and wheel arches."""
+    faces = sheet((-c.half, c.low, -WIDE - 0.002), (c.half, c.belt, WIDE + 0.002))
+    for face, flip in zip(faces, (True, False), strict=True):
+        for outline, colour in _flank_decals(car, c):
+            face.decal(outline * (-1, 1) + (1, 0) if flip else outline, colour)
+    return [Solid([face]) for face in faces]
+
+
+def _flank_decals(car: Car, c: Chassis):
+    """Outlines and colours on the right flank's unit square, the front at u = 1."""
+    tall, long, seam = c.belt - c.low, 2 * c.half, lit(car.paint, 0.6)
+    if car.stripe == "side stripe":
+        yield rect(0.02, 0.4, 0.98, 0.52), car.accent
+    if car.stripe == "two-tone doors":
+        yield rect(0.3, 0.1, 0.68, 0.96), car.accent
+    yield rect(0.01, 0.9, 0.99, 1.0), lit(car.paint, 0.55)
+    for i in range(car.doors // 2 + 1):
+        x = 0.7 - 0.4 * i / (car.doors // 2)
+        yield rect(x, 0.06, x + 0.006, 0.9), seam
+        if i:
+            yield rect(x + 0.02, 0.2, x + 0.065, 0.26), lit(car.paint, 0.5)
+    if car.stripe == "number roundel":
+        yield ellipse(0.5, 0.48, 0.2 / long, 0.2 / tall), car.accent
+        for i in range(1 + car.number % 4):
+            yield rect(0.45 + 0.03 * i, 0.3, 0.465 + 0.03 * i, 0.64), car.paint
+    for x in (0.2, 0.81):
+        yield arc(x, 1.02, (c.radius + 0.05) / long, (c.radius + 0.09) / tall, 180, 360), TYRE
+
+
+def _end(x: float, low: float, top: float, side: int) -> Face:
+    """An invisible upright sheet across the car, facing forward (`side` 1) or backward."""
+    z = side * WIDE
+    return Face(np.array([(x, low, z), (x, low, -z), (x, top, -z), (x, top, z)]), None)
+
+
+def _front(car: Car, c: Chassis) -> Solid:
+    """Headlights, grille, bumper and plate."""
+    face = _end(c.half + 0.025, c.low, c.belt - c.nose, 1)
+    face.decal(rect(0.0, 0.72, 1.0, 0.98), lit(car.roof, 0.7))
+    face.decal(rect(0.36, 0.76, 0.64, 0.92), "white")
+    for i in range(car.grille):
+        y = 0.3 + 0.36 * i / car.grille
+        face.decal(rect(0.3, y, 0.7, y + 0.22 / car.grille), TYRE)
+    for u in (0.15, 0.85):
+        lamp = {
+            "round": ellipse(u, 0.42, 0.1, 0.2, 16),
+            "square": rect(u - 0.11, 0.26, u + 0.11, 0.58),
+            "slim": rect(u - 0.14, 0.3, u + 0.14, 0.44),
+        }[car.lamps]
+        face.decal(lamp, (255, 244, 205))
+    return Solid([face])
+
+
+def _rear(car: Car, c: Chassis) -> Solid:
+    """Tail lights, bumper and plate."""
+    face = _end(-c.half - 0.035, c.low, c.belt - 0.02, -1)
+    face.decal(rect(0.0, 0.78, 1.0, 0.98), lit(car.roof, 0.7))
+    face.decal(rect(0.36, 0.5, 0.64, 0.66), "white")
+    for u in (0.1, 0.9):
+        square = rect(u - 0.08, 0.3, u + 0.08, 0.5)
+        face.decal(ellipse(u, 0.4, 0.07, 0.13, 14) if car.lamps == "round" else square, "red")
+    return Solid([face])
+
+
+def _cabin(car: Car, c: Chassis) -> Solid:
+    """A tapered box with glass all round."""
+    (rear, front, rear_top, front_top), z, t = c.cabin, WIDE - 0.02, WIDE - 0.1
+    lower = [(rear, z), (front, z), (front, -z), (rear, -z)]
+    upper = [(rear_top, t), (front_top, t), (front_top, -t), (rear_top, -t)]
+    corners = np.array([(x, c.belt, z) for x, z in lower] + [(x, c.roof, z) for x, z in upper])
+    order = ((0, 1, 5, 4), (1, 2, 6, 5), (2, 3, 7, 6), (3, 0, 4, 7), (4, 5, 6, 7))
+    faces = [Face(corners[list(ids)], car.roof) for ids in order]
+    panes = 1 + car.doors // 2
+    for i in range(1 if car.body == "van" else 0, panes):
+        pane = rect(i / panes + 0.025, 0.16, (i + 1) / panes - 0.025, 0.9)
+        faces[0].decal(pane, GLASS)
+        faces[2].decal(pane * (-1, 1) + (1, 0), GLASS)
+    for face in (faces[1], faces[3]):
+        face.decal(rect(0.08, 0.12, 0.92, 0.92), GLASS)
+        face.decal(np.array([(0.2, 0.12), (0.4, 0.12), (0.25, 0.92), (0.08, 0.92)]), REFLECTION)
+    return Solid(faces)
+
+
+def _wheel(car: Car, c: Chassis, x: float, side: int) -> list[Solid]:
+    """A tyre outside the hull, its inner half under the hull, and a sheet with the rim."""
+    r = c.radius
+    z0, z1 = sorted((side * (WIDE + 0.003), side * (WIDE + 0.035)))
+    inner0, inner1 = sorted((side * (WIDE - 0.15), side * (WIDE - 0.01)))
+    rim = sheet((x - r, 0, z0 - 0.001), (x + r, 2 * r, z1 + 0.001))[side > 0]
+    for outline, colour in _rim_decals(car):
+        rim.decal(outline, colour)
+    return [
+        extruded(ellipse(x, r, r, steps=21)[:-1], z0, z1, TYRE),
+        box((x - 0.8 * r, 0, inner0), (x + 0.8 * r, 0.15, inner1), TYRE),
+        Solid([rim]),
+    ]
+
+
+def _rim_decals(car: Car):
+    """Outlines and colours of a rim, over the wheel's unit square."""
+    yield ellipse(0.5, 0.5, 0.33), METAL if car.wheel in ("disc", "holed") else DARK
+    if car.wheel == "star":
+        yield star(0.5, 0.5, 0.33, tips=5, inner=0.4), METAL
+    shape, number, colour = _repeats(car)
+    for i in range(number):
+        yield turned(shape, 360 * (i + 0.5) / number, (0.5, 0.5)), colour
+    yield ellipse(0.5, 0.5, 0.09, steps=12), car.accent if car.wheel == "disc" else DARK
+
+
+def _repeats(car: Car) -> tuple[Points, int, tuple[int, int, int]]:
+    """What stands around a hub, how often, in what colour."""
+    if car.wheel == "spoked":
+        return rect(0.47, 0.18, 0.53, 0.5), car.spokes, METAL
+    if car.wheel == "cross":
+        return rect(0.43, 0.18, 0.57, 0.5), 4, METAL
+    holes = car.spokes if car.wheel == "holed" else 0
+    return ellipse(0.5, 0.27, 0.045, steps=8), holes, DARK
+
+
+def _luggage(car: Car, c: Chassis) -> list[Solid]:
+    if not car.rack:
+        return []
+    rear, front, t = c.cabin[2], c.cabin[3], WIDE - 0.1
+    rails = [
+        box((rear, c.roof + 0.03, z - 0.015), (front, c.roof + 0.06, z + 0.015), "charcoal")
+        for z in (-t, t)
+    ]
+    low, high = (rear + 0.1, c.roof + 0.06, -t + 0.05), (front - 0.1, c.roof + 0.2, t - 0.05)
+    return [*rails, box(low, high, lit(car.accent, 0.9))]
+
+
+def _spoiler(car: Car, c: Chassis) -> list[Solid]:
+    if not car.spoiler or car.body not in ("coupe", "sedan"):
+        return []
+    x, y = -c.half, c.belt
+    posts = [
+        box((x + 0.05, y, z - 0.02), (x + 0.09, y + 0.09, z + 0.02), DARK) for z in (-0.25, 0.25)
+    ]
+    low, high = (x, y + 0.09, -WIDE + 0.04), (x + 0.14, y + 0.12, WIDE - 0.04)
+    return [*posts, box(low, high, car.accent)]
+
+
+def _bed(car: Car, c: Chassis) -> list[Solid]:
+    """The open load bed of a pickup, as a dark floor."""
+    if car.body != "pickup":
+        return []
+    low = (-c.half + 0.08, c.belt, -WIDE + 0.06)
+    return [box(low, (c.cabin[0] - 0.06, c.belt + 0.008, WIDE - 0.06), DARK)]

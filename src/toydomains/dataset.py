@@ -1,0 +1,187 @@
+"""The toy data set on disk: which classes, how many views, which split; drawn by many processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from toydomains.domains import DOMAINS, PARTS, generator, label, subject
+from toydomains.files import replacing
+
+VERSION = "4"  # raise it whenever a drawing changes: old folders are then drawn again
+
+# Images of a domain in a benchmark of 6,000: ten times more storefronts than paintings.
+SHARES = {
+    "storefronts": 1400, "packages": 1150, "apparel": 850, "cars": 600, "furniture": 480,
+    "landmarks": 420, "toys": 350, "illustrations": 315, "dishes": 290, "artwork": 145,
+}  # fmt: skip
+VIEWS = {"benchmark": (6, 14), "pretrain": (2, 6)}  # images per class, where there are enough
+SHARE_HELD_OUT = {"benchmark": 0.45, "pretrain": 0.08}  # classes in test, classes in val
+SMALLEST = 4 * len(DOMAINS) * 2  # two classes in each split, two images each
+
+
+class DrawingError(ValueError):
+    """What was asked for cannot be drawn. The message is one line that names the fault."""
+
+
+@dataclass(frozen=True)
+class ClassPlan:
+    """One class to draw: its numbers, and the role of each view."""
+
+    seed: int
+    part: str
+    domain: str
+    index: int
+    split: str
+    roles: tuple[str, ...]
+
+
+def draw(
+    folder: str | Path,
+    *,
+    images: int = 6000,
+    seed: int = 0,
+    part: str = "benchmark",
+    workers: int | None = None,
+) -> Path:
+    """Draw the toy data set into a folder, unless it is there already.
+
+    Args:
+        folder: receives `images/`, `manifest.csv` and, last of all, `toy.json`.
+        images: about how many to draw, at least 80.
+        seed: another seed gives other classes.
+        part: `benchmark` (train and test) or `pretrain` (train and val, classes of its own).
+        workers: processes; the pixels do not depend on it. Default: one per processor.
+
+    Returns:
+        The path of the manifest.
+
+    Raises:
+        DrawingError: the arguments are out of range, or the folder is a file.
+        OSError: something cannot be written; it names the file where the system tells which.
+    """
+    folder = Path(folder)
+    _check(folder, images, seed, part)
+    manifest, stamp = folder / "manifest.csv", folder / "toy.json"
+    recipe = {"version": VERSION, "images": images, "seed": seed, "part": part}
+    if _read(stamp) == recipe and manifest.exists():
+        return manifest
+    if stamp.exists():
+        # Only a set of ours carries this stamp: its pictures may go.
+        stamp.unlink()
+        shutil.rmtree(folder / "images", ignore_errors=True)
+    rows = list(_draw_all(folder, plan(images, seed, part), workers))
+    with replacing(manifest) as temporary:
+        pd.DataFrame(rows).to_csv(temporary, index=False)
+    with replacing(stamp) as temporary:
+        temporary.write_text(json.dumps(recipe, indent=2) + "\n", encoding="utf-8")
+    return manifest
+
+
+def plan(images: int, seed: int, part: str) -> list[ClassPlan]:
+    """Every class of a part and the roles of its views: a pure function of the arguments."""
+    shares = SHARES if part == "benchmark" else dict.fromkeys(SHARES, 600)
+    plans = []
+    for domain in DOMAINS:
+        rng = generator(seed, part, f"{domain} plan")
+        counts = _views_per_class(rng, round(images * shares[domain] / 6000), VIEWS[part])
+        held_out = _held_out(rng, len(counts), SHARE_HELD_OUT[part])
+        for index, views in enumerate(counts):
+            split = ("test" if part == "benchmark" else "val") if held_out[index] else "train"
+            plans.append(ClassPlan(seed, part, domain, index, split, _roles(domain, split, views)))
+    return plans
+
+
+def _views_per_class(rng: np.random.Generator, images: int, limits: tuple[int, int]) -> list[int]:
+    """Varied class sizes that add up to `images`; four classes of two images at the least."""
+    few, many = limits
+    classes = max(4, round(2 * images / (few + many)))
+    images = max(images, 2 * classes)
+    counts = rng.integers(few, many + 1, classes)
+    while counts.sum() < images:
+        counts[np.argmin(counts)] += 1
+    while counts.sum() > images:
+        counts[np.argmax(counts)] -= 1
+    return counts.tolist()
+
+
+def _held_out(rng: np.random.Generator, classes: int, share: float) -> np.ndarray:
+    """Which classes are kept from training, bool [classes]; sisters stay together."""
+    pairs = (classes + 1) // 2
+    chosen = np.zeros(pairs, bool)
+    chosen[rng.permutation(pairs)[: max(1, round(share * pairs))]] = True
+    return np.repeat(chosen, 2)[:classes]
+
+
+def _roles(domain: str, split: str, views: int) -> tuple[str, ...]:
+    if split == "train":
+        return ("train",) * views
+    if domain == "illustrations" and split == "test":
+        return tuple(("query", "index")[view % 2] for view in range(views))
+    return ("both",) * views
+
+
+def _draw_all(folder: Path, plans: list[ClassPlan], workers: int | None) -> Iterator[dict]:
+    """Draw every class, in processes of their own where more than one is wanted."""
+    workers = workers or os.cpu_count() or 1
+    bar = tqdm(total=sum(len(p.roles) for p in plans), desc="toy", unit="img")
+    with bar:
+        for rows in _mapped(folder, plans, workers):
+            bar.update(len(rows))
+            yield from rows
+
+
+def _mapped(folder: Path, plans: list[ClassPlan], workers: int) -> Iterator[list[dict]]:
+    if workers == 1:
+        yield from (draw_class(folder, p) for p in plans)
+        return
+    # Spawned, not forked: the caller may have threads (torch, BLAS) running.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        yield from pool.map(draw_class, [folder] * len(plans), plans, chunksize=8)
+
+
+def draw_class(folder: Path, p: ClassPlan) -> list[dict]:
+    """Draw the views of one class into the folder; their rows of the manifest."""
+    what = subject(p.seed, p.part, p.domain, p.index)
+    key = label(what, p.part, p.domain, p.index)
+    (folder / "images" / key).mkdir(parents=True, exist_ok=True)
+    rows = []
+    for i, role in enumerate(p.roles):
+        rng = generator(p.seed, p.part, p.domain, p.index, 1 + i)
+        view = DOMAINS[p.domain].view(what, rng, role)
+        # Prints are flat colour, which PNG keeps clean; photographs are JPEG.
+        path = f"images/{key}/{i:02d}.{'png' if role == 'index' else 'jpg'}"
+        view.image.save(folder / path, quality=90)
+        rows.append(
+            {"image_path": path, "label": key, "domain": p.domain, "split": p.split, "role": role,
+             "caption": what.caption(rng, view)}
+        )  # fmt: skip
+    return rows
+
+
+def _read(stamp: Path) -> dict | None:
+    try:
+        return json.loads(stamp.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+
+
+def _check(folder: Path, images: int, seed: int, part: str) -> None:
+    if part not in PARTS:
+        raise DrawingError(f"part: {part!r} is none of {', '.join(PARTS)}")
+    if images < SMALLEST:
+        raise DrawingError(f"images: {images} is too few; ask for at least {SMALLEST}")
+    if seed < 0:
+        raise DrawingError(f"seed: {seed} is negative; use 0 or more")
+    if folder.exists() and not folder.is_dir():
+        raise DrawingError(f"{folder}: is a file; name a folder to draw the toy data set into")

@@ -1,0 +1,105 @@
+"""The ten domains by name, and how one class of one of them is made from integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from toydomains.apparel.spec import Garment
+from toydomains.apparel.view import view_garment
+from toydomains.artwork.spec import Painting
+from toydomains.artwork.view import view_painting
+from toydomains.cars.spec import Car
+from toydomains.cars.view import view_car
+from toydomains.dishes.spec import Dish
+from toydomains.dishes.view import view_dish
+from toydomains.furniture.spec import Furniture
+from toydomains.furniture.view import view_furniture
+from toydomains.illustrations.spec import Character
+from toydomains.illustrations.view import view_character
+from toydomains.kit.photo import View
+from toydomains.kit.subject import Subject
+from toydomains.landmarks.spec import Landmark
+from toydomains.landmarks.view import view_landmark
+from toydomains.packages.spec import Package
+from toydomains.packages.view import view_package
+from toydomains.storefronts.spec import Storefront
+from toydomains.storefronts.view import view_storefront
+from toydomains.toys.spec import Toy
+from toydomains.toys.view import view_toy
+
+
+class Domain(NamedTuple):
+    """What a class of the domain is, and how a picture of one is taken.
+
+    `view(subject, rng, role)` takes it; `role` is `train`, `query`, `index` or `both`.
+    """
+
+    spec: type[Subject]
+    view: Callable[[Any, np.random.Generator, str], View]
+
+
+DOMAINS: dict[str, Domain] = {
+    "storefronts": Domain(Storefront, view_storefront),
+    "packages": Domain(Package, view_package),
+    "apparel": Domain(Garment, view_garment),
+    "cars": Domain(Car, view_car),
+    "furniture": Domain(Furniture, view_furniture),
+    "landmarks": Domain(Landmark, view_landmark),
+    "toys": Domain(Toy, view_toy),
+    "illustrations": Domain(Character, view_character),
+    "dishes": Domain(Dish, view_dish),
+    "artwork": Domain(Painting, view_painting),
+}
+PARTS = ("benchmark", "pretrain")
+
+
+def generator(seed: int, part: str, domain: str, *numbers: int) -> np.random.Generator:
+    """The random numbers of a class (its index) or of a view (class index, 1 + view index)."""
+    return np.random.default_rng([seed, crc32(part.encode()), crc32(domain.encode()), *numbers])
+
+
+def subject(seed: int, part: str, domain: str, index: int) -> Subject:
+    """The class number `index` of a domain; every odd one is the sister of the one before it.
+
+    The hash of a class's phrase decides which part may have it, so that no class of one part is
+    described in the other, whatever the seeds.
+    """
+    rng = generator(seed, part, domain, index)
+    if index % 2:
+        sister = _sister(rng, part, subject(seed, part, domain, index - 1))
+        if sister is not None:
+            return sister
+    while True:
+        candidate = DOMAINS[domain].spec.sample(rng)
+        if _part_of(candidate) == part:
+            return candidate
+
+
+def _sister(rng: np.random.Generator, part: str, elder: Subject) -> Subject | None:
+    """A sister that one can tell from the elder, preferably by two of the things it is known by.
+
+    None if the grammar has hardly any: the phrases of a kind may all fall to the other part.
+    """
+    spare = None
+    for _ in range(50):
+        sister = elder.sister(rng)
+        apart = set(sister.phrase.split()) ^ set(elder.phrase.split())
+        if apart and _part_of(sister) == part:
+            if len(apart) > 2:
+                return sister
+            spare = spare or sister
+    return spare
+
+
+def _part_of(candidate: Subject) -> str:
+    return PARTS[crc32(candidate.phrase.encode()) % len(PARTS)]
+
+
+def label(candidate: Subject, part: str, domain: str, index: int) -> str:
+    """`apparel/striped-hoodie-0017`; the numbers of the pretraining part start with a p."""
+    prefix = "p" if part == "pretrain" else ""
+    return f"{domain}/{candidate.name}-{prefix}{index:04d}"

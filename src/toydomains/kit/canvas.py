@@ -1,0 +1,217 @@
+"""A pen that draws outlines through any warp.
+
+Outlines are float arrays [N, 2] in an object's own units (x right, y down). A `Pen` maps them to
+pixels with a *warp* (a function [N, 2] -> [N, 2]: a homography, a cylinder, ...), so that an object
+is drawn once, in its own units, and seen from anywhere without resampling any picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image, ImageChops, ImageDraw, ImageFont
+
+from toydomains.kit.colour import RGB, rgb
+from toydomains.kit.outline import UNIT_QUAD, Points, turned
+
+Warp: TypeAlias = Callable[[np.ndarray], np.ndarray]
+Box: TypeAlias = tuple[float, float, float, float]
+Colour: TypeAlias = str | RGB
+
+
+def _ramp(values: np.ndarray) -> Image.Image:
+    return Image.fromarray((255 * np.clip(values, 0, 1)).astype(np.uint8))
+
+
+_T = np.linspace(-1, 1, 64)[None]
+DOWN = Image.linear_gradient("L")  # weak at the top, full at the bottom
+ROUND = _ramp(0.5 * np.abs(_T + 0.25) ** 2.2)  # a cylinder's shade, lit from the left
+GLEAM = _ramp(np.exp(-(((_T + 0.5) / 0.16) ** 2)))  # its highlight
+
+
+def pick(rng: np.random.Generator, options: Sequence):
+    """One of the options, all equally likely."""
+    return options[int(rng.integers(len(options)))]
+
+
+def homography(source: Points, target: Points) -> np.ndarray:
+    """The 3x3 matrix that takes four points to four others (direct linear transform)."""
+    rows, values = [], []
+    for (x, y), (u, v) in zip(source, target, strict=True):
+        rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
+        values += [u, v]
+    eight = np.linalg.solve(np.array(rows, float), np.array(values, float))
+    return np.append(eight, 1).reshape(3, 3)
+
+
+def projective(matrix: np.ndarray) -> Warp:
+    """The warp of a 3x3 matrix."""
+
+    def warp(points: np.ndarray) -> np.ndarray:
+        mapped = points @ matrix[:, :2].T + matrix[:, 2]
+        return mapped[:, :2] / mapped[:, 2:]
+
+    return warp
+
+
+@lru_cache(maxsize=512)
+def lettering(text: str, weight: int = 0, spacing: int = 0) -> Image.Image:
+    """A greyscale picture of a line of text in Pillow's embedded TrueType face, trimmed."""
+    font = ImageFont.load_default(size=44)
+    width = round(sum(font.getlength(c) + spacing for c in text)) + 40
+    picture = Image.new("L", (width, 80))
+    draw, x = ImageDraw.Draw(picture), 16.0
+    for character in text:
+        draw.text((x, 14), character, fill=255, font=font, stroke_width=weight)
+        x += font.getlength(character) + spacing
+    return picture.crop(picture.getbbox())
+
+
+class Pen:
+    """Draws outlines on an RGBA picture through a warp."""
+
+    def __init__(self, image: Image.Image, warp: Warp, curved: bool = False) -> None:
+        self.image = image
+        self.warp = warp
+        self.curved = curved  # the warp bends lines: subdivide them
+        self._draw = ImageDraw.Draw(image)
+
+    def like(self, image: Image.Image, warp: Warp) -> Pen:
+        """The same pen on another picture or through another warp."""
+        return Pen(image, warp, self.curved)
+
+    def pixels(self, points: Sequence | Points) -> list[tuple[float, float]]:
+        """The points in pixels, as Pillow wants them."""
+        points = np.asarray(points, float)
+        if self.curved and len(points) < 16:
+            steps = np.linspace(0, 1, 6, endpoint=False)[None, :, None]
+            ends = np.roll(points, -1, axis=0)[:, None]
+            points = (points[:, None] * (1 - steps) + ends * steps).reshape(-1, 2)
+        return [tuple(p) for p in self.warp(points).tolist()]
+
+    def scale(self, at: tuple[float, float] = (0.5, 0.5)) -> float:
+        """Pixels per unit near a point."""
+        step = self.warp(np.array([at, (at[0] + 1e-3, at[1]), (at[0], at[1] + 1e-3)]))
+        return float(np.linalg.norm(step[1:] - step[0], axis=1).mean() * 1e3)
+
+    def fill(
+        self, points: Points, colour: Colour, to: Colour | None = None, alpha: float = 1.0
+    ) -> None:
+        """Fill an outline; `to` fades the colour from the top to the bottom of the outline."""
+        if to is None and alpha >= 1:
+            self._draw.polygon(self.pixels(points), fill=rgb(colour))
+            return
+        self.fade(points, colour, None, alpha)
+        if to is not None:
+            self.fade(points, to, DOWN, alpha)
+
+    def fill_pixels(self, pixels: Sequence[Sequence[float]], colour: RGB) -> None:
+        """Fill an outline that is in pixels already."""
+        self._draw.polygon([tuple(p) for p in pixels], fill=colour)
+
+    def fade(
+        self, points: Points, colour: Colour, ramp: Image.Image | None, alpha: float = 1.0
+    ) -> None:
+        """Lay a colour over an outline, as strong as a greyscale ramp stretched over it says."""
+        mask, box = self._mask(points, alpha)
+        if box is None:
+            return
+        if ramp is not None:
+            mask = ImageChops.multiply(mask, ramp.resize(mask.size))
+        self.image.paste(rgb(colour), box, mask)
+
+    def line(self, points: Points, colour: Colour, width: float, closed: bool = False) -> None:
+        """Stroke a line, `width` in the pen's units."""
+        pixels = self.pixels(points)
+        if closed:
+            pixels += pixels[:2]
+        width_px = max(1, round(width * self.scale(tuple(np.mean(points, axis=0)))))
+        self._draw.line(pixels, fill=rgb(colour), width=width_px, joint="curve")
+
+    def text(
+        self,
+        text: str,
+        box: Box,
+        colour: Colour,
+        *,
+        weight: int = 0,
+        spacing: int = 0,
+        slant: float = 0.0,
+    ) -> None:
+        """Set a line of text in the middle of a box, as large as fits."""
+        glyphs = lettering(text, weight, spacing)
+        x0, y0, x1, y1 = box
+        unit = min((x1 - x0) / glyphs.width, (y1 - y0) / glyphs.height)
+        w, h = glyphs.width * unit / 2, glyphs.height * unit / 2
+        corners = np.array([(-w + 2 * slant * h, -h), (w + 2 * slant * h, -h), (w, h), (-w, h)])
+        self._stamp(glyphs, corners + ((x0 + x1) / 2, (y0 + y1) / 2), colour)
+
+    def on(self, quad: Points) -> Pen:
+        """A pen whose unit square is a quadrilateral of this one."""
+        inner, outer = projective(homography(UNIT_QUAD, np.asarray(quad, float))), self.warp
+        return self.like(self.image, lambda points: outer(inner(points)))
+
+    def at(self, x: float, y: float, size: float, angle_deg: float = 0.0) -> Pen:
+        """A pen whose unit is `size` of this one's, its origin at (x, y), turned clockwise."""
+        outer = self.warp
+        return self.like(
+            self.image, lambda points: outer(turned(points * size, angle_deg, (0, 0)) + (x, y))
+        )
+
+    @contextmanager
+    def inside(self, points: Points) -> Iterator[Pen]:
+        """Draw on a fresh layer that is pasted through the outline when the block ends."""
+        layer = Image.new("RGBA", self.image.size)
+        yield self.like(layer, self.warp)
+        mask, box = self._mask(points)
+        if box is not None:
+            part = layer.crop(box)
+            # The layer's own holes stay holes.
+            self.image.paste(part, box, ImageChops.multiply(mask, part.getchannel("A")))
+
+    def _mask(self, points: Points, alpha: float = 1.0) -> tuple[Image.Image, Box | None]:
+        """The outline's mask, cut to its own bounding box (None if off the picture)."""
+        pixels = np.array(self.pixels(points))
+        low = np.maximum(np.floor(pixels.min(axis=0)), 0).astype(int)
+        high = np.minimum(np.ceil(pixels.max(axis=0)) + 1, self.image.size).astype(int)
+        if (high <= low).any():
+            return Image.new("L", (1, 1)), None
+        mask = Image.new("L", tuple((high - low).tolist()))
+        shifted = [tuple(p) for p in (pixels - low).tolist()]
+        ImageDraw.Draw(mask).polygon(shifted, fill=round(255 * min(alpha, 1.0)))
+        return mask, (*low.tolist(), *high.tolist())
+
+    def _stamp(self, glyphs: Image.Image, quad: Points, colour: Colour) -> None:
+        """Paste a mask onto a quadrilateral, in strips where the warp is curved."""
+        strips = 8 if self.curved else 1
+        for i in range(strips):
+            left, right = glyphs.width * i / strips, glyphs.width * (i + 1) / strips
+            top = quad[0] + (quad[1] - quad[0]) * np.array([[i], [i + 1]]) / strips
+            bottom = quad[3] + (quad[2] - quad[3]) * np.array([[i], [i + 1]]) / strips
+            target = self.warp(np.array([top[0], top[1], bottom[1], bottom[0]]))
+            source = np.array(
+                [(left, 0), (right, 0), (right, glyphs.height), (left, glyphs.height)]
+            )
+            self._stamp_quad(glyphs, source, target, colour)
+
+    def _stamp_quad(
+        self, glyphs: Image.Image, source: Points, target: Points, colour: Colour
+    ) -> None:
+        """Paste a quadrilateral of a mask onto one of the picture, both in pixels."""
+        low = np.maximum(np.floor(target.min(axis=0)), 0).astype(int)
+        high = np.minimum(np.ceil(target.max(axis=0)), self.image.size).astype(int)
+        (ax, ay), (bx, by), (dx, dy) = target[0], target[1], target[3]
+        if (high <= low).any() or abs((bx - ax) * (dy - ay) - (by - ay) * (dx - ax)) < 1:
+            return
+        size = tuple((high - low).tolist())
+        back = homography(target - low, source)
+        data = tuple(back.ravel()[:8].tolist())
+        mask = glyphs.transform(size, Image.Transform.PERSPECTIVE, data, Image.Resampling.BICUBIC)
+        inside = Image.new("L", size)
+        ImageDraw.Draw(inside).polygon([tuple(p) for p in (target - low).tolist()], fill=255)
+        box = (*low.tolist(), *high.tolist())
+        self.image.paste(rgb(colour), box, ImageChops.multiply(mask, inside))

@@ -1,0 +1,70 @@
+"""What a class of any domain is: generative parameters, and the words for them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from toydomains.kit.canvas import pick
+from toydomains.kit.photo import View
+
+
+class Subject(ABC):
+    """One class of a domain: everything that its views have in common."""
+
+    kin: ClassVar[tuple[str, ...]]  # fields that sister classes share; the first is the kind
+    media: ClassVar[tuple[str, ...]] = ("a photo of", "a picture of", "a snapshot of")
+
+    @classmethod
+    @abstractmethod
+    def sample(cls, rng: np.random.Generator) -> Subject:
+        """Draw a class from the domain's grammar."""
+
+    def sister(self, rng: np.random.Generator) -> Subject:
+        """Another class of the same kind, colours and style: a hard negative."""
+        other = type(self).sample(rng)
+        while getattr(other, self.kin[0]) != getattr(self, self.kin[0]):
+            other = type(self).sample(rng)
+        return replace(other, **{field: getattr(self, field) for field in self.kin})
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """A short readable name, words joined by hyphens: `striped-hoodie`."""
+
+    @property
+    @abstractmethod
+    def phrase(self) -> str:
+        """The class in plain English with its article: `a red striped hoodie with two pockets`."""
+
+    def caption(self, rng: np.random.Generator, view: View) -> str:
+        """A true sentence about a view, in one of a handful of forms."""
+        where = " ".join(word for word in (view.place, view.light) if word)
+        medium = view.medium or pick(rng, self.media)
+        forms = [f"{medium} {self.phrase} {where}", f"{medium} {self.phrase}, {where}"]
+        if not view.medium:
+            forms += [f"{self.phrase} {where}", f"{where}, {self.phrase}"]
+        return pick(rng, forms)
+
+
+def a(words: str) -> str:
+    """The words with their indefinite article."""
+    return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
+
+
+def listed(*parts: str) -> str:
+    """The parts that are not empty, as an English list: `a, b and c`."""
+    *most, last = [part for part in parts if part]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+
+
+def count(number: int, noun: str) -> str:
+    """`two pockets`, `one pocket`."""
+    plural = noun if number == 1 else noun[:-1] + "ves" if noun.endswith("f") else noun + "s"
+    return f"{NUMBERS[number]} {plural}"

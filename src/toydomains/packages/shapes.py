@@ -1,0 +1,140 @@
+"""How packages are shaped: boxes, cartons, round vessels and pouches, with the label on them.
+
+Each shape returns two pictures [w, h], RGBA: the package, and the shadow at its foot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from toydomains.kit.canvas import GLEAM, ROUND, Pen
+from toydomains.kit.colour import lit
+from toydomains.kit.outline import Points, arc, ellipse, mirrored, rect
+from toydomains.kit.photo import Pose, blank, placed
+from toydomains.kit.scene import Size
+from toydomains.kit.solid import Camera, Face, Solid, bounds, box, cast_shadow, paint
+from toydomains.packages.labels import label
+from toydomains.packages.spec import Package
+
+Layers: TypeAlias = tuple[Image.Image, Image.Image]
+
+STANDING = Pose(scale=(0.8, 1.0), turn_deg=5, tilt=0.03, shift=0.08, ground=(0.86, 0.98))
+NIGHT = (14, 12, 34)  # the colour of shade
+# Half outlines of round vessels: (radius, share of the height from the top).
+VESSELS = {
+    "can": [(0.46, 0.0), (0.5, 0.03), (0.5, 0.97), (0.46, 1.0)],
+    "bottle": [(0.17, 0.0), (0.17, 0.2), (0.24, 0.28), (0.46, 0.42), (0.5, 0.5), (0.5, 0.96),
+               (0.46, 1.0)],
+    "jar": [(0.42, 0.0), (0.43, 0.16), (0.5, 0.24), (0.5, 0.93), (0.43, 1.0)],
+}  # fmt: skip
+LABEL_SPANS = {"can": (0.07, 0.93), "bottle": (0.5, 0.9), "jar": (0.32, 0.84)}
+CAPS = {"bottle": 0.16, "jar": 0.15, "can": 0.035}  # heights, shares of the whole
+
+
+def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
+    """A box; a carton has a gable as well."""
+    camera = Camera(float(rng.uniform(-38, 38)), float(rng.uniform(8, 30)))
+    w, h, d = 0.5, p.height, p.depth * (0.9 if p.form == "box" else 1.3)
+    body = box((-w, 0, -d / 2), (w, h, d / 2), p.palette[0])
+    solids = [body, _gable(w, h, d, p.palette[1])] if p.form == "carton" else [body]
+    matrix = placed(rng, bounds(solids, camera), size, replace(STANDING, tilt=0.0))
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    cast_shadow(shadow, solids, camera)
+    paint(pen, solids, camera)
+    front, right, _, left = body.faces[:4]
+    with _panel(pen, front, camera).inside(rect(0, 0, 1, 1)) as panel:
+        panel.fill(rect(0, 0, 1, 1), p.palette[0])
+        label(p, panel)
+    for side, near in ((right, camera.position[0] > w), (left, camera.position[0] < -w)):
+        if near:
+            _side_print(p, _panel(pen, side, camera))
+    return pen.image, shadow.image
+
+
+def _panel(pen: Pen, face: Face, camera: Camera) -> Pen:
+    """A pen over a face's unit square."""
+    return pen.on(camera.project(face.points)[[3, 2, 1, 0]])
+
+
+def _side_print(p: Package, panel: Pen) -> None:
+    """The small print, in the side's shade."""
+    ink = lit(p.palette[1], 0.8)
+    panel.text(p.brand, (0.14, 0.06, 0.86, 0.22), ink, weight=1)
+    for y in np.linspace(0.4, 0.8, 6):
+        panel.fill(rect(0.16, y, 0.84, y + 0.025), ink)
+
+
+def _gable(w: float, h: float, d: float, colour: str) -> Solid:
+    """A roof whose ridge runs from left to right."""
+    ridge, z = h + 0.34, d / 2
+    a0, b0, c0, d0 = (-w, h, z), (w, h, z), (w, h, -z), (-w, h, -z)
+    e, f = (-w, ridge, 0.0), (w, ridge, 0.0)
+    faces = ((a0, b0, f, e), (c0, d0, e, f), (b0, c0, f), (d0, a0, e))
+    return Solid([Face(np.array(points), colour) for points in faces])
+
+
+def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
+    """A can, bottle or jar, seen a little from above: circles sag by `sag` of their radius."""
+    main, second, accent = p.palette
+    h, sag = p.height, float(rng.uniform(0.04, 0.16))
+    matrix = placed(rng, (-0.5, -sag / 2, 0.5, h + sag / 2), size, STANDING)
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    shadow.fill(ellipse(0.12, h, 0.6, max(sag, 0.09)), "black")
+    side = _silhouette(np.array(VESSELS[p.form]) * (1, h), sag)
+    pen.fill(side, {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}[p.form])
+    _wrap(p, pen, float(rng.uniform(-32, 32)), sag)
+    wide, lid = VESSELS[p.form][0][0] + 0.03, "grey" if p.form == "can" else second
+    pen.fill(_silhouette(np.array([(wide, 0.0), (wide, CAPS[p.form] * h)]), sag), lit(lid, 0.9))
+    pen.fade(side, NIGHT, ROUND)
+    pen.fade(side, "white", GLEAM, 0.3)
+    for share, gain in ((1.0, 1.12), (0.86, 1.0)):
+        pen.fill(ellipse(0, 0, share * wide, share * sag * wide), lit(lid, gain))
+    return pen.image, shadow.image
+
+
+def _silhouette(right: Points, sag: float) -> Points:
+    """A turned body's outline from its right flank [N, 2], top to bottom."""
+    (top, y_top), (foot, y_foot) = right[0], right[-1]
+    below, above = arc(0, y_foot, foot, sag * foot, 0, 180), arc(0, y_top, top, sag * top, 180, 360)
+    return np.concatenate([right, below, (right * (-1, 1))[::-1], above])
+
+
+def _wrap(p: Package, pen: Pen, yaw_deg: float, sag: float) -> None:
+    """The label around the front of the vessel: 124 degrees of it, turned by `yaw_deg`."""
+    outer, (top, bottom) = pen.warp, np.array(LABEL_SPANS[p.form]) * p.height
+
+    def cylinder(points: Points) -> Points:
+        angle = np.radians(np.clip((points[:, 0] - 0.5) * 124 + yaw_deg, -90, 90))
+        y = top + (bottom - top) * points[:, 1]
+        return outer(np.stack([0.5 * np.sin(angle), y + 0.5 * sag * np.cos(angle)], axis=1))
+
+    # Many points along the two edges, so that they bend.
+    across = np.linspace(-1.2, 2.2, 40)
+    edges = [np.column_stack([u, np.full(40, v)]) for u, v in ((across, 0.0), (across[::-1], 1.0))]
+    with Pen(pen.image, cylinder, curved=True).inside(np.concatenate(edges)) as paper:
+        paper.fill(rect(-1.2, 0, 2.2, 1), p.palette[0])
+        label(p, paper)
+
+
+def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:
+    """A soft bag with a crimped top."""
+    h, second = p.height, p.palette[1]
+    pose = replace(STANDING, turn_deg=8, tilt=0.12)
+    matrix = placed(rng, (-0.55, -0.02, 0.55, h + 0.05), size, pose)
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    shadow.fill(ellipse(0.1, h, 0.6, 0.1), "black")
+    flank = [(0.46, 0.0), (0.44, 0.12), (0.5, 0.4 * h), (0.52, 0.8 * h), (0.47, h), (0.0, h + 0.05)]
+    outline = mirrored(flank, axis=0.0)
+    with pen.inside(outline) as bag:
+        bag.fill(outline, p.palette[0])
+        label(p, bag.on(rect(-0.48, 0.14, 0.48, h)))
+    pen.fill(rect(-0.46, 0.0, 0.46, 0.09), lit(second, 0.95))
+    for x in np.linspace(-0.44, 0.44, 16):
+        pen.line([(x, 0.0), (x, 0.09)], lit(second, 0.8), 0.01)
+    pen.fade(outline, NIGHT, ROUND, 0.8)
+    pen.fade(outline, "white", GLEAM, 0.22)
+    return pen.image, shadow.image

@@ -1,0 +1,109 @@
+"""The classes of the ten domains and their views: functions of their numbers, the same everywhere."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from toydomains import dataset
+from toydomains.artwork.paintings import PAINTERS
+from toydomains.artwork.spec import GENRES
+from toydomains.dishes.food import PIECES
+from toydomains.dishes.spec import TOPPINGS
+from toydomains.domains import DOMAINS, generator, label, subject
+from toydomains.furniture.pieces import FURNITURE
+from toydomains.furniture.spec import KINDS as FURNITURE_KINDS
+from toydomains.landmarks.buildings import BUILDINGS
+from toydomains.landmarks.spec import KINDS as LANDMARK_KINDS
+from toydomains.packages.labels import GROUNDS
+from toydomains.packages.shapes import VESSELS
+from toydomains.packages.spec import GOODS, LAYOUTS
+from toydomains.toys.spec import KINDS as TOY_KINDS
+from toydomains.toys.toyshop import TOYS
+
+
+def test_no_class_is_described_in_both_parts_whatever_the_seed():
+    phrases = {
+        part: {
+            (domain, subject(seed, part, domain, index).phrase)
+            for domain in DOMAINS
+            for index in range(60)
+            for seed in (0, 1)
+        }
+        for part in ("benchmark", "pretrain")
+    }
+    assert not phrases["benchmark"] & phrases["pretrain"]
+    # Labels differ as well, and within the default benchmark every class has its own phrase.
+    names = [subject(0, "benchmark", p.domain, p.index) for p in dataset.plan(6000, 0, "benchmark")]
+    assert max(Counter(name.phrase for name in names).values()) == 1
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_every_second_class_is_the_sister_of_the_one_before(domain):
+    sisters = 0
+    for index in range(0, 40, 2):
+        elder, younger = (subject(0, "benchmark", domain, index + i) for i in (0, 1))
+        assert elder.phrase != younger.phrase
+        sisters += all(getattr(elder, field) == getattr(younger, field) for field in elder.kin)
+    assert sisters >= 18
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_a_class_and_its_views_are_functions_of_their_numbers(domain):
+    first, again = (subject(3, "pretrain", domain, 7) for _ in range(2))
+    assert first == again and label(first, "pretrain", domain, 7).endswith("-p0007")
+    view = DOMAINS[domain].view
+    pictures = [
+        view(first, generator(3, "pretrain", domain, 7, 2), "train").image for _ in range(2)
+    ]
+    assert np.array_equal(*map(np.asarray, pictures))
+    other = view(first, generator(3, "pretrain", domain, 7, 3), "train").image
+    assert other.size != pictures[0].size or not np.array_equal(other, pictures[0])
+
+
+# 4 x 4 mean colours of view 0 of class 0 of each domain (seed 0, benchmark), a digit a channel:
+# eighths of the range, from 0 to 8.
+FINGERPRINTS = {
+    "storefronts": "235234235234334334334334333444444433233332433433",
+    "packages": "766876765655654765654444665776665444543543432322",
+    "apparel": "777766766776888765655777888776777888888888888888",
+    "cars": "223223333434222223223334223123123223443433433333",
+    "furniture": "554653653554665665664665665665665665565564554554",
+    "landmarks": "334434433434544433223434434333223434444434333434",
+    "toys": "644754754754644754766765665676577666655665555655",
+    "illustrations": "877666666776776444555776665643543555355444344354",
+    "dishes": "543444344443332343443444444443433344654455445544",
+    "artwork": "764764764665654643653764543643432653332443433443",
+}
+
+
+def fingerprint(domain):
+    role = "index" if domain == "illustrations" else "both"
+    what, rng = subject(0, "benchmark", domain, 0), generator(0, "benchmark", domain, 0, 1)
+    view = DOMAINS[domain].view(what, rng, role)
+    small = np.asarray(view.image.resize((4, 4), Image.Resampling.BOX))
+    return "".join(str(level) for level in (small / 32).round().astype(int).ravel())
+
+
+@pytest.mark.parametrize("domain", DOMAINS)
+def test_the_drawing_has_not_changed(domain):
+    """Whoever changes a drawing raises dataset.VERSION and renews its line here."""
+    levels = [[int(digit) for digit in s] for s in (fingerprint(domain), FINGERPRINTS[domain])]
+    assert np.abs(np.subtract(*levels)).max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("named", "drawn"),
+    [
+        (GENRES, PAINTERS),
+        (TOPPINGS, PIECES),
+        (FURNITURE_KINDS, FURNITURE),
+        (LANDMARK_KINDS, BUILDINGS),
+        (LAYOUTS, GROUNDS),
+        (TOY_KINDS, TOYS),
+        (GOODS, {*VESSELS, "box", "carton", "pouch"}),
+    ],
+)
+def test_whatever_a_class_can_be_has_its_parts(named, drawn):
+    assert set(named) == set(drawn) and len(set(named)) == len(named)

@@ -1,0 +1,66 @@
+"""`python -m toydomains`: what it writes, and one line where it cannot."""
+
+import errno
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import toydomains
+from toydomains.__main__ import main
+from toydomains.files import replacing
+
+# With None in its place `import guie` raises: the drawings must not need the package that reads them.
+WITHOUT_GUIE = """
+import runpy, sys
+sys.modules["guie"] = None
+runpy.run_module("toydomains", run_name="__main__", alter_sys=True)
+"""
+
+
+def test_the_command_draws_and_writes_a_contact_sheet(few, tmp_path):
+    sheet = tmp_path / "sheet.png"
+    main(
+        ["--out", str(tmp_path / "t"), "--images", "80", "--workers", "1", "--preview", str(sheet)]
+    )
+    with Image.open(sheet) as picture:
+        assert picture.width > 1000 and np.asarray(picture).std() > 8
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--out", "new", "--images", "3"], "error: images: 3 is too few; ask for at least 80"),
+        (["--out", "file/new", "--workers", "1"], "error: file/new/images/"),
+    ],
+)
+def test_a_fault_is_told_in_one_line_and_without_guie(tmp_path, words, line):
+    (tmp_path / "file").touch()
+    command = [sys.executable, "-c", WITHOUT_GUIE, *words]
+    src = str(Path(toydomains.__file__).parents[1])
+    told = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": src}, capture_output=True, text=True
+    )
+    assert told.returncode == 2 and told.stdout == "" and "Traceback" not in told.stderr
+    assert told.stderr.splitlines()[-1].startswith(line)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "folder" / "table.csv"
+    with replacing(path) as temporary:
+        temporary.write_text("old")
+    with pytest.raises(OSError, match="No space left") as told, replacing(path) as temporary:
+        temporary.write_text("half of the n")
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert told.value.filename == str(path) and told.value.errno == errno.ENOSPC
+    assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
+
+
+def test_the_fault_of_another_file_keeps_its_name(tmp_path):
+    with pytest.raises(FileNotFoundError) as told, replacing(tmp_path / "sheet.png"):
+        (tmp_path / "picture.jpg").read_bytes()
+    assert told.value.filename == str(tmp_path / "picture.jpg")
