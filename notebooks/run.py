@@ -23,8 +23,8 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
-from guie.files import write_text
-from guie.notebook import ROOT
+from guie.base.files import write_text
+from guie.report.notebook import ROOT
 
 NOTEBOOKS = Path(__file__).resolve().parent
 PICTURES = ("01_classes", "03_curves", "04_domains", "04_map", "06_gallery")  # to open first

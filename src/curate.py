@@ -23,18 +23,12 @@ from pathlib import Path
 import pandas as pd
 
 import train
+from guie.base.errors import run
 from guie.config import MixConfig, load_config
-from guie.curation import summary
-from guie.curation.evaluations import Score
-from guie.curation.oversampling import oversample
-from guie.curation.splits import split_validation
-from guie.datasets.finding import listing
-from guie.datasets.source import with_path
-from guie.errors import run
-from guie.features import embed_for
-from guie.logs import read_metrics
-from guie.manifest import Sidecar, save_manifest
-from guie.mixing import (
+from guie.curation.classes.oversampling import oversample
+from guie.curation.classes.splits import split_validation
+from guie.curation.selection.evaluations import Score
+from guie.curation.steps import (
     Account,
     clean_rows,
     limit_classes,
@@ -45,7 +39,13 @@ from guie.mixing import (
     refuse_late_leaks,
     refuse_overwriting,
     select_rows,
+    summary,
 )
+from guie.data.datasets.finding import listing
+from guie.data.datasets.source import with_path
+from guie.data.manifest import Sidecar, save_manifest
+from guie.evaluation.features import embed_for
+from guie.training.run.record import read_metrics
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -24,20 +24,20 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from guie import errors
-from guie.crew import Crew, Stopped
-from guie.curation.decoded import absolute
-from guie.curation.precheck import TO_EMBED, readable
-from guie.devices import make_accelerator
-from guie.embedding import Check
-from guie.errors import UserError
-from guie.features.cache import FeatureCache, Features
-from guie.features.computing import embed_into, recipe
-from guie.files import replacing, save_arrays
-from guie.interrupts import Interrupts
-from guie.manifest import load_manifest
+from guie.base import errors
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError
+from guie.base.files import replacing, save_arrays
+from guie.data.looks.decoded import absolute
+from guie.data.looks.precheck import TO_EMBED, readable
+from guie.data.manifest import load_manifest
+from guie.evaluation.extract import Check
+from guie.evaluation.features.cache import FeatureCache, Features
+from guie.evaluation.features.computing import embed_into, recipe
 from guie.model import open_model
 from guie.model.weights import sha256_of
+from guie.training.crew import Crew, Stopped
+from guie.training.interrupts import Interrupts
 from scorer.archive import Violation, load, unpack_model
 
 SPLITS = ("train", "val", "test")

@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from guie import errors
-from guie.derived import refuse_existing, write_run
-from guie.devices import from_main, make_accelerator
-from guie.errors import UserError
-from guie.manifest import load_manifest
+from guie.base import errors
+from guie.base.devices import from_main, make_accelerator
+from guie.base.errors import UserError
+from guie.compose.derived import refuse_existing, write_run
+from guie.data.manifest import load_manifest
+from guie.evaluation.validation import validate_model
 from guie.model import LoadedModel, open_model, side_by_side
 from guie.model.weights import state_hash
-from guie.validation import validate_model
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -23,15 +23,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from guie import errors
+from guie.base import errors
+from guie.base.errors import UserError
+from guie.base.files import replacing, write_json, write_text
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import EnsembleConfig, MemberConfig
-from guie.errors import UserError
-from guie.files import replacing, write_json, write_text
-from guie.logs import read_metrics
+from guie.export import check_operators, downgrade, format_version, odd_sizes, package, parity
+from guie.export.card import model_card
 from guie.model import LoadedModel, load_model, self_contained
-from guie.torchscript import check_operators, downgrade, format_version, odd_sizes, package, parity
-from guie.torchscript.card import model_card
+from guie.training.run.record import read_metrics
 
 MAX_DIMENSION = 64
 TOLERANCE = 1e-5

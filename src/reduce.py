@@ -22,18 +22,18 @@ from typing import Any
 import numpy as np
 from accelerate import Accelerator
 
-from guie import errors
+from guie.base import errors
+from guie.base.devices import from_main, make_accelerator
+from guie.base.errors import UserError
+from guie.compose.derived import config_of, refuse_existing, write_run
+from guie.compose.pca import balanced_sample, fit_components, reduced
 from guie.config.zero_shot import ClipConfig
-from guie.derived import config_of, refuse_existing, write_run
-from guie.devices import from_main, make_accelerator
-from guie.embedding import embed_files
-from guie.errors import UserError
-from guie.manifest import Manifest, load_manifest
+from guie.data.manifest import Manifest, load_manifest
+from guie.evaluation.extract import embed_files
+from guie.evaluation.text import class_texts
+from guie.evaluation.validation import validate_model
 from guie.model import LoadedModel, open_model
 from guie.model.weights import sha256_of, state_hash
-from guie.pca import balanced_sample, fit_components, reduced
-from guie.text import class_texts
-from guie.validation import validate_model
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

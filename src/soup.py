@@ -20,16 +20,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from guie import errors
-from guie.averaging import Member, Soup, find_members, likeness, refuse_unlike
+from guie.base import errors
+from guie.base.devices import from_main, make_accelerator
+from guie.base.errors import UserError
+from guie.compose.derived import refuse_existing, write_run
+from guie.compose.soups import Member, Soup, find_members, likeness, refuse_unlike
 from guie.config import RunConfig, load_config
-from guie.derived import refuse_existing, write_run
-from guie.devices import from_main, make_accelerator
-from guie.errors import UserError
-from guie.manifest import load_manifest
+from guie.data.manifest import load_manifest
+from guie.evaluation.validation import validate_model
 from guie.model import LoadedModel
 from guie.model.weights import sha256_of
-from guie.validation import validate_model
 
 # Cosine; measured between heads: .97 and more from one start, .00 trained apart (EXPERIMENTS.md).
 ALIKE = 0.5

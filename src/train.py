@@ -18,26 +18,25 @@ import torch
 from accelerate import Accelerator
 from tqdm import tqdm
 
-from guie import errors
-from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.base import errors
+from guie.base.devices import from_main, make_accelerator
+from guie.base.errors import UserError
+from guie.batches.dataset import rows_hash
+from guie.batches.loader import Ahead
+from guie.batches.replay import load_generic
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
-from guie.crew import Crew, Stopped
-from guie.curation.precheck import readable
-from guie.data import rows_hash
-from guie.devices import from_main, make_accelerator
-from guie.errors import UserError
-from guie.generic import load_generic
-from guie.interrupts import Cause, Interrupts
-from guie.loaders import Ahead
-from guie.logs import RunLog, code_version, peak_memory_mb, prefixed
-from guie.manifest import load_manifest
-from guie.milestones import save_checkpoint, score_and_keep
+from guie.data.looks.precheck import readable
+from guie.data.manifest import load_manifest
 from guie.model.frozen_weights import remove_unused
 from guie.model.loading import read_stored
 from guie.model.weights import weights_record
-from guie.optim import refuse_unknown_blocks, set_learning_rates
-from guie.runs import (
+from guie.training.crew import Crew, Stopped
+from guie.training.interrupts import Cause, Interrupts
+from guie.training.milestones import save_checkpoint, score_and_keep
+from guie.training.optim import refuse_unknown_blocks, set_learning_rates
+from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.training.run.folder import (
     add_to_record,
     check_weights,
     finish,
@@ -47,16 +46,17 @@ from guie.runs import (
     read_summary,
     told_best,
 )
-from guie.sharding import refuse_unshardable
-from guie.stage import Material, enter_stage, leave_stage, material_of
-from guie.step import (
+from guie.training.run.record import RunLog, code_version, peak_memory_mb, prefixed
+from guie.training.sharding import refuse_unshardable
+from guie.training.stage import Material, enter_stage, leave_stage, material_of
+from guie.training.step import (
     LossWatch,
     gradients_within_memory,
     sharpened,
     to_device,
     train_mode,
 )
-from guie.tasks import build_task
+from guie.training.tasks import build_task
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from guie import errors
-from guie.files import write_json
-from guie.manifest import load_manifest
-from guie.protocols import HARMONIC, INDEXES, evaluate, load_embeddings
+from guie.base import errors
+from guie.base.files import write_json
+from guie.data.manifest import load_manifest
+from guie.evaluation.protocols import HARMONIC, INDEXES, evaluate, load_embeddings
 
 EXAMPLES = """
 examples:

@@ -142,7 +142,7 @@ def write_config(folder: Path, manifest: Path) -> Path:
 def train_in_child(words: list[str], in_save: bool = False, said: str = os.devnull) -> None:
     """The child's work: `train.py` with these words; what it says goes to a file."""
     import train
-    from guie import errors
+    from guie.base import errors
 
     say_into(said)
     torch.set_num_threads(1)
@@ -272,7 +272,7 @@ def study(words: list[str], whole: Path, wanted: int, draw: random.Random, image
 
 def with_validation(manifest_path: Path) -> Path:
     """The toy benchmark with one train class of each domain moved to val, beside it."""
-    from guie.manifest import load_manifest, save_manifest
+    from guie.data.manifest import load_manifest, save_manifest
 
     table = load_manifest(manifest_path).table.copy()
     held = table[table["split"] == "train"].groupby("domain")["label"].first()

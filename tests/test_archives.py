@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from guie.archives import Limits, unpack, unpacked
-from guie.errors import UserError
+from guie.base.errors import UserError
+from guie.data.archives import Limits, unpack, unpacked
 
 FILES = {"cat/1.jpg": b"one" * 50, "cat/2.jpg": os.urandom(3000), "dog/deep/3.jpg": b""}
 FORMATS = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
@@ -273,7 +273,7 @@ def test_zstd_is_read_or_a_way_is_told(tmp_path: Path) -> None:
 def test_too_little_space_is_told_before(tmp_path: Path, monkeypatch) -> None:
     path = make_zip(tmp_path / "a.zip", ("cat/1.jpg", os.urandom(9000)))
     free = type("Usage", (), {"free": 9000 + 4095})
-    monkeypatch.setattr("guie.archives.unpacking.shutil.disk_usage", lambda folder: free)
+    monkeypatch.setattr("guie.data.archives.unpacking.shutil.disk_usage", lambda folder: free)
     assert "unpacking needs 13,096 bytes" in refusal(path)
 
 
@@ -292,7 +292,11 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path) -> None:
 
 def test_a_killed_unpacking_is_done_again(tmp_path: Path) -> None:
     path = make_zip(tmp_path / "a.zip", *((f"c/{n}", os.urandom(20)) for n in range(8_000)))
-    command = [sys.executable, "-c", f"from guie.archives import unpacked; unpacked({str(path)!r})"]
+    command = [
+        sys.executable,
+        "-c",
+        f"from guie.data.archives import unpacked; unpacked({str(path)!r})",
+    ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     half = tmp_path / ".a.unpacking"
     while not (half / "c/20").exists():

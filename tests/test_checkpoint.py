@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from guie.checkpoint import Checkpoints, Identity, TrainState, check_identity
-from guie.errors import UserError
+from guie.base.errors import UserError
+from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
 
 IDENTITY = Identity(rows="0123", commit="abc")
 

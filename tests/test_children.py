@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import pytest
 
-from guie.children import follow_parent
+from guie.base.children import follow_parent
 
 
 def helper(ready: object) -> None:

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from torch._dynamo.utils import counters
 
 import train
-from guie.compiling import set_up_tower
+from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
-from guie.errors import UserError
-from guie.logs import read_metrics
 from guie.model import build_embedder
+from guie.training.compiling import set_up_tower
+from guie.training.run.record import read_metrics
 from tiny_runs import interrupted_after
 
 needs_compiler = pytest.mark.skipif(

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from guie.base.errors import UserError
 from guie.config import MixConfig, RunConfig, load_config
-from guie.errors import UserError
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 MINIMAL = """

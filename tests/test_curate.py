@@ -16,13 +16,13 @@ import yaml
 from PIL import Image
 
 import curate
-import guie.mixing.reading
+import guie.curation.steps.reading
+from guie.base.errors import UserError
 from guie.config import MixConfig, load_config
 from guie.config.base import real_root
-from guie.curation import precheck
-from guie.curation.decoded import decoded_folder
-from guie.errors import UserError
-from guie.manifest import load_manifest
+from guie.data.looks import precheck
+from guie.data.looks.decoded import decoded_folder
+from guie.data.manifest import load_manifest
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -210,7 +210,7 @@ def test_toy_source_is_drawn_as_asked_and_read_as_a_manifest(place, monkeypatch)
         return Path(path) / "manifest.csv"
 
     # Drawing has tests of its own.
-    monkeypatch.setattr(guie.mixing.reading.toydomains, "draw", draw)
+    monkeypatch.setattr(guie.curation.steps.reading.toydomains, "draw", draw)
     toy = {"kind": "toy", "path": "input/toy", "images": 7, "seed": 3, "part": "pretrain"}
     table, _ = run({"sources": [toy]})
     assert asked == {"path": "input/toy", "images": 7, "seed": 3, "part": "pretrain", "workers": 1}

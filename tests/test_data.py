@@ -12,16 +12,16 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2 import functional as colours
 
-from guie.augment import Augment
-from guie.augment.colour import recoloured
+from guie.base.errors import UserError
+from guie.batches.augment import Augment
+from guie.batches.augment.colour import recoloured
+from guie.batches.dataset import EvalDataset, TrainDataset, as_batch, training_rows
+from guie.batches.loader import eval_loader, train_loader
+from guie.batches.sampling import RankBatches, Sampler
 from guie.config.stages import AugmentConfig
-from guie.data import EvalDataset, TrainDataset, as_batch, training_rows
-from guie.errors import UserError
-from guie.images import Part, open_as_seen, open_part
-from guie.loaders import eval_loader, train_loader
-from guie.manifest import Manifest, Sidecar
+from guie.data.images import Part, open_as_seen, open_part
+from guie.data.manifest import Manifest, Sidecar
 from guie.model.preprocess import Preprocess
-from guie.sampling import RankBatches, Sampler
 
 NO_AUGMENT = AugmentConfig(crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0])
 FULL_AUGMENT = AugmentConfig(flip=0.5, color=0.3, gray=0.3, blur=0.3, jpeg=0.3, erase=0.3)

@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from guie.datasets import READERS, read_folder
-from guie.errors import UserError
+from guie.base.errors import UserError
+from guie.data.datasets import READERS, read_folder
 
 
 @pytest.fixture

@@ -19,11 +19,11 @@ import pytest
 from PIL import Image
 
 import dirty_cases
-from guie.curation.verify import drop_unusable, verify
-from guie.datasets import read_folder
-from guie.errors import UserError
-from guie.images import open_as_host, open_as_seen
-from guie.manifest import load_manifest
+from guie.base.errors import UserError
+from guie.data.datasets import read_folder
+from guie.data.images import open_as_host, open_as_seen
+from guie.data.looks.decoding import drop_unusable, verify
+from guie.data.manifest import load_manifest
 
 # What expected.csv of the real folder allows, by how its text begins; see `allowed`.
 ALLOWED = [

@@ -17,9 +17,9 @@ import export
 import reduce
 import soup
 import train
-from guie.errors import UserError
-from guie.logs import read_metrics
+from guie.base.errors import UserError
 from guie.model import load_model, side_by_side
+from guie.training.run.record import read_metrics
 from tiny_runs import mix_with_val, tiny_run, weights
 
 TINY_VIT = {

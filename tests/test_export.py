@@ -12,11 +12,11 @@ import torch
 import yaml
 
 import export
+from guie.base.errors import UserError
 from guie.config import RunConfig
-from guie.errors import UserError
-from guie.logs import write_record
+from guie.export import RUNTIME_FORMAT
 from guie.model import build_embedder, load_model, save_model
-from guie.torchscript import RUNTIME_FORMAT
+from guie.training.run.record import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 TINY_VIT = {

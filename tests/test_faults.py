@@ -18,10 +18,11 @@ import yaml
 import embed
 import kills
 import two_processes
-from guie import embedding, images
-from guie.errors import UserError
-from guie.features import computing
-from guie.logs import read_metrics
+from guie.base.errors import UserError
+from guie.data import images
+from guie.evaluation import extract as embedding
+from guie.evaluation.features import computing
+from guie.training.run.record import read_metrics
 from test_children import is_gone, until
 from test_processes import SRC, TORCHRUN, environment
 from tiny_runs import tiny_run
@@ -29,7 +30,7 @@ from tiny_runs import tiny_run
 FORK = multiprocessing.get_context("fork")  # children of whom it is known
 MIDWAY = """
 import sys, torch, train
-from guie import errors
+from guie.base import errors
 gradients, done = train.gradients_within_memory, []
 
 def failing(accelerator, *args):

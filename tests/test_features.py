@@ -12,11 +12,11 @@ import pytest
 import torch
 from accelerate import Accelerator
 
-from guie import embedding
+from guie.base.errors import UserError
 from guie.config.cleaning import CleaningConfig
-from guie.embedding import embed_files
-from guie.errors import UserError
-from guie.features import cached_features, computing, embed_for
+from guie.evaluation import extract as embedding
+from guie.evaluation.extract import embed_files
+from guie.evaluation.features import cached_features, computing, embed_for
 from guie.model import LoadedModel, open_model
 
 

@@ -13,10 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from guie import figures
-from guie.figures import maps
-from guie.figures.pictures import thumbnail
-from guie.figures.style import IGNORED, RIGHT, WRONG, domain_colors
+from guie.report import figures
+from guie.report.figures import maps
+from guie.report.figures.pictures import thumbnail
+from guie.report.figures.style import IGNORED, RIGHT, WRONG, domain_colors
 
 DOMAINS = ("cars", "dishes", "toys")
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from guie import errors, files
-from guie.errors import UserError
-from guie.files import append_text, replacing, write_text
+from guie.base import errors, files
+from guie.base.errors import UserError
+from guie.base.files import append_text, replacing, write_text
 
 # Writes NEW by each library below a limit on the size of files, and tells what came of it.
 WRITER = """
@@ -26,8 +26,8 @@ import numpy as np, pandas as pd, torch
 from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
-from guie.errors import UserError
-from guie.files import append_text, replacing, save_arrays, write_json
+from guie.base.errors import UserError
+from guie.base.files import append_text, replacing, save_arrays, write_json
 
 folder, limits = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]
 pixels = np.random.default_rng(0).integers(0, 256, (300, 300), dtype=np.uint8)
@@ -233,7 +233,7 @@ def test_tensorboard_on_a_full_disk_ends_a_command_in_one_line(small_disk: Path)
     program = """
 import sys
 from torch.utils.tensorboard import SummaryWriter
-from guie import errors
+from guie.base import errors
 
 def main(argv):
     writer = SummaryWriter(sys.argv[1])

@@ -15,22 +15,23 @@ import torch
 from accelerate import Accelerator
 from torch import distributed
 
-from guie import embedding, validation
-from guie.augment import Augment
+from guie.base.errors import UserError
+from guie.batches.augment import Augment
+from guie.batches.dataset import TrainDataset, classes_of, training_rows
+from guie.batches.sampling import RankDraws, Sampler
+from guie.batches.sampling.streams import key
 from guie.config import RunConfig
-from guie.data import TrainDataset, classes_of, training_rows
-from guie.embedding import embed_files
-from guie.errors import UserError
-from guie.features import cache, cached_features, frozen
-from guie.features.frozen import FrozenData, View, embed_rows, frozen_data
-from guie.manifest import Manifest, load_manifest
+from guie.data.manifest import Manifest, load_manifest
+from guie.evaluation import extract as embedding
+from guie.evaluation import validation
+from guie.evaluation.extract import embed_files
+from guie.evaluation.features import cache, cached_features, frozen
+from guie.evaluation.features.frozen import FrozenData, View, embed_rows, frozen_data
+from guie.evaluation.validation import validate
 from guie.model import Embedder, LoadedModel, build_preprocess, open_model
-from guie.optim import build_optimizer, freeze, set_learning_rates
-from guie.sampling import RankDraws, Sampler
-from guie.sampling.streams import key
-from guie.step import train_mode
-from guie.tasks import build_task
-from guie.validation import validate
+from guie.training.optim import build_optimizer, freeze, set_learning_rates
+from guie.training.step import train_mode
+from guie.training.tasks import build_task
 from tiny_runs import mix_with_val
 
 SEED = (0, 0)

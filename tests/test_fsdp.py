@@ -18,13 +18,13 @@ from torch.distributed.tensor import DTensor
 import kills
 import train
 import two_processes
-from guie.checkpoint import Checkpoints
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
-from guie.devices import make_accelerator
-from guie.errors import UserError
-from guie.logs import read_metrics
-from guie.optim import averaged
-from guie.sharding import Shards, gathered, load_optimizer, refuse_unshardable
+from guie.training.optim import averaged
+from guie.training.run.checkpoint import Checkpoints
+from guie.training.run.record import read_metrics
+from guie.training.sharding import Shards, gathered, load_optimizer, refuse_unshardable
 from tiny_runs import bn_config, interrupted_after
 
 ROOT = Path(__file__).parents[1]
@@ -213,7 +213,7 @@ def test_what_cannot_be_sharded_is_refused(
 ) -> None:
     wanted = load_config(config, RunConfig, settings)
     refuse_unshardable(Accelerator(), wanted)  # not sharded
-    monkeypatch.setattr("guie.sharding.is_sharded", lambda accelerator: True)
+    monkeypatch.setattr("guie.training.sharding.is_sharded", lambda accelerator: True)
     with pytest.raises(UserError, match=told):
         refuse_unshardable(Accelerator(), wanted)
     clip = nn.ParameterDict({"logit_scale": nn.Parameter(torch.ones(()))})

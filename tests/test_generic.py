@@ -10,16 +10,16 @@ import pytest
 import torch
 from PIL import Image
 
-from guie.augment import Augment
+from guie.base.errors import UserError
+from guie.batches.augment import Augment
+from guie.batches.dataset import TrainDataset
+from guie.batches.loader import train_loader
+from guie.batches.replay import load_generic, with_generic
+from guie.batches.sampling import RankBatches, Sampler
 from guie.config.run import GenericImagesConfig
 from guie.config.stages import AugmentConfig
-from guie.data import TrainDataset
-from guie.errors import UserError
-from guie.generic import load_generic, with_generic
-from guie.loaders import train_loader
-from guie.manifest import Manifest
+from guie.data.manifest import Manifest
 from guie.model.preprocess import Preprocess
-from guie.sampling import RankBatches, Sampler
 
 GENERIC = 5  # images, of one grey each: 10, 20 ... 50; those to train on are darker
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from guie.errors import UserError
-from guie.images import open_as_host, open_as_seen
+from guie.base.errors import UserError
+from guie.data.images import open_as_host, open_as_seen
 
 GRADIENT = np.linspace(0, 255, 40 * 20).reshape(20, 40).astype(np.uint8)
 

@@ -13,10 +13,10 @@ import torch
 
 import kills
 import train
-from guie import milestones, step
-from guie.checkpoint import Checkpoints, load_checkpoint
-from guie.errors import UserError
-from guie.logs import read_metrics
+from guie.base.errors import UserError
+from guie.training import milestones, step
+from guie.training.run.checkpoint import Checkpoints, load_checkpoint
+from guie.training.run.record import read_metrics
 
 
 class Whole(NamedTuple):

@@ -12,11 +12,11 @@ import pytest
 from PIL import Image
 from torch import nn
 
-from guie import images
-from guie.data import EvalDataset
-from guie.errors import UserError
-from guie.images import open_as_host, patiently
-from guie.loaders import Ahead, eval_loader
+from guie.base.errors import UserError
+from guie.batches.dataset import EvalDataset
+from guie.batches.loader import Ahead, eval_loader
+from guie.data import images
+from guie.data.images import open_as_host, patiently
 from kills import children_of
 
 BATCHES = [range(0, 4), range(4, 8), range(8, 12)]

@@ -8,8 +8,8 @@ import random
 import pandas as pd
 import pytest
 
-from guie.errors import UserError
-from guie.manifest import (
+from guie.base.errors import UserError
+from guie.data.manifest import (
     SHOWN,
     DomainDeclaration,
     Sidecar,
@@ -208,7 +208,7 @@ def test_a_manifest_that_is_written_meanwhile_is_refused(written, tmp_path, monk
     path = tmp_path / f"m.{suffix}"
     whole = load_manifest(written()).table
     save_manifest(whole.head(4), path)
-    module = importlib.import_module("guie.manifest.table")
+    module = importlib.import_module("guie.data.manifest.table")
     checked = module.check
 
     def slowly(*arguments):

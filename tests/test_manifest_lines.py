@@ -11,8 +11,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from guie.errors import UserError
-from guie.manifest import NOTED, load_manifest
+from guie.base.errors import UserError
+from guie.data.manifest import NOTED, load_manifest
 
 HEADER = "image_path,label,domain,split,role"
 GOOD = "t/{}.jpg,toys/car,toys,train,train"
@@ -165,7 +165,7 @@ def test_a_prefix_of_another_domain_is_told(tmp_path, caplog, label, odd):
 @pytest.mark.parametrize(("rank", "times"), [("0", 1), ("1", 0)])
 def test_warnings_go_to_stderr_of_the_first_process(tmp_path, rank, times):
     path = write(tmp_path / "m.csv", LONELY[0])
-    program = f"from guie.manifest import load_manifest; load_manifest({str(path)!r})"
+    program = f"from guie.data.manifest import load_manifest; load_manifest({str(path)!r})"
     done = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,

@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from guie import metrics
-from guie.metrics import ExactIndex, LabelSets
+from guie.evaluation import metrics
+from guie.evaluation.metrics import ExactIndex, LabelSets
 
 # Slow twins: `relevant` is the whole ranking of one query as a list, `n` its positives.
 

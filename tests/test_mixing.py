@@ -15,8 +15,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 import curate
-from guie.errors import UserError
-from guie.manifest import load_manifest, save_manifest
+from guie.base.errors import UserError
+from guie.data.manifest import load_manifest, save_manifest
 from guie.model import backbone  # noqa: F401  (tells open_clip of guie-tiny)
 
 

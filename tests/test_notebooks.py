@@ -15,7 +15,7 @@ import pytest
 from matplotlib.figure import Figure
 from nbformat import NotebookNode
 
-from guie import notebook as helpers
+from guie.report import notebook as helpers
 
 FOLDER = Path(__file__).parents[1] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
@@ -111,7 +111,7 @@ BAR = "import sys; sys.stderr.write('1%\\\\r'); sys.stderr.write('100%\\\\n'); p
 def test_execution_and_cleaning(runner: ModuleType, tmp_path: Path) -> None:
     path = write_notebook(
         tmp_path / "01_a.ipynb",
-        "from pathlib import Path\nfrom guie.notebook import SIZE, run\nprint(SIZE, Path.cwd().name)",
+        "from pathlib import Path\nfrom guie.report.notebook import SIZE, run\nprint(SIZE, Path.cwd().name)",
         f'run("""python -c "{BAR}" """)',
         "1 + 1",
     )

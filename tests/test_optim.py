@@ -10,11 +10,11 @@ import timm
 import torch
 from torch import nn
 
+from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig, WeightDecays
-from guie.errors import UserError
 from guie.model.backbone import create_clip
-from guie.optim import (
+from guie.training.optim import (
     block_of,
     build_optimizer,
     freeze,

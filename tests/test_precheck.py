@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from guie.curation import decoded, precheck
-from guie.curation.precheck import drop_unreadable, find_unreadable, refuse_unreadable
-from guie.errors import UserError
-from guie.manifest import Manifest, load_manifest
+from guie.base.errors import UserError
+from guie.data.looks import decoded, precheck
+from guie.data.looks.precheck import drop_unreadable, find_unreadable, refuse_unreadable
+from guie.data.manifest import Manifest, load_manifest
 
 ROWS = [
     *(f"t/{n}.png,toys/car,toys,train,train" for n in range(4)),

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from torchvision import transforms
 
-from guie.images import open_as_host
+from guie.data.images import open_as_host
 from guie.model.preprocess import Preprocess
 
 FITS = ("squash", "pad", "crop")

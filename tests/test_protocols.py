@@ -4,9 +4,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from guie import metrics, protocols
-from guie.errors import UserError
-from guie.protocols import align, evaluate, load_embeddings, quick_scores
+from guie.base.errors import UserError
+from guie.evaluation import metrics, protocols
+from guie.evaluation.protocols import align, evaluate, load_embeddings, quick_scores
 
 
 def table_of(*rows):

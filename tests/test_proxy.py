@@ -10,11 +10,11 @@ from torch.nn import functional
 
 from guie.config.model import HeadConfig
 from guie.config.selection import ProxyConfig, SelectionRule
-from guie.curation.candidates import candidates_of, mix_name, mix_rows
-from guie.curation.evaluations import Evaluations
-from guie.curation.search import search
-from guie.protocols import quick_scores
-from guie.proxy import Proxy
+from guie.curation.selection.candidates import candidates_of, mix_name, mix_rows
+from guie.curation.selection.evaluations import Evaluations
+from guie.curation.selection.proxy import Proxy
+from guie.curation.selection.search import search
+from guie.evaluation.protocols import quick_scores
 
 CONFIG = ProxyConfig(
     model="timm:resnet18",

@@ -16,13 +16,13 @@ import torch
 from safetensors.torch import load_file
 
 import train
-from guie.checkpoint import Checkpoints, load_checkpoint
 from guie.config import MixConfig, RunConfig, load_config
 from guie.config.model import BackboneConfig
 from guie.config.stages import StageConfig
-from guie.datasets import DATASETS
-from guie.logs import read_metrics
-from guie.optim import block_of
+from guie.data.datasets import DATASETS
+from guie.training.optim import block_of
+from guie.training.run.checkpoint import Checkpoints, load_checkpoint
+from guie.training.run.record import read_metrics
 from tiny_twins import STEPS, twin
 
 CONFIGS = Path(__file__).parents[1] / "configs"

@@ -12,16 +12,16 @@ import torch
 
 import export
 import reduce
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError
+from guie.compose.pca import balanced_sample, fit_components
 from guie.config.model import BackboneConfig
-from guie.devices import make_accelerator
-from guie.embedding import embed_files
-from guie.errors import UserError
-from guie.logs import read_metrics
-from guie.manifest import load_manifest
+from guie.data.manifest import load_manifest
+from guie.evaluation.extract import embed_files
+from guie.evaluation.protocols import quick_scores
 from guie.model import load_model, open_model
 from guie.model.backbone import create_clip
-from guie.pca import balanced_sample, fit_components
-from guie.protocols import quick_scores
+from guie.training.run.record import read_metrics
 from tiny_runs import mix_with_val, tiny_run
 
 

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from guie.base.errors import UserError
+from guie.batches.dataset import training_rows
 from guie.config import RunConfig, load_config
-from guie.data import training_rows
-from guie.errors import UserError
-from guie.manifest import Manifest, Sidecar
+from guie.data.manifest import Manifest, Sidecar
 
 PRETRAINED = {"library": "timm", "name": "vit_tiny_patch16_224", "pretrained": "w.safetensors"}
 
@@ -53,7 +53,10 @@ CASES = {
     ),
     "reset of proxies": (RESET | pairs("proxy_nca"), "proxy_nca allows carry and run"),
     "a stage's pairs": (ALONE | pairs("batch_all"), "softmax_over: stage .* batch_all allows"),
-    "reset of captions": (RESET | CONTRASTIVE, "s: lr.classes: this task has no such part; allowed: backbone"),
+    "reset of captions": (
+        RESET | CONTRASTIVE,
+        "s: lr.classes: this task has no such part; allowed: backbone",
+    ),
     "reset, then frozen": (
         stages(classes="reset", lr={"head": 0.1, "classes": 0}),
         "lr.classes 0 .* raise",

@@ -14,13 +14,13 @@ import yaml
 from PIL import Image
 
 from guie.config.cleaning import CleaningConfig
-from guie.curation.findings import COLUMNS as FINDING
-from guie.report import class_sizes, left_after, write_report
-from guie.report.curve import curve
-from guie.report.funnel import funnels, whole
-from guie.report.pairs import OF_ONE, SHOWN, accepting, groups
-from guie.report.samples import CLASSES, IMAGES, MAX_PICTURES, galleries
-from guie.report.sizes import histograms
+from guie.curation.copies.findings import COLUMNS as FINDING
+from guie.report.pages import class_sizes, left_after, write_report
+from guie.report.pages.curve import curve
+from guie.report.pages.funnel import funnels, whole
+from guie.report.pages.pairs import OF_ONE, SHOWN, accepting, groups
+from guie.report.pages.samples import CLASSES, IMAGES, MAX_PICTURES, galleries
+from guie.report.pages.sizes import histograms
 
 ODD = ["<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語の車", "🍕 pizza", "مرحبا"]
 VOID = {"meta", "img", "br", "line", "polyline", "circle"}

@@ -8,9 +8,16 @@ from pathlib import Path
 
 import pytest
 
+from guie.base.errors import UserError
 from guie.config import RunConfig
-from guie.errors import UserError
-from guie.runs import add_to_record, check_weights, differences, keep_classes, locked, open_run
+from guie.training.run.folder import (
+    add_to_record,
+    check_weights,
+    differences,
+    keep_classes,
+    locked,
+    open_run,
+)
 
 
 def config(out: Path, **changes) -> RunConfig:

@@ -16,12 +16,12 @@ import yaml
 
 import embed
 import guie.config.base as config_base
-from guie import errors
-from guie.checkpoint import Checkpoints
+from guie.base import errors
+from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.errors import UserError
+from guie.evaluation.protocols import load_embeddings
 from guie.model.backbone import build_backbone
-from guie.protocols import load_embeddings
+from guie.training.run.checkpoint import Checkpoints
 
 REPOSITORY = Path(__file__).parents[1]
 FILES = sorted(
@@ -31,7 +31,7 @@ FILES = sorted(
     if file != Path(__file__)
 )
 # Of the second: the wheel that pip has checked, and one file by its name.
-MAY_UNPACK = ("src/guie/archives/", "tests/torch111/")
+MAY_UNPACK = ("src/guie/data/archives/", "tests/torch111/")
 PICKLES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "marshal", "shelve"}
 SAFE_LOADERS = {"SafeLoader", "CSafeLoader", "_Loader"}  # the last is proven below
 FORBIDDEN = {

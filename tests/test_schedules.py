@@ -16,7 +16,7 @@ from guie.config.stages import (
     StageConfig,
     StepSchedule,
 )
-from guie.optim import build_optimizer, schedule_factor, set_learning_rates
+from guie.training.optim import build_optimizer, schedule_factor, set_learning_rates
 
 ANY = [
     ConstantSchedule(name="constant"),

@@ -10,17 +10,17 @@ import pytest
 import torch
 
 import soup
-from guie.averaging import Soup, find_members, likeness
-from guie.checkpoint import Checkpoints, Identity, TrainState, state_dicts
-from guie.data import Classes
-from guie.devices import make_accelerator
-from guie.errors import UserError
-from guie.logs import read_metrics
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError
+from guie.batches.dataset import Classes
+from guie.compose.soups import Soup, find_members, likeness
 from guie.model import LoadedModel, load_model, save_model
 from guie.model.frozen_weights import frozen_names
-from guie.optim import averaged
-from guie.runs import read_summary
-from guie.tasks import build_task
+from guie.training.optim import averaged
+from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, state_dicts
+from guie.training.run.folder import read_summary
+from guie.training.run.record import read_metrics
+from guie.training.tasks import build_task
 from tiny_runs import mix_with_val, tiny_config, tiny_run, weights
 
 BN = {"norm": "bn", "dim": 16}

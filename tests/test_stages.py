@@ -10,11 +10,11 @@ import yaml
 from safetensors.torch import load_file, save_file
 
 import train
-from guie.checkpoint import Checkpoints, load_checkpoint
 from guie.config.model import BackboneConfig
-from guie.logs import read_metrics
 from guie.model import load_model
 from guie.model.backbone import create_clip
+from guie.training.run.checkpoint import Checkpoints, load_checkpoint
+from guie.training.run.record import read_metrics
 from tiny_runs import TINY_CLIP, mix_with_val
 
 FILES = ("model.safetensors", "last.safetensors", "metrics.jsonl")

@@ -8,12 +8,12 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from guie.checkpoint import TrainState
+from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.losses import MultiSimilarityConfig
-from guie.errors import UserError
 from guie.losses import PeerLoss
-from guie.step import (
+from guie.training.run.checkpoint import TrainState
+from guie.training.step import (
     LossWatch,
     gradients,
     gradients_within_memory,

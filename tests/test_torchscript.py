@@ -14,10 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from guie.errors import UserError
-from guie.model import Scored
-from guie.model.preprocess import Preprocess
-from guie.torchscript import (
+from guie.base.errors import UserError
+from guie.export import (
     RUNTIME_FORMAT,
     check_operators,
     downgrade,
@@ -27,6 +25,8 @@ from guie.torchscript import (
     parity,
     portable_operators,
 )
+from guie.model import Scored
+from guie.model.preprocess import Preprocess
 from torch111.architectures import ARCHITECTURES, build
 from torch111.compact import compact
 
@@ -82,7 +82,7 @@ def test_every_architecture_is_portable_and_unchanged(name: str, tmp_path: Path)
 def test_without_portable_tracing_the_check_names_operator_and_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("guie.torchscript.portable._PORTABLE", {})
+    monkeypatch.setattr("guie.export.portable._PORTABLE", {})
     path = tmp_path / "saved_model.pt"
     for name, operator, module in [
         ("timm ViT", "aten::scaled_dot_product_attention", "timm.layers.attention.Attention"),

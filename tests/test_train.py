@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 import embed
 import train
 import validate
-from guie.checkpoint import Checkpoints
-from guie.errors import UserError
-from guie.logs import read_metrics
+from guie.base.errors import UserError
+from guie.training.run.checkpoint import Checkpoints
+from guie.training.run.record import read_metrics
 from tiny_runs import interrupted_after, mix_with_val
 
 TINY = {"library": "open_clip", "name": "guie-tiny"}

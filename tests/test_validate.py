@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 import validate
-from guie.errors import UserError
-from guie.protocols import evaluate
+from guie.base.errors import UserError
+from guie.evaluation.protocols import evaluate
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from safetensors.torch import save_file
 from torch import nn
 
+from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.errors import UserError
 from guie.model.backbone import build_backbone, create_clip
 from guie.model.weights import find_weights, weights_record
 

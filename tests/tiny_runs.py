@@ -10,9 +10,9 @@ import torch
 import yaml
 
 from guie.config import RunConfig
-from guie.logs import write_record
-from guie.manifest import load_manifest, save_manifest
+from guie.data.manifest import load_manifest, save_manifest
 from guie.model import LoadedModel, build_embedder, load_model, save_model
+from guie.training.run.record import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 

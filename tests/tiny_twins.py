@@ -16,7 +16,7 @@ import open_clip
 import yaml
 
 from guie.config import RunConfig
-from guie.manifest import load_manifest, save_manifest
+from guie.data.manifest import load_manifest, save_manifest
 
 BATCH, STEPS = 12, 2  # of every stage
 WIDTH, DEPTH = 32, 4

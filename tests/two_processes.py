@@ -66,6 +66,6 @@ def _run(script: str, words: list[str], environment: dict[str, str], said: Path 
     if said:
         kills.say_into(said)
     torch.set_num_threads(1)
-    importlib.import_module("guie.errors").run(
+    importlib.import_module("guie.base.errors").run(
         lambda _: importlib.import_module(script).main(words)
     )

@@ -15,9 +15,9 @@ from PIL import Image
 from pydantic import ValidationError
 from torchvision.transforms import AutoAugment
 
-from guie.augment import Augment
-from guie.augment.colour import recoloured
-from guie.augment.distortions import Distortions
+from guie.batches.augment import Augment
+from guie.batches.augment.colour import recoloured
+from guie.batches.augment.distortions import Distortions
 from guie.config.augment import AugmentConfig
 
 MOVES = {"affine": 1.0, "shift": 0.2, "zoom": 0.2, "rotate_deg": 30.0}

@@ -18,23 +18,23 @@ from pathlib import Path
 import pandas as pd
 import torch
 from accelerate import Accelerator
+from counting import PRECISIONS
 from loader import draw, ours
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from guie import errors
-from guie.checkpoint import TrainState
+from guie.base import errors
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError
+from guie.batches.dataset import classes_of
 from guie.config import RunConfig, load_config
-from guie.data import classes_of
-from guie.devices import make_accelerator
-from guie.errors import UserError
-from guie.logs import peak_memory_mb
-from guie.manifest import Manifest, Sidecar
-from guie.memory import PRECISIONS
-from guie.optim import build_optimizer, set_learning_rates
-from guie.stage import Material, set_model
-from guie.step import gradients_within_memory, train_mode
-from guie.tasks import build_task
+from guie.data.manifest import Manifest, Sidecar
+from guie.training.optim import build_optimizer, set_learning_rates
+from guie.training.run.checkpoint import TrainState
+from guie.training.run.record import peak_memory_mb
+from guie.training.stage import Material, set_model
+from guie.training.step import gradients_within_memory, train_mode
+from guie.training.tasks import build_task
 
 LOADED = 128  # photographs of 667 x 500 px
 

@@ -18,8 +18,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from guie.compiling import set_up_tower
 from guie.config import RunConfig
+from guie.training.compiling import set_up_tower
 
 VARIANTS = {
     "plain": {},

@@ -31,14 +31,14 @@ from curation import draw_images, now_s, peak_gb
 from guie.config import real_root
 from guie.config.cleaning import NearConfig
 from guie.curation.copies.alterations import cut
-from guie.curation.copies.difference import NONE
 from guie.curation.copies.evidence import CROSS, UNLIKE, limits
 from guie.curation.copies.links import ROOM, altered, measured, similarity_of_copies
 from guie.curation.copies.pixels import Pixels
-from guie.curation.fingerprints import fingerprints
-from guie.curation.thumbnails import thumbnails
-from guie.images import open_as_seen
-from guie.manifest import load_manifest
+from guie.data.images import open_as_seen
+from guie.data.looks.difference import NONE
+from guie.data.looks.fingerprints import fingerprints
+from guie.data.looks.thumbnails import thumbnails
+from guie.data.manifest import load_manifest
 
 PARTS = ("found", "time")
 OLD_BITS, OLD_QUANTILE = 10, 0.05  # what near pictures were confirmed by before

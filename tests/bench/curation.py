@@ -25,14 +25,14 @@ import pandas as pd
 from PIL import Image
 
 from guie.config.cleaning import OversampleConfig
+from guie.curation.classes.filters import cap_large, drop_rare
+from guie.curation.classes.oversampling import oversample
+from guie.curation.classes.splits import split_validation
 from guie.curation.copies.hamming import close_pairs
-from guie.curation.filters import cap_large, drop_rare
-from guie.curation.fingerprints import fingerprints, pixel_digest
-from guie.curation.oversampling import oversample
-from guie.curation.splits import split_validation
-from guie.curation.verify import verify
-from guie.images import open_as_seen
-from guie.manifest import load_manifest, save_manifest
+from guie.data.images import open_as_seen
+from guie.data.looks.decoding import verify
+from guie.data.looks.fingerprints import fingerprints, pixel_digest
+from guie.data.manifest import load_manifest, save_manifest
 
 PARTS = ("table", "images", "hashes")
 SIZES = ("rows", "classes", "images", "side", "hashes", "sample")

@@ -20,17 +20,17 @@ import torch
 from accelerate import Accelerator
 from loader import draw
 
-from guie.augment import Augment
+from guie.batches.augment import Augment
+from guie.batches.dataset import TrainDataset, classes_of
+from guie.batches.loader import train_loader
+from guie.batches.sampling import RankBatches, RankDraws, Sampler
 from guie.config import RunConfig
-from guie.data import TrainDataset, classes_of
-from guie.features.frozen import FrozenData, frozen_data
-from guie.loaders import train_loader
-from guie.manifest import Manifest, Sidecar
+from guie.data.manifest import Manifest, Sidecar
+from guie.evaluation.features.frozen import FrozenData, frozen_data
 from guie.model import build_preprocess
-from guie.optim import build_optimizer, freeze, set_learning_rates
-from guie.sampling import RankBatches, RankDraws, Sampler
-from guie.step import to_device, train_mode
-from guie.tasks import build_task
+from guie.training.optim import build_optimizer, freeze, set_learning_rates
+from guie.training.step import to_device, train_mode
+from guie.training.tasks import build_task
 
 SIZE_PX = 112
 VIEWS = 2

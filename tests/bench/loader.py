@@ -23,12 +23,12 @@ from albumentations.pytorch import ToTensorV2
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from guie.augment import Augment
+from guie.batches.augment import Augment
+from guie.batches.dataset import TrainDataset
+from guie.batches.loader import train_loader
+from guie.batches.sampling import RankBatches, Sampler
 from guie.config.stages import AugmentConfig
-from guie.data import TrainDataset
-from guie.loaders import train_loader
 from guie.model.preprocess import Preprocess
-from guie.sampling import RankBatches, Sampler
 
 AUGMENT = AugmentConfig(flip=0.5, color=0.2, erase=0.2)
 MEAN, STD = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]

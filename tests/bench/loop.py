@@ -25,8 +25,8 @@ import yaml
 from loader import draw
 
 import train
-from guie.loaders import Ahead
-from guie.manifest import save_manifest
+from guie.batches.loader import Ahead
+from guie.data.manifest import save_manifest
 
 WARM_UP = 2  # steps
 

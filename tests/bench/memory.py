@@ -19,13 +19,13 @@ import sys
 from pathlib import Path
 
 import torch
+from counting import GB, RESERVE, Frame, largest_batch, set_up, step
 
-from guie import errors
+from guie.base import errors
+from guie.base.errors import UserError
+from guie.batches.dataset import Classes
 from guie.config import RunConfig, load_config
-from guie.data import Classes
-from guie.errors import UserError
-from guie.memory import GB, RESERVE, Frame, largest_batch, set_up, step
-from guie.tasks import build_task
+from guie.training.tasks import build_task
 
 # glibc gives memory back at once: what is held is then what is used.
 TIGHT = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}

@@ -19,15 +19,15 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError, run
 from guie.config import real_root
 from guie.config.cleaning import OutlierConfig
-from guie.curation.memberships import memberships
-from guie.curation.merging import suggest_merges
-from guie.curation.outliers import LEAST, class_cosines, robust_z
-from guie.devices import make_accelerator
-from guie.errors import UserError, run
-from guie.features import cached_features
-from guie.manifest import load_manifest
+from guie.curation.classes.merging import suggest_merges
+from guie.curation.classes.outliers import LEAST, class_cosines, robust_z
+from guie.data.manifest import load_manifest
+from guie.data.manifest.memberships import memberships
+from guie.evaluation.features import cached_features
 from guie.model import open_model
 
 PARTS = ("outliers", "merges")

@@ -23,8 +23,8 @@ import pandas as pd
 
 from curation import DOMAINS, RADIUS_BITS, draw_hashes, now_s, peak_gb
 from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.cleaning import Evidence, clean
 from guie.curation.copies.hamming import close_pairs
+from guie.curation.steps.clean_rules import Evidence, clean
 
 PARTS = ("files", "hashes")
 SIZES = ("files", "classes", "hashes", "same")

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pandas as pd
 
-from guie.sampling import Sampler
+from guie.batches.sampling import Sampler
 
 KINDS = {
     "mixed": "mixed",

@@ -23,21 +23,21 @@ import torch
 from scipy.stats import kendalltau, spearmanr
 from tqdm import tqdm
 
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError, run
+from guie.base.files import replacing, write_json
 from guie.config import real_root
 from guie.config.selection import ProxyConfig, SelectionRule
-from guie.curation.candidates import Candidate, Mix, candidates_of, mix_name, mix_rows
-from guie.curation.earned import earned, render
-from guie.curation.evaluations import Evaluations, Score
-from guie.curation.search import search
-from guie.devices import make_accelerator
-from guie.embedding import embed_files
-from guie.errors import UserError, run
-from guie.figures.selection import selection_curve
-from guie.files import replacing, write_json
-from guie.logs import read_metrics
-from guie.manifest import Manifest, load_manifest, save_manifest
+from guie.curation.selection.candidates import Candidate, Mix, candidates_of, mix_name, mix_rows
+from guie.curation.selection.earned import earned, render
+from guie.curation.selection.evaluations import Evaluations, Score
+from guie.curation.selection.proxy import Proxy
+from guie.curation.selection.search import search
+from guie.data.manifest import Manifest, load_manifest, save_manifest
+from guie.evaluation.extract import embed_files
 from guie.model import open_model
-from guie.proxy import Proxy
+from guie.report.figures.selection import selection_curve
+from guie.training.run.record import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"

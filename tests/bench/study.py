@@ -18,9 +18,9 @@ import pandas as pd
 import yaml
 from tqdm import tqdm
 
+from guie.base.errors import UserError, run
 from guie.config import real_root
-from guie.errors import UserError, run
-from guie.logs import read_metrics
+from guie.training.run.record import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 MANIFEST = "data/mini-uned/manifest.csv"

@@ -15,20 +15,20 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from guie.base.devices import make_accelerator
+from guie.base.errors import run
 from guie.config.zero_shot import ClipConfig
-from guie.curation.calibration import (
+from guie.curation.labels.calibration import (
     calibration_error,
     fit_scale,
     least_confidence,
     precision_curve,
 )
-from guie.curation.zero_shot import guess, sure
-from guie.devices import make_accelerator
-from guie.embedding import embed_files
-from guie.errors import run
-from guie.manifest import load_manifest
+from guie.curation.labels.zero_shot import guess, sure
+from guie.data.manifest import load_manifest
+from guie.evaluation.extract import embed_files
+from guie.evaluation.text import class_texts
 from guie.model import open_model
-from guie.text import class_texts
 
 
 def domain_names(path: Path, captions: int) -> dict[str, list[str]]:

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from guie.base.errors import UserError
 from guie.config.cleaning import OutlierConfig, OversampleConfig
-from guie.curation.caps import cap_diverse, cap_first, farthest_points
-from guie.curation.centroids import class_sums, unit
-from guie.curation.merging import apply_merges, suggest_merges
-from guie.curation.outliers import find_outliers, robust_z
-from guie.curation.oversampling import oversample
-from guie.errors import UserError
+from guie.curation.classes.caps import cap_diverse, cap_first, farthest_points
+from guie.curation.classes.centroids import class_sums, unit
+from guie.curation.classes.merging import apply_merges, suggest_merges
+from guie.curation.classes.outliers import find_outliers, robust_z
+from guie.curation.classes.oversampling import oversample
 
 
 def rows(labels: list[str], split: str = "train", domain: str = "d") -> pd.DataFrame:

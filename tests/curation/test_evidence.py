@@ -10,9 +10,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageOps
 
 from guie.config.cleaning import NearConfig
-from guie.curation.copies.alignment import Placement, align, overlap, working
 from guie.curation.copies.alterations import ALTERATIONS, altered_copies, cut
-from guie.curation.copies.difference import NONE, compare, difference_picture
 from guie.curation.copies.evidence import (
     ALIKE,
     APART,
@@ -25,6 +23,8 @@ from guie.curation.copies.evidence import (
     reach_of,
 )
 from guie.curation.copies.pixels import Pixels
+from guie.data.looks.alignment import Placement, align, overlap, working
+from guie.data.looks.difference import NONE, compare, difference_picture
 
 
 def picture(seed: int, size: tuple[int, int] = (180, 140)) -> Image.Image:

@@ -13,15 +13,15 @@ from PIL import ImageOps
 from planted import ALTERATIONS, known, plant
 
 import toydomains
+from guie.base.errors import UserError
 from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.cleaning import Evidence, clean
+from guie.curation.copies.findings import refuse
 from guie.curation.copies.links import Links, find_links
 from guie.curation.copies.pixels import Pixels
-from guie.curation.findings import refuse
-from guie.curation.thumbnails import thumbnails
-from guie.errors import UserError
-from guie.features import embed_for
-from guie.images import open_as_seen
+from guie.curation.steps.clean_rules import Evidence, clean
+from guie.data.images import open_as_seen
+from guie.data.looks.thumbnails import thumbnails
+from guie.evaluation.features import embed_for
 
 REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from guie.base.errors import UserError
 from guie.config.selection import ProxyConfig, SelectionConfig, SelectionRule
-from guie.curation.candidates import Candidate, candidates_of, mix_name, mix_rows
-from guie.curation.earned import earned, render
-from guie.curation.evaluations import BudgetSpent, Evaluations, Score
-from guie.curation.search import search
-from guie.curation.selection import select, standard_error
-from guie.errors import UserError
-from guie.figures.selection import selection_curve
+from guie.curation.selection.candidates import Candidate, candidates_of, mix_name, mix_rows
+from guie.curation.selection.earned import earned, render
+from guie.curation.selection.evaluations import BudgetSpent, Evaluations, Score
+from guie.curation.selection.greedy import select, standard_error
+from guie.curation.selection.search import search
+from guie.report.figures.selection import selection_curve
 
 CERTAIN = SelectionRule(seeds=2, confirm_seeds=0, min_standard_errors=0.0)
 WORTH = {"a": 0.3, "b": 0.1, "c": 0.05, "d": -0.02, "e": 0.0}

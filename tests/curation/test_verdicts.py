@@ -13,11 +13,11 @@ from test_copies import no_features, rows
 from test_evidence import picture
 
 import curate
+from guie.base.errors import UserError
 from guie.config.cleaning import CleaningConfig
-from guie.curation.cleaning import clean
 from guie.curation.copies.placeholders import disjoint
 from guie.curation.copies.verdicts import Verdicts
-from guie.errors import UserError
+from guie.curation.steps.clean_rules import clean
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ import pytest
 from stand_ins import ALIKE, Told, evidence
 
 from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.cleaning import Evidence, clean
+from guie.curation.copies.findings import dropped
 from guie.curation.copies.links import find_links
-from guie.curation.findings import dropped
+from guie.curation.steps.clean_rules import Evidence, clean
 
 HASHES = ["whole", "content", "centre", "mirrored"]
 BITS, COSINE = 3, 0.9

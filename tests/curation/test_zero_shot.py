@@ -13,19 +13,19 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from guie import text
+from guie.base.errors import UserError
 from guie.config.zero_shot import ClipConfig, DomainShares, PseudoLabelConfig
-from guie.curation import zero_shot
-from guie.curation.calibration import (
+from guie.curation.labels import zero_shot
+from guie.curation.labels.calibration import (
     calibration_error,
     fit_scale,
     least_confidence,
     precision_curve,
     wilson_bound,
 )
-from guie.curation.shares import match_shares
-from guie.curation.zero_shot import Guesses, contradicted, guess, relabelled, sure
-from guie.errors import UserError
+from guie.curation.labels.shares import match_shares
+from guie.curation.labels.zero_shot import Guesses, contradicted, guess, relabelled, sure
+from guie.evaluation import text
 
 LABELS = ("cars/sedan", "cars/bus", "toys/doll")
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from miniatures import MINIATURES, SMALL_SPLITS
 
-from guie.datasets import DATASETS, Reading, read_dataset
-from guie.datasets.finding import find
+from guie.data.datasets import DATASETS, Reading, read_dataset
+from guie.data.datasets.finding import find
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from typing import get_args
 import pytest
 from miniatures import MINIATURES, SMALL_SPLITS
 
+from guie.base.errors import UserError
 from guie.config.sources import DatasetName
-from guie.datasets import DATASETS, read_dataset
-from guie.datasets.finding import find
-from guie.errors import UserError
-from guie.manifest import Sidecar, check, load_manifest, save_manifest
+from guie.data.datasets import DATASETS, read_dataset
+from guie.data.datasets.finding import find
+from guie.data.manifest import Sidecar, check, load_manifest, save_manifest
 
 NAMES = sorted(DATASETS)
 

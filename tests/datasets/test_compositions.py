@@ -10,10 +10,10 @@ from miniatures import MINIATURES, SMALL_SPLITS
 
 from guie.config import MixConfig, load_config
 from guie.config.sources import DatasetSource
-from guie.datasets import DATASETS, thinning
-from guie.datasets.finding import located
-from guie.datasets.source import read_source
-from guie.manifest import DomainDeclaration, Sidecar, check
+from guie.data.datasets import DATASETS, thinning
+from guie.data.datasets.finding import located
+from guie.data.datasets.source import read_source
+from guie.data.manifest import DomainDeclaration, Sidecar, check
 
 MIXES = sorted((Path(__file__).parents[2] / "configs" / "mixes").glob("*.yaml"))
 

@@ -9,10 +9,10 @@ import tarfile
 import pytest
 from miniatures import touch
 
-from guie.datasets import DATASETS, download
-from guie.datasets.download import DOWNLOADS, Download, fetch, main
-from guie.datasets.finding import located
-from guie.errors import UserError
+from guie.base.errors import UserError
+from guie.data.datasets import DATASETS, download
+from guie.data.datasets.download import DOWNLOADS, Download, fetch, main
+from guie.data.datasets.finding import located
 
 
 @pytest.fixture

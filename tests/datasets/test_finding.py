@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from miniatures import MINIATURES, touch
 
-from guie.datasets import DATASETS
-from guie.datasets.finding import find, inside, listing, located
-from guie.errors import UserError
+from guie.base.errors import UserError
+from guie.data.datasets import DATASETS
+from guie.data.datasets.finding import find, inside, listing, located
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ import pytest
 from miniatures import cells, struct, touch, write, write_json
 from scipy.io import savemat
 
-from guie.datasets import DATASETS, read_dataset
-from guie.datasets.revisited import ground_truth
-from guie.errors import UserError
-from guie.manifest import queries_without_positive
+from guie.base.errors import UserError
+from guie.data.datasets import DATASETS, read_dataset
+from guie.data.datasets.revisited import ground_truth
+from guie.data.manifest import queries_without_positive
 
 
 def rows(reading, *columns):

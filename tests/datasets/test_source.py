@@ -6,11 +6,11 @@ import pytest
 from miniatures import MINIATURES
 from pydantic import TypeAdapter, ValidationError
 
+from guie.base.errors import UserError
 from guie.config.sources import DatasetSource
-from guie.datasets import finding
-from guie.datasets.source import read_source
-from guie.errors import UserError
-from guie.manifest import check
+from guie.data.datasets import finding
+from guie.data.datasets.source import read_source
+from guie.data.manifest import check
 
 
 def source(**keys) -> DatasetSource:

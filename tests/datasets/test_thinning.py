@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-from guie.datasets import thinning
-from guie.datasets.thinning import distinct, keep_classes, thin_test
+from guie.data.datasets import thinning
+from guie.data.datasets.thinning import distinct, keep_classes, thin_test
 
 DRAW = np.random.default_rng(0)
 

@@ -10,9 +10,9 @@ import yaml
 from pydantic import TypeAdapter
 from torch import nn
 
+from guie.base.errors import UserError
 from guie.config.base import Config, load_config
 from guie.config.losses import LossConfig
-from guie.errors import UserError
 from guie.losses import CurricularFace, build_loss
 from guie.losses.build import domain_edges
 

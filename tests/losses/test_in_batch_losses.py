@@ -9,8 +9,8 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guie.base.errors import UserError
 from guie.config.losses import LossConfig
-from guie.errors import UserError
 from guie.losses import BatchAllTriplet, Hyperbolic, build_loss
 
 CLASSES, DIM = 5, 6

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from towers import TINY_CLIP, TINY_VIT, model_config
 
+from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.config.model import BackboneConfig
-from guie.errors import UserError
-from guie.images import open_as_host
+from guie.data.images import open_as_host
 from guie.model import build_embedder, open_model
 from guie.model.backbone import backbone_of_clip, build_backbone, create_clip
 

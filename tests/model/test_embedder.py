@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from towers import TINY_CLIP, TINY_VIT, model_config
 
+from guie.base.errors import UserError
+from guie.batches.dataset import as_batch
 from guie.config import RunConfig
 from guie.config.model import ModelConfig
-from guie.data import as_batch
-from guie.embedding import embed_files
-from guie.errors import UserError
+from guie.evaluation.extract import embed_files
 from guie.model import build_embedder, build_preprocess, load_model, open_model, save_model
 from guie.model.backbone import build_backbone
 from guie.model.loading import NoRandomNumbers

@@ -14,9 +14,9 @@ from timm.models.beit import Beit
 from torch import Tensor, nn
 from towers import TINY_CLIP, TINY_VIT
 
+from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.errors import UserError
-from guie.images import open_as_host
+from guie.data.images import open_as_host
 from guie.model import open_model
 from guie.model.backbone import Backbone, build_backbone
 from guie.model.patches import grid_side

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from guie.base.errors import UserError
+from guie.batches.sampling.loss_driven import LossDriven
+from guie.batches.sampling.plans import Cyclic, Plan, Shuffled
+from guie.batches.sampling.shares import apportion
 from guie.config.sampling import LossDrivenConfig
-from guie.errors import UserError
-from guie.sampling.loss_driven import LossDriven
-from guie.sampling.plans import Cyclic, Plan, Shuffled
-from guie.sampling.shares import apportion
 
 DOMAINS = ["art", "cars", "toys"]
 SEED = (0, 0)

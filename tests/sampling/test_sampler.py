@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from guie.errors import UserError
-from guie.sampling import RankBatches, RankDraws, Sampler, Stream
-from guie.sampling.streams import key
+from guie.base.errors import UserError
+from guie.batches.sampling import RankBatches, RankDraws, Sampler, Stream
+from guie.batches.sampling.streams import key
 
 SIZES = {"cars": 120, "toys": 40, "art": 5}  # art is smaller than a batch
 DOMAINS = pd.Series([name for name, size in SIZES.items() for _ in range(size)])
@@ -265,7 +265,7 @@ def test_a_loader_that_reads_too_far_ahead_is_told_so() -> None:
 
 
 def reloaded(state: dict) -> dict:
-    """Through a checkpoint, as `guie.checkpoint` writes and reads it."""
+    """Through a checkpoint, as `guie.training.run.checkpoint` writes and reads it."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from guie.base.errors import UserError
 from guie.config.base import Config, load_config
 from guie.config.sampling import SamplerConfig, sampler_config
-from guie.errors import UserError
 
 
 class Stage(Config):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from guie.batches.dataset import Classes
 from guie.config import RunConfig
-from guie.data import Classes
-from guie.optim import named_parameters
-from guie.tasks import build_task
+from guie.training.optim import named_parameters
+from guie.training.tasks import build_task
 
 CLASSES = Classes(["a/0", "a/1", "b/0"], [4, 4, 4], ["a", "a", "b"])
 TASKS = {

@@ -13,14 +13,14 @@ from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.model import BackboneConfig
-from guie.data import Classes
 from guie.model.backbone import create_clip
-from guie.optim import averaged, freeze
-from guie.step import gradients
-from guie.tasks import Task, build_task
-from guie.tasks.retention import drift, squared_distance
+from guie.training.optim import averaged, freeze
+from guie.training.step import gradients
+from guie.training.tasks import Task, build_task
+from guie.training.tasks.retention import drift, squared_distance
 
 TINY = {"library": "open_clip", "name": "guie-tiny"}
 CLASSES = Classes(["a/0", "a/1", "b/0"], [4, 4, 4], ["a", "a", "b"])

@@ -26,10 +26,10 @@ from compact import compact
 from runtime import compiled, fetched, runtime_embeddings
 from torch import nn
 
-import guie.torchscript
+import guie.export
+from guie.export import check_operators, downgrade, odd_sizes, package
 from guie.model import Scored
 from guie.model.preprocess import Preprocess
-from guie.torchscript import check_operators, downgrade, odd_sizes, package
 
 TOLERANCE = 1e-5
 
@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("submissions", type=Path, nargs="*", help="submission.zip")
     args = parser.parse_args()
     loader = compiled(fetched(args.cache.expanduser()))
-    ours = (Path(guie.torchscript.__file__).parent / "operators_1_11.txt").read_text()
+    ours = (Path(guie.export.__file__).parent / "operators_1_11.txt").read_text()
     schemas = subprocess.run([loader, "--operators"], capture_output=True, text=True, check=True)
     failed = compact(schemas.stdout.splitlines()) != ours
     print(f"operator list {'DIFFERS from' if failed else 'equals'} that of the runtime")

@@ -11,10 +11,10 @@ from architectures import Encoder, build
 from check import TOLERANCE, compare
 from runtime import WHEEL, compiled, fetched
 
+from guie.export import downgrade, package
+from guie.export.stored import StoredZip
 from guie.model import Scored
 from guie.model.preprocess import Preprocess
-from guie.torchscript import downgrade, package
-from guie.torchscript.stored import StoredZip
 
 CACHE = Path(__file__).parents[2] / ".cache/torch-1.11"
 GIB = 2**30

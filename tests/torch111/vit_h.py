@@ -20,7 +20,7 @@ import yaml
 
 import toydomains
 from guie.config import RunConfig
-from guie.manifest import load_manifest, save_manifest
+from guie.data.manifest import load_manifest, save_manifest
 
 ROOT = Path(__file__).parents[2]
 STEPS = ("train", "export", "runtime", "score")

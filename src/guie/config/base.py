@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from guie.base.errors import UserError
 from guie.config.faults import Place, explained
-from guie.errors import UserError
 
 
 class Config(BaseModel):

@@ -18,7 +18,7 @@ DatasetName = Literal[
 
 
 class DatasetSource(Config):
-    """A dataset as downloaded, read by its adapter in `guie.datasets`."""
+    """A dataset as downloaded, read by its adapter in `guie.data.datasets`."""
 
     kind: DatasetName
     path: str | None = None  # null: looked for in input/, and on Kaggle in /kaggle/input

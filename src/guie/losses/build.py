@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from guie.base.errors import UserError
 from guie.config.losses import (
     ArcFaceConfig,
     BatchAllConfig,
@@ -20,7 +21,6 @@ from guie.config.losses import (
     MarginSoftmaxConfig,
     SoftmaxConfig,
 )
-from guie.errors import UserError
 from guie.losses.criterion import Criterion
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
 from guie.losses.margins import class_size_margins

@@ -12,6 +12,7 @@ from typing import Any
 from pytorch_metric_learning import losses, miners
 from torch import Tensor, nn
 
+from guie.base.errors import UserError
 from guie.config.losses import (
     MarginLossConfig,
     MultiSimilarityConfig,
@@ -23,7 +24,6 @@ from guie.config.losses import (
     SupConConfig,
     TripletConfig,
 )
-from guie.errors import UserError
 from guie.losses.in_batch import InBatchLoss
 from guie.losses.starts import drawn
 

@@ -1,7 +1,7 @@
 """Backbone, head, preprocessing: everything between an image and its embedding."""
 
+from guie.model.composition import Ensemble
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
-from guie.model.ensemble import Ensemble
 from guie.model.loading import (
     LoadedModel,
     load_model,

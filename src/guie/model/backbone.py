@@ -17,8 +17,8 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.errors import UserError
 from guie.model.patches import patch_size, refuse_misfit, set_grid
 from guie.model.weights import Weights, find_weights, is_file
 

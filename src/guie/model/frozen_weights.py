@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from guie.errors import UserError
-from guie.files import replacing
+from guie.base.errors import UserError
+from guie.base.files import replacing
 from guie.model.embedder import Embedder
 from guie.model.weights import state_hash
 

@@ -13,13 +13,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from guie.base.errors import UserError
+from guie.base.files import replacing
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
 from guie.config.model import ModelConfig
-from guie.errors import UserError
-from guie.files import replacing
+from guie.model.composition import Ensemble, EnsemblePreprocess
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
-from guie.model.ensemble import Ensemble, EnsemblePreprocess
 from guie.model.frozen_weights import frozen_names, keep_frozen, read_frozen, read_tensors
 from guie.model.preprocess import Preprocess
 from guie.model.scored import Scored

@@ -12,7 +12,7 @@ import open_clip
 from timm.layers import PatchEmbed, resample_abs_pos_embed
 from torch import nn
 
-from guie.errors import UserError
+from guie.base.errors import UserError
 
 
 class StridedPatchEmbed(PatchEmbed):

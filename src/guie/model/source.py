@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from guie.base.errors import UserError
 from guie.config.model import BackboneConfig, ImageConfig, ModelConfig
-from guie.errors import UserError
 from guie.model.backbone import build_backbone
 from guie.model.embedder import Embedder, build_preprocess
 from guie.model.loading import LoadedModel, load_model

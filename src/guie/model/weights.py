@@ -18,8 +18,8 @@ import torch
 from huggingface_hub.errors import EntryNotFoundError
 from torch import Tensor
 
+from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.errors import UserError
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 # A repository's pickled weights, and the name under which most keep the same as safetensors.

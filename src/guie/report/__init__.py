@@ -1,7 +1,1 @@
-"""The page that a mix is judged by: what came in, what each rule took, what is left."""
-
-from guie.report.funnel import left_after
-from guie.report.page import write_report
-from guie.report.sizes import class_sizes
-
-__all__ = ["class_sizes", "left_after", "write_report"]
+"""What people look at: figures, pages, notebooks."""

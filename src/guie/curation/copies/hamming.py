@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from guie.curation.phash import hash_bytes
+from guie.data.looks.hashes import hash_bytes
 
 BITS = 64
 BLOCK = 4096  # hashes searched at once

@@ -6,7 +6,7 @@ and of these the pixels decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Protocol
@@ -14,15 +14,13 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from guie.base.seeds import seeded_draws
 from guie.config.cleaning import NearConfig
 from guie.curation.copies.evidence import ALIKE, COLUMNS, CROSS, UNLIKE, Grade, graded, limits
 from guie.curation.copies.hamming import close_pairs
 from guie.curation.copies.verdicts import Verdicts
-from guie.curation.phash import Hashes
-from guie.curation.seeded import seeded_draws
-
-# Paths and the name of a view -> (N, D) features of unit length.
-Embed = Callable[[Sequence[str], str], np.ndarray]
+from guie.data.looks.hashes import Hashes
+from guie.evaluation.features import Embed
 
 
 class Differences(Protocol):

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from guie.curation.copies.alignment import working
 from guie.curation.copies.alterations import altered_copies
-from guie.curation.copies.difference import compare, compare_files
-from guie.curation.verify import mapped
-from guie.images import open_as_seen
+from guie.data.images import open_as_seen
+from guie.data.looks.alignment import working
+from guie.data.looks.decoding import mapped
+from guie.data.looks.difference import compare, compare_files
 
 
 class Pixels(NamedTuple):

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from guie.base.errors import UserError
+from guie.base.files import replacing
 from guie.curation.copies.evidence import Grade
-from guie.errors import UserError
-from guie.files import replacing
 
 WORDS = {"copy": True, "not a copy": False}
 KEY = ["image_path", "other_path"]

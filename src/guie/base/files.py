@@ -1,0 +1,158 @@
+"""Files that are either whole or absent: write beside, then rename."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from guie.base.errors import DISK_FULL, UserError
+
+PROBE_BYTES = 2**16
+BLOCK_BYTES = 512  # of stat, whatever the file system's own
+
+
+@contextmanager
+def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it into place if the block succeeds.
+
+    A crash, a full disk or a power cut leaves the old file or the new one, whole; but for a power
+    cut where `durable` is False, which spares a scratch file the wait for the disk.
+    Raises UserError if the file cannot be written: a full disk, a missing permission.
+    """
+    path = Path(path)
+    _make_folder(path)
+    # The suffix stays last, for writers that choose the format by it (numpy, pandas, matplotlib).
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    try:
+        yield temporary
+        if durable:
+            _sync(temporary, os.O_RDWR)
+        os.replace(temporary, path)
+    except UserError:
+        raise
+    except Exception as error:  # the libraries raise many kinds for one cause
+        code = _cause(error, temporary)
+        if code is None:
+            raise
+        raise UserError(_unwritten(path, code, _held_bytes(temporary))) from error
+    finally:
+        with suppress(OSError):  # where nothing could be written, there is nothing to remove
+            temporary.unlink(missing_ok=True)
+    if durable:
+        with suppress(OSError):  # not every file system can; the file itself is whole by now
+            _sync(path.parent, os.O_RDONLY)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a UTF-8 text file atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value: Any) -> None:
+    """Write indented JSON atomically. Non-finite numbers are refused: they are not JSON."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def save_arrays(path: Path, **arrays: ArrayLike) -> None:
+    """Write an .npz as `np.savez` does, not atomically: for use within `replacing`.
+
+    numpy before 2.2 leaves the archive open where a write fails, and prints a second error when that is
+    collected. Raises ValueError for Python objects.
+    """
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(values), allow_pickle=False)
+
+
+def append_text(path: str | Path, text: str) -> None:
+    """Append UTF-8 text, all of it or nothing. Raises UserError if there is no room for it."""
+    path = Path(path)
+    size_bytes = path.stat().st_size if path.exists() else 0
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        if error.errno not in DISK_FULL:
+            raise
+        os.truncate(path, size_bytes)
+        raise UserError(_unwritten(path, error.errno)) from error
+
+
+def _make_folder(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot be written: {error.filename}: {os.strerror(error.errno)}"
+        ) from None
+
+
+def _sync(path: Path, flags: int) -> None:
+    """Wait until the disk holds it: a renamed file may else be empty after a power cut."""
+    handle = os.open(path, flags)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _cause(error: BaseException | None, temporary: Path) -> int | None:
+    """The errno of a write that the system refused; None for any other error."""
+    while error is not None:
+        code = _code(error, temporary)
+        if code is not None:
+            return code
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def _code(error: BaseException, temporary: Path) -> int | None:
+    if isinstance(error, OSError) and error.errno is None and "written" in str(error):
+        return _probe(temporary)  # numpy's writer of arrays tells how much, not why
+    if isinstance(error, OSError):
+        ours = error.filename == str(temporary) and error.errno != errno.ENOENT
+        return error.errno if ours or error.errno in DISK_FULL else None
+    rust = re.search(r"\b(?:os error|Os \{ code:) (\d+)", str(error))  # safetensors, new and old
+    if rust:
+        return int(rust[1])
+    # torch's C++ writer tells that a write failed, not why
+    torchs = isinstance(error, RuntimeError) and "inline_container" in str(error)
+    return _probe(temporary) if torchs else None
+
+
+def _probe(temporary: Path) -> int | None:
+    """Write on where a writer stopped, to learn what the system says."""
+    try:
+        with temporary.open("ab") as file:
+            file.write(bytes(PROBE_BYTES))
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.errno
+    return None
+
+
+def _held_bytes(temporary: Path) -> int:
+    """What an unfinished file takes of the disk; a writer may still have it open."""
+    return temporary.stat().st_blocks * BLOCK_BYTES if temporary.exists() else 0
+
+
+def _unwritten(path: Path, code: int, held_bytes: int = 0) -> str:
+    state = "the old file is intact" if path.exists() else "no file is left"
+    if code not in DISK_FULL:
+        return f"{path}: cannot be written: {os.strerror(code)}; {state}"
+    free = shutil.disk_usage(path.parent).free + held_bytes
+    needed = f" (it needs more than the {free:,} bytes free)" if code == errno.ENOSPC else ""
+    return f"{path}: {DISK_FULL[code]}, and run again{needed}; {state}"

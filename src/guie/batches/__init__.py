@@ -1,0 +1,1 @@
+"""From rows of a manifest to batches: sampling, views, loaders, class ids."""

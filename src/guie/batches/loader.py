@@ -1,0 +1,186 @@
+"""From samples to batches, in processes that end with this one, and faults that end it in one line."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from guie.base.children import follow_parent
+from guie.base.errors import UserError
+from guie.batches.dataset import TrainDataset
+from guie.batches.sampling import RankBatches
+from guie.model.preprocess import Preprocess
+
+IMAGES = ("images", "generic_images")  # of a batch, what is normalised
+
+T = TypeVar("T")
+
+
+class TrainLoader:
+    """Batches of one process, in the sampler's order whatever the number of workers.
+
+    Their images are normalised, on the device; the rest is left to `guie.training.step.to_device`.
+    """
+
+    def __init__(self, loader: DataLoader, preprocess: Preprocess, device: torch.device):
+        self.loader, self.device = loader, device
+        self.preprocess = preprocess
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Ahead[dict[str, Any]]:
+        return Ahead(whole_batches(self.loader), self._normalised)
+
+    def _normalised(self, batch: dict[str, Any]) -> dict[str, Any]:
+        images = {name: batch[name] for name in IMAGES if name in batch}
+        for name, images_BCHW in images.items():
+            on_device = images_BCHW.to(self.device, non_blocking=True)
+            batch[name] = self.preprocess.normalised(on_device)
+        return batch
+
+
+def train_loader(
+    dataset: TrainDataset,
+    batches: RankBatches,
+    workers: int,
+    device: torch.device | str = "cpu",
+) -> TrainLoader:
+    """The loader of a stage's batches."""
+    # A data set with two kinds of images has its own way to make a batch.
+    collate = getattr(dataset, "collate", default_collate)
+    loader = _loader(dataset, collate, batches, workers)
+    return TrainLoader(loader, dataset.preprocess, torch.device(device))
+
+
+def eval_loader(dataset: Dataset, batches: Sequence[Sequence[int]], workers: int) -> Iterator[Any]:
+    """These batches of a data set, in order."""
+    return whole_batches(_loader(dataset, default_collate, batches, workers))
+
+
+class Ahead(Generic[T]):
+    """Items of an iterable, each taken while the one before it is yet to be used.
+
+    A fault that an item meets waits in `fault`, so that all processes can stop together after the
+    step before; whoever asks for that item gets the fault.
+
+    Args:
+        ready: what is done to an item when it is handed out.
+    """
+
+    def __init__(self, items: Iterable[T], ready: Callable[[T], T] = lambda item: item):
+        self._items, self._ready = iter(items), ready
+        self.fault: UserError | None = None
+        self._take()
+
+    def __iter__(self) -> Ahead[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self.fault and not self._taken:
+            raise self.fault
+        if not self._taken:
+            raise StopIteration
+        item = self._taken.pop()
+        self._take()
+        return self._ready(item)
+
+    def _take(self) -> None:
+        try:
+            self._taken = [next(self._items)]
+        except StopIteration:
+            self._taken = []
+        except UserError as fault:
+            self._taken, self.fault = [], fault
+
+
+def whole_batches(loader: DataLoader) -> Iterator[Any]:
+    """The batches of `_loader`. Raises UserError where a sample or a worker cannot be had."""
+    fault = None
+    try:
+        with _signals_as_they_were():
+            batches = iter(loader)
+        for batch in batches:
+            if isinstance(batch, UserError):
+                fault = batch
+                break
+            yield batch
+    except (RuntimeError, OSError, EOFError) as error:
+        # What a worker itself raises comes as "Caught ...", and is a fault of the code.
+        if not loader.num_workers or str(error).startswith("Caught "):
+            raise
+        raise UserError(
+            "a process that loads images has gone, killed by the system for want of memory perhaps;"
+            f" use fewer workers, and run again (train.py: with --resume); {_in_a_line(error)}"
+        ) from error
+    if fault:
+        del batches  # ends the workers; in the trace of a fault they would wait for their time-out
+        raise fault
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip().splitlines()[0]
+
+
+class _FaultsAsValues(Dataset):
+    """Samples of a batch, or the first fault among them and nothing more.
+
+    As an exception, a fault would cross from a worker in the midst of its traceback.
+    """
+
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+
+    def __getitems__(self, keys: Sequence[Any]) -> list[Any] | UserError:
+        try:
+            return [self.dataset[key] for key in keys]
+        except UserError as fault:
+            return UserError(str(fault))
+
+
+def _loader(
+    dataset: Dataset, collate: Callable[[list[Any]], Any], batches: Iterable[Any], workers: int
+) -> DataLoader:
+    return DataLoader(
+        _FaultsAsValues(dataset),
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=_Collate(collate),
+        pin_memory=torch.cuda.is_available(),
+        # Its own generator: without one, an iterator draws from the global stream and a resumed
+        # run would no longer see the same random numbers.
+        generator=torch.Generator().manual_seed(0),
+        worker_init_fn=follow_parent,
+    )
+
+
+class _Collate:
+    """Makes a batch of samples, and leaves a fault as it is. Picklable, for any kind of worker."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]):
+        self.collate = collate
+
+    def __call__(self, samples: list[Any] | UserError) -> Any:
+        return samples if isinstance(samples, UserError) else self.collate(samples)
+
+
+@contextmanager
+def _signals_as_they_were() -> Iterator[None]:
+    """Undo what a loader does to SIGCHLD: raise, wherever this process is, when a worker dies.
+
+    That may be in the middle of a step. A missing batch tells as well, some seconds later.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)

@@ -1,0 +1,43 @@
+"""The share of one process in the global batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from guie.batches.sampling.sampler import Sampler
+
+
+class RankBatches(torch.utils.data.Sampler):
+    """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
+
+    Yields lists of (step, position in the global batch, row): what a sample's augmentation may
+    depend on. Process r of n takes positions r, r + n, r + 2n ...
+    """
+
+    def __init__(self, sampler: Sampler, start_step: int, end_step: int, rank: int, ranks: int):
+        self.sampler, self.steps = sampler, range(start_step, end_step)
+        self.rank, self.ranks = rank, ranks
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        for step in self.steps:
+            rows = self.sampler.batch(step)
+            positions = range(self.rank, len(rows), self.ranks)
+            yield [(step, position, int(rows[position])) for position in positions]
+
+
+class RankDraws(RankBatches):
+    """The same batches for a loader of whole batches.
+
+    Yields (how often the stage drew each row before, rows), both in the order of positions.
+    """
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for step in self.steps:
+            visits, rows = self.sampler.draw(step)
+            yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]

@@ -1,0 +1,1 @@
+"""Several runs, or one, made into another without training."""

@@ -1,0 +1,153 @@
+"""Model soups: one model whose weights are the mean of several (Wortsman et al., ICML 2022).
+
+The mean is a good model only where its members went out from one point: fine-tuned from the same
+pretraining, under a head that was shared. Heads trained apart are turned against each other, and
+the mean of two directions is neither (the challenge's 1st place averages models of one frozen head).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from guie.base.errors import UserError
+from guie.config import RunConfig, load_config
+from guie.config.ensemble import ENSEMBLE_FILE
+from guie.model import LoadedModel, load_model, rebuild
+from guie.training.run.checkpoint import Checkpoints, load_checkpoint
+
+State = Mapping[str, Tensor]
+# Keys of a model's config by which members may differ: where weights came from, how they were
+# trained. The image size is compared as the weights file has it.
+FREE = {"pretrained", "sha256", "revision", "dropout", "branches", "mean", "std"}
+COUNTER = "num_batches_tracked"  # of batch normalisation; read by no forward pass
+
+
+@dataclass(frozen=True)
+class Member:
+    """Weights of a run: its best, its last, or one of its checkpoints."""
+
+    run: Path
+    file: Path
+
+    def load(self) -> LoadedModel:
+        """The model with these weights. Raises UserError where they cannot be read."""
+        if self.file.suffix == ".pt":
+            return _load_from_checkpoint(self.run, self.file)
+        return load_model(self.run, self.file.name)
+
+
+def find_members(
+    runs: Sequence[Path], weights: Sequence[str] = ("model",), checkpoints: bool = False
+) -> list[Member]:
+    """What is averaged: the named weights of every run, or all its checkpoints.
+
+    Raises UserError for a run that is given twice, stands for several models, or has no checkpoint.
+    """
+    several = [run for run in runs if (run / ENSEMBLE_FILE).is_file()]
+    if several:
+        raise UserError(f"{several[0]}: stands for several models; average runs of each")
+    twice = [run for number, run in enumerate(runs) if run.resolve() in _resolved(runs[:number])]
+    if twice:
+        raise UserError(f"{twice[0]}: given twice")
+    members = []
+    for run in runs:
+        files = [run / f"{name}.safetensors" for name in weights]
+        if checkpoints:
+            files = Checkpoints(run, keep=1).paths()
+        if not files:
+            raise UserError(f"{run}: no checkpoints there to average")
+        members += [Member(run, file) for file in files]
+    return members
+
+
+class Soup:
+    """The mean of so many models' weights, summed in float64."""
+
+    def __init__(self, sums: State | None = None, count: int = 0):
+        self._sums, self.count = dict(sums or {}), count
+
+    def plus(self, state: State) -> Soup:
+        """The soup with one more member; this one stays as it is."""
+        sums = {}
+        for name, value in state.items():
+            value = value.detach().cpu()
+            if not value.is_floating_point():  # the members agree, but for how far they counted
+                sums[name] = torch.maximum(value, self._sums.get(name, value))
+            elif self.count:
+                sums[name] = self._sums[name] + value.double()
+            else:  # not added to 0, which would lose the sign of -0.0
+                sums[name] = value.double()
+        return Soup(sums, self.count + 1)
+
+    def state(self) -> dict[str, Tensor]:
+        """The mean; `load_state_dict` rounds it to the type of the weights."""
+        return {k: v / self.count if v.is_floating_point() else v for k, v in self._sums.items()}
+
+
+def refuse_unlike(member: Member, model: LoadedModel, first: Member, base: LoadedModel) -> None:
+    """Raise UserError, naming the first difference, unless the two can be averaged."""
+    own, others = _architecture(model), _architecture(base)
+    for key in {**others, **own}:
+        if own.get(key) != others.get(key):
+            raise UserError(
+                f"{member.file}: {key} is {own.get(key)}, that of {first.file}"
+                f" {others.get(key)}; only models of one architecture and image size average"
+            )
+    for name, value in model.embedder.state_dict().items():
+        if not value.isfinite().all():
+            raise UserError(f"{member.file}: {name} is not finite; leave this member out")
+
+
+def likeness(a: State, b: State) -> dict[str, float]:
+    """Cosine between the weight matrices of two models, those of a part as one vector.
+
+    Vectors are left out: the scales of norms are near 1 in every model.
+    """
+    products: dict[str, Tensor] = {}
+    for name, value in a.items():
+        if value.is_floating_point() and value.ndim > 1:
+            x, y = value.detach().double().flatten(), b[name].detach().double().flatten()
+            part = name.partition(".")[0]
+            moments = torch.stack([x @ y, x @ x, y @ y])
+            products[part] = products.get(part, 0.0) + moments
+    return {
+        part: (xy / (xx * yy).sqrt().clamp(min=1e-300)).item()  # 0 where all weights are
+        for part, (xy, xx, yy) in products.items()
+    }
+
+
+def _architecture(model: LoadedModel) -> dict[str, Any]:
+    """What must agree: config, normalisation, names and shapes of weights, integer buffers."""
+    dumped = model.config.model_dump()
+    known: dict[str, Any] = {}
+    for section, values in dumped.items():
+        known |= {f"{section}.{k}": v for k, v in (values or {}).items() if k not in FREE}
+    known |= {f"image.{key}": value for key, value in model.preprocess.recipe().items()}
+    for name, value in model.embedder.state_dict().items():
+        whole = not value.is_floating_point() and not name.endswith(COUNTER)
+        known[name] = value.tolist() if whole else tuple(value.shape)
+    return known
+
+
+def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
+    """The embedder inside a checkpoint: the averaged one where the stage keeps an EMA."""
+    config = load_config(run / "config.yaml", RunConfig)
+    saved = load_checkpoint(file)
+    stage = config.stages[saved["state"].stage]
+    size_px = stage.size_px or config.model.image.size_px
+    stride_px = stage.stride_px or config.model.backbone.stride_px
+    prefix, task = "embedder.", saved["task"]
+    if saved["ema"]:
+        prefix, task = "module.embedder.", saved["ema"]
+    state = {k.removeprefix(prefix): v for k, v in task.items() if k.startswith(prefix)}
+    return rebuild(config.model, state, size_px, stride_px, str(file))
+
+
+def _resolved(runs: Sequence[Path]) -> set[Path]:
+    return {run.resolve() for run in runs}

@@ -1,0 +1,1 @@
+"""Which classes, and how many images of each."""

@@ -1,0 +1,1 @@
+"""Labels by CLIP: how sure it is, and how many of each."""

@@ -1,0 +1,1 @@
+"""Which data sets: tried by a proxy or by training, chosen greedily."""

@@ -1,0 +1,102 @@
+"""Cleaning as a step of a mix: found, written down, then refused or dropped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from guie.base.errors import UserError
+from guie.config import MixConfig
+from guie.curation.classes.merging import suggest_merges
+from guie.curation.copies.findings import dropped, findings, refuse, too_many
+from guie.curation.copies.links import Links
+from guie.curation.copies.pixels import Pixels
+from guie.curation.copies.rules import find_leaks
+from guie.curation.copies.verdicts import Verdicts
+from guie.curation.steps.account import Account
+from guie.curation.steps.clean_rules import Cleaned, Evidence, clean
+from guie.evaluation.features import Embed
+
+NAMED = 10  # classes and placeholders; the rest are counted
+
+
+def clean_rows(
+    table: pd.DataFrame, config: MixConfig, embed: Embed, workers: int, account: Account
+) -> tuple[pd.DataFrame, Links]:
+    """The rows that cleaning leaves, and the links between copies.
+
+    What was found is written beside the mix, pictures too, before anything is refused.
+    Raises UserError where the config wants to stop, or a rule takes more than it may.
+    """
+    verdicts = Verdicts.read(config.beside(".verdicts.csv"))
+    evidence = Evidence(embed, Pixels(Path(config.image_root), workers), verdicts)
+    cleaned = clean(table, config.clean, evidence, account.after)
+    account.findings, account.limits = cleaned.findings, cleaned.links.limits
+    verdicts.write(cleaned.findings)
+    account.notes += [*_placeholders(cleaned), *_emptied(cleaned), *_doubtful(cleaned, verdicts)]
+    _refuse(cleaned.table, account, cleaned.excess)
+    if config.clean.suggest_merges is not None:
+        account.merges = suggest_merges(cleaned.table, config.clean.suggest_merges, embed)
+    return cleaned.table, cleaned.links
+
+
+def refuse_late_leaks(
+    table: pd.DataFrame, links: Links, config: MixConfig, account: Account
+) -> pd.DataFrame:
+    """Copies that the validation split has put on both sides; dropped from train, or refused."""
+    leaks = find_leaks(table, links, config.clean.leaks)
+    account.findings = findings([account.findings, leaks])
+    trained = table["split"] == "train"
+    gone = trained & table["image_path"].isin(dropped(leaks))
+    lines = too_many(leaks, table[trained], table[gone], config.clean.share_max)
+    _refuse(table, account, {"leaks into val": lines} if lines else {})
+    table = table[~gone].reset_index(drop=True)
+    account.after("leaks into val", table)
+    return table
+
+
+def _placeholders(cleaned: Cleaned) -> list[str]:
+    found = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
+    pictures = cleaned.links.pictures.reindex(found["image_path"]).to_numpy()
+    groups = [group for _, group in found.groupby(pictures)]
+    lines = [
+        f"{group['image_path'].iloc[0]} is a placeholder: {len(group):,} images under"
+        f" {group['labels'].iloc[0]:,} labels; dropped from train"
+        for group in sorted(groups, key=len, reverse=True)
+    ]
+    more = [f"{len(lines) - NAMED:,} more placeholders"] if len(lines) > NAMED else []
+    return lines[:NAMED] + more
+
+
+def _emptied(cleaned: Cleaned) -> list[str]:
+    return [
+        f"{rule} left no training image of {len(classes):,} classes: {', '.join(classes[:NAMED])}"
+        + (", ..." if len(classes) > NAMED else "")
+        for rule, classes in cleaned.emptied.items()
+    ]
+
+
+def _doubtful(cleaned: Cleaned, verdicts: Verdicts) -> list[str]:
+    doubtful = (~cleaned.findings["sure"].astype(bool)).sum()
+    if not doubtful:
+        return []
+    return [
+        f"{doubtful:,} images may be copies of others and were left alone: look at them on the page,"
+        f" and write copy or not a copy into {verdicts.path.name}"
+    ]
+
+
+def _refuse(table: pd.DataFrame, account: Account, excess: dict[str, list[str]]) -> None:
+    try:
+        refuse(account.findings)
+        if excess:
+            told = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
+            raise UserError(
+                f"more than clean.share_max, {account.config.clean.share_max:.0%}, would go; look,"
+                f" then correct {account.config.beside('.verdicts.csv')}, or raise share_max:\n{told}"
+            )
+    except UserError as error:
+        account.write_list("findings")
+        account.write_report(table)
+        raise UserError(f"{error}\nall of them, with pictures: {account.page}") from None

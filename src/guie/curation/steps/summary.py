@@ -1,0 +1,141 @@
+"""What a mix holds and what was left out, as numbers and as a table for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import pandas as pd
+
+from guie.data.manifest.memberships import memberships
+
+Counts = dict[str, dict[str, Any]]
+SPLITS = ("train", "val", "test")
+FILES_SHOWN = 10
+
+
+def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
+    """{domain: {rule: {"classes": n, "images": m}}} from tables that are each a rule's result.
+
+    The first table is what the rules began with. A class is lost when its last image is.
+    """
+    found: dict[str, Counts] = {}
+    sizes = {rule: _sizes(table) for rule, table in stages.items()}
+    for before, rule in pairwise(stages):
+        lost = sizes[before].sub(sizes[rule], fill_value=0).astype(int)
+        for domain, row in lost[lost["images"] > 0].iterrows():
+            found.setdefault(str(domain), {})[rule] = {k: int(v) for k, v in row.items()}
+    return found
+
+
+def by_domain(
+    table: pd.DataFrame, lost: Sequence[Mapping[str, Counts]], alone: pd.Series
+) -> dict[str, Counts]:
+    """{domain: {split: counts, "dropped": {rule: counts}}}, domains without a row left included.
+
+    `lost` are the `losses` of each source; `alone` is a boolean for every query of `table`, by its
+    index: it has no positive.
+    """
+    found = contents(table, alone)
+    dropped = {domain: {} for account in lost for domain in account}
+    for account in lost:
+        for domain, rules in account.items():
+            for rule, counts in rules.items():
+                total = dropped[domain].setdefault(rule, dict.fromkeys(counts, 0))
+                dropped[domain][rule] = {key: total[key] + counts[key] for key in counts}
+    return {
+        domain: {**found.get(domain, {}), "dropped": dropped.get(domain, {})}
+        for domain in sorted({*found, *dropped})
+    }
+
+
+def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
+    """{domain: {split: {"classes": n, "images": m}}}; of val and test queries and index too."""
+    classes = memberships(table).groupby(["domain", "split"])["label"].nunique()
+    found: dict[str, Counts] = {}
+    for (domain, split), rows in table.groupby(["domain", "split"]):
+        counts = {"classes": int(classes[domain, split]), "images": len(rows)}
+        if split != "train":
+            queries = rows.index[rows["role"] != "index"]
+            counts["queries"] = len(queries)
+            counts["index"] = int((rows["role"] != "query").sum())
+            counts["queries_without_positive"] = int(alone[queries].sum())
+        found.setdefault(domain, {})[split] = counts
+    return found
+
+
+def notes(domains: Mapping[str, Counts], dropped_files: Sequence[Mapping[str, str]]) -> list[str]:
+    """What somebody who trains or scores on the mix should know."""
+    held_out = sum(entry["split"] != "train" for entry in dropped_files)
+    found = (
+        [
+            f"{held_out:,} unusable files were in val or test: scores do not compare with those"
+            " on the whole set"
+        ]
+        if held_out
+        else []
+    )
+    for domain, counts in domains.items():
+        if "train" not in counts:
+            found.append(f"{domain}: no train images")
+        elif "val" not in counts:
+            found.append(f"{domain}: no val split")
+        for split in ("val", "test"):
+            if split in counts and counts[split]["queries_without_positive"]:
+                found.append(
+                    f"{domain}: {counts[split]['queries_without_positive']:,} of"
+                    f" {counts[split]['queries']:,} {split} queries have no positive;"
+                    " metrics leave them out"
+                )
+    return found
+
+
+def render(summary: Mapping[str, Any]) -> str:
+    """The summary as a person reads it: a line a domain, then files, then notes."""
+    rows = [
+        [domain, *(_cell(counts.get(split)) for split in SPLITS), _dropped(counts["dropped"])]
+        for domain, counts in summary["domains"].items()
+    ]
+    total = ["all", *(_cell(_total(summary["domains"], split)) for split in SPLITS), ""]
+    lines = _aligned([["classes / images", *SPLITS, "dropped"], *rows, total])
+    files = summary["dropped_files"]
+    lines += [f"dropped {entry['file']}: {entry['reason']}" for entry in files[:FILES_SHOWN]]
+    if len(files) > FILES_SHOWN:
+        lines.append(f"... and {len(files) - FILES_SHOWN} more dropped files, in the summary")
+    for source in summary["sources"]:
+        lines += [
+            f"skipped in {source['path']}: {why}: {n}" for why, n in source["skipped"].items()
+        ]
+    return "\n".join([*lines, *(f"note: {note}" for note in summary["notes"])])
+
+
+def _total(domains: Mapping[str, Counts], split: str) -> dict[str, int] | None:
+    found = [counts[split] for counts in domains.values() if split in counts]
+    return {key: sum(counts[key] for counts in found) for key in found[0]} if found else None
+
+
+def _cell(counts: Mapping[str, int] | None) -> str:
+    return f"{counts['classes']:,} / {counts['images']:,}" if counts else "-"
+
+
+def _dropped(rules: Mapping[str, Mapping[str, int]]) -> str:
+    return "; ".join(f"{rule} {_cell(counts)}" for rule, counts in rules.items()) or "-"
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Columns padded to one width: the first and last to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *cells, last in rows:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:-1], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *padded, last]).rstrip())
+    return lines
+
+
+def _sizes(table: pd.DataFrame) -> pd.DataFrame:
+    """Per domain: classes (one that is trained and tested counts twice) and images (rows)."""
+    classes = memberships(table).drop_duplicates(["domain", "split", "label"])
+    return pd.DataFrame(
+        {"classes": classes.groupby("domain").size(), "images": table.groupby("domain").size()}
+    )

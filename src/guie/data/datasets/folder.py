@@ -1,0 +1,96 @@
+"""Plain image folders: `<class>/<image>`, as torchvision's ImageFolder and Kaggle have them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from guie.base.errors import UserError
+
+IMAGE_SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
+COLUMNS = ("image_path", "label", "domain", "split", "role")
+
+
+def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFrame, Counter[str]]:
+    """Manifest rows of every image below `folder`, by path; a count of skipped files by reason.
+
+    `a/b/x.jpg` is of class `a/b`, its label `<domain>/a/b`. In val and test every image is query
+    and index. Files are recognised by extension and not opened. Links to folders are not followed,
+    so that a loop of them ends, nor links to files outside of `folder`. Raises UserError if there is
+    no such folder or no image in it.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    real = os.path.realpath(folder)
+    images: list[str] = []
+    skipped: Counter[str] = Counter()
+    for file, entry in _walk(folder):
+        reason = _why_not(file, entry, real)
+        if reason:
+            skipped[reason] += 1
+        else:
+            images.append(file)
+    if not images:
+        raise UserError(f"{folder}: no <class>/<image> in it{_found(skipped)}")
+    role = "train" if split == "train" else "both"
+    rows = [
+        (file, f"{domain}/{file.rpartition('/')[0]}", domain, split, role)
+        for file in sorted(images)
+    ]
+    return pd.DataFrame(rows, columns=COLUMNS, dtype=str), skipped
+
+
+def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
+    """(path relative to `folder`, entry) of everything below that is not a folder to enter."""
+    pending = [""]
+    while pending:
+        below = pending.pop()
+        try:
+            with os.scandir(folder / below) as entries:
+                for entry in entries:
+                    path = f"{below}/{entry.name}" if below else entry.name
+                    if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                        pending.append(path)
+                    else:
+                        yield path, entry
+        except PermissionError:
+            raise UserError(f"{folder / below}: permission denied; allow reading it") from None
+
+
+def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
+    """Why an entry is no image of a class below `folder`, a real path; None if it is one."""
+    class_name, _, name = file.rpartition("/")
+    suffix = Path(name).suffix.lower()
+    if name.startswith(".") or name == "Thumbs.db":
+        return "hidden or system file"
+    if not entry.is_file():  # a pipe would hang whoever opens it
+        return "link to a folder or to nowhere" if entry.is_symlink() else "not a regular file"
+    if entry.is_symlink() and not _is_within(folder, os.path.realpath(entry.path)):
+        return "link that leaves the folder"
+    if suffix not in IMAGE_SUFFIXES:
+        return f"no image by its extension ({suffix or 'none'})"
+    if not class_name:
+        return "not in a class folder"
+    if "|" in class_name:
+        return "class name with |, which joins several labels"
+    # surrogates stand for bytes that are not UTF-8, which no manifest can hold
+    if re.search(r"[\n\r\ud800-\udfff]", file):
+        return "name with a line break or not in UTF-8"
+    return None
+
+
+def _is_within(folder: str, file: str) -> bool:
+    return os.path.commonpath([folder, file]) == folder
+
+
+def _found(skipped: Counter[str]) -> str:
+    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
+    return f"; found: {listed}" if listed else ""

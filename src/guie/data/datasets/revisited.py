@@ -1,0 +1,105 @@
+"""Revisited Oxford and Paris: 70 queries each, images graded easy, hard and junk for every query.
+
+`gnd_roxford5k.mat` or `gnd_rparis6k.mat` (imlist, qimlist, and gnd: easy, hard and junk count from
+1 into imlist, bbx is the query's box) beside or above `jpg/<name>.jpg`. The `.pkl` with the same
+content is not read: a pickle can run code. Radenovic et al., CVPR 2018; format as read by
+https://github.com/tensorflow/models (research/delf, datasets/revisited_op).
+
+A manifest knows relevant and not, so that each query is a class of its own and an index image has
+the classes of all queries it answers under a protocol. Junk, which evaluation by the book ignores,
+and the boxes, to which it crops the queries, are in `ground_truth`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from guie.base.errors import UserError
+from guie.data.datasets.base import Dataset, Listing, images, listing
+from guie.data.datasets.lists import first_present, prefixed, read_mat
+
+PROTOCOLS = {"medium": ("easy", "hard"), "easy": ("easy",), "hard": ("hard",)}
+GRADES = ("easy", "hard", "junk")
+BOX = ("x1_px", "y1_px", "x2_px", "y2_px")
+IMAGE_FOLDERS = ("jpg/", "", "../jpg/")
+NO_QUERY = "no-query"  # class of the index images that answer none
+WARNING = "a manifest has no boxes and no junk: queries are whole, junk counts as wrong"
+
+
+def ground_truth(folder: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Boxes and grades of `name`, roxford5k or rparis6k, as its authors give them.
+
+    Returns: boxes (query, x1_px, y1_px, x2_px, y2_px), a row a query; grades (query, image, grade),
+    a row a graded pair, grade easy, hard or junk. Names are without folder and suffix.
+    """
+    path = _file(folder, name)
+    index_images = read_mat(path, "imlist").astype(str)
+    queries = read_mat(path, "qimlist").astype(str)
+    gnd = read_mat(path, "gnd", ("bbx", *GRADES))
+    boxes = pd.DataFrame([np.asarray(box, dtype=float) for box in gnd["bbx"]], columns=list(BOX))
+    boxes.insert(0, "query", queries)
+    grades = [
+        pd.DataFrame(
+            {
+                "query": query,
+                "image": index_images[np.atleast_1d(entry[grade]).astype(int) - 1],
+                "grade": grade,
+            }
+        )
+        for query, entry in zip(queries, gnd, strict=True)
+        for grade in GRADES
+    ]
+    return boxes, pd.concat(grades, ignore_index=True)
+
+
+def read(folder: Path, files: frozenset[str], protocol: str, name: str) -> Listing:
+    """Queries, then the whole index, distractors included."""
+    boxes, grades = ground_truth(folder, name)
+    relevant = grades[grades["grade"].isin(PROTOCOLS[protocol])]
+    classes = relevant.groupby("image")["query"].agg("|".join)
+    index = pd.Series(read_mat(_file(folder, name), "imlist").astype(str))
+    label = index.map(classes).fillna(NO_QUERY)
+    path = partial(prefixed, files=files, prefixes=IMAGE_FOLDERS)
+    rows = [
+        listing(path(boxes["query"] + ".jpg"), boxes["query"], "test", "query"),
+        listing(path(index + ".jpg"), label, "test", "index"),
+    ]
+    return Listing(pd.concat(rows, ignore_index=True))
+
+
+def _file(folder: Path, name: str) -> Path:
+    path = first_present(folder, (f"gnd_{name}.mat", f"../gnd_{name}.mat"))
+    if not path.is_file() and (folder / f"gnd_{name}.pkl").is_file():
+        raise UserError(
+            f"{folder / f'gnd_{name}.pkl'}: a pickle can run code and is not read; fetch {path.name}"
+            " from the same page"
+        )
+    return path
+
+
+def _dataset(name: str, title: str, index_images: int) -> Dataset:
+    return Dataset(
+        name=name,
+        title=title,
+        domain="landmarks",
+        folders=(name,),
+        markers=(f"gnd_{name}.mat", f"gnd_{name}.pkl"),
+        homepage="http://cmp.felk.cvut.cz/revisitop/",
+        licence="images of Flickr's users; research",
+        read=partial(read, name=name),
+        expected=(
+            images("test", 70, roles=("query",)),
+            images("test", index_images, roles=("index",)),
+        ),
+        options={"protocol": "medium"},
+        choices={"protocol": tuple(PROTOCOLS)},
+        warnings=(f"{title}: {WARNING}",),
+    )
+
+
+ROXFORD5K = _dataset("roxford5k", "Revisited Oxford", 4993)
+RPARIS6K = _dataset("rparis6k", "Revisited Paris", 6322)

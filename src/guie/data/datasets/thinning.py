@@ -1,0 +1,108 @@
+"""Datasets thinned out: some of the train classes; few images of a test class, none twice.
+
+Many views of one thing, or one picture many times, make retrieval look solved; UnED therefore keeps
+at most ten images of a test class of Food2K and RP2K, near-duplicates removed (section 3.1, without
+saying how). Here two images are near-duplicates if their perceptual hashes are close.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from guie.base.children import follow_parent
+from guie.base.errors import UserError
+from guie.base.seeds import seeded_draws
+from guie.data.datasets.names import present
+from guie.data.images import open_as_seen
+from guie.data.looks.hashes import perceptual_hashes
+
+
+def keep_classes(
+    table: pd.DataFrame, max_classes: int, choose: Literal["largest", "random"], seed: int
+) -> pd.DataFrame:
+    """The table with `max_classes` of the train classes of each domain, indexed from 0.
+
+    The largest, equal ones by name, or a random choice that depends on the seed and the names
+    alone. An image of several classes counts as one of its own combination.
+    """
+    train = table[table["split"] == "train"]
+    classes = train.groupby(["domain", "label"]).size().rename("images").reset_index()
+    draw = seeded_draws(seed, classes["label"])
+    classes = classes.assign(draw=-classes["images"] if choose == "largest" else draw)
+    ranked = classes.sort_values(["draw", "label"]).groupby("domain").cumcount()
+    gone = classes.loc[ranked.index[ranked >= max_classes], "label"]
+    return table.drop(index=train.index[train["label"].isin(gone)]).reset_index(drop=True)
+
+
+def thin_test(
+    table: pd.DataFrame,
+    folder: Path,
+    *,
+    max_images: int | None,
+    near_duplicate_bits: int | None,
+    seed: int,
+    workers: int = 1,
+) -> pd.DataFrame:
+    """The table with its test classes thinned out, in its order, indexed from 0.
+
+    Only rows that are query and index are touched. Images of a class are taken in a random order
+    that depends on the seed and their paths alone; one is kept unless it is a near-duplicate of
+    one kept before. No more are opened than that needs, and none where `near_duplicate_bits` is
+    None. An image that cannot be decoded is left for verification to report.
+    """
+    test = table[(table["split"] == "test") & (table["role"] == "both")]
+    drawn = test.iloc[np.argsort(seeded_draws(seed, test["image_path"]), kind="stable")]
+    classes = [paths for _, paths in drawn.groupby("label")["image_path"].agg(list).items()]
+    limit = max_images or len(table)
+    if near_duplicate_bits is None:
+        chosen = [paths[:limit] for paths in classes]
+    else:
+        choose = partial(distinct, folder, limit, near_duplicate_bits)
+        bar = partial(tqdm, total=len(classes), desc="near-duplicates", unit="class", disable=None)
+        chosen = list(bar(_mapped(choose, classes, workers)))
+    kept = frozenset(path for paths in chosen for path in paths)
+    gone = test.index[~present(test["image_path"], kept)]
+    return table.drop(index=gone).reset_index(drop=True)
+
+
+def distinct(folder: Path, limit: int, bits: int, paths: list[str]) -> list[str]:
+    """The first `limit` of `paths` of which no two hashes differ in `bits` of 64 bits or fewer.
+
+    A picture without structure has no hash and is kept, as is what cannot be opened.
+    """
+    kept: list[str] = []
+    hashes: list[int] = []
+    for path in paths:
+        if len(kept) == limit:
+            break
+        code = _hash(folder / path)
+        if code is None:
+            kept.append(path)
+        elif all((code ^ other).bit_count() > bits for other in hashes):
+            kept.append(path)
+            hashes.append(code)
+    return kept
+
+
+def _hash(path: Path) -> int | None:
+    try:
+        digits = perceptual_hashes(open_as_seen(path)).content
+    except UserError:
+        return None
+    return int(digits, 16) if digits else None
+
+
+def _mapped(choose: partial, classes: list[list[str]], workers: int) -> Iterator[list[str]]:
+    if workers <= 1:
+        yield from map(choose, classes)
+        return
+    with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
+        yield from pool.map(choose, classes, chunksize=4)

@@ -1,0 +1,204 @@
+"""Decoding: two ways to open a picture, and nothing else opens one.
+
+`open_as_seen` gives what a person sees (curation), `open_part` a part of that, fast (training).
+`open_as_host` gives what the challenge's scorer sees (validation, embedding, parity with the
+submission). `patiently` opens what a network disk may have lost for a moment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import cv2
+import numpy as np
+from PIL import ExifTags, Image, ImageOps
+
+from guie.base.errors import UserError
+
+# What is done in parallel is done by processes. A pool of OpenCV's threads that was started before a
+# fork would hang the child at its next word with it.
+cv2.setNumThreads(0)
+
+# Pillow's own limit warns at 89 Mpx and refuses at twice that; a bomb must not pass with a warning.
+MAX_PIXELS = 100_000_000
+# What JPEG can be decoded to at once, as 1 / n of its sides, and OpenCV's flags for it.
+REDUCTIONS = {
+    8: cv2.IMREAD_REDUCED_GRAYSCALE_8 | cv2.IMREAD_COLOR_RGB,
+    4: cv2.IMREAD_REDUCED_GRAYSCALE_4 | cv2.IMREAD_COLOR_RGB,
+    2: cv2.IMREAD_REDUCED_GRAYSCALE_2 | cv2.IMREAD_COLOR_RGB,
+    1: cv2.IMREAD_COLOR_RGB,
+}
+# A file server that starts anew is away for seconds; a file that is gone for good costs as many, once.
+WAITS_S = (0.5, 1.0, 2.0, 4.0)
+
+PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always converts to RGB
+
+T = TypeVar("T")
+
+
+class Part(NamedTuple):
+    """A box of an image, in shares of its sides."""
+
+    top: float
+    left: float
+    bottom: float
+    right: float
+
+    def of(self, height: int, width: int) -> tuple[slice, slice]:
+        """Rows and columns of an image of this size, at least one of each."""
+        return _span(self.top, self.bottom, height), _span(self.left, self.right, width)
+
+
+def open_as_seen(path: str | Path) -> Image.Image:
+    """RGB as a viewer shows it: EXIF turned, 16 bit scaled, transparency on white, first frame.
+
+    Raises UserError naming the file if it cannot be decoded whole.
+    """
+    return _decode(path, _as_seen)
+
+
+def open_part(
+    path: str | Path, part: Part, enough: Callable[[int, int], bool]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    """A part of what `open_as_seen` gives, uint8 (h, w, 3), and the height and width of the whole.
+
+    A JPEG may come smaller, by a half, a quarter or an eighth, as long as the part is `enough` with
+    so many rows and columns. It is decoded to that at once, which takes a fraction of the time.
+
+    Raises UserError naming the file if it cannot be decoded whole.
+    """
+    return _decode(path, partial(_part, part=part, enough=enough))
+
+
+def open_as_host(path: str | Path) -> Image.Image:
+    """RGB exactly as the scoring notebook decodes: `convert("RGB")`, no EXIF turn.
+
+    Raises UserError naming the file if it cannot be decoded whole.
+    """
+    return _decode(path, lambda image: image.convert("RGB"))
+
+
+def open_as_host_once_seen(path: str | Path) -> Image.Image:
+    """As `open_as_host`, of a file that `open_as_seen` has decoded before: mostly the header will do.
+
+    Raises UserError as that.
+    """
+    return _decode(path, lambda image: image if image.mode in PLAIN else image.convert("RGB"))
+
+
+def patiently(open_image: Callable[[], T]) -> T:
+    """What `open_image` returns, tried again some times, with a word, where the system refuses the file.
+
+    Raises its UserError: at once where the file was read and is at fault, else after the last try.
+    """
+    for wait_s in WAITS_S:
+        try:
+            return open_image()
+        except UserError as error:
+            if getattr(error.__cause__, "errno", None) is None:  # Pillow's own OSErrors have none
+                raise
+            print(f"{error}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
+        time.sleep(wait_s)
+    return open_image()
+
+
+def _decode(path: str | Path, convert: Callable[[Image.Image], T]) -> T:
+    try:
+        if os.path.exists(path) and not os.path.isfile(path):
+            raise UserError(f"{path}: not a regular file")  # opening a pipe would wait for ever
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
+            with Image.open(path) as image:
+                if image.width * image.height > MAX_PIXELS:
+                    raise UserError(
+                        f"{path}: {image.width} x {image.height} is over {MAX_PIXELS:,} pixels;"
+                        " refused as a decompression bomb"
+                    )
+                return convert(image)
+    except UserError:
+        raise
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such image") from error
+    except Exception as error:  # Pillow's plugins raise almost anything on damaged files
+        raise UserError(f"{path}: not a readable image: {error}") from error
+
+
+def _part(
+    image: Image.Image, part: Part, enough: Callable[[int, int], bool]
+) -> tuple[np.ndarray, tuple[int, int]]:
+    if image.format not in ("JPEG", "MPO"):
+        seen = np.array(_as_seen(image))
+        return seen[part.of(*seen.shape[:2])], seen.shape[:2]
+    turn = _orientation(image)
+    width, height = image.size if turn < 5 else image.size[::-1]
+    reduction = 1
+    for reduction in REDUCTIONS:
+        rows, columns = part.of(-(-height // reduction), -(-width // reduction))
+        if enough(rows.stop - rows.start, columns.stop - columns.start):
+            break
+    seen = _jpeg(image, reduction) if turn == 1 else None
+    if seen is None:
+        image.draft(None, (image.width // reduction, image.height // reduction))
+        seen = np.array(_as_seen(image))
+    return seen[part.of(*seen.shape[:2])], (height, width)
+
+
+def _jpeg(image: Image.Image, reduction: int) -> np.ndarray | None:
+    """The pixels by OpenCV: those of Pillow to the bit, as both ask libjpeg-turbo, in less time.
+
+    None where the two could differ, or the file is damaged: Pillow tells how.
+    """
+    if image.format != "JPEG" or image.mode not in ("RGB", "L"):
+        return None
+    image.fp.seek(0)
+    flags = REDUCTIONS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
+    return cv2.imdecode(np.frombuffer(image.fp.read(), np.uint8), flags)
+
+
+def _span(start: float, stop: float, size: int) -> slice:
+    first = min(round(start * size), size - 1)
+    return slice(first, max(first + 1, round(stop * size)))
+
+
+def _as_seen(image: Image.Image) -> Image.Image:
+    image.load()  # damaged pixels are refused here, whatever the later steps forgive
+    image = _turned(image)
+    if image.mode.startswith("I;16") or image.mode == "I":
+        image = _from_16_bit(image)
+    elif image.mode == "F":
+        raise ValueError("32-bit float pixels have no agreed range; save as 8 or 16 bit")
+    if image.has_transparency_data:
+        image = image.convert("RGBA")
+        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
+        image = Image.alpha_composite(white, image)
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def _from_16_bit(image: Image.Image) -> Image.Image:
+    """8 bit of 16; `convert` would clip everything above 255 to white."""
+    pixels = np.asarray(image)
+    if pixels.min() < 0 or pixels.max() > 65_535:
+        raise ValueError("32-bit integer pixels have no agreed range; save as 8 or 16 bit")
+    return Image.fromarray((pixels >> 8).astype(np.uint8))
+
+
+def _orientation(image: Image.Image) -> int:
+    """1 to 8, as EXIF counts; from 5 on the sides are exchanged."""
+    with suppress(Exception):  # as in `_turned`
+        found = image.getexif().get(ExifTags.Base.Orientation)
+        return found if found in range(1, 9) else 1
+    return 1
+
+
+def _turned(image: Image.Image) -> Image.Image:
+    with suppress(Exception):  # a corrupt EXIF block: the picture itself is fine
+        ImageOps.exif_transpose(image, in_place=True)
+    return image

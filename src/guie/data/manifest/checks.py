@@ -1,0 +1,121 @@
+"""What is wrong with a table: one fault a row and reason, all of them at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from guie.data.manifest.columns import ROLES, Fault, one_class_each
+from guie.data.manifest.sidecar import Sidecar
+
+
+def check(
+    table: pd.DataFrame,
+    sidecar: Sidecar,
+    places: Sequence[int] | None = None,
+    unit: str = "line",
+) -> list[Fault]:
+    """(place, what is wrong) of every fault, by place.
+
+    Args:
+        table: the columns as text, indexed from 0.
+        sidecar: the overlaps that are declared, and so allowed.
+        places: where each row stands; default: its line in a CSV without blank lines.
+        unit: what a place is called in messages that point to another row.
+    """
+    places = range(2, len(table) + 2) if places is None else places
+    faults = [*_row_faults(table), *_label_faults(table), *_overlap_faults(table, sidecar)]
+    located = [(int(places[row]), what) for row, what in faults]
+    for row, first, how in _repeat_faults(table, sidecar):
+        what = f"image {table['image_path'][row]!r} stands already in {unit} {places[first]}; {how}"
+        located.append((int(places[row]), what))
+    return sorted(located)
+
+
+def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
+    """(row, what) for faults that a row shows by itself."""
+    for column in ("image_path", "domain"):
+        for row in table.index[table[column].str.strip() == ""]:
+            yield row, f"{column} is empty"
+    for row in table.index[~table["split"].isin(ROLES)]:
+        yield row, f"split {table['split'][row]!r}: allowed are {', '.join(ROLES)}"
+    for split, roles in ROLES.items():
+        rows = table[table["split"] == split]
+        for row in rows.index[~rows["role"].isin(roles)]:
+            yield row, f"role {rows['role'][row]!r} in {split}: allowed are {', '.join(roles)}"
+    parts = table["image_path"].str.replace("\\", "/", regex=False)
+    outside = parts.str.match(r"^(?:/|[A-Za-z]:)") | parts.str.contains(r"(?:^|/)\.\.(?:/|$)")
+    for row in table.index[outside]:
+        yield row, f"image_path {table['image_path'][row]!r} leaves the root"
+    # a/b.jpg and a/./b.jpg are one image: it could stand in two splits under two names
+    for row in table.index[~outside & parts.str.contains(r"(?:^|/)\.?/|/\.?$")]:
+        yield row, f"image_path {table['image_path'][row]!r}: write it without './' and '//'"
+    if "weight" in table.columns:
+        weight = pd.to_numeric(table["weight"], errors="coerce")
+        for row in table.index[~((weight > 0) & (weight < float("inf")))]:
+            yield row, f"weight {table['weight'][row]!r} is not a positive number"
+
+
+def _label_faults(table: pd.DataFrame) -> Iterator[Fault]:
+    """(row, what) for labels that are empty or stand for classes of two domains."""
+    labels = table[["label", "domain"]].drop_duplicates()  # far fewer than rows
+    empty = labels["label"].str.contains(r"(?:^|\|)\s*(?:\||$)")
+    if empty.any():
+        for row in table.index[table["label"].isin(labels.loc[empty, "label"])]:
+            yield row, f"label {table['label'][row]!r} is empty or has an empty part"
+    classes = one_class_each(labels[~empty & (labels["domain"] != "")]).drop_duplicates()
+    several = set(classes.loc[classes.duplicated("label"), "label"])
+    for row, label in _rows_of(table, several):
+        yield row, f"class {label!r} stands in several domains; labels are global"
+
+
+def _overlap_faults(table: pd.DataFrame, sidecar: Sidecar) -> Iterator[Fault]:
+    """(row, what) for classes that are trained on and held out, undeclared."""
+    classes = one_class_each(table[["label", "domain", "split"]].drop_duplicates())
+    trained = set(classes.loc[classes["split"] == "train", "label"])
+    shared = [d for d, v in sidecar.domains.items() if v.shared_classes or v.index_is_train]
+    for split in ("val", "test"):
+        held = classes[(classes["split"] == split) & ~classes["domain"].isin(shared)]
+        both = trained & set(held["label"])
+        rows = table[(table["split"] == split) & ~table["domain"].isin(shared)]
+        for row, label in _rows_of(rows, both):
+            yield row, f"class {label!r} is in train and in {split}: a leak"
+
+
+def _rows_of(table: pd.DataFrame, classes: set[str]) -> Iterator[tuple[int, str]]:
+    """(row, class) of every row that is of one of the classes."""
+    if classes:
+        labels = one_class_each(table)["label"]
+        yield from labels[labels.isin(classes)].items()
+
+
+def _repeat_faults(table: pd.DataFrame, sidecar: Sidecar) -> Iterator[tuple[int, int, str]]:
+    """(row, first row of that image, how they differ) for images in two rows.
+
+    Train rows that a Met-like index repeats are allowed.
+    """
+    rows = table[table.duplicated("image_path", keep=False) & (table["image_path"] != "")]
+    image = rows["image_path"]
+    declared = [d for d, v in sidecar.domains.items() if v.index_is_train]
+    train = rows["split"] == "train"
+    fitting = rows["domain"].isin(declared) & (train | (rows["role"] == "index"))
+    fitting &= ~rows.duplicated(["image_path", "split"], keep=False)
+    legal = (
+        fitting.groupby(image).transform("all")
+        & train.groupby(image).transform("any")
+        & (rows.groupby("image_path")["label"].transform("nunique") == 1)
+    )
+    first = pd.Series(rows.index, rows.index).groupby(image).transform("first")
+    for row in rows.index[~legal & (first != rows.index)]:
+        yield row, first[row], _repeat(rows.loc[first[row]], rows.loc[row])
+
+
+def _repeat(first: pd.Series, again: pd.Series) -> str:
+    """How the second row of an image goes against the first."""
+    found = []
+    if first["label"] != again["label"]:
+        found.append(f"conflicting labels: {first['label']!r} there, {again['label']!r} here")
+    if first["split"] != again["split"]:
+        found.append(f"a leak: split {first['split']!r} there, {again['split']!r} here")
+    return "; ".join(found) or "delete one of the two"

@@ -1,0 +1,185 @@
+"""From a file to rows: fast where it is plain, line by line where anything is out of order."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+
+from guie.base.errors import UserError
+from guie.data.manifest.columns import REQUIRED, Fault
+
+SAVE_AS = "save it as CSV in UTF-8, with commas between the columns"
+# What other programs write, by its first bytes.
+FOREIGN = {
+    b"\xff\xfe": "UTF-16 text",
+    b"\xfe\xff": "UTF-16 text",
+    b"PK": "an Excel workbook or a zip archive",
+    b"\x1f\x8b": "compressed by gzip",
+    b"PAR1": "Parquet under another name",
+}
+DELIMITERS = {";": "semicolons", "\t": "tabs", "|": "bars"}
+HEAD_BYTES = 65_536  # more than any header
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A file's rows as text, where each of them stands, and the lines that are no row."""
+
+    table: pd.DataFrame  # indexed from 0
+    places: np.ndarray  # int [rows]: the line in a CSV, the row from 0 in a Parquet file
+    unit: str  # "line" or "row"
+    faults: list[Fault]
+
+
+def read_rows(path: Path) -> Rows:
+    """Read a CSV or, by its extension, a Parquet file.
+
+    Raises UserError where the file as a whole cannot be taken for a manifest; lines that cannot be
+    taken for a row are returned as faults.
+    """
+    try:
+        rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such manifest") from None
+    except (OSError, ValueError, csv.Error) as error:
+        raise UserError(f"{path}: cannot be read as a table: {error}") from None
+    if rows.table.empty and not rows.faults:
+        raise UserError(f"{path}: has a header but no rows")
+    return rows
+
+
+def _read_parquet(path: Path) -> Rows:
+    table = pd.read_parquet(path).reset_index(drop=True)
+    _refuse_columns(path, list(table.columns))
+    text = [c for c in table.columns if c in (*REQUIRED, "dataset", "caption", "label_source")]
+    # object first: a null must become "", not the class "None"; a category refuses new values
+    table = table.assign(**{c: table[c].astype(object).fillna("").astype(str) for c in text})
+    return Rows(table, np.arange(len(table)), "row", [])
+
+
+def _read_csv(path: Path) -> Rows:
+    data = path.read_bytes()
+    columns = _header(path, data)
+    table = _read_plain(data, columns)
+    if table is None:
+        return _read_by_line(data, columns)
+    return Rows(table, np.arange(len(table)) + 2, "line", [])
+
+
+def _header(path: Path, data: bytes) -> list[str]:
+    """The columns' names. Raises UserError saying what the file is, where it is no such CSV."""
+    if not data.strip():
+        raise UserError(f"{path}: is empty; a manifest begins with a line {','.join(REQUIRED)}")
+    foreign = [what for start, what in FOREIGN.items() if data.startswith(start)]
+    if b"\0" in data[:HEAD_BYTES]:
+        foreign.append("UTF-16 text, or not text at all")
+    if foreign:
+        raise UserError(f"{path}: is {foreign[0]}; {SAVE_AS}")
+    columns = next((row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), [])
+    for delimiter, name in DELIMITERS.items():
+        if len(columns) == 1 and set(columns[0].split(delimiter)) & set(REQUIRED):
+            raise UserError(f"{path}: has {name} between the columns; {SAVE_AS}")
+    if not set(columns) & set(REQUIRED):
+        raise UserError(
+            f"{path}: has no header, it begins with {_shortened(','.join(columns))};"
+            f" put a first line {','.join(REQUIRED)}"
+        )
+    _refuse_columns(path, columns)
+    return columns
+
+
+def _refuse_columns(path: Path, columns: list[str]) -> None:
+    missing = [c for c in REQUIRED if c not in columns]
+    if missing:
+        raise UserError(
+            f"{path}: missing columns {', '.join(missing)}; found {', '.join(map(str, columns))}"
+        )
+    twice = sorted({c for c in columns if columns.count(c) > 1})
+    if twice:
+        raise UserError(f"{path}: column {', '.join(twice)} stands twice in the header")
+
+
+def _read_plain(data: bytes, columns: list[str]) -> pd.DataFrame | None:
+    """All rows at once; None where a line is not a row of its own, or not one at all."""
+    try:
+        table = pa.csv.read_csv(
+            pa.BufferReader(data),
+            # Threads would outlive this call, and a later fork of this process fears them.
+            read_options=pa.csv.ReadOptions(use_threads=False),
+            convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
+        )
+    except pa.ArrowException:
+        return None
+    # Arrow skips blank lines and closes an open quote at the end of the file, without a word.
+    lines = data.count(b"\n") + (not data.endswith(b"\n"))
+    plain = table.num_rows + 1 == lines and table.column_names == columns
+    return table.to_pandas() if plain else None
+
+
+def _read_by_line(data: bytes, columns: list[str]) -> Rows:
+    rows, lines, faults = [], [], _not_utf8(data)
+    reader = _reader(data)
+    header_seen = False
+    while True:
+        line = reader.line_num + 1
+        try:
+            row = next(reader)
+        except StopIteration:
+            break
+        except csv.Error as error:
+            faults.append((line, f"a quote is opened or closed in the wrong place ({error})"))
+            continue
+        if _is_blank(row):
+            continue
+        if not header_seen:
+            header_seen = True
+        elif len(row) == len(columns):
+            rows.append(row)
+            lines.append(line)
+        else:
+            faults.append((line, _ragged(row, columns)))
+    table = pd.DataFrame(rows, columns=columns, dtype=str)
+    return Rows(table, np.array(lines, dtype=int), "line", faults)
+
+
+def _ragged(row: list[str], columns: list[str]) -> str:
+    found = f"{len(row)} columns where the header has {len(columns)}"
+    if len(row) > len(columns):
+        return f"{found}; put quotes around a value that holds a comma"
+    return f"{found}; a column without a value still needs its comma"
+
+
+def _not_utf8(data: bytes) -> list[Fault]:
+    """The first line that is not UTF-8, and how many more; often a file of Latin-1."""
+    lines = []
+    for line, text in enumerate(data.split(b"\n"), start=1):
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            lines.append((line, text[error.start]))
+    if not lines:
+        return []
+    line, byte = lines[0]
+    more = f", nor are {len(lines) - 1} other lines" if len(lines) > 1 else ""
+    return [(line, f"not UTF-8 (byte 0x{byte:02x}, Latin-1 perhaps){more}; {SAVE_AS}")]
+
+
+def _reader(data: bytes):
+    # Bytes that are no text stay apart from each other, so that two names are not taken for one.
+    text = data.decode("utf-8-sig", errors="backslashreplace")
+    return csv.reader(io.StringIO(text, newline=""), strict=True)
+
+
+def _is_blank(row: list[str]) -> bool:
+    return not row or (len(row) == 1 and not row[0].strip())
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 60 else text[:59] + "…")

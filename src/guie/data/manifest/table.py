@@ -1,0 +1,111 @@
+"""Load and save: the checked table with the folder that its paths start from."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from guie.base.errors import UserError
+from guie.base.files import replacing, write_text
+from guie.data.manifest.checks import check
+from guie.data.manifest.columns import OPTIONAL, REQUIRED
+from guie.data.manifest.notes import notes
+from guie.data.manifest.reading import Rows, read_rows
+from guie.data.manifest.sidecar import Sidecar, read_sidecar, sidecar_path, sidecars
+
+SHOWN = 50  # faults printed; the rest are counted
+NOTED = 5  # rows printed of each kind of note; the rest are counted
+
+logger = logging.getLogger(__name__)  # unconfigured, logging prints warnings to stderr
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """A checked table, the folder its paths are relative to, and its declared overlaps."""
+
+    table: pd.DataFrame
+    root: Path
+    path: Path
+    sidecar: Sidecar
+
+    def split(self, name: str) -> pd.DataFrame:
+        """Rows of one split, re-indexed from 0. Raises UserError if there are none."""
+        rows = self.table[self.table["split"] == name].reset_index(drop=True)
+        if rows.empty:
+            found = ", ".join(sorted(self.table["split"].unique()))
+            raise UserError(f"{self.path}: no rows of split {name!r}; it has: {found}")
+        return rows
+
+    def file(self, image_path: str) -> Path:
+        """Where an image of this manifest lies."""
+        return self.root / image_path
+
+
+def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
+    """Read and check a manifest (CSV or Parquet, by extension).
+
+    Rows that are legal but seldom meant, as queries without a positive, are logged as warnings, by
+    the first of several processes only.
+
+    Raises UserError that names every bad row by file and line, all of them at once.
+    """
+    path = Path(path)
+    begun = _state(path)
+    rows = read_rows(path)
+    sidecar = read_sidecar(path)
+    faults = sorted([*rows.faults, *check(rows.table, sidecar, rows.places, rows.unit)])
+    if _state(path) != begun:  # half of a file may look like a whole one
+        raise UserError(f"{path}: was changed while it was read; run again once it is written")
+    if faults:
+        lines = [f"{_at(path, place, rows)}: {what}" for place, what in faults[:SHOWN]]
+        more = len(faults) - len(lines)
+        raise UserError("\n".join(lines + ([f"{path}: and {more:,} more faults"] if more else [])))
+    if os.environ.get("RANK", "0") == "0":  # as torchrun and accelerate launch number processes
+        for note in _noted(path, rows):
+            logger.warning(note)
+    table = rows.table
+    if "weight" in table.columns:
+        table = table.assign(weight=pd.to_numeric(table["weight"]))
+    return Manifest(table, Path(root) if root else path.parent, path, sidecar)
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """What changes with the file's content; None where there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _noted(path: Path, rows: Rows) -> Iterator[str]:
+    for found in notes(rows.table):
+        for row, what in found[:NOTED]:
+            yield f"{_at(path, rows.places[row], rows)}: warning: {what}"
+        if len(found) > NOTED:
+            yield f"{path}: warning: and {len(found) - NOTED:,} more rows like the last"
+
+
+def _at(path: Path, place: int, rows: Rows) -> str:
+    return f"{path}:{place}" if rows.unit == "line" else f"{path}: {rows.unit} {place}"
+
+
+def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None = None) -> None:
+    """Write a manifest, and its sidecar if it declares anything, each atomically."""
+    path = Path(path)
+    order = [c for c in (*REQUIRED, *OPTIONAL) if c in table.columns]
+    with replacing(path) as temporary:
+        if path.suffix == ".parquet":
+            table[order].to_parquet(temporary, index=False)
+        else:
+            table[order].to_csv(temporary, index=False, lineterminator="\n")
+    for stale in sidecars(path):  # of an earlier manifest: it would excuse overlaps of this one
+        stale.unlink()
+    if sidecar and sidecar.domains:
+        write_text(sidecar_path(path), yaml.safe_dump(sidecar.model_dump()))

@@ -1,0 +1,1 @@
+"""Embeddings of images and texts, and how good they are."""

@@ -1,0 +1,225 @@
+"""Stages on a frozen backbone: the features of random views, computed once and trained on in turn.
+
+View v of an image is drawn from (seed of the stage, v, image path). The n-th time that a stage draws
+the image, counted from 0, it takes view n mod k: a function of the step, so a resume is exact. A row
+is what a head takes: the features, neither normalised nor projected, and the shape of the image.
+Shapes: B images of a batch, C channels, H height, W width, F features, N images, R = F + 3.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from guie.base.devices import from_main
+from guie.base.errors import UserError
+from guie.batches.dataset import TrainDataset
+from guie.batches.sampling import RankDraws
+from guie.batches.sampling.streams import key
+from guie.config import RunConfig
+from guie.config.stages import StageConfig
+from guie.data.looks.decoded import absolute
+from guie.data.manifest import Manifest
+from guie.evaluation.extract import BLOCK, Check, embed_blocks, raise_fault
+from guie.evaluation.features.cache import FeatureCache, Features
+from guie.evaluation.features.computing import cached_features, fill, readable_states, recipe
+from guie.model import LoadedModel
+from guie.model.backbone import Backbone
+from guie.model.head import SHAPE
+from guie.model.preprocess import Preprocess
+
+VERSION = 1  # raise it where the same config draws other views
+DECODER = "open_part"  # of TrainDataset
+BYTES = np.dtype(np.float16).itemsize
+
+
+class Tower(nn.Module):
+    """A backbone that gives rows: its features, then the shape of the image."""
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        self.backbone, self.dim = backbone, backbone.dim + SHAPE
+
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
+        """(B, 3, S, S) preprocessed images and their shapes (B, 3) -> (B, R)."""
+        return torch.cat([self.backbone(images_BCHW).float(), shapes_B3], dim=1)
+
+
+class ViewTower(Tower):
+    """The same for images as `TrainDataset` hands them over, which are yet to be normalised."""
+
+    def __init__(self, backbone: Backbone, preprocess: Preprocess):
+        super().__init__(backbone)
+        self.normalised = preprocess.normalised  # no submodule: loaders keep theirs on the CPU
+
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
+        """(B, 3, S, S) uint8 images and their shapes (B, 3) -> (B, R)."""
+        return super().forward(self.normalised(images_BCHW), shapes_B3)
+
+
+class View(Dataset):
+    """One view of every training image, as `TrainDataset` makes it; `ViewTower` normalises it."""
+
+    def __init__(self, dataset: TrainDataset, view: int, rows: Sequence[int]):
+        self.dataset, self.view, self.rows = dataset, view, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        row = int(self.rows[index])
+        # By the path: other rows in the manifest must not change what is drawn for this one.
+        sample = self.dataset[self.view, key(self.dataset.paths[row]), row]
+        return sample["images"], sample["shapes"]
+
+
+@dataclass(frozen=True)
+class FrozenData:
+    """What a frozen stage trains on and is validated on, in place of images.
+
+    Attributes: `views`, rows of every view of the training images; `val`, rows of the val split,
+    None where there is none.
+    """
+
+    dataset: TrainDataset
+    views: Sequence[Features]
+    val: Features | None
+
+    def batches(self, draws: RankDraws) -> Iterator[dict[str, Any]]:
+        """Batches as of `train_loader`, with `features` (B, F) in place of `images`."""
+        for visits_B, rows_B in draws:
+            features_BF, shapes_B3 = _parts(self._rows(visits_B % len(self.views), rows_B))
+            yield {
+                "features": features_BF,
+                "shapes": shapes_B3,
+                "labels": torch.from_numpy(self.dataset.labels[rows_B]),
+                "rows": torch.from_numpy(rows_B),
+            }
+
+    def _rows(self, views_B: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
+        found_BR = np.empty((len(rows_B), self.views[0].shape[1]), np.float32)
+        for view in np.unique(views_B):
+            here = views_B == view
+            found_BR[here] = self.views[view][rows_B[here]]
+        return found_BR
+
+
+def frozen_data(
+    accelerator: Accelerator,
+    config: RunConfig,
+    stage: StageConfig,
+    backbone: Backbone,
+    preprocess: Preprocess,
+    dataset: TrainDataset,
+    manifest: Manifest,
+    check: Check = raise_fault,
+) -> FrozenData:
+    """Features for a stage with `cached_views`, from `<out>/.cache/features` or computed there.
+
+    Every process must call it; `check` as of `embed_blocks`. Raises UserError where an image cannot
+    be read, a feature is beyond float16, or the disk has no room.
+    """
+    tower_config = config.model.backbone.model_copy(update={"stride_px": backbone.stride_px})
+    model = config.model.model_copy(update={"backbone": tower_config, "head": None})
+    tower = LoadedModel(Tower(backbone), preprocess, model, config.name)
+    folder, workers = Path(config.out) / ".cache" / "features", config.data.workers
+    views = cached_views(accelerator, tower, dataset, stage.cached_views, folder, workers, check)
+    val = None
+    if "val" in manifest.table["split"].unique():
+        paths = manifest.split("val")["image_path"]
+        val = cached_features(
+            accelerator, tower, paths, manifest.root, folder, workers=workers, check=check
+        )
+    return FrozenData(dataset, views, val)
+
+
+def cached_views(
+    accelerator: Accelerator,
+    tower: LoadedModel,
+    dataset: TrainDataset,
+    views: int,
+    folder: Path,
+    workers: int = 2,
+    check: Check = raise_fault,
+) -> list[Features]:
+    """Rows of each view of a stage's training images, computed where the cache has none."""
+    embedder = ViewTower(tower.embedder.backbone, tower.preprocess).to(accelerator.device)
+    caches = _view_caches(accelerator, tower, dataset, views, folder)
+    files = absolute(dataset.root, dataset.paths)
+    states = from_main(accelerator, lambda: readable_states(files, DECODER))
+    missing = from_main(accelerator, lambda: [cache.missing(states) for cache in caches])
+    row_bytes = embedder.dim * BYTES
+    wanted = sum(len(rows) for rows in missing) * row_bytes
+    accelerator.print(
+        f"features of {views} views of {len(files):,} images:"
+        f" {views * len(files) * row_bytes / 1e6:,.1f} MB in {folder},"
+        f" {wanted / 1e6:,.1f} MB of it yet to be computed"
+    )
+    from_main(accelerator, lambda: _check_room(folder, wanted))
+
+    for view, cache in enumerate(caches):
+        viewed, title = View(dataset, view, missing[view]), f"features (view {view})"
+        settings = {"workers": workers, "title": title, "check": check}
+        blocks = embed_blocks(accelerator, embedder, viewed, **settings)
+        fill(accelerator, cache, states, missing[view], blocks)
+    return [cache.open(states, embedder.dim) for cache in caches]
+
+
+def _view_caches(
+    accelerator: Accelerator,
+    tower: LoadedModel,
+    dataset: TrainDataset,
+    views: int,
+    folder: Path,
+) -> list[FeatureCache]:
+    common = recipe(tower, accelerator.mixed_precision)
+    drawn = {
+        "seed": list(dataset.seed),
+        "root": str(dataset.root.absolute()),
+        "augment": dataset.augment.config.model_dump(mode="json"),
+        "version": f"{VERSION}, albumentations {version('albumentations')}",
+    }
+    return [
+        FeatureCache(folder, common | {"view": {"number": view, **drawn}}) for view in range(views)
+    ]
+
+
+@torch.inference_mode()
+def embed_rows(accelerator: Accelerator, embedder: nn.Module, rows: Features) -> np.ndarray:
+    """(N, R) rows through the head alone -> (N, D) float32, in every process."""
+    embedder.eval()
+    found = [np.zeros((0, embedder.dim), np.float32)]
+    for start in range(0, len(rows), BLOCK):
+        features_BF, shapes_B3 = _parts(rows[start : start + BLOCK])
+        with accelerator.autocast():
+            emb_BD = embedder.embed(
+                features_BF.to(accelerator.device), shapes_B3.to(accelerator.device)
+            )
+        found.append(emb_BD.float().cpu().numpy())
+    return np.concatenate(found)
+
+
+def _parts(rows_BR: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Features (B, F) and shapes (B, 3)."""
+    rows = torch.from_numpy(rows_BR)
+    return rows[:, :-SHAPE].contiguous(), rows[:, -SHAPE:].contiguous()
+
+
+def _check_room(folder: Path, wanted_bytes: int) -> None:
+    here = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free_bytes = shutil.disk_usage(here).free
+    if wanted_bytes > free_bytes:
+        raise UserError(
+            f"{folder}: the features need {wanted_bytes:,} bytes, {free_bytes:,} are free; free"
+            " some, lower cached_views, or move the folder of runs (out)"
+        )

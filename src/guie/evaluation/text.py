@@ -1,0 +1,99 @@
+"""Text embeddings of classes by a CLIP's text tower, kept on disk.
+
+Shapes: T sentences, C classes, D dimensions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import open_clip
+import torch
+from torch import nn
+from torch.nn import functional
+from tqdm import tqdm
+
+from guie.base.errors import UserError
+from guie.base.files import replacing, save_arrays
+from guie.config.model import BackboneConfig
+from guie.config.zero_shot import ClipConfig
+from guie.model.backbone import create_clip
+from guie.model.weights import find_weights, sha256_of
+
+BATCH_SENTENCES = 256
+
+
+class ClassTexts(NamedTuple):
+    """What zero-shot classification needs of a CLIP besides image embeddings."""
+
+    emb_CD: np.ndarray  # float32, unit length
+    scale: float  # CLIP's own inverse temperature
+
+
+def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> ClassTexts:
+    """One embedding a class: the mean over its names in all templates (Radford et al. 2021, 3.1.4).
+
+    Sentences are averaged at unit length, within a name and then over the names, so that a class of
+    many names weighs them equally. Computed once for each model, class list and templates.
+
+    Args:
+        config: model, templates, and the folder that keeps the embeddings.
+        classes: names of each class, in plain words.
+
+    Raises:
+        UserError: no such model or weights.
+    """
+    _, name, pretrained = config.model.split(":", 2)
+    backbone = BackboneConfig(library="open_clip", name=name, pretrained=pretrained)
+    sentences = [[_filled(config.templates, word) for word in words] for words in classes.values()]
+    file = Path(config.cache) / f"{_key(backbone, sentences)}.npz"
+    if not file.exists():
+        with replacing(file) as temporary:
+            save_arrays(temporary, **_encode(backbone, sentences)._asdict())
+    with np.load(file, allow_pickle=False) as kept:
+        return ClassTexts(kept["emb_CD"], float(kept["scale"]))
+
+
+def _filled(templates: Sequence[str], word: str) -> list[str]:
+    return [template.replace("{}", word) for template in templates]
+
+
+def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
+    """Told by the weights' content, so that a file trained anew under one name is seen."""
+    weights = find_weights(backbone)
+    recipe = [backbone.name, sha256_of(weights.file), open_clip.__version__, sentences]
+    return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
+
+
+@torch.inference_mode()
+def _encode(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> ClassTexts:
+    clip = create_clip(backbone).eval()
+    if not hasattr(clip, "context_length"):
+        raise UserError(f"{backbone.name}: has no text tower that reads tokens")
+    flat = sorted({text for names in sentences for texts in names for text in texts})
+    tokenize = open_clip.get_tokenizer(backbone.name, context_length=clip.context_length)
+    emb_TD = torch.cat([_embed(clip, tokenize(part)) for part in tqdm(_batches(flat), "texts")])
+    place = {text: row for row, text in enumerate(flat)}
+    rows = [
+        _mean([_mean([emb_TD[place[text]] for text in texts]) for texts in names])
+        for names in sentences
+    ]
+    return ClassTexts(torch.stack(rows).numpy(), clip.logit_scale.exp().item())
+
+
+def _embed(clip: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+    return clip.encode_text(tokens, normalize=True).float()
+
+
+def _batches(texts: list[str]) -> list[list[str]]:
+    return [texts[i : i + BATCH_SENTENCES] for i in range(0, len(texts), BATCH_SENTENCES)]
+
+
+def _mean(units: list[torch.Tensor]) -> torch.Tensor:
+    """The mean of unit vectors, at unit length."""
+    return functional.normalize(torch.stack(units).mean(dim=0), dim=-1)

@@ -1,0 +1,181 @@
+"""Run folders: one a config, made by training, refused where it would overwrite another."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from guie.base.errors import UserError
+from guie.base.files import write_json, write_text
+from guie.config import RunConfig, load_config
+from guie.config.ensemble import ENSEMBLE_FILE
+from guie.training.run.record import write_record
+
+CLASSES = "classes.txt"
+LOCK = ".lock"
+LOCK_WAIT_S = 0.5
+# Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
+FREE = {"workers", "keep_checkpoints", "checkpoint_every_steps", "accumulate", "on_out_of_memory"}
+SUMMARY = "summary.json"  # written last: a run that has one is finished
+
+
+@contextmanager
+def locked(config: RunConfig) -> Iterator[None]:
+    """Hold the run's folder; the lock goes with the process, however it ends.
+
+    Raises UserError if another process trains there.
+    """
+    folder = Path(config.out) / config.name
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOCK).open("a+", encoding="utf-8") as file:
+        file.seek(0)
+        if not _taken(file):
+            raise UserError(
+                f"{folder}: another process trains there ({file.read()}); wait, or --set name=..."
+            )
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+def _taken(file: TextIO) -> bool:
+    """Lock the file; False where another holds it, and is not about to end.
+
+    The loaders of a killed run, which hold its lock with it, outlive it by a moment.
+    """
+    until = time.monotonic() + LOCK_WAIT_S
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+
+
+def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:
+    """Make or reopen the folder of a run; return it, and whether the run is finished already.
+
+    A run killed before its first checkpoint simply starts again. Raises UserError if the folder
+    holds another run, or an unfinished one that nobody asked to resume.
+    """
+    folder = Path(config.out) / config.name
+    if overwrite:
+        _empty(folder)
+    if (folder / ENSEMBLE_FILE).exists():
+        raise UserError(f"{folder}: holds several models; choose another name, or --overwrite it")
+    if not (folder / "config.yaml").exists():
+        write_record(folder, config)
+        return folder, False
+    changed = differences(load_config(folder / "config.yaml", RunConfig), config)
+    if changed:
+        raise UserError(
+            f"{folder}: holds a run of another config ({'; '.join(changed)}); choose another name,"
+            " or --overwrite it"
+        )
+    if (folder / SUMMARY).exists():
+        return folder, True
+    if any((folder / "checkpoints").glob("step_*")) and not resume:
+        raise UserError(f"{folder}: holds an unfinished run; --resume it, or --overwrite it")
+    return folder, False
+
+
+def keep_classes(folder: Path, classes: list[str]) -> None:
+    """Write the class list of a new run, a label a line: a class's line is its id.
+
+    Raises UserError where the run was begun with other classes: a resumed run would go on with
+    class weights that belong to other classes.
+    """
+    path = folder / CLASSES
+    if not path.exists():
+        write_text(path, "".join(f"{label}\n" for label in classes))
+        return
+    begun = path.read_text(encoding="utf-8").splitlines()
+    if begun != classes:
+        raise UserError(
+            f"{folder}: was begun with {len(begun)} classes, the manifest now has {len(classes)}"
+            f" (gone: {_first(set(begun) - set(classes))}; new: {_first(set(classes) - set(begun))});"
+            " bring the old manifest back, or --overwrite the run"
+        )
+
+
+def add_to_record(folder: Path, **more: Any) -> None:
+    """Write more into `record.json`."""
+    path = folder / "record.json"
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | more)
+
+
+def check_weights(folder: Path, weights: dict[str, Any] | None) -> None:
+    """Refuse to go on from other pretrained weights, where training still looks at them.
+
+    Raises UserError.
+    """
+    begun = json.loads((folder / "record.json").read_text(encoding="utf-8")).get("weights")
+    if begun and begun["sha256"] != (weights or {}).get("sha256"):
+        raise UserError(
+            f"{folder}: retention is towards {begun['file']} with sha256 {begun['sha256']}, and the"
+            " file is another now; bring the old one back, or --overwrite the run"
+        )
+
+
+def finish(folder: Path, summary: dict[str, Any]) -> None:
+    """Write `summary.json`, which marks the run as finished."""
+    write_json(folder / SUMMARY, summary)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """`summary.json` of a finished run."""
+    return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
+
+
+def told_best(summary: dict[str, Any]) -> str:
+    """Which weights a run keeps as its best, in words."""
+    best = summary["best"]
+    if best is None:
+        return "no val split, so the last weights are kept"
+    return f"best val R@1 {best['val_r_at_1']:.3f} at step {best['step']}"
+
+
+def differences(old: RunConfig, new: RunConfig) -> list[str]:
+    """`key: old value, now new value` of what differs and would change the run."""
+    a, b = _flat(old.model_dump()), _flat(new.model_dump())
+    keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
+    bound = [key for key in keys if key.rpartition(".")[2] not in FREE]
+    return [f"{key}: {a.get(key)}, now {b.get(key)}" for key in bound]
+
+
+def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
+    """{"stages": [{"epochs": 1}]} -> {"stages.0.epochs": 1}."""
+    if isinstance(values, dict):
+        items = values.items()
+    elif isinstance(values, list) and any(isinstance(value, dict) for value in values):
+        items = enumerate(values)
+    else:
+        return {prefix: values}
+    flat: dict[str, Any] = {}
+    for key, value in items:
+        flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    return flat
+
+
+def _empty(folder: Path) -> None:
+    """Remove all but the lock, which this process holds."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
+def _first(labels: set[str]) -> str:
+    shown = ", ".join(sorted(labels)[:3])
+    return f"{shown} and {len(labels) - 3} more" if len(labels) > 3 else shown or "none"

@@ -1,0 +1,220 @@
+"""A stage of training made ready: the model at the stage's size, its optimiser, its batches."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from accelerate import Accelerator
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
+
+from guie.base.errors import UserError
+from guie.batches.augment import Augment
+from guie.batches.dataset import Classes, TrainDataset, classes_of, training_rows
+from guie.batches.loader import Ahead, TrainLoader, train_loader
+from guie.batches.replay import with_generic
+from guie.batches.sampling import RankBatches, RankDraws, Sampler
+from guie.config import RunConfig
+from guie.config.stages import StageConfig
+from guie.data.manifest import Manifest
+from guie.evaluation.extract import Check
+from guie.evaluation.features.frozen import FrozenData, frozen_data
+from guie.model import build_preprocess
+from guie.model.preprocess import Preprocess
+from guie.training.compiling import set_up_tower, uncompiled
+from guie.training.optim import averaged, build_optimizer, freeze
+from guie.training.run.checkpoint import TrainState
+from guie.training.sharding import Shards, load_optimizer
+from guie.training.tasks import Task
+
+
+@dataclass(frozen=True)
+class Material:
+    """What a run trains on.
+
+    Attributes: `generic`, what retention's generic images are drawn from; `rows`, the training rows
+    of each stage; `classes`, of all stages.
+    """
+
+    manifest: Manifest
+    generic: Manifest | None
+    rows: list[pd.DataFrame]
+    classes: Classes
+
+    def all_rows(self) -> pd.DataFrame:
+        """Of every stage, and the generic ones."""
+        return pd.concat([*self.rows, self.generic.table] if self.generic else self.rows)
+
+
+def material_of(config: RunConfig, manifest: Manifest, generic: Manifest | None) -> Material:
+    """Raises UserError where a stage has nothing to train on."""
+    rows = [training_rows(manifest, stage.domains) for stage in config.stages]
+    return Material(manifest, generic, rows, classes_of(pd.concat(rows)))
+
+
+@dataclass(frozen=True)
+class StageData:
+    """What a stage trains on.
+
+    Attributes: `rows`, its training rows; `batches`, of this process, from the state's step on;
+    `frozen`, where features stand in for images.
+    """
+
+    rows: pd.DataFrame
+    sampler: Sampler
+    total_steps: int
+    batches: TrainLoader | Ahead[dict[str, Any]]
+    frozen: FrozenData | None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage under way.
+
+    Attributes: `task`, whole, or this process's shards of it; `model`, the task as accelerate wraps
+    it; `ema`, its running average, if the stage keeps one; `epochs_before`, of earlier stages.
+    """
+
+    config: StageConfig
+    task: Task
+    model: nn.Module
+    optimizer: Optimizer
+    ema: AveragedModel | None
+    preprocess: Preprocess
+    data: StageData
+    shards: Shards
+    epochs_before: float
+
+    def scored(self) -> Task:
+        """What is validated and saved, whole; all processes call it."""
+        return self.shards.whole(self.ema.module if self.ema else self.task)
+
+    def told(self, run: RunConfig, state: TrainState) -> str:
+        """A line on what the stage is about to do."""
+        rows, views = self.data.rows, self.config.cached_views
+        cached = f" ({views} cached views of each)" if self.data.frozen else ""
+        left_out = self.data.sampler.left_out
+        rare = f" ({left_out} of them left out, in classes of too few)" if left_out else ""
+        return (
+            f"stage {state.stage + 1}/{len(run.stages)} {self.config.name}:"
+            f" {self.data.total_steps} steps of {self.config.batch_size} images{cached} at"
+            f" {self.preprocess.size_px} px, {len(rows)} images{rare},"
+            f" {rows['label'].nunique()} classes, {rows['domain'].nunique()} domains"
+        )
+
+
+def enter_stage(
+    accelerator: Accelerator,
+    config: RunConfig,
+    material: Material,
+    state: TrainState,
+    task: Task,
+    saved: dict[str, Any] | None,
+    check: Check,
+) -> Stage:
+    """Set up the stage that the state stands in.
+
+    Args:
+        task: whole, as the stage before left it.
+        saved: a checkpoint in the middle of this stage, to go on from.
+        check: as of `embed_blocks`, where features of a frozen backbone are computed.
+
+    Raises UserError where no batch can be made, and as `frozen_data`.
+    """
+    stage = config.stages[state.stage]
+    preprocess = set_model(task, config, state.stage, material)
+    optimizer = build_optimizer(task, stage)
+    if saved:
+        task.load_state_dict(saved["task"])
+    ema = averaged(task, stage.ema_decay) if stage.ema_decay else None
+    if saved and ema:
+        ema.load_state_dict(saved["ema"])
+    with uncompiled():  # features of a frozen backbone are computed here
+        data = open_data(accelerator, config, material, state, task, preprocess, check)
+    shards = Shards(accelerator, task)
+    if ema:
+        shards.shard(ema.module)
+    model, optimizer = accelerator.prepare(task, optimizer)
+    if saved:
+        load_optimizer(optimizer, saved["optimizer"])
+        if accelerator.scaler:
+            accelerator.scaler.load_state_dict(saved["scaler"])
+    before = sum(earlier.epochs for earlier in config.stages[: state.stage])
+    return Stage(stage, task, model, optimizer, ema, preprocess, data, shards, before)
+
+
+def leave_stage(accelerator: Accelerator, stage: Stage) -> tuple[Task, Task]:
+    """What the next stage goes on from, whole again, and what of this one is scored."""
+    scored = stage.scored()
+    unwrapped = accelerator.unwrap_model(stage.model, keep_fp32_wrapper=False)
+    averaged_on = stage.ema is not None and stage.config.ema_goes_on == "averaged"
+    task = scored if averaged_on else stage.shards.whole(unwrapped)
+    accelerator.free_memory(stage.model, stage.optimizer)
+    return task, scored
+
+
+def set_model(task: Task, config: RunConfig, number: int, material: Material) -> Preprocess:
+    """Make the task ready for a stage: image size, what trains, which classes; its preprocessing.
+
+    Args:
+        number: of the stage in the config.
+    """
+    stage, backbone = config.stages[number], task.embedder.backbone
+    size_px = stage.size_px or config.model.image.size_px
+    backbone.set_image_size(size_px, stage.stride_px or config.model.backbone.stride_px)
+    if config.gradient_checkpointing:
+        backbone.checkpoint_gradients()
+    set_up_tower(backbone.tower, config)
+    freeze(task, stage.lr)
+    labels = material.rows[number]["label"].unique()
+    task.open_stage(number, pd.Index(material.classes.labels).get_indexer(labels))
+    return build_preprocess(config.model, backbone, size_px)
+
+
+def open_data(
+    accelerator: Accelerator,
+    config: RunConfig,
+    material: Material,
+    state: TrainState,
+    task: Task,
+    preprocess: Preprocess,
+    check: Check,
+) -> StageData:
+    """The batches of the stage that the state stands in; each is a function of the step.
+
+    Raises UserError where no batch can be made, and as `frozen_data`.
+    """
+    stage, seed = config.stages[state.stage], (config.seed, state.stage)
+    manifest, rows = material.manifest, material.rows[state.stage]
+    rank, ranks = accelerator.process_index, accelerator.num_processes
+    if stage.batch_size % ranks:
+        raise UserError(f"batch_size {stage.batch_size} cannot be shared by {ranks} processes")
+    sampler = Sampler(
+        rows["domain"],
+        stage.sampler,
+        stage.batch_size,
+        seed,
+        label_of_row=rows["label"],
+        weight_of_row=rows.get("weight"),
+    )
+    sampler.load(state.sampler)
+    total_steps = max(1, round(stage.epochs * sampler.steps_per_epoch))
+    steps = (sampler, state.step, total_steps, rank, ranks)
+    augment, backbone = Augment(stage.augment), task.embedder.backbone
+    viewed = build_preprocess(config.model, backbone, preprocess.size_px, stage.augment.fit)
+    dataset = TrainDataset(rows, material.classes.labels, manifest.root, augment, viewed, seed)
+    if stage.cached_views:
+        frozen = frozen_data(
+            accelerator, config, stage, backbone, preprocess, dataset, manifest, check
+        )
+        batches = Ahead(frozen.batches(RankDraws(*steps)))
+        return StageData(rows, sampler, total_steps, batches, frozen)
+    batches = RankBatches(*steps)
+    wanted = task.retention.generic if task.retention else None
+    if wanted:
+        dataset, batches = with_generic(dataset, batches, material.generic, wanted.batch_size)
+    loader = train_loader(dataset, batches, config.data.workers, accelerator.device)
+    return StageData(rows, sampler, total_steps, loader, None)

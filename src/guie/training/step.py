@@ -1,0 +1,239 @@
+"""One training step: gradients in micro-batches, within memory, under watch.
+
+Shapes: B images of this process's batch.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from guie.base.errors import UserError
+from guie.config import RunConfig
+from guie.config.stages import StageConfig
+from guie.training.run.checkpoint import TrainState
+
+Batch = Mapping[str, Any]
+
+
+def train_mode(task: nn.Module, stage: StageConfig) -> None:
+    """Train mode; a frozen backbone stays as it is scored, without dropout."""
+    task.train()
+    if not stage.lr.trains_backbone:
+        task.embedder.backbone.eval()
+
+
+def to_device(batch: Batch, device: torch.device) -> dict[str, Any]:
+    """The batch with its tensors on the device."""
+    return {
+        key: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
+        for key, value in batch.items()
+    }
+
+
+def gradients(
+    accelerator: Accelerator, model: nn.Module, batch: Batch, pieces: int
+) -> dict[str, Tensor]:
+    """Leave the gradients of the batch's mean loss in the parameters; return the mean logs.
+
+    The batch goes through the model in `pieces` micro-batches. What looks at a whole batch (batch
+    normalisation, in-batch losses) sees a micro-batch instead.
+    """
+    size = len(batch["labels"])
+    means: dict[str, Tensor] = {}
+    done = 0
+    for piece in _split(batch, pieces):
+        count = len(piece["labels"])
+        done += count
+        # Processes exchange gradients once a step, with the last micro-batch.
+        with nullcontext() if done == size else accelerator.no_sync(model):
+            with accelerator.autocast():
+                loss, logs = model(piece)
+            accelerator.backward(loss * (count / size))
+        for name, value in logs.items():
+            means[name] = means.get(name, 0.0) + value * (count / size)
+    return means
+
+
+def gradients_within_memory(
+    accelerator: Accelerator,
+    model: nn.Module,
+    batch: Batch,
+    config: RunConfig,
+    state: TrainState,
+    draw: Sequence[int],
+) -> dict[str, Tensor]:
+    """`gradients`, and where memory runs out: halve the micro-batches, or say what to lower.
+
+    Then running statistics, and whatever else a forward pass moves, are as they were before.
+
+    Args:
+        draw: integers from which dropout draws, whatever ran before: seed, stage, step, rank.
+
+    Raises UserError if the config or the size of the batch allows no halving, or if other
+    processes take part: they would wait for this one in the middle of a step.
+    """
+    stage = config.stages[state.stage]
+    before = moving_state(model)
+    while True:
+        pieces = stage.accumulate * 2**state.halvings
+        torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0]) >> 1)
+        try:
+            return gradients(accelerator, model, batch, pieces)
+        except RuntimeError as error:
+            if not _out_of_memory(error):
+                raise
+            model.zero_grad(set_to_none=True)
+            restore(model, before)
+            alone = accelerator.num_processes == 1
+            small = pieces * 2 > len(batch["labels"])
+            if config.on_out_of_memory == "stop" or small or not alone:
+                raise UserError(_advice(stage, state, pieces, small)) from None
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        state.halvings += 1
+        print(f"out of memory: {pieces * 2} micro-batches a step from here on", file=sys.stderr)
+
+
+class Moving(NamedTuple):
+    """What a forward pass moves: running statistics, CurricularFace's t, a memory and its place."""
+
+    buffers: list[Tensor]
+    extra: dict[str, Any]
+
+
+def moving_state(model: nn.Module) -> Moving:
+    """A copy of what forward passes move, for `restore`."""
+    return Moving([buffer.clone() for buffer in model.buffers()], dict(_extra_states(model)))
+
+
+@torch.no_grad()
+def restore(model: nn.Module, state: Moving) -> None:
+    """Put a state of `moving_state` back."""
+    for buffer, before in zip(model.buffers(), state.buffers, strict=True):
+        buffer.copy_(before)
+    for name, extra in state.extra.items():
+        model.get_submodule(name).set_extra_state(extra)
+
+
+def _extra_states(model: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, module in model.named_modules():
+        if type(module).get_extra_state is not nn.Module.get_extra_state:
+            yield name, module.get_extra_state()
+
+
+def sharpened(
+    model: nn.Module, gradients: Callable[[], dict[str, Tensor]], rho: float
+) -> dict[str, Tensor]:
+    """Leave the gradients of `rho` up the slope in the parameters; return the logs of where they are.
+
+    Foret et al., Sharpness-Aware Minimization, ICLR 2021, eq. 2. State moves once, with the pass at
+    the weights as they are. Where the norm is not finite nothing is climbed, so that the second pass
+    overflows as the first, and a scaler skips the step as it would without SAM.
+
+    Args:
+        gradients: leaves the gradients of the batch in the parameters, and returns logs.
+    """
+    before = moving_state(model)
+    logs = gradients()
+    after = moving_state(model)
+    with climbed(model, rho):
+        restore(model, before)
+        gradients()
+    restore(model, after)
+    return logs
+
+
+@contextmanager
+def climbed(model: nn.Module, rho: float) -> Iterator[None]:
+    """Within, the weights stand `rho` further along their gradient, which is forgotten."""
+    trained = [p for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([p.grad for p in trained])
+    with torch.no_grad():
+        here = [parameter.clone() for parameter in trained]
+        for parameter in trained:
+            by = parameter.grad * (rho / (norm + 1e-12)).to(parameter.grad.device)
+            parameter.add_(by.nan_to_num(0.0, 0.0, 0.0))  # of an infinite gradient 0 * inf is left
+    model.zero_grad(set_to_none=True)
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(trained, here, strict=True):
+                parameter.copy_(value)
+
+
+class LossWatch:
+    """Stops a run whose loss is not finite, without waiting for the device at every step."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[Tensor, Tensor, dict[str, float]]] = []
+
+    def add(self, loss: Tensor, rows: Tensor, rates: dict[str, float]) -> None:
+        """Note a step: its loss, its row numbers, its learning rates."""
+        self.seen.append((loss.detach(), rows, rates))
+
+    def check(self, accelerator: Accelerator, paths: Any, stage: StageConfig, step: int) -> None:
+        """Raise UserError if a loss since the last check was not finite, in any process.
+
+        Args:
+            paths: image_path of every training row.
+            step: steps of the stage that are done.
+        """
+        seen, self.seen = self.seen, []
+        if not seen:
+            return
+        finite = torch.stack([loss for loss, _, _ in seen]).isfinite()
+        everywhere = accelerator.reduce(finite.float().min(), "mean").item() == 1.0
+        if everywhere:
+            return
+        if finite.all():
+            raise UserError("the loss of another process is not finite")
+        first = int((~finite).nonzero()[0])
+        loss, rows, rates = seen[first]
+        shown = ", ".join(paths[row] for row in rows.tolist()[:8])
+        raise UserError(
+            f"loss is {loss.item()} at step {step - len(seen) + first + 1} of stage {stage.name},"
+            f" learning rates {rates}; lower them or set clip_grad_norm; the last checkpoint is"
+            f" intact; images: {shown} ..."
+        )
+
+
+def _split(batch: Batch, pieces: int) -> Iterator[dict[str, Any]]:
+    """`pieces` parts of nearly equal size, none empty but of generic images.
+
+    Parts weigh by their labels in the mean; `generic_scale` makes that right for generic images.
+    """
+    size = len(batch["labels"])
+    pieces = min(pieces, size)
+    for number in range(pieces):
+        piece = {key: _part(value, number, pieces) for key, value in batch.items()}
+        if "generic_images" in batch:
+            share = len(piece["generic_images"]) / len(batch["generic_images"])
+            piece["generic_scale"] = share * size / len(piece["labels"])
+        yield piece
+
+
+def _part(values: Any, number: int, pieces: int) -> Any:
+    return values[len(values) * number // pieces : len(values) * (number + 1) // pieces]
+
+
+def _out_of_memory(error: RuntimeError) -> bool:
+    # The CPU's allocator raises a plain RuntimeError.
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def _advice(stage: StageConfig, state: TrainState, pieces: int, small: bool) -> str:
+    more = f"raise train.accumulate to {pieces * 2} (or on_out_of_memory: halve), lower batch_size"
+    return (
+        f"out of memory at step {state.step + 1} of stage {stage.name}, batch_size"
+        f" {stage.batch_size} in {pieces} micro-batches;"
+        f" {'lower the image size' if small else more} or take a smaller backbone, and --resume"
+    )

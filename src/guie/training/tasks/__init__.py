@@ -1,0 +1,16 @@
+"""What is trained: a task takes a batch and returns (loss, logs); the loop knows no more."""
+
+from guie.batches.dataset import Classes
+from guie.config import RunConfig
+from guie.training.tasks.base import Task
+from guie.training.tasks.classification import ClassificationTask
+from guie.training.tasks.contrastive import ContrastiveTask
+
+
+def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Task:
+    """The configured task. `weights=False` skips pretrained weights: a checkpoint will follow."""
+    kinds = {"classification": ClassificationTask, "contrastive": ContrastiveTask}
+    return kinds[config.task.name](config, classes, weights)
+
+
+__all__ = ["ClassificationTask", "ContrastiveTask", "Task", "build_task"]

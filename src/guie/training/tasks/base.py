@@ -1,0 +1,77 @@
+"""What every task has in common: an embedder, stages, and terms against forgetting.
+
+Shapes: B images, F backbone features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+
+from guie.config import RunConfig
+from guie.model import save_model
+from guie.model.embedder import Embedder
+from guie.training.tasks.retention import Retention
+
+
+class Task(nn.Module):
+    """Takes a batch and returns (loss, logs). What stands inside, DDP synchronises."""
+
+    embedder: Embedder
+
+    def __init__(self, config: RunConfig):
+        super().__init__()
+        self.config = config
+        self.retention = Retention(config) if config.retention else None
+
+    def parts(self) -> dict[str, nn.Module]:
+        """Part name -> module: what rates, decay, freezing and figures go by.
+
+        Every parameter that may be trained stands in one of them, and in no two.
+        """
+        head = {"head": self.embedder.head} if self.embedder.head else {}
+        return {"backbone": self.embedder.backbone, **head}
+
+    def set_epoch(self, epoch: float) -> None:
+        """Tell what changes with training how far the run is, in epochs."""
+
+    def open_stage(self, number: int, class_ids: Sequence[int]) -> None:
+        """Make ready for a stage of the config.
+
+        Its place is after `freeze`, and before the optimiser is built and a checkpoint of this
+        stage is loaded: where that says otherwise, it has the last word.
+
+        Args:
+            number: of the stage, from 0.
+            class_ids: classes with training images in the stage.
+        """
+        if self.retention:
+            self.retention.open_stage(number, self.embedder.backbone)
+
+    def finished(
+        self,
+        batch: Mapping[str, Any],
+        feat_BF: Tensor,
+        loss: Tensor,
+        logs: Mapping[str, Tensor],
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """What `forward` returns: the loss with the terms of retention, and all logs.
+
+        The logged `loss` is without them: runs with and without retention compare.
+
+        Args:
+            feat_BF: the backbone's features of the batch's images, of any length.
+            loss, logs: of the task itself.
+        """
+        logs = {"loss": loss.detach(), **logs}
+        if self.retention is None:
+            return loss, logs
+        more, terms = self.retention(self.embedder.backbone, batch, feat_BF)
+        return loss + more, logs | terms
+
+    def save(self, folder: Path, stem: str) -> None:
+        """Write `<stem>.safetensors`, the embedder."""
+        save_model(self.embedder, folder / f"{stem}.safetensors")

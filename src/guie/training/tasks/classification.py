@@ -1,0 +1,49 @@
+"""Classification: the challenge winners' way to train an embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from guie.batches.dataset import Classes
+from guie.config import RunConfig
+from guie.losses import build_loss
+from guie.model import build_embedder
+from guie.training.tasks.base import Task
+
+
+class ClassificationTask(Task):
+    """Embedder and a criterion on labels, with its class weights."""
+
+    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
+        super().__init__(config)
+        self.embedder = build_embedder(config.model, weights)
+        self.criterion = build_loss(
+            config.task.loss, self.embedder.dim, classes.sizes, classes.domains
+        )
+
+    def parts(self) -> dict[str, nn.Module]:
+        return super().parts() | {"classes": self.criterion}
+
+    def set_epoch(self, epoch: float) -> None:
+        self.criterion.set_epoch(epoch)
+
+    def open_stage(self, number: int, class_ids: Sequence[int]) -> None:
+        super().open_stage(number, class_ids)
+        stage = self.config.stages[number]
+        self.criterion.open_stage(
+            class_ids,
+            margin=stage.margin,
+            alone=stage.softmax_over == "stage",
+            reset=(self.config.seed, number) if stage.classes == "reset" else None,
+        )
+
+    def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Batch of images (B, 3, S, S), or features (B, F), and labels (B,) -> loss and logs."""
+        cached = "features" in batch
+        feat_BF = batch["features"] if cached else self.embedder.backbone(batch["images"])
+        emb_BD = self.embedder.embed(feat_BF, batch.get("shapes"))
+        loss, logs = self.criterion(emb_BD, batch["labels"])
+        return self.finished(batch, feat_BF, loss, logs)

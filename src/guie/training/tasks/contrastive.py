@@ -1,0 +1,70 @@
+"""Image-text contrast (Radford et al. 2021), by open_clip's loss and tokenizer.
+
+It makes the small CLIP that stands in for a downloaded one in the demo and in the tests.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import open_clip
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from guie.base.errors import UserError
+from guie.base.files import replacing
+from guie.batches.dataset import Classes
+from guie.config import RunConfig
+from guie.model.backbone import backbone_of_clip, create_clip
+from guie.model.embedder import Embedder
+from guie.training.tasks.base import Task
+
+
+class ContrastiveTask(Task):
+    """A whole CLIP; its image tower is the embedder, at native dimension."""
+
+    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
+        super().__init__(config)
+        model = config.model
+        if model.backbone.library != "open_clip" or model.head is not None:
+            raise UserError("task contrastive: needs an open_clip backbone and model.head: null")
+        self.clip = create_clip(model.backbone, model.backbone.pretrained if weights else None)
+        tower = backbone_of_clip(self.clip, model.backbone, model.image.size_px)
+        self.embedder = Embedder(tower, head=None)
+        self.tokenize = open_clip.get_tokenizer(
+            model.backbone.name, context_length=self.clip.context_length
+        )
+        several = torch.distributed.is_initialized()
+        self.loss = open_clip.ClipLoss(
+            local_loss=True,
+            gather_with_grad=True,
+            rank=torch.distributed.get_rank() if several else 0,
+            world_size=torch.distributed.get_world_size() if several else 1,
+        )
+
+    def parts(self) -> dict[str, nn.Module]:
+        return {"backbone": self.clip}
+
+    def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
+        """Batch of images (B, 3, S, S) and B captions -> mean loss and logs."""
+        if "captions" not in batch:
+            raise UserError("task contrastive: the manifest has no caption column")
+        images_BCHW = batch["images"]
+        text_BD = self.tokenize(batch["captions"]).to(images_BCHW.device)
+        image_BD, text_BD, scale = self.clip(images_BCHW, text_BD)[:3]
+        loss = self.loss(image_BD.float(), text_BD.float(), scale.clamp(max=100.0))
+        matched = (image_BD @ text_BD.T).argmax(dim=1)
+        accuracy = (matched == torch.arange(len(matched), device=matched.device)).float().mean()
+        return self.finished(batch, image_BD, loss, {"accuracy": accuracy})
+
+    def save(self, folder: Path, stem: str) -> None:
+        """Write `<stem>.safetensors`, the image tower, and `<stem>_clip.safetensors`, all of it.
+
+        open_clip loads the second by `create_model(name, pretrained=file)`.
+        """
+        super().save(folder, stem)
+        state = {k: v.detach().cpu().contiguous() for k, v in self.clip.state_dict().items()}
+        with replacing(folder / f"{stem}_clip.safetensors") as temporary:
+            save_file(state, temporary)
