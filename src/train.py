@@ -53,7 +53,6 @@ from guie.training.step import (
     LossWatch,
     gradients_within_memory,
     sharpened,
-    to_device,
     train_mode,
 )
 from guie.training.tasks import build_task
@@ -174,7 +173,6 @@ def train(
             train_mode(task, stage)
             task.set_epoch(now.epochs_before + state.step / sampler.steps_per_epoch)
             rates = set_learning_rates(optimizer, stage, state.step, total_steps)
-            batch = to_device(batch, accelerator.device)
             draw = (config.seed, state.stage, state.step, accelerator.process_index)
             step = partial(gradients_within_memory, accelerator, model, batch, config, state, draw)
             try:
@@ -194,7 +192,7 @@ def train(
             state.step += 1
             state.global_step += 1
             bar.update()
-            watch.add(logs["loss"], batch["rows"], rates)
+            watch.add(logs["loss"], batch.row_B, rates)
 
             # -------------------------------------------------------- log, validate, save
             last = state.step == total_steps

@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from guie.base.errors import UserError
 from guie.batches.augment import Augment
+from guie.batches.batch import Batch
 from guie.batches.dataset import Classes, TrainDataset, classes_of, training_rows
 from guie.batches.loader import Ahead, TrainLoader, train_loader
 from guie.batches.replay import with_generic
@@ -66,7 +67,7 @@ class StageData:
     rows: pd.DataFrame
     sampler: Sampler
     total_steps: int
-    batches: TrainLoader | Ahead[dict[str, Any]]
+    batches: TrainLoader | Ahead[Batch]
     frozen: FrozenData | None
 
 
@@ -210,7 +211,7 @@ def open_data(
         frozen = frozen_data(
             accelerator, config, stage, backbone, preprocess, dataset, manifest, check
         )
-        batches = Ahead(frozen.batches(RankDraws(*steps)))
+        batches = Ahead(frozen.batches(RankDraws(*steps), accelerator.device))
         return StageData(rows, sampler, total_steps, batches, frozen)
     batches = RankBatches(*steps)
     wanted = task.retention.generic if task.retention else None
