@@ -48,7 +48,7 @@ from guie.training.run.folder import (
 )
 from guie.training.run.record import RunLog, code_version, peak_memory_mb, prefixed
 from guie.training.sharding import refuse_unshardable
-from guie.training.stage import Material, enter_stage, leave_stage, material_of
+from guie.training.stage import Material, enter_stage, material_of
 from guie.training.step import (
     LossWatch,
     gradients_within_memory,
@@ -150,7 +150,8 @@ def train(
 
     while state.stage < len(config.stages):
         now = enter_stage(accelerator, config, material, state, task, saved, crew.check)
-        saved, stage, model, optimizer = None, now.config, now.model, now.optimizer
+        saved, stage, trained = None, now.config, now.trained
+        model, optimizer, ema = trained.model, trained.optimizer, trained.ema
         sampler, total_steps = now.data.sampler, now.data.total_steps
         accelerator.print(now.told(config, state))
         scoring = (accelerator, config, material.manifest, now, state, log, crew.check)
@@ -185,8 +186,8 @@ def train(
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
-            if now.ema:
-                now.ema.update_parameters(task)
+            if ema:
+                ema.update_parameters(task)
             if sampler.learns:
                 sampler.note(state.step, accelerator.reduce(logs["loss"], "mean"))
             state.step += 1
@@ -220,8 +221,18 @@ def train(
             if done:
                 break
         bar.close()
-        task, scored = leave_stage(accelerator, now)
-        del now, model, optimizer, batches, scoring, score, save  # the next stage has its own
+        task, scored = trained.release()
+        del (
+            now,
+            trained,
+            model,
+            optimizer,
+            ema,
+            batches,
+            scoring,
+            score,
+            save,
+        )  # the next stage has its own
         state.next_stage()
 
     if accelerator.is_main_process:

@@ -20,13 +20,14 @@ TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 def tiny_config(folder: Path, **model: Any) -> RunConfig:
     """Two stages, the second at 40 px; `model` replaces keys of the model's config."""
     image = {"size_px": 32}
+    rates = {"classes": 1e-2} if model.get("head", {}) is None else {"head": 3e-3, "classes": 1e-2}
     return RunConfig.model_validate(
         {
             "name": folder.name,
             "out": str(folder.parent),
             "data": {"manifest": "input/demo/manifest.csv"},
             "model": {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model},
-            "train": {"epochs": 1, "lr": {"head": 3e-3, "classes": 1e-2}},
+            "train": {"epochs": 1, "lr": rates},
             "stages": [{"name": "head"}, {"name": "full", "size_px": 40}],
         }
     )

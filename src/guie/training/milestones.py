@@ -11,7 +11,7 @@ from guie.evaluation.validation import validate
 from guie.model.frozen_weights import frozen_names
 from guie.training.compiling import uncompiled
 from guie.training.crew import Stopped
-from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, state_dicts
+from guie.training.run.checkpoint import Checkpoints, Identity, TrainState
 from guie.training.run.record import RunLog
 from guie.training.stage import Stage
 
@@ -29,7 +29,7 @@ def score_and_keep(
 
     Returns what has stopped the validation; it then stays to be done.
     """
-    whole, workers = now.scored(), config.data.workers
+    whole, workers = now.trained.scored(), config.data.workers
     try:
         with uncompiled():
             scores = validate(
@@ -68,7 +68,6 @@ def save_checkpoint(
     identity: Identity,
 ) -> None:
     """Write a checkpoint; all processes call it."""
-    state.sampler = now.data.sampler.state()
-    parts = state_dicts(accelerator, now.task, now.optimizer, now.ema)
+    parts = now.state_dict()
     if accelerator.is_main_process:
-        checkpoints.save(parts, frozen_names(now.task.embedder), state, identity)
+        checkpoints.save(parts, frozen_names(now.trained.task.embedder), state, identity)
