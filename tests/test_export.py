@@ -49,6 +49,13 @@ def make_run(folder: Path, backbone: dict = TINY_CLIP, head: dict | None = None,
     return folder
 
 
+@pytest.fixture(autouse=True)
+def few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All odd sizes are compared in the first test alone: they are most of an export's time."""
+    if request.function is not test_a_run_becomes_a_submission:
+        monkeypatch.setattr(export, "odd_sizes", lambda size_px: [(1, 99), (size_px, size_px)])
+
+
 def main(run: Path, out: Path, *more: str) -> None:
     export.main(["--run", str(run), "--out", str(out), *more])
 

@@ -57,9 +57,8 @@ def test_sigterm_saves_and_a_second_run_is_refused(whole: Whole, tmp_path: Path)
     child = kills.SERVER.Process(target=kills.train_in_child, args=(words,))
     child.start()
     kills.Moment(lines=1).wait(tmp_path / "run" / "metrics.jsonl", child)
-    os.kill(
-        child.pid, signal.SIGSTOP
-    )  # the refusal takes a while: by then it would be stages ahead
+    # The refusal takes a while: by then it would be stages ahead.
+    os.kill(child.pid, signal.SIGSTOP)
     with pytest.raises(UserError, match=rf"another process trains there \(process {child.pid} on "):
         train.main([*words, "--overwrite"])
     os.kill(child.pid, signal.SIGTERM)
