@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch import nn
 
 from guie.config import RunConfig
 from guie.data.manifest import load_manifest, save_manifest
@@ -96,3 +97,10 @@ def interrupted_after(patched: pytest.MonkeyPatch, steps: int) -> None:
         return step(self, *args, **kwargs)
 
     patched.setattr(torch.optim.AdamW, "step", counting)
+
+
+class Parts(nn.ModuleDict):
+    """A task that is nothing but its parts."""
+
+    def parts(self) -> dict[str, nn.Module]:
+        return dict(self.items())
