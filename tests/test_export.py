@@ -34,7 +34,7 @@ def make_run(folder: Path, backbone: dict = TINY_CLIP, head: dict | None = None,
             "name": folder.name,
             "data": {"manifest": "input/demo/manifest.csv"},
             "model": {"backbone": backbone, "image": {"size_px": 32}, "head": head, **model},
-            "train": {"epochs": 2, "lr": {"head": 3e-3, "classes": 1e-2}},
+            "train": {"epochs": 2, "lr": {"classes": 1e-2} | ({"head": 3e-3} if head else {})},
         }
     )
     write_record(folder, config)
