@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     if accelerator.is_main_process:
         told = [record_of(model, own) for model, own in zip(members, scores, strict=False)]
         record = {"manifest": args.manifest, "members": told}
-        write_run(args.out, ensemble.config, ensemble, scores[-1], ensemble=record)
+        write_run(args.out, ensemble, None, scores[-1], ensemble=record)
         print(summary(args.out, members, ensemble, scores))
     # All leave together: a process that outlives its group aborts on the way out.
     accelerator.wait_for_everyone()

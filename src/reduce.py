@@ -25,7 +25,7 @@ from accelerate import Accelerator
 from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
-from guie.compose.derived import config_of, refuse_existing, write_run
+from guie.compose.derived import refuse_existing, run_of, write_run
 from guie.compose.pca import balanced_sample, fit_components, reduced
 from guie.config.zero_shot import ClipConfig
 from guie.data.manifest import Manifest, load_manifest
@@ -84,8 +84,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
             "val_before": before,
             "val_after": after,
         }
-        config = config_of(args.model, small, args.manifest)
-        write_run(args.out, config, small, after, reduction=record)
+        run = run_of(small.members[0], args.manifest)
+        write_run(args.out, small, run, after, reduction=record)
         print(summary(args.out, model, small, record))
     # All leave together: a process that outlives its group aborts on the way out.
     accelerator.wait_for_everyone()

@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         config = load_config(members[0].run / "config.yaml", RunConfig)
         record = {"greedy": args.greedy, "manifest": args.manifest}
         record["members"] = [taste.as_json() for taste in tastes]
-        write_run(args.out, config, model, scores, soup=record)
+        write_run(args.out, model, config, scores, soup=record)
         print(summary(args.out, tastes, scores))
     # All leave together: a process that outlives its group aborts on the way out.
     accelerator.wait_for_everyone()

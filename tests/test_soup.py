@@ -14,7 +14,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import Classes
 from guie.compose.soups import Soup, find_members, likeness
-from guie.model import LoadedModel, load_model, save_model
+from guie.model import LoadedModel, open_model, save_model
 from guie.model.frozen_weights import frozen_names
 from guie.training.optim import averaged
 from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, state_dicts
@@ -47,12 +47,12 @@ def test_the_mean_is_that_by_hand(tmp_path: Path) -> None:
     assert [member["member"] for member in record(out)["members"]] == [
         str(run / "model.safetensors") for run in runs
     ]
-    assert load_model(out).source == str(out)
+    assert open_model(out).source == str(out)
 
 
 def test_a_soup_of_one_run_is_that_run_to_the_bit(tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "a", moved=0.1, head=BN)
-    model = load_model(run)
+    model = open_model(run)
     model.embedder.head.linear.bias.data[:3] = torch.tensor([-0.0, 1e-42, 3e38])
     save_model(model.embedder, run / "model.safetensors", 32)
     out = main(tmp_path / "soup", run)
@@ -62,11 +62,11 @@ def test_a_soup_of_one_run_is_that_run_to_the_bit(tmp_path: Path) -> None:
 def test_counters_do_not_keep_batch_norms_apart_but_statistics_are_averaged(tmp_path: Path) -> None:
     runs = [tiny_run(tmp_path / name, head=BN) for name in ("a", "b")]
     for run, count in zip(runs, (3, 7), strict=True):
-        model = load_model(run)
+        model = open_model(run)
         model.embedder.head.norm.num_batches_tracked.fill_(count)
         model.embedder.head.norm.running_mean.fill_(count)
         save_model(model.embedder, run / "model.safetensors", 32)
-    norm = load_model(main(tmp_path / "soup", *runs)).embedder.head.norm
+    norm = open_model(main(tmp_path / "soup", *runs)).embedder.head.norm
     assert norm.num_batches_tracked == 7 and (norm.running_mean == 5).all()
 
 
@@ -128,7 +128,7 @@ def test_likeness_is_the_cosine_of_each_part() -> None:
 
 def shifted(folder: Path, bias: float) -> Path:
     run = tiny_run(folder)
-    model = load_model(run)
+    model = open_model(run)
     model.embedder.head.linear.bias.data.fill_(bias)
     save_model(model.embedder, run / "model.safetensors", 32)
     return run
@@ -200,7 +200,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
         parts = state_dicts(accelerator, task, optimizer, average)
         checkpoints.save(parts, frozen_names(task.embedder), state, Identity("r", "c"))
     out = main(tmp_path / "soup", run, more=("--checkpoints",))
-    model = load_model(out)
+    model = open_model(out)
     mean = ((expected[0] + expected[1]) / 2).float()
     assert torch.equal(model.embedder.head.linear.weight, mean)
     assert model.preprocess.size_px == 40  # of the stage
@@ -223,14 +223,14 @@ def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
     for words, told in (
         ((tmp_path / "soup", run, run), "given twice"),
         ((run, run), "holds a run already"),
-        ((tmp_path / "soup", tmp_path / "nowhere"), "not a run folder"),
+        ((tmp_path / "soup", tmp_path / "nowhere"), "no such run folder"),
         ((tmp_path / "a soup", run), "a run's name"),
     ):
         with pytest.raises(UserError, match=told):
             main(*words)
     with pytest.raises(UserError, match="no checkpoints"):
         main(tmp_path / "soup", run, more=("--checkpoints",))
-    model = load_model(run)
+    model = open_model(run)
     model.embedder.head.linear.weight.data[0, 0] = float("nan")
     save_model(model.embedder, run / "model.safetensors", 32)
     with pytest.raises(UserError, match=r"head\.linear\.weight is not finite"):

@@ -11,7 +11,7 @@ import yaml
 
 from guie.config import RunConfig
 from guie.data.manifest import load_manifest, save_manifest
-from guie.model import LoadedModel, build_embedder, load_model, save_model
+from guie.model import LoadedModel, build_embedder, open_model, save_model
 from guie.training.run.record import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
@@ -20,13 +20,15 @@ TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 def tiny_config(folder: Path, **model: Any) -> RunConfig:
     """Two stages, the second at 40 px; `model` replaces keys of the model's config."""
     image = {"size_px": 32}
+    model = {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model}
+    rates = {"classes": 1e-2} | ({"head": 3e-3} if model["head"] else {})
     return RunConfig.model_validate(
         {
             "name": folder.name,
             "out": str(folder.parent),
             "data": {"manifest": "input/demo/manifest.csv"},
-            "model": {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model},
-            "train": {"epochs": 1, "lr": {"head": 3e-3, "classes": 1e-2}},
+            "model": model,
+            "train": {"epochs": 1, "lr": rates},
             "stages": [{"name": "head"}, {"name": "full", "size_px": 40}],
         }
     )
@@ -70,7 +72,7 @@ def bn_config(
 
 def weights(run: Path | LoadedModel, file: str = "model.safetensors") -> dict[str, torch.Tensor]:
     """All weights and buffers of a run, by name."""
-    model = run if isinstance(run, LoadedModel) else load_model(run, file)
+    model = run if isinstance(run, LoadedModel) else open_model(run, weights=file)
     return model.embedder.state_dict()
 
 

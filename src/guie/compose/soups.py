@@ -17,8 +17,8 @@ from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
-from guie.config.ensemble import ENSEMBLE_FILE
-from guie.model import LoadedModel, load_model, rebuild
+from guie.config.ensemble import MemberConfig
+from guie.model import ImageSize, LoadedModel, open_model, rebuild
 from guie.training.run.checkpoint import Checkpoints, load_checkpoint
 
 State = Mapping[str, Tensor]
@@ -36,10 +36,13 @@ class Member:
     file: Path
 
     def load(self) -> LoadedModel:
-        """The model with these weights. Raises UserError where they cannot be read."""
+        """The model with these weights. Raises UserError where they are not those of one model."""
         if self.file.suffix == ".pt":
             return _load_from_checkpoint(self.run, self.file)
-        return load_model(self.run, self.file.name)
+        model = open_model(self.run, weights=self.file.name)
+        if len(model.members) > 1:
+            raise UserError(f"{self.run}: stands for several models; average runs of each")
+        return model
 
 
 def find_members(
@@ -47,11 +50,8 @@ def find_members(
 ) -> list[Member]:
     """What is averaged: the named weights of every run, or all its checkpoints.
 
-    Raises UserError for a run that is given twice, stands for several models, or has no checkpoint.
+    Raises UserError for a run that is given twice or has no checkpoint.
     """
-    several = [run for run in runs if (run / ENSEMBLE_FILE).is_file()]
-    if several:
-        raise UserError(f"{several[0]}: stands for several models; average runs of each")
     twice = [run for number, run in enumerate(runs) if run.resolve() in _resolved(runs[:number])]
     if twice:
         raise UserError(f"{twice[0]}: given twice")
@@ -140,13 +140,16 @@ def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
     config = load_config(run / "config.yaml", RunConfig)
     saved = load_checkpoint(file)
     stage = config.stages[saved["state"].stage]
-    size_px = stage.size_px or config.model.image.size_px
-    stride_px = stage.stride_px or config.model.backbone.stride_px
+    size = ImageSize(
+        stage.size_px or config.model.image.size_px,
+        stage.stride_px or config.model.backbone.stride_px,
+    )
     prefix, task = "embedder.", saved["task"]
     if saved["ema"]:
         prefix, task = "module.embedder.", saved["ema"]
     state = {k.removeprefix(prefix): v for k, v in task.items() if k.startswith(prefix)}
-    return rebuild(config.model, state, size_px, stride_px, str(file))
+    member = MemberConfig(source=str(file), model=size.set_in(config.model), run=config)
+    return rebuild([member], state, str(file))
 
 
 def _resolved(runs: Sequence[Path]) -> set[Path]:
