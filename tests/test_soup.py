@@ -13,7 +13,7 @@ import soup
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import Classes
-from guie.compose.soups import Soup, find_members, likeness
+from guie.compose.soups import Soup, find_ingredients, similarity_by_part
 from guie.model import LoadedModel, open_model, save_model
 from guie.model.frozen_weights import frozen_names
 from guie.training.optim import averaged
@@ -123,7 +123,7 @@ def test_likeness_is_the_cosine_of_each_part() -> None:
     b = {"head.x": torch.tensor([[0.0, 5.0]]), "head.y": torch.tensor([[2.0]])}
     vectors = {"head.norm": torch.ones(9)}
     expected = 8 / (25 * 29) ** 0.5
-    assert likeness(a | vectors, b | vectors) == {"head": pytest.approx(expected)}
+    assert similarity_by_part(a | vectors, b | vectors) == {"head": pytest.approx(expected)}
 
 
 def shifted(folder: Path, bias: float) -> Path:
@@ -140,15 +140,15 @@ def test_greedy_keeps_out_what_lowers_the_score(tmp_path: Path) -> None:
         return {"val_r_at_1": -abs(model.embedder.head.linear.bias[0].item() - 0.4)}
 
     runs = [shifted(tmp_path / name, bias) for name, bias in {"a": 5, "b": 1, "c": 0}.items()]
-    tastes = soup.taste(find_members(runs), score)
-    model, scores, done = soup.cook(tastes, score, greedy=True)
+    trials = soup.examine(find_ingredients(runs), score)
+    model, scores, done = soup.greedy_soup(trials, score)
     # 0 first (-0.4), with 1 it is 0.5 (-0.1), with 5 it would be 2
-    assert [taste.member.run.name for taste in done] == ["c", "b", "a"]
-    assert [taste.joined for taste in done] == [True, True, False]
+    assert [trial.ingredient.run.name for trial in done] == ["c", "b", "a"]
+    assert [trial.kept for trial in done] == [True, True, False]
     assert (model.embedder.head.linear.bias == 0.5).all()
     assert scores["val_r_at_1"] == pytest.approx(-0.1)
     assert done[2].soup["val_r_at_1"] == pytest.approx(-1.6)
-    model, scores, _ = soup.cook(tastes, score, greedy=False)
+    model, scores, _ = soup.uniform_soup(trials, score)
     assert (model.embedder.head.linear.bias == 2).all()
 
 

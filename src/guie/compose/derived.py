@@ -1,4 +1,4 @@
-"""Run folders that no training made: a soup, several models, a run with fewer dimensions."""
+"""Write the folder of a model that was made of others: a soup, several side by side, a reduced one."""
 
 from __future__ import annotations
 
