@@ -98,20 +98,20 @@ def curate(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFr
 
 def _train_on(rows: pd.DataFrame, name: str, seed: int, config: MixConfig) -> Score:
     """Score a mix by a whole run of train.py: the best val score of the metric."""
-    wanted = config.selection
+    selection = config.selection
     folder = config.beside(".selection")
     manifest = folder / f"{name}.csv"
     save_manifest(rows, manifest)
     words = [f"data.manifest={manifest}", f"data.root={config.image_root}", f"seed={seed}"]
     words += [f"name={name}-{seed}", f"out={folder}"]
     done = train.main(
-        ["--config", wanted.full, "--resume", *(w for word in words for w in ("--set", word))]
+        ["--config", selection.full, "--resume", *(w for word in words for w in ("--set", word))]
     )
     lines = [line for line in read_metrics(done / "metrics.jsonl") if "val_r_at_1" in line]
-    best = max(lines, key=lambda line: line[f"val_{wanted.metric}"])
+    best = max(lines, key=lambda line: line[f"val_{selection.metric}"])
     prefix = "val_r_at_1/"
     domains = {key.removeprefix(prefix): best[key] for key in best if key.startswith(prefix)}
-    return Score(best[f"val_{wanted.metric}"], domains)
+    return Score(best[f"val_{selection.metric}"], domains)
 
 
 def _command(args: argparse.Namespace) -> str:

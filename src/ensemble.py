@@ -56,9 +56,9 @@ def main(argv: Sequence[str] | None = None) -> Path:
         for model in (*members, ensemble)
     ]
     if accelerator.is_main_process:
-        told = [record_of(model, own) for model, own in zip(members, scores, strict=False)]
-        record = {"manifest": args.manifest, "members": told}
-        write_run(args.out, ensemble.config, ensemble, scores[-1], ensemble=record)
+        records = [record_of(*pair) for pair in zip(members, scores, strict=False)]
+        record = {"manifest": args.manifest, "members": records}
+        write_run(args.out, ensemble, None, scores[-1], ensemble=record)
         print(summary(args.out, members, ensemble, scores))
     # All leave together: a process that outlives its group aborts on the way out.
     accelerator.wait_for_everyone()
@@ -83,10 +83,10 @@ def summary(
 ) -> str:
     """For the terminal: dimensions and scores, of each and of all."""
     lines = [f"{out}: {len(members)} models, {ensemble.embedder.dim} dimensions"]
-    for model, found in zip((*members, ensemble), scores, strict=True):
+    for model, own_scores in zip((*members, ensemble), scores, strict=True):
         name = "side by side" if model is ensemble else model.source
-        if found:
-            r_at_1, mmp_at_5 = found["val_r_at_1"], found["val_mmp_at_5"]
+        if own_scores:
+            r_at_1, mmp_at_5 = own_scores["val_r_at_1"], own_scores["val_mmp_at_5"]
             lines.append(
                 f"  {name} ({model.embedder.dim}-D): val R@1 {r_at_1:.4f}, mMP@5 {mmp_at_5:.4f}"
             )

@@ -26,11 +26,9 @@ from torch import nn
 from guie.base import errors
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
-from guie.config import RunConfig, load_config
-from guie.config.ensemble import EnsembleConfig, MemberConfig
 from guie.export import check_operators, downgrade, format_version, odd_sizes, package, parity
 from guie.export.card import model_card
-from guie.model import LoadedModel, load_model, self_contained
+from guie.model import LoadedModel, open_model
 from guie.training.run.record import read_metrics
 
 MAX_DIMENSION = 64
@@ -63,7 +61,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     Raises UserError if the run cannot be loaded, or its model cannot be a submission.
     """
     args = parse_args(argv)
-    model = load_model(args.run, f"{args.weights}.safetensors")
+    model = open_model(args.run, weights=f"{args.weights}.safetensors")
     check_dimension(model.embedder.dim, args.run)
     args.out.mkdir(parents=True, exist_ok=True)
     # Beside the result, where there must be room anyway; a system's own folder may be small.
@@ -146,20 +144,11 @@ def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
     return {
         "source": model.source,
         "parameters": sum(p.numel() for p in model.embedder.parameters()),
-        "models": members_of(model, run),
+        "models": [member.model_dump() for member in model.self_contained()],
         "record": record,
         "weights": weights,
         "validation": validation_of(weights, run / "metrics.jsonl"),
     }
-
-
-def members_of(model: LoadedModel, run: Path) -> list[dict[str, Any]]:
-    """The one model, or those side by side: each as it is scored, and the run that made it."""
-    if isinstance(model.config, EnsembleConfig):
-        return model.config.model_dump()["members"]
-    trained = load_config(run / "config.yaml", RunConfig)
-    one = MemberConfig(source=model.source, model=self_contained(model), run=trained)
-    return [one.model_dump()]
 
 
 def validation_of(weights: str, metrics: Path) -> dict[str, Any] | None:

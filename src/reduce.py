@@ -25,7 +25,7 @@ from accelerate import Accelerator
 from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
-from guie.compose.derived import config_of, refuse_existing, write_run
+from guie.compose.derived import refuse_existing, run_of, write_run
 from guie.compose.pca import balanced_sample, fit_components, reduced
 from guie.config.zero_shot import ClipConfig
 from guie.data.manifest import Manifest, load_manifest
@@ -66,11 +66,11 @@ def main(argv: Sequence[str] | None = None) -> Path:
     model = open_model(args.model)
     model.embedder.to(accelerator.device)  # images are embedded before it is scored
     if args.texts:
-        emb_ND, basis = from_main(accelerator, lambda: of_texts(args.model, args.texts))
+        emb_ND, basis = from_main(accelerator, lambda: embeddings_of_texts(args.model, args.texts))
     else:
-        emb_ND, basis = of_images(args, model, manifest, accelerator)
-    found = from_main(accelerator, lambda: fit_components(emb_ND, args.dim, args.whiten))
-    small = reduced(model, found)
+        emb_ND, basis = embeddings_of_images(args, model, manifest, accelerator)
+    components = from_main(accelerator, lambda: fit_components(emb_ND, args.dim, args.whiten))
+    small = reduced(model, components)
     before, after = (
         validate_model(accelerator, one, manifest, args.workers) for one in (model, small)
     )
@@ -80,12 +80,12 @@ def main(argv: Sequence[str] | None = None) -> Path:
             "weights_sha256": state_hash(model.embedder.state_dict()),
             "fitted_on": basis,
             "whiten": args.whiten,
-            "explained_variance": found.share_R.tolist(),
+            "explained_variance": components.share_R.tolist(),
             "val_before": before,
             "val_after": after,
         }
-        config = config_of(args.model, small, args.manifest)
-        write_run(args.out, config, small, after, reduction=record)
+        run = run_of(small.members[0], args.manifest)
+        write_run(args.out, small, run, after, reduction=record)
         print(summary(args.out, model, small, record))
     # All leave together: a process that outlives its group aborts on the way out.
     accelerator.wait_for_everyone()
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     return args.out
 
 
-def of_images(
+def embeddings_of_images(
     args: argparse.Namespace, model: LoadedModel, manifest: Manifest, accelerator: Accelerator
 ) -> tuple[np.ndarray, dict[str, Any]]:
     """Embeddings of the images to fit on, and which they are."""
@@ -110,7 +110,7 @@ def of_images(
     return emb_ND, basis | {"images": sample["domain"].value_counts().sort_index().to_dict()}
 
 
-def of_texts(model: str, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
+def embeddings_of_texts(model: str, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
     """Embeddings of a file's lines by a CLIP's text tower. Raises UserError for any other model."""
     if not re.fullmatch(r"open_clip:[^:]+:.+", model):
         raise UserError(f"--texts: {model} reads no texts; give --model open_clip:NAME:TAG")

@@ -18,7 +18,7 @@ import reduce
 import soup
 import train
 from guie.base.errors import UserError
-from guie.model import load_model, side_by_side
+from guie.model import open_model, side_by_side
 from guie.training.run.record import read_metrics
 from tiny_runs import mix_with_val, tiny_run, weights
 
@@ -58,7 +58,7 @@ def pictures() -> list[torch.Tensor]:
 
 @torch.no_grad()
 def test_the_members_embeddings_stand_side_by_side(runs: list[Path], tmp_path: Path) -> None:
-    members, both = [load_model(run) for run in runs], load_model(main(runs, tmp_path / "all"))
+    members, both = [open_model(run) for run in runs], open_model(main(runs, tmp_path / "all"))
     assert both.embedder.dim == 16 + 16 + 24
     assert both.preprocess.view_of == [0, 0, 1]  # the first two share one
     for picture in pictures():
@@ -68,7 +68,7 @@ def test_the_members_embeddings_stand_side_by_side(runs: list[Path], tmp_path: P
 
 @torch.no_grad()
 def test_the_cosine_is_the_mean_of_the_members(runs: list[Path]) -> None:
-    members = [load_model(run) for run in runs]
+    members = [open_model(run) for run in runs]
     both = side_by_side(members)
     cosines = [
         functional.cosine_similarity(*map(model.scored, pictures())) for model in (both, *members)
@@ -78,7 +78,7 @@ def test_the_cosine_is_the_mean_of_the_members(runs: list[Path]) -> None:
 
 def test_an_ensemble_is_whole_without_its_members(runs: list[Path], tmp_path: Path) -> None:
     out = main(runs, tmp_path / "all")
-    live = side_by_side([load_model(run) for run in runs]).embedder.state_dict()
+    live = side_by_side([open_model(run) for run in runs]).embedder.state_dict()
     for run in runs:
         run.rename(run.with_name(run.name + "_gone"))
     found = weights(out)
@@ -107,7 +107,7 @@ def test_it_is_scored_reduced_and_exported(
     export.main(["--run", str(small), "--out", str(submission)])
     with zipfile.ZipFile(submission / "submission.zip") as archive:
         saved = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))
-    model = load_model(small)
+    model = open_model(small)
     with torch.no_grad():
         for picture in pictures():
             torch.testing.assert_close(saved(picture), model.scored(picture), atol=1e-5, rtol=0)
@@ -118,7 +118,7 @@ def test_it_is_scored_reduced_and_exported(
 
 
 def test_a_model_with_itself_ranks_as_alone(runs: list[Path]) -> None:
-    one = load_model(runs[0])
+    one = open_model(runs[0])
     twice = side_by_side([one, one])
     with torch.no_grad():
         embs = [[model.scored(p).numpy() for p in pictures()] for model in (one, twice)]

@@ -15,7 +15,7 @@ import export
 from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.export import RUNTIME_FORMAT
-from guie.model import build_embedder, load_model, save_model
+from guie.model import build_embedder, open_model, save_model
 from guie.training.run.record import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
@@ -29,12 +29,13 @@ RMS_VIT = {**TINY_VIT, "kwargs": {**TINY_VIT["kwargs"], "norm_layer": "rmsnorm"}
 
 def make_run(folder: Path, backbone: dict = TINY_CLIP, head: dict | None = None, **model) -> Path:
     """A run folder as train.py leaves it, with random weights."""
+    rates = {"classes": 1e-2} | ({"head": 3e-3} if head else {})
     config = RunConfig.model_validate(
         {
             "name": folder.name,
             "data": {"manifest": "input/demo/manifest.csv"},
             "model": {"backbone": backbone, "image": {"size_px": 32}, "head": head, **model},
-            "train": {"epochs": 2, "lr": {"classes": 1e-2} | ({"head": 3e-3} if head else {})},
+            "train": {"epochs": 2, "lr": rates},
         }
     )
     write_record(folder, config)
@@ -69,7 +70,7 @@ def test_a_run_becomes_a_submission(tmp_path: Path, capsys: pytest.CaptureFixtur
         (member,) = archive.infolist()
         assert (member.filename, member.compress_type) == ("saved_model.pt", zipfile.ZIP_STORED)
         saved = torch.jit.load(io.BytesIO(archive.read(member)))
-    model = load_model(run)
+    model = open_model(run)
     images = torch.randint(0, 256, (1, 3, 50, 31), dtype=torch.uint8)
     with torch.no_grad():
         expected, found = model.embedder(model.preprocess(images)), saved(images)
@@ -144,7 +145,7 @@ def test_the_file_takes_the_shape_of_the_image_given(tmp_path: Path) -> None:
     main(run, tmp_path / "out")
     with zipfile.ZipFile(tmp_path / "out" / "submission.zip") as archive:
         saved = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))
-    model = load_model(run)
+    model = open_model(run)
     for height, width in [(64, 32), (32, 64), (640, 320)]:
         grey = torch.full((1, 3, height, width), 99, dtype=torch.uint8)  # squashed, all are one
         shapes = torch.tensor([[height / width, height / 224, width / 224]])
@@ -175,7 +176,7 @@ def test_a_run_without_validation_has_a_card_too(tmp_path: Path) -> None:
 
 def test_the_last_weights_are_exported_when_asked(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", head={})
-    model = load_model(run)
+    model = open_model(run)
     with torch.no_grad():
         model.embedder.head.linear.weight.neg_()
     save_model(model.embedder, run / "last.safetensors", 32)
@@ -208,7 +209,7 @@ def test_a_model_that_answers_nan_is_refused_and_the_old_file_stays(tmp_path: Pa
     run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "out"
     main(run, out)
     before = (out / "submission.zip").read_bytes()
-    embedder = load_model(run).embedder
+    embedder = open_model(run).embedder
     embedder.head.linear.weight.data[0, 0] = float("nan")
     save_model(embedder, run / "model.safetensors", 32)
     with pytest.raises(UserError, match="differs from the trained one by nan"):
@@ -217,5 +218,5 @@ def test_a_model_that_answers_nan_is_refused_and_the_old_file_stays(tmp_path: Pa
 
 
 def test_no_run_is_told_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="not a run folder"):
+    with pytest.raises(UserError, match="no such run folder"):
         main(tmp_path / "nowhere", tmp_path / "out")

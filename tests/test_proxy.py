@@ -9,14 +9,14 @@ import torch
 from torch.nn import functional
 
 from guie.config.model import HeadConfig
-from guie.config.selection import ProxyConfig, SelectionRule
+from guie.config.selection import ProxyEvaluatorConfig, SelectionRule
 from guie.curation.selection.candidates import candidates_of, mix_name, mix_rows
 from guie.curation.selection.evaluations import Evaluations
 from guie.curation.selection.proxy import Proxy
 from guie.curation.selection.search import search
 from guie.evaluation.protocols import quick_scores
 
-CONFIG = ProxyConfig(
+CONFIG = ProxyEvaluatorConfig(
     model="timm:resnet18",
     head=HeadConfig(norm="bn", dim=12),
     epochs=3,

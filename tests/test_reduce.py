@@ -19,7 +19,7 @@ from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
 from guie.evaluation.extract import embed_files
 from guie.evaluation.protocols import quick_scores
-from guie.model import load_model, open_model
+from guie.model import open_model
 from guie.model.backbone import create_clip
 from guie.training.run.record import read_metrics
 from tiny_runs import mix_with_val, tiny_run
@@ -97,7 +97,7 @@ def test_a_librarys_model_becomes_a_run(
     source, out = f"open_clip:guie-tiny:{file}", tmp_path / "small"
     main(source, mix, toy_manifest.parent, out, "--dim", "32")
     file.unlink()  # the run is whole without it
-    model = load_model(out)
+    model = open_model(out)
     assert model.embedder.dim == 32
     assert model.config.image.mean == list(model.embedder.backbone.mean)
     printed = capsys.readouterr().out
@@ -119,7 +119,7 @@ def test_texts_are_enough(mix: Path, toy_manifest: Path, tmp_path: Path, monkeyp
     out = main(source, mix, root, tmp_path / "small", "--dim", "8", "--texts", str(words))
     told = json.loads((out / "record.json").read_text())["reduction"]
     assert told["fitted_on"]["lines"] == 30
-    assert load_model(out).embedder.dim == 8
+    assert open_model(out).embedder.dim == 8
     with pytest.raises(UserError, match="reads no texts"):
         main(out, mix, root, tmp_path / "again", "--dim", "4", "--texts", str(words))
 

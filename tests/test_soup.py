@@ -13,9 +13,9 @@ import soup
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import Classes
-from guie.compose.soups import Soup, find_members, likeness
+from guie.compose.soups import Soup, find_ingredients, similarity_by_part
 from guie.config.stages import LearningRates, StageConfig
-from guie.model import LoadedModel, load_model, save_model
+from guie.model import LoadedModel, open_model, save_model
 from guie.model.frozen_weights import frozen_names
 from guie.training.run.checkpoint import Checkpoints, Identity, TrainState
 from guie.training.run.folder import read_summary
@@ -48,12 +48,12 @@ def test_the_mean_is_that_by_hand(tmp_path: Path) -> None:
     assert [member["member"] for member in record(out)["members"]] == [
         str(run / "model.safetensors") for run in runs
     ]
-    assert load_model(out).source == str(out)
+    assert open_model(out).source == str(out)
 
 
 def test_a_soup_of_one_run_is_that_run_to_the_bit(tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "a", moved=0.1, head=BN)
-    model = load_model(run)
+    model = open_model(run)
     model.embedder.head.linear.bias.data[:3] = torch.tensor([-0.0, 1e-42, 3e38])
     save_model(model.embedder, run / "model.safetensors", 32)
     out = main(tmp_path / "soup", run)
@@ -63,11 +63,11 @@ def test_a_soup_of_one_run_is_that_run_to_the_bit(tmp_path: Path) -> None:
 def test_counters_do_not_keep_batch_norms_apart_but_statistics_are_averaged(tmp_path: Path) -> None:
     runs = [tiny_run(tmp_path / name, head=BN) for name in ("a", "b")]
     for run, count in zip(runs, (3, 7), strict=True):
-        model = load_model(run)
+        model = open_model(run)
         model.embedder.head.norm.num_batches_tracked.fill_(count)
         model.embedder.head.norm.running_mean.fill_(count)
         save_model(model.embedder, run / "model.safetensors", 32)
-    norm = load_model(main(tmp_path / "soup", *runs)).embedder.head.norm
+    norm = open_model(main(tmp_path / "soup", *runs)).embedder.head.norm
     assert norm.num_batches_tracked == 7 and (norm.running_mean == 5).all()
 
 
@@ -124,12 +124,12 @@ def test_likeness_is_the_cosine_of_each_part() -> None:
     b = {"head.x": torch.tensor([[0.0, 5.0]]), "head.y": torch.tensor([[2.0]])}
     vectors = {"head.norm": torch.ones(9)}
     expected = 8 / (25 * 29) ** 0.5
-    assert likeness(a | vectors, b | vectors) == {"head": pytest.approx(expected)}
+    assert similarity_by_part(a | vectors, b | vectors) == {"head": pytest.approx(expected)}
 
 
 def shifted(folder: Path, bias: float) -> Path:
     run = tiny_run(folder)
-    model = load_model(run)
+    model = open_model(run)
     model.embedder.head.linear.bias.data.fill_(bias)
     save_model(model.embedder, run / "model.safetensors", 32)
     return run
@@ -141,15 +141,15 @@ def test_greedy_keeps_out_what_lowers_the_score(tmp_path: Path) -> None:
         return {"val_r_at_1": -abs(model.embedder.head.linear.bias[0].item() - 0.4)}
 
     runs = [shifted(tmp_path / name, bias) for name, bias in {"a": 5, "b": 1, "c": 0}.items()]
-    tastes = soup.taste(find_members(runs), score)
-    model, scores, done = soup.cook(tastes, score, greedy=True)
+    trials = soup.examine(find_ingredients(runs), score)
+    model, scores, done = soup.greedy_soup(trials, score)
     # 0 first (-0.4), with 1 it is 0.5 (-0.1), with 5 it would be 2
-    assert [taste.member.run.name for taste in done] == ["c", "b", "a"]
-    assert [taste.joined for taste in done] == [True, True, False]
+    assert [trial.ingredient.run.name for trial in done] == ["c", "b", "a"]
+    assert [trial.kept for trial in done] == [True, True, False]
     assert (model.embedder.head.linear.bias == 0.5).all()
     assert scores["val_r_at_1"] == pytest.approx(-0.1)
     assert done[2].soup["val_r_at_1"] == pytest.approx(-1.6)
-    model, scores, _ = soup.cook(tastes, score, greedy=False)
+    model, scores, _ = soup.uniform_soup(trials, score)
     assert (model.embedder.head.linear.bias == 2).all()
 
 
@@ -203,7 +203,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
             trained.state_dict(), frozen_names(task.embedder), state, Identity("r", "c")
         )
     out = main(tmp_path / "soup", run, more=("--checkpoints",))
-    model = load_model(out)
+    model = open_model(out)
     mean = ((expected[0] + expected[1]) / 2).float()
     assert torch.equal(model.embedder.head.linear.weight, mean)
     assert model.preprocess.size_px == 40  # of the stage
@@ -226,14 +226,14 @@ def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
     for words, told in (
         ((tmp_path / "soup", run, run), "given twice"),
         ((run, run), "holds a run already"),
-        ((tmp_path / "soup", tmp_path / "nowhere"), "not a run folder"),
+        ((tmp_path / "soup", tmp_path / "nowhere"), "no such run folder"),
         ((tmp_path / "a soup", run), "a run's name"),
     ):
         with pytest.raises(UserError, match=told):
             main(*words)
     with pytest.raises(UserError, match="no checkpoints"):
         main(tmp_path / "soup", run, more=("--checkpoints",))
-    model = load_model(run)
+    model = open_model(run)
     model.embedder.head.linear.weight.data[0, 0] = float("nan")
     save_model(model.embedder, run / "model.safetensors", 32)
     with pytest.raises(UserError, match=r"head\.linear\.weight is not finite"):

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import train
 from guie.config.model import BackboneConfig
-from guie.model import load_model
+from guie.model import open_model
 from guie.model.backbone import create_clip
 from guie.training.run.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run.record import read_metrics
@@ -123,7 +123,7 @@ def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.Mo
     run = train.main(["--config", str(config)])
     trained = [stage.data.batches.preprocess.fit for stage in entered]
     assert (trained, [s.preprocess.fit for s in entered]) == (["squash", "crop"], ["crop"] * 2)
-    assert load_model(run).preprocess.fit == "crop"
+    assert open_model(run).preprocess.fit == "crop"
 
 
 @pytest.mark.parametrize("goes_on", ["raw", "averaged"])
@@ -187,5 +187,5 @@ def test_stages_of_every_kind(
         same(stopped_and_resumed(config, steps, monkeypatch), whole)
         for path in sorted((whole.parent / "cut").rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
-    model = load_model(whole, "last.safetensors")
+    model = open_model(whole, weights="last.safetensors")
     assert model.preprocess.size_px == 32 and model.embedder.backbone.stride_px is None

@@ -12,7 +12,7 @@ from torch import nn
 
 from guie.config import RunConfig
 from guie.data.manifest import load_manifest, save_manifest
-from guie.model import LoadedModel, build_embedder, load_model, save_model
+from guie.model import LoadedModel, build_embedder, open_model, save_model
 from guie.training.run.record import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
@@ -21,13 +21,14 @@ TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 def tiny_config(folder: Path, **model: Any) -> RunConfig:
     """Two stages, the second at 40 px; `model` replaces keys of the model's config."""
     image = {"size_px": 32}
-    rates = {"classes": 1e-2} if model.get("head", {}) is None else {"head": 3e-3, "classes": 1e-2}
+    model = {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model}
+    rates = {"classes": 1e-2} | ({"head": 3e-3} if model["head"] else {})
     return RunConfig.model_validate(
         {
             "name": folder.name,
             "out": str(folder.parent),
             "data": {"manifest": "input/demo/manifest.csv"},
-            "model": {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model},
+            "model": model,
             "train": {"epochs": 1, "lr": rates},
             "stages": [{"name": "head"}, {"name": "full", "size_px": 40}],
         }
@@ -72,7 +73,7 @@ def bn_config(
 
 def weights(run: Path | LoadedModel, file: str = "model.safetensors") -> dict[str, torch.Tensor]:
     """All weights and buffers of a run, by name."""
-    model = run if isinstance(run, LoadedModel) else load_model(run, file)
+    model = run if isinstance(run, LoadedModel) else open_model(run, weights=file)
     return model.embedder.state_dict()
 
 

@@ -27,7 +27,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError, run
 from guie.base.files import replacing, write_json
 from guie.config import real_root
-from guie.config.selection import ProxyConfig, SelectionRule
+from guie.config.selection import ProxyEvaluatorConfig, SelectionRule
 from guie.curation.selection.candidates import Candidate, Mix, candidates_of, mix_name, mix_rows
 from guie.curation.selection.earned import earned, render
 from guie.curation.selection.evaluations import Evaluations, Score
@@ -57,7 +57,7 @@ def real_manifest() -> Manifest:
 
 def build_proxy(manifest: Manifest, out: Path, size_px: int) -> Proxy:
     """The proxy on features of train and val, which are computed once."""
-    config = ProxyConfig(
+    config = ProxyEvaluatorConfig(
         model=f"timm:vit_tiny_patch16_224:{real_root() / WEIGHTS}", size_px=size_px, fit="pad"
     )
     table = manifest.table[manifest.table["split"] != "test"].reset_index(drop=True)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from guie.base.errors import UserError
-from guie.config.selection import ProxyConfig, SelectionConfig, SelectionRule
+from guie.config.selection import ProxyEvaluatorConfig, SelectionConfig, SelectionRule
 from guie.curation.selection.candidates import Candidate, candidates_of, mix_name, mix_rows
 from guie.curation.selection.earned import earned, render
 from guie.curation.selection.evaluations import BudgetSpent, Evaluations, Score
@@ -308,4 +308,4 @@ def test_configs_that_make_no_sense_are_refused():
     with pytest.raises(ValueError, match="1 seed has no spread"):
         SelectionRule(confirm_seeds=1)
     with pytest.raises(ValueError, match="full: missing, but evaluator is full"):
-        SelectionConfig(evaluator="full", proxy=ProxyConfig(model="timm:resnet18"))
+        SelectionConfig(evaluator="full", proxy=ProxyEvaluatorConfig(model="timm:resnet18"))

@@ -20,9 +20,10 @@ from guie.batches.dataset import as_batch
 from guie.config import RunConfig
 from guie.config.model import ModelConfig
 from guie.evaluation.extract import embed_files
-from guie.model import build_embedder, build_preprocess, load_model, open_model, save_model
+from guie.model import ImageSize, build_embedder, build_preprocess, open_model, save_model
 from guie.model.backbone import build_backbone
 from guie.model.loading import NoRandomNumbers
+from guie.model.weights_file import WeightsMetadata
 
 
 @pytest.mark.parametrize("backbone", [TINY_CLIP, TINY_VIT], ids=["open_clip", "timm"])
@@ -63,7 +64,7 @@ def test_a_saved_run_loads_at_its_last_size_and_stride(
 ) -> None:
     model = model_config({**TINY_CLIP, "stride_px": configured_px}, 62 if configured_px else 64)
     embedder = save_run(tmp_path, model, size_px, stride_px)
-    loaded = load_model(tmp_path)
+    loaded = open_model(tmp_path)
     assert loaded.preprocess.size_px == loaded.config.image.size_px == size_px
     assert loaded.config.backbone.stride_px == loaded.embedder.backbone.stride_px == stride_px
     images = torch.randn(2, 3, size_px, size_px)
@@ -75,7 +76,28 @@ def test_a_file_of_before_is_read(size: str, stride_px: int | None, tmp_path: Pa
     save_run(tmp_path, model_config(TINY_CLIP, 64), 64, stride_px)
     file = tmp_path / "model.safetensors"
     save_file(load_file(file), file, metadata={"size_px": size})
-    assert load_model(tmp_path).embedder.backbone.stride_px == stride_px
+    assert open_model(tmp_path).embedder.backbone.stride_px == stride_px
+
+
+def test_metadata_are_read_as_they_were_written() -> None:
+    for size, frozen in ((ImageSize(64), None), (ImageSize(62, 6), "frozen-01.safetensors")):
+        metadata = WeightsMetadata(size, frozen)
+        assert WeightsMetadata.from_text(metadata.as_text()) == metadata
+    written = '{"size_px": 64, "stride_px": null, "frozen": null}'  # by files there are
+    assert WeightsMetadata(ImageSize(64)).as_text() == written
+
+
+@pytest.mark.parametrize("source", ["run", "library"])
+def test_a_model_of_one_member_states_what_it_is_built_from(source: str, tmp_path: Path) -> None:
+    save_run(tmp_path, model_config(TINY_CLIP, 64), 48)
+    word = "open_clip:guie-tiny" if source == "library" else str(tmp_path)
+    model = open_model(word, 48)
+    (member,) = model.members
+    assert member.source == word and member.model is model.config
+    assert (member.run is None) == (source == "library")
+    assert member.model.image.size_px == 48 and member.model.image.mean is None
+    (member,) = model.self_contained()
+    assert member.model.image.mean == list(model.embedder.backbone.mean)
 
 
 def test_frozen_weights_lie_beside_once(tmp_path: Path) -> None:
@@ -91,22 +113,22 @@ def test_frozen_weights_lie_beside_once(tmp_path: Path) -> None:
             embedder.head.linear.weight.add_(1)
     (frozen,) = tmp_path.glob("frozen-*.safetensors")
     assert set(load_file(frozen)) == {f"backbone.{name}" for name in embedder.backbone.state_dict()}
-    assert torch.equal(load_model(tmp_path).embedder(images), expected)
+    assert torch.equal(open_model(tmp_path).embedder(images), expected)
     content = bytearray(frozen.read_bytes())
     content[-1] ^= 1
     frozen.write_bytes(content)
     with pytest.raises(UserError, match="damaged"):
-        load_model(tmp_path)
+        open_model(tmp_path)
     frozen.unlink()
     with pytest.raises(UserError, match="copy or move both"):
-        load_model(tmp_path)
+        open_model(tmp_path)
 
 
 @pytest.mark.parametrize("linear", ["shared", "separate"])
 def test_a_run_with_branches_loads_as_one_linear(linear: str, tmp_path: Path) -> None:
     head = {"dim": 16, "norm": "bn", "branches": {"linear": linear, "dropouts": [0.1, 0.2, 0.4]}}
     embedder = save_run(tmp_path, model_config(TINY_CLIP, head=head), 32)
-    loaded = load_model(tmp_path)
+    loaded = open_model(tmp_path)
     assert type(loaded.embedder.head.linear) is nn.Linear and loaded.config.head.branches is None
     images = torch.randn(2, 3, 32, 32)
     torch.testing.assert_close(loaded.embedder(images), embedder(images), atol=1e-6, rtol=0)
@@ -153,7 +175,7 @@ def test_what_no_file_holds_is_computed_anew(tmp_path: Path) -> None:
     assert len(embedder.state_dict()) < len([*embedder.parameters(), *embedder.buffers()])
     images = torch.randn(2, 3, 112, 112)
     with torch.no_grad():
-        assert torch.equal(load_model(tmp_path).embedder(images), embedder(images))
+        assert torch.equal(open_model(tmp_path).embedder(images), embedder(images))
 
 
 def test_a_model_that_is_loaded_over_draws_no_random_numbers() -> None:
@@ -174,7 +196,7 @@ def test_a_reduction_is_saved_with_the_run(tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
     fitted = {"reduction.mean_D": torch.randn(16), "reduction.weight_DR": torch.randn(16, 4)}
     save_file(load_file(file) | fitted, file, metadata={"size_px": "32"})
-    loaded = load_model(tmp_path).embedder
+    loaded = open_model(tmp_path).embedder
     assert loaded.dim == 4 and torch.equal(loaded.reduction.mean_D, fitted["reduction.mean_D"])
 
 
@@ -182,7 +204,7 @@ def test_shapes_reach_the_head_from_the_file(tmp_path: Path) -> None:
     """The loader of validation and embedding gives what the exported module makes of the image."""
     head = {"dim": 16, "norm": "bn_plain", "image_shape": True}
     save_run(tmp_path, model_config(TINY_CLIP, head=head), 32)
-    model = load_model(tmp_path)
+    model = open_model(tmp_path)
     model.embedder.head.linear.weight.data[:, -3:] *= 50  # so that shapes are seen
     noise = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
     files = []
@@ -216,4 +238,4 @@ def test_weights_that_training_did_not_write_are_refused(tmp_path: Path) -> None
     embedder = save_run(tmp_path, model_config(TINY_CLIP), 32)
     save_file(embedder.state_dict(), tmp_path / "model.safetensors")
     with pytest.raises(UserError, match=r"model.safetensors: states no image size"):
-        load_model(tmp_path)
+        open_model(tmp_path)

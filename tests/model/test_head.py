@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from torch import Tensor, distributed, nn
 
 from guie.config.model import HeadConfig
-from guie.config.selection import ProxyConfig
+from guie.config.selection import ProxyEvaluatorConfig
 from guie.model.batch_norm import GlobalBatchNorm1d
 from guie.model.head import Head
 from guie.model.shapes import image_shape, image_shapes
@@ -158,7 +158,7 @@ def test_heads_that_make_no_sense_are_refused(head: dict, said: str) -> None:
 def test_a_proxy_has_features_alone() -> None:
     for head in ({"image_shape": True, "norm": "bn"}, {"reduced_dim": 8}):
         with pytest.raises(ValidationError, match="of whole models, not of a proxy"):
-            ProxyConfig.model_validate({"model": "m", "head": head})
+            ProxyEvaluatorConfig.model_validate({"model": "m", "head": head})
 
 
 @pytest.mark.parametrize("branches", [None, {"linear": "separate", "dropouts": [0.1, 0.2]}])

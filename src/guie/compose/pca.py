@@ -16,9 +16,8 @@ from sklearn.decomposition import PCA
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.config.ensemble import EnsembleConfig
 from guie.config.model import HeadConfig
-from guie.model import LoadedModel, rebuild, rebuild_ensemble, self_contained
+from guie.model import LoadedModel, rebuild
 
 # Of the first component's variance; what lies below is the rounding of float32 embeddings.
 LEAST_VARIANCE = 1e-10
@@ -37,7 +36,8 @@ def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
     """The first `dim` principal components, in float64.
 
     Args:
-        emb_ND: of unit length, as they are compared.
+        emb_ND: embeddings of unit length, as they are compared.
+        dim: R, 1 to D - 1.
         whiten: give every component the same variance (of what it is fitted on).
 
     Raises:
@@ -63,7 +63,10 @@ def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
 
 
 def balanced_sample(rows: pd.DataFrame, per_domain: int, seed: int) -> pd.DataFrame:
-    """At most so many images of each domain, each image once, whatever the order of the rows."""
+    """Draw at most `per_domain` images of each domain, each once.
+
+    By the seed and the paths alone, whatever the order of the rows.
+    """
     rows = rows.drop_duplicates("image_path")
     drawn = rows.assign(draw=seeded_draws(seed, rows["image_path"]))
     sample = drawn.sort_values("draw").groupby("domain").head(per_domain)
@@ -81,16 +84,15 @@ def reduced(model: LoadedModel, components: Components) -> LoadedModel:
     state = dict(model.embedder.state_dict())
     if model.embedder.reduction:
         raise UserError(f"{model.source}: is reduced already; reduce the run that it was made of")
-    behind = {"reduction.mean_D": mean_D, "reduction.weight_DR": weight_DR}
-    if isinstance(model.config, EnsembleConfig):
-        config = model.config.model_copy(update={"reduced_dim": dim})
-        return rebuild_ensemble(config, state | behind, model.source)
-    config = self_contained(model)
-    if config.head:
-        head = config.head.model_copy(update={"reduced_dim": dim})
+    fitted = {"reduction.mean_D": mean_D, "reduction.weight_DR": weight_DR}
+    if len(model.members) > 1:
+        return rebuild(model.members, state | fitted, model.source, reduced_dim=dim)
+    (member,) = model.self_contained()
+    if member.model.head:
+        head = member.model.head.model_copy(update={"reduced_dim": dim})
     else:
         head = HeadConfig(norm="l2", dim=dim)
-        behind = {"head.linear.weight": weight_DR.T, "head.linear.bias": -mean_D @ weight_DR}
-    size_px, stride_px = config.image.size_px, config.backbone.stride_px
-    config = config.model_copy(update={"head": head})
-    return rebuild(config, state | behind, size_px, stride_px, model.source)
+        fitted = {"head.linear.weight": weight_DR.T, "head.linear.bias": -mean_D @ weight_DR}
+    with_head = member.model.model_copy(update={"head": head})
+    member = member.model_copy(update={"model": with_head})
+    return rebuild([member], state | fitted, model.source)

@@ -1,6 +1,6 @@
 """Model soups: one model whose weights are the mean of several (Wortsman et al., ICML 2022).
 
-The mean is a good model only where its members went out from one point: fine-tuned from the same
+The mean is a good model only where its ingredients went out from one point: fine-tuned from the same
 pretraining, under a head that was shared. Heads trained apart are turned against each other, and
 the mean of two directions is neither (the challenge's 1st place averages models of one frozen head).
 """
@@ -17,67 +17,76 @@ from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
-from guie.config.ensemble import ENSEMBLE_FILE
-from guie.model import LoadedModel, load_model, rebuild
+from guie.config.ensemble import MemberConfig
+from guie.model import ImageSize, LoadedModel, open_model, rebuild
 from guie.training.run.checkpoint import Checkpoints, load_checkpoint
 
 State = Mapping[str, Tensor]
-# Keys of a model's config by which members may differ: where weights came from, how they were
+# Keys of a model's config by which ingredients may differ: where weights came from, how they were
 # trained. The image size is compared as the weights file has it.
-FREE = {"pretrained", "sha256", "revision", "dropout", "branches", "mean", "std"}
+MAY_DIFFER = {"pretrained", "sha256", "revision", "dropout", "branches", "mean", "std"}
 COUNTER = "num_batches_tracked"  # of batch normalisation; read by no forward pass
 
 
 @dataclass(frozen=True)
-class Member:
-    """Weights of a run: its best, its last, or one of its checkpoints."""
+class Ingredient:
+    """Weights that go into a soup: of a run its best, its last, or one of its checkpoints."""
 
     run: Path
     file: Path
 
     def load(self) -> LoadedModel:
-        """The model with these weights. Raises UserError where they cannot be read."""
+        """The model with these weights. Raises UserError where they are not those of one model."""
         if self.file.suffix == ".pt":
             return _load_from_checkpoint(self.run, self.file)
-        return load_model(self.run, self.file.name)
+        model = open_model(self.run, weights=self.file.name)
+        if len(model.members) > 1:
+            raise UserError(f"{self.run}: stands for several models; average runs of each")
+        return model
 
 
-def find_members(
+def find_ingredients(
     runs: Sequence[Path], weights: Sequence[str] = ("model",), checkpoints: bool = False
-) -> list[Member]:
-    """What is averaged: the named weights of every run, or all its checkpoints.
+) -> list[Ingredient]:
+    """The ingredients of a soup: the named weights of every run, or all its checkpoints.
 
-    Raises UserError for a run that is given twice, stands for several models, or has no checkpoint.
+    Args:
+        runs: their folders.
+        weights: of each run: `model` is its best by val score, `last` its last.
+        checkpoints: all checkpoints of each run instead.
+
+    Raises UserError for a run that is given twice or has no checkpoint.
     """
-    several = [run for run in runs if (run / ENSEMBLE_FILE).is_file()]
-    if several:
-        raise UserError(f"{several[0]}: stands for several models; average runs of each")
     twice = [run for number, run in enumerate(runs) if run.resolve() in _resolved(runs[:number])]
     if twice:
         raise UserError(f"{twice[0]}: given twice")
-    members = []
+    ingredients = []
     for run in runs:
         files = [run / f"{name}.safetensors" for name in weights]
         if checkpoints:
             files = Checkpoints(run, keep=1).paths()
         if not files:
             raise UserError(f"{run}: no checkpoints there to average")
-        members += [Member(run, file) for file in files]
-    return members
+        ingredients += [Ingredient(run, file) for file in files]
+    return ingredients
 
 
 class Soup:
-    """The mean of so many models' weights, summed in float64."""
+    """The running mean of models' weights, summed in float64.
+
+    Args:
+        sums: by name, the sum over `count` models.
+    """
 
     def __init__(self, sums: State | None = None, count: int = 0):
         self._sums, self.count = dict(sums or {}), count
 
     def plus(self, state: State) -> Soup:
-        """The soup with one more member; this one stays as it is."""
+        """The soup with one more ingredient; this one stays as it is."""
         sums = {}
         for name, value in state.items():
             value = value.detach().cpu()
-            if not value.is_floating_point():  # the members agree, but for how far they counted
+            if not value.is_floating_point():  # the ingredients agree, but for how far they counted
                 sums[name] = torch.maximum(value, self._sums.get(name, value))
             elif self.count:
                 sums[name] = self._sums[name] + value.double()
@@ -90,22 +99,26 @@ class Soup:
         return {k: v / self.count if v.is_floating_point() else v for k, v in self._sums.items()}
 
 
-def refuse_unlike(member: Member, model: LoadedModel, first: Member, base: LoadedModel) -> None:
+def refuse_other_architecture(
+    ingredient: Ingredient, model: LoadedModel, first: Ingredient, first_model: LoadedModel
+) -> None:
     """Raise UserError, naming the first difference, unless the two can be averaged."""
-    own, others = _architecture(model), _architecture(base)
+    own, others = _architecture(model), _architecture(first_model)
     for key in {**others, **own}:
         if own.get(key) != others.get(key):
             raise UserError(
-                f"{member.file}: {key} is {own.get(key)}, that of {first.file}"
+                f"{ingredient.file}: {key} is {own.get(key)}, that of {first.file}"
                 f" {others.get(key)}; only models of one architecture and image size average"
             )
     for name, value in model.embedder.state_dict().items():
         if not value.isfinite().all():
-            raise UserError(f"{member.file}: {name} is not finite; leave this member out")
+            raise UserError(f"{ingredient.file}: {name} is not finite; leave this one out")
 
 
-def likeness(a: State, b: State) -> dict[str, float]:
-    """Cosine between the weight matrices of two models, those of a part as one vector.
+def similarity_by_part(a: State, b: State) -> dict[str, float]:
+    """Cosine between the weight matrices of two models, part by part (`backbone`, `head`).
+
+    The matrices of a part count as one vector.
 
     Vectors are left out: the scales of norms are near 1 in every model.
     """
@@ -125,14 +138,14 @@ def likeness(a: State, b: State) -> dict[str, float]:
 def _architecture(model: LoadedModel) -> dict[str, Any]:
     """What must agree: config, normalisation, names and shapes of weights, integer buffers."""
     dumped = model.config.model_dump()
-    known: dict[str, Any] = {}
+    parts: dict[str, Any] = {}
     for section, values in dumped.items():
-        known |= {f"{section}.{k}": v for k, v in (values or {}).items() if k not in FREE}
-    known |= {f"image.{key}": value for key, value in model.preprocess.recipe().items()}
+        parts |= {f"{section}.{k}": v for k, v in (values or {}).items() if k not in MAY_DIFFER}
+    parts |= {f"image.{key}": value for key, value in model.preprocess.recipe().items()}
     for name, value in model.embedder.state_dict().items():
         whole = not value.is_floating_point() and not name.endswith(COUNTER)
-        known[name] = value.tolist() if whole else tuple(value.shape)
-    return known
+        parts[name] = value.tolist() if whole else tuple(value.shape)
+    return parts
 
 
 def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
@@ -140,13 +153,16 @@ def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
     config = load_config(run / "config.yaml", RunConfig)
     saved = load_checkpoint(file)
     stage = config.stages[saved["state"].stage]
-    size_px = stage.size_px or config.model.image.size_px
-    stride_px = stage.stride_px or config.model.backbone.stride_px
+    size = ImageSize(
+        stage.size_px or config.model.image.size_px,
+        stage.stride_px or config.model.backbone.stride_px,
+    )
     prefix, task = "embedder.", saved["task"]
     if saved["ema"]:
         prefix, task = "module.embedder.", saved["ema"]
     state = {k.removeprefix(prefix): v for k, v in task.items() if k.startswith(prefix)}
-    return rebuild(config.model, state, size_px, stride_px, str(file))
+    member = MemberConfig(source=str(file), model=size.set_in(config.model), run=config)
+    return rebuild([member], state, str(file))
 
 
 def _resolved(runs: Sequence[Path]) -> set[Path]:

@@ -12,8 +12,8 @@ from guie.config.model import HeadConfig
 Repeats = Annotated[int, Field(ge=2)]  # one value has no spread
 
 
-class ProxyConfig(Config):
-    """A head on frozen features, trained in seconds in place of a whole model."""
+class ProxyEvaluatorConfig(Config):
+    """How the evaluator `proxy` judges a mix: a head on frozen features, trained in seconds."""
 
     model: str  # as embed.py takes it: LIBRARY:NAME:TAG or a run folder
     size_px: PositiveInt | None = None  # null: what the model was pretrained with
@@ -28,7 +28,7 @@ class ProxyConfig(Config):
     weight_decay: NonNegativeFloat = 1e-4
 
     @model_validator(mode="after")
-    def _head_takes_features_alone(self) -> ProxyConfig:
+    def _head_takes_features_alone(self) -> ProxyEvaluatorConfig:
         if self.head.image_shape or self.head.reduced_dim:
             raise ValueError(
                 "head: image_shape and reduced_dim are of whole models, not of a proxy"
@@ -62,7 +62,7 @@ class SelectionConfig(Config):
     metric: Literal["r_at_1", "mmp_at_5"] = "r_at_1"  # on val, merged index, mean over domains
     rule: SelectionRule = SelectionRule()
     evaluator: Literal["proxy", "full"] = "proxy"
-    proxy: ProxyConfig | None = None
+    proxy: ProxyEvaluatorConfig | None = None
     full: str | None = None  # config of a run of train.py
 
     @model_validator(mode="after")

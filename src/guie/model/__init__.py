@@ -2,32 +2,21 @@
 
 from guie.model.composition import Ensemble
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
-from guie.model.loading import (
-    LoadedModel,
-    load_model,
-    rebuild,
-    rebuild_ensemble,
-    save_model,
-    save_weights,
-    self_contained,
-    side_by_side,
-)
+from guie.model.loading import LoadedModel, open_model, rebuild, side_by_side
 from guie.model.scored import Scored
-from guie.model.source import open_model
+from guie.model.weights_file import ImageSize, save_model, save_weights
 
 __all__ = [
     "Embedder",
     "Ensemble",
+    "ImageSize",
     "LoadedModel",
     "Scored",
     "build_embedder",
     "build_preprocess",
-    "load_model",
     "open_model",
     "rebuild",
-    "rebuild_ensemble",
     "save_model",
     "save_weights",
-    "self_contained",
     "side_by_side",
 ]

@@ -35,7 +35,7 @@ class Backbone(nn.Module):
 
     Args:
         native: the library's description of the pretraining: `size`, `mean`, `std`.
-        size_px: the side wanted; None keeps the pretraining's.
+        size_px: of the images; None keeps the pretraining's.
         stride_px: of the patches; None: the patch size.
 
     Raises:
@@ -118,7 +118,7 @@ def build_backbone(
 
     Raises UserError for an unknown name, tag or file.
     """
-    with _told(config):
+    with _one_line_errors(config):
         if config.library == "timm":
             return _build_timm(config, weights, size_px)
         return backbone_of_clip(create_clip(config, weights), config, size_px)
@@ -126,14 +126,14 @@ def build_backbone(
 
 def create_clip(config: BackboneConfig, weights: bool = True) -> nn.Module:
     """A whole open_clip model, image and text tower, in fp32. Raises UserError."""
-    found = find_weights(config) if weights else None
+    pretrained = find_weights(config) if weights else None
     # open_clip warns of random weights, which are meant where none are given.
-    logging.disable(logging.NOTSET if found else logging.WARNING)
+    logging.disable(logging.NOTSET if pretrained else logging.WARNING)
     try:
-        with _told(config), _read_from(config, found):
+        with _one_line_errors(config), _read_from(config, pretrained):
             return open_clip.create_model(
                 config.name,
-                pretrained=config.pretrained if found else None,
+                pretrained=config.pretrained if pretrained else None,
                 pretrained_image=False,
                 pretrained_text=False,
                 weights_only=True,
@@ -155,14 +155,14 @@ def backbone_of_clip(clip: nn.Module, config: BackboneConfig, size_px: int | Non
 
 
 def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> Backbone:
-    found = find_weights(config) if weights else None
+    pretrained = find_weights(config) if weights else None
     # The tag knows the statistics, also where the weights come from a run's own file.
     tagged = config.pretrained and not is_file(config.pretrained)
     tower = timm.create_model(
         f"{config.name}.{config.pretrained}" if tagged else config.name,
-        pretrained=found is not None,
+        pretrained=pretrained is not None,
         # custom_load: of the authors' .npz, which the hub's file is not
-        pretrained_cfg_overlay=found and {"file": str(found.file), "custom_load": False},
+        pretrained_cfg_overlay=pretrained and {"file": str(pretrained.file), "custom_load": False},
         num_classes=0,
         **config.kwargs,
     )
@@ -174,16 +174,16 @@ def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> B
 
 
 @contextmanager
-def _read_from(config: BackboneConfig, found: Weights | None) -> Iterator[None]:
+def _read_from(config: BackboneConfig, pretrained: Weights | None) -> Iterator[None]:
     """Let open_clip read a tag's weights from the file that was checked.
 
     By its tag and not as a file, for the tag knows the statistics and the activation too.
     """
-    known = open_clip.get_pretrained_cfg(config.name, config.pretrained) if found else None
+    known = open_clip.get_pretrained_cfg(config.name, config.pretrained) if pretrained else None
     if not known:
         yield
         return
-    known["file"] = str(found.file)  # which open_clip takes before the tag's hub and URL
+    known["file"] = str(pretrained.file)  # which open_clip takes before the tag's hub and URL
     try:
         yield
     finally:
@@ -191,8 +191,8 @@ def _read_from(config: BackboneConfig, found: Weights | None) -> Iterator[None]:
 
 
 @contextmanager
-def _told(config: BackboneConfig) -> Iterator[None]:
-    """The libraries raise many kinds for a bad name, argument or file: one line for each."""
+def _one_line_errors(config: BackboneConfig) -> Iterator[None]:
+    """Turn what the libraries raise for a bad name, argument or file into one line each."""
     try:
         yield
     except UserError:

@@ -18,11 +18,13 @@ from guie.model.reduction import Reduction
 
 
 class EnsemblePreprocess(nn.Module):
-    """An image as each member wants it, in one row: what a loader stacks and sends like an image.
+    """Preprocesses an image for every member and flattens the results into one row of numbers.
 
-    What several members want alike is computed once.
+    So a loader stacks and sends it like an image. What several members preprocess alike is computed
+    once.
 
-    Attributes: `views`, the preprocessings that differ; `view_of`, for each member its view.
+    Attributes: `views`, the preprocessings that differ; `view_of`, for each member the number of its
+    view; `size_px`, the side of the largest view.
     """
 
     def __init__(self, preprocesses: Iterable[Preprocess]):
@@ -30,9 +32,9 @@ class EnsemblePreprocess(nn.Module):
         preprocesses = list(preprocesses)
         recipes = [preprocess.recipe() for preprocess in preprocesses]
         first = [recipes.index(recipe) for recipe in recipes]
-        kept = sorted(set(first))
-        self.views = nn.ModuleList(preprocesses[number] for number in kept)
-        self.view_of = [kept.index(number) for number in first]
+        distinct = sorted(set(first))
+        self.views = nn.ModuleList(preprocesses[number] for number in distinct)
+        self.view_of = [distinct.index(number) for number in first]
         self.size_px: int = max(view.size_px for view in self.views)
 
     def forward(self, images: Tensor) -> Tensor:

@@ -28,8 +28,8 @@ def frozen_names(embedder: Embedder) -> set[str]:
     """
     names = {name for name, value in embedder.named_parameters() if not value.requires_grad}
     if not any(value.requires_grad for value in embedder.backbone.parameters()):
-        kept = set(embedder.state_dict())
-        names |= kept & {f"backbone.{name}" for name, _ in embedder.backbone.named_buffers()}
+        saved_names = set(embedder.state_dict())
+        names |= saved_names & {f"backbone.{name}" for name, _ in embedder.backbone.named_buffers()}
     return names
 
 

@@ -1,56 +1,71 @@
-"""Models from and to their folders: those of a trained run, or of several side by side."""
+"""Open any model by one word: a run folder, several models side by side, a library's model."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from guie.base.errors import UserError
-from guie.base.files import replacing
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
-from guie.config.model import ModelConfig
+from guie.config.model import BackboneConfig, ImageConfig, ModelConfig
+from guie.model.backbone import build_backbone
 from guie.model.composition import Ensemble, EnsemblePreprocess
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
-from guie.model.frozen_weights import frozen_names, keep_frozen, read_frozen, read_tensors
+from guie.model.frozen_weights import read_frozen, read_tensors
 from guie.model.preprocess import Preprocess
 from guie.model.scored import Scored
+from guie.model.weights_file import read_stored
+
+LIBRARIES = ("open_clip", "timm")
+RUN_FILE = "config.yaml"
+BEST = "model.safetensors"  # by validation
 
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What embedding, validation and export need of a model."""
+    """A model of one or more members, as embedding, validation and export need it.
+
+    Attributes: `embedder`, the member's or, of several, the `Ensemble` that puts their embeddings
+    side by side; `preprocess`, to what `embedder` takes; `members`, what each is built from and was
+    trained by; `source`, the word by which it was opened.
+    """
 
     embedder: Embedder | Ensemble
     preprocess: Preprocess | EnsemblePreprocess
-    config: ModelConfig | EnsembleConfig
+    members: tuple[MemberConfig, ...]
     source: str
 
     @property
     def scored(self) -> Scored:
-        """Both as one module, from the image to its embedding."""
+        """Preprocessing and embedder as one module, from the image to its embedding."""
         return Scored(self.preprocess, self.embedder)
 
+    @property
+    def config(self) -> ModelConfig | EnsembleConfig:
+        """What the embedder is built from: the config of the one member, or of several."""
+        if len(self.members) == 1:
+            return self.members[0].model
+        reduction = self.embedder.reduction
+        reduced_dim = reduction.dim if reduction else None
+        return EnsembleConfig(members=list(self.members), reduced_dim=reduced_dim)
 
-@dataclass(frozen=True)
-class Stored:
-    """What a file of weights says of itself.
-
-    Attributes: `stride_px`, None where patches lie side by side; `frozen`, the file beside it with the
-    weights that did not train.
-    """
-
-    size_px: int
-    stride_px: int | None = None
-    frozen: str | None = None
+    def self_contained(self) -> tuple[MemberConfig, ...]:
+        """The members with the mean and std of their pixels, which else the weights' tag tells."""
+        several = len(self.members) > 1
+        embedders = self.embedder.members if several else [self.embedder]
+        members = []
+        for member, embedder in zip(self.members, embedders, strict=True):
+            image, backbone = member.model.image, embedder.backbone
+            pixels = {"mean": image.mean or backbone.mean, "std": image.std or backbone.std}
+            model = member.model.model_copy(update={"image": image.model_copy(update=pixels)})
+            members.append(member.model_copy(update={"model": model}))
+        return tuple(members)
 
 
 class NoRandomNumbers(TorchFunctionMode):
@@ -73,128 +88,115 @@ class NoRandomNumbers(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-def load_model(folder: str | Path, weights: str = "model.safetensors") -> LoadedModel:
-    """Load a run or an ensemble: the best weights, or those of another file there.
+def open_model(
+    source: str | Path, size_px: int | None = None, fit: str = "squash", weights: str = BEST
+) -> LoadedModel:
+    """Open `runs/demo`, `open_clip:ViT-H-14:laion2b_s32b_b79k` or `timm:resnet50:a1_in1k`.
 
-    Raises UserError if the folder is neither.
+    A folder holds one model, as train.py leaves it, or several side by side. Of a library's model,
+    which has no head, the part after the second colon is a hub tag or a weights file; without it
+    the weights are random.
+
+    Args:
+        size_px, fit: of a library's model; a folder states its own.
+        weights: the file to read in a folder.
+
+    Raises:
+        UserError: there is no such model, or it lacks a file.
     """
-    folder = Path(folder)
-    ensemble, run = folder / ENSEMBLE_FILE, folder / "config.yaml"
-    if not ensemble.is_file() and not run.is_file():
-        raise UserError(f"{folder}: not a run folder (no config.yaml)")
+    source = str(source)
+    library, _, name = source.partition(":")
+    if library in LIBRARIES:
+        return _open_library(source, library, name, size_px, fit)
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UserError(
+            f"{source}: no such run folder; a library's model is written open_clip:NAME:TAG or"
+            " timm:NAME:TAG"
+        )
+    several = (folder / ENSEMBLE_FILE).is_file()
+    if not several and not (folder / RUN_FILE).is_file():
+        raise UserError(f"{folder}: not a run folder (no {RUN_FILE})")
     if not (folder / weights).is_file():
         raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
-    state = read_tensors(folder / weights)
-    if ensemble.is_file():
-        config = load_config(ensemble, EnsembleConfig)
-        return rebuild_ensemble(config, state, str(folder))
-    stored = read_stored(folder / weights)
-    if stored is None:
+    return _open_ensemble(folder, weights) if several else _open_run(folder, weights)
+
+
+def _open_run(folder: Path, weights: str) -> LoadedModel:
+    metadata = read_stored(folder / weights)
+    if metadata is None:
         raise UserError(f"{folder / weights}: states no image size; train.py did not write it")
-    state |= read_frozen(folder, stored.frozen)
-    model = load_config(run, RunConfig).model
-    return rebuild(model, state, stored.size_px, stored.stride_px, str(folder))
+    state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
+    run = load_config(folder / RUN_FILE, RunConfig)
+    member = MemberConfig(source=str(folder), model=metadata.size.set_in(run.model), run=run)
+    return rebuild([member], state, str(folder))
+
+
+def _open_ensemble(folder: Path, weights: str) -> LoadedModel:
+    config = load_config(folder / ENSEMBLE_FILE, EnsembleConfig)
+    return rebuild(config.members, read_tensors(folder / weights), str(folder), config.reduced_dim)
+
+
+def _open_library(
+    source: str, library: str, name: str, size_px: int | None, fit: str
+) -> LoadedModel:
+    name, _, pretrained = name.partition(":")
+    config = BackboneConfig(library=library, name=name, pretrained=pretrained or None)
+    backbone = build_backbone(config, size_px)
+    image = ImageConfig(size_px=backbone.size_px, fit=fit)
+    model = ModelConfig(backbone=config, image=image, head=None)
+    preprocess = build_preprocess(model, backbone, backbone.size_px)
+    member = MemberConfig(source=source, model=model)
+    return LoadedModel(Embedder(backbone, None).eval(), preprocess, (member,), source)
 
 
 def rebuild(
-    config: ModelConfig,
+    members: Sequence[MemberConfig],
     state: Mapping[str, Tensor],
-    size_px: int,
-    stride_px: int | None,
     source: str,
+    reduced_dim: int | None = None,
 ) -> LoadedModel:
-    """A trained model from its config and weights, to be scored: branches of the head are folded.
+    """A trained model from its members' configs and its weights; branches of heads are folded.
 
     Args:
-        state: the embedder's weights.
-        size_px, stride_px: what they were trained at last; their stage may differ from `config`.
+        members: one or more, each for images of the size that its weights are for.
+        state: weights of the member or, of several, those of their `Ensemble`.
+        source: the model's name in messages and records.
+        reduced_dim: to which the embeddings of several are reduced together; None: not reduced.
     """
-    at = {
-        "image": config.image.model_copy(update={"size_px": size_px}),
-        "backbone": config.backbone.model_copy(update={"stride_px": stride_px}),
-    }
-    config = config.model_copy(update=at)
-    with NoRandomNumbers():
-        embedder = build_embedder(config, weights=False)
-    embedder.load_state_dict(state)
-    if config.head and config.head.branches:
-        embedder.head.fold()
-        plain = config.head.model_copy(update={"branches": None})
-        config = config.model_copy(update={"head": plain})
-    preprocess = build_preprocess(config, embedder.backbone, size_px)
-    return LoadedModel(embedder.eval(), preprocess, config, source)
-
-
-def rebuild_ensemble(
-    config: EnsembleConfig, state: Mapping[str, Tensor], source: str
-) -> LoadedModel:
-    """Several models from what states them whole (`self_contained`), and their weights."""
-    models = [member.model for member in config.members]
+    models = [member.model for member in members]
     with NoRandomNumbers():
         embedders = [build_embedder(model, weights=False) for model in models]
-    preprocess = EnsemblePreprocess(
+    preprocesses = [
         build_preprocess(model, embedder.backbone, model.image.size_px)
         for model, embedder in zip(models, embedders, strict=True)
-    )
-    ensemble = Ensemble(embedders, preprocess, config.reduced_dim)
-    ensemble.load_state_dict(state)
-    return LoadedModel(ensemble.eval(), preprocess, config, source)
+    ]
+    embedder, preprocess = embedders[0], preprocesses[0]
+    if len(members) > 1:
+        preprocess = EnsemblePreprocess(preprocesses)
+        embedder = Ensemble(embedders, preprocess, reduced_dim)
+    embedder.load_state_dict(state)
+    folded = tuple(map(_folded, members, embedders))
+    return LoadedModel(embedder.eval(), preprocess, folded, source)
+
+
+def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
+    """The member with the branches of its head, which only training has use for, as one layer."""
+    head = member.model.head
+    if head is None or not head.branches:
+        return member
+    embedder.head.fold()
+    model = member.model.model_copy(update={"head": head.model_copy(update={"branches": None})})
+    return member.model_copy(update={"model": model})
 
 
 def side_by_side(models: Sequence[LoadedModel]) -> LoadedModel:
-    """An ensemble of models. Raises UserError where one is an ensemble itself."""
+    """One model of several. Raises UserError where one has several members itself."""
     members, state = [], {}
     for number, model in enumerate(models):
-        if isinstance(model.config, EnsembleConfig):
+        if len(model.members) > 1:
             raise UserError(f"{model.source}: stands for several models; name its members instead")
-        file = Path(model.source) / "config.yaml"
-        run = load_config(file, RunConfig) if file.is_file() else None
-        members.append(MemberConfig(source=model.source, model=self_contained(model), run=run))
+        members += model.self_contained()
         own = model.embedder.state_dict()
         state |= {f"members.{number}.{name}": value for name, value in own.items()}
-    source = ", ".join(model.source for model in models)
-    return rebuild_ensemble(EnsembleConfig(members=members), state, source)
-
-
-def self_contained(model: LoadedModel) -> ModelConfig:
-    """The config of one model, from which it is built again where its tag is not known."""
-    image, backbone = model.config.image, model.embedder.backbone
-    known = {"mean": image.mean or backbone.mean, "std": image.std or backbone.std}
-    return model.config.model_copy(update={"image": image.model_copy(update=known)})
-
-
-def save_model(embedder: Embedder, path: Path, size_px: int | None = None) -> None:
-    """Write the weights, and the image size and stride they are for, atomically.
-
-    What does not train lies in a file beside it (see `guie.model.frozen_weights`).
-
-    Args:
-        size_px: None: the backbone's.
-    """
-    backbone, state = embedder.backbone, embedder.state_dict()
-    frozen = {name: state.pop(name) for name in frozen_names(embedder)}
-    stored = Stored(
-        size_px=size_px or backbone.size_px,
-        stride_px=backbone.stride_px,
-        frozen=keep_frozen(path.parent, frozen),
-    )
-    save_weights(state, path, stored)
-
-
-def save_weights(state: Mapping[str, Tensor], path: Path, stored: Stored | None = None) -> None:
-    """Write weights atomically; `stored` goes beside them."""
-    # One entry: several are written in any order, and the same run would not give the same file.
-    metadata = {"guie": json.dumps(asdict(stored))} if stored else None
-    state = {k: v.detach().cpu().contiguous() for k, v in state.items()}
-    with replacing(path) as temporary:
-        save_file(state, temporary, metadata=metadata)
-
-
-def read_stored(path: Path) -> Stored | None:
-    """What a file of weights says of itself; None where `save_model` did not write it."""
-    with safe_open(path, framework="pt") as file:
-        metadata = file.metadata() or {}
-    if "guie" in metadata:
-        return Stored(**json.loads(metadata["guie"]))
-    size_px, _, stride_px = metadata.get("size_px", "").partition("/")  # written until 2026-11
-    return Stored(int(size_px), int(stride_px) if stride_px else None) if size_px else None
+    return rebuild(members, state, ", ".join(model.source for model in models))

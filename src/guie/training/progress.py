@@ -16,8 +16,8 @@ from guie.batches.dataset import rows_hash
 from guie.config import RunConfig
 from guie.evaluation.validation import validate
 from guie.model.frozen_weights import frozen_names, remove_unused
-from guie.model.loading import read_stored
 from guie.model.weights import weights_record
+from guie.model.weights_file import read_stored
 from guie.training.compiling import uncompiled
 from guie.training.crew import Crew, Stopped
 from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity

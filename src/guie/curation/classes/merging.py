@@ -49,12 +49,12 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     # The larger takes the smaller; of equals, the first by name the second.
     size, other = classes["images"].to_numpy(), nearest
     smaller = (size < size[other]) | ((size == size[other]) & (place > other))
-    found = np.flatnonzero(mutual & smaller)
-    gone = classes.iloc[found].reset_index(drop=True)
-    into = classes.iloc[nearest[found]].reset_index(drop=True)
+    pair_rows = np.flatnonzero(mutual & smaller)
+    gone = classes.iloc[pair_rows].reset_index(drop=True)
+    into = classes.iloc[nearest[pair_rows]].reset_index(drop=True)
     into = into.rename(columns={**{n: f"into_{n}" for n in ("dataset", "images")}, "label": "into"})
     into = into.rename(columns={"image_path": "into_path"})
-    pairs = pd.concat([gone, into], axis=1).assign(similarity=cosine[found])
+    pairs = pd.concat([gone, into], axis=1).assign(similarity=cosine[pair_rows])
     return pairs[COLUMNS].sort_values(
         ["similarity", "label"], ascending=[False, True], ignore_index=True
     )

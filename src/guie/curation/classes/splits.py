@@ -41,14 +41,14 @@ def held_out_classes(members: pd.DataFrame, fraction: float, seed: int) -> set[s
     would have no positive. Drawn in an order that depends on the seed and the names alone.
     """
     images = members["label"].value_counts().to_dict()
-    wanted = min(max(1, round(fraction * len(images))), len(images) - 1)
+    target = min(max(1, round(fraction * len(images))), len(images) - 1)
     groups = _linked_classes(members)
     chosen: set[str] = set()
     for position in np.argsort(seeded_draws(seed, (group[0] for group in groups))):
         group = groups[position]
-        if len(chosen) + len(group) <= wanted and all(images[label] > 1 for label in group):
+        if len(chosen) + len(group) <= target and all(images[label] > 1 for label in group):
             chosen.update(group)
-        if len(chosen) == wanted:
+        if len(chosen) == target:
             break
     return chosen
 

@@ -92,10 +92,10 @@ def fit_tail(differences: np.ndarray, reach: float, pooled: float | None = None)
 
 def _exponent(window: np.ndarray, lower: float, upper: float) -> float:
     """Of the power law between the bounds, one standard error below the likeliest."""
-    wanted, whole = float(np.log(upper / window).mean()), float(np.log(upper / lower))
+    mean_log, whole = float(np.log(upper / window).mean()), float(np.log(upper / lower))
 
     def excess(exponent: float) -> float:
-        return 1 / exponent - whole / np.expm1(exponent * whole) - wanted
+        return 1 / exponent - whole / np.expm1(exponent * whole) - mean_log
 
     low, high = LEAST, 100.0
     if excess(low) <= 0:  # as many low as high, or more: as slow a tail as there is

@@ -29,10 +29,10 @@ REMEDIES = {
 }
 
 
-def findings(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """One table of several, in the order given, indexed from 0."""
     tables = []
-    for table in found:
+    for table in parts:
         if len(table):
             untold = {name: value for name, value in UNTOLD.items() if name not in table}
             tables.append(table.assign(**untold)[COLUMNS])
@@ -41,10 +41,10 @@ def findings(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat(tables, ignore_index=True)
 
 
-def refuse(found: pd.DataFrame) -> None:
+def refuse(rows: pd.DataFrame) -> None:
     """Raise UserError with the images that the config wants to stop at, if there are any."""
     for kind, remedy in REMEDIES.items():
-        stops = found[(found["kind"] == kind) & (found["action"] == "stop")]
+        stops = rows[(rows["kind"] == kind) & (rows["action"] == "stop")]
         if stops.empty:
             continue
         more = [f"and {len(stops) - SHOWN:,} more"] if len(stops) > SHOWN else []
@@ -53,7 +53,7 @@ def refuse(found: pd.DataFrame) -> None:
 
 
 def too_many(
-    found: pd.DataFrame, trained: pd.DataFrame, gone: pd.DataFrame, share_max: float
+    rows: pd.DataFrame, trained: pd.DataFrame, gone: pd.DataFrame, share_max: float
 ) -> list[str]:
     """What a rule would take of a domain's training rows, where that is more than `share_max`.
 
@@ -61,11 +61,11 @@ def too_many(
     always go.
 
     Args:
-        found: the findings of one rule.
+        rows: the findings of one rule.
         trained: the training rows that it was given.
         gone: those of them that it takes.
     """
-    equal = found.loc[found["kind"] == "exact duplicate", "image_path"]
+    equal = rows.loc[rows["kind"] == "exact duplicate", "image_path"]
     if len(equal):
         gone = gone[~gone["image_path"].isin(equal)]
     own, lost = trained["domain"].value_counts(), gone["domain"].value_counts()
@@ -76,10 +76,10 @@ def too_many(
     ]
 
 
-def dropped(found: pd.DataFrame) -> set[str]:
+def dropped(rows: pd.DataFrame) -> set[str]:
     """Paths of the training images that the findings leave out."""
     # where both are dropped, the other one has a finding of its own
-    return set(found.loc[found["action"].isin(("dropped", "both dropped")), "image_path"])
+    return set(rows.loc[rows["action"].isin(("dropped", "both dropped")), "image_path"])
 
 
 def _line(pair: dict) -> str:

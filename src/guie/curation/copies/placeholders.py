@@ -30,16 +30,16 @@ def find_placeholders(table: pd.DataFrame, links: Links, labels_max: int) -> pd.
     near = sure.near["other"].map(own).fillna(0).groupby(sure.near["picture"]).sum()
     many = own.index[own.add(near.reindex(own.index, fill_value=0)) > labels_max]
     faces_of = dict(iter(faces[faces["picture"].isin(_with_near(many, sure))].groupby("picture")))
-    found = []
+    tables = []
     for picture, group in rows[rows["picture"].isin(many)].groupby("picture"):
         of_copies = [faces_of[near] for near in sure.beside.get(picture, ()) if near in faces_of]
         all_faces = pd.concat([faces_of[picture], *of_copies])
         labels = disjoint(all_faces["label"])
         if labels > labels_max:
-            found.append(_findings(group, all_faces, labels))
-    if not found:
+            tables.append(_findings(group, all_faces, labels))
+    if not tables:
         return pd.DataFrame()
-    return pd.concat(found).sort_values("image_path", kind="stable", ignore_index=True)
+    return pd.concat(tables).sort_values("image_path", kind="stable", ignore_index=True)
 
 
 def _with_near(pictures: pd.Index, links: Links) -> set[int]:

@@ -35,12 +35,14 @@ def find_leaks(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
     """
     action = {"stop": "stop", "drop_train": "dropped", "declared": "declared"}[policy]
 
-    def found(table: pd.DataFrame, links: Links) -> pd.DataFrame:
+    def leaks_among(table: pd.DataFrame, links: Links) -> pd.DataFrame:
         trained, held = _sides(table, links)
-        return _found(trained, held, across(_side(trained, links), _side(held, links)), links)
+        return _as_findings(trained, held, across(_side(trained, links), _side(held, links)), links)
 
-    sure = found(table, links.of(Grade.SURE)).assign(action=action)
-    return _with_doubtful(sure, found(*_doubtful(table, links, Grade.SURE))).assign(kind="leak")
+    sure = leaks_among(table, links.of(Grade.SURE)).assign(action=action)
+    return _with_doubtful(sure, leaks_among(*_doubtful(table, links, Grade.SURE))).assign(
+        kind="leak"
+    )
 
 
 def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
@@ -50,17 +52,19 @@ def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFra
     """
     actions = {"keep_first": "dropped", "drop_all": "both dropped", "stop": "stop"}
 
-    def found(table: pd.DataFrame, links: Links, policies: tuple[str, str]) -> pd.DataFrame:
+    def conflicts_among(
+        table: pd.DataFrame, links: Links, policies: tuple[str, str]
+    ) -> pd.DataFrame:
         sides = []
-        for rows, wanted in zip(_sides(table, links), policies, strict=True):
-            rule = unlike_one_that_stays if wanted == "keep_first" else unlike
-            conflicts = _found(rows, rows, rule(_side(rows, links)), links)
-            sides.append(conflicts.assign(action=actions.get(wanted, "reported")))
+        for rows, side_policy in zip(_sides(table, links), policies, strict=True):
+            rule = unlike_one_that_stays if side_policy == "keep_first" else unlike
+            conflicts = _as_findings(rows, rows, rule(_side(rows, links)), links)
+            sides.append(conflicts.assign(action=actions.get(side_policy, "reported")))
         return _by_path(sides)
 
-    sure = found(table, links.of(Grade.SURE), (policy, "report"))
+    sure = conflicts_among(table, links.of(Grade.SURE), (policy, "report"))
     near, below = _doubtful(table, links, Grade.SURE)
-    every = found(_left(near, sure), below, ("report", "report"))
+    every = conflicts_among(_left(near, sure), below, ("report", "report"))
     return _with_doubtful(sure, every).assign(kind="conflict")
 
 
@@ -74,27 +78,27 @@ def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, st
     """
     dropped = {kind for kind, policy in policies.items() if policy == "drop"}
 
-    def found(table: pd.DataFrame, links: Links, dropped: set[str]) -> pd.DataFrame:
+    def duplicates_among(table: pd.DataFrame, links: Links, dropped: set[str]) -> pd.DataFrame:
         sides = []
         for rows, goes in zip(_sides(table, links), (dropped, set()), strict=True):
             ends = alike_one_that_stays(_side(rows, links), goes)
-            duplicates = _found(rows, rows, ends, links)
+            duplicates = _as_findings(rows, rows, ends, links)
             action = np.where(duplicates["copy"].isin(goes), "dropped", "reported")
             sides.append(duplicates.assign(action=action))
         return _by_path(sides)
 
-    copies = found(table, links.of(Grade.COPY), dropped)
+    copies = duplicates_among(table, links.of(Grade.COPY), dropped)
     near, below = _doubtful(table, links, Grade.COPY)
-    duplicates = _with_doubtful(copies, found(_left(near, copies), below, set()))
+    duplicates = _with_doubtful(copies, duplicates_among(_left(near, copies), below, set()))
     kind = duplicates["copy"] + " duplicate"
     return duplicates.assign(kind=kind, limit=duplicates["copy_limit"])
 
 
-def _left(table: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
+def _left(table: pd.DataFrame, findings: pd.DataFrame) -> pd.DataFrame:
     """The rows without what the findings drop: that is no copy to look at any more."""
     if table.empty:
         return table
-    gone = found.loc[found["action"].isin(("dropped", "both dropped")), "image_path"]
+    gone = findings.loc[findings["action"].isin(("dropped", "both dropped")), "image_path"]
     return table[~((table["split"] == "train") & table["image_path"].isin(gone))]
 
 
@@ -111,8 +115,8 @@ def _with_doubtful(sure: pd.DataFrame, doubtful: pd.DataFrame) -> pd.DataFrame:
     """The finds, and those of images that have no sure one, which are reported."""
     if len(doubtful):
         doubtful = doubtful[~doubtful["image_path"].isin(sure["image_path"])]
-    found = _by_path([sure.assign(sure=True), doubtful.assign(sure=False, action="reported")])
-    return found.assign(limit=found["sure_limit"])
+    both = _by_path([sure.assign(sure=True), doubtful.assign(sure=False, action="reported")])
+    return both.assign(limit=both["sure_limit"])
 
 
 def _sides(table: pd.DataFrame, links: Links) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -132,7 +136,7 @@ def _side(rows: pd.DataFrame, links: Links) -> Side:
     return Side(rows["image_path"].tolist(), rows["picture"].tolist(), labels, links.beside)
 
 
-def _found(
+def _as_findings(
     rows: pd.DataFrame, others: pd.DataFrame, ends: Iterable[tuple[int, int]], links: Links
 ) -> pd.DataFrame:
     """The rows at each end, as findings without kind and action; `copy` is `exact` or `near`."""
@@ -140,12 +144,12 @@ def _found(
     one, two = (side.iloc[end] for side, end in zip((rows, others), ends_P2.T, strict=True))
     names = {"image_path": "other_path", "picture": "other"}
     two = two.rename(columns={"label": "other_label", "split": "other_split"} | names)
-    found = pd.concat([part.reset_index(drop=True) for part in (one, two)], axis=1)
-    found["copy"] = np.where(found["picture"] == found["other"], "exact", "near")
-    near = found[["picture", "other"]].merge(links.near, how="left", on=["picture", "other"])
-    equal = found["picture"] == found["other"]
-    return found.assign(**{name: near[name].mask(equal, EQUAL[name]) for name in EQUAL})
+    pairs = pd.concat([part.reset_index(drop=True) for part in (one, two)], axis=1)
+    pairs["copy"] = np.where(pairs["picture"] == pairs["other"], "exact", "near")
+    near = pairs[["picture", "other"]].merge(links.near, how="left", on=["picture", "other"])
+    equal = pairs["picture"] == pairs["other"]
+    return pairs.assign(**{name: near[name].mask(equal, EQUAL[name]) for name in EQUAL})
 
 
-def _by_path(found: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat(found).sort_values("image_path", kind="stable", ignore_index=True)
+def _by_path(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    return pd.concat(tables).sort_values("image_path", kind="stable", ignore_index=True)

@@ -93,12 +93,12 @@ class Verdicts:
         added = added.assign(**UNMEASURED, said=True, grade=Grade.SURE)
         return pd.concat([pairs, added], ignore_index=True)
 
-    def write(self, found: pd.DataFrame) -> None:
+    def write(self, findings: pd.DataFrame) -> None:
         """Write the near pairs of the findings, doubtful ones first, after what was said before.
 
         A verdict stays, whether its pair is found again or not.
         """
-        pairs = found[found["copy"] == "near"].round({"limit": 4}).assign(verdict="")
+        pairs = findings[findings["copy"] == "near"].round({"limit": 4}).assign(verdict="")
         pairs = pairs.sort_values(["sure", "difference", *KEY])
         rows = pd.concat([self.given, pairs[COLUMNS].astype(str)], ignore_index=True)
         unordered = [frozenset(pair) for pair in zip(rows[KEY[0]], rows[KEY[1]], strict=True)]

@@ -21,7 +21,7 @@ def match_shares(
 
     Args:
         table: a manifest's rows, indexed from 0.
-        domain_of_row: the domain that counts, by the table's index: its own, or one that was told.
+        domain_of_row: the domain that counts, by the table's index: its own, or one that a CLIP gives.
         shares: relative; a domain that is not named loses its train images.
 
     Raises:
@@ -29,9 +29,9 @@ def match_shares(
     """
     train = table[table["split"] == "train"]
     domain = domain_of_row[train.index]
-    wanted = _images(domain.value_counts().to_dict(), shares)
-    kept = [_thinned(train[domain == name], images, seed) for name, images in wanted.items()]
-    stays = (table["split"] != "train") | table.index.isin(np.concatenate(kept))
+    images_of = _images(domain.value_counts().to_dict(), shares)
+    chosen = [_thinned(train[domain == name], images, seed) for name, images in images_of.items()]
+    stays = (table["split"] != "train") | table.index.isin(np.concatenate(chosen))
     return table[stays].reset_index(drop=True)
 
 

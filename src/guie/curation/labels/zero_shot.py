@@ -59,9 +59,9 @@ def sure(
     sure_N = (confidence_N >= min_confidence) & (margin_N >= min_margin)
     if max_images is None:
         return sure_N
-    kept = pd.DataFrame({"first": first_N, "confidence": confidence_N})[sure_N]
-    kept = kept.sort_values("confidence", ascending=False, kind="stable")
-    chosen = kept.index[kept.groupby("first").cumcount() < max_images]
+    sure_guesses = pd.DataFrame({"first": first_N, "confidence": confidence_N})[sure_N]
+    sure_guesses = sure_guesses.sort_values("confidence", ascending=False, kind="stable")
+    chosen = sure_guesses.index[sure_guesses.groupby("first").cumcount() < max_images]
     return np.isin(np.arange(len(sure_N)), chosen)
 
 

@@ -33,12 +33,12 @@ def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> l
     """
     train = table[table["split"] == "train"]
     largest = train.groupby([by, "label"]).size().groupby(level=0).max()
-    found = {
+    candidates = {
         Candidate(source, cap if cap and cap < images else 0)
         for source, images in largest.items()
         for cap in caps
     }
-    return sorted(found)
+    return sorted(candidates)
 
 
 def mix_name(mix: Iterable[Candidate]) -> str:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.batches.sampling import Stream
-from guie.config.selection import ProxyConfig
+from guie.config.selection import ProxyEvaluatorConfig
 from guie.config.stages import CosineSchedule
 from guie.curation.selection.evaluations import Score
 from guie.evaluation.protocols import quick_scores
@@ -39,7 +39,7 @@ class Proxy:
         self,
         feat_NF: np.ndarray,
         table: pd.DataFrame,
-        config: ProxyConfig,
+        config: ProxyEvaluatorConfig,
         metric: str = "r_at_1",
         device: torch.device | str = "cpu",
     ):

@@ -1,4 +1,4 @@
-"""Run a greedy selection: every step told, logged and written; the budget ends it in good order."""
+"""Run a greedy selection: each step is printed, logged and written; a spent budget ends it."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from guie.curation.selection.greedy import Step, select
 
 
 @dataclass(frozen=True)
-class Found:
-    """Where a search ended, and how it came there."""
+class SearchResult:
+    """The mix that a search ended at, and its steps."""
 
     mix: Mix
     steps: list[Step]
@@ -31,7 +31,7 @@ def search(
     rule: SelectionRule,
     out: Path,
     start: Mix = frozenset(),
-) -> Found:
+) -> SearchResult:
     """Select greedily until nothing gains or the budget is spent.
 
     Args:
@@ -45,7 +45,7 @@ def search(
     try:
         for step in select(candidates, evaluations.scores, rule, start):
             steps.append(step)
-            tqdm.write(_told(step))
+            tqdm.write(_step_line(step))
             _write(out, steps, evaluations, "not yet")
     except BudgetSpent:
         stopped = "budget"
@@ -56,10 +56,10 @@ def search(
             f" {needed} evaluations or more, and the minutes that they take"
         )
     _write(out, steps, evaluations, stopped)
-    return Found(steps[-1].mix, steps, stopped)
+    return SearchResult(steps[-1].mix, steps, stopped)
 
 
-def _told(step: Step) -> str:
+def _step_line(step: Step) -> str:
     verdict = "taken" if step.accepted else "turned down"
     gain = f"gain {step.gain:+.4f} (standard error {step.standard_error:.4f})"
     return f"{step.direction}: {step.change} {verdict}, {gain}; score {step.score:.4f}"

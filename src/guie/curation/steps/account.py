@@ -34,7 +34,7 @@ class Account:
         self.merges: pd.DataFrame | None = None  # suggested
         self.earned: pd.DataFrame | None = None  # by each source, in a selection
         self.page = config.beside(".html")
-        self.told: dict[str, Any] = {}  # more for the summary, by the rule that tells it
+        self.details: dict[str, Any] = {}  # of rules, by name: more for the summary
 
     def add_source(
         self, source: Source, skipped: Counter[str], dropped: list[dict[str, str]]
@@ -63,7 +63,7 @@ class Account:
             "rows": len(table),
             "domains": domains,
             "notes": summary.notes(domains, self.dropped_files) + self.notes,
-            **self.told,
+            **self.details,
             **self._evidence(),
             "dropped_files": self.dropped_files,
             "sources": self.sources,
@@ -77,12 +77,12 @@ class Account:
 
     def write(self, table: pd.DataFrame) -> dict[str, Any]:
         """Write summary, report and lists beside the mix; returns the summary."""
-        found = self.summary(table)
-        write_json(self.config.summary_path, found)
+        report = self.summary(table)
+        write_json(self.config.summary_path, report)
         for what in ("findings", "merges"):
             self.write_list(what)
         self.write_report(table)
-        return found
+        return report
 
     def write_report(self, table: pd.DataFrame) -> None:
         """Write the page with what is known so far."""

@@ -63,10 +63,10 @@ def clean(
     }
     if config.outliers is not None:
         rules["outliers"] = lambda rows: find_outliers(rows, config.outliers, evidence.embed)
-    found, excess, emptied = [], {}, {}
+    tables, excess, emptied = [], {}, {}
     for name, rule in rules.items():
         own = findings([rule(table)])
-        found.append(own)
+        tables.append(own)
         trained = table["split"] == "train"
         going = trained & table["image_path"].isin(dropped(own))
         left, gone = table[~going].reset_index(drop=True), table[going]
@@ -74,7 +74,7 @@ def clean(
         emptied[name] = _emptied(gone, left)
         table = left
         after(name, table)
-    return Cleaned(table, findings(found), links, *map(_said, (excess, emptied)))
+    return Cleaned(table, findings(tables), links, *map(_without_empty, (excess, emptied)))
 
 
 def _emptied(gone: pd.DataFrame, left: pd.DataFrame) -> list[str]:
@@ -88,5 +88,5 @@ def _classes(labels: pd.Series) -> set[str]:
     return {name for label in labels.unique() for name in label.split("|")}
 
 
-def _said(by_rule: dict[str, list[str]]) -> dict[str, list[str]]:
+def _without_empty(by_rule: dict[str, list[str]]) -> dict[str, list[str]]:
     return {rule: lines for rule, lines in by_rule.items() if lines}

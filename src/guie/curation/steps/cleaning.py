@@ -57,9 +57,9 @@ def refuse_late_leaks(
 
 
 def _placeholders(cleaned: Cleaned) -> list[str]:
-    found = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
-    pictures = cleaned.links.pictures.reindex(found["image_path"]).to_numpy()
-    groups = [group for _, group in found.groupby(pictures)]
+    placeholders = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
+    pictures = cleaned.links.pictures.reindex(placeholders["image_path"]).to_numpy()
+    groups = [group for _, group in placeholders.groupby(pictures)]
     lines = [
         f"{group['image_path'].iloc[0]} is a placeholder: {len(group):,} images under"
         f" {group['labels'].iloc[0]:,} labels; dropped from train"
@@ -91,10 +91,10 @@ def _refuse(table: pd.DataFrame, account: Account, excess: dict[str, list[str]])
     try:
         refuse(account.findings)
         if excess:
-            told = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
+            details = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
             raise UserError(
                 f"more than clean.share_max, {account.config.clean.share_max:.0%}, would go; look,"
-                f" then correct {account.config.beside('.verdicts.csv')}, or raise share_max:\n{told}"
+                f" then correct {account.config.beside('.verdicts.csv')}, or raise share_max:\n{details}"
             )
     except UserError as error:
         account.write_list("findings")

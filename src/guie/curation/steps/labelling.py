@@ -27,34 +27,34 @@ def pseudo_label(
 ) -> pd.DataFrame:
     """Zero-shot labels for the train images of the config's domains; the unsure ones go.
 
-    Raises UserError if no such image is there, or no confidence reaches the precision wanted.
+    Raises UserError if no such image is there, or no confidence reaches the precision asked for.
     """
-    wanted = config.pseudo_labels
-    train = table[(table["split"] == "train") & table["domain"].isin(wanted.domains)]
+    settings = config.pseudo_labels
+    train = table[(table["split"] == "train") & table["domain"].isin(settings.domains)]
     if train.empty:
         raise UserError(
-            f"pseudo_labels.domains: no train image is of {', '.join(wanted.domains)};"
+            f"pseudo_labels.domains: no train image is of {', '.join(settings.domains)};"
             f" the mix has: {', '.join(sorted(table['domain'].unique()))}"
         )
-    texts = class_texts(wanted.clip, wanted.classes)
-    labels = list(wanted.classes)
-    scale, least, measured = _calibrated(wanted, texts, config, workers)
-    emb_ND = _features(wanted.clip, train["image_path"], config.image_root, config, workers)
+    texts = class_texts(settings.clip, settings.classes)
+    labels = list(settings.classes)
+    scale, least, measured = _calibrated(settings, texts, config, workers)
+    emb_ND = _features(settings.clip, train["image_path"], config.image_root, config, workers)
     guesses = guess(emb_ND, texts.emb_CD, scale)
-    sure_N = sure(guesses, least, wanted.min_margin, wanted.max_images)
-    if wanted.mode == "label":
-        kept = relabelled(train, guesses, sure_N, labels)
+    sure_N = sure(guesses, least, settings.min_margin, settings.max_images)
+    if settings.mode == "label":
+        remaining = relabelled(train, guesses, sure_N, labels)
     else:
-        kept = train[~contradicted(train, guesses, sure_N, labels)]
-    account.told["pseudo_labels"] = {
+        remaining = train[~contradicted(train, guesses, sure_N, labels)]
+    account.details["pseudo_labels"] = {
         "looked_at": len(train),
         "sure": int(sure_N.sum()),
-        "kept": len(kept),
+        "kept": len(remaining),
         "min_confidence": round(least, 6),
         "scale": round(scale, 4),
         **measured,
     }
-    table = pd.concat([table.drop(train.index), kept]).sort_index(kind="stable")
+    table = pd.concat([table.drop(train.index), remaining]).sort_index(kind="stable")
     if "label_source" in table:
         table["label_source"] = table["label_source"].fillna("")
     table = table.reset_index(drop=True)
@@ -66,54 +66,56 @@ def match_domains(
     table: pd.DataFrame, config: MixConfig, workers: int, account: Account
 ) -> pd.DataFrame:
     """Thin the train images until their domains have the shares that the config wishes for."""
-    told = _told_domains(table, config.shares, config, workers)
-    table = match_shares(table, told, config.shares.shares, config.seed)
+    domain_of_row = _domains_by_clip(table, config.shares, config, workers)
+    table = match_shares(table, domain_of_row, config.shares.shares, config.seed)
     account.after("shares", table)
     return table
 
 
-def _told_domains(
+def _domains_by_clip(
     table: pd.DataFrame, shares: DomainShares, config: MixConfig, workers: int
 ) -> pd.Series:
-    """The domain of every row: the manifest's, or for train images the one that a CLIP tells."""
-    told = table["domain"].copy()
+    """The domain of every row: the manifest's, or, for train images, the one that a CLIP gives."""
+    domain_of_row = table["domain"].copy()
     if shares.told_by is not None:
         train = table.index[table["split"] == "train"]
         clip, names = shares.told_by.clip, shares.told_by.names
         texts = class_texts(clip, names)
         paths = table["image_path"][train]
         emb_ND = _features(clip, paths, config.image_root, config, workers)
-        told[train] = np.asarray(list(names))[guess(emb_ND, texts.emb_CD, texts.scale).first_N]
-    return told
+        domain_of_row[train] = np.asarray(list(names))[
+            guess(emb_ND, texts.emb_CD, texts.scale).first_N
+        ]
+    return domain_of_row
 
 
 def _calibrated(
-    wanted: PseudoLabelConfig, texts: ClassTexts, config: MixConfig, workers: int
+    settings: PseudoLabelConfig, texts: ClassTexts, config: MixConfig, workers: int
 ) -> tuple[float, float, dict[str, Any]]:
     """The inverse temperature and the least confidence; measured, and how, where there is a sample."""
-    sample = wanted.calibration
+    sample = settings.calibration
     if sample is None:
-        return texts.scale, wanted.min_confidence, {"calibrated_on": 0, "calibration": []}
+        return texts.scale, settings.min_confidence, {"calibrated_on": 0, "calibration": []}
     manifest = load_manifest(sample.manifest, sample.root)
-    labels = list(wanted.classes)
+    labels = list(settings.classes)
     rows = manifest.table[manifest.table["label"].isin(labels)]
     if rows.empty:
         raise UserError(f"{sample.manifest}: no label of it is among pseudo_labels.classes")
-    emb_ND = _features(wanted.clip, rows["image_path"], manifest.root, config, workers)
+    emb_ND = _features(settings.clip, rows["image_path"], manifest.root, config, workers)
     truth_N = rows["label"].map({label: row for row, label in enumerate(labels)}).to_numpy()
     scale = fit_scale(np.asarray(emb_ND, np.float32) @ texts.emb_CD.T, truth_N, texts.scale)
     guesses = guess(emb_ND, texts.emb_CD, scale)
     curve = precision_curve(guesses.confidence_N, guesses.first_N == truth_N)
     measured = {"calibrated_on": len(rows), "calibration": thinned(curve)}
     if sample.precision is None:
-        return scale, wanted.min_confidence, measured
+        return scale, settings.min_confidence, measured
     least = least_confidence(curve, sample.precision)
     if least is None:
         raise UserError(
             f"pseudo_labels.calibration.precision: no confidence keeps {sample.precision} on"
             f" {len(rows):,} images; the best is {curve['at_least'].max():.3f}, with 95 % certainty"
         )
-    return scale, max(least, wanted.min_confidence), measured
+    return scale, max(least, settings.min_confidence), measured
 
 
 def _features(

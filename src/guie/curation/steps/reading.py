@@ -33,7 +33,7 @@ def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.
     Column `source` holds the number of the source. With a `clean` block the columns of
     `fingerprints` stand beside. Raises UserError where a source is at fault.
     """
-    found, readable, sidecars = [], [], []
+    listed, readable, sidecars = [], [], []
     out = Path(config.out)
     decoded = Decoded(decoded_folder(out, fallback=out.parent))  # training need not look again
     for number, source in enumerate(config.sources):
@@ -49,10 +49,10 @@ def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.
             )
             decoded.add(states[pd.Index(paths).isin(table["image_path"])])
         account.add_source(source, skipped, dropped)
-        for tables, rows in ((found, read.table), (readable, table)):
+        for tables, rows in ((listed, read.table), (readable, table)):
             tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
         sidecars.append(read.sidecar)
-    account.after("read", combine(found))
+    account.after("read", combine(listed))
     table = combine(readable)
     account.after("unusable", table)
     return table, _merged(sidecars, set(table["domain"]))

@@ -33,40 +33,42 @@ def select_rows(
     Raises:
         UserError: there is no val split to judge by, or the budget ends within the first step.
     """
-    wanted = config.selection
+    selection = config.selection
     if not (table["split"] == "val").any():
         raise UserError("selection: needs a val split to judge by; raise val_fraction")
-    if wanted.by not in table or (table[wanted.by] == "").any():
-        raise UserError(f"selection.by: some rows have no {wanted.by}; use domain")
-    held = table[table["split"] != "train"]
-    if wanted.evaluator == "proxy":
-        model = open_model(wanted.proxy.model, wanted.proxy.size_px, wanted.proxy.fit)
+    if selection.by not in table or (table[selection.by] == "").any():
+        raise UserError(f"selection.by: some rows have no {selection.by}; use domain")
+    held_out = table[table["split"] != "train"]
+    if selection.evaluator == "proxy":
+        model = open_model(selection.proxy.model, selection.proxy.size_px, selection.proxy.fit)
         paths = table["image_path"].tolist()
         feat_NF = cached_features(
             make_accelerator(), model, paths, config.image_root, config.features, workers=workers
         )
-        proxy = Proxy(feat_NF, table, wanted.proxy, wanted.metric)
+        proxy = Proxy(feat_NF, table, selection.proxy, selection.metric)
         identity = proxy.identity()
         judge = lambda rows, name, seed: proxy.score(rows, seed)  # noqa: E731
     else:
         rows = table[["image_path", "label", "domain", "split", "role"]]
-        identity = f"{wanted.full} {pd.util.hash_pandas_object(rows, index=False).sum():x}"
+        identity = f"{selection.full} {pd.util.hash_pandas_object(rows, index=False).sum():x}"
         val = table[table["split"] == "val"]
         judge = lambda rows, name, seed: train(  # noqa: E731
             pd.concat([rows, val], ignore_index=True), name, seed
         )
     log = Evaluations(
         config.beside(".selection.jsonl"),
-        f"{identity} {wanted.by} {config.seed}",
-        lambda mix, seed: judge(mix_rows(table, mix, wanted.by, config.seed), mix_name(mix), seed),
-        wanted.rule.max_evaluations,
-        wanted.rule.max_minutes,
+        f"{identity} {selection.by} {config.seed}",
+        lambda mix, seed: judge(
+            mix_rows(table, mix, selection.by, config.seed), mix_name(mix), seed
+        ),
+        selection.rule.max_evaluations,
+        selection.rule.max_minutes,
     )
-    candidates = candidates_of(table, wanted.by, wanted.caps)
-    found = search(candidates, log, wanted.rule, config.beside(".selection.json"))
-    print(render(found.steps))
-    account.earned = earned(found.steps)
-    kept = mix_rows(table, found.mix, wanted.by, config.seed)
-    table = pd.concat([kept, held], ignore_index=True)
+    candidates = candidates_of(table, selection.by, selection.caps)
+    result = search(candidates, log, selection.rule, config.beside(".selection.json"))
+    print(render(result.steps))
+    account.earned = earned(result.steps)
+    chosen = mix_rows(table, result.mix, selection.by, config.seed)
+    table = pd.concat([chosen, held_out], ignore_index=True)
     account.after("selection", table)
     return table

@@ -20,13 +20,13 @@ def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
 
     The first table is what the rules began with. A class is lost when its last image is.
     """
-    found: dict[str, Counts] = {}
+    counts_of: dict[str, Counts] = {}
     sizes = {rule: _sizes(table) for rule, table in stages.items()}
     for before, rule in pairwise(stages):
         lost = sizes[before].sub(sizes[rule], fill_value=0).astype(int)
         for domain, row in lost[lost["images"] > 0].iterrows():
-            found.setdefault(str(domain), {})[rule] = {k: int(v) for k, v in row.items()}
-    return found
+            counts_of.setdefault(str(domain), {})[rule] = {k: int(v) for k, v in row.items()}
+    return counts_of
 
 
 def by_domain(
@@ -37,7 +37,7 @@ def by_domain(
     `lost` are the `losses` of each source; `alone` is a boolean for every query of `table`, by its
     index: it has no positive.
     """
-    found = contents(table, alone)
+    counts_of = contents(table, alone)
     dropped = {domain: {} for account in lost for domain in account}
     for account in lost:
         for domain, rules in account.items():
@@ -45,15 +45,15 @@ def by_domain(
                 total = dropped[domain].setdefault(rule, dict.fromkeys(counts, 0))
                 dropped[domain][rule] = {key: total[key] + counts[key] for key in counts}
     return {
-        domain: {**found.get(domain, {}), "dropped": dropped.get(domain, {})}
-        for domain in sorted({*found, *dropped})
+        domain: {**counts_of.get(domain, {}), "dropped": dropped.get(domain, {})}
+        for domain in sorted({*counts_of, *dropped})
     }
 
 
 def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
     """{domain: {split: {"classes": n, "images": m}}}; of val and test queries and index too."""
     classes = memberships(table).groupby(["domain", "split"])["label"].nunique()
-    found: dict[str, Counts] = {}
+    counts_of: dict[str, Counts] = {}
     for (domain, split), rows in table.groupby(["domain", "split"]):
         counts = {"classes": int(classes[domain, split]), "images": len(rows)}
         if split != "train":
@@ -61,14 +61,14 @@ def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
             counts["queries"] = len(queries)
             counts["index"] = int((rows["role"] != "query").sum())
             counts["queries_without_positive"] = int(alone[queries].sum())
-        found.setdefault(domain, {})[split] = counts
-    return found
+        counts_of.setdefault(domain, {})[split] = counts
+    return counts_of
 
 
 def notes(domains: Mapping[str, Counts], dropped_files: Sequence[Mapping[str, str]]) -> list[str]:
     """What somebody who trains or scores on the mix should know."""
     held_out = sum(entry["split"] != "train" for entry in dropped_files)
-    found = (
+    lines = (
         [
             f"{held_out:,} unusable files were in val or test: scores do not compare with those"
             " on the whole set"
@@ -78,17 +78,17 @@ def notes(domains: Mapping[str, Counts], dropped_files: Sequence[Mapping[str, st
     )
     for domain, counts in domains.items():
         if "train" not in counts:
-            found.append(f"{domain}: no train images")
+            lines.append(f"{domain}: no train images")
         elif "val" not in counts:
-            found.append(f"{domain}: no val split")
+            lines.append(f"{domain}: no val split")
         for split in ("val", "test"):
             if split in counts and counts[split]["queries_without_positive"]:
-                found.append(
+                lines.append(
                     f"{domain}: {counts[split]['queries_without_positive']:,} of"
                     f" {counts[split]['queries']:,} {split} queries have no positive;"
                     " metrics leave them out"
                 )
-    return found
+    return lines
 
 
 def render(summary: Mapping[str, Any]) -> str:
@@ -111,8 +111,8 @@ def render(summary: Mapping[str, Any]) -> str:
 
 
 def _total(domains: Mapping[str, Counts], split: str) -> dict[str, int] | None:
-    found = [counts[split] for counts in domains.values() if split in counts]
-    return {key: sum(counts[key] for counts in found) for key in found[0]} if found else None
+    present = [counts[split] for counts in domains.values() if split in counts]
+    return {key: sum(counts[key] for counts in present) for key in present[0]} if present else None
 
 
 def _cell(counts: Mapping[str, int] | None) -> str:

@@ -1,4 +1,8 @@
-"""What an archive may hold. Nothing in it is trusted: not a name, a link, nor a size."""
+"""What an archive may hold. Nothing in it is trusted: not a name, a link, nor a size.
+
+One set of checks for zip and tar, before a byte is written. `tarfile.data_filter` (PEP 706) would
+replace none of them: it knows no zip, and of the 26 hostile tars in the tests it refuses 11.
+"""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def members_of(archive: Path) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]
 
 
 @contextmanager
-def told_if_damaged(archive: Path) -> Iterator[None]:
+def damage_as_user_error(archive: Path) -> Iterator[None]:
     """Turn what the readers raise for a damaged archive into a UserError."""
     try:
         yield

@@ -24,7 +24,7 @@ from guie.data.archives.inspection import (
     fault_of_member,
     fault_of_sizes,
 )
-from guie.data.archives.reading import members_of, told_if_damaged
+from guie.data.archives.reading import damage_as_user_error, members_of
 
 SUFFIXES = (
     *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2"),
@@ -75,7 +75,7 @@ def _inspected(archive: Path, limits: Limits) -> list[Member]:
     """Every member, found harmless. A bomb is refused before it is read through."""
     archive_bytes, total_bytes = archive.stat().st_size, 0
     members: list[Member] = []
-    with told_if_damaged(archive):
+    with damage_as_user_error(archive):
         for member, _ in tqdm(members_of(archive), f"inspect {archive.name}", disable=None):
             members.append(member)
             total_bytes += member.size_bytes
@@ -144,7 +144,7 @@ def _fill(folder: Path, archive: Path, members: list[Member]) -> None:
     total_bytes = sum(member.size_bytes for member in members)
     title = f"unpack {archive.name}"
     bar = tqdm(desc=title, total=total_bytes, unit="B", unit_scale=True, disable=None)
-    with bar, told_if_damaged(archive):
+    with bar, damage_as_user_error(archive):
         for expected, (member, read) in zip(members, members_of(archive), strict=True):
             if member != expected:
                 raise UserError(f"{archive}: was changed while it was unpacked; try again")

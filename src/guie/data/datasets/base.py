@@ -50,21 +50,21 @@ class Expected:
 
     def applies(self, splits: Sequence[str] | None, options: Mapping[str, Any]) -> bool:
         """Whether the count says anything of what is read."""
-        wanted = splits is None or self.split in splits
+        applicable = splits is None or self.split in splits
         if self.domain and options.get("subsets"):
-            wanted &= self.domain in options["subsets"]
-        return wanted and (self.where is None or options.get(self.where[0]) == self.where[1])
+            applicable &= self.domain in options["subsets"]
+        return applicable and (self.where is None or options.get(self.where[0]) == self.where[1])
 
     def select(self, rows: pd.DataFrame) -> pd.DataFrame:
         """The rows that are counted."""
-        kept = pd.Series(True, index=rows.index)
+        counted = pd.Series(True, index=rows.index)
         if self.split:
-            kept &= rows["split"] == self.split
+            counted &= rows["split"] == self.split
         if self.roles:
-            kept &= rows["role"].isin(self.roles)
+            counted &= rows["role"].isin(self.roles)
         if self.domain:
-            kept &= rows["domain"] == self.domain
-        return rows[kept]
+            counted &= rows["domain"] == self.domain
+        return rows[counted]
 
     def count(self, rows: pd.DataFrame) -> int:
         """How many there are in `rows`, a selection."""

@@ -46,8 +46,8 @@ def read(folder: Path, files: frozenset[str], release: str) -> Listing:
         )
     chosen = present[0] if release == "auto" and present else release
     if chosen not in present:
-        wanted = "any of " + ", ".join(MARKERS.values()) if chosen == "auto" else MARKERS[chosen]
-        raise UserError(f"{folder}: no {wanted}; is this Cars-196?")
+        markers = "any of " + ", ".join(MARKERS.values()) if chosen == "auto" else MARKERS[chosen]
+        raise UserError(f"{folder}: no {markers}; is this Cars-196?")
     path, class_id = READERS[chosen](folder, files)
     train = (class_id <= TRAIN_CLASSES).map({True: "train", False: "test"})
     return Listing(listing(path, class_id.map("{:03d}".format), train))

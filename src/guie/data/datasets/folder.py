@@ -39,7 +39,7 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
         else:
             images.append(file)
     if not images:
-        raise UserError(f"{folder}: no <class>/<image> in it{_found(skipped)}")
+        raise UserError(f"{folder}: no <class>/<image> in it{_skipped_text(skipped)}")
     role = "train" if split == "train" else "both"
     rows = [
         (file, f"{domain}/{file.rpartition('/')[0]}", domain, split, role)
@@ -91,6 +91,6 @@ def _is_within(folder: str, file: str) -> bool:
     return os.path.commonpath([folder, file]) == folder
 
 
-def _found(skipped: Counter[str]) -> str:
+def _skipped_text(skipped: Counter[str]) -> str:
     listed = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
     return f"; found: {listed}" if listed else ""

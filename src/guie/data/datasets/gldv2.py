@@ -67,10 +67,10 @@ def _queries(path: Path, index: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, 
     positives = sizes.groupby(pairs["id"]).sum()
     differ = int((listed.groupby("id")["image"].nunique() != positives).sum())
     queries = pairs.groupby("id", sort=False)["landmark_id"].agg("|".join).reset_index()
-    told = (
+    warning = (
         f"{path.name}: {differ:,} queries list fewer images than their landmarks have in the index"
     )
-    return queries, (told,) if differ else ()
+    return queries, (warning,) if differ else ()
 
 
 def _path(part: str, image_id: pd.Series) -> pd.Series:

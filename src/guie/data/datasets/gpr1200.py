@@ -24,8 +24,8 @@ def read(folder: Path, files: frozenset[str], blocks: list[str]) -> Listing:
     path, number = path[category.notna()], category.dropna().astype(int)
     block = number.floordiv(BLOCK_SIZE).map(dict(enumerate(BLOCKS)))
     rows = listing(path, block + "/" + number.map("{:04d}".format), "test")
-    kept = block.isin(blocks or BLOCKS).to_numpy()
-    return Listing(rows[kept].sort_values("label", kind="stable", ignore_index=True))
+    in_blocks = block.isin(blocks or BLOCKS).to_numpy()
+    return Listing(rows[in_blocks].sort_values("label", kind="stable", ignore_index=True))
 
 
 GPR1200 = Dataset(

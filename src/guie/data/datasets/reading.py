@@ -39,8 +39,8 @@ def read_dataset(
     folder = Path(folder)
     chosen = _options(dataset, options)
     files = frozenset(walk(folder))
-    found = dataset.read(folder, files, **chosen)
-    rows = found.rows if splits is None else found.rows[found.rows["split"].isin(splits)]
+    listing = dataset.read(folder, files, **chosen)
+    rows = listing.rows if splits is None else listing.rows[listing.rows["split"].isin(splits)]
     rows = rows.reset_index(drop=True)
     if rows.empty:
         raise UserError(f"{dataset.title} in {folder}: no images{_of(splits)} are listed")
@@ -53,8 +53,8 @@ def read_dataset(
         rows = rows.assign(split="train", role="train")
         rows = rows.drop_duplicates("image_path", ignore_index=True)
     table = _manifest(dataset, rows, domain)
-    told = (*dataset.warnings, *found.warnings, *counted)
-    return Reading(table, _sidecar(dataset, table, domain), told)
+    all_warnings = (*dataset.warnings, *listing.warnings, *counted)
+    return Reading(table, _sidecar(dataset, table, domain), all_warnings)
 
 
 def walk(folder: Path) -> Iterator[str]:

@@ -64,8 +64,8 @@ def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
 
 def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
     """The KEY of each file as it is now; size and time are -1 where it cannot be read at all."""
-    found = [_size_and_time(file) for file in files]
-    states = pd.DataFrame(found, columns=["size_bytes", "mtime_ns"], dtype=int)
+    sizes_and_times = [_size_and_time(file) for file in files]
+    states = pd.DataFrame(sizes_and_times, columns=["size_bytes", "mtime_ns"], dtype=int)
     return states.assign(file=list(files), decoder=decoder, version=VERSION)[KEY].astype(TYPES)
 
 

@@ -57,8 +57,8 @@ def readable(
         return manifest
     if not drop_bad:
         from_main(accelerator, lambda: refuse_unreadable(bad, manifest))
-    manifest, told = drop_unreadable(manifest, bad)
-    accelerator.print("\n".join(told))
+    manifest, report = drop_unreadable(manifest, bad)
+    accelerator.print("\n".join(report))
     if accelerator.is_main_process:
         with replacing(dropped) as temporary:
             bad.to_csv(temporary, index=False)
@@ -87,14 +87,14 @@ def find_unreadable(
     Raises:
         UserError: the cache cannot be written.
     """
-    known, found = Decoded(cache), []
+    known, unreadable = Decoded(cache), []
     used = table["split"].map(decoders or DECODERS)
     for decoder in (open_as_seen, open_as_host):
         rows = table[used == decoder]
         reasons = _reasons(rows["image_path"].unique(), root, decoder, known, workers)
         bad = rows.loc[rows["image_path"].isin(reasons.keys()), ["image_path", "split"]]
-        found.append(bad.assign(reason=bad["image_path"].map(reasons)))
-    return pd.concat(found).sort_index()
+        unreadable.append(bad.assign(reason=bad["image_path"].map(reasons)))
+    return pd.concat(unreadable).sort_index()
 
 
 def refuse_unreadable(bad: pd.DataFrame, manifest: Manifest) -> None:

@@ -27,6 +27,7 @@ from guie.batches.dataset import TrainDataset
 from guie.batches.sampling import RankDraws
 from guie.batches.sampling.streams import key
 from guie.config import RunConfig
+from guie.config.ensemble import MemberConfig
 from guie.config.stages import StageConfig
 from guie.data.looks.decoded import absolute
 from guie.data.manifest import Manifest
@@ -131,7 +132,8 @@ def frozen_data(
     """
     tower_config = config.model.backbone.model_copy(update={"stride_px": backbone.stride_px})
     model = config.model.model_copy(update={"backbone": tower_config, "head": None})
-    tower = LoadedModel(Tower(backbone), preprocess, model, config.name)
+    member = MemberConfig(source=config.name, model=model)
+    tower = LoadedModel(Tower(backbone), preprocess, (member,), config.name)
     folder, workers = Path(config.out) / ".cache" / "features", config.data.workers
     views = cached_views(accelerator, tower, dataset, stage.cached_views, folder, workers, check)
     val = None
