@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from guie.config import RunConfig
+from guie.config import RunConfig, config_from
 from guie.data.manifest import load_manifest, save_manifest
 from guie.model import LoadedModel, build_embedder, load_model, save_model
 from guie.training.run.record import write_record
@@ -20,7 +20,7 @@ TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 def tiny_config(folder: Path, **model: Any) -> RunConfig:
     """Two stages, the second at 40 px; `model` replaces keys of the model's config."""
     image = {"size_px": 32}
-    return RunConfig.model_validate(
+    return config_from(
         {
             "name": folder.name,
             "out": str(folder.parent),
@@ -28,7 +28,8 @@ def tiny_config(folder: Path, **model: Any) -> RunConfig:
             "model": {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model},
             "train": {"epochs": 1, "lr": {"head": 3e-3, "classes": 1e-2}},
             "stages": [{"name": "head"}, {"name": "full", "size_px": 40}],
-        }
+        },
+        RunConfig,
     )
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from guie.config.base import Config
+from guie.config.faults import FaultAt
 
 
 class _Sampler(Config):
@@ -32,7 +33,7 @@ class _Sampler(Config):
     @model_validator(mode="after")
     def _rare_means_something(self) -> _Sampler:
         if self.rare_classes == "repeat" and self.images_per_class is None:
-            raise ValueError("rare_classes: is of images_per_class, which is null; drop it")
+            raise FaultAt("rare_classes", "is of images_per_class, which is null; drop it")
         return self
 
 

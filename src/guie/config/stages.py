@@ -16,6 +16,7 @@ from pydantic import (
 
 from guie.config.augment import AugmentConfig, NonNegative, Positive
 from guie.config.base import Config
+from guie.config.faults import FaultAt
 from guie.config.model import Fraction
 from guie.config.sampling import MixedConfig, SamplerConfig
 
@@ -78,7 +79,7 @@ class OptimizerConfig(Config):
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> OptimizerConfig:
         if self.momentum and self.name != "sgd":
-            raise ValueError(f"momentum is of sgd, and the optimizer is {self.name}; drop one")
+            raise FaultAt("momentum", f"is of sgd, and the optimizer is {self.name}; drop one")
         return self
 
 
@@ -177,7 +178,7 @@ class StageConfig(Config):
     @model_validator(mode="after")
     def _averaged_weights_are_there(self) -> StageConfig:
         if self.ema_goes_on == "averaged" and self.ema_decay is None:
-            raise ValueError("ema_goes_on: averaged: ema_decay is null, so there is no average")
+            raise FaultAt("ema_goes_on", "ema_decay is null, so there is no average")
         return self
 
     @model_validator(mode="after")
@@ -191,17 +192,19 @@ class StageConfig(Config):
                     " warmup_steps or warmup_epochs, or drop them"
                 )
         if self.warmup_epochs >= self.epochs:
-            raise ValueError(
-                f"warmup_epochs {self.warmup_epochs:g}: the stage's {self.epochs:g} epochs would end"
-                " before the rates are at their peak"
+            raise FaultAt(
+                "warmup_epochs",
+                f"{self.warmup_epochs:g}: the stage's {self.epochs:g} epochs would end"
+                " before the rates are at their peak",
             )
         return self
 
     @model_validator(mode="after")
     def _cached_features_stay_true(self) -> StageConfig:
         if self.cached_views and self.lr.trains_backbone:
-            raise ValueError(
-                "cached_views: features are computed once, and this stage trains the backbone; set"
-                " lr.backbone to 0 and lr.blocks to {}, or cached_views to null"
+            raise FaultAt(
+                "cached_views",
+                "features are computed once, and this stage trains the backbone; set"
+                " lr.backbone to 0 and lr.blocks to {}, or cached_views to null",
             )
         return self
