@@ -133,7 +133,7 @@ ONE_LINE = {
     "train.lr.head=.nan": "Input should be a finite number (found nan)",
     "stages.1.lr.neck=1": "this task has no such part; allowed: backbone, head",
     "stages.1.lr.backbone=-1": "Input should be greater than or equal to 0",
-    "stages.1.warmup_epochs=3": "3: the stage's 3 epochs would end before",
+    "stages.1.warmup=3 epochs": "the stage's 3 epochs would end before",
     "stages.1.ema_goes_on=averaged": "ema_decay is null, so there is no average",
     "name=[1": "line 1: not valid YAML",
 }
@@ -177,7 +177,7 @@ def test_a_fault_is_one_line_at_the_file_where_it_stands(
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
-        ("warmup_steps=5", "warmup_epochs=1", "run.yaml: stages.1: warmup_steps and warmup_ep"),
+        ("warmup_start=0.1", "warmup=null", "--set stages.1.warmup_start=0.1: is of a warm-up,"),
         ("lr.blocks={3: 1}", "layer_decay=0.9", "run.yaml: stages.1: lr.blocks and layer_decay"),
         ("lr.blocks={3: 1}", "cached_views=2", "--set stages.1.cached_views=2: features are com"),
     ],

@@ -58,7 +58,7 @@ def bn_config(
     config = {
         "name": "one",
         "out": str(folder),
-        "log_every_steps": 1,
+        "log_every": "1 step",
         "data": {"manifest": str(manifest), "workers": 0},
         "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"norm": "bn"}},
         "train": train,

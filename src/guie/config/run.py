@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.durations import Steps
 from guie.config.faults import FaultAt, remedy
 from guie.config.losses import (
     ArcFaceConfig,
@@ -99,8 +100,8 @@ class RunConfig(Config):
     seed: Annotated[int, Field(ge=0)] = 0
     # YAML reads a bare no as false
     precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(_no_for_false)] = "no"
-    log_every_steps: PositiveInt = 20
-    checkpoint_every_steps: PositiveInt = 500
+    log_every: Steps = 20
+    checkpoint_every: Steps = 500
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back on the one before
     gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
     channels_last: bool = False  # memory format of images and convolutions

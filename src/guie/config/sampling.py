@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from guie.config.base import Config
+from guie.config.durations import Steps
 from guie.config.faults import FaultAt
 
 
@@ -89,7 +90,7 @@ class LossDrivenConfig(_WithFactors):
     """
 
     name: Literal["loss_driven"]
-    period_steps: PositiveInt = 1000
+    period: Steps = 1000
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the old weight in the new one
 
 

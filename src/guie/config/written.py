@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from guie.base.errors import UserError
+from guie.config.durations import named_now
 
 Place = tuple[int | str, ...]  # keys and indices, from the outermost inwards
 
@@ -30,10 +31,23 @@ class Written:
     def of(cls, value: Any, source: str, place: Place = ()) -> Written:
         """All of what one source says at a place."""
         if isinstance(value, dict):
-            value = {key: cls.of(item, source, (*place, key)) for key, item in value.items()}
+            value = cls._of_mapping(value, source, place)
         elif isinstance(value, list):
             value = [cls.of(item, source, (*place, n)) for n, item in enumerate(value)]
         return cls(value, source, place)
+
+    @classmethod
+    def _of_mapping(cls, values: dict, source: str, place: Place) -> dict[Any, Written]:
+        """Under the keys' names of today, though told by those that they are written with."""
+        found: dict[Any, Written] = {}
+        for written_as, item in values.items():
+            key, item = named_now(written_as, item)
+            new, old = cls.of(item, source, (*place, written_as)), found.get(key)
+            if old and old.value is not None and new.value is not None:
+                raise UserError(f"{new.told()}: is {key}, which {old.told()} sets too; drop one")
+            if not old or new.value is not None:
+                found[key] = new
+        return found
 
     def get(self, key: int | str) -> Written | None:
         """What a mapping or a list has there."""
@@ -97,7 +111,10 @@ def override(values: Written, key: str, value: Any, source: str) -> None:
     for depth, part in enumerate(outer, 1):
         node = _entered(node, part, source, tuple(outer[:depth]))
     _check_index(node, last, source)
-    node.value[last] = Written.of(value, source, (*outer, last))
+    if isinstance(node.value, list):
+        node.value[last] = Written.of(value, source, (*outer, last))
+    else:
+        node.value.update(Written.of({last: value}, source, tuple(outer)).value)
 
 
 def _entered(node: Written, part: int | str, source: str, place: Place) -> Written:
