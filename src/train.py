@@ -8,7 +8,6 @@ accelerate launch src/train.py --config configs/demo.yaml --resume
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -21,7 +20,6 @@ from tqdm import tqdm
 from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
-from guie.batches.dataset import rows_hash
 from guie.batches.loader import Ahead
 from guie.batches.replay import load_generic
 from guie.config import RunConfig, load_config
@@ -29,32 +27,23 @@ from guie.config.durations import Duration
 from guie.config.stages import StageConfig
 from guie.data.looks.precheck import readable
 from guie.data.manifest import load_manifest
-from guie.model.frozen_weights import remove_unused
-from guie.model.loading import read_stored
-from guie.model.weights import weights_record
 from guie.training.crew import Crew, Stopped
 from guie.training.interrupts import Cause, Interrupts
-from guie.training.milestones import save_checkpoint, score_and_keep
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
-from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.training.progress import Progress, open_progress
+from guie.training.run.checkpoint import TrainState
 from guie.training.run.folder import (
-    add_to_record,
-    check_weights,
-    finish,
-    keep_classes,
     locked,
     open_run,
     read_summary,
     told_best,
 )
-from guie.training.run.record import RunLog, code_version, peak_memory_mb, prefixed
 from guie.training.sharding import refuse_unshardable
-from guie.training.stage import Material, enter_stage, leave_stage, material_of
+from guie.training.stage import Material, Stage, enter_stage, material_of
 from guie.training.step import (
     LossWatch,
     gradients_within_memory,
     sharpened,
-    to_device,
     train_mode,
 )
 from guie.training.tasks import build_task
@@ -130,116 +119,87 @@ def train(
     Raises UserError where data or config are at fault, and Stopped where the crew stops before the
     end: by a signal, a fault in reading images, or as the time is up. Then a checkpoint is saved.
     """
-    began = time.monotonic()
-    # ---------------------------------------------------------------- classes, task, position
-    identity = Identity(rows_hash(material.all_rows()), code_version())
-    from_main(accelerator, lambda: keep_classes(folder, material.classes.labels))
-    checkpoints = Checkpoints(folder, config.keep_checkpoints)
-    saved = checkpoints.load(warn=accelerator.is_main_process)
-    if saved:
-        check_identity(saved["identity"], identity, folder, warn=accelerator.is_main_process)
-        if config.retention:
-            check_weights(folder, weights_record(config.model.backbone))
-    elif accelerator.is_main_process:
-        add_to_record(folder, weights=weights_record(config.model.backbone))
-    state = saved["state"] if saved else TrainState()
+    run, saved = open_progress(accelerator, config, material, folder, crew)
     torch.manual_seed(config.seed)
     task = build_task(config, material.classes, weights=saved is None).to(accelerator.device)
     for stage in config.stages:
         refuse_unknown_blocks(task, stage.lr)
-    log = RunLog(folder, accelerator, state.global_step, state.unscored)
-    watch = LossWatch()
+    while run.state.stage < len(config.stages):
+        now = enter_stage(accelerator, config, material, run.state, task, saved, crew.check)
+        saved = None
+        train_stage(run, now)
+        task, scored = now.trained.release()
+        del now  # the next stage has its own optimiser
+        run.state.next_stage()
+    if accelerator.is_main_process:
+        summary = run.finish(scored)
+        print(f"{folder}: {told_best(summary)}, {summary['seconds']:.0f} s")
 
-    while state.stage < len(config.stages):
-        now = enter_stage(accelerator, config, material, state, task, saved, crew.check)
-        saved, stage, model, optimizer = None, now.config, now.model, now.optimizer
-        sampler, total_steps = now.data.sampler, now.data.total_steps
-        accelerator.print(now.told(config, state))
-        scoring = (accelerator, config, material.manifest, now, state, log, crew.check)
-        score = partial(score_and_keep, *scoring)
-        save = partial(save_checkpoint, accelerator, checkpoints, now, state, identity)
-        if state.unscored:  # the run was stopped while it validated
-            if stopped := score():
-                raise stopped
-            save()
-        bar = tqdm(
-            total=total_steps,
-            initial=state.step,
-            desc=stage.name,
-            disable=not accelerator.is_local_main_process,
-        )
-        batches = Ahead(()) if _exhausted(stage, state) else iter(now.data.batches)
-        crew.check(batches.fault)
+
+def train_stage(run: Progress, now: Stage) -> None:
+    """The loop: one stage, from the step where the run stands. Raises as `train`."""
+    accelerator, config, state = run.accelerator, run.config, run.state
+    stage, trained = now.config, now.trained
+    sampler, total_steps = now.data.sampler, now.data.total_steps
+    model, optimizer, watch = trained.model, trained.optimizer, LossWatch()
+    accelerator.print(now.told(config, state))
+    if state.unscored:  # the run was stopped while it validated
+        if stopped := run.score(now):
+            raise stopped
+        run.save(now)
+    batches = Ahead(()) if _exhausted(stage, state) else iter(now.data.batches)
+    run.crew.check(batches.fault)
+    shown = {"desc": stage.name, "disable": not accelerator.is_local_main_process}
+    with tqdm(total=total_steps, initial=state.step, **shown) as bar:
         for batch in batches:
             # -------------------------------------------------------- a step
-            train_mode(task, stage)
-            task.set_epoch(now.epochs_before + state.step / sampler.steps_per_epoch)
+            train_mode(trained.task, stage)
+            trained.task.set_epoch(now.epochs_before + state.step / sampler.steps_per_epoch)
             rates = set_learning_rates(optimizer, stage, state.step, total_steps)
-            batch = to_device(batch, accelerator.device)
             draw = (config.seed, state.stage, state.step, accelerator.process_index)
             step = partial(gradients_within_memory, accelerator, model, batch, config, state, draw)
             try:
                 logs = sharpened(model, step, stage.sam_rho) if stage.sam_rho else step()
             except UserError:
                 if state.step and accelerator.num_processes == 1:
-                    save()  # where several are, the others are in the middle of this step
+                    run.save(now)  # where several are, the others are in the middle of this step
                 raise
             if stage.clip_grad_norm:
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
             optimizer.step()
             optimizer.zero_grad()
-            if now.ema:
-                now.ema.update_parameters(task)
+            if trained.ema:
+                trained.ema.update_parameters(trained.task)
             if sampler.learns:
                 sampler.note(state.step, accelerator.reduce(logs["loss"], "mean"))
             state.step += 1
             state.global_step += 1
             bar.update()
-            watch.add(logs["loss"], batch["rows"], rates)
+            watch.add(logs["loss"], batch.row_B, rates)
 
             # -------------------------------------------------------- log, validate, save
             last = state.step == total_steps
             logs_due = last or state.global_step % config.log_every == 0
             save_due = state.global_step % config.checkpoint_every == 0
             state.unscored = last or _due(stage.validate_every, state.step, sampler.steps_per_epoch)
-            stopped = crew.stop(batches.fault)
+            stopped = run.crew.stop(batches.fault)
             if logs_due or state.unscored or save_due or stopped:
                 watch.check(accelerator, now.data.rows["image_path"], stage, state.step)
             if logs_due:
-                values = {k: accelerator.reduce(v, "mean").item() for k, v in logs.items()}
-                shares = sampler.shares(state.step - 1) if sampler.learns else {}
-                more = prefixed("share_", shares) | prefixed("lr_", rates)
-                log.write(state.global_step, stage.name, values | more)
+                values = run.write_log(now, logs, rates)
                 bar.set_postfix({name: f"{value:.3f}" for name, value in values.items()})
             if state.unscored and not stopped:
-                stopped = score()
+                stopped = run.score(now)
             done = last or _exhausted(stage, state)
             if done or save_due or stopped:
-                save()
+                run.save(now)
             if stopped:
                 bar.close()
-                accelerator.print(f"{folder}: saved at step {state.global_step}; --resume goes on")
+                where = f"{run.folder}: saved at step {state.global_step}"
+                accelerator.print(f"{where}; --resume goes on")
                 raise stopped
             if done:
                 break
-        bar.close()
-        task, scored = leave_stage(accelerator, now)
-        del now, model, optimizer, batches, scoring, score, save  # the next stage has its own
-        state.next_stage()
-
-    if accelerator.is_main_process:
-        scored.save(folder, "last")
-        models = [read_stored(folder / f"{stem}.safetensors") for stem in ("model", "last")]
-        remove_unused(folder, checkpoints.frozen() | {stored.frozen for stored in models})
-        summary = {
-            "best": state.best(),
-            "steps": state.global_step,
-            "seconds": round(time.monotonic() - began, 1),
-            "peak_memory_mb": peak_memory_mb(),
-            "classes": len(material.classes),
-        }
-        finish(folder, summary)
-        print(f"{folder}: {told_best(summary)}, {summary['seconds']:.0f} s")
 
 
 def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple[Path, bool]:

@@ -82,6 +82,17 @@ def test_other_data_is_refused_and_other_code_told(
     assert capsys.readouterr().err == ""
 
 
+def test_a_checkpoint_of_another_version_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=1)
+    monkeypatch.setattr("guie.training.run.checkpoint.VERSION", 1)
+    save(checkpoints, 1)
+    monkeypatch.undo()
+    with pytest.raises(UserError, match="another version of the code; go on with that, or --over"):
+        checkpoints.load()
+
+
 def test_frozen_weights_are_written_once_and_come_back(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     frozen, weight = torch.arange(6.0), torch.ones(2)

@@ -70,11 +70,11 @@ def test_training_and_scoring_see_the_same_pixels(manifest: Manifest, fit: str) 
     grey = preprocess(fit).std[0]
     for row, (width, height) in enumerate(SIZES):
         sample, (image, shape) = train[(0, 0, row)], scored[row]
-        apart = (preprocess(fit).normalised(sample["images"][None])[0] - image).abs() * grey
+        apart = (preprocess(fit).normalised(sample["image"][None])[0] - image).abs() * grey
         shrinks = preprocess(fit).shrinks(height, width)
         assert apart.mean() <= 0.35, (width, height)
         assert apart.max() <= (12.0 if shrinks else 0.501), (width, height)
-        assert torch.equal(sample["shapes"], shape)
+        assert torch.equal(sample["shape"], shape)
         expected = torch.tensor([height / width, height / 224, width / 224])
         torch.testing.assert_close(shape, expected)
 
@@ -82,7 +82,7 @@ def test_training_and_scoring_see_the_same_pixels(manifest: Manifest, fit: str) 
 def test_an_image_of_the_networks_size_is_trained_on_as_it_is(manifest: Manifest) -> None:
     image = np.asarray(open_as_seen(manifest.file("3.png")))
     for fit in ("squash", "pad", "crop"):
-        seen = dataset(manifest, NO_AUGMENT, fit)[(0, 0, 3)]["images"]
+        seen = dataset(manifest, NO_AUGMENT, fit)[(0, 0, 3)]["image"]
         assert np.array_equal(seen.permute(1, 2, 0), image)
 
 
@@ -105,7 +105,7 @@ def test_distorted_before_the_resize(tmp_path: Path) -> None:
         train = TrainDataset(table, ["d/c"], tmp_path, Noted(augment), preprocess(), (0,))
         plain = Augment(NO_AUGMENT)
         known = TrainDataset(table, ["d/c"], tmp_path, plain, preprocess(), (0,))[(0, 0, 0)]
-        shift = train[(0, 0, 0)]["images"].float() - known["images"]
+        shift = train[(0, 0, 0)]["image"].float() - known["image"]
         assert shift.abs().mean() > 5  # once, wherever
     assert seen == [(60, 80, 3), (480, 640, 3)]
     pixels = np.full((4, 4, 3), 100, np.uint8)
@@ -190,7 +190,7 @@ def test_photographs_decoded_small_look_as_they_are_scored(name: str, grey_level
         opened, _ = open_part(photos / name, WHOLE, train._enough)
         assert opened.shape[1] == width
         scored = EvalDataset([photos / name], network)[0][0]
-        seen = network.normalised(train[(0, 0, 0)]["images"][None])[0]
+        seen = network.normalised(train[(0, 0, 0)]["image"][None])[0]
         assert 127.5 * (seen - scored).abs().mean() < (grey_levels if width < 640 else 0.35)
 
 
@@ -199,17 +199,17 @@ def test_augmented_views_of_any_size_become_the_networks_input(manifest: Manifes
     train = dataset(manifest, FULL_AUGMENT, fit)
     for row in range(len(SIZES)):
         for step in range(5):
-            image = train[(step, 0, row)]["images"]
+            image = train[(step, 0, row)]["image"]
             assert image.shape == (3, 32, 32) and torch.isfinite(image).all()
 
 
 def test_a_sample_depends_on_its_key_alone(manifest: Manifest) -> None:
     one, two = dataset(manifest, FULL_AUGMENT), dataset(manifest, FULL_AUGMENT)
-    first = one[(3, 1, 6)]["images"]
+    first = one[(3, 1, 6)]["image"]
     two[(0, 0, 5)]  # draws in between
-    assert torch.equal(two[(3, 1, 6)]["images"], first)
-    assert not torch.equal(one[(4, 1, 6)]["images"], first)
-    assert not torch.equal(one[(3, 2, 6)]["images"], first)
+    assert torch.equal(two[(3, 1, 6)]["image"], first)
+    assert not torch.equal(one[(4, 1, 6)]["image"], first)
+    assert not torch.equal(one[(3, 2, 6)]["image"], first)
 
 
 def test_the_number_of_workers_changes_nothing(manifest: Manifest) -> None:
@@ -219,7 +219,7 @@ def test_the_number_of_workers_changes_nothing(manifest: Manifest) -> None:
     alone = list(train_loader(train, batches, workers=0))
     shared = list(train_loader(train, batches, workers=2))
     for a, b in zip(alone, shared, strict=True):
-        assert torch.equal(a["images"], b["images"]) and torch.equal(a["labels"], b["labels"])
+        assert torch.equal(a.images_BCHW, b.images_BCHW) and torch.equal(a.label_B, b.label_B)
 
 
 def test_iterating_leaves_the_global_stream_alone(manifest: Manifest) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from guie.report import figures
 from guie.report.figures import maps
 from guie.report.figures.pictures import thumbnail
-from guie.report.figures.style import IGNORED, RIGHT, WRONG, domain_colors
+from guie.report.figures.style import BEFORE, IGNORED, RIGHT, WRONG, domain_colors, legible
 
 DOMAINS = ("cars", "dishes", "toys")
 
@@ -117,12 +117,57 @@ def test_funnel_adds_up() -> None:
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(counts)
 
 
-def test_class_sizes_lose_no_class(table: pd.DataFrame) -> None:
-    table.loc[3, "label"] = "cars/0"  # classes of 3 and 1
-    panels = figures.class_sizes(table, bins=4, columns=2).axes
-    heights = [sum(bar.get_height() for bar in axes.patches) for axes in panels]
-    assert heights == [2, 2, 2, 0]
-    assert not panels[3].get_visible()
+SIZES = pd.Series(
+    {("cars", "a"): 3, ("cars", "b"): 1, ("dishes", "c"): 40, ("toys", "d"): 2, ("toys", "e"): 2}
+).rename_axis(["domain", "label"])
+
+
+def heights(figure: Figure) -> dict[str, list[float]]:
+    """Of the bars of each colour, those that stand for classes."""
+    found: dict[str, list[float]] = {}
+    for bar in figure.artists:
+        if bar.get_height() > 0.01:  # not a line
+            found.setdefault(to_hex(bar.get_facecolor()), []).append(bar.get_height())
+    return found
+
+
+def test_size_histograms_have_a_panel_a_domain_and_bars_to_scale() -> None:
+    figure = figures.size_histograms(SIZES[SIZES > 1], SIZES)
+    colors = domain_colors(DOMAINS)
+    found = heights(figure)
+    one, two = found[colors["cars"]], found[colors["toys"]]
+    assert len(one) == len(two) == 1 and one == pytest.approx(two)  # the fullest bin of each
+    assert len(found[BEFORE]) == 4
+    shown = {text.get_text() for text in figure.texts}
+    assert {*DOMAINS, "2 → 1 classes, median 2 → 3", "1 classes, median 40"} <= shown
+
+
+def test_size_histograms_without_a_before_have_no_grey() -> None:
+    assert BEFORE not in heights(figures.size_histograms(SIZES))
+
+
+def test_stages_print_what_is_left_and_what_was_lost() -> None:
+    left = pd.DataFrame(
+        {"name": ["found", "capped"], "images": [5000, 4000], "classes": [7, 6], "lost": [0, 1000]}
+    )
+    figure = figures.stages(left)
+    assert [bar.get_width() for bar in figure.axes[0].patches] == [5000, 4000]
+    assert texts(figure) == ["5,000", "in 7 classes", "4,000", "in 6 classes", "−1,000"]
+
+
+def test_calibration_draws_both_lines() -> None:
+    rows = [{"coverage": 0.5, "precision": 0.9, "at_least": 0.8}]
+    measured, at_least = figures.calibration(rows).axes[0].lines
+    assert measured.get_xydata().tolist() == [[0.5, 0.9]]
+    assert at_least.get_xydata().tolist() == [[0.5, 0.8]]
+
+
+def test_names_are_cut_to_one_line_and_no_formula(tmp_path: Path) -> None:
+    assert legible("a\nb\tc") == "a b c"
+    assert legible("x" * 50, 10) == "x" * 9 + "…"
+    assert legible("bad-\udcff\x00") == "bad-\ufffd\ufffd"
+    counts = pd.DataFrame({"train": [1, 2]}, ["$\\no such command$", "b"])
+    figures.funnel(counts).savefig(tmp_path / "funnel.png")
 
 
 LINES = [

@@ -17,6 +17,7 @@ from torch import distributed
 
 from guie.base.errors import UserError
 from guie.batches.augment import Augment
+from guie.batches.batch import collated
 from guie.batches.dataset import TrainDataset, classes_of, training_rows
 from guie.batches.sampling import RankDraws, Sampler
 from guie.batches.sampling.streams import key
@@ -109,8 +110,7 @@ class Stage:
                 self.dataset[visit % 3, key(self.dataset.paths[row]), row]
                 for visit, row in zip(visits.tolist(), rows.tolist(), strict=True)
             ]
-            batch = torch.utils.data.default_collate(samples)
-            yield batch | {"images": self.preprocess.normalised(batch["images"])}
+            yield collated(samples).normalised(self.preprocess)
 
     def val_embeddings(self) -> np.ndarray:
         files = [self.manifest.file(p) for p in self.manifest.split("val")["image_path"]]
@@ -174,13 +174,13 @@ def test_a_batch_is_that_of_the_image_loader(manifest: Manifest, tmp_path: Path)
     one = Stage(manifest, tmp_path)
     (batch,) = one.data().batches(one.draws(17, 18))
     (images,) = one.images(17, 18)
-    for name in ("labels", "rows"):
-        assert torch.equal(batch[name], images[name])
+    for name in ("label_B", "row_B"):
+        assert torch.equal(getattr(batch, name), getattr(images, name))
     with torch.inference_mode():
-        feat_BF = one.backbone.eval()(images["images"])
-    torch.testing.assert_close(batch["features"], feat_BF, atol=1e-3, rtol=1e-3)
-    torch.testing.assert_close(batch["shapes"], images["shapes"].float(), atol=1e-3, rtol=1e-3)
-    assert {value.dtype for value in (batch["features"], batch["shapes"])} == {torch.float32}
+        feat_BF = one.backbone.eval()(images.images_BCHW)
+    torch.testing.assert_close(batch.feat_BF, feat_BF, atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(batch.shapes_B3, images.shapes_B3.float(), atol=1e-3, rtol=1e-3)
+    assert {value.dtype for value in (batch.feat_BF, batch.shapes_B3)} == {torch.float32}
 
 
 def test_a_resumed_stage_goes_on_with_the_same_bits(
@@ -191,7 +191,8 @@ def test_a_resumed_stage_goes_on_with_the_same_bits(
     computed.clear()
     again = Stage(manifest, tmp_path)
     for late, batch in zip(again.data().batches(again.draws(19, 30)), whole[19:], strict=True):
-        assert all(torch.equal(late[name], batch[name]) for name in batch)
+        for name in ("label_B", "row_B", "shapes_B3", "feat_BF"):
+            assert torch.equal(getattr(late, name), getattr(batch, name))
     assert computed == []
 
 
@@ -200,7 +201,7 @@ def test_views_come_in_turn(manifest: Manifest, tmp_path: Path) -> None:
     one = Stage(manifest, tmp_path)
     data, numbers = one.data(), {}
     for batch in data.batches(one.draws(0, 40)):
-        for row, feat_F in zip(batch["rows"].tolist(), batch["features"].numpy(), strict=True):
+        for row, feat_F in zip(batch.row_B.tolist(), batch.feat_BF.numpy(), strict=True):
             views = [np.array_equal(feat_F, view[row][:-3]) for view in data.views]
             numbers.setdefault(row, []).append(int(np.argmax(views)))
             assert sum(views) == 1

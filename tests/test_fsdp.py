@@ -7,11 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from accelerate import Accelerator
+from accelerate.commands.config.config_args import load_config_from_file
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -28,6 +30,7 @@ from guie.training.sharding import Shards, gathered, load_optimizer, refuse_unsh
 from tiny_runs import bn_config, interrupted_after
 
 ROOT = Path(__file__).parents[1]
+ACCELERATE = ROOT / "configs/accelerate"
 SHARDED = {
     "ACCELERATE_USE_FSDP": "true",
     "FSDP_VERSION": "2",
@@ -35,13 +38,15 @@ SHARDED = {
 }
 
 
-def begin_sharded(words: list[str], lines: int) -> int:
-    """Train in two sharded processes, as a user starts them; SIGTERM after so many lines of log.
+def forked(words: list[str], lines: int) -> int:
+    """Train in two sharded processes; SIGTERM after so many lines of log, which are returned."""
+    return two_processes.begin(train_folder(words) / "metrics.jsonl", lines, words, **SHARDED)
 
-    Returns the log's lines.
-    """
+
+def launched(words: list[str], lines: int) -> int:
+    """The same as a user starts it."""
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
-    launch += ["--config_file", str(ROOT / "configs/accelerate/fsdp.yaml")]
+    launch += ["--config_file", str(ACCELERATE / "fsdp.yaml")]
     launch += ["--main_process_port", "0", str(ROOT / "src/train.py"), *words]
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_"))}
     environment = plain | {"ACCELERATE_USE_CPU": "true", "OMP_NUM_THREADS": "1"}
@@ -88,11 +93,23 @@ def one(config: Path) -> Path:
     return train.main(["--config", str(config)])
 
 
-def test_begun_sharded_and_ended_by_one(config: Path, one: Path) -> None:
-    words = ["--config", str(config), "--set", "name=whole_later"]
-    begun = begin_sharded(words, lines=6)
+@pytest.mark.parametrize("begin", [forked, pytest.param(launched, marks=pytest.mark.slow)])
+def test_begun_sharded_and_ended_by_one(begin: Callable, config: Path, one: Path) -> None:
+    words = ["--config", str(config), "--set", f"name={begin.__name__}"]
+    begun = begin(words, lines=6)
     assert 6 <= begun < kills.count_lines(one / "metrics.jsonl")
     same_run(train.main([*words, "--resume"]), one)
+
+
+def test_the_launchers_files_say_what_is_tested_here() -> None:
+    read = {path.stem: load_config_from_file(str(path)) for path in ACCELERATE.glob("*.yaml")}
+    assert {name: file.distributed_type for name, file in read.items()} == {
+        "ddp": "MULTI_GPU",
+        "fsdp": "FSDP",
+    }
+    settings = read["fsdp"].fsdp_config
+    assert settings["fsdp_version"] == int(SHARDED["FSDP_VERSION"])
+    assert settings["fsdp_auto_wrap_policy"] == SHARDED["FSDP_AUTO_WRAP_POLICY"]
 
 
 def test_begun_by_one_and_ended_sharded(

@@ -12,6 +12,7 @@ from PIL import Image
 
 from guie.base.errors import UserError
 from guie.batches.augment import Augment
+from guie.batches.batch import Batch
 from guie.batches.dataset import TrainDataset
 from guie.batches.loader import train_loader
 from guie.batches.replay import load_generic, with_generic
@@ -62,7 +63,7 @@ def greys(images: torch.Tensor) -> list[int]:
     return images.mean(dim=(1, 2, 3)).round().int().tolist()
 
 
-def batches(train: Manifest, generic: Manifest, workers: int = 0, **where) -> list[dict]:
+def batches(train: Manifest, generic: Manifest, workers: int = 0, **where) -> list[Batch]:
     both = with_generic(*stage(train, **where), generic, batch_size=2)
     return list(train_loader(*both, workers))
 
@@ -71,16 +72,17 @@ def test_every_generic_image_comes_once_before_any_comes_twice(
     train: Manifest, generic: Manifest
 ) -> None:
     made = batches(train, generic)
-    assert [b["generic_images"].shape for b in made] == [(2, 3, 16, 16)] * 6
-    seen = [grey for b in made for grey in greys(b["generic_images"])]
+    assert [b.generic_GCHW.shape for b in made] == [(2, 3, 16, 16)] * 6
+    seen = [grey for b in made for grey in greys(b.generic_GCHW)]
     assert sorted(seen[:5]) == sorted(seen[5:10]) == [10, 20, 30, 40, 50]
 
 
 def test_training_images_are_those_without_generic_ones(train: Manifest, generic: Manifest) -> None:
     alone = list(train_loader(*stage(train, flip=0.5), 0))
     for mine, theirs in zip(batches(train, generic, flip=0.5), alone, strict=True):
-        assert mine.keys() == theirs.keys() | {"generic_images"}
-        assert all(torch.equal(mine[key], value) for key, value in theirs.items())
+        assert theirs.generic_GCHW is None and mine.generic_GCHW is not None
+        for name in ("label_B", "row_B", "shapes_B3", "images_BCHW"):
+            assert torch.equal(getattr(mine, name), getattr(theirs, name))
 
 
 @pytest.mark.parametrize("change", [{"workers": 2}, {"first": 2}])
@@ -89,11 +91,11 @@ def test_a_batch_depends_on_its_step_alone(
 ) -> None:
     expected = batches(train, generic, flip=0.5)[change.get("first", 0) :]
     for mine, theirs in zip(batches(train, generic, flip=0.5, **change), expected, strict=True):
-        assert torch.equal(mine["generic_images"], theirs["generic_images"])
-        assert torch.equal(mine["images"], theirs["images"])
+        assert torch.equal(mine.generic_GCHW, theirs.generic_GCHW)
+        assert torch.equal(mine.images_BCHW, theirs.images_BCHW)
     other = batches(train, generic, flip=0.5, seed=1)
     assert any(
-        greys(a["generic_images"]) != greys(b["generic_images"])
+        greys(a.generic_GCHW) != greys(b.generic_GCHW)
         for a, b in zip(other, batches(train, generic, flip=0.5), strict=True)
     )
 
@@ -101,12 +103,12 @@ def test_a_batch_depends_on_its_step_alone(
 def test_two_processes_share_what_one_would_have(train: Manifest, generic: Manifest) -> None:
     halves = [batches(train, generic, rank=rank, ranks=2, flip=0.5) for rank in range(2)]
     for whole, *parts in zip(batches(train, generic, flip=0.5), *halves, strict=True):
-        joined = torch.stack([part["generic_images"] for part in parts], dim=1).flatten(0, 1)
-        assert torch.equal(joined, whole["generic_images"])
+        joined = torch.stack([part.generic_GCHW for part in parts], dim=1).flatten(0, 1)
+        assert torch.equal(joined, whole.generic_GCHW)
 
 
 def test_a_view_is_drawn_anew_each_time(train: Manifest, generic: Manifest) -> None:
-    made = np.array([b["generic_images"].numpy() for b in batches(train, generic, flip=0.5)])
+    made = np.array([b.generic_GCHW.numpy() for b in batches(train, generic, flip=0.5)])
     assert len({view.tobytes() for view in made.reshape(12, -1)}) > GENERIC
 
 

@@ -36,7 +36,7 @@ def toys(toy_manifest: Path, tmp_path: Path) -> Path:
     root = tmp_path / "input" / "toys"
     shutil.copytree(toy_manifest.parent, root)
     table = load_manifest(root / "manifest.csv").table
-    train, test = (table[table["split"] == split].iloc[0] for split in ("train", "test"))
+    train, test = table[table["split"] == "train"].iloc[0], first_test(table).iloc[0]
     planted = []
     for name, row in (("copy", train), ("leak", test)):
         path = f"images/{name}.png"
@@ -46,11 +46,17 @@ def toys(toy_manifest: Path, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(folder: Path, **blocks) -> tuple[pd.DataFrame, dict]:
+def first_test(table: pd.DataFrame) -> pd.DataFrame:
+    """The row of a test image that train has a copy of."""
+    return table[table["split"] == "test"].iloc[:1]
+
+
+def run(folder: Path, domains: list[str], **blocks) -> tuple[pd.DataFrame, dict]:
+    path = str(folder / "input/toys/manifest.csv")
     config = {
         "name": "mix",
         "out": str(folder / "input/mix.csv"),
-        "sources": [{"kind": "manifest", "path": str(folder / "input/toys/manifest.csv")}],
+        "sources": [{"kind": "manifest", "path": path, "domains": domains}],
         "val_fraction": 0.4,
         "features": str(folder / "features"),
         **blocks,
@@ -62,15 +68,17 @@ def run(folder: Path, **blocks) -> tuple[pd.DataFrame, dict]:
 
 
 def test_cleaning_stops_at_a_leak_and_drops_it_when_told(toys: Path, clip: str) -> None:
+    table = load_manifest(toys / "input/toys/manifest.csv").table
+    domains = sorted({*table["domain"].iloc[-2:], *first_test(table)["domain"], "cars"})
     with pytest.raises(UserError, match="(?s)1 training images are copies of val or test.*html"):
-        run(toys, clean={})
-    assert "Leaks" in (toys / "input/mix.html").read_text()
+        run(toys, domains, clean={})
+    assert (toys / "input/mix.html").exists()
     listed = pd.read_csv(toys / "input/mix.findings.csv")
     assert "toys/images/leak.png" in set(listed["image_path"]) | set(listed["other_path"])
     assert not (toys / "input/mix.csv").exists()
     clean = {"leaks": "drop_train", "model": clip, "size_px": 32, "cap": "diverse"}
     clean |= {"oversample": {"target": 20}, "suggest_merges": 0.5, "outliers": {}}
-    table, summary = run(toys, clean=clean, max_images=4)
+    table, summary = run(toys, domains, clean=clean, max_images=4)
     assert not table["image_path"].str.contains("leak.png").any()
     copies = pd.read_csv(toys / "input/mix.findings.csv").query("kind == 'exact duplicate'")
     both = {*copies["image_path"], *copies["other_path"]}
@@ -81,7 +89,7 @@ def test_cleaning_stops_at_a_leak_and_drops_it_when_told(toys: Path, clip: str) 
     rules = {rule for domain in summary["domains"].values() for rule in domain["dropped"]}
     assert {"leaks", "duplicates", "max_images"} <= rules
     page = (toys / "input/mix.html").read_text()
-    assert "Exact duplicates" in page and "Leaks" in page and summary["command"] in page
+    assert summary["command"] in page and "leak.png" in page and "copy.png" in page
     assert (toys / "input/mix.merges.csv").exists()
 
 
@@ -93,16 +101,15 @@ def test_clips_labels_are_kept_apart(toys: Path, clip: str) -> None:
     wanted = {"clip": {"model": clip, "cache": str(toys / "text")}, "domains": [domain]}
     wanted |= {"classes": names, "min_confidence": 0.0, "max_images": 3}
     before = ((table["split"] == "train") & (table["domain"] == domain)).sum()
-    labelled, summary = run(toys, pseudo_labels=wanted, val_fraction=0.0)
+    labelled, summary = run(toys, [domain, "dishes"], pseudo_labels=wanted, val_fraction=0.0)
     ours = labelled[labelled["label_source"] == "clip"]
     assert 0 < len(ours) == summary["pseudo_labels"]["kept"] <= before
     assert set(ours["label"]) <= set(names) and not set(ours["label"]) & set(held)
     assert ours.groupby("label").size().max() <= 3
     trained = labelled[(labelled["split"] == "train") & (labelled["domain"] == domain)]
     assert set(trained.index) == set(ours.index)  # the unsure ones are gone
-    assert "Labels by a CLIP" in (toys / "input/mix.html").read_text()
     with pytest.raises(UserError, match="no train image is of nowhere"):
-        run(toys, pseudo_labels={**wanted, "domains": ["nowhere"]})
+        run(toys, [domain], pseudo_labels={**wanted, "domains": ["nowhere"]})
 
 
 def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
@@ -112,7 +119,7 @@ def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
     wanted = {"clip": {"model": clip, "cache": str(toys / "text")}, "domains": ["cars"]}
     wanted |= {"classes": {label: [label] for label in sorted(cars["label"].unique())}}
     wanted |= {"min_confidence": 0.0, "calibration": {"manifest": str(found)}}
-    _, summary = run(toys, pseudo_labels=wanted, val_fraction=0.0)
+    _, summary = run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)
     told = summary["pseudo_labels"]
     curve = pd.DataFrame(told["calibration"])
     assert told["calibrated_on"] == len(cars) == told["looked_at"]
@@ -123,14 +130,15 @@ def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
     right = (mixed[truth.index] == truth).mean()
     assert curve["precision"].iloc[-1] == pytest.approx(right, abs=1e-6)
     page = (toys / "input/mix.html").read_text()
-    assert page.count("<polyline") == 2 and "Precision over coverage" in page
+    assert 'id="labels-chart-0"' in page and "Precision over coverage" in page
     wanted["calibration"]["precision"] = 0.999
     with pytest.raises(UserError, match="no confidence keeps 0.999"):
-        run(toys, pseudo_labels=wanted, val_fraction=0.0)
+        run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)
 
 
 def test_shares_are_met(toys: Path) -> None:
-    table, _ = run(toys, shares={"shares": {"cars": 1, "packages": 2}}, val_fraction=0.0)
+    shares = {"shares": {"cars": 1, "packages": 2}}
+    table, _ = run(toys, ["cars", "dishes", "packages"], shares=shares, val_fraction=0.0)
     images = table[table["split"] == "train"].groupby("domain").size()
     assert images.to_dict().keys() == {"cars", "packages"}
     assert images["packages"] == pytest.approx(2 * images["cars"], abs=1)
@@ -142,20 +150,14 @@ def test_a_selection_keeps_what_earns_its_place(
     proxy = {"model": clip, "size_px": 32, "epochs": 1, "min_steps": 4, "batch_size": 32}
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 40}
     selection = {"proxy": proxy, "rule": rule}
-    sources = [
-        {
-            "kind": "manifest",
-            "path": str(toys / "input/toys/manifest.csv"),
-            "domains": ["cars", "packages", "dishes"],
-        }
-    ]
-    table, _ = run(toys, selection=selection, sources=sources)
+    domains = ["cars", "packages", "dishes"]
+    table, _ = run(toys, domains, selection=selection)
     steps = json.loads((toys / "input/mix.selection.json").read_text())
     chosen = {name.partition("@")[0] for name in steps["mix"].split("+")}
     assert set(table.loc[table["split"] == "train", "domain"]) == chosen
-    assert set(table.loc[table["split"] == "val", "domain"]) == {"cars", "packages", "dishes"}
+    assert set(table.loc[table["split"] == "val", "domain"]) == set(domains)
     first = (toys / "input/mix.html").read_bytes()
-    again, _ = run(toys, selection=selection, sources=sources)  # from the log, to the same bytes
+    again, _ = run(toys, domains, selection=selection)  # from the log, to the same bytes
     assert again.equals(table) and (toys / "input/mix.html").read_bytes() == first
 
 
@@ -166,9 +168,7 @@ def test_whole_trainings_judge_a_selection(toys: Path) -> None:
     (toys / "judge.yaml").write_text(yaml.safe_dump(training))
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
     selection = {"evaluator": "full", "full": str(toys / "judge.yaml"), "rule": rule}
-    found = str(toys / "input/toys/manifest.csv")
-    sources = [{"kind": "manifest", "path": found, "domains": ["cars", "packages"]}]
-    table, _ = run(toys, selection=selection, sources=sources)
+    table, _ = run(toys, ["cars", "packages"], selection=selection)
     told = json.loads((toys / "input/mix.selection.json").read_text())
     runs = sorted(path.name for path in (toys / "input/mix.selection").glob("*-?"))
     assert runs == ["cars-0", "cars-1", "packages-0", "packages-1"] and told["stopped"] == "budget"

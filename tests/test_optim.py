@@ -21,13 +21,7 @@ from guie.training.optim import (
     refuse_unknown_blocks,
     set_learning_rates,
 )
-
-
-class Parts(nn.ModuleDict):
-    """A task that is nothing but its parts."""
-
-    def parts(self) -> dict[str, nn.Module]:
-        return dict(self.items())
+from tiny_runs import Parts
 
 
 def task(**more: nn.Module) -> Parts:
@@ -56,41 +50,6 @@ def test_a_parameter_outside_of_all_parts_is_an_error() -> None:
 
     with pytest.raises(ValueError, match="classes.weight belongs to none of"):
         freeze(Loose(task()), LearningRates(head=1.0))
-
-
-@pytest.mark.parametrize(
-    ("tower", "blocks", "expected"),
-    [
-        (
-            lambda: timm.create_model("test_vit", num_classes=0),
-            6,
-            {"cls_token": 0, "patch_embed.proj.weight": 0, "blocks.0.attn.qkv.weight": 1}
-            | {"blocks.5.norm1.weight": 6, "norm.weight": -1},
-        ),
-        (
-            lambda: create_clip(BackboneConfig(library="open_clip", name="guie-tiny"), None).visual,
-            None,
-            {"conv1.weight": 0, "class_embedding": 0, "ln_pre.weight": 0, "proj": -1}
-            | {"transformer.resblocks.0.ln_1.weight": 1, "ln_post.weight": -1},
-        ),
-    ],
-    ids=["timm", "open_clip"],
-)
-def test_layer_decay_falls_towards_the_stem(
-    tower: Callable[[], nn.Module], blocks: int | None, expected: dict[str, int]
-) -> None:
-    whole = Parts({"backbone": nn.ModuleDict({"tower": tower()}), "head": nn.Linear(2, 2)})
-    names = {p: n.removeprefix("backbone.tower.") for n, p in whole.named_parameters()}
-    rates = LearningRates(backbone=1.0, head=1.0)
-    optimizer = build_optimizer(whole, StageConfig(epochs=1, lr=rates, layer_decay=0.5))
-    rate = {names[p]: g["peak_lr"] for g in optimizer.param_groups for p in g["params"]}
-    if blocks is None:
-        blocks = 1 + max(block_of("." + name) or 0 for name in names.values())
-    for name, height in expected.items():
-        assert rate[name] == 0.5 ** (blocks + 1 - height if height >= 0 else 0), name
-    assert rate["head.weight"] == 1.0
-    logged = set_learning_rates(optimizer, StageConfig(epochs=1, lr=rates), 0, 1)
-    assert logged == {"backbone": 1.0, "head": 1.0}
 
 
 def test_each_part_gets_its_rate_and_vectors_no_decay() -> None:

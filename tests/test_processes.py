@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -38,14 +39,14 @@ def environment() -> dict[str, str]:
     return env | {"OMP_NUM_THREADS": "1"}
 
 
-def begin(words: list[str], run: Path, lines: int) -> int:
-    """Train in two processes until the log has so many lines, then SIGTERM; returns its lines."""
+def launched(log: Path, lines: int, words: list[str]) -> int:
+    """`two_processes.begin` as a user starts it."""
     process = subprocess.Popen([*TORCHRUN, str(SRC / "train.py"), *words], env=environment())
-    while process.poll() is None and kills.count_lines(run / "metrics.jsonl") < lines:
+    while process.poll() is None and kills.count_lines(log) < lines:
         time.sleep(0.02)
     process.send_signal(signal.SIGTERM)  # torchrun passes it on to both
     assert process.wait(120) != 0
-    return kills.count_lines(run / "metrics.jsonl")
+    return kills.count_lines(log)
 
 
 def losses(folder: Path) -> dict[int, float]:
@@ -71,10 +72,15 @@ def one(config: Path) -> Path:
     return train.main(["--config", str(config)])
 
 
-def test_two_processes_equal_one_also_resumed_by_one(config: Path, one: Path) -> None:
+@pytest.mark.parametrize(
+    "begin", [two_processes.begin, pytest.param(launched, marks=pytest.mark.slow)]
+)
+def test_two_processes_equal_one_also_resumed_by_one(
+    begin: Callable, config: Path, one: Path
+) -> None:
     """Two processes begin and are told to end; one goes on: as if one had done it all."""
-    words = ["--config", str(config), "--set", "name=two"]
-    begun = begin(words, one.with_name("two"), lines=4)
+    words = ["--config", str(config), "--set", f"name={begin.__name__}"]
+    begun = begin(one.with_name(begin.__name__) / "metrics.jsonl", 4, words)
     assert 4 <= begun < len(losses(one))
     two = train.main([*words, "--resume"])
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)

@@ -17,6 +17,7 @@ from guie.config.stages import (
     StepSchedule,
 )
 from guie.training.optim import build_optimizer, schedule_factor, set_learning_rates
+from tiny_runs import Parts
 
 ANY = [
     ConstantSchedule(name="constant"),
@@ -28,20 +29,10 @@ ANY = [
 ]
 
 
-class HeadAlone(torch.nn.ModuleDict):
-    """A task of one part."""
-
-    def __init__(self) -> None:
-        super().__init__({"head": torch.nn.Linear(2, 2)})
-
-    def parts(self) -> dict[str, torch.nn.Module]:
-        return dict(self.items())
-
-
 def rates_of(total_steps: int, **settings) -> list[float]:
     """The head's rate at every step of a stage, its peak at 1."""
     stage = StageConfig(lr=LearningRates(head=1.0), **settings)
-    optimizer = build_optimizer(HeadAlone(), stage)
+    optimizer = build_optimizer(Parts({"head": torch.nn.Linear(2, 2)}), stage)
     steps = range(total_steps)
     logged = [set_learning_rates(optimizer, stage, step, total_steps)["head"] for step in steps]
     assert optimizer.param_groups[0]["lr"] == logged[-1]
@@ -167,7 +158,7 @@ def test_a_step_has_its_rate_whatever_came_before(schedule) -> None:
     settings = {"epochs": 5, "warmup": "0.3 epochs", "schedule": schedule}
     stage = StageConfig(lr=LearningRates(head=1.0), **settings)
     rates = rates_of(50, **settings)
-    optimizer = build_optimizer(HeadAlone(), stage)
+    optimizer = build_optimizer(Parts({"head": torch.nn.Linear(2, 2)}), stage)
     for step in (49, 3, 20, 0):
         assert set_learning_rates(optimizer, stage, step, 50) == {"head": rates[step]}
     assert all(0 < rate <= 1 and math.isfinite(rate) for rate in rates)

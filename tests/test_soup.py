@@ -14,13 +14,14 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import Classes
 from guie.compose.soups import Soup, find_members, likeness
+from guie.config.stages import LearningRates, StageConfig
 from guie.model import LoadedModel, load_model, save_model
 from guie.model.frozen_weights import frozen_names
-from guie.training.optim import averaged
-from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, state_dicts
+from guie.training.run.checkpoint import Checkpoints, Identity, TrainState
 from guie.training.run.folder import read_summary
 from guie.training.run.record import read_metrics
 from guie.training.tasks import build_task
+from guie.training.trained import Trained
 from tiny_runs import mix_with_val, tiny_config, tiny_run, weights
 
 BN = {"norm": "bn", "dim": 16}
@@ -184,9 +185,11 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
     config = tiny_config(run, head=BN)
     task = build_task(config, Classes(["a", "b"], [3, 3], ["x", "x"]))
     task.embedder.backbone.set_image_size(40)
-    average = averaged(task, 0.9) if ema else None
+    rates = LearningRates(backbone=1.0, head=1.0, classes=1.0)
+    stage = StageConfig(epochs=1, lr=rates, ema_decay=0.9 if ema else None)
     checkpoints, expected = Checkpoints(run, keep=2), []
-    accelerator = make_accelerator()
+    trained = Trained(make_accelerator(), task, stage).prepare()
+    average = trained.ema
     for step in (5, 9):
         with torch.no_grad():
             for parameter in task.parameters():
@@ -195,10 +198,10 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
             average.update_parameters(task)
         scored = average.module if ema else task
         expected.append(scored.embedder.state_dict()["head.linear.weight"].double())
-        optimizer = torch.optim.AdamW(task.parameters())
         state = TrainState(stage=1, global_step=step)
-        parts = state_dicts(accelerator, task, optimizer, average)
-        checkpoints.save(parts, frozen_names(task.embedder), state, Identity("r", "c"))
+        checkpoints.save(
+            trained.state_dict(), frozen_names(task.embedder), state, Identity("r", "c")
+        )
     out = main(tmp_path / "soup", run, more=("--checkpoints",))
     model = load_model(out)
     mean = ((expected[0] + expected[1]) / 2).float()

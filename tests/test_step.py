@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 import torch
@@ -9,6 +11,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from guie.base.errors import UserError
+from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.config.losses import MultiSimilarityConfig
 from guie.losses import PeerLoss
@@ -31,19 +34,19 @@ class Toy(nn.Module):
         torch.manual_seed(0)
         self.linear, self.limit = nn.Linear(3, 1), limit
 
-    def forward(self, batch: dict) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        if self.limit and len(batch["labels"]) > self.limit:
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        if self.limit and len(batch) > self.limit:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        loss = (self.linear(batch["images"])[:, 0] - batch["labels"]).square().mean()
+        loss = (self.linear(batch.images_BCHW)[:, 0] - batch.label_B).square().mean()
         return loss, {"loss": loss.detach()}
 
 
-def batch(size: int = 10) -> dict[str, torch.Tensor]:
+def batch(size: int = 10) -> Batch:
+    """Vectors in place of images, numbers in place of classes."""
     generator = torch.Generator().manual_seed(1)
-    return {
-        "images": torch.randn(size, 3, generator=generator),
-        "labels": torch.randn(size, generator=generator),
-    }
+    images = torch.randn(size, 3, generator=generator)
+    numbers = torch.randn(size, generator=generator)
+    return Batch(numbers, torch.arange(size), images_BCHW=images)
 
 
 def config(**changes) -> RunConfig:
@@ -87,7 +90,7 @@ def test_memory_that_runs_out_halves_the_micro_batches_or_says_what_to_lower(
 
 
 def test_other_errors_are_not_taken_for_memory(accelerator: Accelerator) -> None:
-    bad = {**batch(), "images": torch.zeros(10, 4)}
+    bad = replace(batch(), images_BCHW=torch.zeros(10, 4))
     with pytest.raises(RuntimeError, match="shapes"):
         gradients_within_memory(
             accelerator, Toy(), bad, config(on_out_of_memory="halve"), TrainState(), draw=(0,)
@@ -162,8 +165,8 @@ class Remembering(Toy):
         config = MultiSimilarityConfig(name="multi_similarity", memory=32)
         self.loss, self.norm = PeerLoss(config, 4, 3), nn.BatchNorm1d(3)
 
-    def forward(self, batch: dict) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        emb_BD = nn.functional.normalize(self.norm(batch["images"]) + self.linear.weight)
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        emb_BD = nn.functional.normalize(self.norm(batch.images_BCHW) + self.linear.weight)
         loss = self.loss(emb_BD, torch.arange(len(emb_BD)) % 4)[0]
         return loss, {"loss": loss.detach()}
 

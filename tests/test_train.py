@@ -177,12 +177,13 @@ def test_a_tiny_clip_pretrains_and_its_weights_load(
         name="clip",
         model={"backbone": TINY, "image": {"size_px": 64}, "head": None},
         task={"name": "contrastive"},
-        stages=[{"epochs": 1, "lr": {"backbone": 1e-3}}],
+        stages=[{"epochs": 1, "domains": ["packages", "cars"], "lr": {"backbone": 1e-3}}],
     )
     folder = train.main(["--config", str(clip)])
     weights = folder / "model_clip.safetensors"
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
-    words = ["--set", f"model.backbone.pretrained={weights}", "--set", "stages.1.epochs=0.2"]
+    words = ["--set", f"model.backbone.pretrained={weights}"]
+    words += ["--set", "stages.0.epochs=0.2", "--set", "stages.1.epochs=0.2"]
     assert (train.main(["--config", str(config), *words]) / "model.safetensors").is_file()
     out = tmp_path / "E.npz"
     model = f"open_clip:guie-tiny:{weights}"
@@ -228,7 +229,7 @@ def test_unreadable_images_are_found_before_the_first_step(
     (root / of_train).write_bytes((root / of_train).read_bytes()[:200])
     (root / of_val).unlink()
     words = ["--config", str(write_config(tmp_path / "c.yaml", mix, root))]
-    words += ["--set", "stages.1.epochs=0.2"]
+    words += ["--set", "stages.0.epochs=0.2", "--set", "stages.1.epochs=0.2"]
     with pytest.raises(UserError, match="--drop-bad") as refusal:
         train.main(words)
     assert of_train in str(refusal.value) and of_val in str(refusal.value)
@@ -242,12 +243,15 @@ LOSSES = [
     *("supcon", "proxy_anchor", "proxy_nca", "soft_triple", "batch_all", "hyperbolic"),
 ]
 
+# Beside the weights of classes, with which test_resume_goes_on_to_the_same_bits resumes.
+WITH_STATE = {"curricularface", "margin", "proxy_anchor", "proxy_nca", "soft_triple"}
+
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_every_loss_trains_and_resumes(
     name: str, mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Stopped after three of six steps, and gone on with, each ends at the same bits."""
+    """Those with a state of their own, stopped after three of six steps, end at the same bits."""
     stage = {"epochs": 6, "lr": {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2}}
     few = {"domains": ["packages", "cars"], "batch_size": 24}
     config = write_config(
@@ -260,6 +264,8 @@ def test_every_loss_trains_and_resumes(
     whole = train.main(["--config", str(config)])
     losses = [line["loss"] for line in read_metrics(whole / "metrics.jsonl") if "loss" in line]
     assert len(losses) >= 6 and losses[-1] < losses[0]
+    if name not in WITH_STATE:
+        return
     with monkeypatch.context() as patched:
         interrupted_after(patched, steps=3)
         with pytest.raises(KeyboardInterrupt):
@@ -274,7 +280,8 @@ def test_sam_ema_layer_decay_and_checkpointing_train_together(
 ) -> None:
     """The average is what is scored and saved; checkpointed blocks change no number."""
     stage = {
-        **{"epochs": 2, "lr": {"backbone": 1e-3, "head": 1e-2, "classes": 1e-2}},
+        **{"epochs": 1, "lr": {"backbone": 1e-3, "head": 1e-2, "classes": 1e-2}},
+        **{"domains": ["packages", "cars"], "batch_size": 24},
         **{"sam_rho": 0.05, "ema_decay": 0.5, "layer_decay": 0.7, "clip_grad_norm": 1.0},
     }
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])

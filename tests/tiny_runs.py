@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from torch import nn
 
 from guie.config import RunConfig, config_from
 from guie.data.manifest import load_manifest, save_manifest
@@ -20,13 +21,14 @@ TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 def tiny_config(folder: Path, **model: Any) -> RunConfig:
     """Two stages, the second at 40 px; `model` replaces keys of the model's config."""
     image = {"size_px": 32}
+    rates = {"classes": 1e-2} if model.get("head", {}) is None else {"head": 3e-3, "classes": 1e-2}
     return config_from(
         {
             "name": folder.name,
             "out": str(folder.parent),
             "data": {"manifest": "input/demo/manifest.csv"},
             "model": {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model},
-            "train": {"epochs": 1, "lr": {"head": 3e-3, "classes": 1e-2}},
+            "train": {"epochs": 1, "lr": rates},
             "stages": [{"name": "head"}, {"name": "full", "size_px": 40}],
         },
         RunConfig,
@@ -96,3 +98,10 @@ def interrupted_after(patched: pytest.MonkeyPatch, steps: int) -> None:
         return step(self, *args, **kwargs)
 
     patched.setattr(torch.optim.AdamW, "step", counting)
+
+
+class Parts(nn.ModuleDict):
+    """A task that is nothing but its parts."""
+
+    def parts(self) -> dict[str, nn.Module]:
+        return dict(self.items())

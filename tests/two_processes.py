@@ -66,6 +66,8 @@ def _run(script: str, words: list[str], environment: dict[str, str], said: Path 
     if said:
         kills.say_into(said)
     torch.set_num_threads(1)
+    # As under torchrun; else their workers were the server's, and imported all of it anew.
+    multiprocessing.set_start_method("fork", force=True)
     importlib.import_module("guie.base.errors").run(
         lambda _: importlib.import_module(script).main(words)
     )

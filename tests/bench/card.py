@@ -26,6 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from guie.base import errors
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.batches.batch import Batch
 from guie.batches.dataset import classes_of
 from guie.config import RunConfig, load_config
 from guie.data.manifest import Manifest, Sidecar
@@ -89,11 +90,12 @@ def a_step(
     stage, state = config.stages[number], TrainState(stage=number)
     model, optimizer = accelerator.prepare(task, build_optimizer(task, stage))
     images = batch or stage.batch_size
-    drawn = {
-        "images": torch.randn(images, 3, size_px, size_px, device=accelerator.device),
-        "shapes": torch.ones(images, 3, device=accelerator.device),
-        "labels": torch.randint(classes, (images,), device=accelerator.device),
-    }
+    drawn = Batch(
+        label_B=torch.randint(classes, (images,)),
+        row_B=torch.zeros(images, dtype=torch.int64),
+        shapes_B3=torch.ones(images, 3),
+        images_BCHW=torch.randn(images, 3, size_px, size_px),
+    ).to(accelerator.device)
 
     def step() -> None:
         train_mode(task, stage)

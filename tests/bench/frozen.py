@@ -21,6 +21,7 @@ from accelerate import Accelerator
 from loader import draw
 
 from guie.batches.augment import Augment
+from guie.batches.batch import Batch
 from guie.batches.dataset import TrainDataset, classes_of
 from guie.batches.loader import train_loader
 from guie.batches.sampling import RankBatches, RankDraws, Sampler
@@ -29,7 +30,7 @@ from guie.data.manifest import Manifest, Sidecar
 from guie.evaluation.features.frozen import FrozenData, frozen_data
 from guie.model import build_preprocess
 from guie.training.optim import build_optimizer, freeze, set_learning_rates
-from guie.training.step import to_device, train_mode
+from guie.training.step import train_mode
 from guie.training.tasks import build_task
 
 SIZE_PX = 112
@@ -88,15 +89,15 @@ class Bench:
             self.manifest,
         )
 
-    def images(self) -> Iterator[dict[str, Any]]:
+    def images(self) -> Iterator[Batch]:
         batches = RankBatches(self.sampler, 0, 10**6, 0, 1)
         return iter(train_loader(self.dataset, batches, self.workers))
 
-    def step(self, batch: dict[str, Any]) -> None:
+    def step(self, batch: Batch) -> None:
         """A step as `train.py` takes it."""
         train_mode(self.task, self.stage)
         set_learning_rates(self.optimizer, self.stage, 0, 1000)
-        self.task(to_device(batch, self.accelerator.device))[0].backward()
+        self.task(batch.to(self.accelerator.device))[0].backward()
         self.optimizer.step()
         self.optimizer.zero_grad()
 

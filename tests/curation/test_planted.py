@@ -82,6 +82,7 @@ def test_near_copies_without_a_model(copied):
 
 def test_near_copies_confirmed_by_a_real_model(copied, real_folder, tmp_path):
     root, table = copied
+    table = table[table["domain"].isin(sorted(table["domain"].unique())[::3])]
     config = CleaningConfig(model=REAL_MODEL.format(real_folder), size_px=112)
     links = find_links(table, NearConfig(), embed_for(config, root, tmp_path, 0), Pixels(root, 1))
     all_pairs = measured(links, table).iloc[0]

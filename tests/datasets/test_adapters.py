@@ -26,7 +26,7 @@ def test_registry_config_and_tests_name_the_same_datasets():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_rows_pass_the_manifest_checks(name, mini, tmp_path):
+def test_rows_pass_the_manifest_checks_twice_and_from_a_file(name, mini, tmp_path):
     reading = mini(name)
     table = reading.table
     assert check(table, reading.sidecar) == []
@@ -37,15 +37,11 @@ def test_rows_pass_the_manifest_checks(name, mini, tmp_path):
     folder = folder_of(name, tmp_path)
     assert all((folder / path).is_file() for path in table["image_path"])
     assert not table["image_path"].str.contains(r"\._").any()
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_is_read_survives_a_manifest_file(name, mini, tmp_path):
-    reading = mini(name)
-    save_manifest(reading.table, tmp_path / "m.csv", reading.sidecar)
+    assert table.equals(mini(name, build=False).table)
+    save_manifest(table, tmp_path / "m.csv", reading.sidecar)
     loaded = load_manifest(tmp_path / "m.csv")
     assert loaded.sidecar == reading.sidecar
-    assert loaded.table.sort_index(axis=1).equals(reading.table.sort_index(axis=1))
+    assert loaded.table.sort_index(axis=1).equals(table.sort_index(axis=1))
 
 
 @pytest.mark.parametrize(
@@ -137,11 +133,6 @@ def test_splits_can_be_chosen_and_everything_can_train(name, mini):
     assert set(trained.table["image_path"]) == set(whole["image_path"])
     assert trained.table["image_path"].is_unique
     assert not trained.sidecar.domains
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_reading_is_the_same_twice(name, mini):
-    assert mini(name).table.equals(mini(name, build=False).table)
 
 
 def test_domain_can_be_named_and_takes_its_declaration_along(mini):

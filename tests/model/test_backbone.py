@@ -34,8 +34,10 @@ def test_statistics_are_the_towers_own() -> None:
 def test_statistics_are_the_tags_also_without_its_weights(
     library: str, name: str, tag: str
 ) -> None:
-    config = BackboneConfig(library=library, name=name, pretrained=tag)
-    backbone = build_backbone(config, weights=False)  # as a trained run is loaded again
+    kwargs = {"device": "meta"} if library == "open_clip" else {}
+    config = BackboneConfig(library=library, name=name, pretrained=tag, kwargs=kwargs)
+    with torch.device("meta"):  # a whole base model, without its numbers
+        backbone = build_backbone(config, weights=False)  # as a trained run is loaded again
     assert backbone.mean == backbone.std == [0.5, 0.5, 0.5]
 
 
@@ -46,17 +48,6 @@ def test_pooled_features_leave_out_clips_projection() -> None:
     projected = clip.visual(images)
     pooled = backbone_of_clip(clip, BackboneConfig(**TINY_CLIP, features="pooled"), 64)
     torch.testing.assert_close(pooled(images) @ proj, projected)
-
-
-@pytest.mark.parametrize("backbone", [TINY_CLIP, TINY_VIT], ids=["open_clip", "timm"])
-def test_image_size_can_change_and_change_back(backbone: dict) -> None:
-    tower = build_backbone(BackboneConfig(**backbone), 64).eval()
-    images = torch.randn(1, 3, 64, 64)
-    before = tower(images)
-    tower.set_image_size(64)
-    torch.testing.assert_close(tower(images), before)  # the same size changes nothing
-    tower.set_image_size(96)
-    assert tower(torch.randn(1, 3, 96, 96)).shape == before.shape
 
 
 def test_weights_come_from_a_file_as_from_a_hub(tmp_path: Path) -> None:

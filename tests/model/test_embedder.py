@@ -143,11 +143,12 @@ def test_a_reduction_comes_behind_unit_length_and_before_it(tmp_path: Path) -> N
     torch.testing.assert_close(embedder(images), expected, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("name", ["vit_small_patch16_dinov3", "eva02_tiny_patch14_224"])
-def test_what_no_file_holds_is_computed_anew(name: str, tmp_path: Path) -> None:
+def test_what_no_file_holds_is_computed_anew(tmp_path: Path) -> None:
     """Rotary position grids are buffers that are not saved."""
     small = {"embed_dim": 48, "depth": 1, "num_heads": 2}
-    model = model_config({"library": "timm", "name": name, "kwargs": small}, 112)
+    model = model_config(
+        {"library": "timm", "name": "eva02_tiny_patch14_224", "kwargs": small}, 112
+    )
     embedder = save_run(tmp_path, model, 112)
     assert len(embedder.state_dict()) < len([*embedder.parameters(), *embedder.buffers()])
     images = torch.randn(2, 3, 112, 112)

@@ -1,4 +1,7 @@
-"""Patches that overlap: their tokens against a computation by hand, their grid, what is refused."""
+"""Patches that overlap: their tokens against a computation by hand, what is refused.
+
+What holds for every backbone of the configs stands in test_families.py.
+"""
 
 from __future__ import annotations
 
@@ -110,51 +113,19 @@ def test_the_first_places_grid() -> None:
 @pytest.mark.parametrize(
     ("name", "size_px", "stride_px", "tokens"),
     [
-        ("vit_base_patch16_siglip_224", 76, 12, 36),  # no class token, attention pooling
         ("eva02_tiny_patch14_224", 74, 10, 1 + 49),  # rotary positions beside learnt ones
-        ("vit_small_patch16_dinov3", 76, 12, 5 + 36),  # rotary positions alone; registers
         pytest.param("beitv2_base_patch16_224", 76, 12, 1 + 36, marks=RESIZABLE_BEIT),  # relative
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning:timm")
 @torch.no_grad()
-def test_every_kind_of_position_follows_the_grid(
+def test_other_kinds_of_positions_follow_the_grid(
     name: str, size_px: int, stride_px: int, tokens: int
 ) -> None:
     small = {"embed_dim": 64, "depth": 2, "num_heads": 2, "num_classes": 0}
     tower = timm.create_model(name, img_size=64, **small)
     backbone = Backbone(tower, {"size": 64, **STATISTICS}, size_px, stride_px).eval()
     assert tokens_of(backbone, torch.randn(1, 3, size_px, size_px)).shape[1] == tokens
-
-
-@pytest.mark.parametrize("build", [clip, vit, vit_in_clip])
-@torch.no_grad()
-def test_a_later_stage_may_go_back_to_plain_patches(build) -> None:
-    backbone, images = build(), torch.randn(1, 3, 64, 64)
-    weights = {k: v.clone() for k, v in backbone.state_dict().items()}
-    before = backbone(images)
-    backbone.set_image_size(64, 4)
-    assert backbone.stride_px == 4 and tokens_of(backbone, images).shape[1] > 65
-    backbone.set_image_size(64)
-    assert backbone.stride_px is None
-    backbone.load_state_dict(weights)  # positions were interpolated there and back
-    assert torch.equal(backbone(images), before)
-
-
-@pytest.mark.parametrize("build", [clip, vit, vit_in_clip])
-@torch.no_grad()
-def test_the_same_size_and_stride_change_nothing(build) -> None:
-    backbone, images = build(), torch.randn(1, 3, 64, 64)
-    backbone.set_image_size(64, 4)
-    before = backbone(images)
-    backbone.set_image_size(64, 4)
-    assert torch.equal(backbone(images), before)
-
-
-def test_the_patch_size_as_stride_is_no_overlap() -> None:
-    backbone = clip()
-    backbone.set_image_size(64, 8)
-    assert backbone.stride_px is None
 
 
 @pytest.mark.parametrize(

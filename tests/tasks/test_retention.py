@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.model import BackboneConfig
@@ -73,19 +75,18 @@ def nudge(task: Task, amount: float = 0.02) -> None:
             p += amount * torch.randn(p.shape, generator=generator)
 
 
-def batch(size_px: int = 48, images: int = 6, generic: int = 0) -> dict[str, Tensor]:
+def batch(size_px: int = 48, images: int = 6, generic: int = 0) -> Batch:
     generator = torch.Generator().manual_seed(3)
-    made = {
-        "images": torch.randn(images, 3, size_px, size_px, generator=generator),
-        "labels": torch.randint(3, (images,), generator=generator),
-    }
-    if generic:
-        shape = generic, 3, size_px, size_px
-        made["generic_images"] = torch.randn(shape, generator=generator)
-    return made
+    images_BCHW = torch.randn(images, 3, size_px, size_px, generator=generator)
+    label_B = torch.randint(3, (images,), generator=generator)
+    made = Batch(label_B, torch.arange(images), images_BCHW=images_BCHW)
+    if not generic:
+        return made
+    generic_GCHW = torch.randn(generic, 3, size_px, size_px, generator=generator)
+    return replace(made, generic_GCHW=generic_GCHW)
 
 
-def terms(task: Task, images: dict[str, Tensor]) -> tuple[float, float]:
+def terms(task: Task, images: Batch) -> tuple[float, float]:
     logs = task(images)[1]
     return logs["retention_weights"].item(), logs["retention_features"].item()
 
@@ -113,7 +114,7 @@ def test_values_and_gradients_equal_those_of_slow_twins(weights: Path) -> None:
         (p - p0.detach()).flatten() @ (p - p0.detach()).flatten()
         for p, p0 in zip(backbone.parameters(), theirs.parameters(), strict=True)
     ]
-    ours_BF, theirs_BF = backbone(images["images"]), theirs(images["images"]).detach()
+    ours_BF, theirs_BF = backbone(images.images_BCHW), theirs(images.images_BCHW).detach()
     angles = [
         1 - functional.cosine_similarity(*pair, dim=0)
         for pair in zip(ours_BF, theirs_BF, strict=True)
@@ -229,11 +230,13 @@ def test_generic_images_take_the_place_of_the_training_images(weights: Path) -> 
     found = terms(task, images)[1]
     student, pretrained = task.embedder.backbone, task.retention.pretrained
     with torch.no_grad():
-        pairs = [module(images["generic_images"]) for module in (student, pretrained)]
+        pairs = [module(images.generic_GCHW) for module in (student, pretrained)]
     assert found == pytest.approx(
         (1 - functional.cosine_similarity(*pairs)).mean().item(), rel=1e-4
     )
-    assert terms(task, {**images, "images": torch.zeros(6, 3, 48, 48)})[1] == pytest.approx(found)
+    assert terms(task, replace(images, images_BCHW=torch.zeros(6, 3, 48, 48)))[1] == pytest.approx(
+        found
+    )
 
 
 def test_image_text_contrast_retains_too(weights: Path) -> None:
@@ -243,7 +246,8 @@ def test_image_text_contrast_retains_too(weights: Path) -> None:
         weights, task={"name": "contrastive"}, model={**model, "head": None}, stages=stages
     )
     task = opened(run, 0)
-    images = {**batch(32), "captions": ["a cat", "a dog", "a car", "a cup", "a tree", "a bus"]}
+    texts = ["a cat", "a dog", "a car", "a cup", "a tree", "a bus"]
+    images = replace(batch(32), captions=texts)
     assert terms(task, images) == pytest.approx((0.0, 0.0), abs=1e-6)
     nudge(task)
     assert min(terms(task, images)) > 1e-3
@@ -254,7 +258,13 @@ def _gradients(weights: Path, rank: int, ranks: int) -> dict[str, Tensor]:
     task = opened(config(weights, GENERIC), 1)
     nudge(task)
     model = DistributedDataParallel(task) if ranks > 1 else task
-    images = {key: value[rank::ranks] for key, value in batch(generic=4).items()}
+    whole = batch(generic=4)
+    images = Batch(
+        whole.label_B[rank::ranks],
+        whole.row_B[rank::ranks],
+        images_BCHW=whole.images_BCHW[rank::ranks],
+        generic_GCHW=whole.generic_GCHW[rank::ranks],
+    )
     loss, logs = model(images)
     loss.backward()
     for value in logs.values() if ranks > 1 else ():

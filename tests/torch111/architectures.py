@@ -1,4 +1,8 @@
-"""The libraries' architectures, built small and random: what the exporter must carry over."""
+"""The libraries' architectures, built small and random: what the exporter must carry over.
+
+FAMILIES are the kinds of backbone that configs/ names: tests/model/test_families.py compares them
+with the real ones and exports them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from guie.model.patches import patch_size, set_grid
+from guie.config.model import BackboneConfig
+from guie.model.backbone import Backbone, backbone_of_clip, build_backbone
 
 TEXT = {"context_length": 8, "vocab_size": 64, "width": 32, "heads": 2, "layers": 1}
 TINY_CLIP = {"layers": 2, "width": 64, "head_width": 32, "patch_size": 8, "image_size": 32}
@@ -42,22 +47,72 @@ def _timm(name: str, **kwargs: object) -> Callable[[], nn.Module]:
     return lambda: timm.create_model(name, pretrained=False, num_classes=0, **kwargs)
 
 
-def _overlapping(tower: Callable[[], nn.Module], size_px: int) -> Callable[[], nn.Module]:
-    """The tower at this size, its patches three quarters of a patch apart."""
+def _clip_backbone(
+    features: str = "projected", quick_gelu: bool = False, **vision: object
+) -> Callable[[], Backbone]:
+    config = BackboneConfig(library="open_clip", name="a small one", features=features)
+    small = {"layers": 2, "width": 48, "head_width": 24, "patch_size": 8, "image_size": 40}
 
-    def build() -> nn.Module:
-        overlapping = tower()
-        set_grid(overlapping, size_px, 3 * patch_size(overlapping) // 4)
-        return overlapping
+    def build() -> Backbone:
+        clip = open_clip.CLIP(64, {**small, **vision}, TEXT, quick_gelu=quick_gelu)
+        statistics = {"mean": [0.5] * 3, "std": [0.25] * 3}
+        clip.visual.preprocess_cfg = {"size": clip.visual.image_size, **statistics}
+        return _stirred(backbone_of_clip(clip, config, 40))
 
     return build
 
 
-SIGLIP = "vit_base_patch16_siglip_224"
+@timm.models.register_model
+def pe_core_small(pretrained: bool = False, **kwargs: object) -> nn.Module:
+    """Known to timm by this name, for open_clip hands it no sizes."""
+    small = {"img_size": 40, "patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 2}
+    return timm.create_model("vit_pe_core_tiny_patch16_384", **small, **kwargs)
+
+
+def _timm_backbone(name: str, **kwargs: object) -> Callable[[], Backbone]:
+    small = {"patch_size": 8, "embed_dim": 48, "depth": 2, "num_heads": 2}
+    config = BackboneConfig(library="timm", name=name, kwargs={**small, **kwargs})
+    return lambda: _stirred(build_backbone(config, 40))
+
+
+def _stirred(backbone: Backbone) -> Backbone:
+    """All weights moved by noise: new layer scales are 1e-5, and a block behind them does nothing."""
+    with torch.no_grad():
+        for parameter in backbone.parameters():
+            parameter.add_(torch.randn_like(parameter), alpha=0.1)
+    return backbone
+
+
+# What the configs name, in small: two blocks, images of 5 x 5 patches.
+FAMILIES: dict[str, Callable[[], Backbone]] = {
+    "open_clip ViT": _clip_backbone(),
+    "open_clip ViT, pooled": _clip_backbone("pooled"),
+    "open_clip ViT, QuickGELU": _clip_backbone(quick_gelu=True),
+    "open_clip ViT, QuickGELU, pooled": _clip_backbone("pooled", quick_gelu=True),
+    "open_clip PE": _clip_backbone(
+        timm_model_name="pe_core_small", timm_pool="map", timm_proj=None
+    ),
+    "timm ViT": _timm_backbone("vit_tiny_patch16_224"),
+    "timm SigLIP": _timm_backbone("vit_so400m_patch14_siglip_384"),
+    "timm SigLIP 2": _timm_backbone("vit_so400m_patch16_siglip_384"),
+    "timm DINOv3": _timm_backbone("vit_large_patch16_dinov3", global_pool="token"),
+}
+
+
+def _overlapping(build: Callable[[], Backbone]) -> Callable[[], Backbone]:
+    """The backbone at 44 px, a patch of 8 px every 6 px: 7 x 7."""
+
+    def overlapping() -> Backbone:
+        backbone = build()
+        backbone.set_image_size(44, 6)
+        return backbone
+
+    return overlapping
+
+
+# Others that people may take.
 # name -> (builder of the tower, image side in pixels; odd where padding depends on it)
-ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], int]] = {
-    "open_clip ViT": (_clip(**TINY_CLIP), 32),
-    "open_clip ViT, overlapping patches": (_overlapping(_clip(**TINY_CLIP), 44), 44),
+OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
     "open_clip ViT, attentional pooling": (
         _clip(**TINY_CLIP, attentional_pool=True, attn_pooler_queries=4, attn_pooler_heads=2),
         32,
@@ -67,24 +122,17 @@ ARCHITECTURES: dict[str, tuple[Callable[[], nn.Module], int]] = {
         _clip(timm_model_name="resnet18", timm_pool="avg", timm_proj="linear", image_size=32),
         32,
     ),
-    "timm ViT": (_timm("vit_tiny_patch16_224", **TINY_VIT), 32),
-    "timm ViT, overlapping patches": (
-        _overlapping(_timm("vit_tiny_patch16_224", **TINY_VIT), 64),
-        64,
-    ),
-    "timm DINOv3, overlapping patches": (
-        _overlapping(_timm("vit_small_patch16_dinov3", **TINY_VIT), 64),
-        64,
-    ),
-    "timm SigLIP": (_timm(SIGLIP, **TINY_VIT), 32),
-    "timm SigLIP, gelu tanh": (_timm(SIGLIP, **TINY_VIT, act_layer="gelu_tanh"), 32),
     "timm EVA-02": (_timm("eva02_tiny_patch14_224", **{**TINY_VIT, "img_size": 28}), 28),
-    "timm DINOv3": (_timm("vit_small_patch16_dinov3", **TINY_VIT), 32),
     "timm ResNet-50": (_timm("resnet50"), 32),
     "timm ConvNeXt": (_timm("convnext_atto"), 64),
     "timm MobileNetV2, same padding": (_timm("mobilenetv2_100", pad_type="same"), 33),
     "timm MobileNetV3": (_timm("mobilenetv3_small_050"), 32),
     "timm EfficientNet": (_timm("efficientnet_b0"), 33),
+}
+ARCHITECTURES = {
+    **{name: (backbone, 40) for name, backbone in FAMILIES.items()},
+    **{f"{name}, overlapping": (_overlapping(b), 44) for name, b in FAMILIES.items()},
+    **OTHERS,
 }
 
 

@@ -31,8 +31,8 @@ MARGIN = 1.5
 class TrainDataset(Dataset):
     """Random views of training images; a sample is a pure function of (seed, step, position, row).
 
-    `images` (3, S, S) are uint8: a quarter of the bytes to hand over, and normalised as a batch, on
-    the device. `shapes` (3,) is the `image_shape` of the whole image.
+    `image` (3, S, S) is uint8: a quarter of the bytes to hand over, and normalised as a batch, on
+    the device. `shape` (3,) is the `image_shape` of the whole image.
 
     Args:
         rows: training rows of a manifest.
@@ -71,13 +71,13 @@ class TrainDataset(Dataset):
         resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
         view_HWC = self.augment(resized_HWC.contiguous().numpy(), drawn[1])
         sample = {
-            "images": self.preprocess.padded(_planes(view_HWC)[None])[0],
-            "shapes": torch.tensor(image_shape(*size)),
-            "labels": self.labels[row],
-            "rows": row,
+            "image": self.preprocess.padded(_planes(view_HWC)[None])[0],
+            "shape": torch.tensor(image_shape(*size)),
+            "label": self.labels[row],
+            "row": row,
         }
         if self.captions is not None:
-            sample["captions"] = self.captions[row]
+            sample["caption"] = self.captions[row]
         return sample
 
     def _enough(self, height: int, width: int) -> bool:

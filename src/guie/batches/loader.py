@@ -13,11 +13,10 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 
 from guie.base.children import follow_parent
 from guie.base.errors import UserError
+from guie.batches.batch import Batch, collated
 from guie.batches.dataset import TrainDataset
 from guie.batches.sampling import RankBatches
 from guie.model.preprocess import Preprocess
-
-IMAGES = ("images", "generic_images")  # of a batch, what is normalised
 
 T = TypeVar("T")
 
@@ -25,7 +24,7 @@ T = TypeVar("T")
 class TrainLoader:
     """Batches of one process, in the sampler's order whatever the number of workers.
 
-    Their images are normalised, on the device; the rest is left to `guie.training.step.to_device`.
+    They stand on the device, and their images are normalised there.
     """
 
     def __init__(self, loader: DataLoader, preprocess: Preprocess, device: torch.device):
@@ -35,15 +34,11 @@ class TrainLoader:
     def __len__(self) -> int:
         return len(self.loader)
 
-    def __iter__(self) -> Ahead[dict[str, Any]]:
-        return Ahead(whole_batches(self.loader), self._normalised)
+    def __iter__(self) -> Ahead[Batch]:
+        return Ahead(whole_batches(self.loader), self._ready)
 
-    def _normalised(self, batch: dict[str, Any]) -> dict[str, Any]:
-        images = {name: batch[name] for name in IMAGES if name in batch}
-        for name, images_BCHW in images.items():
-            on_device = images_BCHW.to(self.device, non_blocking=True)
-            batch[name] = self.preprocess.normalised(on_device)
-        return batch
+    def _ready(self, batch: Batch) -> Batch:
+        return batch.to(self.device).normalised(self.preprocess)
 
 
 def train_loader(
@@ -53,9 +48,7 @@ def train_loader(
     device: torch.device | str = "cpu",
 ) -> TrainLoader:
     """The loader of a stage's batches."""
-    # A data set with two kinds of images has its own way to make a batch.
-    collate = getattr(dataset, "collate", default_collate)
-    loader = _loader(dataset, collate, batches, workers)
+    loader = _loader(dataset, collated, batches, workers)
     return TrainLoader(loader, dataset.preprocess, torch.device(device))
 
 

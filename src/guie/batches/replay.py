@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from guie.base.errors import UserError
 from guie.batches.dataset import TrainDataset
@@ -33,7 +33,7 @@ def load_generic(config: GenericImagesConfig) -> Manifest:
 def with_generic(
     dataset: TrainDataset, batches: RankBatches, generic: Manifest, batch_size: int
 ) -> tuple[Dataset, torch.utils.data.Sampler]:
-    """Data set and batches that bring generic images too, as `generic_images` (G, 3, S, S).
+    """Data set and batches that bring generic images too, as `Batch.generic_GCHW`.
 
     The views are drawn as those of the training images; every image comes once before any comes
     twice. Batch s is a function of (seed, s, rank), as ever.
@@ -80,13 +80,7 @@ class _Both(Dataset):
         if row < len(self.train):
             return self.train[place]
         sample = self.generic[step, position, row - len(self.train)]
-        return {"generic_images": sample["images"]}
-
-    def collate(self, samples: list[dict[str, Any]]) -> dict[str, Any]:
-        """A batch of the training samples, with the generic images beside."""
-        generic = [sample for sample in samples if "generic_images" in sample]
-        train = [sample for sample in samples if "generic_images" not in sample]
-        return default_collate(train) | default_collate(generic)
+        return {"generic": sample["image"]}
 
 
 class _BothBatches(torch.utils.data.Sampler):

@@ -15,7 +15,7 @@ from typing import IO
 from IPython.display import Image
 from matplotlib.figure import Figure
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SIZE = os.environ.get("GUIE_SIZE", "demo")  # or smoke: the same steps in seconds, for CI
 FIGURES = ROOT / "runs" / SIZE / "figures"
 DPI = 100

@@ -7,12 +7,10 @@ from typing import Any
 
 import pandas as pd
 from accelerate import Accelerator
-from torch import nn
-from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
 
 from guie.base.errors import UserError
 from guie.batches.augment import Augment
+from guie.batches.batch import Batch
 from guie.batches.dataset import Classes, TrainDataset, classes_of, training_rows
 from guie.batches.loader import Ahead, TrainLoader, train_loader
 from guie.batches.replay import with_generic
@@ -25,10 +23,10 @@ from guie.evaluation.features.frozen import FrozenData, frozen_data
 from guie.model import build_preprocess
 from guie.model.preprocess import Preprocess
 from guie.training.compiling import set_up_tower, uncompiled
-from guie.training.optim import averaged, build_optimizer, freeze
+from guie.training.optim import freeze
 from guie.training.run.checkpoint import TrainState
-from guie.training.sharding import Shards, load_optimizer
 from guie.training.tasks import Task
+from guie.training.trained import Trained
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class StageData:
     rows: pd.DataFrame
     sampler: Sampler
     total_steps: int
-    batches: TrainLoader | Ahead[dict[str, Any]]
+    batches: TrainLoader | Ahead[Batch]
     frozen: FrozenData | None
 
 
@@ -74,23 +72,18 @@ class StageData:
 class Stage:
     """A stage under way.
 
-    Attributes: `task`, whole, or this process's shards of it; `model`, the task as accelerate wraps
-    it; `ema`, its running average, if the stage keeps one; `epochs_before`, of earlier stages.
+    Attributes: `epochs_before`, of earlier stages.
     """
 
     config: StageConfig
-    task: Task
-    model: nn.Module
-    optimizer: Optimizer
-    ema: AveragedModel | None
+    trained: Trained
     preprocess: Preprocess
     data: StageData
-    shards: Shards
     epochs_before: float
 
-    def scored(self) -> Task:
-        """What is validated and saved, whole; all processes call it."""
-        return self.shards.whole(self.ema.module if self.ema else self.task)
+    def state_dict(self) -> dict[str, Any]:
+        """What `enter_stage` goes on from; all processes call it."""
+        return self.trained.state_dict() | {"sampler": self.data.sampler.state()}
 
     def told(self, run: RunConfig, state: TrainState) -> str:
         """A line on what the stage is about to do."""
@@ -124,36 +117,13 @@ def enter_stage(
 
     Raises UserError where no batch can be made, and as `frozen_data`.
     """
-    stage = config.stages[state.stage]
     preprocess = set_model(task, config, state.stage, material)
-    optimizer = build_optimizer(task, stage)
-    if saved:
-        task.load_state_dict(saved["task"])
-    ema = averaged(task, stage.ema_decay) if stage.ema_decay else None
-    if saved and ema:
-        ema.load_state_dict(saved["ema"])
+    trained = Trained(accelerator, task, config.stages[state.stage], saved)
     with uncompiled():  # features of a frozen backbone are computed here
-        data = open_data(accelerator, config, material, state, task, preprocess, check)
-    shards = Shards(accelerator, task)
-    if ema:
-        shards.shard(ema.module)
-    model, optimizer = accelerator.prepare(task, optimizer)
-    if saved:
-        load_optimizer(optimizer, saved["optimizer"])
-        if accelerator.scaler:
-            accelerator.scaler.load_state_dict(saved["scaler"])
+        draws = saved["sampler"] if saved else {}
+        data = open_data(accelerator, config, material, state, draws, task, preprocess, check)
     before = sum(earlier.epochs for earlier in config.stages[: state.stage])
-    return Stage(stage, task, model, optimizer, ema, preprocess, data, shards, before)
-
-
-def leave_stage(accelerator: Accelerator, stage: Stage) -> tuple[Task, Task]:
-    """What the next stage goes on from, whole again, and what of this one is scored."""
-    scored = stage.scored()
-    unwrapped = accelerator.unwrap_model(stage.model, keep_fp32_wrapper=False)
-    averaged_on = stage.ema is not None and stage.config.ema_goes_on == "averaged"
-    task = scored if averaged_on else stage.shards.whole(unwrapped)
-    accelerator.free_memory(stage.model, stage.optimizer)
-    return task, scored
+    return Stage(trained.stage, trained.prepare(), preprocess, data, before)
 
 
 def set_model(task: Task, config: RunConfig, number: int, material: Material) -> Preprocess:
@@ -179,11 +149,15 @@ def open_data(
     config: RunConfig,
     material: Material,
     state: TrainState,
+    draws: dict[str, Any],
     task: Task,
     preprocess: Preprocess,
     check: Check,
 ) -> StageData:
     """The batches of the stage that the state stands in; each is a function of the step.
+
+    Args:
+        draws: state of a sampler that learns, as it was before the step; empty: the stage begins.
 
     Raises UserError where no batch can be made, and as `frozen_data`.
     """
@@ -200,7 +174,7 @@ def open_data(
         label_of_row=rows["label"],
         weight_of_row=rows.get("weight"),
     )
-    sampler.load(state.sampler)
+    sampler.load(draws)
     total_steps = max(1, round(stage.epochs * sampler.steps_per_epoch))
     steps = (sampler, state.step, total_steps, rank, ranks)
     augment, backbone = Augment(stage.augment), task.embedder.backbone
@@ -210,7 +184,7 @@ def open_data(
         frozen = frozen_data(
             accelerator, config, stage, backbone, preprocess, dataset, manifest, check
         )
-        batches = Ahead(frozen.batches(RankDraws(*steps)))
+        batches = Ahead(frozen.batches(RankDraws(*steps), accelerator.device))
         return StageData(rows, sampler, total_steps, batches, frozen)
     batches = RankBatches(*steps)
     wanted = task.retention.generic if task.retention else None

@@ -6,7 +6,7 @@ Shapes: B images of this process's batch.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple
 
@@ -16,11 +16,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
+from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
 from guie.training.run.checkpoint import TrainState
-
-Batch = Mapping[str, Any]
 
 
 def train_mode(task: nn.Module, stage: StageConfig) -> None:
@@ -28,14 +27,6 @@ def train_mode(task: nn.Module, stage: StageConfig) -> None:
     task.train()
     if not stage.lr.trains_backbone:
         task.embedder.backbone.eval()
-
-
-def to_device(batch: Batch, device: torch.device) -> dict[str, Any]:
-    """The batch with its tensors on the device."""
-    return {
-        key: value.to(device, non_blocking=True) if torch.is_tensor(value) else value
-        for key, value in batch.items()
-    }
 
 
 def gradients(
@@ -46,19 +37,17 @@ def gradients(
     The batch goes through the model in `pieces` micro-batches. What looks at a whole batch (batch
     normalisation, in-batch losses) sees a micro-batch instead.
     """
-    size = len(batch["labels"])
     means: dict[str, Tensor] = {}
     done = 0
-    for piece in _split(batch, pieces):
-        count = len(piece["labels"])
-        done += count
+    for piece in batch.split(pieces):
+        done, share = done + len(piece), len(piece) / len(batch)
         # Processes exchange gradients once a step, with the last micro-batch.
-        with nullcontext() if done == size else accelerator.no_sync(model):
+        with nullcontext() if done == len(batch) else accelerator.no_sync(model):
             with accelerator.autocast():
                 loss, logs = model(piece)
-            accelerator.backward(loss * (count / size))
+            accelerator.backward(loss * share)
         for name, value in logs.items():
-            means[name] = means.get(name, 0.0) + value * (count / size)
+            means[name] = means.get(name, 0.0) + value * share
     return means
 
 
@@ -93,7 +82,7 @@ def gradients_within_memory(
             model.zero_grad(set_to_none=True)
             restore(model, before)
             alone = accelerator.num_processes == 1
-            small = pieces * 2 > len(batch["labels"])
+            small = pieces * 2 > len(batch)
             if config.on_out_of_memory == "stop" or small or not alone:
                 raise UserError(_advice(stage, state, pieces, small)) from None
         if torch.cuda.is_available():
@@ -204,25 +193,6 @@ class LossWatch:
             f" learning rates {rates}; lower them or set clip_grad_norm; the last checkpoint is"
             f" intact; images: {shown} ..."
         )
-
-
-def _split(batch: Batch, pieces: int) -> Iterator[dict[str, Any]]:
-    """`pieces` parts of nearly equal size, none empty but of generic images.
-
-    Parts weigh by their labels in the mean; `generic_scale` makes that right for generic images.
-    """
-    size = len(batch["labels"])
-    pieces = min(pieces, size)
-    for number in range(pieces):
-        piece = {key: _part(value, number, pieces) for key, value in batch.items()}
-        if "generic_images" in batch:
-            share = len(piece["generic_images"]) / len(batch["generic_images"])
-            piece["generic_scale"] = share * size / len(piece["labels"])
-        yield piece
-
-
-def _part(values: Any, number: int, pieces: int) -> Any:
-    return values[len(values) * number // pieces : len(values) * (number + 1) // pieces]
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

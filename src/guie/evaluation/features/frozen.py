@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,6 +22,7 @@ from torch.utils.data import Dataset
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
+from guie.batches.batch import Batch
 from guie.batches.dataset import TrainDataset
 from guie.batches.sampling import RankDraws
 from guie.batches.sampling.streams import key
@@ -80,7 +80,7 @@ class View(Dataset):
         row = int(self.rows[index])
         # By the path: other rows in the manifest must not change what is drawn for this one.
         sample = self.dataset[self.view, key(self.dataset.paths[row]), row]
-        return sample["images"], sample["shapes"]
+        return sample["image"], sample["shape"]
 
 
 @dataclass(frozen=True)
@@ -95,16 +95,16 @@ class FrozenData:
     views: Sequence[Features]
     val: Features | None
 
-    def batches(self, draws: RankDraws) -> Iterator[dict[str, Any]]:
-        """Batches as of `train_loader`, with `features` (B, F) in place of `images`."""
+    def batches(self, draws: RankDraws, device: torch.device | str = "cpu") -> Iterator[Batch]:
+        """Batches as of `train_loader`, with features in place of images."""
         for visits_B, rows_B in draws:
             features_BF, shapes_B3 = _parts(self._rows(visits_B % len(self.views), rows_B))
-            yield {
-                "features": features_BF,
-                "shapes": shapes_B3,
-                "labels": torch.from_numpy(self.dataset.labels[rows_B]),
-                "rows": torch.from_numpy(rows_B),
-            }
+            yield Batch(
+                label_B=torch.from_numpy(self.dataset.labels[rows_B]),
+                row_B=torch.from_numpy(rows_B),
+                shapes_B3=shapes_B3,
+                feat_BF=features_BF,
+            ).to(device)
 
     def _rows(self, views_B: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
         found_BR = np.empty((len(rows_B), self.views[0].shape[1]), np.float32)

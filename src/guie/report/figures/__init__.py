@@ -1,17 +1,19 @@
-"""Figures of the notebooks and the README: data in, a matplotlib Figure out."""
+"""Figures of the notebooks, the README and the pages: data in, a matplotlib Figure out."""
 
-from guie.report.figures.charts import class_sizes, funnel, split_bars
+from guie.report.figures.charts import funnel, split_bars, stages
 from guie.report.figures.curves import training_curves
 from guie.report.figures.galleries import gallery
+from guie.report.figures.labels import calibration
 from guie.report.figures.maps import class_map, domain_map, project, sample_rows
 from guie.report.figures.scores import confusion, domain_bars
 from guie.report.figures.selection import selection_curve
 from guie.report.figures.sheets import captioned_sheet, contact_sheet, noted_sheet
+from guie.report.figures.sizes import size_histogram, size_histograms
 
 __all__ = [
+    "calibration",
     "captioned_sheet",
     "class_map",
-    "class_sizes",
     "confusion",
     "contact_sheet",
     "domain_bars",
@@ -22,6 +24,9 @@ __all__ = [
     "project",
     "sample_rows",
     "selection_curve",
+    "size_histogram",
+    "size_histograms",
     "split_bars",
+    "stages",
     "training_curves",
 ]

@@ -1,4 +1,4 @@
-"""Charts of a mix: how many images, in which split, in classes of which size."""
+"""Charts of a mix: how many images, in which split, left by which rule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,16 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from guie.report.figures.style import INK, MUTED, domain_colors, new_figure, tidy
+from guie.report.figures.style import (
+    ACCENT,
+    INK,
+    LOST,
+    MUTED,
+    WIDTH,
+    legible,
+    new_figure,
+    tidy,
+)
 
 SPLIT_COLORS = {"train": "#3f90da", "val": "#92dadd", "test": "#e76300"}
 DROPPED = ("#94a4a2", "#b9ac70", "#717581", "#a96b59", "#832db6", "#ffa90e", "#bd1f01")
@@ -48,24 +57,27 @@ def funnel(counts: pd.DataFrame) -> Figure:
     return figure
 
 
-def class_sizes(table: pd.DataFrame, bins: int = 20, columns: int = 5) -> Figure:
-    """Histograms of images per class, a panel a domain, all over the same sizes."""
-    colors = domain_colors(table["domain"])
-    sizes = table.groupby("domain")["label"].value_counts()
-    width = -(-sizes.max() // bins)  # whole sizes in a bin
-    edges = np.arange(0, sizes.max() + width + 1, width) + 0.5
-    rows = -(-len(colors) // columns)
-    figure = new_figure(0.3 + 1.5 * rows)
-    panels = figure.subplots(rows, columns, sharex=True, squeeze=False).ravel()
-    for axes, (domain, color) in zip(panels, colors.items(), strict=False):
-        tidy(axes, grid="y").set_title(domain, loc="left", fontsize=9, color=INK)
-        axes.hist(sizes[domain], bins=edges, color=color)
-        axes.axvline(sizes[domain].median(), color=INK, linewidth=1, linestyle=":")
-        axes.yaxis.get_major_locator().set_params(integer=True, nbins=4)
-    for axes in panels[len(colors) :]:
-        axes.set_visible(False)
-    figure.supxlabel("images in a class (dotted: the median class)", fontsize=9, color=MUTED)
-    figure.supylabel("classes", fontsize=9, color=MUTED)
+def stages(left: pd.DataFrame) -> Figure:
+    """What each rule left of everything: one bar a rule, its numbers beside it.
+
+    Args:
+        left: name, images, classes and lost (images that the rule took), a row a rule, in order.
+    """
+    height = 0.2 + 0.3 * max(len(left), 1)
+    figure = Figure(figsize=(WIDTH, height))
+    axes = figure.add_axes((0.19, 0.05 / height, 0.49, 1 - 0.1 / height))
+    axes.set(xlim=(0, max(1, left["images"].max())), ylim=(max(len(left), 1) - 0.5, -0.5))
+    axes.barh(range(len(left)), left["images"], color=ACCENT, height=0.78)
+    axes.set_yticks(range(len(left)), [legible(name, 26) for name in left["name"]], fontsize=10)
+    axes.tick_params(axis="y", length=0, pad=8, labelcolor=INK)
+    axes.xaxis.set_visible(False)
+    axes.spines[:].set_visible(False)
+    for y, stage in enumerate(left.itertuples()):
+        beside = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
+        axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=INK, **beside)
+        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=MUTED, **beside)
+        if stage.lost:
+            axes.text(1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=LOST, **beside)
     return figure
 
 
@@ -73,9 +85,11 @@ def _stacked(axes: Axes, counts: pd.DataFrame, title: str, colors: dict[str, str
     """Horizontal bars, a row a bar, its segments in the order of `colors`, its sum at the end."""
     tidy(axes, title, grid="x").spines["left"].set_visible(False)
     left = np.zeros(len(counts))
+    places = range(len(counts))
     for name in [name for name in colors if name in counts]:
-        axes.barh(counts.index, counts[name], left=left, color=colors[name], label=name)
+        axes.barh(places, counts[name], left=left, color=colors[name], label=name)
         left += counts[name].to_numpy()
+    axes.set_yticks(places, [legible(name) for name in counts.index])
     for y, total in enumerate(left):
         axes.text(total, y, f" {total:,.0f}", va="center", fontsize=8, color=MUTED)
     axes.tick_params(axis="y", length=0)

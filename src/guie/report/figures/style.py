@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from itertools import cycle
 
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,8 +16,11 @@ PALETTE = (
     *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
 )
 INK, MUTED, FAINT = "#222222", "#777777", "#dddddd"
+ACCENT, LOST, BEFORE = "#2a73b8", "#b3400a", "#c9cdd0"
 RIGHT, WRONG, IGNORED = "#1a9641", "#d7191c", "#bbbbbb"
 WIDTH = 9.0  # inches: 900 px at 100 dpi, the width of a README
+TELLING = "tell:"
+UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def domain_colors(domains: Iterable[str]) -> dict[str, str]:
@@ -39,3 +44,15 @@ def tidy(axes: Axes, title: str = "", grid: str | None = None, pad: float = 6) -
         axes.grid(axis=grid, color=FAINT, linewidth=0.8)
         axes.set_axisbelow(True)
     return axes
+
+
+def legible(name: str, chars: int = 30) -> str:
+    """A name from outside as it can be drawn: one line, not too long, its dollars no formula."""
+    name = UNPRINTABLE.sub("\ufffd", " ".join(name.split()))
+    name = name if len(name) <= chars else f"{name[: chars - 1]}…"
+    return name.replace("$", r"\$")
+
+
+def telling(artist: Artist, text: str) -> None:
+    """Have a page show `text` where the mouse rests on what was drawn; a picture does without."""
+    artist.set_gid(TELLING + UNPRINTABLE.sub("\ufffd", text))

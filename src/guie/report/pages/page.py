@@ -12,14 +12,14 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from tqdm import tqdm
 
 from guie.base.files import write_text
+from guie.report.figures.sizes import described, histograms
 from guie.report.figures.style import domain_colors
-from guie.report.pages.calibration import calibration
-from guie.report.pages.curve import curve
+from guie.report.pages.charts import charts, size_charts
 from guie.report.pages.funnel import funnels, whole
 from guie.report.pages.pairs import SHOWN, accepting, evidence, groups
 from guie.report.pages.pictures import Pictures
 from guie.report.pages.samples import galleries
-from guie.report.pages.sizes import class_sizes, histograms
+from guie.report.pages.sizes import class_sizes
 
 ROWS = 200  # of a table; the rest are counted
 
@@ -55,6 +55,8 @@ def write_report(
         UserError: the file cannot be written. A picture that cannot be decoded is shown as such.
     """
     parts = funnels(left)
+    panels = histograms(before, class_sizes(table))
+    colors = domain_colors([*left["domain"], *table["domain"].unique()])
     labels = summary.get("pseudo_labels")
     shown, domains_hidden = galleries(table, summary["config"]["seed"])
     with tqdm(desc="report", unit="img", disable=None) as bar:
@@ -62,10 +64,12 @@ def write_report(
             summary=summary,
             config=yaml.safe_dump(summary["config"], sort_keys=False, allow_unicode=True),
             limit=ROWS,
-            whole=whole(parts),
+            charts=charts(whole(parts), labels, earned, metric),
             funnels=parts,
-            histograms=histograms(before, class_sizes(table)),
-            colors=domain_colors([*left["domain"], *table["domain"].unique()]),
+            histograms=panels,
+            drawn=size_charts(panels[:ROWS], colors),
+            described=described,
+            colors=colors,
             galleries=shown,
             domains_hidden=domains_hidden,
             groups=[] if findings is None else groups(findings),
@@ -76,9 +80,7 @@ def write_report(
             merges_found=0 if merges is None else len(merges),
             accepting=accepting,
             labels=labels,
-            calibration=calibration(labels["calibration"]) if labels else None,
             earned=_records(earned),
-            curve=None if earned is None else curve(earned),
             metric=metric,
             picture=Pictures(Path(root), bar),
         )  # fmt: skip

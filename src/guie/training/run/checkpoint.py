@@ -11,20 +11,18 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
-from torch import nn
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.model.frozen_weights import keep_frozen, read_frozen
-from guie.training.sharding import gathered
 
 FOLDER = "checkpoints"
+VERSION = 2  # of what a checkpoint holds
 EMBEDDER = {"task": "embedder.", "ema": "module.embedder."}  # what its names begin with there
 NAME = re.compile(r"step_(\d{8})-([0-9a-f]{16})\.pt")
 
@@ -40,7 +38,6 @@ class TrainState:
     best_step: int = 0
     unscored: bool = False  # the validation after this step is yet to be done
     stale: int = 0  # validations of this stage without a better score
-    sampler: dict[str, Any] = field(default_factory=dict)  # of a sampler that learns from losses
     halvings: int = 0  # how often this stage's micro-batches were halved for want of memory
 
     def best(self) -> dict[str, float | int] | None:
@@ -52,7 +49,6 @@ class TrainState:
     def next_stage(self) -> None:
         """Begin the next stage; the counters of the run go on."""
         self.stage, self.step, self.stale, self.halvings = self.stage + 1, 0, 0, 0
-        self.sampler = {}
 
 
 @dataclass(frozen=True)
@@ -80,10 +76,11 @@ class Checkpoints:
         """Write the state after `state.global_step`; then remove what is older than the newest.
 
         Args:
-            parts: see `state_dicts`.
+            parts: `Stage.state_dict`.
             frozen: `frozen_names` of the embedder, which lie in a file of the run's folder.
         """
-        saved = {"state": asdict(state), **_apart(parts, frozen, self.folder.parent)}
+        saved = {"version": VERSION, "state": asdict(state)}
+        saved |= _apart(parts, frozen, self.folder.parent)
         saved["identity"] = asdict(identity)
         new = self.folder / "new.pt"
         with replacing(new) as temporary:
@@ -138,28 +135,6 @@ class Checkpoints:
             path.unlink(missing_ok=True)  # the hidden ones: writes that a kill cut short
 
 
-def state_dicts(
-    accelerator: Accelerator,
-    task: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    ema: nn.Module | None,
-) -> dict[str, Any]:
-    """Whole state dicts by their names in a checkpoint; of use in the main process alone.
-
-    All processes call it, since a sharded run's state lies in all of them.
-    """
-    scaler = accelerator.scaler
-    return gathered(
-        accelerator,
-        {
-            "task": task.state_dict(),
-            "optimizer": optimizer.state_dict(),
-            "ema": ema.state_dict() if ema else None,
-            "scaler": scaler.state_dict() if scaler else None,
-        },
-    )
-
-
 def check_identity(saved: Identity, now: Identity, folder: Path, warn: bool = True) -> None:
     """Refuse to go on with other training data; say where the code is another.
 
@@ -212,6 +187,10 @@ def _load(path: Path) -> dict[str, Any]:
         saved = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # whole, by its hash, but written by somebody else
         raise UserError(f"{path}: no checkpoint of tensors: {str(error).splitlines()[0]}") from None
+    if saved.get("version") != VERSION:
+        raise UserError(
+            f"{path}: written by another version of the code; go on with that, or --overwrite the run"
+        )
     state, identity = TrainState(**saved["state"]), Identity(**saved["identity"])
     return {**_whole(saved, path.parents[1]), "state": state, "identity": identity}
 

@@ -1,8 +1,8 @@
-"""What is trained: a task takes a batch and returns (loss, logs); the loop knows no more."""
+"""What is trained: a task takes a `Batch` and returns an `Output`; the loop knows no more."""
 
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
-from guie.training.tasks.base import Task
+from guie.training.tasks.base import Output, Task
 from guie.training.tasks.classification import ClassificationTask
 from guie.training.tasks.contrastive import ContrastiveTask
 
@@ -13,4 +13,4 @@ def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Tas
     return kinds[config.task.name](config, classes, weights)
 
 
-__all__ = ["ClassificationTask", "ContrastiveTask", "Task", "build_task"]
+__all__ = ["ClassificationTask", "ContrastiveTask", "Output", "Task", "build_task"]

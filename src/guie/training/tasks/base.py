@@ -7,18 +7,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.model import save_model
 from guie.model.embedder import Embedder
 from guie.training.tasks.retention import Retention
 
 
+class Output(NamedTuple):
+    """What a task makes of a batch: the loss, a number with a gradient, and numbers for the log."""
+
+    loss: Tensor
+    logs: dict[str, Tensor]
+
+
 class Task(nn.Module):
-    """Takes a batch and returns (loss, logs). What stands inside, DDP synchronises."""
+    """Takes a `Batch` and returns an `Output`. What stands inside, DDP synchronises."""
 
     embedder: Embedder
 
@@ -34,6 +42,10 @@ class Task(nn.Module):
         """
         head = {"head": self.embedder.head} if self.embedder.head else {}
         return {"backbone": self.embedder.backbone, **head}
+
+    def forward(self, batch: Batch) -> Output:
+        """The loss of a batch."""
+        raise NotImplementedError
 
     def set_epoch(self, epoch: float) -> None:
         """Tell what changes with training how far the run is, in epochs."""
@@ -53,11 +65,11 @@ class Task(nn.Module):
 
     def finished(
         self,
-        batch: Mapping[str, Any],
+        batch: Batch,
         feat_BF: Tensor,
         loss: Tensor,
         logs: Mapping[str, Tensor],
-    ) -> tuple[Tensor, dict[str, Tensor]]:
+    ) -> Output:
         """What `forward` returns: the loss with the terms of retention, and all logs.
 
         The logged `loss` is without them: runs with and without retention compare.
@@ -68,9 +80,9 @@ class Task(nn.Module):
         """
         logs = {"loss": loss.detach(), **logs}
         if self.retention is None:
-            return loss, logs
+            return Output(loss, logs)
         more, terms = self.retention(self.embedder.backbone, batch, feat_BF)
-        return loss + more, logs | terms
+        return Output(loss + more, logs | terms)
 
     def save(self, folder: Path, stem: str) -> None:
         """Write `<stem>.safetensors`, the embedder."""

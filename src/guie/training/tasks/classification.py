@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.losses import build_loss
 from guie.model import build_embedder
-from guie.training.tasks.base import Task
+from guie.training.tasks.base import Output, Task
 
 
 class ClassificationTask(Task):
@@ -40,10 +40,10 @@ class ClassificationTask(Task):
             reset=(self.config.seed, number) if stage.classes == "reset" else None,
         )
 
-    def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Batch of images (B, 3, S, S), or features (B, F), and labels (B,) -> loss and logs."""
-        cached = "features" in batch
-        feat_BF = batch["features"] if cached else self.embedder.backbone(batch["images"])
-        emb_BD = self.embedder.embed(feat_BF, batch.get("shapes"))
-        loss, logs = self.criterion(emb_BD, batch["labels"])
+    def forward(self, batch: Batch) -> Output:
+        feat_BF = batch.feat_BF
+        if feat_BF is None:
+            feat_BF = self.embedder.backbone(batch.images_BCHW)
+        emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
+        loss, logs = self.criterion(emb_BD, batch.label_B)
         return self.finished(batch, feat_BF, loss, logs)

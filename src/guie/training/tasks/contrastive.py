@@ -6,20 +6,20 @@ It makes the small CLIP that stands in for a downloaded one in the demo and in t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import open_clip
 import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import nn
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
+from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.model.backbone import backbone_of_clip, create_clip
 from guie.model.embedder import Embedder
-from guie.training.tasks.base import Task
+from guie.training.tasks.base import Output, Task
 
 
 class ContrastiveTask(Task):
@@ -47,12 +47,12 @@ class ContrastiveTask(Task):
     def parts(self) -> dict[str, nn.Module]:
         return {"backbone": self.clip}
 
-    def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
-        """Batch of images (B, 3, S, S) and B captions -> mean loss and logs."""
-        if "captions" not in batch:
+    def forward(self, batch: Batch) -> Output:
+        """Raises UserError where the batch has no captions."""
+        if batch.captions is None:
             raise UserError("task contrastive: the manifest has no caption column")
-        images_BCHW = batch["images"]
-        text_BD = self.tokenize(batch["captions"]).to(images_BCHW.device)
+        images_BCHW = batch.images_BCHW
+        text_BD = self.tokenize(batch.captions).to(images_BCHW.device)
         image_BD, text_BD, scale = self.clip(images_BCHW, text_BD)[:3]
         loss = self.loss(image_BD.float(), text_BD.float(), scale.clamp(max=100.0))
         matched = (image_BD @ text_BD.T).argmax(dim=1)

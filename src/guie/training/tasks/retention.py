@@ -5,7 +5,6 @@ Shapes: B images, G generic images, F backbone features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.config.run import GenericImagesConfig
 from guie.model.backbone import Backbone, build_backbone
@@ -35,7 +35,7 @@ class Retention:
 
     @property
     def generic(self) -> GenericImagesConfig | None:
-        """The generic images that batches of this stage bring along as `generic_images`."""
+        """The generic images that batches of this stage bring along."""
         return self.config.generic if self.pretrained else None
 
     def open_stage(self, number: int, student: Backbone) -> None:
@@ -46,12 +46,12 @@ class Retention:
             self.pretrained = pretrained_for(self.run, number).to(trained[0].device)
 
     def __call__(
-        self, student: Backbone, batch: Mapping[str, Any], feat_BF: Tensor
+        self, student: Backbone, batch: Batch, feat_BF: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """What to add to the loss, and each term before its weight, for the log.
 
         Args:
-            batch: with images (B, 3, S, S), or where they are configured generic_images.
+            batch: with images, or where they are configured generic ones.
             feat_BF: the student's features of `images`.
         """
         terms: dict[str, Tensor] = {}
@@ -64,16 +64,14 @@ class Retention:
             total = total + getattr(self.config, name) * term
         return total, {f"retention_{name}": term.detach() for name, term in terms.items()}
 
-    def _features(
-        self, student: Backbone, batch: Mapping[str, Any], feat_BF: Tensor
-    ) -> dict[str, Tensor]:
+    def _features(self, student: Backbone, batch: Batch, feat_BF: Tensor) -> dict[str, Tensor]:
         if not self.config.generic:
-            return {"features": drift(feat_BF, self._pretrained_features(batch["images"]))}
-        images_GCHW = batch["generic_images"]
+            return {"features": drift(feat_BF, self._pretrained_features(batch.images_BCHW))}
+        images_GCHW = batch.generic_GCHW
         if not len(images_GCHW):  # a micro-batch may go without
             return {}
-        feat_GF, scale = student(images_GCHW), batch.get("generic_scale", 1.0)
-        return {"features": scale * drift(feat_GF, self._pretrained_features(images_GCHW))}
+        apart = drift(student(images_GCHW), self._pretrained_features(images_GCHW))
+        return {"features": batch.generic_weight * apart}
 
     @torch.no_grad()
     def _pretrained_features(self, images_BCHW: Tensor) -> Tensor:

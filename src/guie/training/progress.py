@@ -1,0 +1,139 @@
+"""A run under way: where it stands, and what it does now and then: log, score, write a checkpoint."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from torch import Tensor
+
+from guie.base.devices import from_main
+from guie.batches.dataset import rows_hash
+from guie.config import RunConfig
+from guie.evaluation.validation import validate
+from guie.model.frozen_weights import frozen_names, remove_unused
+from guie.model.loading import read_stored
+from guie.model.weights import weights_record
+from guie.training.compiling import uncompiled
+from guie.training.crew import Crew, Stopped
+from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.training.run.folder import add_to_record, check_weights, finish, keep_classes
+from guie.training.run.record import RunLog, code_version, peak_memory_mb, prefixed
+from guie.training.stage import Material, Stage
+from guie.training.tasks import Task
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a run is, where it stands, and what it leaves behind.
+
+    Attributes: `began`, in seconds of the monotonic clock.
+    """
+
+    accelerator: Accelerator
+    config: RunConfig
+    material: Material
+    folder: Path
+    crew: Crew
+    checkpoints: Checkpoints
+    identity: Identity
+    state: TrainState
+    log: RunLog
+    began: float
+
+    def write_log(
+        self, now: Stage, logs: Mapping[str, Tensor], rates: dict[str, float]
+    ) -> dict[str, float]:
+        """Log a step, as means over all processes; returns what the task has said."""
+        values = {k: self.accelerator.reduce(v, "mean").item() for k, v in logs.items()}
+        sampler = now.data.sampler
+        shares = sampler.shares(self.state.step - 1) if sampler.learns else {}
+        more = prefixed("share_", shares) | prefixed("lr_", rates)
+        self.log.write(self.state.global_step, now.config.name, values | more)
+        return values
+
+    def score(self, now: Stage) -> Stopped | None:
+        """Validate, log, and write the model where it is the best so far; it is where nothing scores.
+
+        Returns what has stopped the validation; it then stays to be done.
+        """
+        whole, state = now.trained.scored(), self.state
+        try:
+            with uncompiled():
+                scores = validate(
+                    self.accelerator,
+                    whole.embedder,
+                    self.material.manifest,
+                    now.preprocess,
+                    self.config.data.workers,
+                    now.data.frozen,
+                    self.crew.check,
+                )
+        except Stopped as stopped:
+            return stopped
+        state.unscored = False
+        if scores:
+            self.log.write(state.global_step, now.config.name, scores)
+            self.accelerator.print(
+                f"  step {state.global_step}: val R@1 {scores['val_r_at_1']:.3f},"
+                f" mMP@5 {scores['val_mmp_at_5']:.3f}"
+            )
+        if scores is None or state.best_score is None or scores["val_r_at_1"] > state.best_score:
+            state.best_score = scores["val_r_at_1"] if scores else None
+            state.best_step, state.stale = state.global_step, 0
+            if self.accelerator.is_main_process:
+                whole.save(self.folder, "model")
+        else:
+            state.stale += 1
+        return None
+
+    def save(self, now: Stage) -> None:
+        """Write a checkpoint; all processes call it."""
+        parts = now.state_dict()
+        if self.accelerator.is_main_process:
+            frozen = frozen_names(now.trained.task.embedder)
+            self.checkpoints.save(parts, frozen, self.state, self.identity)
+
+    def finish(self, scored: Task) -> dict[str, Any]:
+        """Write the last model and the summary, which is returned; the main process calls it."""
+        scored.save(self.folder, "last")
+        models = [read_stored(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
+        used = self.checkpoints.frozen() | {stored.frozen for stored in models}
+        remove_unused(self.folder, used)
+        summary = {
+            "best": self.state.best(),
+            "steps": self.state.global_step,
+            "seconds": round(time.monotonic() - self.began, 1),
+            "peak_memory_mb": peak_memory_mb(),
+            "classes": len(self.material.classes),
+        }
+        finish(self.folder, summary)
+        return summary
+
+
+def open_progress(
+    accelerator: Accelerator, config: RunConfig, material: Material, folder: Path, crew: Crew
+) -> tuple[Progress, dict[str, Any] | None]:
+    """Where a run stands, by its newest checkpoint, which is returned too; None where it begins.
+
+    Raises UserError where that is of other data, or of other pretrained weights that are retained.
+    """
+    began, main = time.monotonic(), accelerator.is_main_process
+    identity = Identity(rows_hash(material.all_rows()), code_version())
+    from_main(accelerator, lambda: keep_classes(folder, material.classes.labels))
+    checkpoints = Checkpoints(folder, config.keep_checkpoints)
+    saved = checkpoints.load(warn=main)
+    if saved:
+        check_identity(saved["identity"], identity, folder, warn=main)
+        if config.retention:
+            check_weights(folder, weights_record(config.model.backbone))
+    elif main:
+        add_to_record(folder, weights=weights_record(config.model.backbone))
+    state = saved["state"] if saved else TrainState()
+    log = RunLog(folder, accelerator, state.global_step, state.unscored)
+    where = (accelerator, config, material, folder, crew)
+    return Progress(*where, checkpoints, identity, state, log, began), saved

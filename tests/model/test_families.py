@@ -1,0 +1,254 @@
+"""One contract for every kind of backbone that configs/ name, each in small with random weights.
+
+Of another kind, a config fails here until it has a stand-in in tests/torch111/architectures.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from towers import model_config
+
+from guie.config import RunConfig, load_config
+from guie.config.model import BackboneConfig
+from guie.config.stages import LearningRates, StageConfig
+from guie.export import (
+    RUNTIME_FORMAT,
+    check_operators,
+    downgrade,
+    format_version,
+    package,
+    parity,
+)
+from guie.model import Embedder, Scored, build_preprocess
+from guie.model.backbone import Backbone, build_backbone
+from guie.training.optim import block_of, build_optimizer
+from tiny_runs import Parts
+from torch111.architectures import FAMILIES
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+RUNS = [path for path in CONFIGS.glob("*.yaml") if not path.name.startswith("mix_")]
+RECIPES = CONFIGS.glob("recipes/*.yaml")
+
+every_family = pytest.mark.parametrize("family", FAMILIES)
+
+
+def stand_in(family: str) -> Backbone:
+    torch.manual_seed(0)
+    return FAMILIES[family]()
+
+
+def trunk_of(backbone: Backbone) -> nn.Module:
+    """The transformer itself, without open_clip's wrapper of a timm tower."""
+    return getattr(backbone.tower, "trunk", backbone.tower)
+
+
+def blocks_of(backbone: Backbone) -> list[nn.Module]:
+    """By the library's own attribute, from the first to the last."""
+    trunk = trunk_of(backbone)
+    return list(trunk.blocks if hasattr(trunk, "blocks") else trunk.transformer.resblocks)
+
+
+def images_of(size_px: int, count: int = 2) -> Tensor:
+    return torch.randn(count, 3, size_px, size_px, generator=torch.Generator().manual_seed(size_px))
+
+
+# ---------------------------------------------------------------- the real ones, without memory
+
+
+def backbones_of_the_configs(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, Backbone]]:
+    """(where it is named, the real backbone without numbers in its weights), each kind of it once."""
+    for variable in ("GUIE_REAL", "KAGGLE_INPUT"):
+        monkeypatch.setenv(variable, str(CONFIGS))
+    monkeypatch.setattr("guie.model.backbone._probe_dim", lambda *_: 0)  # most of the time
+    seen = []
+    for path in sorted([*RUNS, *RECIPES]):
+        model = load_config(path, RunConfig).model
+        config = model.backbone.model_copy(update=dict.fromkeys(("pretrained", "sha256")))
+        if config not in seen:
+            seen.append(config)
+            yield f"{path.name}: {config.name}", without_memory(config, model.image.size_px)
+
+
+def without_memory(config: BackboneConfig, size_px: int) -> Backbone:
+    if config.library == "open_clip":
+        config = config.model_copy(update={"kwargs": {**config.kwargs, "device": "meta"}})
+    with torch.device("meta"):
+        return build_backbone(config, size_px, weights=False)
+
+
+def kind_of(backbone: Backbone) -> tuple[frozenset[str], frozenset[str]]:
+    """Names of its weights, whatever their block; classes of its layers."""
+    names = {re.sub(r"\.\d+\.", ".N.", name) for name, _ in backbone.named_parameters()}
+    return frozenset(names), frozenset(type(module).__name__ for module in backbone.modules())
+
+
+def test_each_backbone_of_the_configs_is_of_a_kind_tested_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = {kind_of(stand_in(family)): family for family in FAMILIES}
+    found = {
+        where: (kinds.get(kind_of(backbone)), backbone)
+        for where, backbone in backbones_of_the_configs(monkeypatch)
+    }
+    assert not [where for where, (family, _) in found.items() if family is None]
+    assert {family for family, _ in found.values()} == set(FAMILIES)  # and none is for nothing
+    for where, (_, backbone) in found.items():
+        numbers = {block_of(name) for name, _ in backbone.named_parameters()}
+        assert numbers == {None, *range(len(blocks_of(backbone)))}, where
+
+
+# ---------------------------------------------------------------- the contract
+
+
+@every_family
+def test_features_are_finite_and_each_images_own(family: str) -> None:
+    backbone, images = stand_in(family), images_of(40, count=3)
+    for mode in (True, False):
+        feat_BF = backbone.train(mode)(images)
+        assert feat_BF.shape == (3, backbone.dim) and feat_BF.dtype == torch.float32
+        assert feat_BF.isfinite().all()
+        alone_BF = torch.cat([backbone(image[None]) for image in images])
+        torch.testing.assert_close(feat_BF, alone_BF, atol=1e-5, rtol=0)
+        assert torch.pdist(feat_BF).min() > 1e-3
+
+
+@every_family
+def test_gradients_reach_every_weight_and_every_pixel(family: str) -> None:
+    """With overlapping patches too, whose grid must end at the image's edge."""
+    backbone = stand_in(family).train()
+    for size_px, stride_px in ((40, None), (44, 6)):
+        backbone.set_image_size(size_px, stride_px)
+        images = images_of(size_px).requires_grad_()
+        feat_BF = backbone(images)
+        feat_BF.mul(torch.randn_like(feat_BF)).sum().backward()
+        assert images.grad.abs().sum(dim=1).min() > 0
+        still = [n for n, p in backbone.named_parameters() if p.grad is None or not p.grad.any()]
+        assert not still
+
+
+@every_family
+def test_blocks_are_those_of_the_library_the_stem_below_and_the_rest_above(family: str) -> None:
+    """The rate of a weight falls by half for each block that stands above it.
+
+    Where it stands is seen from the gradients: what a block gives is cut off from what made it, and
+    whatever still gets a gradient stands above.
+    """
+    backbone = stand_in(family)
+    blocks = blocks_of(backbone)
+    for number, block in enumerate(blocks):
+        own = {id(parameter) for parameter in block.parameters()}
+        found = {id(p) for name, p in backbone.named_parameters() if block_of(name) == number}
+        assert found == own
+    cuts_below = Counter()
+    for cut in (None, *blocks):
+        backbone.zero_grad()
+        with cut_off(blocks[0], cut):
+            backbone(images_of(40)).sum().backward()
+        cuts_below.update(n for n, p in backbone.named_parameters() if p.grad is not None)
+    expected = {
+        name: 0.5 ** (len(blocks) + 1 - cuts_below[name]) for name, _ in backbone.named_parameters()
+    }
+    stage = StageConfig(epochs=1, lr=LearningRates(backbone=1.0), layer_decay=0.5)
+    task = Parts({"backbone": backbone})
+    names = {parameter: name for name, parameter in backbone.named_parameters()}
+    rates = {
+        names[parameter]: group["peak_lr"]
+        for group in build_optimizer(task, stage).param_groups
+        for parameter in group["params"]
+    }
+    assert rates == expected
+    assert set(rates.values()) >= {0.5**below for below in range(1, len(blocks) + 2)}
+
+
+@contextmanager
+def cut_off(first: nn.Module, cut: nn.Module | None) -> Iterator[None]:
+    """No gradient flows through what `cut` gives; None: through what the first block takes."""
+    if cut is None:
+        handle = first.register_forward_pre_hook(lambda _, given: (given[0].detach(), *given[1:]))
+    else:
+        handle = cut.register_forward_hook(lambda _, given, made: made.detach())
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+# Image size, stride, patches in a row; one changes without the other, and both at once.
+GRIDS = [(40, 4, 9), (40, None, 5), (48, None, 6), (44, 6, 7), (64, 8, 8), (40, None, 5)]
+
+
+@every_family
+@torch.no_grad()
+def test_size_and_stride_change_there_and_back(family: str) -> None:
+    backbone = stand_in(family).eval()
+    seen = []
+    blocks_of(backbone)[0].register_forward_pre_hook(
+        lambda _, given: seen.append(given[0].shape[1])
+    )
+    weights = {name: value.clone() for name, value in backbone.state_dict().items()}
+    before = backbone(images_of(40))
+    beside = seen[-1] - 5 * 5  # class token, registers
+    for size_px, stride_px, side in GRIDS:
+        backbone.set_image_size(size_px, stride_px)
+        feat_BF = backbone(images_of(size_px))
+        assert feat_BF.shape == before.shape and seen[-1] == beside + side * side
+        overlap_px = None if stride_px == 8 else stride_px  # beside each other they do not
+        assert (backbone.size_px, backbone.stride_px) == (size_px, overlap_px)
+        backbone.set_image_size(size_px, stride_px)  # the same once more changes nothing
+        assert torch.equal(backbone(images_of(size_px)), feat_BF)
+    backbone.load_state_dict(weights)  # learnt positions were interpolated there and back
+    assert torch.equal(backbone(images_of(40)), before)
+
+
+@every_family
+@torch.no_grad()
+def test_weights_tell_all_that_a_trained_backbone_is(family: str) -> None:
+    """What no file holds, as rotary positions, is computed anew to the same numbers."""
+    trained = stand_in(family).eval()
+    trained.set_image_size(44, 6)
+    loaded = FAMILIES[family]().eval()
+    loaded.set_image_size(44, 6)
+    assert not torch.equal(loaded(images_of(44)), trained(images_of(44)))
+    loaded.load_state_dict(trained.state_dict())
+    assert torch.equal(loaded(images_of(44)), trained(images_of(44)))
+
+
+@every_family
+def test_checkpointing_computes_blocks_again_to_the_same_gradients(family: str) -> None:
+    def gradients() -> dict[str, Tensor]:
+        calls.clear()
+        backbone.zero_grad()
+        feat_BF = backbone(images_of(40))
+        (feat_BF * torch.arange(float(backbone.dim))).mean().backward()
+        return {name: parameter.grad.clone() for name, parameter in backbone.named_parameters()}
+
+    backbone, calls = stand_in(family).train(), Counter()
+    for block in blocks_of(backbone):
+        block.register_forward_pre_hook(lambda module, _: calls.update([module]))
+    plain = gradients()
+    assert set(calls.values()) == {1}
+    backbone.checkpoint_gradients()
+    torch.testing.assert_close(gradients(), plain, atol=1e-6, rtol=0)
+    assert len(calls) == 2 and set(calls.values()) == {2}
+
+
+@every_family
+def test_a_submission_of_it_runs_in_1_11_and_answers_the_same(family: str, tmp_path: Path) -> None:
+    backbone = stand_in(family)
+    backbone.set_image_size(44, 6)
+    embedder = Embedder(backbone, None).eval()
+    preprocess = build_preprocess(model_config({"library": "timm", "name": family}), backbone, 44)
+    path = tmp_path / "saved_model.pt"
+    package(embedder, preprocess, path)
+    downgrade(path)
+    assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
+    [row] = parity(Scored(preprocess, embedder), path, [(61, 97)])
+    assert row["difference"] <= 1e-5
