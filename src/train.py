@@ -23,6 +23,7 @@ from guie.base.errors import UserError
 from guie.batches.loader import Ahead
 from guie.batches.replay import load_generic
 from guie.config import RunConfig, load_config
+from guie.config.durations import Duration
 from guie.config.stages import StageConfig
 from guie.data.looks.precheck import readable
 from guie.data.manifest import load_manifest
@@ -178,9 +179,9 @@ def train_stage(run: Progress, now: Stage) -> None:
 
             # -------------------------------------------------------- log, validate, save
             last = state.step == total_steps
-            logs_due = last or state.global_step % config.log_every_steps == 0
-            save_due = state.global_step % config.checkpoint_every_steps == 0
-            state.unscored = last or _due(state.step, stage.validate_every_steps)
+            logs_due = last or state.global_step % config.log_every == 0
+            save_due = state.global_step % config.checkpoint_every == 0
+            state.unscored = last or _due(stage.validate_every, state.step, sampler.steps_per_epoch)
             stopped = run.crew.stop(batches.fault)
             if logs_due or state.unscored or save_due or stopped:
                 watch.check(accelerator, now.data.rows["image_path"], stage, state.step)
@@ -207,8 +208,8 @@ def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple
     return open_run(config, resume=args.resume, overwrite=args.overwrite)
 
 
-def _due(step: int, every: int | None) -> bool:
-    return every is not None and step % every == 0
+def _due(every: Duration | None, step: int, steps_per_epoch: int) -> bool:
+    return every is not None and every.ends_at(step, steps_per_epoch)
 
 
 def _exhausted(stage: StageConfig, state: TrainState) -> bool:

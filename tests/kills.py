@@ -112,8 +112,8 @@ def write_config(folder: Path, manifest: Path) -> Path:
     rates = {"head": 1e-3, "classes": 1e-2}
     config = {
         "name": "run",
-        "log_every_steps": 1,
-        "checkpoint_every_steps": 2,
+        "log_every": "1 step",
+        "checkpoint_every": "2 steps",
         "data": {"manifest": str(manifest)},
         "model": {
             "backbone": {"library": "open_clip", "name": "guie-tiny"},
@@ -128,7 +128,7 @@ def write_config(folder: Path, manifest: Path) -> Path:
                 "epochs": 3,
                 "lr": {"backbone": 1e-4, **rates},
                 "sampler": "round_robin",
-                "validate_every_steps": 3,
+                "validate_every": "3 steps",
                 "patience": 4,
                 "ema_decay": 0.9,
             },

@@ -38,8 +38,8 @@ def write_config(folder: Path, manifest: Path, backbone: dict, **changes) -> Pat
     config = {
         "name": "plain",
         "out": str(folder / "runs"),
-        "log_every_steps": 1,
-        "checkpoint_every_steps": 2,
+        "log_every": "1 step",
+        "checkpoint_every": "2 steps",
         "data": {"manifest": str(manifest), "workers": 0},
         "model": {"backbone": backbone, "image": {"size_px": 32}},
         "train": {"batch_size": 24, "lr": {"backbone": 1e-3, **rates}},

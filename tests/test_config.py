@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
 from guie.base.errors import UserError
-from guie.config import MixConfig, RunConfig, load_config
+from guie.config import MixConfig, RunConfig, config_from, load_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 MINIMAL = """
@@ -83,7 +84,7 @@ def test_overrides_reach_into_mappings_and_lists(minimal: Path) -> None:
     ("override", "said"),
     [
         ("train.epocs=2", "did you mean epochs?"),
-        ("task.loss.margin=3", "task.loss.margin: unknown key; did you mean margin_rad?"),
+        ("task.loss.margin=3", "task.loss.margin=3: unknown key; did you mean margin_rad?"),
         ("task.loss.name=arcfase", "did you mean arcface"),
         ("model.backbone.library=hf", "'open_clip' or 'timm'"),
         ("model.image.size_px=big", "model.image.size_px"),
@@ -99,72 +100,128 @@ def test_a_bad_key_or_value_is_named(minimal: Path, override: str, said: str) ->
         load_config(minimal, RunConfig, ["seed=1", override])
 
 
-SCHEDULES = "constant, cosine, step, exponential"
+# A dot: of a key below
 ONE_LINE = {
-    "task.loss=arcface": "task.loss: is to be a mapping of name: softmax | arcface | ",
-    "task.loss.name=cosfase": "task.loss: unknown name 'cosfase'; did you mean cosface? Allowed: ",
-    "task.loss.margin_rad=big": "task.loss.margin_rad: is to be a number, or a mapping of every, ",
-    "task.loss.margin_rad=-1": "task.loss.margin_rad: Input should be greater than or equal to 0",
-    "train.sampler=ballanced": "train.sampler: unknown name 'ballanced'; did you mean balanced? A",
-    "train.sampler=3": "train.sampler: is to be a mapping of name: mixed | dataset_size | ",
-    "train.schedule=linear": f"train.schedule: unknown name 'linear'; allowed: {SCHEDULES}",
-    "train.schedule={end: 0.1}": f"train.schedule: has no name; allowed: {SCHEDULES}",
-    "train.schedule=step": "train.schedule.epochs: missing, and it has no default",
-    "train.schedule={name: step, epochs: []}": "train.schedule.epochs: List should have at least 1",
-    "train.optimizer=lion": "train.optimizer.name: Input should be 'adamw', 'adam' or 'sgd' (found ",
-    "train.optimizer={momentum: 0.9}": "train.optimizer: momentum is of sgd, and the optimizer is",
-    "train.weight_decay=big": "train.weight_decay: is to be a number, or a mapping of backbone, cl",
-    "train.weight_decay=-1": "train.weight_decay: Input should be greater than or equal to 0 (found -1",
-    "train.weight_decay={neck: 1}": "stage head: weight_decay.neck: this task has no such part; allo",
-    "train.lr.bakbone=0.1": "stage head: lr.bakbone: this task has no such part; did you mean backb",
-    "train.lr=0.1": "train.lr: is to be a mapping of backbone, blocks, classes, head (found 0.1)",
-    "train.lr.blocks={last: 1}": "train.lr.blocks: a key: Input should be a valid integer (found 'l",
-    "train.lr.blocks={3: -1}": "train.lr.blocks.3: Input should be greater than or equal to 0",
-    "train.augment.jpg=0.5": "train.augment.jpg: unknown key; did you mean jpeg?",
-    "train.augment.auto=cifar": "train.augment.auto: Input should be 'imagenet' (found 'cifar')",
-    "train.augment.affine=1": "train.augment: affine: shift, zoom and rotate_deg are all 0",
-    "train.augment.erase_side=[0.4, 0.1]": "train.augment.erase_side: a range has its lower end",
-    "train.augment.jpeg_quality=[0, 90]": "train.augment.jpeg_quality.0: Input should be greater ",
-    "train=3": "train: is to be a mapping, of what a stage has (found 3)",
-    "train.epochs=.inf": "train.epochs: Input should be a finite number (found inf)",
-    "train.lr.head=.nan": "train.lr.head: Input should be a finite number (found nan)",
-    "stages.1.lr.neck=1": "stage full: lr.neck: this task has no such part; allowed: backbone, head",
-    "stages.1.lr.backbone=-1": "stages.1.lr.backbone: Input should be greater than or equal to 0",
-    "stages.1.warmup_epochs=3": "stages.1: warmup_epochs 3: the stage's 3 epochs would end before",
+    "task.loss=arcface": "is to be a mapping of name: softmax | arcface | ",
+    "task.loss.name=cosfase": "unknown name 'cosfase'; did you mean cosface? Allowed: ",
+    "task.loss.margin_rad=big": "is to be a number, or a mapping of every, ",
+    "task.loss.margin_rad=-1": "Input should be greater than or equal to 0",
+    "task.loss.margin_rad={least: 2, most: 1}": "least is above most",
+    "task.loss.start={length: 1, draw: none}": ".draw: Input should be 'normal' or 'uniform'",
+    "train.sampler=ballanced": ".name: unknown name 'ballanced'; did you mean balanced? A",
+    "train.sampler=3": "is to be a mapping of name: mixed | dataset_size | ",
+    "train.schedule=linear": ".name: unknown name 'linear'; allowed: constant, cosine, step, expo",
+    "train.schedule={end: 0.1}": "has no name; allowed: constant, cosine, step, exponential",
+    "train.schedule=step": ".epochs: missing, and it has no default",
+    "train.schedule={name: step, epochs: []}": ".epochs: List should have at least 1",
+    "train.optimizer=lion": ".name: Input should be 'adamw', 'adam' or 'sgd' (found 'lion')",
+    "train.optimizer={momentum: 0.9}": ".momentum: is of sgd, and the optimizer is adamw",
+    "train.weight_decay=big": "is to be a number, or a mapping of backbone, cl",
+    "train.weight_decay=-1": "Input should be greater than or equal to 0 (found -1",
+    "train.weight_decay={neck: 1}": ".neck: this task has no such part; allowed: ",
+    "train.lr.bakbone=0.1": "this task has no such part; did you mean backbone?",
+    "train.lr=0.1": "is to be a mapping of backbone, blocks, classes, head (found 0.1)",
+    "train.lr.blocks={last: 1}": ".last: a key: Input should be a valid integer (found 'last')",
+    "train.lr.blocks={3: -1}": ".3: Input should be greater than or equal to 0",
+    "train.augment.jpg=0.5": "unknown key; did you mean jpeg?",
+    "train.augment.auto=cifar": "Input should be 'imagenet' (found 'cifar')",
+    "train.augment.affine=1": "shift, zoom and rotate_deg are all 0; raise one",
+    "train.augment.erase_side=[0.4, 0.1]": "a range has its lower end first",
+    "train.augment.jpeg_quality=[0, 90]": ".0: Input should be greater than or equal to 1",
+    "train=3": "is to be a mapping, as each of stages is (found 3)",
+    "train.epochs=.inf": "Input should be a finite number (found inf)",
+    "train.lr.head=.nan": "Input should be a finite number (found nan)",
+    "stages.1.lr.neck=1": "this task has no such part; allowed: backbone, head",
+    "stages.1.lr.backbone=-1": "Input should be greater than or equal to 0",
+    "stages.1.warmup=3 epochs": "the stage's 3 epochs would end before",
+    "stages.1.ema_goes_on=averaged": "ema_decay is null, so there is no average",
+    "name=[1": "line 1: not valid YAML",
 }
 
 
-@pytest.mark.parametrize("override", ONE_LINE)
-def test_a_fault_is_one_line_at_the_key_where_it_stands(minimal: Path, override: str) -> None:
-    """Also where every stage has it from `train`, and where a key may be of several kinds."""
+def only_line(path: Path, *overrides: str) -> str:
     with pytest.raises(UserError) as caught:
-        load_config(minimal, RunConfig, [override])
+        load_config(path, RunConfig, overrides)
     (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{minimal}: {ONE_LINE[override]}")
+    return line
+
+
+@pytest.mark.parametrize("override", ONE_LINE)
+def test_a_fault_is_one_line_at_the_words_that_made_it(minimal: Path, override: str) -> None:
+    """Also where every stage has it from `train`, and where a key may be of several kinds."""
+    said = ONE_LINE[override]
+    said = override.partition("=")[0] + said if said.startswith(".") else said
+    assert only_line(minimal, override).startswith(f"--set {override}: {said}")
+
+
+NESTED = [o for o in ONE_LINE if re.match(r"(task|train)\.(?!epochs|lr\.head)", o)]
+
+
+@pytest.mark.parametrize("override", NESTED)
+@pytest.mark.parametrize("depth", ["in the base", "in the file"])
+def test_a_fault_is_one_line_at_the_file_where_it_stands(
+    minimal: Path, tmp_path: Path, override: str, depth: str
+) -> None:
+    """Of three files, each the base of the next."""
+    key, _, value = override.partition("=")
+    *outer, last = key.split(".")
+    text = "".join(f"{'  ' * n}{part}:\n" for n, part in enumerate(outer))
+    middle, top = tmp_path / "middle.yaml", tmp_path / "top.yaml"
+    middle.write_text(f"base: run.yaml\n{text}{'  ' * len(outer)}{last}: {value}\n")
+    top.write_text("base: middle.yaml\ntrain: {batch_size: 8, augment: {flip: 0.5}}\n")
+    said = ONE_LINE[override] if ONE_LINE[override].startswith(".") else f": {ONE_LINE[override]}"
+    line = only_line(top if depth == "in the base" else middle)
+    assert line.startswith(f"{middle}: {key}{said}")
 
 
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
-        ("warmup_steps=5", "warmup_epochs=1", "stages.1: warmup_steps and warmup_epochs are both"),
-        ("lr.blocks={3: 1}", "layer_decay=0.9", "stages.1: lr.blocks and layer_decay both say"),
-        ("lr.blocks={3: 1}", "cached_views=2", "stages.1: cached_views: features are computed"),
-        ("ema_goes_on=averaged", "epochs=1", "stages.1: ema_goes_on: averaged: ema_decay is null"),
+        ("warmup_start=0.1", "warmup=null", "--set stages.1.warmup_start=0.1: is of a warm-up,"),
+        ("lr.blocks={3: 1}", "layer_decay=0.9", "run.yaml: stages.1: lr.blocks and layer_decay"),
+        ("lr.blocks={3: 1}", "cached_views=2", "--set stages.1.cached_views=2: features are com"),
     ],
 )
 def test_settings_that_exclude_each_other(
     minimal: Path, first: str, second: str, said: str
 ) -> None:
-    with pytest.raises(UserError) as caught:
-        load_config(minimal, RunConfig, [f"stages.1.{first}", f"stages.1.{second}"])
-    (line,) = str(caught.value).splitlines()
-    assert line.startswith(f"{minimal}: {said}")
+    line = only_line(minimal, f"stages.1.{first}", f"stages.1.{second}")
+    assert line.removeprefix(f"{minimal.parent}/").startswith(said)
+
+
+def test_a_key_that_is_missing_is_told_of_the_mapping_that_lacks_it(
+    minimal: Path, tmp_path: Path
+) -> None:
+    top = tmp_path / "top.yaml"
+    top.write_text("base: run.yaml\nstages:\n  - {name: only}\n")
+    minimal.write_text(MINIMAL.replace("  epochs: 2\n", ""))
+    assert only_line(top).startswith(f"{top}: stages.0.epochs: missing")
+    assert only_line(top, "stages=null").startswith(f"{minimal}: train.epochs: missing")
+    begun = only_line(top, "train.epochs=1", "model.head.branches.linear=shared")
+    assert begun.startswith(
+        "--set model.head.branches.linear=shared: model.head.branches.dropouts: mi"
+    )
+
+
+def test_aliases_are_values_of_their_own(minimal: Path) -> None:
+    minimal.write_text(MINIMAL.replace("- {name: head}", "- &head {name: head}") + "  - *head\n")
+    stages = load_config(minimal, RunConfig, ["stages.0.epochs=7"]).stages
+    assert [stage.epochs for stage in stages] == [7, 3, 2]
+
+
+def test_values_of_no_file_are_as_those_of_one(minimal: Path) -> None:
+    values = yaml.safe_load(MINIMAL.replace("1e-", "1.0e-"))
+    assert config_from(values, RunConfig) == load_config(minimal, RunConfig)
+    with pytest.raises(UserError, match="^config: train.epochs: Input should be a valid number"):
+        config_from({**values, "train": {**values["train"], "epochs": "two"}}, RunConfig)
 
 
 @pytest.mark.parametrize("loss", ["arcface", "proxy_nca", "soft_triple"])
 def test_class_weights_are_not_frozen_without_a_word(minimal: Path, loss: str) -> None:
     minimal.write_text(MINIMAL.replace(", classes: 1e-3", ""))
-    with pytest.raises(UserError, match="stage head: lr.classes: is left out.*or write 0 to leave"):
+    with pytest.raises(
+        UserError, match="run.yaml: train.lr.classes: is left out.*or write 0 to leave"
+    ):
         load_config(minimal, RunConfig, [f"task.loss.name={loss}"])
     load_config(minimal, RunConfig, [f"task.loss.name={loss}", "train.lr.classes=0"])
     load_config(minimal, RunConfig, ["task.loss.name=supcon"])  # it has none

@@ -13,7 +13,7 @@ import yaml
 
 import export
 from guie.base.errors import UserError
-from guie.config import RunConfig
+from guie.config import RunConfig, config_from
 from guie.export import RUNTIME_FORMAT
 from guie.model import build_embedder, open_model, save_model
 from guie.training.run.record import write_record
@@ -30,13 +30,14 @@ RMS_VIT = {**TINY_VIT, "kwargs": {**TINY_VIT["kwargs"], "norm_layer": "rmsnorm"}
 def make_run(folder: Path, backbone: dict = TINY_CLIP, head: dict | None = None, **model) -> Path:
     """A run folder as train.py leaves it, with random weights."""
     rates = {"classes": 1e-2} | ({"head": 3e-3} if head else {})
-    config = RunConfig.model_validate(
+    config = config_from(
         {
             "name": folder.name,
             "data": {"manifest": "input/demo/manifest.csv"},
             "model": {"backbone": backbone, "image": {"size_px": 32}, "head": head, **model},
             "train": {"epochs": 2, "lr": rates},
-        }
+        },
+        RunConfig,
     )
     write_record(folder, config)
     torch.manual_seed(0)

@@ -69,7 +69,7 @@ def run(toy_manifest: Path, tmp_path: Path) -> Run:
     path = kills.write_config(tmp_path, manifest)
     config = yaml.safe_load(path.read_text()) | {
         "out": str(tmp_path),
-        "checkpoint_every_steps": 10**6,
+        "checkpoint_every": "1000000 steps",
     }
     config["stages"] = [config["stages"][0] | {"epochs": 10**4}]
     path.write_text(yaml.safe_dump(config))

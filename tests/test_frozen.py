@@ -21,7 +21,7 @@ from guie.batches.batch import collated
 from guie.batches.dataset import TrainDataset, classes_of, training_rows
 from guie.batches.sampling import RankDraws, Sampler
 from guie.batches.sampling.streams import key
-from guie.config import RunConfig
+from guie.config import RunConfig, config_from
 from guie.config.ensemble import MemberConfig
 from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation import extract as embedding
@@ -47,7 +47,7 @@ def manifest(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
 
 
 def run_config(out: Path, **stage: Any) -> RunConfig:
-    return RunConfig.model_validate(
+    return config_from(
         {
             "name": "t",
             "out": str(out),
@@ -65,7 +65,8 @@ def run_config(out: Path, **stage: Any) -> RunConfig:
                 "augment": {"flip": 0.5, "color": 0.3},
                 **stage,
             },
-        }
+        },
+        RunConfig,
     )
 
 
@@ -332,7 +333,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_computed(
     ],
 )
 def test_stages_that_make_no_sense_are_refused(changes: dict, told: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(UserError, match=told):
         run_config(tmp_path, **changes)
 
 

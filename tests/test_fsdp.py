@@ -80,7 +80,7 @@ def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
             "size_px": 40,
             "accumulate": 2,
             "sam_rho": 0.05,
-            "validate_every_steps": 3,
+            "validate_every": "3 steps",
             "lr": {"backbone": 1e-4, **rates},
         },
     ]
@@ -116,7 +116,7 @@ def test_begun_by_one_and_ended_sharded(
     config: Path, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ["--config", str(config), "--set", "name=sharded_later", "--set"]
-    words += ["checkpoint_every_steps=5"]
+    words += ["checkpoint_every=5 steps"]
     with monkeypatch.context() as patched:
         interrupted_after(patched, steps=7)
         with pytest.raises(KeyboardInterrupt):

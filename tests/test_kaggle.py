@@ -25,7 +25,7 @@ def kaggle(toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     rates = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-3}
     config = {
         "name": "tiny",
-        "log_every_steps": 1,
+        "log_every": "1 step",
         "data": {"manifest": "${KAGGLE_INPUT}/guie-mix/manifest.csv", "workers": 1},
         "model": {
             "backbone": {"library": "open_clip", "name": "guie-tiny"},

@@ -53,7 +53,7 @@ def test_killed_and_resumed_to_the_same_bits(
 
 
 def test_sigterm_saves_and_a_second_run_is_refused(whole: Whole, tmp_path: Path) -> None:
-    words = [*whole.words, "--set", f"out={tmp_path}", "--set", "checkpoint_every_steps=1000"]
+    words = [*whole.words, "--set", f"out={tmp_path}", "--set", "checkpoint_every=1000 steps"]
     child = kills.SERVER.Process(target=kills.train_in_child, args=(words,))
     child.start()
     kills.Moment(lines=1).wait(tmp_path / "run" / "metrics.jsonl", child)
@@ -97,7 +97,7 @@ def test_out_of_memory_leaves_the_last_good_step(
     whole: Whole, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found in the middle of the next one, where batch statistics have moved already."""
-    words = [*whole.words, "--set", f"out={tmp_path}", "--set", "checkpoint_every_steps=1000"]
+    words = [*whole.words, "--set", f"out={tmp_path}", "--set", "checkpoint_every=1000 steps"]
     gradients, done = step.gradients, []
 
     def failing(*args):

@@ -29,6 +29,7 @@ from pydantic import BaseModel
 from guie.config import RunConfig, load_config
 from guie.config.augment import AugmentConfig
 from guie.config.base import read_yaml
+from guie.config.durations import Duration
 from guie.config.model import BackboneConfig
 from guie.config.stages import StageConfig
 
@@ -44,7 +45,7 @@ ALWAYS = (
     *("model.head.branches", "precision"),
     *("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.start"),
 )
-OF_A_STAGE = ("epochs", "batch_size", "lr", "optimizer", "weight_decay", "schedule")
+OF_A_STAGE = ("epochs", "batch_size", "lr", "optimizer", "weight_decay", "schedule", "warmup")
 
 each = pytest.mark.parametrize("name", NAMES)
 
@@ -108,6 +109,8 @@ def pretrained(backbone: BackboneConfig) -> dict[str, list[float]]:
 
 def plain(value: Any) -> Any:
     """A part of a config as a table has it."""
+    if isinstance(value, Duration):
+        return str(value)
     if isinstance(value, BaseModel):
         value = value.model_dump()
     if isinstance(value, dict):
@@ -169,10 +172,10 @@ def margins(config: RunConfig) -> list[str]:
 
 def keys_of(stage: StageConfig) -> list[str]:
     """The keys of a stage that its table must have."""
-    keys = [*OF_A_STAGE, "warmup_steps" if stage.warmup_steps else "warmup_epochs"]
+    keys = list(OF_A_STAGE)
     if plain(stage.weight_decay):
         keys.append("decay_vectors")
-    sometimes = ("warmup_start", "warmup_every_epochs", "sam_rho", "clip_grad_norm", "size_px")
+    sometimes = ("warmup_start", "warmup_every", "sam_rho", "clip_grad_norm", "size_px")
     sometimes += ("stride_px", "accumulate", "cached_views", "ema_decay")
     default = StageConfig(epochs=1, lr=stage.lr)
     keys += [key for key in sometimes if getattr(stage, key) != getattr(default, key)]

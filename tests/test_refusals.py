@@ -45,17 +45,17 @@ CONTRASTIVE = {"task": {"name": "contrastive"}}
 RANDOM = {"model": {"backbone": {**PRETRAINED, "pretrained": None}, "image": {"size_px": 32}}}
 GENERIC = {"manifest": "g.csv"}
 CASES = {
-    "an unknown loss": (pairs("arcfase"), "task.loss: .*'arcfase'.*arcface"),
+    "an unknown loss": (pairs("arcfase"), "task.loss.name: .*'arcfase'.*arcface"),
     "a stage without domains": (stages(domains=[]), "stages.0.domains: .* at least 1 item"),
     "reset of pairs": (
         RESET | pairs("triplet"),
-        "s: classes: reset .*arcface.* triplet allows carry",
+        "stages.0.classes: reset .*arcface.* triplet allows carry",
     ),
-    "reset of proxies": (RESET | pairs("proxy_nca"), "proxy_nca allows carry and run"),
-    "a stage's pairs": (ALONE | pairs("batch_all"), "softmax_over: stage .* batch_all allows"),
+    "reset of proxies": (RESET | pairs("proxy_nca"), "proxy_nca allows carry"),
+    "a stage's pairs": (ALONE | pairs("batch_all"), "softmax_over: stage .* batch_all allows run"),
     "reset of captions": (
         RESET | CONTRASTIVE,
-        "s: lr.classes: this task has no such part; allowed: backbone",
+        "stages.0.lr.classes: this task has no such part; allowed: backbone",
     ),
     "reset, then frozen": (
         stages(classes="reset", lr={"head": 0.1, "classes": 0}),

@@ -17,12 +17,13 @@ from guie.config.stages import (
     StepSchedule,
 )
 from guie.training.optim import build_optimizer, schedule_factor, set_learning_rates
+from tiny_runs import Parts
 
 ANY = [
     ConstantSchedule(name="constant"),
     CosineSchedule(),
     CosineSchedule(end=0.05),
-    CosineSchedule(every_epochs=1.0),
+    CosineSchedule(every="1 epoch"),
     StepSchedule(name="step", epochs=[2.0, 4.0]),
     ExponentialSchedule(name="exponential", factor=0.9),
 ]
@@ -31,7 +32,7 @@ ANY = [
 def rates_of(total_steps: int, **settings) -> list[float]:
     """The head's rate at every step of a stage, its peak at 1."""
     stage = StageConfig(lr=LearningRates(head=1.0), **settings)
-    optimizer = build_optimizer(torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)}), stage)
+    optimizer = build_optimizer(Parts({"head": torch.nn.Linear(2, 2)}), stage)
     steps = range(total_steps)
     logged = [set_learning_rates(optimizer, stage, step, total_steps)["head"] for step in steps]
     assert optimizer.param_groups[0]["lr"] == logged[-1]
@@ -39,7 +40,7 @@ def rates_of(total_steps: int, **settings) -> list[float]:
 
 
 def test_cosine() -> None:
-    factors = rates_of(100, epochs=1, warmup_steps=10)
+    factors = rates_of(100, epochs=1, warmup="10 steps")
     assert factors[10] == 1.0 and max(factors) == 1.0
     assert all(a < b for a, b in zip(factors[:10], factors[1:11], strict=True))
     assert all(a > b for a, b in zip(factors[10:], factors[11:], strict=False))
@@ -71,7 +72,7 @@ def test_steps_fall_at_the_ends_of_epochs(steps_per_epoch: float) -> None:
 
 def test_steps_count_from_the_start_of_the_stage() -> None:
     rates = rates_of(
-        40, epochs=4, warmup_epochs=1, schedule={"name": "step", "epochs": [2.0], "factor": 0.5}
+        40, epochs=4, warmup="1 epoch", schedule={"name": "step", "epochs": [2.0], "factor": 0.5}
     )
     assert rates[10:20] == [1.0] * 10
     assert rates[20:] == [0.5] * 20
@@ -82,8 +83,8 @@ def test_exponential_falls_in_stairs_after_the_warmup() -> None:
     rates = rates_of(
         20_000,
         epochs=20,
-        warmup_epochs=10,
-        schedule={"name": "exponential", "every_epochs": 0.1, "factor": 0.93},
+        warmup="10 epochs",
+        schedule={"name": "exponential", "every": "0.1 epochs", "factor": 0.93},
     )
     assert rates[:10_000] == pytest.approx([(step + 1) / 10_001 for step in range(10_000)])
     assert rates[10_000:] == pytest.approx([0.93 ** (step // 100) for step in range(10_000)])
@@ -98,9 +99,14 @@ def test_stairs_of_no_whole_number_of_steps() -> None:
 
 
 def test_warmup_in_epochs_is_that_in_steps() -> None:
-    in_epochs = rates_of(300, epochs=6, warmup_epochs=1.5)
-    assert in_epochs == rates_of(300, epochs=6, warmup_steps=75)
+    in_epochs = rates_of(300, epochs=6, warmup="1.5 epochs")
+    assert in_epochs == rates_of(300, epochs=6, warmup="75 steps")
     assert in_epochs[74] < in_epochs[75] == 1.0
+
+
+def test_stairs_may_be_of_steps() -> None:
+    in_steps = rates_of(60, epochs=6, schedule={"name": "cosine", "every": "10 steps"})
+    assert in_steps == rates_of(60, epochs=6, schedule={"name": "cosine", "every": "1 epoch"})
 
 
 def test_a_cosine_by_epoch_is_timms() -> None:
@@ -112,10 +118,10 @@ def test_a_cosine_by_epoch_is_timms() -> None:
     rates = rates_of(
         epochs * steps,
         epochs=epochs,
-        schedule={"name": "cosine", "end": 1e-4, "every_epochs": 1},
-        warmup_epochs=3,
+        schedule={"name": "cosine", "end": 1e-4, "every": "1 epoch"},
+        warmup="3 epochs",
         warmup_start=1e-4,
-        warmup_every_epochs=1,
+        warmup_every="1 epoch",
     )
     weight = torch.nn.Parameter(torch.zeros(1))
     theirs = CosineLRScheduler(
@@ -136,23 +142,23 @@ def test_a_cosine_by_epoch_is_timms() -> None:
 
 
 def test_a_warmup_may_begin_above_nothing() -> None:
-    rates = rates_of(30, epochs=3, warmup_epochs=1, warmup_start=0.01, schedule="constant")
+    rates = rates_of(30, epochs=3, warmup="1 epoch", warmup_start=0.01, schedule="constant")
     assert rates[:10] == pytest.approx([0.01 + 0.99 * (step + 1) / 11 for step in range(10)])
     assert set(rates[10:]) == {1.0}
 
 
-@pytest.mark.parametrize("key", ["warmup_start", "warmup_every_epochs"])
-def test_a_warmup_that_is_none_has_no_settings(key: str) -> None:
-    with pytest.raises(ValueError, match="are of a warm-up, and there is none"):
-        StageConfig(epochs=1, lr=LearningRates(), **{key: 0.5})
+@pytest.mark.parametrize("setting", [{"warmup_start": 0.5}, {"warmup_every": "1 epoch"}])
+def test_a_warmup_that_is_none_has_no_settings(setting: dict) -> None:
+    with pytest.raises(ValueError, match="is of a warm-up, and there is none"):
+        StageConfig(epochs=1, lr=LearningRates(), **setting)
 
 
 @pytest.mark.parametrize("schedule", ANY, ids=lambda schedule: repr(schedule))
 def test_a_step_has_its_rate_whatever_came_before(schedule) -> None:
-    settings = {"epochs": 5, "warmup_epochs": 0.3, "schedule": schedule}
+    settings = {"epochs": 5, "warmup": "0.3 epochs", "schedule": schedule}
     stage = StageConfig(lr=LearningRates(head=1.0), **settings)
     rates = rates_of(50, **settings)
-    optimizer = build_optimizer(torch.nn.ModuleDict({"head": torch.nn.Linear(2, 2)}), stage)
+    optimizer = build_optimizer(Parts({"head": torch.nn.Linear(2, 2)}), stage)
     for step in (49, 3, 20, 0):
         assert set_learning_rates(optimizer, stage, step, 50) == {"head": rates[step]}
     assert all(0 < rate <= 1 and math.isfinite(rate) for rate in rates)

@@ -27,17 +27,20 @@ SAMPLERS = [
     {"name": "balanced"},
     {"name": "round_robin"},
     {"name": "specialist_steps", "steps": {"packages": 3, "cars": 1}},
-    {"name": "loss_driven", "period_steps": 2},
+    {"name": "loss_driven", "period": "2 steps"},
 ]
 SCHEDULES = [
-    {"optimizer": "adam", "schedule": {"name": "cosine", "end": 0.1}, "warmup_epochs": 0.5},
+    {"optimizer": "adam", "schedule": {"name": "cosine", "end": 0.1}, "warmup": "0.5 epochs"},
     {"optimizer": {"name": "sgd", "momentum": 0.9}, "schedule": {"name": "step", "epochs": [1, 2]}},
-    {"schedule": {"name": "exponential", "every_epochs": 0.5, "factor": 0.8}, "warmup_steps": 2},
+    {
+        "schedule": {"name": "exponential", "every": "0.5 epochs", "factor": 0.8},
+        "warmup": "2 steps",
+    },
     {"schedule": "constant", "lr": {**RATES, "blocks": {0: 0.0, 1: 1e-3}}, "ema_decay": 0.9},
     {"weight_decay": {"backbone": 1e-3, "head": 1e-5}, "layer_decay": 0.7, "accumulate": 2},
     {
-        **{"schedule": {"name": "cosine", "every_epochs": 1}, "decay_vectors": True},
-        **{"warmup_epochs": 1, "warmup_start": 0.01, "warmup_every_epochs": 0.5},
+        **{"schedule": {"name": "cosine", "every": "1 epoch"}, "decay_vectors": True},
+        **{"warmup": "1 epoch", "warmup_start": 0.01, "warmup_every": "0.5 epochs"},
     },
 ]
 
@@ -55,8 +58,8 @@ def written(mix: Path, toy_manifest: Path, tmp_path: Path):
         config = {
             "name": "whole",
             "out": str(tmp_path / "runs"),
-            "log_every_steps": 1,
-            "checkpoint_every_steps": 1,
+            "log_every": "1 step",
+            "checkpoint_every": "1 step",
             "data": {"manifest": str(mix), "root": str(toy_manifest.parent), "workers": 0},
             "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"dropout": 0.2}},
             "train": {"batch_size": 24, "epochs": 2, "augment": {"flip": 0.5, "color": 0.2}},

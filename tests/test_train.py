@@ -29,7 +29,7 @@ STAGES = [
         "epochs": 2,
         "size_px": 40,
         "sampler": "round_robin",
-        "validate_every_steps": 3,
+        "validate_every": "3 steps",
         "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2},
     },
 ]
@@ -45,8 +45,8 @@ def write_config(path: Path, mix: Path, root: Path, **changes) -> Path:
     config = {
         "name": "t",
         "out": str(path.parent / "runs"),
-        "log_every_steps": 1,
-        "checkpoint_every_steps": 2,
+        "log_every": "1 step",
+        "checkpoint_every": "2 steps",
         "data": {"manifest": str(mix), "root": str(root), "workers": 0},
         "model": {"backbone": TINY, "image": {"size_px": 32}, "head": {"dropout": 0.2}},
         "train": {"batch_size": 32, "augment": {"color": 0.2}},
@@ -160,7 +160,7 @@ def test_without_a_val_split_no_score_is_claimed(
 
 
 def test_patience_ends_a_stage(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
-    stage = {"epochs": 50, "validate_every_steps": 1, "patience": 2, "lr": {"classes": 1e-9}}
+    stage = {"epochs": 50, "validate_every": "1 step", "patience": 2, "lr": {"classes": 1e-9}}
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])
     folder = train.main(["--config", str(config)])
     # nothing that validation sees is trained: the first score stays the best

@@ -10,7 +10,7 @@ import torch
 import yaml
 from torch import nn
 
-from guie.config import RunConfig
+from guie.config import RunConfig, config_from
 from guie.data.manifest import load_manifest, save_manifest
 from guie.model import LoadedModel, build_embedder, open_model, save_model
 from guie.training.run.record import write_record
@@ -23,7 +23,7 @@ def tiny_config(folder: Path, **model: Any) -> RunConfig:
     image = {"size_px": 32}
     model = {"backbone": TINY_CLIP, "image": image, "head": {"dim": 16}, **model}
     rates = {"classes": 1e-2} | ({"head": 3e-3} if model["head"] else {})
-    return RunConfig.model_validate(
+    return config_from(
         {
             "name": folder.name,
             "out": str(folder.parent),
@@ -31,7 +31,8 @@ def tiny_config(folder: Path, **model: Any) -> RunConfig:
             "model": model,
             "train": {"epochs": 1, "lr": rates},
             "stages": [{"name": "head"}, {"name": "full", "size_px": 40}],
-        }
+        },
+        RunConfig,
     )
 
 
@@ -60,7 +61,7 @@ def bn_config(
     config = {
         "name": "one",
         "out": str(folder),
-        "log_every_steps": 1,
+        "log_every": "1 step",
         "data": {"manifest": str(manifest), "workers": 0},
         "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"norm": "bn"}},
         "train": train,

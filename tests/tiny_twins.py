@@ -16,6 +16,7 @@ import open_clip
 import yaml
 
 from guie.config import RunConfig
+from guie.config.durations import Duration
 from guie.data.manifest import load_manifest, save_manifest
 
 BATCH, STEPS = 12, 2  # of every stage
@@ -32,8 +33,8 @@ def twin(config: RunConfig, folder: Path, toy: Path) -> Path:
     backbone = small_backbone(values["model"]["backbone"], folder, None if by_block else DEPTH)
     patch_px = patch_size(backbone)
     size_px = values["model"]["image"]["size_px"]
-    values |= {"out": str(folder / "runs"), "log_every_steps": 1, "precision": "no"}
-    values |= {"checkpoint_every_steps": 1, "keep_checkpoints": 999}
+    values |= {"out": str(folder / "runs"), "log_every": "1 step", "precision": "no"}
+    values |= {"checkpoint_every": "1 step", "keep_checkpoints": 999}
     values["data"] |= {"manifest": str(folder / "mix.csv"), "root": str(toy.parent), "workers": 0}
     values["model"]["backbone"] = backbone
     values["model"]["image"]["size_px"] = small_size(size_px, patch_px, patch_px)
@@ -54,20 +55,23 @@ def shrink_stage(stage: dict[str, Any], rows: dict[str, int], size_px: int, patc
     steps_per_epoch = max(1, sum(round(rows[name] / BATCH) or 1 for name in names))
     factor = (STEPS - 0.4) / steps_per_epoch / stage["epochs"]  # rounded up, by the loop
     stage["epochs"] *= factor
-    stage["warmup_epochs"] *= factor
-    stage["warmup_steps"] = min(1, stage["warmup_steps"])
-    if stage["warmup_every_epochs"]:
-        stage["warmup_every_epochs"] *= factor
-    for key in ("epochs", "every_epochs"):
-        if stage["schedule"].get(key):
-            value = stage["schedule"][key]
-            many = isinstance(value, list)
-            stage["schedule"][key] = [v * factor for v in value] if many else value * factor
+    schedule = stage["schedule"]
+    for where, key in ((stage, "warmup"), (stage, "warmup_every"), (schedule, "every")):
+        if where.get(key):
+            where[key] = shorter(where[key], factor)
+    if "epochs" in schedule:
+        schedule["epochs"] = [epoch * factor for epoch in schedule["epochs"]]
     stage["batch_size"] = BATCH
     # Every stage names its size: the twin's grids need not keep the recipe's proportions.
     stage["size_px"] = small_size(
         stage["size_px"] or size_px, patch_px, stage["stride_px"] or patch_px
     )
+
+
+def shorter(duration: str, factor: float) -> str:
+    """So many epochs of the twin, or one step."""
+    whole = Duration.read(duration)
+    return "1 step" if whole.unit == "steps" else str(Duration(whole.number * factor, "epochs"))
 
 
 def small_size(size_px: int, patch_px: int, stride_px: int) -> int:

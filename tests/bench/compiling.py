@@ -18,7 +18,7 @@ import timm
 import torch
 from torch import Tensor, nn
 
-from guie.config import RunConfig
+from guie.config import RunConfig, config_from
 from guie.training.compiling import set_up_tower
 
 VARIANTS = {
@@ -34,7 +34,7 @@ def config(**settings: bool) -> RunConfig:
     model = {"backbone": backbone, "image": {"size_px": 224}}
     train = {"epochs": 1.0, "lr": {"backbone": 1e-3}}
     values = {"name": "bench", "data": {"manifest": "none.csv"}, "model": model, "train": train}
-    return RunConfig.model_validate(values | settings)
+    return config_from(values | settings, RunConfig)
 
 
 def step(tower: nn.Module, images_BCHW: Tensor, bf16: bool) -> float:

@@ -25,7 +25,7 @@ from guie.batches.batch import Batch
 from guie.batches.dataset import TrainDataset, classes_of
 from guie.batches.loader import train_loader
 from guie.batches.sampling import RankBatches, RankDraws, Sampler
-from guie.config import RunConfig
+from guie.config import RunConfig, config_from
 from guie.data.manifest import Manifest, Sidecar
 from guie.evaluation.features.frozen import FrozenData, frozen_data
 from guie.model import build_preprocess
@@ -42,7 +42,7 @@ class Bench:
 
     def __init__(self, folder: Path, args: argparse.Namespace):
         self.batch, self.workers = args.batch, 2
-        self.config = RunConfig.model_validate(
+        self.config = config_from(
             {
                 "name": "bench",
                 "out": str(folder),
@@ -58,7 +58,8 @@ class Bench:
                     "lr": {"head": 1e-3, "classes": 1e-2},
                     "augment": {"flip": 0.5, "color": 0.2},
                 },
-            }
+            },
+            RunConfig,
         )
         self.stage, self.rows = self.config.stages[0], photographs(folder, args.images)
         self.accelerator = Accelerator()

@@ -44,7 +44,7 @@ WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
 STUDY = {
     "model.image.size_px": "80",
     "stages": "[{name: full, epochs: 3, lr: {backbone: 3e-4, head: 3e-3, classes: 3e-2},"
-    " warmup_steps: 40}]",
+    " warmup: 40 steps}]",
 }
 
 

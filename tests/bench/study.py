@@ -32,7 +32,7 @@ STUDY = {
             "name": "full",
             "epochs": 3,
             "lr": RATES,
-            "warmup_steps": 40,
+            "warmup": "40 steps",
         }
     ],
 }
@@ -88,7 +88,7 @@ VARIANTS: dict[str, dict] = {
     "sampler dataset size": stage(sampler="dataset_size"),
     "sampler balanced": stage(sampler="balanced"),
     "sampler round robin": stage(sampler="round_robin"),
-    "sampler loss-driven": stage(sampler={"name": "loss_driven", "period_steps": 30}),
+    "sampler loss-driven": stage(sampler={"name": "loss_driven", "period": "30 steps"}),
     "sampler 32 x 4": stage(sampler=PK),
     "layer decay .75": stage(layer_decay=0.75),
     "EMA .99": stage(ema_decay=0.99),

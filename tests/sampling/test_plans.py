@@ -16,7 +16,7 @@ SEED = (0, 0)
 
 
 def loss_driven(period: int = 10, **settings) -> LossDriven:
-    config = LossDrivenConfig(name="loss_driven", period_steps=period, **settings)
+    config = LossDrivenConfig(name="loss_driven", period=f"{period} steps", **settings)
     return LossDriven(DOMAINS, config, SEED)
 
 
@@ -117,7 +117,7 @@ def test_losses_that_say_nothing_change_nothing(loss: float) -> None:
 def test_steps_whose_losses_are_not_known_are_refused() -> None:
     plan = loss_driven(10)
     plan.at(19)
-    with pytest.raises(UserError, match="step 20 .* period_steps 10 be above twice data.workers"):
+    with pytest.raises(UserError, match="step 20 .* period, 10 steps, be above twice data.workers"):
         plan.at(20)
     run(plan, 0, 9, (1.0, 1.0, 1.0))
     with pytest.raises(UserError):
@@ -145,7 +145,7 @@ def test_a_state_goes_on_to_the_same_bits_wherever_it_was_taken() -> None:
 
 
 def test_a_period_holds_every_domain() -> None:
-    with pytest.raises(UserError, match="period_steps 2 is below the 3 domains"):
+    with pytest.raises(UserError, match="period: 2 steps are below the 3 domains"):
         loss_driven(2)
     plan = loss_driven(100)
     run(plan, 0, 100, (0.0, 0.0, 1.0))

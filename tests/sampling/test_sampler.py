@@ -32,7 +32,7 @@ KINDS = {
     "factors": {"name": "balanced", "factors": {"art": 2.0}},
     "round_robin": "round_robin",
     "specialist_steps": {"name": "specialist_steps", "steps": STEPS},
-    "loss_driven": {"name": "loss_driven", "period_steps": 100},
+    "loss_driven": {"name": "loss_driven", "period": "100 steps"},
     "mixed P x K": {"name": "mixed", **PK},
     "mixed P x K by temperature": {"name": "mixed", **PK, "temperature": 2.0},
     "P x K": {"name": "dataset_size", **PK},
@@ -247,7 +247,7 @@ def child_signals() -> Iterator[None]:
 
 @pytest.mark.usefixtures("child_signals")
 def test_a_loader_that_reads_ahead_changes_nothing() -> None:
-    config = {"name": "loss_driven", "period_steps": 5}
+    config = {"name": "loss_driven", "period": "5 steps"}
     alone, ahead = sampler(config), sampler(config)
     seen = trained_on(alone, 0, 32, workers=0)
     assert trained_on(ahead, 0, 32, workers=2) == seen
@@ -259,7 +259,7 @@ def test_a_loader_that_reads_ahead_changes_nothing() -> None:
 
 
 def test_a_loader_that_reads_too_far_ahead_is_told_so() -> None:
-    short = sampler({"name": "loss_driven", "period_steps": 3})
+    short = sampler({"name": "loss_driven", "period": "3 steps"})
     with pytest.raises(UserError, match="step 6 .* above twice data.workers"):
         trained_on(short, 0, 32, workers=2)
 
@@ -302,7 +302,7 @@ def test_a_category_without_images_is_no_domain() -> None:
             {"name": "balanced", "images_per_class": 8, "rare_classes": "leave_out"},
             "no class of art has images_per_class 8 images; at most 5",
         ),
-        ({"name": "loss_driven", "period_steps": 2}, "at least 3"),
+        ({"name": "loss_driven", "period": "2 steps"}, "at least 3"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(config: dict, said: str) -> None:

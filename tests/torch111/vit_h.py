@@ -19,7 +19,7 @@ from resource import struct_rusage
 import yaml
 
 import toydomains
-from guie.config import RunConfig
+from guie.config import RunConfig, config_from
 from guie.data.manifest import load_manifest, save_manifest
 
 ROOT = Path(__file__).parents[2]
@@ -70,7 +70,7 @@ def prepared(folder: Path) -> tuple[Path, Path]:
         },
         "train": {"epochs": 1, "batch_size": 2, "lr": {"head": 1e-3, "classes": 1e-3}},
     }
-    RunConfig.model_validate(config)
+    config_from(config, RunConfig)
     path = folder / "config.yaml"
     path.write_text(yaml.safe_dump(config), encoding="utf-8")
     return folder / "few.csv", path

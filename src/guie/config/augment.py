@@ -7,6 +7,7 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.faults import FaultAt
 from guie.config.model import Fit, Fraction
 
 Number = TypeVar("Number")
@@ -92,16 +93,17 @@ class AugmentConfig(Config):
     @model_validator(mode="after")
     def _affine_does_something(self) -> AugmentConfig:
         if self.affine and not (self.shift or self.zoom or self.rotate_deg):
-            raise ValueError(
-                "affine: shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
+            raise FaultAt(
+                "affine", "shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
             )
         return self
 
     @model_validator(mode="after")
     def _full_size_does_something(self) -> AugmentConfig:
         if self.full_size and not self.distorts:
-            raise ValueError(
-                "full_size: is of auto, affine, hue, rgb_shift, blur and jpeg, which are all off;"
-                " raise one, or set full_size to false"
+            raise FaultAt(
+                "full_size",
+                "is of auto, affine, hue, rgb_shift, blur and jpeg, which are all off;"
+                " raise one, or set full_size to false",
             )
         return self

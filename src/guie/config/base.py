@@ -6,13 +6,14 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from guie.base.errors import UserError
-from guie.config.faults import Place, explained
+from guie.config.faults import explained
+from guie.config.written import Written, handed_down, merged, override
 
 
 class Config(BaseModel):
@@ -20,10 +21,8 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    @classmethod
-    def written_at(cls, place: Place, values: dict) -> Place:
-        """Where in a file's values that stands which the model has at `place`."""
-        return place
+    # A block, and the list whose entries take from it what they do not say
+    COMMON: ClassVar[tuple[str, str] | None] = None
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -44,16 +43,21 @@ def read_yaml(path: str | Path) -> Any:
     """Parse a YAML file safely. Raises UserError naming the file and the line."""
     path = Path(path)
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a SafeLoader)
+        return _parsed(path.read_text(encoding="utf-8"), str(path))
     except FileNotFoundError:
         raise UserError(f"{path}: no such config file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot be read: {error}") from None
+
+
+def _parsed(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
         raise UserError(
-            f"{path}: {line}not valid YAML: {getattr(error, 'problem', error)}"
+            f"{source}: {line}not valid YAML: {getattr(error, 'problem', error)}"
         ) from None
 
 
@@ -64,43 +68,45 @@ def load_config(
 
     A key `base: other.yaml` starts from that file beside it; mappings merge, lists and {} replace.
     `${NAME}` in a string is taken from the environment; `${GUIE_REAL}` falls back to ../shared.
-    Raises UserError with one line per fault: file, key, value, what is allowed.
+    Raises UserError with one line per fault: where it is written, value, what is allowed.
     """
     values = _read_with_base(Path(path))
-    for override in overrides:
-        _apply(values, override)
+    for words in overrides:
+        key, equals, text = words.partition("=")
+        if not equals:
+            raise UserError(f"--set {words}: expected key=value, for example train.epochs=2")
+        override(values, key, _parsed(text, f"--set {words}"), f"--set {words}")
+    return _validated(values, model)
+
+
+def config_from(values: dict, model: type[AnyConfig], source: str = "config") -> AnyConfig:
+    """The config of what could stand in a file; `model.model_validate` takes what is resolved.
+
+    Raises UserError as `load_config`.
+    """
+    return _validated(Written.of(values, source), model)
+
+
+def _validated(values: Written, model: type[AnyConfig]) -> AnyConfig:
+    if model.COMMON:
+        values = handed_down(values, *model.COMMON)
     try:
-        return model.model_validate(_expand(values, str(path)))
+        return model.model_validate(_plain(values))
     except ValidationError as error:
-        faults = explained(error, model, lambda place: model.written_at(place, values))
-        raise UserError("\n".join(f"{path}: {fault}" for fault in faults)) from None
+        raise UserError("\n".join(explained(error, model, values))) from None
 
 
-# Mappings whose `name` says which other keys there are.
-BY_NAME = {"task", "loss", "sampler", "optimizer", "schedule"}
-
-
-def merged(common: dict, own: dict) -> dict:
-    """`own` over `common`, mapping by mapping; {} and a loss, sampler, ... of another name replace."""
-    result = {**common, **own}
-    for key in common.keys() & own.keys():
-        old, new = common[key], own[key]
-        if isinstance(old, dict) and isinstance(new, dict) and new:
-            another = key in BY_NAME and new.get("name", old.get("name")) != old.get("name")
-            result[key] = new if another else merged(old, new)
-    return result
-
-
-def _read_with_base(path: Path, below: tuple[Path, ...] = ()) -> dict:
+def _read_with_base(path: Path, below: tuple[Path, ...] = ()) -> Written:
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path}: a config is a mapping of keys to values")
     base = values.pop("base", None)
+    own = Written.of(values, str(path))
     if base is None:
-        return values
+        return own
     if path in below:
         raise UserError(f"{path}: base leads back to this file")
-    return merged(_read_with_base(path.parent / str(base), (*below, path)), values)
+    return merged(_read_with_base(path.parent / str(base), (*below, path)), own)
 
 
 def real_root() -> Path | None:
@@ -112,44 +118,22 @@ def real_root() -> Path | None:
     return beside if (beside / "weights").is_dir() else None
 
 
-def _expand(value: Any, where: str) -> Any:
+def _plain(written: Written) -> Any:
+    """What YAML has there, with `${NAME}` replaced."""
+    value = written.value
     if isinstance(value, dict):
-        return {key: _expand(item, f"{where}: {key}") for key, item in value.items()}
+        return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_expand(item, where) for item in value]
+        return [_plain(item) for item in value]
     if isinstance(value, str):
-        return re.sub(r"\$\{(\w+)\}", lambda match: _variable(match[1], where), value)
+        return re.sub(r"\$\{(\w+)\}", lambda match: _variable(match[1], written), value)
     return value
 
 
-def _variable(name: str, where: str) -> str:
+def _variable(name: str, written: Written) -> str:
     found = real_root() if name == "GUIE_REAL" else os.environ.get(name)
     if found is None:
-        raise UserError(f"{where}: environment variable {name} is not set; set it to a folder")
+        raise UserError(
+            f"{written.told()}: environment variable {name} is not set; set it to a folder"
+        )
     return str(found)
-
-
-def _apply(values: dict, override: str) -> None:
-    key, equals, text = override.partition("=")
-    if not equals:
-        raise UserError(f"--set {override}: expected key=value, for example train.epochs=2")
-    *parents, last = key.split(".")
-    node: Any = values
-    for part in parents:
-        node = _child(node, part, override)
-    if isinstance(node, list):
-        _child(node, last, override)
-    # As YAML has it: a key of digits is a number
-    node[int(last) if last.isdigit() else last] = yaml.load(text, Loader=_Loader)  # noqa: S506
-
-
-def _child(node: Any, part: str, override: str) -> Any:
-    if isinstance(node, list):
-        if not part.isdigit() or int(part) >= len(node):
-            raise UserError(f"--set {override}: {part!r} is not an index below {len(node)}")
-        return node[int(part)]
-    if node.get(part) is None:
-        node[part] = {}
-    if not isinstance(node[part], dict | list):
-        raise UserError(f"--set {override}: {part!r} is a value, it has no keys below it")
-    return node[part]

@@ -3,30 +3,54 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-Place = tuple[int | str, ...]  # keys and indices, from the outermost inwards
+from guie.config.written import Place, Written, as_place
+
 Model = type[BaseModel]
 
 NUMBER = "number"  # tag of a union's branch that is a number
 
 
-def explained(
-    error: ValidationError, model: Model, written_at: Callable[[Place], Place]
-) -> list[str]:
-    """A line for every fault, none twice.
+class FaultAt(ValueError):
+    """What a validator finds wrong with one key below the model that it validates."""
+
+    def __init__(self, key: str, said: str):
+        super().__init__(f"{key}: {said}")
+        self.place, self.said = as_place(key), said
+
+
+def explained(error: ValidationError, model: Model, values: Written) -> list[str]:
+    """A line for every fault, none twice: where it is written, and what it is.
 
     Args:
-        written_at: from the place of a value in the model to that in the file.
+        values: what was validated.
     """
-    lines = []
-    for fault in error.errors(include_url=False):
-        key = ".".join(map(str, written_at(_without_tags(fault["loc"], model))))
-        lines.append(f"{key}: {_said(fault, model)}" if key else _said(fault, model))
+    lines = [
+        f"{_where(fault, model, values)}: {_said(fault, model)}"
+        for fault in error.errors(include_url=False)
+    ]
     return list(dict.fromkeys(lines))
+
+
+def _where(fault: dict[str, Any], model: Model, values: Written) -> str:
+    """The source and the key there; of a key that is missing, where the mapping is that lacks it."""
+    place = fault["loc"]
+    if fault["type"] == "union_tag_invalid":
+        place = (*place, fault["ctx"]["discriminator"].strip("'"))
+    elif isinstance(own := fault.get("ctx", {}).get("error"), FaultAt):
+        place = (*place, *own.place)
+    node, missing = values, ()
+    for number, part in enumerate(place):
+        if not missing and (below := node.get(part)):
+            node = below
+        elif part in _keys_at(place[:number], model):
+            missing = (*missing, part)
+        # Anything else is a tag: pydantic names a union's branch
+    return node.told(missing)
 
 
 def _said(fault: dict[str, Any], model: Model) -> str:
@@ -38,8 +62,8 @@ def _said(fault: dict[str, Any], model: Model) -> str:
         case "missing":
             return "missing, and it has no default"
         case "union_tag_invalid":
-            tag = fault["ctx"]["tag"]
-            return f"unknown name {tag!r}{remedy(tag, _names_at(place, model), always=True)}"
+            tag, key = fault["ctx"]["tag"], fault["ctx"]["discriminator"].strip("'")
+            return f"unknown {key} {tag!r}{remedy(tag, _names_at(place, model), always=True)}"
         case "union_tag_not_found":
             return f"has no name; allowed: {', '.join(_names_at(place, model))}"
         case "model_type" | "model_attributes_type":
@@ -49,7 +73,8 @@ def _said(fault: dict[str, Any], model: Model) -> str:
         case "float_type" if place[-1] == NUMBER:
             keys = ", ".join(_keys_at(place[:-1], model))
             return f"is to be a number, or a mapping of {keys} (found {fault['input']!r})"
-    message = fault["msg"].removeprefix("Value error, ")
+    own = fault.get("ctx", {}).get("error")
+    message = own.said if isinstance(own, FaultAt) else fault["msg"].removeprefix("Value error, ")
     of_key = "a key: " if place[-1:] == ("[key]",) else ""
     found = "" if isinstance(fault["input"], dict) else f" (found {fault['input']!r})"
     return f"{of_key}{message}{found}"
@@ -62,22 +87,6 @@ def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> st
     if not allowed or (near and not always):
         return meant
     return f"{meant} Allowed: {', '.join(allowed)}" if near else f"; allowed: {', '.join(allowed)}"
-
-
-def _without_tags(place: Place, model: Model) -> Place:
-    """("task", "margin") for ("task", "classification", "margin"): pydantic names a union's branch.
-
-    The last part stays, for it may be a key that no model knows.
-    """
-    if not place:
-        return ()
-    *outer, last = place[:-2] if place[-1] == "[key]" else place
-    kept = [
-        part
-        for number, part in enumerate(outer)
-        if isinstance(part, int) or part in _keys_at(place[:number], model)
-    ]
-    return tuple(kept) if last == NUMBER else (*kept, last)
 
 
 def _keys_at(place: Place, model: Model) -> list[str]:
@@ -105,7 +114,7 @@ def _models_at(place: Place, model: Model) -> list[Model]:
 
 
 def _tags(model: Model) -> tuple[str, ...]:
-    field = model.model_fields.get("name")
+    field = model.model_fields.get("name") or model.model_fields.get("kind")
     return get_args(field.annotation) if field else ()
 
 

@@ -36,8 +36,8 @@ class RowLength(Config):
 # Xavier's rules the length falls with the number of classes: a rate found for 1,000 is none for 100,000.
 Start = Annotated[
     Annotated[Literal["xavier_normal", "xavier_uniform"], Tag("rule")]
-    | Annotated[RowLength, Tag("length")],
-    Discriminator(lambda value: "rule" if isinstance(value, str) else "length"),
+    | Annotated[RowLength, Tag("RowLength")],
+    Discriminator(lambda value: "rule" if isinstance(value, str) else "RowLength"),
 ]
 
 

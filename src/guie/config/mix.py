@@ -9,6 +9,7 @@ from pydantic import Field, PositiveInt, model_validator
 
 from guie.config.base import Config
 from guie.config.cleaning import CleaningConfig
+from guie.config.faults import FaultAt
 from guie.config.selection import SelectionConfig
 from guie.config.sources import DatasetSource
 from guie.config.zero_shot import DomainShares, PseudoLabelConfig
@@ -78,7 +79,7 @@ class MixConfig(Config):
     @model_validator(mode="after")
     def _cleaning_decodes(self) -> MixConfig:
         if self.clean and not self.verify:
-            raise ValueError("clean: needs the decoded images; set verify to true")
+            raise FaultAt("clean", "needs the decoded images; set verify to true")
         return self
 
     @model_validator(mode="after")
@@ -86,9 +87,9 @@ class MixConfig(Config):
         for number, source in enumerate(self.sources):
             least, most = self.limits(source)
             if most is not None and most < least:
-                raise ValueError(
-                    f"sources.{number}: max_images {most} is below min_images {least};"
-                    " no class could satisfy both"
+                raise FaultAt(
+                    f"sources.{number}",
+                    f"max_images {most} is below min_images {least}; no class could satisfy both",
                 )
         return self
 

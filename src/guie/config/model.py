@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.faults import FaultAt
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Fit = Literal["squash", "pad", "crop"]
@@ -39,14 +40,14 @@ class BackboneConfig(Config):
     @model_validator(mode="after")
     def _weights_are_checked(self) -> BackboneConfig:
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256):
-            raise ValueError(f"sha256 {self.sha256!r}: 64 hex digits, or at least the first 8")
+            raise FaultAt("sha256", f"{self.sha256!r}: 64 hex digits, or at least the first 8")
         if (self.sha256 or self.revision) and not self.pretrained:
             raise ValueError("sha256 and revision are of pretrained weights; pretrained is null")
         if ":" in self.name:
-            raise ValueError(f"name {self.name!r}: write the library's name, and pretrained: <tag>")
+            raise FaultAt("name", f"{self.name!r}: write the library's name, and pretrained: <tag>")
         bypass = sorted(self.kwargs.keys() & WEIGHT_ARGUMENTS)
         if bypass:
-            raise ValueError(f"kwargs {', '.join(bypass)}: weights are given by pretrained alone")
+            raise FaultAt("kwargs", f"{', '.join(bypass)}: weights are given by pretrained alone")
         return self
 
 
@@ -89,14 +90,15 @@ class HeadConfig(Config):
     @model_validator(mode="after")
     def _fits_together(self) -> HeadConfig:
         if self.image_shape and self.norm not in ("bn", "bn_plain"):
-            raise ValueError(
-                "image_shape: needs norm bn or bn_plain, for the features' scale is not its own;"
-                f" norm is {self.norm}"
+            raise FaultAt(
+                "image_shape",
+                "needs norm bn or bn_plain, for the features' scale is not its own;"
+                f" norm is {self.norm}",
             )
         if self.norm_eps != BATCH_NORM_EPS and self.norm not in ("bn", "bn_plain"):
-            raise ValueError(f"norm_eps: is of norm bn and bn_plain; norm is {self.norm}")
+            raise FaultAt("norm_eps", f"is of norm bn and bn_plain; norm is {self.norm}")
         if self.reduced_dim and self.reduced_dim > self.dim:
-            raise ValueError(f"reduced_dim {self.reduced_dim}: above dim {self.dim}")
+            raise FaultAt("reduced_dim", f"{self.reduced_dim}: above dim {self.dim}")
         return self
 
 

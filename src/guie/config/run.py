@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
-from guie.config.base import Config, Place, merged
-from guie.config.faults import remedy
+from guie.config.base import Config
+from guie.config.durations import Steps
+from guie.config.faults import FaultAt, remedy
 from guie.config.losses import (
     ArcFaceConfig,
     ClassWeightsConfig,
@@ -78,19 +79,29 @@ class ContrastiveConfig(Config):
         return ["backbone"]
 
 
-TaskConfig = Annotated[ClassificationConfig | ContrastiveConfig, Field(discriminator="name")]
+def _classification_unless_named(values: Any) -> Any:
+    return {"name": "classification", **values} if isinstance(values, dict) else values
+
+
+TaskConfig = Annotated[
+    ClassificationConfig | ContrastiveConfig,
+    Field(discriminator="name"),
+    BeforeValidator(_classification_unless_named),
+]
 
 
 class RunConfig(Config):
     """One training run; written into its folder as resolved."""
+
+    COMMON: ClassVar = ("train", "stages")
 
     name: str = Field(pattern=r"^[\w.-]+$")
     out: str = "runs"
     seed: Annotated[int, Field(ge=0)] = 0
     # YAML reads a bare no as false
     precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(_no_for_false)] = "no"
-    log_every_steps: PositiveInt = 20
-    checkpoint_every_steps: PositiveInt = 500
+    log_every: Steps = 20
+    checkpoint_every: Steps = 500
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back on the one before
     gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
     channels_last: bool = False  # memory format of images and convolutions
@@ -102,62 +113,29 @@ class RunConfig(Config):
     retention: RetentionConfig | None = None
     stages: list[StageConfig] = Field(min_length=1)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _inherit(cls, values: Any) -> Any:
-        """Fill every stage from the `train` block, which is the single stage where none is given."""
-        if not isinstance(values, dict):
-            return values
-        values = dict(values)
-        if isinstance(values.get("task"), dict):
-            values["task"] = {"name": "classification", **values["task"]}
-        if "train" not in values:
-            return values
-        common = values.pop("train")
-        if not isinstance(common, dict):
-            raise ValueError(f"train: is to be a mapping, of what a stage has (found {common!r})")
-        stages = values.get("stages") or [{}]
-        if isinstance(stages, list) and all(isinstance(stage, dict) for stage in stages):
-            values["stages"] = [merged(common, stage) for stage in stages]
-        return values
-
-    @classmethod
-    def written_at(cls, place: Place, values: dict) -> Place:
-        """What a stage does not say itself stands in `train`."""
-        if place[:1] != ("stages",) or len(place) < 3 or "train" not in values:
-            return place
-        in_train = ("train", *place[2:])
-        if not values.get("stages"):
-            return in_train
-        own, common = values["stages"][place[1]], values["train"]
-        for key in place[2:]:
-            if not (isinstance(own, dict) and key in own):
-                return in_train if isinstance(common, dict) and key in common else place
-            own, common = own[key], common.get(key) if isinstance(common, dict) else None
-        return place
-
     @model_validator(mode="after")
     def _cached_views_have_a_head(self) -> RunConfig:
-        if self.task.name == "contrastive" and any(stage.cached_views for stage in self.stages):
-            raise ValueError(
-                "stages: cached_views: task contrastive trains whole towers and has no frozen stage;"
-                " set it to null"
-            )
+        for number, stage in enumerate(self.stages):
+            if self.task.name == "contrastive" and stage.cached_views:
+                raise FaultAt(
+                    f"stages.{number}.cached_views",
+                    "task contrastive trains whole towers and has no frozen stage; set it to null",
+                )
         return self
 
     @model_validator(mode="after")
     def _parts_are_there(self) -> RunConfig:
         parts = self.task.parts(self.model)
-        for stage in self.stages:
+        for number, stage in enumerate(self.stages):
             decay = stage.weight_decay
             given = {"lr": stage.lr.by_part()}
             given |= {} if isinstance(decay, float) else {"weight_decay": decay.by_part()}
             for key, numbers in given.items():
-                for part, number in numbers.items():
-                    if number and part not in parts:  # there is no harm in freezing nothing
-                        raise ValueError(
-                            f"stage {stage.name}: {key}.{part}: this task has no such part"
-                            f"{remedy(part, parts)}"
+                for part, rate in numbers.items():
+                    if rate and part not in parts:  # there is no harm in freezing nothing
+                        raise FaultAt(
+                            f"stages.{number}.{key}.{part}",
+                            f"this task has no such part{remedy(part, parts)}",
                         )
         return self
 
@@ -165,11 +143,12 @@ class RunConfig(Config):
     def _rate_of_classes_is_meant(self) -> RunConfig:
         loss = getattr(self.task, "loss", None)
         has_classes = isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
-        for stage in self.stages:
+        for number, stage in enumerate(self.stages):
             if has_classes and "classes" not in stage.lr.model_fields_set:
-                raise ValueError(
-                    f"stage {stage.name}: lr.classes: is left out, and loss {loss.name} has class"
-                    " weights; give their rate, or write 0 to leave them as they are"
+                raise FaultAt(
+                    f"stages.{number}.lr.classes",
+                    f"is left out, and loss {loss.name} has class"
+                    " weights; give their rate, or write 0 to leave them as they are",
                 )
         return self
 
@@ -178,13 +157,14 @@ class RunConfig(Config):
         loss = getattr(self.task, "loss", None)
         if isinstance(loss, MarginSoftmaxConfig):
             return self
-        for stage in self.stages:
-            if stage.classes == "reset" or stage.softmax_over == "stage":
-                raise ValueError(
-                    f"stage {stage.name}: classes: reset and softmax_over: stage are for the losses"
-                    " softmax, arcface, cosface and curricularface;"
-                    f" {loss.name if loss else f'task {self.task.name}'} allows carry and run"
-                )
+        for number, stage in enumerate(self.stages):
+            for key, allowed in (("classes", "carry"), ("softmax_over", "run")):
+                if (given := getattr(stage, key)) != allowed:
+                    raise FaultAt(
+                        f"stages.{number}.{key}",
+                        f"{given} is for the losses softmax, arcface, cosface and curricularface;"
+                        f" {loss.name if loss else f'task {self.task.name}'} allows {allowed}",
+                    )
         return self
 
     @model_validator(mode="after")
@@ -192,21 +172,23 @@ class RunConfig(Config):
         loss = getattr(self.task, "loss", None)
         if isinstance(loss, MarginSoftmaxConfig) and loss.name != "softmax":
             return self
-        for stage in self.stages:
+        for number, stage in enumerate(self.stages):
             if stage.margin is not None:
-                raise ValueError(
-                    f"stage {stage.name}: margin: is for the losses arcface, cosface and"
-                    f" curricularface, not {loss.name if loss else f'task {self.task.name}'}"
+                raise FaultAt(
+                    f"stages.{number}.margin",
+                    "is for the losses arcface, cosface and"
+                    f" curricularface, not {loss.name if loss else f'task {self.task.name}'}",
                 )
         return self
 
     @model_validator(mode="after")
     def _new_class_weights_are_trained(self) -> RunConfig:
-        for stage in self.stages:
+        for number, stage in enumerate(self.stages):
             if stage.classes == "reset" and not stage.lr.of("classes"):
-                raise ValueError(
-                    f"stage {stage.name}: classes: reset with lr.classes 0 would leave class weights"
-                    " as they are drawn; raise lr.classes, or set classes: carry"
+                raise FaultAt(
+                    f"stages.{number}.classes",
+                    "reset with lr.classes 0 would leave class weights"
+                    " as they are drawn; raise lr.classes, or set classes: carry",
                 )
         return self
 
@@ -215,7 +197,7 @@ class RunConfig(Config):
         if self.retention is None:
             return self
         if self.model.backbone.pretrained is None:
-            raise ValueError("retention: model.backbone.pretrained is null: nothing to retain")
+            raise FaultAt("retention", "model.backbone.pretrained is null: nothing to retain")
         if not any(stage.lr.trains_backbone for stage in self.stages):
-            raise ValueError("retention: no stage trains the backbone; set retention to null")
+            raise FaultAt("retention", "no stage trains the backbone; set retention to null")
         return self

@@ -19,6 +19,8 @@ from pydantic import (
 )
 
 from guie.config.base import Config
+from guie.config.durations import Steps
+from guie.config.faults import FaultAt
 
 
 class _Sampler(Config):
@@ -32,7 +34,7 @@ class _Sampler(Config):
     @model_validator(mode="after")
     def _rare_means_something(self) -> _Sampler:
         if self.rare_classes == "repeat" and self.images_per_class is None:
-            raise ValueError("rare_classes: is of images_per_class, which is null; drop it")
+            raise FaultAt("rare_classes", "is of images_per_class, which is null; drop it")
         return self
 
 
@@ -88,7 +90,7 @@ class LossDrivenConfig(_WithFactors):
     """
 
     name: Literal["loss_driven"]
-    period_steps: PositiveInt = 1000
+    period: Steps = 1000
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the old weight in the new one
 
 

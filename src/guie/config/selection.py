@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.faults import FaultAt
 from guie.config.model import HeadConfig
 
 Repeats = Annotated[int, Field(ge=2)]  # one value has no spread
@@ -30,9 +31,7 @@ class ProxyEvaluatorConfig(Config):
     @model_validator(mode="after")
     def _head_takes_features_alone(self) -> ProxyEvaluatorConfig:
         if self.head.image_shape or self.head.reduced_dim:
-            raise ValueError(
-                "head: image_shape and reduced_dim are of whole models, not of a proxy"
-            )
+            raise FaultAt("head", "image_shape and reduced_dim are of whole models, not of a proxy")
         return self
 
 
@@ -50,7 +49,7 @@ class SelectionRule(Config):
     @model_validator(mode="after")
     def _confirmed_with_spread(self) -> SelectionRule:
         if self.confirm_seeds == 1:
-            raise ValueError("confirm_seeds: 1 seed has no spread; use 0, or at least 2")
+            raise FaultAt("confirm_seeds", "1 seed has no spread; use 0, or at least 2")
         return self
 
 
@@ -68,5 +67,5 @@ class SelectionConfig(Config):
     @model_validator(mode="after")
     def _evaluator_is_described(self) -> SelectionConfig:
         if getattr(self, self.evaluator) is None:
-            raise ValueError(f"{self.evaluator}: missing, but evaluator is {self.evaluator}")
+            raise FaultAt(self.evaluator, f"missing, but evaluator is {self.evaluator}")
         return self

@@ -16,6 +16,8 @@ from pydantic import (
 
 from guie.config.augment import AugmentConfig, NonNegative, Positive
 from guie.config.base import Config
+from guie.config.durations import Duration
+from guie.config.faults import FaultAt
 from guie.config.model import Fraction
 from guie.config.sampling import MixedConfig, SamplerConfig
 
@@ -78,7 +80,7 @@ class OptimizerConfig(Config):
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> OptimizerConfig:
         if self.momentum and self.name != "sgd":
-            raise ValueError(f"momentum is of sgd, and the optimizer is {self.name}; drop one")
+            raise FaultAt("momentum", f"is of sgd, and the optimizer is {self.name}; drop one")
         return self
 
 
@@ -91,10 +93,10 @@ class StepSchedule(Config):
 
 
 class ExponentialSchedule(Config):
-    """The rate is multiplied by `factor` every so many epochs after the warm-up, in stairs."""
+    """The rate is multiplied by `factor` again and again after the warm-up, in stairs."""
 
     name: Literal["exponential"]
-    every_epochs: Positive = 1.0
+    every: Duration = Duration(1, "epochs")
     factor: Annotated[float, Field(gt=0, lt=1)]
 
 
@@ -109,9 +111,9 @@ class CosineSchedule(Config):
 
     name: Literal["cosine"] = "cosine"
     end: Fraction = 0.0
-    # In stairs of so many epochs: the challenge's 2nd (utils.py) and 5th place (train_arcface.py,
+    # In stairs of this length: the challenge's 2nd (utils.py) and 5th place (train_arcface.py,
     # cell 28) set their rates once an epoch. null: at every step
-    every_epochs: Positive | None = None
+    every: Duration | None = None
 
 
 def _named(value: Any) -> Any:
@@ -135,11 +137,10 @@ class StageConfig(Config):
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, BeforeValidator(_named)] = OptimizerConfig()
     schedule: Schedule = CosineSchedule()
-    warmup_steps: Annotated[int, Field(ge=0)] = 0  # in which the rate rises to its peak
-    warmup_epochs: NonNegative = 0.0  # in place of warmup_steps
+    warmup: Duration | None = None  # in which the rate rises to its peak; null: it begins there
     warmup_start: Fraction = 0.0  # of the peak, where it rises from; .01 in the 2nd place's
-    # It rises in stairs of so many (5th place); null: at every step
-    warmup_every_epochs: Positive | None = None
+    # It rises in stairs of this length (5th place); null: at every step
+    warmup_every: Duration | None = None
     weight_decay: WeightDecay = 1e-4  # of weight matrices
     # Of biases, norms and other vectors too, as where all parameters are handed to torch's
     # optimisers: the challenge's 1st, 2nd, 4th and 5th place, UniFEx, UnED
@@ -162,7 +163,7 @@ class StageConfig(Config):
     # null: every domain of the manifest
     domains: Annotated[list[str], Field(min_length=1)] | None = None
     augment: AugmentConfig = AugmentConfig()
-    validate_every_steps: PositiveInt | None = None  # null: at the stage's end
+    validate_every: Duration | None = None  # null: at the stage's end
     patience: PositiveInt | None = None  # validations without a better score until the stage ends
 
     @model_validator(mode="after")
@@ -177,31 +178,28 @@ class StageConfig(Config):
     @model_validator(mode="after")
     def _averaged_weights_are_there(self) -> StageConfig:
         if self.ema_goes_on == "averaged" and self.ema_decay is None:
-            raise ValueError("ema_goes_on: averaged: ema_decay is null, so there is no average")
+            raise FaultAt("ema_goes_on", "ema_decay is null, so there is no average")
         return self
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> StageConfig:
-        if self.warmup_steps and self.warmup_epochs:
-            raise ValueError("warmup_steps and warmup_epochs are both given; set one of them to 0")
-        if not (self.warmup_steps or self.warmup_epochs):
-            if self.warmup_start or self.warmup_every_epochs:
-                raise ValueError(
-                    "warmup_start and warmup_every_epochs are of a warm-up, and there is none; set"
-                    " warmup_steps or warmup_epochs, or drop them"
-                )
-        if self.warmup_epochs >= self.epochs:
-            raise ValueError(
-                f"warmup_epochs {self.warmup_epochs:g}: the stage's {self.epochs:g} epochs would end"
-                " before the rates are at their peak"
+        for key in ("warmup_start", "warmup_every"):
+            if getattr(self, key) and not self.warmup:
+                raise FaultAt(key, "is of a warm-up, and there is none; set warmup, or drop it")
+        warmup = self.warmup
+        if warmup and warmup.unit == "epochs" and warmup.number >= self.epochs:
+            raise FaultAt(
+                "warmup",
+                f"the stage's {self.epochs:g} epochs would end before the rates are at their peak",
             )
         return self
 
     @model_validator(mode="after")
     def _cached_features_stay_true(self) -> StageConfig:
         if self.cached_views and self.lr.trains_backbone:
-            raise ValueError(
-                "cached_views: features are computed once, and this stage trains the backbone; set"
-                " lr.backbone to 0 and lr.blocks to {}, or cached_views to null"
+            raise FaultAt(
+                "cached_views",
+                "features are computed once, and this stage trains the backbone; set"
+                " lr.backbone to 0 and lr.blocks to {}, or cached_views to null",
             )
         return self

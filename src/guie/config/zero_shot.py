@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.faults import FaultAt
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Names = Annotated[list[str], Field(min_length=1)]
@@ -25,7 +26,7 @@ class ClipConfig(Config):
     def _templates_have_one_place(self) -> ClipConfig:
         for template in self.templates:
             if template.count("{}") != 1:
-                raise ValueError(f"templates: {template!r} needs one {{}}, where the name goes")
+                raise FaultAt("templates", f"{template!r} needs one {{}}, where the name goes")
         return self
 
 
@@ -57,9 +58,9 @@ class PseudoLabelConfig(Config):
         for label in self.classes:
             domain, slash, name = label.partition("/")
             if not (domain and slash and name) or "|" in label:
-                raise ValueError(f"classes: {label!r} is not domain/class")
+                raise FaultAt("classes", f"{label!r} is not domain/class")
         if self.mode == "check" and self.max_images is not None:
-            raise ValueError("max_images is for mode label; mode check keeps what it does not drop")
+            raise FaultAt("max_images", "is for mode label; mode check keeps what it does not drop")
         return self
 
 
@@ -80,5 +81,5 @@ class DomainShares(Config):
     def _names_are_shared(self) -> DomainShares:
         unnamed = sorted(set(self.shares) - set(self.told_by.names)) if self.told_by else []
         if unnamed:
-            raise ValueError(f"told_by.names: lacks {', '.join(unnamed)}, which shares has")
+            raise FaultAt("told_by.names", f"lacks {', '.join(unnamed)}, which shares has")
         return self

@@ -40,9 +40,9 @@ class LossDriven:
     """
 
     def __init__(self, domains: Sequence[str], config: LossDrivenConfig, seed: Sequence[int]):
-        if config.period_steps < len(domains):
+        if config.period < len(domains):
             raise UserError(
-                f"stages: sampler: period_steps {config.period_steps} is below the"
+                f"stages: sampler: period: {config.period} steps are below the"
                 f" {len(domains)} domains, each of which needs a step; at least {len(domains)}"
             )
         self.config, self.seed = config, tuple(seed)
@@ -56,23 +56,23 @@ class LossDriven:
 
         Raises UserError where the losses that decide it are not noted yet.
         """
-        period, offset = divmod(step, self.config.period_steps)
+        period, offset = divmod(step, self.config.period)
         if period >= len(self.shares_PD):
             raise UserError(
                 f"stages: sampler: step {step} is wanted before the losses that decide it are known;"
-                f" let period_steps {self.config.period_steps} be above twice data.workers"
+                f" let period, {self.config.period} steps, be above twice data.workers"
             )
         before_SD = self._before(period)
         return before_SD[offset + 1] - before_SD[offset], self.given_PD[period] + before_SD[offset]
 
     def shares(self, step: int) -> np.ndarray:
         """The shares (D,) of this step's period."""
-        return self.shares_PD[step // self.config.period_steps]
+        return self.shares_PD[step // self.config.period]
 
     def note(self, step: int, loss: Tensor | float) -> None:
         """Take in the loss of a step: each step once, in order. Waits for the device once a period."""
         self.seen.append((int(self.at(step)[0].argmax()), torch.as_tensor(loss).detach()))
-        if (step + 1) % self.config.period_steps == 0:
+        if (step + 1) % self.config.period == 0:
             self._fold()
             self._decide(self._next_share())
             self._open_window()
@@ -98,13 +98,13 @@ class LossDriven:
 
     def _decide(self, share_D: np.ndarray) -> None:
         self.shares_PD.append(share_D)
-        quota_D, self.owed_D = apportion(share_D, self.config.period_steps, self.owed_D)
+        quota_D, self.owed_D = apportion(share_D, self.config.period, self.owed_D)
         self.given_PD.append(self.given_PD[-1] + quota_D)
 
     def _deal(self, period: int) -> np.ndarray:
         quota_D = self.given_PD[period + 1] - self.given_PD[period]
         rng = np.random.default_rng([*self.seed, key("plan"), period])
-        return deal(quota_D, self.config.period_steps, rng)
+        return deal(quota_D, self.config.period, rng)
 
     def _open_window(self) -> None:
         self.seen: list[tuple[int, Tensor]] = []

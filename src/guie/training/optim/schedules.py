@@ -6,6 +6,7 @@ import math
 
 import torch
 
+from guie.config.durations import Duration
 from guie.config.stages import Schedule, StageConfig
 
 
@@ -14,7 +15,7 @@ def set_learning_rates(
 ) -> dict[str, float]:
     """Set every group's rate for this step; return the highest rate per part, for the log."""
     steps_per_epoch = total_steps / stage.epochs
-    warmup_steps = stage.warmup_steps or round(stage.warmup_epochs * steps_per_epoch)
+    warmup_steps = round(stage.warmup.steps(steps_per_epoch)) if stage.warmup else 0
     if step < warmup_steps:
         factor = warmup_factor(stage, step, warmup_steps, steps_per_epoch)
     else:
@@ -35,7 +36,7 @@ def schedule_factor(
 ) -> float:
     """Learning rate over its peak, in [0, 1], for step warmup_steps .. total_steps - 1.
 
-    Epochs in stairs end at the nearest step.
+    Stairs end at the nearest step.
 
     Args:
         steps_per_epoch: need not be whole; for the schedules that count in epochs.
@@ -45,32 +46,27 @@ def schedule_factor(
         case "constant":
             return 1.0
         case "cosine":
-            if schedule.every_epochs:
-                gone = _stairs_start(gone, schedule.every_epochs * steps_per_epoch)
+            if schedule.every:
+                gone = _stair_start(gone, schedule.every, steps_per_epoch)
             done = gone / max(1, total_steps - warmup_steps)
             return schedule.end + (1 - schedule.end) * 0.5 * (1 + math.cos(math.pi * done))
         case "step":
             drops = sum(step + 0.5 >= epoch * steps_per_epoch for epoch in schedule.epochs)
             return schedule.factor**drops
         case "exponential":
-            return schedule.factor ** _stairs(gone, schedule.every_epochs * steps_per_epoch)
+            return schedule.factor ** schedule.every.times_in(gone, steps_per_epoch)
 
 
 def warmup_factor(
     stage: StageConfig, step: int, warmup_steps: int, steps_per_epoch: float
 ) -> float:
     """Learning rate over its peak, for step 0 .. warmup_steps - 1: a line from `warmup_start` to 1."""
-    if stage.warmup_every_epochs:
-        step = _stairs_start(step, stage.warmup_every_epochs * steps_per_epoch)
+    if stage.warmup_every:
+        step = _stair_start(step, stage.warmup_every, steps_per_epoch)
     start = stage.warmup_start
     return start + (1 - start) * (step + 1) / (warmup_steps + 1)
 
 
-def _stairs(steps: int, stair_steps: float) -> float:
-    """How many whole stairs so many steps are."""
-    return (steps + 0.5) // stair_steps
-
-
-def _stairs_start(steps: int, stair_steps: float) -> float:
+def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:
     """Where the stair begins that so many steps have led to, in steps; need not be whole."""
-    return _stairs(steps, stair_steps) * stair_steps
+    return stair.times_in(steps, steps_per_epoch) * stair.steps(steps_per_epoch)

@@ -23,7 +23,7 @@ CLASSES = "classes.txt"
 LOCK = ".lock"
 LOCK_WAIT_S = 0.5
 # Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
-FREE = {"workers", "keep_checkpoints", "checkpoint_every_steps", "accumulate", "on_out_of_memory"}
+FREE = {"workers", "keep_checkpoints", "checkpoint_every", "accumulate", "on_out_of_memory"}
 SUMMARY = "summary.json"  # written last: a run that has one is finished
 
 
