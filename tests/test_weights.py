@@ -186,8 +186,8 @@ def test_only_formats_of_tensors_are_read(name: str, tmp_path: Path) -> None:
         ({"pretrained": None, "revision": "v1"}, "pretrained is null"),
         ({"name": "hf-hub:org/model"}, "write the library's name"),
         ({"name": "local-dir:folder"}, "write the library's name"),
-        ({"kwargs": {"checkpoint_path": "w.pt"}}, "kwargs checkpoint_path: weights are given by"),
-        ({"kwargs": {"weights_only": False}}, "kwargs weights_only: weights are given by"),
+        ({"kwargs": {"checkpoint_path": "w.pt"}}, "kwargs: checkpoint_path: weights are given by"),
+        ({"kwargs": {"weights_only": False}}, "kwargs: weights_only: weights are given by"),
     ],
 )
 def test_no_config_loads_weights_past_the_check(change: dict, said: str) -> None:

@@ -296,7 +296,7 @@ def test_missing_weights_are_the_users_to_mend(clip):
     [
         ({"classes": {"sedan": ["a"], "cars/bus": ["b"]}}, "'sedan' is not domain/class"),
         ({"classes": {"a/b|c/d": ["a"], "cars/bus": ["b"]}}, "is not domain/class"),
-        ({"mode": "check", "max_images": 3}, "max_images is for mode label"),
+        ({"mode": "check", "max_images": 3}, "max_images: is for mode label"),
         ({"clip": {"model": "open_clip:x:y", "templates": ["a photo"]}}, "needs one {}"),
         ({"clip": {"model": "timm:x:y"}}, "should match pattern"),
     ],

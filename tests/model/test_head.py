@@ -146,7 +146,7 @@ def test_a_head_takes_shapes_beside_the_features() -> None:
     [
         ({"image_shape": True, "norm": "l2"}, "image_shape: needs norm bn or bn_plain"),
         ({"norm": "l2", "norm_eps": 1e-6}, "norm_eps: is of norm bn and bn_plain; norm is l2"),
-        ({"dim": 8, "reduced_dim": 9}, "reduced_dim 9: above dim 8"),
+        ({"dim": 8, "reduced_dim": 9}, "reduced_dim: 9: above dim 8"),
         ({"branches": {"linear": "shared", "dropouts": [0.1]}}, "at least 2"),
     ],
 )
