@@ -38,9 +38,10 @@ test-lowest: .venv-lowest/ready  ## the test suite on the lowest versions that r
 test-slow: setup  ## studies of minutes, which make test leaves out
 	$(BIN)/python -m pytest -m slow
 
-lint: setup  ## ruff: rules and format
+lint: setup  ## ruff: rules and format; mypy: types of src/
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: setup  ## let ruff mend what it can
 	$(BIN)/ruff check --fix .
