@@ -15,7 +15,7 @@ from guie.data.datasets.finding import located
 from guie.data.datasets.source import read_source
 from guie.data.manifest import DomainDeclaration, Sidecar, check
 
-MIXES = sorted((Path(__file__).parents[2] / "configs" / "mixes").glob("*.yaml"))
+MIXES = sorted((Path(__file__).parents[3] / "configs" / "mixes").glob("*.yaml"))
 
 
 class Composition(MixConfig):

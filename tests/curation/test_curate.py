@@ -24,7 +24,7 @@ from guie.data.looks import precheck
 from guie.data.looks.decoded import decoded_folder
 from guie.data.manifest import load_manifest
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 
 
 def draw_folder(root: Path, classes: dict[str, int]) -> None:

@@ -29,7 +29,7 @@ from guie.training.run.record import read_metrics
 from guie.training.sharding import Shards, gathered, load_optimizer, refuse_unshardable
 from tiny_runs import bn_config, interrupted_after
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ACCELERATE = ROOT / "configs/accelerate"
 SHARDED = {
     "ACCELERATE_USE_FSDP": "true",

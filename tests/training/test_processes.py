@@ -24,7 +24,7 @@ from guie.model.batch_norm import GlobalBatchNorm1d
 from guie.training.run.record import read_metrics
 from tiny_runs import bn_config
 
-SRC = Path(__file__).parents[1] / "src"
+SRC = Path(__file__).parents[2] / "src"
 
 
 TORCHRUN = [

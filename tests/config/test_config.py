@@ -11,7 +11,7 @@ import yaml
 from guie.base.errors import UserError
 from guie.config import MixConfig, RunConfig, config_from, load_config
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 MINIMAL = """
 name: t
 data: {manifest: m.csv}

@@ -82,7 +82,7 @@ def test_listing_has_a_line_a_dataset(tmp_path):
 
 
 def test_the_readme_names_every_dataset_with_its_page():
-    text = (Path(__file__).parents[2] / "input" / "README.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "input" / "README.md").read_text(encoding="utf-8")
     rows = {line.split("`")[1]: line for line in text.splitlines() if line.startswith("| `")}
     for name, dataset in DATASETS.items():
         assert f"({dataset.homepage})" in rows[name]

@@ -1,6 +1,6 @@
 """Bad and odd input: what becomes of each line, drawn here and in the real folder of such files.
 
-`pytest tests/test_dirty.py -s` prints how many rows came out as expected.
+`pytest tests/data/test_dirty.py -s` prints how many rows came out as expected.
 """
 
 from __future__ import annotations

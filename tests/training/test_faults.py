@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import yaml
+from test_children import is_gone, until
+from test_processes import SRC, TORCHRUN, environment
 
 import embed
 import kills
@@ -23,8 +25,6 @@ from guie.data import images
 from guie.evaluation import extract as embedding
 from guie.evaluation.features import computing
 from guie.training.run.record import read_metrics
-from test_children import is_gone, until
-from test_processes import SRC, TORCHRUN, environment
 from tiny_runs import tiny_run
 
 FORK = multiprocessing.get_context("fork")  # children of whom it is known

@@ -26,7 +26,7 @@ from guie.training.run.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run.record import read_metrics
 from tiny_twins import STEPS, twin
 
-CONFIGS = Path(__file__).parents[1] / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
 FIELDS = ("who", "score", "departs", "command", "needs")
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}

@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 
 from guie.report import notebook as helpers
 
-FOLDER = Path(__file__).parents[1] / "notebooks"
+FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 STEPS = ["domains", "curation", "training", "evaluation", "export", "scoring"]
 ABSOLUTE = re.compile(r"(?<![\w.:/<~*\\-])/(?!/)[A-Za-z_][\w.-]*/|\b[A-Z]:\\")

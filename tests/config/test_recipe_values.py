@@ -1,6 +1,6 @@
 """The recipes, value by value: what their sources say, key by key, held against what would run.
 
-tests/recipes/NAME.yaml is the table of configs/recipes/NAME.yaml. Its rows are keys of the resolved
+tests/config/recipes/NAME.yaml is the table of configs/recipes/NAME.yaml. Its rows are keys of the resolved
 config (`stages.*.epochs`: of every stage, `stages.0,2.epochs`: of these), each with
 
     value     what the source has; of a mapping what is neither null, 0 nor empty
@@ -33,7 +33,7 @@ from guie.config.durations import Duration
 from guie.config.model import BackboneConfig
 from guie.config.stages import StageConfig
 
-RECIPES = Path(__file__).parents[1] / "configs" / "recipes"
+RECIPES = Path(__file__).parents[2] / "configs" / "recipes"
 TABLES = Path(__file__).with_name("recipes")
 NOBODYS = {"siglip2", "dinov3", "pe"}
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in NOBODYS)
