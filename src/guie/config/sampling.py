@@ -15,12 +15,10 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     TypeAdapter,
-    model_validator,
 )
 
 from guie.config.base import Config
 from guie.config.durations import Steps
-from guie.config.faults import FaultAt
 
 
 class _Sampler(Config):
@@ -30,12 +28,6 @@ class _Sampler(Config):
     # Images as often an epoch as the manifest's weight column says, where it has one. With
     # images_per_class to be set to false: there all classes of a domain come equally often.
     weights: bool = True
-
-    @model_validator(mode="after")
-    def _rare_means_something(self) -> _Sampler:
-        if self.rare_classes == "repeat" and self.images_per_class is None:
-            raise FaultAt("rare_classes", "is of images_per_class, which is null; drop it")
-        return self
 
 
 class _WithFactors(_Sampler):

@@ -46,7 +46,6 @@ def test_settings_arrive(tmp_path: Path) -> None:
         ("sampler: {name: mixed, temperature: 0}", "sampler.temperature: .*greater than 0"),
         ("sampler: {name: mixed, factors: {a: 0}}", "factors.*a: .*greater than 0"),
         ("sampler: specialist_steps", "steps: missing"),
-        ("sampler: {name: mixed, rare_classes: repeat}", "of images_per_class, which is null"),
     ],
 )
 def test_what_is_wrong_is_told_by_key(tmp_path: Path, text: str, said: str) -> None:
