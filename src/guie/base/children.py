@@ -34,6 +34,7 @@ def follow_parent(worker: int = 0) -> None:
 
 def _leave_when_told() -> None:
     parent = multiprocessing.parent_process()
+    assert parent is not None  # this process follows one
     while parent.is_alive():
         received = signal.sigtimedwait({signal.SIGTERM}, LOOK_S)
         if received and received.si_pid == parent.pid:

@@ -75,7 +75,7 @@ def from_main(accelerator: Accelerator, make: Callable[[], T]) -> T:
             result = [make(), None]
         except UserError as error:
             result = [None, error]
-    made, error = broadcast_object_list(result)
-    if error:
-        raise error if accelerator.is_main_process else SystemExit(2)
+    made, fault = broadcast_object_list(result)
+    if fault:
+        raise fault if accelerator.is_main_process else SystemExit(2)
     return made

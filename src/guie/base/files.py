@@ -95,9 +95,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"{path}: cannot be written: {error.filename}: {os.strerror(error.errno)}"
-        ) from None
+        raise UserError(f"{path}: cannot be written: {error.filename}: {error.strerror}") from None
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -52,7 +52,7 @@ class Batch:
 
     def normalised(self, preprocess: Preprocess) -> Batch:
         """The same with uint8 images made the network's input."""
-        images = {
+        images: dict[str, Any] = {
             name: preprocess.normalised(value)
             for name in ("images_BCHW", "generic_GCHW")
             if (value := getattr(self, name)) is not None
@@ -75,14 +75,15 @@ class Batch:
             if isinstance(value := getattr(self, field.name), Tensor | list | tuple)
         }
         piece = replace(self, **cut)
-        if self.generic_GCHW is None:
+        if self.generic_GCHW is None or piece.generic_GCHW is None:
             return piece
         share = len(piece.generic_GCHW) / len(self.generic_GCHW)
         return replace(piece, generic_weight=share * len(self) / len(piece))
 
     def _each(self, make: Callable[[Tensor], Tensor]) -> Batch:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return replace(self, **{k: make(v) for k, v in values.items() if torch.is_tensor(v)})
+        made: dict[str, Any] = {k: make(v) for k, v in values.items() if torch.is_tensor(v)}
+        return replace(self, **made)
 
 
 def collated(samples: Sequence[dict[str, Any]]) -> Batch:

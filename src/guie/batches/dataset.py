@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -86,10 +86,17 @@ class TrainDataset(Dataset):
         return self.preprocess.shrinks(int(height / MARGIN), int(width / MARGIN))
 
 
-class EvalDataset(Dataset):
+class Samples(Dataset[Any]):
+    """A data set of known size."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class EvalDataset(Samples):
     """Images as the scorer decodes them, through the preprocessing that is exported."""
 
-    def __init__(self, files: Sequence[Path], preprocess: Preprocess):
+    def __init__(self, files: Sequence[Path], preprocess: Callable[[Tensor], Tensor]):
         self.files, self.preprocess = files, preprocess
 
     def __len__(self) -> int:

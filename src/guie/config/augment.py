@@ -88,7 +88,8 @@ class AugmentConfig(Config):
     def color_strengths(self) -> tuple[float, float, float]:
         """Of brightness, contrast and saturation."""
         own = (self.brightness, self.contrast, self.saturation)
-        return tuple(self.color if strength is None else strength for strength in own)
+        brightness, contrast, saturation = (self.color if s is None else s for s in own)
+        return brightness, contrast, saturation
 
     @model_validator(mode="after")
     def _affine_does_something(self) -> AugmentConfig:

@@ -9,6 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import PlainSerializer, PlainValidator
 from pydantic_core import CoreSchema, core_schema
 
+Unit = Literal["steps", "epochs"]
+
+UNITS: dict[str, Unit] = {"step": "steps", "steps": "steps", "epoch": "epochs", "epochs": "epochs"}
 # As keys were named while each had a unit of its own: run folders of that time are read still
 OLD_NAMES = {
     "log_every_steps": ("log_every", "steps"),
@@ -27,7 +30,7 @@ class Duration:
     """So many steps, or epochs of the stage."""
 
     number: float  # of steps a whole one
-    unit: Literal["steps", "epochs"]
+    unit: Unit
 
     @classmethod
     def read(cls, value: Any) -> Duration:
@@ -37,11 +40,11 @@ class Duration:
         if isinstance(value, int | float):
             raise ValueError(f"has no unit; write {value} steps, or {value} epochs")
         try:
-            number, unit = str(value).split()
-            number, unit = float(number), {"step": "steps", "epoch": "epochs"}.get(unit, unit)
+            count, name = str(value).split()
+            number, unit = float(count), UNITS.get(name)
         except ValueError:
             unit = None
-        if unit not in ("steps", "epochs"):
+        if unit is None:
             raise ValueError("is to be so many steps or epochs, such as 500 steps or 1.5 epochs")
         if not 0 < number < math.inf:
             raise ValueError("is to be above 0 and finite")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
 from guie.config.written import Place, Written, as_place
 
@@ -36,14 +37,15 @@ def explained(error: ValidationError, model: Model, values: Written) -> list[str
     return list(dict.fromkeys(lines))
 
 
-def _where(fault: dict[str, Any], model: Model, values: Written) -> str:
+def _where(fault: ErrorDetails, model: Model, values: Written) -> str:
     """The source and the key there; of a key that is missing, where the mapping is that lacks it."""
     place = fault["loc"]
     if fault["type"] == "union_tag_invalid":
         place = (*place, fault["ctx"]["discriminator"].strip("'"))
     elif isinstance(own := fault.get("ctx", {}).get("error"), FaultAt):
         place = (*place, *own.place)
-    node, missing = values, ()
+    node = values
+    missing: Place = ()
     for number, part in enumerate(place):
         if not missing and (below := node.get(part)):
             node = below
@@ -53,7 +55,7 @@ def _where(fault: dict[str, Any], model: Model, values: Written) -> str:
     return node.told(missing)
 
 
-def _said(fault: dict[str, Any], model: Model) -> str:
+def _said(fault: ErrorDetails, model: Model) -> str:
     """What is wrong, and what is allowed."""
     place = fault["loc"]
     match fault["type"]:

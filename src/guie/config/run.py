@@ -141,7 +141,7 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _rate_of_classes_is_meant(self) -> RunConfig:
-        loss = getattr(self.task, "loss", None)
+        loss: Any = getattr(self.task, "loss", None)
         has_classes = isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
         for number, stage in enumerate(self.stages):
             if has_classes and "classes" not in stage.lr.model_fields_set:

@@ -9,11 +9,13 @@ from pydantic import Field, PositiveInt
 from guie.config.base import Config
 
 DatasetName = Literal[
-    *("cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2", "rp2k", "food2k", "uned"),
-    *("nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet"),
-    *("gpr1200", "roxford5k", "rparis6k"),
-    *("products10k", "deepfashion_c2s", "shopee", "aliproducts", "hm", "fashion200k", "food101"),
-    *("storefronts146", "m4d35k"),
+    Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2"],
+    Literal["rp2k", "food2k", "uned"],
+    Literal["nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet"],
+    Literal["gpr1200", "roxford5k", "rparis6k"],
+    Literal["products10k", "deepfashion_c2s", "shopee", "aliproducts"],
+    Literal["hm", "fashion200k", "food101"],
+    Literal["storefronts146", "m4d35k"],
 ]
 
 

@@ -52,7 +52,8 @@ class Written:
     def get(self, key: int | str) -> Written | None:
         """What a mapping or a list has there."""
         if isinstance(self.value, list):
-            return self.value[key] if key in range(len(self.value)) else None
+            within = range(len(self.value))
+            return self.value[key] if isinstance(key, int) and key in within else None
         if not isinstance(self.value, dict):
             return None
         # pydantic tells some keys as strings
@@ -111,10 +112,10 @@ def override(values: Written, key: str, value: Any, source: str) -> None:
     for depth, part in enumerate(outer, 1):
         node = _entered(node, part, source, tuple(outer[:depth]))
     _check_index(node, last, source)
-    if isinstance(node.value, list):
-        node.value[last] = Written.of(value, source, (*outer, last))
-    else:
+    if isinstance(node.value, dict):
         node.value.update(Written.of({last: value}, source, tuple(outer)).value)
+    else:
+        node.value[last] = Written.of(value, source, (*outer, last))
 
 
 def _entered(node: Written, part: int | str, source: str, place: Place) -> Written:

@@ -15,11 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import ExifTags, Image, ImageFile, ImageOps
 
 from guie.base.errors import UserError
 
@@ -110,7 +110,7 @@ def patiently(open_image: Callable[[], T]) -> T:
     return open_image()
 
 
-def _decode(path: str | Path, convert: Callable[[Image.Image], T]) -> T:
+def _decode(path: str | Path, convert: Callable[[ImageFile.ImageFile], T]) -> T:
     try:
         if os.path.exists(path) and not os.path.isfile(path):
             raise UserError(f"{path}: not a regular file")  # opening a pipe would wait for ever
@@ -132,11 +132,11 @@ def _decode(path: str | Path, convert: Callable[[Image.Image], T]) -> T:
 
 
 def _part(
-    image: Image.Image, part: Part, enough: Callable[[int, int], bool]
+    image: ImageFile.ImageFile, part: Part, enough: Callable[[int, int], bool]
 ) -> tuple[np.ndarray, tuple[int, int]]:
     if image.format not in ("JPEG", "MPO"):
-        seen = np.array(_as_seen(image))
-        return seen[part.of(*seen.shape[:2])], seen.shape[:2]
+        whole = np.array(_as_seen(image))
+        return whole[part.of(*whole.shape[:2])], whole.shape[:2]
     turn = _orientation(image)
     width, height = image.size if turn < 5 else image.size[::-1]
     reduction = 1
@@ -151,12 +151,12 @@ def _part(
     return seen[part.of(*seen.shape[:2])], (height, width)
 
 
-def _jpeg(image: Image.Image, reduction: int) -> np.ndarray | None:
+def _jpeg(image: ImageFile.ImageFile, reduction: int) -> np.ndarray | None:
     """The pixels by OpenCV: those of Pillow to the bit, as both ask libjpeg-turbo, in less time.
 
     None where the two could differ, or the file is damaged: Pillow tells how.
     """
-    if image.format != "JPEG" or image.mode not in ("RGB", "L"):
+    if image.fp is None or image.format != "JPEG" or image.mode not in ("RGB", "L"):
         return None
     image.fp.seek(0)
     flags = REDUCTIONS[reduction] | cv2.IMREAD_IGNORE_ORIENTATION
@@ -193,7 +193,7 @@ def _from_16_bit(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> int:
     """1 to 8, as EXIF counts; from 5 on the sides are exchanged."""
     with suppress(Exception):  # as in `_turned`
-        found = image.getexif().get(ExifTags.Base.Orientation)
+        found: Any = image.getexif().get(ExifTags.Base.Orientation)
         return found if found in range(1, 9) else 1
     return 1
 

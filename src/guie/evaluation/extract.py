@@ -4,24 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
-from torch.utils.data import Dataset
+from torch import Tensor
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.batches.dataset import EvalDataset
+from guie.batches.dataset import EvalDataset, Samples
 from guie.batches.loader import Ahead, eval_loader
-from guie.model.preprocess import Preprocess
+from guie.model.composition import AnyPreprocess
 
 BLOCK = 4096  # images of all processes whose rows are gathered at once; the rest is off the device
 
 # Called before each batch, in every process as often, with the fault that this one has met, if any.
 Check = Callable[[UserError | None], None]
+
+
+class Embeds(Protocol):
+    """A module that gives embeddings of `dim` numbers."""
+
+    @property
+    def dim(self) -> int: ...
+
+    def __call__(self, *taken: Tensor) -> Tensor: ...
+
+    def eval(self) -> Any: ...
 
 
 def raise_fault(fault: UserError | None) -> None:
@@ -32,8 +42,8 @@ def raise_fault(fault: UserError | None) -> None:
 
 def embed_files(
     accelerator: Accelerator,
-    embedder: nn.Module,
-    preprocess: Preprocess,
+    embedder: Embeds,
+    preprocess: AnyPreprocess,
     files: Sequence[Path],
     **settings: Any,
 ) -> np.ndarray:
@@ -42,7 +52,7 @@ def embed_files(
 
 
 def embed_dataset(
-    accelerator: Accelerator, embedder: nn.Module, dataset: Dataset, **settings: Any
+    accelerator: Accelerator, embedder: Embeds, dataset: Samples, **settings: Any
 ) -> np.ndarray:
     """`embed_blocks` in one: (N, D) float32, row n for sample n."""
     blocks = embed_blocks(accelerator, embedder, dataset, **settings)
@@ -52,8 +62,8 @@ def embed_dataset(
 @torch.inference_mode()
 def embed_blocks(
     accelerator: Accelerator,
-    embedder: nn.Module,
-    dataset: Dataset,
+    embedder: Embeds,
+    dataset: Samples,
     *,
     batch_size: int = 128,
     workers: int = 2,
@@ -94,7 +104,7 @@ def _own_batches(accelerator: Accelerator, block: range, batch_size: int) -> lis
     return [own[start : start + batch_size] for start in range(0, share, batch_size)]
 
 
-def _embed(accelerator: Accelerator, embedder: nn.Module, batch: Any) -> Tensor:
+def _embed(accelerator: Accelerator, embedder: Embeds, batch: Any) -> Tensor:
     taken = [batch] if torch.is_tensor(batch) else batch
     with accelerator.autocast():
         emb_BD = embedder(*(part.to(accelerator.device, non_blocking=True) for part in taken))

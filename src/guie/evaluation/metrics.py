@@ -28,7 +28,7 @@ def r_at_1(relevant_QK: np.ndarray) -> np.ndarray:
 
 def recall_at(relevant_QK: np.ndarray, k: int) -> np.ndarray:
     """1 where any of the first k is relevant: metric learning's Recall@k, not IR's recall."""
-    return relevant_QK[:, :k].any(axis=1).astype(np.float64)
+    return np.asarray(relevant_QK[:, :k].any(axis=1), np.float64)
 
 
 def mmp_at_5(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:

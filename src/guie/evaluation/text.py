@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import open_clip
 import torch
-from torch import nn
 from torch.nn import functional
 from tqdm import tqdm
 
@@ -22,7 +21,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, save_arrays
 from guie.config.model import BackboneConfig
 from guie.config.zero_shot import ClipConfig
-from guie.model.backbone import create_clip
+from guie.model.backbone import Clip, create_clip
 from guie.model.weights import find_weights, sha256_of
 
 BATCH_SENTENCES = 256
@@ -66,6 +65,7 @@ def _filled(templates: Sequence[str], word: str) -> list[str]:
 def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
     """Told by the weights' content, so that a file trained anew under one name is seen."""
     weights = find_weights(backbone)
+    assert weights is not None  # a tag or file is named
     recipe = [backbone.name, sha256_of(weights.file), open_clip.__version__, sentences]
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
 
@@ -86,7 +86,7 @@ def _encode(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> Class
     return ClassTexts(torch.stack(rows).numpy(), clip.logit_scale.exp().item())
 
 
-def _embed(clip: nn.Module, tokens: torch.Tensor) -> torch.Tensor:
+def _embed(clip: Clip, tokens: torch.Tensor) -> torch.Tensor:
     return clip.encode_text(tokens, normalize=True).float()
 
 

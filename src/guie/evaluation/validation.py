@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from accelerate import Accelerator
-from torch import nn
 
 from guie.base.devices import from_main
 from guie.data.manifest import Manifest
@@ -13,14 +12,15 @@ from guie.evaluation.extract import Check, embed_files, raise_fault
 from guie.evaluation.features.frozen import FrozenData, embed_rows
 from guie.evaluation.protocols import quick_scores
 from guie.model import LoadedModel
-from guie.model.preprocess import Preprocess
+from guie.model.composition import AnyPreprocess, Ensemble
+from guie.model.embedder import Embedder
 
 
 def validate(
     accelerator: Accelerator,
-    embedder: nn.Module,
+    embedder: Embedder | Ensemble,
     manifest: Manifest,
-    preprocess: Preprocess,
+    preprocess: AnyPreprocess,
     workers: int,
     frozen: FrozenData | None = None,
     check: Check = raise_fault,
@@ -36,6 +36,8 @@ def validate(
         return None
     rows = manifest.split("val")
     if frozen:
+        # a stage trains one model, and `data` has seen the same manifest
+        assert isinstance(embedder, Embedder) and frozen.val is not None
         emb_ND = embed_rows(accelerator, embedder, frozen.val)
     else:
         files = [manifest.file(path) for path in rows["image_path"]]

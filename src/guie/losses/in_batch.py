@@ -100,4 +100,5 @@ class Hyperbolic(InBatchLoss):
 def positive_pairs(label_B: Tensor) -> tuple[Tensor, Tensor]:
     """All ordered pairs of different images of one class: anchors and positives."""
     same_BB = label_B[:, None] == label_B
-    return torch.where(same_BB.fill_diagonal_(False))
+    anchor_P, positive_P = torch.where(same_BB.fill_diagonal_(False))
+    return anchor_P, positive_P

@@ -139,8 +139,10 @@ class PeerLoss(InBatchLoss):
         """Where the memory's ring stands: pytorch-metric-learning keeps that outside its buffers."""
         if not self.memory:
             return {}
-        return {"next": self.loss.queue_idx, "full": self.loss.has_been_filled}
+        ring: Any = self.loss  # CrossBatchMemory, of which torch knows a Module alone
+        return {"next": ring.queue_idx, "full": ring.has_been_filled}
 
     def set_extra_state(self, state: dict[str, int | bool]) -> None:
         if self.memory:
-            self.loss.queue_idx, self.loss.has_been_filled = state["next"], state["full"]
+            ring: Any = self.loss
+            ring.queue_idx, ring.has_been_filled = state["next"], state["full"]

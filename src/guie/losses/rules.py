@@ -24,10 +24,13 @@ class MarginRule(nn.Module):
         margin: one number, one per class (C,), or a schedule, which stands at epoch 0 until told.
     """
 
+    margin_C: Tensor
+    own_C: Tensor
+
     def __init__(self, margin: float | Tensor | MarginSchedule):
         super().__init__()
         self.schedule = margin if isinstance(margin, MarginSchedule) else None
-        start = scheduled_margin(margin, 0.0) if self.schedule else margin
+        start = scheduled_margin(margin, 0.0) if isinstance(margin, MarginSchedule) else margin
         self.register_buffer("margin_C", torch.as_tensor(start).reshape(-1), persistent=False)
         self.register_buffer("own_C", self.margin_C.clone(), persistent=False)
         self.fixed = False
@@ -40,7 +43,8 @@ class MarginRule(nn.Module):
     def set_margin(self, margin: float | None) -> None:
         """One margin for all classes, as a stage may have it; None: the rule's own again."""
         self.fixed = margin is not None
-        self.margin_C = torch.full_like(self.own_C, margin) if self.fixed else self.own_C.clone()
+        own_C = self.own_C
+        self.margin_C = own_C.clone() if margin is None else torch.full_like(own_C, margin)
 
     def reset(self, own_C: Tensor) -> None:
         """Forget what was learnt of these classes, whose weights begin anew."""
@@ -87,6 +91,8 @@ class CurricularFace(ArcFace):
             published single t, updated before use.
         momentum: weight of the past in the running mean.
     """
+
+    t_C: Tensor
 
     def __init__(
         self,

@@ -39,6 +39,10 @@ class MarginSoftmax(Criterion):
         block_logits: logits computed at a time; None: what suits the device.
     """
 
+    stage_AD: nn.Parameter | None
+    place_C: Tensor | None
+    stage_edges: Sequence[int] | None
+
     def __init__(
         self,
         classes: int,
@@ -88,7 +92,7 @@ class MarginSoftmax(Criterion):
     @torch.no_grad()
     def _close_stage(self) -> None:
         """Bring home the rows that were trained apart."""
-        if self.stage_AD is not None:
+        if self.stage_AD is not None and self.place_C is not None:
             self.weight_CD[self._rows(self.place_C >= 0)] = self.stage_AD
         self.stage_AD = self.place_C = None
 
@@ -139,7 +143,7 @@ class MarginSoftmax(Criterion):
 
     def _competing(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
         """Weights of the classes that compete, each image's place among them, edges there."""
-        if self.place_C is None:
+        if self.stage_AD is None or self.place_C is None:
             return self.weight_CD, label_B, self.edges
         return self.stage_AD, self.place_C[label_B], self.stage_edges
 

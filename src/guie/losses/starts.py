@@ -28,11 +28,11 @@ def drawn(
         of: rows of the whole matrix that these are a part of, for Xavier's rules; 0: these are all.
     """
     if isinstance(start, RowLength):
-        deviation, draw = start.length / math.sqrt(dim), start.draw
+        deviation, normal = start.length / math.sqrt(dim), start.draw == "normal"
     else:
-        deviation, draw = math.sqrt(2 / ((of or rows) + dim)), start.removeprefix("xavier_")
+        deviation, normal = math.sqrt(2 / ((of or rows) + dim)), start == "xavier_normal"
     values_CD = torch.empty(rows, dim)
-    if draw == "normal":
+    if normal:
         return values_CD.normal_(0.0, deviation, generator=generator)
     bound = math.sqrt(3) * deviation
     return values_CD.uniform_(-bound, bound, generator=generator)

@@ -19,8 +19,11 @@ from torch import Tensor, nn
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.model.patches import patch_size, refuse_misfit, set_grid
+from guie.model.patches import Tower, patch_size, refuse_misfit, set_grid
 from guie.model.weights import Weights, find_weights, is_file
+
+# A whole model of open_clip, image and text tower, of one class or another; it has no types.
+Clip = Any
 
 # Our tiny CLIP is described in open_clip's own format and found by name like any other.
 open_clip.add_model_config(Path(__file__).with_name("open_clip_configs"))
@@ -44,13 +47,13 @@ class Backbone(nn.Module):
 
     def __init__(
         self,
-        tower: nn.Module,
+        tower: Tower,
         native: dict[str, Any],
         size_px: int | None = None,
         stride_px: int | None = None,
     ):
         super().__init__()
-        self.tower = tower
+        self.tower: Tower = tower
         self.mean, self.std = list(native["mean"]), list(native["std"])
         size = native["size"]
         self.native_px = self.size_px = size if isinstance(size, int) else size[-1]
@@ -124,7 +127,7 @@ def build_backbone(
         return backbone_of_clip(create_clip(config, weights), config, size_px)
 
 
-def create_clip(config: BackboneConfig, weights: bool = True) -> nn.Module:
+def create_clip(config: BackboneConfig, weights: bool = True) -> Clip:
     """A whole open_clip model, image and text tower, in fp32. Raises UserError."""
     pretrained = find_weights(config) if weights else None
     # open_clip warns of random weights, which are meant where none are given.
@@ -143,7 +146,7 @@ def create_clip(config: BackboneConfig, weights: bool = True) -> nn.Module:
         logging.disable(logging.NOTSET)
 
 
-def backbone_of_clip(clip: nn.Module, config: BackboneConfig, size_px: int | None) -> Backbone:
+def backbone_of_clip(clip: Clip, config: BackboneConfig, size_px: int | None) -> Backbone:
     """The image tower of an open_clip model; the parameters are shared, not copied."""
     if config.features == "pooled":
         _drop_projection(clip.visual, config.name)
@@ -158,11 +161,12 @@ def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> B
     pretrained = find_weights(config) if weights else None
     # The tag knows the statistics, also where the weights come from a run's own file.
     tagged = config.pretrained and not is_file(config.pretrained)
-    tower = timm.create_model(
+    # custom_load: of the authors' .npz, which the hub's file is not
+    overlay = {"file": str(pretrained.file), "custom_load": False} if pretrained else None
+    tower: Tower = timm.create_model(
         f"{config.name}.{config.pretrained}" if tagged else config.name,
         pretrained=pretrained is not None,
-        # custom_load: of the authors' .npz, which the hub's file is not
-        pretrained_cfg_overlay=pretrained and {"file": str(pretrained.file), "custom_load": False},
+        pretrained_cfg_overlay=overlay,
         num_classes=0,
         **config.kwargs,
     )
@@ -180,7 +184,7 @@ def _read_from(config: BackboneConfig, pretrained: Weights | None) -> Iterator[N
     By its tag and not as a file, for the tag knows the statistics and the activation too.
     """
     known = open_clip.get_pretrained_cfg(config.name, config.pretrained) if pretrained else None
-    if not known:
+    if pretrained is None or not known:
         yield
         return
     known["file"] = str(pretrained.file)  # which open_clip takes before the tag's hub and URL
@@ -210,7 +214,7 @@ def _one_line_errors(config: BackboneConfig) -> Iterator[None]:
         ) from error
 
 
-def _drop_projection(tower: nn.Module, name: str) -> None:
+def _drop_projection(tower: Tower, name: str) -> None:
     """Leave out CLIP's last projection, as the 2nd place of the challenge did."""
     if getattr(tower, "proj", None) is not None:
         tower.proj = None

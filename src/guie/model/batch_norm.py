@@ -52,6 +52,8 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
 
     @torch.no_grad()
     def _remember(self, mean_F: Tensor, var_F: Tensor, count: Tensor) -> None:
+        assert self.num_batches_tracked is not None and self.momentum is not None
+        assert self.running_mean is not None and self.running_var is not None
         self.num_batches_tracked.add_(1)
         unbiased_F = var_F * (count / (count - 1))
         self.running_mean.lerp_(mean_F.float(), self.momentum)

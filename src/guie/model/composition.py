@@ -6,7 +6,7 @@ Shapes: B images, M numbers that the members see of an image, D dimensions of th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +24,7 @@ class EnsemblePreprocess(nn.Module):
     once.
 
     Attributes: `views`, the preprocessings that differ; `view_of`, for each member the number of its
-    view; `size_px`, the side of the largest view.
+    view; `sides_px`, the side of each view; `size_px`, that of the largest.
     """
 
     def __init__(self, preprocesses: Iterable[Preprocess]):
@@ -33,9 +33,11 @@ class EnsemblePreprocess(nn.Module):
         recipes = [preprocess.recipe() for preprocess in preprocesses]
         first = [recipes.index(recipe) for recipe in recipes]
         distinct = sorted(set(first))
-        self.views = nn.ModuleList(preprocesses[number] for number in distinct)
+        views = [preprocesses[number] for number in distinct]
+        self.views = nn.ModuleList(views)
         self.view_of = [distinct.index(number) for number in first]
-        self.size_px: int = max(view.size_px for view in self.views)
+        self.sides_px = [view.size_px for view in views]
+        self.size_px = max(self.sides_px)
 
     def forward(self, images: Tensor) -> Tensor:
         """(B, 3, H, W), as `Preprocess` takes them -> (B, M) float32."""
@@ -46,7 +48,12 @@ class EnsemblePreprocess(nn.Module):
 
     def recipe(self) -> dict[str, Any]:
         """What it does, as JSON has it."""
-        return {"views": [view.recipe() for view in self.views], "view_of": self.view_of}
+        views = cast("Iterable[Preprocess]", self.views)  # a ModuleList says not of what
+        return {"views": [view.recipe() for view in views], "view_of": self.view_of}
+
+
+# Of one model, and of several
+AnyPreprocess = Preprocess | EnsemblePreprocess
 
 
 class Ensemble(nn.Module):
@@ -66,7 +73,7 @@ class Ensemble(nn.Module):
     ):
         super().__init__()
         self.members = nn.ModuleList(members)
-        self.sides_px = [view.size_px for view in preprocess.views]
+        self.sides_px = list(preprocess.sides_px)
         self.view_of = list(preprocess.view_of)
         dim = sum(member.dim for member in members)
         self.reduction = Reduction(dim, reduced_dim) if reduced_dim else None

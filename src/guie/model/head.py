@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -80,7 +80,7 @@ class Head(nn.Module):
         super().__init__()
         self.dim, self.image_shape = config.dim, config.image_shape
         inputs = features + (SHAPE if config.image_shape else 0)
-        norms = {
+        norms: dict[str, Callable[[], nn.Module]] = {
             "l2": L2Norm,
             "bn": lambda: GlobalBatchNorm1d(inputs, config.norm_eps),
             "bn_plain": lambda: GlobalBatchNorm1d(inputs, config.norm_eps, affine=False),
@@ -123,5 +123,6 @@ def _mean(parts: list[Tensor]) -> Tensor:
 def _linear(weight_DF: Tensor, bias_D: Tensor | None) -> nn.Linear:
     linear = nn.Linear(weight_DF.shape[1], weight_DF.shape[0], bias_D is not None, device="meta")
     linear.weight = nn.Parameter(weight_DF.detach())
-    linear.bias = None if bias_D is None else nn.Parameter(bias_D.detach())
+    if bias_D is not None:
+        linear.bias = nn.Parameter(bias_D.detach())
     return linear

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
@@ -15,10 +15,9 @@ from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
 from guie.config.model import BackboneConfig, ImageConfig, ModelConfig
 from guie.model.backbone import build_backbone
-from guie.model.composition import Ensemble, EnsemblePreprocess
+from guie.model.composition import AnyPreprocess, Ensemble, EnsemblePreprocess
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
 from guie.model.frozen_weights import read_frozen, read_tensors
-from guie.model.preprocess import Preprocess
 from guie.model.scored import Scored
 from guie.model.weights_file import read_stored
 
@@ -37,7 +36,7 @@ class LoadedModel:
     """
 
     embedder: Embedder | Ensemble
-    preprocess: Preprocess | EnsemblePreprocess
+    preprocess: AnyPreprocess
     members: tuple[MemberConfig, ...]
     source: str
 
@@ -57,8 +56,9 @@ class LoadedModel:
 
     def self_contained(self) -> tuple[MemberConfig, ...]:
         """The members with the mean and std of their pixels, which else the weights' tag tells."""
-        several = len(self.members) > 1
-        embedders = self.embedder.members if several else [self.embedder]
+        several = isinstance(self.embedder, Ensemble)
+        modules = self.embedder.members if several else [self.embedder]
+        embedders = cast("Iterable[Embedder]", modules)  # a ModuleList says not of what
         members = []
         for member, embedder in zip(self.members, embedders, strict=True):
             image, backbone = member.model.image, embedder.backbone
@@ -141,9 +141,10 @@ def _open_library(
     source: str, library: str, name: str, size_px: int | None, fit: str
 ) -> LoadedModel:
     name, _, pretrained = name.partition(":")
-    config = BackboneConfig(library=library, name=name, pretrained=pretrained or None)
+    chosen = {"library": library, "name": name, "pretrained": pretrained or None}
+    config = BackboneConfig.model_validate(chosen)
     backbone = build_backbone(config, size_px)
-    image = ImageConfig(size_px=backbone.size_px, fit=fit)
+    image = ImageConfig.model_validate({"size_px": backbone.size_px, "fit": fit})
     model = ModelConfig(backbone=config, image=image, head=None)
     preprocess = build_preprocess(model, backbone, backbone.size_px)
     member = MemberConfig(source=source, model=model)
@@ -171,7 +172,8 @@ def rebuild(
         build_preprocess(model, embedder.backbone, model.image.size_px)
         for model, embedder in zip(models, embedders, strict=True)
     ]
-    embedder, preprocess = embedders[0], preprocesses[0]
+    embedder: Embedder | Ensemble = embedders[0]
+    preprocess: AnyPreprocess = preprocesses[0]
     if len(members) > 1:
         preprocess = EnsemblePreprocess(preprocesses)
         embedder = Ensemble(embedders, preprocess, reduced_dim)
@@ -183,7 +185,7 @@ def rebuild(
 def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
     """The member with the branches of its head, which only training has use for, as one layer."""
     head = member.model.head
-    if head is None or not head.branches:
+    if embedder.head is None or head is None or not head.branches:
         return member
     embedder.head.fold()
     model = member.model.model_copy(update={"head": head.model_copy(update={"branches": None})})
@@ -192,7 +194,8 @@ def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
 
 def side_by_side(models: Sequence[LoadedModel]) -> LoadedModel:
     """One model of several. Raises UserError where one has several members itself."""
-    members, state = [], {}
+    members: list[MemberConfig] = []
+    state: dict[str, Tensor] = {}
     for number, model in enumerate(models):
         if len(model.members) > 1:
             raise UserError(f"{model.source}: stands for several models; name its members instead")

@@ -7,12 +7,16 @@ challenge's 1st place took 290 px in patches of 14 px, one every 12 px: 24 x 24 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import open_clip
-from timm.layers import PatchEmbed, resample_abs_pos_embed
+from timm.layers import PatchEmbed, resample_abs_pos_embed, to_2tuple
 from torch import nn
 
 from guie.base.errors import UserError
+
+# A library's image tower: a torch Module with methods and settings of its own, which has no types.
+Tower = Any
 
 
 class StridedPatchEmbed(PatchEmbed):
@@ -29,9 +33,12 @@ class StridedPatchEmbed(PatchEmbed):
         )
         return rows, columns
 
-    def _init_img_size(self, img_size: Sequence[int]) -> tuple[Sequence[int], tuple, int]:
-        rows, columns = self.dynamic_feat_size(img_size)
-        return img_size, (rows, columns), rows * columns
+    def _init_img_size(
+        self, img_size: int | tuple[int, int]
+    ) -> tuple[tuple[int, int], tuple[int, int], int]:
+        size = to_2tuple(img_size)
+        rows, columns = self.dynamic_feat_size(size)
+        return size, (rows, columns), rows * columns
 
 
 def grid_side(size_px: int, patch_px: int, stride_px: int) -> int:
@@ -39,7 +46,7 @@ def grid_side(size_px: int, patch_px: int, stride_px: int) -> int:
     return (size_px - patch_px) // stride_px + 1
 
 
-def patch_size(tower: nn.Module) -> int | None:
+def patch_size(tower: Tower) -> int | None:
     """The side of the tower's patches in pixels; None if its grid cannot be set."""
     trunk = _trunk(tower)
     if isinstance(trunk, open_clip.transformer.VisionTransformer):
@@ -49,7 +56,7 @@ def patch_size(tower: nn.Module) -> int | None:
     return None
 
 
-def set_grid(tower: nn.Module, size_px: int, stride_px: int) -> None:
+def set_grid(tower: Tower, size_px: int, stride_px: int) -> None:
     """Take square images of this size, a patch every `stride_px`; the tower has a `patch_size`.
 
     Position embeddings are interpolated to the new grid, bicubic and antialiased, by timm's
@@ -84,7 +91,7 @@ def refuse_misfit(size_px: int, patch_px: int, stride_px: int) -> None:
         )
 
 
-def _trunk(tower: nn.Module) -> nn.Module:
+def _trunk(tower: Tower) -> Tower:
     """The timm model inside open_clip's wrapper, or the tower itself."""
     return getattr(tower, "trunk", tower)
 

@@ -44,6 +44,8 @@ class Preprocess(nn.Module):
             raise ValueError(f"mean {list(mean)}, std {list(std)}: three numbers each, std > 0")
         self.size_px = size_px
         self.fit: str = fit
+        self.mean: Tensor
+        self.std: Tensor
         # In grey levels. Not persistent: the config states them, and no checkpoint can disagree.
         self.register_buffer("mean", 255 * torch.tensor(mean).view(1, 3, 1, 1), persistent=False)
         self.register_buffer("std", 255 * torch.tensor(std).view(1, 3, 1, 1), persistent=False)

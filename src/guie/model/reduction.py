@@ -21,6 +21,8 @@ class Reduction(nn.Module):
     def __init__(self, dim: int, reduced_dim: int):
         super().__init__()
         self.dim = reduced_dim
+        self.mean_D: Tensor
+        self.weight_DR: Tensor
         self.register_buffer("mean_D", torch.zeros(dim))
         self.register_buffer("weight_DR", torch.eye(dim, reduced_dim))
 

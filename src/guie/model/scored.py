@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from guie.model.preprocess import Preprocess
+from guie.model.composition import AnyPreprocess
 from guie.model.shapes import image_shapes
 
 
@@ -15,7 +15,7 @@ class Scored(nn.Module):
         embedder: images (B, 3, S, S) and shapes (B, 3) -> (B, D).
     """
 
-    def __init__(self, preprocess: Preprocess, embedder: nn.Module):
+    def __init__(self, preprocess: AnyPreprocess, embedder: nn.Module):
         super().__init__()
         self.preprocess = preprocess
         self.embedder = embedder

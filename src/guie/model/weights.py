@@ -45,7 +45,7 @@ def find_weights(config: BackboneConfig) -> Weights | None:
     if config.pretrained is None:
         return None
     if is_file(config.pretrained):
-        weights = _local(config)
+        weights = _local(config, config.pretrained)
     else:
         weights = _of_tag(config)
     if config.sha256 and not sha256_of(weights.file).startswith(config.sha256.lower()):
@@ -92,8 +92,8 @@ def is_file(pretrained: str) -> bool:
     return "/" in pretrained or pretrained.endswith(SUFFIXES)
 
 
-def _local(config: BackboneConfig) -> Weights:
-    file = Path(config.pretrained)
+def _local(config: BackboneConfig, pretrained: str) -> Weights:
+    file = Path(pretrained)
     if not file.is_file():
         raise UserError(f"model.backbone.pretrained: no such weights file: {file}")
     if file.suffix not in SUFFIXES:
@@ -136,7 +136,8 @@ def _timm_tag(config: BackboneConfig) -> tuple[str, str, str]:
     if known is None or not known.has_weights:
         names = timm.list_pretrained(f"{config.name}.*")
         raise UserError(_unknown_tag(config, [name.partition(".")[2] for name in names]))
-    return known.hf_hub_id or "", known.hf_hub_filename or "pytorch_model.bin", known.url or ""
+    url = known.url if isinstance(known.url, str) else ""
+    return known.hf_hub_id or "", known.hf_hub_filename or "pytorch_model.bin", url
 
 
 def _unknown_tag(config: BackboneConfig, tags: list[str]) -> str:

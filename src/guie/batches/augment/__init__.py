@@ -76,7 +76,8 @@ class Augment:
             factors, levels = [1.0, 1.0, 1.0], 0.0
         if draw.random() < self.config.gray:
             factors[2] = 0.0
-        return recoloured(image_HWC, *factors, levels)
+        brightness, contrast, saturation = factors
+        return recoloured(image_HWC, brightness, contrast, saturation, levels)
 
 
 __all__ = ["Augment"]

@@ -90,7 +90,8 @@ class LossDriven:
 
     def _begin(self, shares_PD: list[np.ndarray]) -> None:
         self._before.cache_clear()
-        self.shares_PD, self.given_PD = [], [np.zeros(len(self.factor_D), int)]
+        self.shares_PD: list[np.ndarray] = []
+        self.given_PD = [np.zeros(len(self.factor_D), int)]
         self.owed_D = np.zeros(len(self.factor_D))
         for share_D in shares_PD:
             self._decide(share_D)

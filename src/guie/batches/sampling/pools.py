@@ -67,7 +67,9 @@ def make_pools(
         raise ValueError("images_per_class needs label_of_row")
     classes, _ = pd.factorize(label_of_row, sort=True)
     pools = [Pool(domain, rows, classes[rows], None) for domain, rows in rows_of.items()]
-    return pools if config.rare_classes == "repeat" else [_without_rare(p, config) for p in pools]
+    if config.rare_classes == "repeat":
+        return pools
+    return [_without_rare(pool, config.images_per_class) for pool in pools]
 
 
 def merged(pools: Sequence[Pool]) -> Pool:
@@ -76,19 +78,21 @@ def merged(pools: Sequence[Pool]) -> Pool:
     order = np.argsort(rows)
 
     def joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
-        return None if parts[0] is None else np.concatenate(parts)[order]
+        given = [part for part in parts if part is not None]  # all or none: pools are of one kind
+        return np.concatenate(given)[order] if given else None
 
     classes, weights = [pool.classes for pool in pools], [pool.weights for pool in pools]
     return Pool("all", rows[order], joined(classes), joined(weights))
 
 
-def _without_rare(pool: Pool, config: SamplerConfig) -> Pool:
+def _without_rare(pool: Pool, images_per_class: int) -> Pool:
+    assert pool.classes is not None  # as of every pool of a sampler with images_per_class
     images_of = np.bincount(pool.classes)
-    kept = images_of[pool.classes] >= config.images_per_class
+    kept = images_of[pool.classes] >= images_per_class
     if not kept.any():
         raise UserError(
             f"stages: sampler: no class of {pool.domain} has images_per_class"
-            f" {config.images_per_class} images; at most {images_of.max()} for it, or set"
+            f" {images_per_class} images; at most {images_of.max()} for it, or set"
             " rare_classes: repeat, or leave the domain out of the stage's domains"
         )
     return Pool(pool.domain, pool.rows[kept], pool.classes[kept], None)

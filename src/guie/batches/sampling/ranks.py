@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TypeVar
 
 import numpy as np
 import torch
 
 from guie.batches.sampling.sampler import Sampler
 
+T = TypeVar("T")
 
-class RankBatches(torch.utils.data.Sampler):
-    """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
 
-    Yields lists of (step, position in the global batch, row): what a sample's augmentation may
-    depend on. Process r of n takes positions r, r + n, r + 2n ...
+class _RankSteps(torch.utils.data.Sampler[T]):
+    """What one process takes of the global batches from `start_step` on.
+
+    Process r of n takes positions r, r + n, r + 2n ...
     """
 
     def __init__(self, sampler: Sampler, start_step: int, end_step: int, rank: int, ranks: int):
@@ -24,6 +26,14 @@ class RankBatches(torch.utils.data.Sampler):
     def __len__(self) -> int:
         return len(self.steps)
 
+
+class RankBatches(_RankSteps[list[tuple[int, int, int]]]):
+    """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
+
+    Yields lists of (step, position in the global batch, row): what a sample's augmentation may
+    depend on.
+    """
+
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
         for step in self.steps:
             rows = self.sampler.batch(step)
@@ -31,7 +41,7 @@ class RankBatches(torch.utils.data.Sampler):
             yield [(step, position, int(rows[position])) for position in positions]
 
 
-class RankDraws(RankBatches):
+class RankDraws(_RankSteps[tuple[np.ndarray, np.ndarray]]):
     """The same batches for a loader of whole batches.
 
     Yields (how often the stage drew each row before, rows), both in the order of positions.

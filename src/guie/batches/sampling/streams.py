@@ -153,7 +153,8 @@ class ClassStream(Draws):
         """As of every stream; start and count are multiples of K."""
         visits, classes = self.walk.take(start // self.images, count // self.images)
         tuples = [self._tuple(*each) for each in zip(visits, classes, strict=True)]
-        return tuple(np.concatenate(part) for part in zip(*tuples, strict=True))
+        visit_N, row_N = (np.concatenate(part) for part in zip(*tuples, strict=True))
+        return visit_N, row_N
 
     def _tuple(self, visit: int, number: int) -> tuple[np.ndarray, np.ndarray]:
         rows = self.rows[self.bounds[number] : self.bounds[number + 1]]

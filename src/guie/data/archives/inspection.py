@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Literal
 
+Kind = Literal["file", "folder", "symlink", "hardlink", "special"]
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
     """An entry of an archive, whatever the archive's format."""
 
     name: str
-    kind: Literal["file", "folder", "symlink", "hardlink", "special"]
+    kind: Kind
     size_bytes: int
     link: str = ""
     encrypted: bool = False

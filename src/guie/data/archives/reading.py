@@ -15,9 +15,16 @@ from pathlib import Path
 from typing import IO
 
 from guie.base.errors import UserError
-from guie.data.archives.inspection import Member
+from guie.data.archives.inspection import Kind, Member
 
 MAX_LINK_BYTES = 4096
+# By the file type that a zip states; 0: it states none.
+KINDS: dict[int, Kind] = {
+    0: "file",
+    stat.S_IFREG: "file",
+    stat.S_IFDIR: "folder",
+    stat.S_IFLNK: "symlink",
+}
 DRAIN_BYTES = 2**20
 # What the readers raise for an archive that is cut short, damaged or of an unknown compression.
 DAMAGED = (
@@ -37,14 +44,14 @@ def members_of(archive: Path) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]
         raise UserError(
             f"{archive}: this Python reads no zstd (3.14 does); unpack it: tar --zstd -xf {archive}"
         )
-    with tarfile.open(archive) as file:
-        for info in file:
-            yield _of_tar(info), partial(file.extractfile, info)
+    with tarfile.open(archive) as tar:
+        for entry in tar:
+            yield _of_tar(entry), partial(_content, tar, entry)
         # tarfile takes a damaged header, and a file cut between members, for the end
-        file.fileobj.seek(file.offset)
-        if file.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+        tar.fileobj.seek(tar.offset)
+        if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
             raise tarfile.ReadError("cut short, or damaged in the middle")
-        while file.fileobj.read(DRAIN_BYTES):  # a checksum is only compared at a stream's end
+        while tar.fileobj.read(DRAIN_BYTES):  # a checksum is only compared at a stream's end
             pass
 
 
@@ -61,8 +68,7 @@ def damage_as_user_error(archive: Path) -> Iterator[None]:
 
 
 def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
-    kinds = {0: "file", stat.S_IFREG: "file", stat.S_IFDIR: "folder", stat.S_IFLNK: "symlink"}
-    kind = kinds.get(stat.S_IFMT(info.external_attr >> 16), "special")
+    kind = KINDS.get(stat.S_IFMT(info.external_attr >> 16), "special")
     encrypted = bool(info.flag_bits & 1)
     if info.is_dir():
         kind = "folder"
@@ -78,5 +84,11 @@ def _of_tar(info: tarfile.TarInfo) -> Member:
         return Member(info.name, "symlink", 0, info.linkname)
     if info.islnk():
         return Member(info.name, "hardlink", 0, info.linkname)
-    kind = "file" if info.isreg() else "folder" if info.isdir() else "special"
+    kind: Kind = "file" if info.isreg() else "folder" if info.isdir() else "special"
     return Member(info.name, kind, info.size)
+
+
+def _content(file: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
+    content = file.extractfile(info)
+    assert content is not None  # it is for folders and the like, which nobody reads
+    return content

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,7 +48,7 @@ class Expected:
         """Whether the sources agree on one number."""
         return self.least == self.most
 
-    def applies(self, splits: Sequence[str] | None, options: Mapping[str, Any]) -> bool:
+    def applies(self, splits: Collection[str] | None, options: Mapping[str, Any]) -> bool:
         """Whether the count says anything of what is read."""
         applicable = splits is None or self.split in splits
         if self.domain and options.get("subsets"):
@@ -72,7 +72,8 @@ class Expected:
 
     def __str__(self) -> str:
         number = f"{self.least:,}" if self.certain else f"{self.least:,} to {self.most:,}"
-        role = {("query",): "query ", ("index",): "index "}.get(self.roles or (), "")
+        named: dict[tuple[str, ...], str] = {("query",): "query ", ("index",): "index "}
+        role = named.get(self.roles or (), "")
         words = [number, self.domain or "", self.split or "", f"{role}{self.unit}"]
         return " ".join(word for word in words if word)
 

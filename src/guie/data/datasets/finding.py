@@ -27,13 +27,13 @@ def find(root: str | Path) -> list[tuple[Dataset, Path | None]]:
 
 def located(name: str, roots: Sequence[str | Path] | None = None) -> Path:
     """The folder of one dataset, below `ROOTS` by default. Raises UserError if no root holds it."""
-    dataset, roots = DATASETS[name], [Path(root) for root in roots or ROOTS]
-    for root in roots:
+    dataset, searched = DATASETS[name], [Path(root) for root in roots or ROOTS]
+    for root in searched:
         folder = _locate(dataset, _folders(root))
         if folder:
             return folder
     raise UserError(
-        f"{dataset.title} is not in {' or '.join(map(str, roots))}: no folder"
+        f"{dataset.title} is not in {' or '.join(map(str, searched))}: no folder"
         f" {', '.join(dataset.folders)} with {' or '.join(dataset.markers)}; get it from"
         f" {dataset.homepage}, or name its folder with path: (see input/README.md)"
     )

@@ -25,7 +25,7 @@ def read(folder: Path, files: frozenset[str]) -> Listing:
     catalogue = read_records(_list(folder, "MET_database.json"), ["id", "path"])
     catalogue["path"] = prefixed(catalogue["path"], files, IMAGE_FOLDERS)
     small = _list(folder, "mini_MET_database.json")
-    warnings = ()
+    warnings: tuple[str, ...] = ()
     if small.is_file():
         inside = read_records(small, ["path"])["path"]
         val_index = catalogue[catalogue["path"].isin(prefixed(inside, files, IMAGE_FOLDERS))]

@@ -20,9 +20,7 @@ def with_path(source: AnySource) -> AnySource:
     """A dataset source with its folder filled in; any other source as it is. Raises UserError."""
     if not isinstance(source, DatasetSource):
         return source
-    dataset = DATASETS[source.kind]
-    folder = inside(dataset, source.path) if source.path else located(source.kind)
-    return source.model_copy(update={"path": str(folder)})
+    return source.model_copy(update={"path": str(_folder(source))})
 
 
 def read_source(
@@ -32,7 +30,7 @@ def read_source(
 
     Raises UserError if the dataset is not found, not whole, or asked for what it has not.
     """
-    folder = Path(with_path(source).path)
+    folder = _folder(source)
     reading = read_dataset(
         DATASETS[source.kind],
         folder,
@@ -42,7 +40,7 @@ def read_source(
         as_train=source.as_train,
         **source.options,
     )
-    table, skipped = reading.table, Counter()
+    table, skipped = reading.table, Counter[str]()
     if source.max_classes is not None:
         table = keep_classes(table, source.max_classes, source.choose_classes, seed)
         skipped["train image of a class that was not chosen"] = len(reading.table) - len(table)
@@ -59,3 +57,8 @@ def read_source(
     skipped["test image beyond the class's limit, or a near-duplicate"] = before - len(table)
     manifest = Manifest(table=table, root=folder, path=folder, sidecar=reading.sidecar)
     return manifest, +skipped, reading.warnings
+
+
+def _folder(source: DatasetSource) -> Path:
+    dataset = DATASETS[source.kind]
+    return inside(dataset, source.path) if source.path else located(source.kind)

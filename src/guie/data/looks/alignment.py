@@ -24,7 +24,7 @@ SCALE_MAX = 1.4  # of one side against the other
 SHIFT_MAX = 0.2  # of the side
 CONVERGED = 2e-4  # of the side: smaller steps change nothing
 HOPELESS = 0.5  # correlation without which finer pictures are not looked at
-LUMA = np.float32([0.299, 0.587, 0.114])  # ITU-R BT.601
+LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
 class Working(NamedTuple):
@@ -60,7 +60,7 @@ def working(image: Image.Image) -> Working:
     within = content(image)
     views = [image] if within.size == image.size else [image, within]
     colour = np.stack([_scaled(view) for view in views])
-    detail = [tuple(min(side, SIDE_PX) for side in view.size) for view in views]
+    detail = [(min(view.width, SIDE_PX), min(view.height, SIDE_PX)) for view in views]
     return Working(colour, [_pyramid(view_SSC @ LUMA) for view_SSC in colour], detail)
 
 

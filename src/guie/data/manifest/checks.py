@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import pandas as pd
 
 from guie.data.manifest.columns import ROLES, Fault, one_class_each
@@ -13,7 +14,7 @@ from guie.data.manifest.sidecar import Sidecar
 def check(
     table: pd.DataFrame,
     sidecar: Sidecar,
-    places: Sequence[int] | None = None,
+    places: Sequence[int] | np.ndarray | None = None,
     unit: str = "line",
 ) -> list[Fault]:
     """(place, what is wrong) of every fault, by place.

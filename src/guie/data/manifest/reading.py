@@ -82,7 +82,7 @@ def _header(path: Path, data: bytes) -> list[str]:
         foreign.append("UTF-16 text, or not text at all")
     if foreign:
         raise UserError(f"{path}: is {foreign[0]}; {SAVE_AS}")
-    columns = next((row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), [])
+    columns: list[str] = next((row for row in _reader(data[:HEAD_BYTES]) if not _is_blank(row)), [])
     for delimiter, name in DELIMITERS.items():
         if len(columns) == 1 and set(columns[0].split(delimiter)) & set(REQUIRED):
             raise UserError(f"{path}: has {name} between the columns; {SAVE_AS}")

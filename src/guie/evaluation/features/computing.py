@@ -6,15 +6,17 @@ Shapes: B images of a batch, C channels, H height, W width, N images, D features
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
+import torch
 from accelerate import Accelerator
 from PIL import Image
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from guie.base.devices import from_main, make_accelerator
@@ -24,12 +26,34 @@ from guie.config.cleaning import CleaningConfig
 from guie.data.looks.decoded import absolute, file_states
 from guie.data.looks.thumbnails import thumbnails
 from guie.data.looks.views import VIEWS
-from guie.evaluation.extract import embed_blocks
+from guie.evaluation.extract import Embeds, embed_blocks
 from guie.evaluation.features.cache import FeatureCache, Features
 from guie.model import LoadedModel, open_model
+from guie.model.composition import AnyPreprocess
 from guie.model.weights import state_hash
 
 DECODER = "open_as_host"  # of EvalDataset
+
+
+class Embedding(Embeds, Protocol):
+    """One whose embeddings can be kept: by its weights they are known."""
+
+    def to(self, device: torch.device) -> Any: ...
+
+    def state_dict(self) -> Mapping[str, Tensor]: ...
+
+
+class Model(Protocol):
+    """What features are computed by and known by: of a `LoadedModel`, or of a stage's tower."""
+
+    @property
+    def embedder(self) -> Embedding: ...
+
+    @property
+    def preprocess(self) -> AnyPreprocess: ...
+
+    @property
+    def config(self) -> BaseModel: ...
 
 
 class Viewed(nn.Module):
@@ -46,12 +70,12 @@ class Viewed(nn.Module):
 
 
 # Paths and the name of a view -> (N, D) features of unit length.
-Embed = Callable[[Sequence[str], str], np.ndarray]
+Embed = Callable[[Sequence[str], str], np.ndarray | Features]
 
 
 def cached_features(
     accelerator: Accelerator,
-    model: LoadedModel,
+    model: Model,
     paths: Sequence[str],
     root: str | Path,
     folder: str | Path,
@@ -83,8 +107,8 @@ def cached_features(
 def embed_into(
     cache: FeatureCache,
     accelerator: Accelerator,
-    embedder: nn.Module,
-    preprocess: nn.Module,
+    embedder: Embeds,
+    preprocess: Callable[[Tensor], Tensor],
     files: Sequence[str],
     **settings: Any,
 ) -> pd.DataFrame:
@@ -131,19 +155,20 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
     The model is opened when features are first asked for: most mixes have no near-duplicates to
     confirm. Raises UserError where there is no such model.
     """
-    if config.model is None:
+    word = config.model
+    if word is None:
         return partial(thumbnails, root=root, workers=workers)
 
     @lru_cache(maxsize=1)
     def opened() -> tuple[Accelerator, LoadedModel]:
-        return make_accelerator(), open_model(config.model, config.size_px)
+        return make_accelerator(), open_model(word, config.size_px)
 
     return lambda paths, view: cached_features(
         *opened(), paths, root, folder, workers=workers, view=view
     )
 
 
-def recipe(model: LoadedModel, mixed_precision: str) -> dict[str, Any]:
+def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:
     """What a feature depends on but the image: architecture, weights, preprocessing, precision."""
     return {
         "gives": type(model.embedder).__name__,  # a headless Embedder has the weights of a Tower

@@ -18,24 +18,23 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.utils.data import Dataset
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.batches.batch import Batch
-from guie.batches.dataset import TrainDataset
+from guie.batches.dataset import Samples, TrainDataset
 from guie.batches.sampling import RankDraws
 from guie.batches.sampling.streams import key
 from guie.config import RunConfig
-from guie.config.ensemble import MemberConfig
+from guie.config.model import ModelConfig
 from guie.config.stages import StageConfig
 from guie.data.looks.decoded import absolute
 from guie.data.manifest import Manifest
 from guie.evaluation.extract import BLOCK, Check, embed_blocks, raise_fault
 from guie.evaluation.features.cache import FeatureCache, Features
 from guie.evaluation.features.computing import cached_features, fill, readable_states, recipe
-from guie.model import LoadedModel
 from guie.model.backbone import Backbone
+from guie.model.embedder import Embedder
 from guie.model.head import SHAPE
 from guie.model.preprocess import Preprocess
 
@@ -56,6 +55,15 @@ class Tower(nn.Module):
         return torch.cat([self.backbone(images_BCHW).float(), shapes_B3], dim=1)
 
 
+@dataclass(frozen=True)
+class TowerModel:
+    """A tower as features are computed by it and known by it."""
+
+    embedder: Tower
+    preprocess: Preprocess
+    config: ModelConfig
+
+
 class ViewTower(Tower):
     """The same for images as `TrainDataset` hands them over, which are yet to be normalised."""
 
@@ -68,10 +76,10 @@ class ViewTower(Tower):
         return super().forward(self.normalised(images_BCHW), shapes_B3)
 
 
-class View(Dataset):
+class View(Samples):
     """One view of every training image, as `TrainDataset` makes it; `ViewTower` normalises it."""
 
-    def __init__(self, dataset: TrainDataset, view: int, rows: Sequence[int]):
+    def __init__(self, dataset: TrainDataset, view: int, rows: Sequence[int] | np.ndarray):
         self.dataset, self.view, self.rows = dataset, view, rows
 
     def __len__(self) -> int:
@@ -130,10 +138,10 @@ def frozen_data(
     Every process must call it; `check` as of `embed_blocks`. Raises UserError where an image cannot
     be read, a feature is beyond float16, or the disk has no room.
     """
+    assert stage.cached_views is not None
     tower_config = config.model.backbone.model_copy(update={"stride_px": backbone.stride_px})
     model = config.model.model_copy(update={"backbone": tower_config, "head": None})
-    member = MemberConfig(source=config.name, model=model)
-    tower = LoadedModel(Tower(backbone), preprocess, (member,), config.name)
+    tower = TowerModel(Tower(backbone), preprocess, model)
     folder, workers = Path(config.out) / ".cache" / "features", config.data.workers
     views = cached_views(accelerator, tower, dataset, stage.cached_views, folder, workers, check)
     val = None
@@ -147,7 +155,7 @@ def frozen_data(
 
 def cached_views(
     accelerator: Accelerator,
-    tower: LoadedModel,
+    tower: TowerModel,
     dataset: TrainDataset,
     views: int,
     folder: Path,
@@ -171,15 +179,16 @@ def cached_views(
 
     for view, cache in enumerate(caches):
         viewed, title = View(dataset, view, missing[view]), f"features (view {view})"
-        settings = {"workers": workers, "title": title, "check": check}
-        blocks = embed_blocks(accelerator, embedder, viewed, **settings)
+        blocks = embed_blocks(
+            accelerator, embedder, viewed, workers=workers, title=title, check=check
+        )
         fill(accelerator, cache, states, missing[view], blocks)
     return [cache.open(states, embedder.dim) for cache in caches]
 
 
 def _view_caches(
     accelerator: Accelerator,
-    tower: LoadedModel,
+    tower: TowerModel,
     dataset: TrainDataset,
     views: int,
     folder: Path,
@@ -197,7 +206,7 @@ def _view_caches(
 
 
 @torch.inference_mode()
-def embed_rows(accelerator: Accelerator, embedder: nn.Module, rows: Features) -> np.ndarray:
+def embed_rows(accelerator: Accelerator, embedder: Embedder, rows: Features) -> np.ndarray:
     """(N, R) rows through the head alone -> (N, D) float32, in every process."""
     embedder.eval()
     found = [np.zeros((0, embedder.dim), np.float32)]
