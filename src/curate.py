@@ -25,6 +25,7 @@ import pandas as pd
 import train
 from guie.base.errors import run
 from guie.config import MixConfig, load_config
+from guie.config.selection import SelectionConfig
 from guie.curation.classes.oversampling import oversample
 from guie.curation.classes.splits import split_validation
 from guie.curation.selection.evaluations import Score
@@ -74,21 +75,21 @@ def curate(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFr
     table, sidecar = read_sources(config, workers, account)
     embed = links = None
     if config.pseudo_labels:
-        table = pseudo_label(table, config, workers, account)
+        table = pseudo_label(table, config.pseudo_labels, config, workers, account)
     if config.clean:
         embed = embed_for(config.clean, config.image_root, Path(config.features), workers)
-        table, links = clean_rows(table, config, embed, workers, account)
+        table, links = clean_rows(table, config.clean, config, embed, workers, account)
     table = limit_classes(table, config, embed, account)
     if config.shares:
-        table = match_domains(table, config, workers, account)
+        table = match_domains(table, config.shares, config, workers, account)
     # an image of a Met-like domain is in train and in the test index: it cannot move to val
     whole = [name for name, declared in sidecar.domains.items() if declared.index_is_train]
     table = split_validation(table, config.val_fraction, config.seed, leave=whole)
-    if config.clean:
-        table = refuse_late_leaks(table, links, config, account)
+    if config.clean and links is not None:
+        table = refuse_late_leaks(table, links, config.clean, account)
     if config.selection:
-        evaluate = partial(_train_on, config=config)
-        table = select_rows(table, config, workers, account, evaluate)
+        evaluate = partial(_train_on, config=config, selection=config.selection)
+        table = select_rows(table, config.selection, config, workers, account, evaluate)
     if config.clean and config.clean.oversample:
         table = oversample(table, config.clean.oversample)
     table = table.drop(columns="source")
@@ -96,9 +97,11 @@ def curate(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFr
     return table, sidecar
 
 
-def _train_on(rows: pd.DataFrame, name: str, seed: int, config: MixConfig) -> Score:
+def _train_on(
+    rows: pd.DataFrame, name: str, seed: int, config: MixConfig, selection: SelectionConfig
+) -> Score:
     """Score a mix by a whole run of train.py: the best val score of the metric."""
-    selection = config.selection
+    assert selection.full is not None  # the evaluator is `full`
     folder = config.beside(".selection")
     manifest = folder / f"{name}.csv"
     save_manifest(rows, manifest)

@@ -34,7 +34,8 @@ from guie.data.manifest import load_manifest
 from guie.evaluation.extract import Check
 from guie.evaluation.features.cache import FeatureCache, Features
 from guie.evaluation.features.computing import embed_into, recipe
-from guie.model import open_model
+from guie.model import Ensemble, open_model
+from guie.model.embedder import Embedder
 from guie.model.weights import sha256_of
 from guie.training.crew import Crew, Stopped
 from guie.training.interrupts import Interrupts
@@ -51,7 +52,7 @@ class Opened:
     process and step.
     """
 
-    embedder: nn.Module
+    embedder: Embedder | Ensemble | Submission
     preprocess: nn.Module
     recipe: dict[str, Any]
     batch_size: int
@@ -129,7 +130,7 @@ def embed(
 ) -> pd.DataFrame:
     """Embed into the cache, from where an earlier try stopped; returns what opens the rows."""
     made_by = (accelerator, opened.embedder, opened.preprocess)
-    settings = {"batch_size": opened.batch_size, "workers": workers, "check": check}
+    settings: dict[str, Any] = {"batch_size": opened.batch_size, "workers": workers, "check": check}
     try:
         return embed_into(cache, *made_by, files, **settings)
     except Stopped:
@@ -153,10 +154,10 @@ def parts_of(out: Path) -> Path:
 def open_any(args: argparse.Namespace, accelerator: Accelerator) -> Opened:
     """The model that `--model` names. Raises UserError if there is none."""
     if args.model.endswith(".zip"):
-        embedder = _submission(args.model, accelerator, Path(args.out).parent)
+        submission = _submission(args.model, accelerator, Path(args.out).parent)
         made_of = {"submission_sha256": sha256_of(Path(args.model))}
         # Raw images differ in size: no preprocessing here, batches of one.
-        return Opened(embedder, nn.Identity(), made_of, batch_size=1)
+        return Opened(submission, nn.Identity(), made_of, batch_size=1)
     model = open_model(args.model, args.size_px, args.fit)
     made_of = recipe(model, accelerator.mixed_precision)
     embedder = model.embedder.to(accelerator.device)

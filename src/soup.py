@@ -160,7 +160,8 @@ def greedy_soup(
     """
     trials = sorted(trials, key=lambda trial: held_out(trial.alone), reverse=True)
     model, soup = trials[0].ingredient.load(), Soup()
-    best, done = trials[0].alone, []
+    best = trials[0].alone
+    done: list[Trial] = []
     for trial in trials:
         larger = soup.plus(trial.ingredient.load().embedder.state_dict())
         scores = evaluate(with_weights_of(larger, model)) if done else trial.alone
@@ -171,8 +172,9 @@ def greedy_soup(
     return with_weights_of(soup, model), best, done
 
 
-def held_out(scores: dict[str, float]) -> float:
+def held_out(scores: Scores) -> float:
     """The score that a greedy soup goes by: R@1 on the val split, mean over domains."""
+    assert scores is not None  # `--greedy` comes with a manifest
     return scores["val_r_at_1"]
 
 

@@ -149,8 +149,8 @@ def train_stage(run: Progress, now: Stage) -> None:
         run.save(now)
     batches = Ahead(()) if _exhausted(stage, state) else iter(now.data.batches)
     run.crew.check(batches.fault)
-    shown = {"desc": stage.name, "disable": not accelerator.is_local_main_process}
-    with tqdm(total=total_steps, initial=state.step, **shown) as bar:
+    quiet = not accelerator.is_local_main_process
+    with tqdm(desc=stage.name, total=total_steps, initial=state.step, disable=quiet) as bar:
         for batch in batches:
             # -------------------------------------------------------- a step
             train_mode(trained.task, stage)

@@ -179,6 +179,6 @@ def _check_outputs(outputs: dict[str, torch.Tensor], checklist: Checklist) -> No
                     raise Violation(f"{fault} for {image}")
     with checklist.check("same_dimension", "the same number of numbers for every image"):
         counts = {image: output_D.numel() for image, output_D in outputs.items()}
-        least, most = min(counts, key=counts.get), max(counts, key=counts.get)
+        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
         if counts[least] != counts[most]:
             raise Violation(f"{counts[least]} for {least}, {counts[most]} for {most}")

@@ -6,6 +6,7 @@ import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import Protocol
 
 import pandas as pd
 
@@ -102,6 +103,15 @@ def _read_csv(path: Path) -> pd.DataFrame:
     return table.assign(row=[f"line {i + 2}" for i in range(len(table))])
 
 
+class Row(Protocol):
+    """A row of the table, as `itertuples` gives it."""
+
+    image_path: str
+    label: str
+    domain: str
+    role: str
+
+
 def _faults(table: pd.DataFrame, root: Path) -> list[str]:
     """Name what is wrong with each row, in the order of the file."""
     faults = []
@@ -117,7 +127,7 @@ def _faults(table: pd.DataFrame, root: Path) -> list[str]:
     return faults
 
 
-def _row_fault(row: tuple, root: Path) -> str | None:
+def _row_fault(row: Row, root: Path) -> str | None:
     for column in ("image_path", "label", "domain"):
         if not getattr(row, column).strip():
             return f"{column} is empty"

@@ -150,7 +150,7 @@ def test_copies_do_not_count_among_the_look_alikes_however_many():
 
 def test_too_few_look_alikes_borrow_the_exponent_and_are_never_none():
     tail = fit_tail(np.array([0.1, 1.5]), 0.5, pooled=5.0)
-    assert tail.exponent == 5.0 and tail.count > 1
+    assert tail.exponent == 5.0 and tail.total > 1
     assert fit_tail(np.empty(0), 0.5).below(0.5) > 0
 
 

@@ -15,6 +15,7 @@ from guie.base.children import follow_parent
 from guie.base.errors import UserError
 from guie.batches.batch import Batch, collated
 from guie.batches.dataset import TrainDataset
+from guie.batches.replay import Both, BothBatches
 from guie.batches.sampling import RankBatches
 from guie.model.preprocess import Preprocess
 
@@ -42,8 +43,8 @@ class TrainLoader:
 
 
 def train_loader(
-    dataset: TrainDataset,
-    batches: RankBatches,
+    dataset: TrainDataset | Both,
+    batches: RankBatches | BothBatches,
     workers: int,
     device: torch.device | str = "cpu",
 ) -> TrainLoader:

@@ -32,7 +32,7 @@ def load_generic(config: GenericImagesConfig) -> Manifest:
 
 def with_generic(
     dataset: TrainDataset, batches: RankBatches, generic: Manifest, batch_size: int
-) -> tuple[Dataset, torch.utils.data.Sampler]:
+) -> tuple[Both, BothBatches]:
     """Data set and batches that bring generic images too, as `Batch.generic_GCHW`.
 
     The views are drawn as those of the training images; every image comes once before any comes
@@ -63,10 +63,10 @@ def with_generic(
     sampler = Sampler(rows["domain"], "mixed", batch_size, seed)
     steps = batches.steps
     drawn = RankBatches(sampler, steps.start, steps.stop, batches.rank, batches.ranks)
-    return _Both(dataset, images), _BothBatches(batches, drawn, len(dataset))
+    return Both(dataset, images), BothBatches(batches, drawn, len(dataset))
 
 
-class _Both(Dataset):
+class Both(Dataset):
     """Training rows, and after the last of them the generic ones."""
 
     def __init__(self, train: TrainDataset, generic: TrainDataset):
@@ -83,7 +83,7 @@ class _Both(Dataset):
         return {"generic": sample["image"]}
 
 
-class _BothBatches(torch.utils.data.Sampler):
+class BothBatches(torch.utils.data.Sampler):
     """The batches of two samplers, step by step; rows of the second begin at `first`."""
 
     def __init__(self, train: RankBatches, generic: RankBatches, first: int):

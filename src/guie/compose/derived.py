@@ -11,10 +11,11 @@ from pydantic import ValidationError
 from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.config import RunConfig
-from guie.config.ensemble import ENSEMBLE_FILE, MemberConfig
+from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
 from guie.config.run import DataConfig
 from guie.config.stages import LearningRates, StageConfig
 from guie.model import LoadedModel, save_model, save_weights
+from guie.model.embedder import Embedder
 from guie.model.loading import BEST, RUN_FILE
 from guie.training.run.folder import add_to_record, finish
 from guie.training.run.record import write_record
@@ -57,11 +58,14 @@ def write_run(
     Raises:
         UserError: a name that no run can have, or a file that cannot be written.
     """
-    if len(model.members) == 1:
-        config = _derived(run, model, out)
+    if isinstance(model.embedder, Embedder):
+        assert run is not None  # that the one member derives from
+        config: RunConfig | EnsembleConfig = _derived(run, model, out)
         save_model(model.embedder, out / BEST, model.preprocess.size_px)
     else:
-        config = model.config
+        several = model.config
+        assert isinstance(several, EnsembleConfig)
+        config = several
         save_weights(model.embedder.state_dict(), out / BEST)
     if scores:
         line = {"step": 0, "stage": out.name, **scores}

@@ -16,6 +16,8 @@ from guie.base.files import replacing
 from guie.export.portable import follow_input_device, portable_operators
 from guie.export.stored import StoredZip
 from guie.model import Scored
+from guie.model.composition import EnsemblePreprocess
+from guie.model.preprocess import Preprocess
 
 # The newest file format that PyTorch 1.11 reads. Today's writes 10 where gelu is called (it gained
 # an argument, which `check_operators` guards) and down to 4 elsewhere, low ones in another record.
@@ -25,7 +27,9 @@ VERSION_RECORDS = ("version", ".data/version")
 REST_BYTES = 2**24
 
 
-def package(encoder: nn.Module, preprocess: nn.Module, path: str | Path) -> None:
+def package(
+    encoder: nn.Module, preprocess: Preprocess | EnsemblePreprocess, path: str | Path
+) -> None:
     """Save encoder and preprocessing as one TorchScript file, on the CPU, in fp32 and eval mode.
 
     The file holds `Scored`: uint8 (1, 3, H, W) of any size -> (1, D), all that the challenge's

@@ -40,7 +40,7 @@ def check_operators(path: str | Path) -> list[str]:
     positional arguments, the keywords, and the kinds of literals (None, numbers, strings, lists).
     A tensor made on the CPU inside the traced code is named too, since the host may run on a GPU.
     """
-    problems = {}
+    problems: dict[tuple[str, str], str] = {}
     for module, call, name in _calls(path):
         problem = _problem(call, name)
         if problem:
@@ -93,7 +93,8 @@ def _accepts(overload: tuple[Argument, ...], call: ast.Call) -> bool:
     positional = [argument for argument in overload if not argument.keyword_only]
     if len(call.args) > len(positional):
         return False
-    given = dict(zip((a.name for a in positional), call.args, strict=False))
+    given: dict[str | None, ast.expr] = {}
+    given |= zip((a.name for a in positional), call.args, strict=False)
     given |= {keyword.arg: keyword.value for keyword in call.keywords}
     if not given.keys() <= {argument.name for argument in overload}:
         return False

@@ -45,7 +45,7 @@ def follow_input_device(traced: torch.jit.ScriptModule) -> None:
     """
     for module in traced.modules():
         try:
-            graph = module.graph
+            graph: Any = module.graph  # a torch.Graph; the stubs take it for a tensor or module
         except RuntimeError:  # a container, without a forward of its own
             continue
         tensors = [value for value in graph.inputs() if value.type().kind() == "TensorType"]

@@ -10,7 +10,7 @@ a record has everything in zip64, which the format allows.
 from __future__ import annotations
 
 import struct
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 # What 32 bits cannot hold, and what stands there in place of it.
 ZIP64 = 2**32 - 1
@@ -40,7 +40,7 @@ class StoredZip:
         self.directory = b""
         self.records = 0
 
-    def add(self, name: str, data: BinaryIO, size: int, crc: int) -> None:
+    def add(self, name: str, data: IO[bytes], size: int, crc: int) -> None:
         """Copy a record from a stream of so many bytes with this CRC-32."""
         encoded, offset = name.encode(), self.file.tell()
         large = _zip64(size, size) if size >= ZIP64 else b""

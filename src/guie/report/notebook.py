@@ -37,6 +37,7 @@ def run(command: str) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
+    assert process.stdout and process.stderr  # pipes
     last: deque[str] = deque(maxlen=LAST_LINES)
     errors = Thread(target=_forward, args=(process.stderr, sys.stderr, last))
     errors.start()

@@ -82,7 +82,7 @@ class Crew:
         if self.several:
             most = torch.tensor(int(cause))
             distributed.all_reduce(most, distributed.ReduceOp.MAX, self._group)
-            cause = Cause(most.item())
+            cause = Cause(int(most.item()))
         if cause == Cause.NONE:
             return None
         codes = {Cause.TIME: 0, Cause.SIGNAL: self.interrupts.exit_code, Cause.FAULT: 2}
@@ -98,6 +98,7 @@ class Crew:
         """Tell the others of what is raised here, unless it only follows from what they have raised."""
         if not isinstance(raised, UserError) and self._others_lost():
             raise SystemExit(1) from None
+        assert self._store is not None  # of several
         with suppress(RuntimeError):  # the process that keeps the store may have gone
             self._store.set(LOST, str(self.accelerator.process_index))
         if isinstance(raised, RuntimeError) and _is_of_exchange(raised):
@@ -112,6 +113,7 @@ class Crew:
                 os._exit(1)
 
     def _others_lost(self) -> bool:
+        assert self._store is not None  # of several
         try:
             return self._store.check([LOST])
         except RuntimeError:  # of the process that keeps the store
@@ -122,7 +124,9 @@ def _group_on_cpu() -> distributed.ProcessGroup | None:
     """A group that exchanges by way of the CPU, without waiting for what a GPU has yet to do."""
     if "gloo" in distributed.get_backend():
         return None  # the run's own
-    return distributed.new_group(backend="gloo")
+    group = distributed.new_group(backend="gloo")
+    assert isinstance(group, distributed.ProcessGroup)  # every process is a member
+    return group
 
 
 def _store() -> distributed.Store:

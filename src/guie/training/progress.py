@@ -102,7 +102,7 @@ class Progress:
         """Write the last model and the summary, which is returned; the main process calls it."""
         scored.save(self.folder, "last")
         models = [read_stored(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
-        used = self.checkpoints.frozen() | {stored.frozen for stored in models}
+        used = self.checkpoints.frozen() | {stored.frozen for stored in models if stored}
         remove_unused(self.folder, used)
         summary = {
             "best": self.state.best(),

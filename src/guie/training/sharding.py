@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -21,6 +21,8 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from guie.base.errors import UserError
 from guie.config.run import RunConfig
+
+T = TypeVar("T", bound=nn.Module)
 
 # A transformer's block, or a convolutional network's stage, by its name.
 BLOCK = re.compile(r"(.*\.)?(blocks|resblocks|layers|stages)\.\d+")
@@ -44,7 +46,7 @@ def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
         )
 
 
-class Shards:
+class Shards(Generic[T]):
     """Takes the task and its average apart and puts them together; without FSDP it does neither.
 
     Args:
@@ -53,20 +55,20 @@ class Shards:
     Raises UserError if it has what cannot be taken apart.
     """
 
-    def __init__(self, accelerator: Accelerator, task: nn.Module):
+    def __init__(self, accelerator: Accelerator, task: T):
         self.accelerator = accelerator
         self.frame = _without_weights(task) if is_sharded(accelerator) else None
         if self.frame is not None:
             _refuse_scalars(task)
-            task._no_split_modules = _block_classes(task)  # what accelerate gathers at a time
+            _name_blocks(task)
 
     def shard(self, module: nn.Module) -> None:
         """Take apart a module that is not trained, in place."""
         if self.frame is not None:
-            module._no_split_modules = _block_classes(module)
+            _name_blocks(module)
             fsdp2_prepare_model(self.accelerator, module)
 
-    def whole(self, module: nn.Module) -> nn.Module:
+    def whole(self, module: T) -> T:
         """The task with the module's weights, on this process's device; all processes call it.
 
         Forward passes of the shards wait for one another; the whole is free to take other batches.
@@ -138,7 +140,7 @@ def _parts(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
     return map_tensors(part, values)
 
 
-def _without_weights(task: nn.Module) -> nn.Module:
+def _without_weights(task: T) -> T:
     """A copy that has all but the memory of the parameters."""
     hollow = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in task.parameters()}
     return copy.deepcopy(task, hollow)
@@ -152,9 +154,9 @@ def _refuse_scalars(task: nn.Module) -> None:
         )
 
 
-def _block_classes(module: nn.Module) -> list[str]:
-    """Names of the classes that are gathered one at a time."""
+def _name_blocks(module: nn.Module) -> None:
+    """Tell accelerate the names of the classes that it gathers one at a time."""
     found = {
         type(child).__name__ for name, child in module.named_modules() if BLOCK.fullmatch(name)
     }
-    return sorted(found)
+    module._no_split_modules = sorted(found)  # type: ignore[assignment]  # stubs: tensors, modules

@@ -186,9 +186,12 @@ def open_data(
         )
         batches = Ahead(frozen.batches(RankDraws(*steps), accelerator.device))
         return StageData(rows, sampler, total_steps, batches, frozen)
-    batches = RankBatches(*steps)
+    drawn = dataset, RankBatches(*steps)
     wanted = task.retention.generic if task.retention else None
     if wanted:
-        dataset, batches = with_generic(dataset, batches, material.generic, wanted.batch_size)
-    loader = train_loader(dataset, batches, config.data.workers, accelerator.device)
+        assert material.generic is not None  # read wherever retention wants it
+        both = with_generic(*drawn, material.generic, wanted.batch_size)
+        loader = train_loader(*both, config.data.workers, accelerator.device)
+    else:
+        loader = train_loader(*drawn, config.data.workers, accelerator.device)
     return StageData(rows, sampler, total_steps, loader, None)

@@ -20,9 +20,10 @@ from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
 from guie.training.run.checkpoint import TrainState
+from guie.training.tasks import Task
 
 
-def train_mode(task: nn.Module, stage: StageConfig) -> None:
+def train_mode(task: Task, stage: StageConfig) -> None:
     """Train mode; a frozen backbone stays as it is scored, without dropout."""
     task.train()
     if not stage.lr.trains_backbone:
@@ -143,20 +144,26 @@ def sharpened(
 @contextmanager
 def climbed(model: nn.Module, rho: float) -> Iterator[None]:
     """Within, the weights stand `rho` further along their gradient, which is forgotten."""
-    trained = [p for p in model.parameters() if p.grad is not None]
-    norm = torch.nn.utils.get_total_norm([p.grad for p in trained])
-    with torch.no_grad():
-        here = [parameter.clone() for parameter in trained]
-        for parameter in trained:
-            by = parameter.grad * (rho / (norm + 1e-12)).to(parameter.grad.device)
-            parameter.add_(by.nan_to_num(0.0, 0.0, 0.0))  # of an infinite gradient 0 * inf is left
+    here = _climb(model, rho)
     model.zero_grad(set_to_none=True)
     try:
         yield
     finally:
         with torch.no_grad():
-            for parameter, value in zip(trained, here, strict=True):
+            for parameter, value in here:
                 parameter.copy_(value)
+
+
+@torch.no_grad()
+def _climb(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
+    """Move what has a gradient; returns it with what it was. Keeps no gradient alive."""
+    moved = [(p, p.grad) for p in model.parameters() if p.grad is not None]
+    norm = torch.nn.utils.get_total_norm([grad for _, grad in moved])
+    here = [(parameter, parameter.clone()) for parameter, _ in moved]
+    for parameter, grad in moved:
+        by = grad * (rho / (norm + 1e-12)).to(grad.device)
+        parameter.add_(by.nan_to_num(0.0, 0.0, 0.0))  # of an infinite gradient 0 * inf is left
+    return here
 
 
 class LossWatch:

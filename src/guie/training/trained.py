@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from accelerate import Accelerator
 from torch import nn
@@ -74,7 +74,9 @@ class Trained:
 
     def scored(self) -> Task:
         """What is validated and saved, whole; all processes call it."""
-        return self.shards.whole(self.ema.module if self.ema else self.task)
+        if self.ema is None:
+            return self.shards.whole(self.task)
+        return self.shards.whole(cast(Task, self.ema.module))  # a copy of the task
 
     def release(self) -> tuple[Task, Task]:
         """What the next stage goes on from, whole again, and what of this one is scored."""

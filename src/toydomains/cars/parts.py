@@ -31,13 +31,18 @@ class Chassis(NamedTuple):
     @classmethod
     def of(cls, car: Car) -> Chassis:
         """The measures of a model."""
-        length, belt, roof, *cabin = BODIES[car.body]
+        length, belt, roof, rear, front, rear_top, front_top = BODIES[car.body]
         return cls(
             half=length / 2 * car.stretch,
             low=0.17 + car.lift,
             belt=belt + car.lift,
             roof=roof + car.lift + car.rake,
-            cabin=tuple(x * car.stretch for x in cabin),
+            cabin=(
+                rear * car.stretch,
+                front * car.stretch,
+                rear_top * car.stretch,
+                front_top * car.stretch,
+            ),
             radius=0.26 if car.body == "off-roader" else 0.2,
             nose=0.02 if car.body == "van" else 0.12,
         )

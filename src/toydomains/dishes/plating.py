@@ -52,5 +52,5 @@ def _drizzle(d: Dish, pen: Pen, reach: float) -> None:
         pen.line(line, d.sauce_colour, 0.024)
     elif d.sauce == "dotted":
         drop = ellipse(0.9 * reach, 0, 0.024, steps=10)
-        for angle in np.arange(0, 360, 36):
+        for angle in range(0, 360, 36):
             pen.fill(turned(drop, angle, (0, 0)), d.sauce_colour)

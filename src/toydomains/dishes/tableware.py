@@ -68,7 +68,7 @@ def _rim(d: Dish, pen: Pen, radius: float) -> None:
         mark = ellipse(0, 0, 0.022, steps=10)
         if d.rim == "leafy":
             mark = turned(ellipse(0, 0, 0.045, 0.017, 12), 55, (0, 0))
-        for angle in np.arange(0, 360, 15):
+        for angle in range(0, 360, 15):
             pen.fill(turned(mark + (radius, 0), angle, (0, 0)), d.accent)
     elif d.rim == "speckled":
         spots = np.random.default_rng(5).uniform(-0.5, 0.5, (70, 2))

@@ -40,7 +40,8 @@ def _arm(c: Character, pen: Pen, side: int, shoulder: tuple[float, float]) -> No
     sleeve = smooth([(0.0, -0.05), (0.06, 0.0), (0.055, 0.26), (-0.055, 0.26), (-0.06, 0.0)])
     pen.fill(turned(sleeve, angle, (0, 0)) + shoulder, lit(main, 0.88))
     hand = turned(np.array([(0.0, 0.29)]), angle, (0, 0))[0] + shoulder
-    pen.fill(ellipse(*hand, 0.05, steps=14), ANIMALS[c.animal])
+    x, y = hand
+    pen.fill(ellipse(x, y, 0.05, steps=14), ANIMALS[c.animal])
     if holds:
         x, y = hand + (side * 0.05, -0.03)
         emblem(pen.on(rect(x - 0.1, y - 0.1, x + 0.1, y + 0.1)), c.thing, accent, second)

@@ -16,10 +16,11 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 
 from toydomains.kit.colour import RGB, rgb
-from toydomains.kit.outline import UNIT_QUAD, Points, turned
+from toydomains.kit.outline import UNIT_QUAD, Pairs, Points, turned
 
 Warp: TypeAlias = Callable[[np.ndarray], np.ndarray]
 Box: TypeAlias = tuple[float, float, float, float]
+PixelBox: TypeAlias = tuple[int, int, int, int]
 Colour: TypeAlias = str | RGB
 
 
@@ -38,7 +39,7 @@ def pick(rng: np.random.Generator, options: Sequence):
     return options[int(rng.integers(len(options)))]
 
 
-def homography(source: Points, target: Points) -> np.ndarray:
+def homography(source: Points | Pairs, target: Points | Pairs) -> np.ndarray:
     """The 3x3 matrix that takes four points to four others (direct linear transform)."""
     rows, values = [], []
     for (x, y), (u, v) in zip(source, target, strict=True):
@@ -124,7 +125,9 @@ class Pen:
             mask = ImageChops.multiply(mask, ramp.resize(mask.size))
         self.image.paste(rgb(colour), box, mask)
 
-    def line(self, points: Points, colour: Colour, width: float, closed: bool = False) -> None:
+    def line(
+        self, points: Points | Pairs, colour: Colour, width: float, closed: bool = False
+    ) -> None:
         """Stroke a line, `width` in the pen's units."""
         pixels = self.pixels(points)
         if closed:
@@ -173,7 +176,7 @@ class Pen:
             # The layer's own holes stay holes.
             self.image.paste(part, box, ImageChops.multiply(mask, part.getchannel("A")))
 
-    def _mask(self, points: Points, alpha: float = 1.0) -> tuple[Image.Image, Box | None]:
+    def _mask(self, points: Points, alpha: float = 1.0) -> tuple[Image.Image, PixelBox | None]:
         """The outline's mask, cut to its own bounding box (None if off the picture)."""
         pixels = np.array(self.pixels(points))
         low = np.maximum(np.floor(pixels.min(axis=0)), 0).astype(int)

@@ -7,7 +7,7 @@ from PIL import Image, ImageChops, ImageDraw
 
 from toydomains.kit.canvas import Colour, Pen, Warp
 from toydomains.kit.colour import RGB, mix, rgb
-from toydomains.kit.outline import Points
+from toydomains.kit.outline import Pairs, Points
 
 
 class InkPen(Pen):
@@ -33,11 +33,13 @@ class InkPen(Pen):
             self._hatch(pixels, gap=4 if tone < 0.25 else 7 if tone < 0.45 else 11)
         self._draw.line(pixels + pixels[:2], fill=self.ink, width=2, joint="curve")
 
-    def line(self, points: Points, colour: Colour, width: float, closed: bool = False) -> None:
+    def line(
+        self, points: Points | Pairs, colour: Colour, width: float, closed: bool = False
+    ) -> None:
         pixels = self._shaken(points)
         self._draw.line(pixels + pixels[:2] * closed, fill=self.ink, width=2, joint="curve")
 
-    def _shaken(self, points: Points) -> list[tuple[float, float]]:
+    def _shaken(self, points: Points | Pairs) -> list[tuple[float, float]]:
         pixels = np.array(self.pixels(points))
         return [tuple(p) for p in (pixels + self.rng.normal(0, 0.4, pixels.shape)).tolist()]
 

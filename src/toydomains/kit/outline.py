@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 Points: TypeAlias = np.ndarray
+Pairs: TypeAlias = Sequence[tuple[float, float]]
 
 
 UNIT_QUAD = np.array([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)])

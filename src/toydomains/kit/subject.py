@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -12,6 +12,7 @@ from toydomains.kit.canvas import pick
 from toydomains.kit.photo import View
 
 
+@dataclass(frozen=True)
 class Subject(ABC):
     """One class of a domain: everything that its views have in common."""
 

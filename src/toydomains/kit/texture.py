@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 
 import numpy as np
@@ -24,7 +25,8 @@ def _blend(first: str | RGB, second: str | RGB, share: np.ndarray) -> np.ndarray
 
 
 def _rows() -> tuple[np.ndarray, np.ndarray]:
-    return np.mgrid[0:SIDE, 0:SIDE]
+    y, x = np.mgrid[0:SIDE, 0:SIDE]
+    return y, x
 
 
 def _wood(rng: np.random.Generator, light: RGB, dark: RGB) -> np.ndarray:
@@ -92,7 +94,7 @@ def _ground(rng: np.random.Generator, first: RGB, second: RGB) -> np.ndarray:
     return _blend(first, second, 0.75 * fine + 0.3 * noise(rng, 4, 4) - 0.1)
 
 
-_MAKERS = {
+_MAKERS: dict[str, tuple[Callable[..., np.ndarray], *tuple[object, ...]]] = {
     "oak": (_wood, (214, 172, 122), (146, 100, 62)),
     "walnut": (_wood, (146, 102, 74), (76, 48, 36)),
     "pale wood": (_wood, (236, 218, 190), (192, 164, 130)),

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from PIL import Image
 
-from toydomains.kit.canvas import GLEAM, ROUND, Pen
+from toydomains.kit.canvas import GLEAM, ROUND, Colour, Pen
 from toydomains.kit.colour import lit
 from toydomains.kit.outline import Points, arc, ellipse, mirrored, rect
 from toydomains.kit.photo import Pose, blank, placed
@@ -85,7 +85,8 @@ def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
     pen, shadow = blank(size, matrix), blank(size, matrix)
     shadow.fill(ellipse(0.12, h, 0.6, max(sag, 0.09)), "black")
     side = _silhouette(np.array(VESSELS[p.form]) * (1, h), sag)
-    pen.fill(side, {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}[p.form])
+    glass: dict[str, Colour] = {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}
+    pen.fill(side, glass[p.form])
     _wrap(p, pen, float(rng.uniform(-32, 32)), sag)
     wide, lid = VESSELS[p.form][0][0] + 0.03, "grey" if p.form == "can" else second
     pen.fill(_silhouette(np.array([(wide, 0.0), (wide, CAPS[p.form] * h)]), sag), lit(lid, 0.9))

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from guie.evaluation.features import Features
+
 CHUNK = 65_536
 
 
-def class_sums(codes_N: np.ndarray, classes: int, features_ND: np.ndarray) -> np.ndarray:
+def class_sums(codes_N: np.ndarray, classes: int, features_ND: np.ndarray | Features) -> np.ndarray:
     """(C, D) float64 sums of the members' features; class c has the code c."""
     sums_CD = np.zeros((classes, features_ND.shape[1]))
     for start in range(0, len(codes_N), CHUNK):

@@ -44,19 +44,19 @@ class Grade(IntEnum):
 
 
 class Tail(NamedTuple):
-    """How many look-alikes differ by less than d: count * (d / upper) ** exponent."""
+    """How many look-alikes differ by less than d: total * (d / upper) ** exponent."""
 
-    count: float
+    total: float
     upper: float
     exponent: float
 
     def below(self, difference: float) -> float:
         """The expected number of pairs that are no copies."""
-        return self.count * (difference / self.upper) ** self.exponent
+        return self.total * (difference / self.upper) ** self.exponent
 
     def limit(self, expected: float, reach: float) -> float:
         """The difference, at most `reach`, below which so many are expected."""
-        return min(self.upper * (expected / self.count) ** (1 / self.exponent), reach)
+        return min(self.upper * (expected / self.total) ** (1 / self.exponent), reach)
 
 
 def reach_of(differences: np.ndarray) -> float:

@@ -91,7 +91,7 @@ def _search(
     for start in tqdm(blocks, desc="near-duplicates", unit="block", leave=False, disable=None):
         # faiss finds what is nearer than the radius
         limits, distance, near = index.range_search(asked[start : start + BLOCK], radius_bits + 1)
-        counts = np.diff(limits.astype(np.int64))
+        counts: np.ndarray = np.diff(limits.astype(np.int64))
         yield start + np.repeat(np.arange(len(counts)), counts), near, distance.astype(np.int64)
 
 

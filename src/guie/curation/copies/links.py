@@ -162,7 +162,9 @@ def _domains(pairs: pd.DataFrame, pictures: pd.DataFrame) -> np.ndarray:
 def similarity_of_copies(paths: np.ndarray, embed: Embed, quantile: float = CONFIRMED) -> float:
     """The cosine that 99 in 100 images have to a copy of themselves that was cut and compressed."""
     sample = paths[np.argsort(seeded_draws(0, paths), kind="stable")[:SAMPLE]]
-    plain_ND, altered_ND = (np.asarray(embed(sample, view)) for view in ("content", "altered"))
+    plain_ND, altered_ND = (
+        np.asarray(embed(sample.tolist(), view)) for view in ("content", "altered")
+    )
     return float(np.quantile(np.einsum("nd,nd->n", plain_ND, altered_ND), quantile))
 
 
@@ -170,8 +172,10 @@ def _similarity(pairs: pd.DataFrame, paths: np.ndarray, embed: Embed) -> np.ndar
     """(P,) cosines, of the pictures without their borders."""
     used, place = np.unique(pairs[["first", "second"]].to_numpy(np.int64), return_inverse=True)
     place = place.reshape(-1, 2)
-    features = embed(paths[used], "content") if len(used) else None
     found = np.empty(len(pairs), np.float32)
+    if not len(pairs):
+        return found
+    features = embed(paths[used], "content")
     for start in range(0, len(pairs), CHUNK):
         first, second = place[start : start + CHUNK].T
         part = np.einsum("nd,nd->n", features[first], features[second])

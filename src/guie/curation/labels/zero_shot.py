@@ -12,6 +12,8 @@ import numpy as np
 import pandas as pd
 from scipy.special import softmax
 
+from guie.evaluation.features import Features
+
 SOURCE = "clip"  # in the manifest's column label_source
 BLOCK_LOGITS = 2**24  # float32: 64 MiB
 
@@ -24,7 +26,7 @@ class Guesses(NamedTuple):
     margin_N: np.ndarray  # float32: by which it exceeds the second's
 
 
-def guess(emb_ND: np.ndarray, text_CD: np.ndarray, scale: float) -> Guesses:
+def guess(emb_ND: np.ndarray | Features, text_CD: np.ndarray, scale: float) -> Guesses:
     """The nearest of at least two classes for each image.
 
     Args:

@@ -66,8 +66,8 @@ def select(
     visited, first_seed = {mix}, 0
     for direction in rule.directions:
         while True:
-            moves = _additions(mix, candidates) if direction == "forward" else _removals(mix)
-            moves = {new: change for new, change in moves if new not in visited}
+            possible = _additions(mix, candidates) if direction == "forward" else _removals(mix)
+            moves = {new: change for new, change in possible if new not in visited}
             if not moves:
                 break
             step = _step(direction, mix, moves, first_seed, scores, rule)

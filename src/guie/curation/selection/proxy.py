@@ -17,6 +17,7 @@ from guie.batches.sampling import Stream
 from guie.config.selection import ProxyEvaluatorConfig
 from guie.config.stages import CosineSchedule
 from guie.curation.selection.evaluations import Score
+from guie.evaluation.features import Features
 from guie.evaluation.protocols import quick_scores
 from guie.losses import ArcFace
 from guie.losses.softmax import MarginSoftmax
@@ -37,7 +38,7 @@ class Proxy:
 
     def __init__(
         self,
-        feat_NF: np.ndarray,
+        feat_NF: np.ndarray | Features,
         table: pd.DataFrame,
         config: ProxyEvaluatorConfig,
         metric: str = "r_at_1",
@@ -64,7 +65,7 @@ class Proxy:
         digest = hashlib.sha256(f"{self.config.model_dump_json()} {self.metric}".encode())
         rows = self.table[["image_path", "label", "domain", "split", "role"]]
         digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-        digest.update(np.ascontiguousarray(self.feat_NF))
+        digest.update(np.ascontiguousarray(self.feat_NF).data)
         return digest.hexdigest()[:16]
 
     def _train(self, rows: pd.DataFrame, seed: int) -> Head:

@@ -55,14 +55,15 @@ def clean(
     table = apply_merges(table, config.merge)
     links = find_links(table, config.near, *evidence)
     policies = {"exact": config.exact, "near": config.near.action if config.near else "report"}
-    rules = {
+    rules: dict[str, Callable[[pd.DataFrame], pd.DataFrame]] = {
         "placeholders": lambda rows: find_placeholders(rows, links, config.labels_max),
         "leaks": lambda rows: find_leaks(rows, links, config.leaks),
         "conflicts": lambda rows: find_conflicts(rows, links, config.conflicts),
         "duplicates": lambda rows: find_duplicates(rows, links, policies),
     }
-    if config.outliers is not None:
-        rules["outliers"] = lambda rows: find_outliers(rows, config.outliers, evidence.embed)
+    outliers = config.outliers
+    if outliers is not None:
+        rules["outliers"] = lambda rows: find_outliers(rows, outliers, evidence.embed)
     tables, excess, emptied = [], {}, {}
     for name, rule in rules.items():
         own = findings([rule(table)])

@@ -8,6 +8,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.config import MixConfig
+from guie.config.cleaning import CleaningConfig
 from guie.curation.classes.merging import suggest_merges
 from guie.curation.copies.findings import dropped, findings, refuse, too_many
 from guie.curation.copies.links import Links
@@ -22,7 +23,12 @@ NAMED = 10  # classes and placeholders; the rest are counted
 
 
 def clean_rows(
-    table: pd.DataFrame, config: MixConfig, embed: Embed, workers: int, account: Account
+    table: pd.DataFrame,
+    cleaning: CleaningConfig,
+    config: MixConfig,
+    embed: Embed,
+    workers: int,
+    account: Account,
 ) -> tuple[pd.DataFrame, Links]:
     """The rows that cleaning leaves, and the links between copies.
 
@@ -31,26 +37,26 @@ def clean_rows(
     """
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
     evidence = Evidence(embed, Pixels(Path(config.image_root), workers), verdicts)
-    cleaned = clean(table, config.clean, evidence, account.after)
+    cleaned = clean(table, cleaning, evidence, account.after)
     account.findings, account.limits = cleaned.findings, cleaned.links.limits
     verdicts.write(cleaned.findings)
     account.notes += [*_placeholders(cleaned), *_emptied(cleaned), *_doubtful(cleaned, verdicts)]
-    _refuse(cleaned.table, account, cleaned.excess)
-    if config.clean.suggest_merges is not None:
-        account.merges = suggest_merges(cleaned.table, config.clean.suggest_merges, embed)
+    _refuse(cleaned.table, account, cleaned.excess, cleaning.share_max)
+    if cleaning.suggest_merges is not None:
+        account.merges = suggest_merges(cleaned.table, cleaning.suggest_merges, embed)
     return cleaned.table, cleaned.links
 
 
 def refuse_late_leaks(
-    table: pd.DataFrame, links: Links, config: MixConfig, account: Account
+    table: pd.DataFrame, links: Links, cleaning: CleaningConfig, account: Account
 ) -> pd.DataFrame:
     """Copies that the validation split has put on both sides; dropped from train, or refused."""
-    leaks = find_leaks(table, links, config.clean.leaks)
+    leaks = find_leaks(table, links, cleaning.leaks)
     account.findings = findings([account.findings, leaks])
     trained = table["split"] == "train"
     gone = trained & table["image_path"].isin(dropped(leaks))
-    lines = too_many(leaks, table[trained], table[gone], config.clean.share_max)
-    _refuse(table, account, {"leaks into val": lines} if lines else {})
+    lines = too_many(leaks, table[trained], table[gone], cleaning.share_max)
+    _refuse(table, account, {"leaks into val": lines} if lines else {}, cleaning.share_max)
     table = table[~gone].reset_index(drop=True)
     account.after("leaks into val", table)
     return table
@@ -87,13 +93,15 @@ def _doubtful(cleaned: Cleaned, verdicts: Verdicts) -> list[str]:
     ]
 
 
-def _refuse(table: pd.DataFrame, account: Account, excess: dict[str, list[str]]) -> None:
+def _refuse(
+    table: pd.DataFrame, account: Account, excess: dict[str, list[str]], share_max: float
+) -> None:
     try:
         refuse(account.findings)
         if excess:
             details = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
             raise UserError(
-                f"more than clean.share_max, {account.config.clean.share_max:.0%}, would go; look,"
+                f"more than clean.share_max, {share_max:.0%}, would go; look,"
                 f" then correct {account.config.beside('.verdicts.csv')}, or raise share_max:\n{details}"
             )
     except UserError as error:

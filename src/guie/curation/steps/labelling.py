@@ -17,19 +17,22 @@ from guie.curation.labels.shares import match_shares
 from guie.curation.labels.zero_shot import contradicted, guess, relabelled, sure
 from guie.curation.steps.account import Account
 from guie.data.manifest import load_manifest
-from guie.evaluation.features import cached_features
+from guie.evaluation.features import Features, cached_features
 from guie.evaluation.text import ClassTexts, class_texts
 from guie.model import open_model
 
 
 def pseudo_label(
-    table: pd.DataFrame, config: MixConfig, workers: int, account: Account
+    table: pd.DataFrame,
+    settings: PseudoLabelConfig,
+    config: MixConfig,
+    workers: int,
+    account: Account,
 ) -> pd.DataFrame:
     """Zero-shot labels for the train images of the config's domains; the unsure ones go.
 
     Raises UserError if no such image is there, or no confidence reaches the precision asked for.
     """
-    settings = config.pseudo_labels
     train = table[(table["split"] == "train") & table["domain"].isin(settings.domains)]
     if train.empty:
         raise UserError(
@@ -63,11 +66,15 @@ def pseudo_label(
 
 
 def match_domains(
-    table: pd.DataFrame, config: MixConfig, workers: int, account: Account
+    table: pd.DataFrame,
+    shares: DomainShares,
+    config: MixConfig,
+    workers: int,
+    account: Account,
 ) -> pd.DataFrame:
     """Thin the train images until their domains have the shares that the config wishes for."""
-    domain_of_row = _domains_by_clip(table, config.shares, config, workers)
-    table = match_shares(table, domain_of_row, config.shares.shares, config.seed)
+    domain_of_row = _domains_by_clip(table, shares, config, workers)
+    table = match_shares(table, domain_of_row, shares.shares, config.seed)
     account.after("shares", table)
     return table
 
@@ -120,7 +127,7 @@ def _calibrated(
 
 def _features(
     clip: ClipConfig, paths: pd.Series, root: Path, config: MixConfig, workers: int
-) -> np.ndarray:
+) -> Features:
     model = open_model(clip.model, clip.size_px, clip.fit)
     return cached_features(
         make_accelerator(), model, paths.tolist(), root, config.features, workers=workers

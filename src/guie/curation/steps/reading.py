@@ -33,14 +33,18 @@ def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.
     Column `source` holds the number of the source. With a `clean` block the columns of
     `fingerprints` stand beside. Raises UserError where a source is at fault.
     """
-    listed, readable, sidecars = [], [], []
+    listed: list[pd.DataFrame] = []
+    readable: list[pd.DataFrame] = []
+    sidecars: list[Sidecar] = []
     out = Path(config.out)
     decoded = Decoded(decoded_folder(out, fallback=out.parent))  # training need not look again
     for number, source in enumerate(config.sources):
         read, skipped = _read(source, config.seed, workers)
         prefix = prefix_of(read.root, config.image_root)
-        table, dropped = read.table, []
+        table = read.table
+        dropped: list[dict[str, str]] = []
         if config.verify:
+            assert source.path is not None  # `with_path` has found it
             look = fingerprints if config.clean else verify
             paths = table["image_path"].unique()
             states = file_states(absolute(read.root, paths), open_as_seen.__name__)

@@ -44,6 +44,7 @@ def _capped(rows: pd.DataFrame, most: int, config: MixConfig, embed: Embed | Non
     if choice == "first":
         return cap_first(rows, most)
     if choice == "diverse":
+        assert embed is not None  # a config that cleans has one
         return cap_diverse(rows, most, embed)
     return cap_large(rows, most, config.seed)
 
@@ -51,6 +52,7 @@ def _capped(rows: pd.DataFrame, most: int, config: MixConfig, embed: Embed | Non
 def refuse_overwriting(config: MixConfig) -> None:
     """A mix must not replace one of its sources."""
     for number, source in enumerate(config.sources):
+        assert source.path is not None  # `with_path` has found it
         if os.path.realpath(source.path) == os.path.realpath(config.out):
             raise UserError(f"out: {config.out} is source {number}; write the mix elsewhere")
 

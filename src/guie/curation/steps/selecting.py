@@ -9,6 +9,7 @@ import pandas as pd
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import MixConfig
+from guie.config.selection import SelectionConfig
 from guie.curation.selection.candidates import candidates_of, mix_name, mix_rows
 from guie.curation.selection.earned import earned, render
 from guie.curation.selection.evaluations import Evaluations, Score
@@ -23,7 +24,12 @@ Train = Callable[[pd.DataFrame, str, int], Score]
 
 
 def select_rows(
-    table: pd.DataFrame, config: MixConfig, workers: int, account: Account, train: Train
+    table: pd.DataFrame,
+    selection: SelectionConfig,
+    config: MixConfig,
+    workers: int,
+    account: Account,
+    train: Train,
 ) -> pd.DataFrame:
     """The train rows of the best mix that was found, with all of val and test.
 
@@ -33,13 +39,13 @@ def select_rows(
     Raises:
         UserError: there is no val split to judge by, or the budget ends within the first step.
     """
-    selection = config.selection
     if not (table["split"] == "val").any():
         raise UserError("selection: needs a val split to judge by; raise val_fraction")
     if selection.by not in table or (table[selection.by] == "").any():
         raise UserError(f"selection.by: some rows have no {selection.by}; use domain")
     held_out = table[table["split"] != "train"]
-    if selection.evaluator == "proxy":
+    judge: Train
+    if selection.evaluator == "proxy" and selection.proxy is not None:
         model = open_model(selection.proxy.model, selection.proxy.size_px, selection.proxy.fit)
         paths = table["image_path"].tolist()
         feat_NF = cached_features(

@@ -38,7 +38,7 @@ def by_domain(
     index: it has no positive.
     """
     counts_of = contents(table, alone)
-    dropped = {domain: {} for account in lost for domain in account}
+    dropped: dict[str, Counts] = {domain: {} for account in lost for domain in account}
     for account in lost:
         for domain, rules in account.items():
             for rule, counts in rules.items():

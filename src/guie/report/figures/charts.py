@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -73,7 +74,7 @@ def stages(left: pd.DataFrame) -> Figure:
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
     for y, stage in enumerate(left.itertuples()):
-        beside = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
+        beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
         axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=INK, **beside)
         axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=MUTED, **beside)
         if stage.lost:

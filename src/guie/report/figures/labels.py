@@ -22,7 +22,12 @@ def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes = tidy(figure.subplots(), grid="y")
     coverage = [row["coverage"] for row in rows]
     for key, style, name in (("precision", "-", "measured"), ("at_least", "--", "at least")):
-        line = {"linestyle": style, "marker": "o", "markersize": 3, "linewidth": 1.6}
+        line: dict[str, Any] = {
+            "linestyle": style,
+            "marker": "o",
+            "markersize": 3,
+            "linewidth": 1.6,
+        }
         axes.plot(coverage, [row[key] for row in rows], color=ACCENT, label=name, **line)
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):

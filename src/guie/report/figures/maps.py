@@ -63,7 +63,8 @@ def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int =
     colors = dict(zip(largest, PALETTE, strict=False))
     figure = new_figure(6.2)
     axes = figure.subplots()
-    axes.scatter(*xy_N2.T, color=FAINT, s=14, linewidths=0)
+    x_N, y_N = xy_N2.T
+    axes.scatter(x_N, y_N, color=FAINT, s=14, linewidths=0)
     for xy, path, label in zip(xy_N2, table["image_path"], table["label"], strict=True):
         if label in colors:
             picture = OffsetImage(thumbnail(root / path, side_px=48), zoom=0.5)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -56,7 +58,9 @@ def confusion(shares: pd.DataFrame) -> Figure:
     axes.imshow(np.sqrt(strayed), cmap="OrRd", vmin=0, vmax=1.4, aspect="auto")
     for (row, column), share in np.ndenumerate(shares.to_numpy()):
         text = "" if share == 0 else f"{100 * share:.0f}" if share >= 0.01 else "<1"
-        style = {"color": MUTED} if row == column else {"color": INK, "weight": "bold"}
+        style: dict[str, Any] = (
+            {"color": MUTED} if row == column else {"color": INK, "weight": "bold"}
+        )
         axes.text(column, row, text, ha="center", va="center", fontsize=8, **style)
     places = np.arange(len(shares))
     axes.set_xticks(places, shares.columns, rotation=35, ha="left", fontsize=9)

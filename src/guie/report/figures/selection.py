@@ -68,7 +68,9 @@ def _gains(axes: Axes, refused: pd.DataFrame) -> None:
     axes.set_yticks(range(len(gains)), [legible(change, 24) for change in refused["change"]])
     axes.set_ylim(-0.6, max(len(gains), 1) - 0.4)
     axes.axvline(0, color=MUTED, linewidth=1)
-    axes.xaxis.get_major_locator().set_params(nbins=4)
+    locator = axes.xaxis.get_major_locator()
+    assert isinstance(locator, MaxNLocator)  # of every linear axis
+    locator.set_params(nbins=4)
     if not gains:
         _nothing(axes)
 

@@ -132,7 +132,8 @@ def _bar(figure: Figure, x: float, y: float, width: float, height: float, color:
     """A filled rectangle at inches of the figure."""
     drawn = Rectangle((x, y), width, height, color=color, linewidth=0)
     drawn.set_transform(figure.dpi_scale_trans)
-    return figure.add_artist(drawn)
+    figure.add_artist(drawn)
+    return drawn
 
 
 def _write(figure: Figure, x: float, y: float, text: str, size: float = 8, color: str = MUTED,
@@ -148,6 +149,7 @@ def _short(count: int, least: int = 1000) -> str:
 
 def _histogram(domain: str, ends: np.ndarray, sizes: Sequence[np.ndarray]) -> Histogram:
     """Counts of classes before and after; `ends` [bins] are the largest sizes of the bins."""
+    before, after = sizes
     counts = [np.bincount(np.searchsorted(ends, n), minlength=len(ends)).tolist() for n in sizes]
     starts = [1, *(ends[:-1] + 1)]
     names = [
@@ -158,9 +160,13 @@ def _histogram(domain: str, ends: np.ndarray, sizes: Sequence[np.ndarray]) -> Hi
         domain=domain,
         bins=[Bin(*bar) for bar in zip(names, ends.tolist(), *counts, strict=True)],
         highest=max(map(max, counts)),
-        classes=tuple(len(n) for n in sizes),
-        median=tuple(float(np.median(n)) if len(n) else 0.0 for n in sizes),
+        classes=(len(before), len(after)),
+        median=(_median(before), _median(after)),
     )
+
+
+def _median(sizes: np.ndarray) -> float:
+    return float(np.median(sizes)) if len(sizes) else 0.0
 
 
 def _by_domain(sizes: pd.Series) -> dict[str, np.ndarray]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from itertools import cycle
+from typing import Literal
 
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -33,7 +34,9 @@ def new_figure(height: float, width: float = WIDTH) -> Figure:
     return Figure(figsize=(width, height), layout="constrained")
 
 
-def tidy(axes: Axes, title: str = "", grid: str | None = None, pad: float = 6) -> Axes:
+def tidy(
+    axes: Axes, title: str = "", grid: Literal["x", "y"] | None = None, pad: float = 6
+) -> Axes:
     """Take away the box; a bold title to the left; a pale grid on one axis ("x" or "y")."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)

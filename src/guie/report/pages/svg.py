@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -14,13 +15,20 @@ from matplotlib.figure import Figure
 
 from guie.report.figures.style import ACCENT, BEFORE, FAINT, INK, LOST, MUTED, TELLING
 
+if TYPE_CHECKING:
+    from matplotlib.typing import RcKeyType
+
 PX_PER_INCH = 110  # 8 pt are 12 px
 COLORS = {  # what the page calls them, lighter where it is dark
     **{INK: "var(--ink)", MUTED: "var(--muted)", FAINT: "var(--faint)"},
     **{ACCENT: "var(--accent)", LOST: "var(--lost)", BEFORE: "var(--before)"},
 }
 # Text stays text: small, found by a search, and every script there is a font for.
-SETTINGS = {"svg.fonttype": "none", "svg.hashsalt": "guie", "font.sans-serif": ["DejaVu Sans"]}
+SETTINGS: dict[RcKeyType, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "guie",
+    "font.sans-serif": ["DejaVu Sans"],
+}
 FAMILY = re.compile(r"font-family: [^;]+;? ?")  # the page has its own
 DIGITS = re.compile(r"\d+\.\d+")
 REFERENCE = re.compile(r"(?:^#|(?<=url\()#)([\w.-]+)")  # in an attribute, to an id

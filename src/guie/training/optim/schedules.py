@@ -41,30 +41,31 @@ def schedule_factor(
     Args:
         steps_per_epoch: need not be whole; for the schedules that count in epochs.
     """
-    gone = step - warmup_steps
+    gone: float = step - warmup_steps
     match schedule.name:
         case "constant":
             return 1.0
         case "cosine":
             if schedule.every:
-                gone = _stair_start(gone, schedule.every, steps_per_epoch)
+                gone = _stair_start(step - warmup_steps, schedule.every, steps_per_epoch)
             done = gone / max(1, total_steps - warmup_steps)
             return schedule.end + (1 - schedule.end) * 0.5 * (1 + math.cos(math.pi * done))
         case "step":
             drops = sum(step + 0.5 >= epoch * steps_per_epoch for epoch in schedule.epochs)
             return schedule.factor**drops
         case "exponential":
-            return schedule.factor ** schedule.every.times_in(gone, steps_per_epoch)
+            return schedule.factor ** schedule.every.times_in(step - warmup_steps, steps_per_epoch)
 
 
 def warmup_factor(
     stage: StageConfig, step: int, warmup_steps: int, steps_per_epoch: float
 ) -> float:
     """Learning rate over its peak, for step 0 .. warmup_steps - 1: a line from `warmup_start` to 1."""
+    gone: float = step
     if stage.warmup_every:
-        step = _stair_start(step, stage.warmup_every, steps_per_epoch)
+        gone = _stair_start(step, stage.warmup_every, steps_per_epoch)
     start = stage.warmup_start
-    return start + (1 - start) * (step + 1) / (warmup_steps + 1)
+    return start + (1 - start) * (gone + 1) / (warmup_steps + 1)
 
 
 def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:

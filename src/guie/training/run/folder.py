@@ -8,7 +8,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -155,6 +155,7 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 
 def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
     """{"stages": [{"epochs": 1}]} -> {"stages.0.epochs": 1}."""
+    items: Iterable[tuple[Any, Any]]
     if isinstance(values, dict):
         items = values.items()
     elif isinstance(values, list) and any(isinstance(value, dict) for value in values):

@@ -9,6 +9,7 @@ from torch import nn
 from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
+from guie.config.run import ClassificationConfig
 from guie.losses import build_loss
 from guie.model import build_embedder
 from guie.training.tasks.base import Output, Task
@@ -20,6 +21,7 @@ class ClassificationTask(Task):
     def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
         super().__init__(config)
         self.embedder = build_embedder(config.model, weights)
+        assert isinstance(config.task, ClassificationConfig)  # see `build_task`
         self.criterion = build_loss(
             config.task.loss, self.embedder.dim, classes.sizes, classes.domains
         )

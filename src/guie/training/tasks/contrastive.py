@@ -30,7 +30,7 @@ class ContrastiveTask(Task):
         model = config.model
         if model.backbone.library != "open_clip" or model.head is not None:
             raise UserError("task contrastive: needs an open_clip backbone and model.head: null")
-        self.clip = create_clip(model.backbone, model.backbone.pretrained if weights else None)
+        self.clip = create_clip(model.backbone, weights and bool(model.backbone.pretrained))
         tower = backbone_of_clip(self.clip, model.backbone, model.image.size_px)
         self.embedder = Embedder(tower, head=None)
         self.tokenize = open_clip.get_tokenizer(
@@ -52,6 +52,7 @@ class ContrastiveTask(Task):
         if batch.captions is None:
             raise UserError("task contrastive: the manifest has no caption column")
         images_BCHW = batch.images_BCHW
+        assert images_BCHW is not None  # a frozen CLIP has no features in place of images
         text_BD = self.tokenize(batch.captions).to(images_BCHW.device)
         image_BD, text_BD, scale = self.clip(images_BCHW, text_BD)[:3]
         loss = self.loss(image_BD.float(), text_BD.float(), scale.clamp(max=100.0))

@@ -27,6 +27,7 @@ class Retention:
     """
 
     def __init__(self, config: RunConfig):
+        assert config.retention is not None
         self.run, self.config = config, config.retention
         self.pretrained: Backbone | None = None
 
@@ -58,24 +59,29 @@ class Retention:
         if self.pretrained and self.config.weights:
             terms["weights"] = squared_distance(student, self.pretrained)
         if self.pretrained and self.config.features:
-            terms |= self._features(student, batch, feat_BF)
+            terms |= self._features(student, self.pretrained, batch, feat_BF)
         total = feat_BF.new_zeros((), dtype=torch.float32)
         for name, term in terms.items():
             total = total + getattr(self.config, name) * term
         return total, {f"retention_{name}": term.detach() for name, term in terms.items()}
 
-    def _features(self, student: Backbone, batch: Batch, feat_BF: Tensor) -> dict[str, Tensor]:
+    def _features(
+        self, student: Backbone, pretrained: Backbone, batch: Batch, feat_BF: Tensor
+    ) -> dict[str, Tensor]:
         if not self.config.generic:
-            return {"features": drift(feat_BF, self._pretrained_features(batch.images_BCHW))}
+            assert batch.images_BCHW is not None
+            return {"features": drift(feat_BF, _frozen(pretrained, batch.images_BCHW))}
         images_GCHW = batch.generic_GCHW
+        assert images_GCHW is not None
         if not len(images_GCHW):  # a micro-batch may go without
             return {}
-        apart = drift(student(images_GCHW), self._pretrained_features(images_GCHW))
+        apart = drift(student(images_GCHW), _frozen(pretrained, images_GCHW))
         return {"features": batch.generic_weight * apart}
 
-    @torch.no_grad()
-    def _pretrained_features(self, images_BCHW: Tensor) -> Tensor:
-        return self.pretrained(images_BCHW)
+
+@torch.no_grad()
+def _frozen(pretrained: Backbone, images_BCHW: Tensor) -> Tensor:
+    return pretrained(images_BCHW)
 
 
 def pretrained_for(config: RunConfig, number: int) -> Backbone:
