@@ -30,6 +30,7 @@ SETTINGS: dict[RcKeyType, Any] = {
     "font.sans-serif": ["DejaVu Sans"],
 }
 FAMILY = re.compile(r"font-family: [^;]+;? ?")  # the page has its own
+SHORTHAND = re.compile(r"font: (?:(\d+) )?([\d.]+px) [^;]+")  # as matplotlib 3.9 writes it
 DIGITS = re.compile(r"\d+\.\d+")
 REFERENCE = re.compile(r"(?:^#|(?<=url\()#)([\w.-]+)")  # in an attribute, to an id
 NO_TURN = re.compile(r"^rotate\(-?0 ")
@@ -117,10 +118,16 @@ def _short(key: str, text: str) -> str:
     if key == "style":
         for color, ours in COLORS.items():
             text = text.replace(color, ours)
-        return FAMILY.sub("", text).replace(": ", ":").replace("; ", ";").rstrip(";")
+        text = FAMILY.sub("", SHORTHAND.sub(_longhand, text))
+        return text.replace(": ", ":").replace("; ", ";").rstrip(";")
     if key in ("d", "x", "y", "transform", "points"):
         return " ".join(DIGITS.sub(_rounded, text).split())
     return text
+
+
+def _longhand(font: re.Match[str]) -> str:
+    weight = f"font-weight: {font[1]}; " if font[1] else ""
+    return f"{weight}font-size: {font[2]}"
 
 
 def _rounded(number: re.Match[str]) -> str:
