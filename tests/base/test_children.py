@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 
 import pytest
 
 from guie.base.children import follow_parent
+from kills import is_gone, until
 
 
 def helper(ready: object) -> None:
@@ -30,22 +30,6 @@ def main_process(method: str, told: object) -> None:
     ready.wait(30)
     told.send(child.pid)
     time.sleep(60)
-
-
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    ends = time.monotonic() + seconds
-    while not condition() and time.monotonic() < ends:
-        time.sleep(0.02)
-    return condition()
-
-
-def is_gone(pid: int) -> bool:
-    """Ended, though nobody may have asked for its exit code yet."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] == "Z"
-    except FileNotFoundError:
-        return True
 
 
 def test_it_heeds_its_parent_and_nobody_else() -> None:

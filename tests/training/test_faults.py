@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import yaml
-from test_children import is_gone, until
 from test_processes import SRC, TORCHRUN, environment
 
 import embed
@@ -25,6 +24,7 @@ from guie.data import images
 from guie.evaluation import extract as embedding
 from guie.evaluation.features import computing
 from guie.training.run.record import read_metrics
+from kills import is_gone, until
 from tiny_runs import tiny_run
 
 FORK = multiprocessing.get_context("fork")  # children of whom it is known
@@ -86,7 +86,7 @@ class Started:
         self.process.start()
         kills.Moment(lines=4).wait(run.folder / "metrics.jsonl", self.process)
         self.family = [self.process.pid, *kills.children_of(self.process.pid)]
-        assert len(self.family) == 1 + workers
+        assert len(self.family) == 1 + workers, self.said.read_text()
 
     def end(self) -> tuple[int, str]:
         """Exit code, and the last line said, once it and its workers are gone."""
