@@ -193,3 +193,26 @@ def test_state_moves_once_a_step(accelerator: Accelerator, sam: bool) -> None:
     for name, value in once.state_dict().items():
         if torch.is_tensor(value):
             assert torch.equal(ours.state_dict()[name], value), name
+
+
+class Dropping(Toy):
+    """What dropout leaves of a batch."""
+
+    def forward(self, batch: Batch) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        left = nn.functional.dropout(batch.images_BCHW, 0.5)
+        return self.linear(left).mean(), {"left": left.sum()}
+
+
+def test_each_process_and_each_step_draws_its_own_dropout(accelerator: Accelerator) -> None:
+    """And the same step of the same process the same, whatever ran before."""
+
+    def left(step: int, rank: int) -> float:
+        torch.rand(step + 3 * rank)
+        draw = (0, 0, step, rank)
+        steps = (accelerator, Dropping(), batch(), config(), TrainState())
+        return gradients_within_memory(*steps, draw)["left"].item()
+
+    places = [(step, rank) for step in range(3) for rank in range(2)]
+    first = [left(*place) for place in places]
+    assert len(set(first)) == len(places)
+    assert [left(*place) for place in reversed(places)] == first[::-1]
