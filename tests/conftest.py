@@ -17,6 +17,11 @@ torch.set_num_threads(1)
 multiprocessing.get_context("forkserver").set_forkserver_preload(["train", "embed"])
 os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
+# Autograd starts its threads at the first backward pass, one for each kind of device it sees then. On
+# the CPU alone there are none; a first pass on tensors that pretend to be CUDA's would start some, and
+# no fork of this process could train.
+torch.zeros((), requires_grad=True).backward()
+
 
 @pytest.fixture(scope="session")
 def toy_manifest(tmp_path_factory: pytest.TempPathFactory) -> Path:
