@@ -88,6 +88,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
             accelerator.print(f"{folder}: already trained, {told_best(read_summary(folder))}")
             return folder
         manifest = load_manifest(config.data.manifest, config.data.root)
+        manifest = manifest.without(config.data.leave_out)
         look = partial(readable, accelerator, fallback=Path(config.out), drop_bad=args.drop_bad)
         manifest = look(manifest, ("train", "val"), dropped=folder / "dropped.csv")
         generic = None

@@ -95,9 +95,11 @@ VARIANTS: dict[str, dict] = {
     "SAM .05": stage(sam_rho=0.05),
     "arcface, L2 ahead of the head": L2,
 }
-# Losses with class weights or proxies, all from rows of length 1: each at three rates of them.
+# Losses with class weights or proxies, all from rows of length 1: each at four rates of them.
 for name in ("arcface", "softtriple", "proxy-anchor", "proxynca++"):
-    VARIANTS |= {f"{name}, classes {lr:g}": rate(VARIANTS[name], classes=lr) for lr in (0.03, 0.3)}
+    VARIANTS |= {
+        f"{name}, classes {lr:g}": rate(VARIANTS[name], classes=lr) for lr in (0.03, 0.3, 1)
+    }
 for name in ("arcface", "arcface, L2 ahead of the head"):
     VARIANTS |= {f"{name}, head {lr:g}": rate(VARIANTS[name], head=lr) for lr in (1e-3, 1e-2)}
 

@@ -68,6 +68,28 @@ def test_absent_split_names_those_there_are(written):
         manifest.split("test")
 
 
+def test_domains_are_left_out_of_every_split(written):
+    rows = ["t/8.jpg,food/a,food,train,train", "t/9.jpg,food/b,food,test,both"]
+    manifest = load_manifest(written("\n".join([GOOD, *rows])))
+    assert manifest.without([]).table.equals(manifest.table)
+    left = manifest.without(["food"])
+    assert list(left.table["domain"].unique()) == ["toys"]
+    assert len(left.table) == len(manifest.table) - 2
+    assert list(left.table.index) == list(range(len(left.table)))
+
+
+@pytest.mark.parametrize(
+    ("domains", "told"),
+    [
+        (["tools", "food"], "has no domain food, tools to leave out; it has: toys"),
+        (["toys"], "every domain is left out"),
+    ],
+)
+def test_domains_that_cannot_be_left_out(written, domains, told):
+    with pytest.raises(UserError, match=told):
+        load_manifest(written(GOOD)).without(domains)
+
+
 @pytest.mark.parametrize(
     ("row", "fault"),
     [

@@ -159,6 +159,30 @@ def test_without_a_val_split_no_score_is_claimed(
     assert (folder / "model.safetensors").exists()
 
 
+def test_domains_left_out_are_neither_trained_on_nor_validated(
+    mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    table = pd.read_csv(mix)
+    out = sorted(set(table["domain"]))[:2]
+    stage = {"epochs": 0.1, "lr": {"head": 1e-3, "classes": 1e-2}}
+    data = {"manifest": str(mix), "root": str(toy_manifest.parent), "workers": 0}
+    path = write_config(
+        tmp_path / "c.yaml",
+        mix,
+        toy_manifest.parent,
+        data=data | {"leave_out": out},
+        stages=[stage],
+    )
+    run = train.main(["--config", str(path)])
+    left = table[~table["domain"].isin(out)]
+    classes = (run / "classes.txt").read_text().splitlines()
+    assert classes == sorted(set(left.loc[left["split"] == "train", "label"]))
+    scored = {
+        k.partition("/")[2] for k in read_metrics(run / "metrics.jsonl")[-1] if "r_at_1/" in k
+    }
+    assert scored == set(left.loc[left["split"] == "val", "domain"])
+
+
 def test_patience_ends_a_stage(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
     stage = {"epochs": 50, "validate_every": "1 step", "patience": 2, "lr": {"classes": 1e-9}}
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])

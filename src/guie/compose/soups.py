@@ -20,6 +20,7 @@ from guie.config import RunConfig, load_config
 from guie.config.ensemble import MemberConfig
 from guie.model import ImageSize, LoadedModel, open_model, rebuild
 from guie.training.run.checkpoint import Checkpoints, load_checkpoint
+from guie.training.trained import embedder_weights
 
 State = Mapping[str, Tensor]
 # Keys of a model's config by which ingredients may differ: where weights came from, how they were
@@ -157,12 +158,8 @@ def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
         stage.size_px or config.model.image.size_px,
         stage.stride_px or config.model.backbone.stride_px,
     )
-    prefix, task = "embedder.", saved["task"]
-    if saved["ema"]:
-        prefix, task = "module.embedder.", saved["ema"]
-    state = {k.removeprefix(prefix): v for k, v in task.items() if k.startswith(prefix)}
     member = MemberConfig(source=str(file), model=size.set_in(config.model), run=config)
-    return rebuild([member], state, str(file))
+    return rebuild([member], embedder_weights(saved), str(file))
 
 
 def _resolved(runs: Sequence[Path]) -> set[Path]:

@@ -28,6 +28,8 @@ class DataConfig(Config):
 
     manifest: str
     root: str | None = None  # default: the manifest's folder
+    # domains that neither training nor validation sees: what the embedding is worth on the unseen
+    leave_out: list[str] = []
     workers: Annotated[int, Field(ge=0)] = 2
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 from accelerate import Accelerator
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
@@ -86,3 +86,15 @@ class Trained:
         task = scored if averaged_on else self.shards.whole(unwrapped)
         self.accelerator.free_memory(self.model, self.optimizer)
         return task, scored
+
+
+def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:
+    """What a checkpoint would have scored: the embedder's weights, averaged where a stage averages.
+
+    Args:
+        saved: what `Trained.state_dict` gave.
+    """
+    prefix, state = "embedder.", saved["task"]
+    if saved["ema"]:
+        prefix, state = "module.embedder.", saved["ema"]
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

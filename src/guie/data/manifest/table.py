@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pandas as pd
@@ -41,6 +41,23 @@ class Manifest:
             found = ", ".join(sorted(self.table["split"].unique()))
             raise UserError(f"{self.path}: no rows of split {name!r}; it has: {found}")
         return rows
+
+    def without(self, domains: Collection[str]) -> Manifest:
+        """All but these domains, in every split.
+
+        Raises UserError for a domain that is not there, and where none would be left.
+        """
+        known = set(self.table["domain"])
+        unknown = sorted(set(domains) - known)
+        if unknown:
+            raise UserError(
+                f"{self.path}: has no domain {', '.join(unknown)} to leave out; it has:"
+                f" {', '.join(sorted(known))}"
+            )
+        if known <= set(domains):
+            raise UserError(f"{self.path}: every domain is left out")
+        rows = self.table[~self.table["domain"].isin(list(domains))]
+        return replace(self, table=rows.reset_index(drop=True))
 
     def file(self, image_path: str) -> Path:
         """Where an image of this manifest lies."""
