@@ -1,0 +1,295 @@
+"""Draws against loops with the same random numbers; intervals against what they promise."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from guie.evaluation import resampling
+from guie.evaluation.statistics import (
+    Comparison,
+    bootstrap,
+    harmonic_headline,
+    mean_headline,
+    over_seeds,
+    paired,
+    verdict,
+)
+
+
+def clustered(seed, clusters, size, between, within=1.0, truth=0.0):
+    """Values that share a part with their cluster, and the clusters of about `size` queries."""
+    rng = np.random.default_rng(seed)
+    cluster_Q = np.repeat(np.arange(clusters), rng.integers(1, 2 * size, clusters))
+    shared_C = rng.normal(0, between, clusters)
+    return truth + shared_C[cluster_Q] + rng.normal(0, within, len(cluster_Q)), cluster_Q
+
+
+def three_groups(seed=0):
+    """Groups of different sizes and levels, with strings for names and a few missing values."""
+    values, clusters, groups = [], [], []
+    for name, count, truth in (("cars", 5, 0.2), ("art", 12, 0.6), ("logos", 30, 0.9)):
+        values_Q, cluster_Q = clustered([seed, count], count, 4, 0.05, 0.05, truth)
+        values.append(values_Q)
+        clusters += [f"{name}/{c}" for c in cluster_Q]
+        groups += [name] * len(values_Q)
+    values_Q = np.concatenate(values)
+    values_Q[::17] = np.nan
+    return values_Q, np.array(clusters), np.array(groups)
+
+
+def slow_draws(values_Q, cluster_Q, group_Q, draws, seed):
+    """Means [draws, groups] by loops over lists, given the same random numbers."""
+    rng = np.random.default_rng(seed)
+    columns = []
+    for group in sorted(set(group_Q)):
+        members = {}
+        for value, cluster, of_group in zip(values_Q, cluster_Q, group_Q, strict=True):
+            if of_group == group and not np.isnan(value):
+                members.setdefault(cluster, []).append(value)
+        lists = [members[name] for name in sorted(members)]
+        column = []
+        for _ in range(draws):
+            picked = rng.integers(len(lists), size=len(lists))
+            drawn = [value for place in picked for value in lists[place]]
+            column.append(sum(drawn) / len(drawn))
+        columns.append(column)
+    return np.array(columns).T
+
+
+@pytest.mark.parametrize("block", [1, 50, 2**16])
+def test_draws_equal_their_slow_twin(block, monkeypatch):
+    monkeypatch.setattr(resampling, "BLOCK_CLUSTERS", block)
+    values_Q, cluster_Q, group_Q = three_groups()
+    mean_DG = resampling.resample(values_Q[:, None], cluster_Q, group_Q, 40, 3).mean_DGM[:, :, 0]
+    np.testing.assert_allclose(mean_DG, slow_draws(values_Q, cluster_Q, group_Q, 40, 3), rtol=1e-12)
+
+
+def test_draws_follow_the_exact_distribution():
+    """Of 4 clusters there are 256 resamples, each as likely as any other."""
+    values_Q = np.array([0.0, 1, 1, 0.5, 0.2, 0.3, 0.9, 0.9])
+    cluster_Q = np.array([0, 0, 0, 1, 2, 2, 3, 3])
+    means = []
+    for picked in itertools.product(range(4), repeat=4):
+        means.append(np.mean(np.concatenate([values_Q[cluster_Q == c] for c in picked])))
+    drawn_D = resampling.resample(values_Q[:, None], cluster_Q, None, 20_000, 0).mean_DGM.ravel()
+    levels = np.linspace(0.05, 0.95, 19)
+    np.testing.assert_allclose(
+        [(drawn_D <= q).mean() for q in np.quantile(means, levels) + 1e-9],
+        [(means <= q).mean() for q in np.quantile(means, levels) + 1e-9],
+        atol=0.012,  # three times the deviation of a share of 20,000
+    )
+
+
+@pytest.mark.parametrize("headline", [mean_headline, harmonic_headline])
+def test_interval_equals_its_slow_twin(headline):
+    values_Q, cluster_Q, group_Q = three_groups()
+    interval = bootstrap(values_Q, cluster_Q, group_Q, headline=headline, draws=100, level=0.8)
+    slow = []
+    for means in slow_draws(values_Q, cluster_Q, group_Q, 100, 0):
+        harmonic = headline is harmonic_headline
+        slow.append(len(means) / sum(1 / m for m in means) if harmonic else sum(means) / len(means))
+    assert (interval.low, interval.high) == pytest.approx(tuple(np.quantile(slow, [0.1, 0.9])))
+    assert interval.low < interval.value < interval.high
+    assert interval.queries == np.isfinite(values_Q).sum()
+    assert (interval.level, interval.draws, interval.lone_groups) == (0.8, 100, 0)
+
+
+def test_groups_weigh_alike():
+    values_Q = np.array([1.0, *[0.0] * 9, np.nan])
+    cluster_Q = np.array([*"abcdefghij", "k"])
+    group_Q = np.array(["small", *["large"] * 9, "unasked"])
+    assert bootstrap(values_Q, cluster_Q, draws=2).value == pytest.approx(0.1)
+    assert bootstrap(values_Q, cluster_Q, group_Q, draws=2).value == pytest.approx(0.5)
+    assert bootstrap(values_Q, cluster_Q, group_Q, headline=harmonic_headline, draws=2).value == 0
+
+
+def test_the_value_of_one_group_is_the_mean_over_queries():
+    values_Q, cluster_Q = clustered(0, 20, 5, 1.0)
+    assert bootstrap(values_Q, cluster_Q, draws=2).value == pytest.approx(values_Q.mean())
+
+
+def test_the_interval_holds_the_truth_as_often_as_it_says():
+    """And one that takes the queries for independent does not."""
+    hits = np.zeros(2)
+    for simulation in range(200):
+        values_Q, cluster_Q = clustered(simulation, clusters=50, size=6, between=0.7, truth=0.4)
+        for way, units_Q in enumerate((cluster_Q, np.arange(len(values_Q)))):
+            interval = bootstrap(values_Q, units_Q, draws=300, seed=simulation)
+            hits[way] += interval.low <= 0.4 <= interval.high
+    by_cluster, by_query = hits / 200
+    assert by_cluster == pytest.approx(0.945, abs=0.045)  # three deviations of a share of 200
+    assert by_query < 0.8
+
+
+def test_what_classes_share_widens_the_interval():
+    widths = []
+    for between in (0, 1, 3):
+        values_Q, cluster_Q = clustered(5, clusters=60, size=8, between=between)
+        interval = bootstrap(values_Q, cluster_Q, draws=400)
+        widths.append(interval.high - interval.low)
+    assert widths[0] < 0.6 * widths[1] < 0.4 * widths[2]
+    values_Q, _ = clustered(5, clusters=60, size=8, between=0)
+    alone = bootstrap(values_Q, np.arange(len(values_Q)), draws=400)
+    assert widths[0] == pytest.approx(alone.high - alone.low, rel=0.25)
+
+
+def test_the_order_of_rows_changes_nothing():
+    values_Q, cluster_Q, group_Q = three_groups()
+    order = np.random.default_rng(1).permutation(len(values_Q))
+    there = bootstrap(values_Q, cluster_Q, group_Q, draws=50)
+    assert bootstrap(values_Q[order], cluster_Q[order], group_Q[order], draws=50) == there
+    better_Q = values_Q + 0.01 * np.random.default_rng(2).normal(size=len(values_Q))
+    there = paired(values_Q, better_Q, cluster_Q, group_Q, draws=50)
+    a_Q, b_Q = values_Q[order], better_Q[order]
+    assert paired(a_Q, b_Q, cluster_Q[order], group_Q[order], draws=50) == there
+
+
+def test_the_seed_draws():
+    values_Q, cluster_Q, group_Q = three_groups()
+    first, second = (bootstrap(values_Q, cluster_Q, group_Q, draws=50, seed=s) for s in (0, 1))
+    assert first.value == second.value and first.low != second.low
+
+
+def test_queries_without_a_value_are_left_out():
+    values_Q, cluster_Q, group_Q = three_groups()
+    asked_Q = ~np.isnan(values_Q)
+    assert bootstrap(values_Q, cluster_Q, group_Q, draws=50) == bootstrap(
+        values_Q[asked_Q], cluster_Q[asked_Q], group_Q[asked_Q], draws=50
+    )
+    other_Q = np.where(np.arange(len(values_Q)) % 5, 0.5, np.nan)
+    both = paired(values_Q, other_Q, cluster_Q, group_Q, draws=50)
+    assert both.queries == (asked_Q & np.isfinite(other_Q)).sum()
+
+
+def test_a_group_of_one_cluster_adds_no_width():
+    values_Q, cluster_Q = clustered(0, 30, 5, 1.0)
+    alone = bootstrap(values_Q, cluster_Q, draws=200)
+    with_lone = bootstrap(
+        np.append(values_Q, [3.0, 4.0]),
+        np.append(cluster_Q, [99, 99]),
+        np.append(np.zeros(len(values_Q)), [1, 1]),
+        draws=200,
+    )
+    assert with_lone.lone_groups == 1
+    assert with_lone.value == pytest.approx((alone.value + 3.5) / 2)
+    assert with_lone.high - with_lone.low == pytest.approx((alone.high - alone.low) / 2)
+
+
+def test_one_cluster_in_every_group_has_no_interval():
+    interval = bootstrap([0.2, 0.4, 0.9], ["a", "a", "b"], ["x", "x", "y"])
+    assert interval.value == pytest.approx(0.6)
+    assert np.isnan([interval.low, interval.high]).all() and interval.lone_groups == 2
+    comparison = paired([0.2, 0.4], [0.3, 0.5], ["a", "a"])
+    assert comparison.difference == pytest.approx(0.1)
+    assert np.isnan([comparison.low, comparison.high, comparison.p_better]).all()
+    assert verdict(comparison, ("A", "B"), "R@1").startswith("R@1: undecided: one class")
+
+
+@pytest.mark.parametrize("headline", [mean_headline, harmonic_headline])
+def test_equal_models_are_neither_ahead(headline):
+    values_Q, cluster_Q, group_Q = three_groups()
+    same = paired(values_Q, values_Q.copy(), cluster_Q, group_Q, headline=headline, draws=100)
+    assert (same.difference, same.low, same.high, same.p_better) == (0, 0, 0, 0.5)
+    assert "undecided" in verdict(same, ("A", "B"), "R@1")
+
+
+def test_a_comparison_equals_the_two_models_drawn_alike():
+    values_Q, cluster_Q, group_Q = three_groups()
+    better_Q = values_Q + np.random.default_rng(0).normal(0.005, 0.05, len(values_Q))
+    comparison = paired(values_Q, better_Q, cluster_Q, group_Q, draws=200, seed=4)
+    drawn = [slow_draws(v, cluster_Q, group_Q, 200, 4).mean(axis=1) for v in (values_Q, better_Q)]
+    difference_D = drawn[1] - drawn[0]
+    assert comparison.p_better == pytest.approx((difference_D > 0).mean())
+    percentiles = tuple(np.quantile(difference_D, [0.025, 0.975]))
+    assert (comparison.low, comparison.high) == pytest.approx(percentiles)
+    swapped = paired(better_Q, values_Q, cluster_Q, group_Q, draws=200, seed=4)
+    assert swapped.difference == -comparison.difference
+    assert swapped.p_better == pytest.approx(1 - comparison.p_better)
+
+
+def test_a_comparison_is_narrower_than_its_two_intervals():
+    values_Q, cluster_Q = clustered(0, 80, 5, between=2.0)
+    better_Q = values_Q + np.random.default_rng(0).normal(0.1, 0.3, len(values_Q))
+    one, other = (bootstrap(v, cluster_Q, draws=300) for v in (values_Q, better_Q))
+    comparison = paired(values_Q, better_Q, cluster_Q, draws=300)
+    assert other.low < one.high  # side by side they overlap
+    assert comparison.low > 0 and comparison.p_better == 1
+    assert comparison.high - comparison.low < 0.2 * (one.high - one.low)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "sentence"),
+    [
+        (
+            (0.0121, 0.0042, 0.0199, 0.998),
+            "new is ahead of old by .012 (95 % .004 to .020; ahead in 99.8 % of 2,000 draws)",
+        ),
+        (
+            (-0.0121, -0.0199, -0.0042, 0.002),
+            "old is ahead of new by .012 (95 % .004 to .020; ahead in 99.8 % of 2,000 draws)",
+        ),
+        (
+            (0.003, -0.004, 0.01, 0.781),
+            "undecided: new is .003 above old (95 % -.004 to .010; ahead in 78.1 % of 2,000 draws)",
+        ),
+        (  # a narrow interval is told to two digits of its width
+            (0.00042, 0.00021, 0.00063, 1.0),
+            "new is ahead of old by .00042"
+            " (95 % .00021 to .00063; ahead in 100.0 % of 2,000 draws)",
+        ),
+        (
+            (10.5, -0.0001, 21, 0.975),
+            "undecided: new is 10.500 above old"
+            " (95 % .000 to 21.000; ahead in 97.5 % of 2,000 draws)",
+        ),
+    ],
+)
+def test_verdicts_name_who_is_ahead(numbers, sentence):
+    comparison = Comparison(*numbers, level=0.95, draws=2000, queries=500, lone_groups=0)
+    assert verdict(comparison, ("old", "new"), "R@1") == f"R@1: {sentence}"
+
+
+def test_a_verdict_tells_of_groups_without_width():
+    comparison = Comparison(0.01, 0.001, 0.02, 0.99, 0.9, 500, queries=500, lone_groups=2)
+    assert verdict(comparison, ("old", "new"), "R@1").endswith(
+        "(90 % .001 to .020; ahead in 99.0 % of 500 draws; 2 domain(s) of one class add no width)"
+    )
+
+
+def test_models_of_one_kind_are_told_apart_as_seldom_as_the_level_says():
+    decided = 0
+    for simulation in range(200):
+        values_Q, cluster_Q = clustered(simulation, clusters=50, size=6, between=1.0)
+        rng = np.random.default_rng(simulation)
+        moved_C = rng.normal(0, 0.3, 50)  # some classes gain, some lose, none on average
+        other_Q = values_Q + moved_C[cluster_Q] + rng.normal(0, 0.3, len(values_Q))
+        comparison = paired(values_Q, other_Q, cluster_Q, draws=300, seed=simulation)
+        decided += not comparison.low <= 0 <= comparison.high
+    assert decided / 200 == pytest.approx(0.055, abs=0.045)
+
+
+def test_spread_over_seeds():
+    assert over_seeds([0.8, 0.9, 0.7]) == pytest.approx((0.8, 0.1, 3))
+    assert over_seeds([0.8]).n == 1 and np.isnan(over_seeds([0.8]).deviation)
+    for runs in ([], [0.8, np.nan]):
+        with pytest.raises(ValueError, match="at least one run"):
+            over_seeds(runs)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"values_Q": np.full(3, np.nan)}, "at least one"),
+        ({"values_Q": np.array([0, np.inf, 1])}, "finite"),
+        ({"cluster_Q": ["a", "b"]}, "one a query"),
+        ({"cluster_Q": ["a", "b", None]}, "no cluster"),
+        ({"group_Q": [0, 1]}, "one a query"),
+        ({"draws": 0}, "draws is 0"),
+        ({"level": 95}, "level is 95"),
+    ],
+)
+def test_what_has_no_interval_is_refused(change, message):
+    arguments = {"values_Q": np.array([0.1, 0.2, 0.3]), "cluster_Q": ["a", "b", "c"]} | change
+    with pytest.raises(ValueError, match=message):
+        bootstrap(**arguments)
