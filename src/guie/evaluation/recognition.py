@@ -1,0 +1,134 @@
+"""Recognition: name the class of each query and say how sure that is (Met, landmarks).
+
+Most photos of such a task show nothing that the index knows (distractors): a good confidence puts
+their answers last. Follows the Met dataset (Ypsilantis et al., NeurIPS 2021, arXiv 2202.01747) in its
+released code, nikosips/met.
+
+Shape legend: Q queries, K neighbours, best first.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+
+def classify(
+    similarity_QK: np.ndarray,
+    class_QK: np.ndarray,
+    k: int = 1,
+    temperature: float | None = None,
+    class_count: int | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Met's classifier over the k nearest neighbours: class [Q] and confidence [Q].
+
+    A class scores the largest similarity among its neighbours, not a sum of votes: so the class of the
+    nearest neighbour always wins, and k moves the confidence alone. That is the similarity itself,
+    or, with a temperature, the winner's share of a softmax over all classes of the index, in which
+    those without a neighbour have similarity 0, as have those below it. Met tunes both on its
+    validation set by GAP: k from 1 to 50, 1 / temperature (its `t`) from .01 to 500.
+
+    Args:
+        similarity_QK: cosines, falling along a row.
+        class_QK: int, the neighbours' classes; -1 where there is no neighbour, at a row's end.
+        k: neighbours that count; all K where k is larger.
+        temperature: divides the similarities before the softmax.
+        class_count: classes in the index; needed with a temperature.
+
+    Returns:
+        A query without neighbours has class -1 and confidence -inf: last of all. Equal similarities:
+        the neighbour that the search put first (Met's code: the class that sorts first).
+
+    Raises:
+        ValueError: shapes differ, similarities rise along a row, or k, temperature or class_count
+            make no sense.
+    """
+    similarity_QK, class_QK = np.asarray(similarity_QK), np.asarray(class_QK)
+    if similarity_QK.shape != class_QK.shape or min(k, class_QK.shape[1]) < 1:
+        shapes = f"{list(similarity_QK.shape)} similarities, {list(class_QK.shape)} classes"
+        raise ValueError(
+            f"{shapes}, k = {k}; a class for each similarity, and at least one of them"
+        )
+    similarity_QK, class_QK = similarity_QK[:, :k], class_QK[:, :k]
+    known_QK = class_QK >= 0
+    similarity_QK = np.where(known_QK, similarity_QK, -np.inf).astype(np.float64)
+    if (similarity_QK[:, 1:] > similarity_QK[:, :-1]).any() or np.isnan(similarity_QK).any():
+        raise ValueError("neighbours must come best first, those that are missing last")
+    confidence_Q = similarity_QK[:, 0]
+    if temperature is not None:
+        share_Q = _softmax_share(similarity_QK, class_QK, temperature, class_count)
+        confidence_Q = np.where(known_QK[:, 0], share_Q, -np.inf)
+    return class_QK[:, 0], confidence_Q
+
+
+def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
+    """Global average precision (micro AP): all answers in one ranking, the surest first.
+
+    Sum of P(i) rel(i) over the ranking, over the number of queries that have an answer. Distractors
+    are no part of that number, but their answers stand in the ranking and lower P. Ties keep the
+    order of the rows (Met's code leaves them open).
+
+    Args:
+        confidence_Q: float; -inf for no answer at all.
+        is_correct_Q: bool, is the answer right; never where has_answer is False.
+        has_answer_Q: bool, False for a distractor.
+
+    Returns:
+        0 to 1; NaN where no query has an answer.
+
+    Raises:
+        ValueError: lengths differ, a confidence is NaN, or a distractor is answered correctly.
+    """
+    confidence_Q, is_correct_Q, has_answer_Q = _checked(confidence_Q, is_correct_Q, has_answer_Q)
+    correct_Q = is_correct_Q[np.argsort(-confidence_Q, kind="stable")]
+    precision_Q = correct_Q.cumsum() / np.arange(1, len(correct_Q) + 1)
+    answers = has_answer_Q.sum()
+    return float((precision_Q * correct_Q).sum() / answers) if answers else np.nan
+
+
+def gap_minus(
+    confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
+) -> float:
+    """GAP of the queries that have an answer, distractors left out of the ranking too (GAP-)."""
+    confidence_Q, is_correct_Q, has_answer_Q = _checked(confidence_Q, is_correct_Q, has_answer_Q)
+    return gap(confidence_Q[has_answer_Q], is_correct_Q[has_answer_Q], has_answer_Q[has_answer_Q])
+
+
+def accuracy(is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
+    """The share of right answers among the queries that have one; NaN where none has (ACC)."""
+    zeros_Q = np.zeros(len(is_correct_Q))
+    _, is_correct_Q, has_answer_Q = _checked(zeros_Q, is_correct_Q, has_answer_Q)
+    return float(is_correct_Q[has_answer_Q].mean()) if has_answer_Q.any() else np.nan
+
+
+def _softmax_share(
+    similarity_QK: np.ndarray, class_QK: np.ndarray, temperature: float, class_count: int | None
+) -> np.ndarray:
+    """The first class's share of the softmax over all classes, [Q]."""
+    if not temperature > 0:
+        raise ValueError(f"temperature is {temperature}; must be above 0")
+    first_QK = class_QK >= 0  # the best neighbour of its class
+    for rank in range(1, class_QK.shape[1]):
+        first_QK[:, rank] &= (class_QK[:, :rank] != class_QK[:, rank, None]).all(axis=1)
+    others_Q = (class_count or 0) - first_QK.sum(axis=1)
+    if (others_Q < 0).any():
+        raise ValueError(f"class_count is {class_count}; fewer than the classes of the neighbours")
+    scaled_QK = np.maximum(similarity_QK, 0) / temperature
+    # Above the largest all powers are at most 1, and the winner's is 1.
+    power_QK = np.exp(scaled_QK - scaled_QK[:, :1])
+    total_Q = (power_QK * first_QK).sum(axis=1) + others_Q * np.exp(-scaled_QK[:, 0])
+    return 1 / np.maximum(total_Q, 1)
+
+
+def _checked(
+    confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    confidence_Q = np.asarray(confidence_Q, np.float64)
+    is_correct_Q, has_answer_Q = np.asarray(is_correct_Q, bool), np.asarray(has_answer_Q, bool)
+    if not len(confidence_Q) == len(is_correct_Q) == len(has_answer_Q):
+        lengths = f"{len(confidence_Q)}, {len(is_correct_Q)}, {len(has_answer_Q)}"
+        raise ValueError(f"confidence, correct and has answer are one a query, not {lengths}")
+    if np.isnan(confidence_Q).any():
+        raise ValueError("a confidence is NaN: the ranking is not defined")
+    if (is_correct_Q & ~has_answer_Q).any():
+        raise ValueError("a query without an answer is answered correctly")
+    return confidence_Q, is_correct_Q, has_answer_Q
