@@ -1,0 +1,169 @@
+"""Graded rankings against loops over lists; ILIAS's numbers against scikit-learn's, literally."""
+
+import numpy as np
+import pytest
+from sklearn.metrics import average_precision_score
+
+from guie.evaluation import metrics
+from guie.evaluation.graded import (
+    EASY,
+    HARD,
+    JUNK,
+    NEGATIVE,
+    PROTOCOLS,
+    average_precision_trapezoid,
+    graded_ranking,
+    map_at_1k,
+    precision_at,
+    recall_at_1k,
+    revisited,
+)
+
+SETS = {"easy": ("e", "hj"), "medium": ("eh", "j"), "hard": ("h", "ej")}
+GRADES = {"e": EASY, "h": HARD, "j": JUNK, "n": NEGATIVE}
+
+
+def coded(*rankings):
+    return np.array([[GRADES[letter] for letter in ranking] for ranking in rankings])
+
+
+def random_rankings(queries=30, length=40, seed=0):
+    rng = np.random.default_rng(seed)
+    shares = [rng.dirichlet([1, 1, 1, 3]) for _ in range(queries)]
+    return ["".join(rng.choice([*"ehjn"], size=length, p=p)) for p in shares]
+
+
+def slow_revisited(ranking, protocol, depths):
+    """One query's AP and precisions: junk is dropped from the list, then precisions are counted."""
+    wanted, dropped = SETS[protocol]
+    hits = [letter in wanted for letter in ranking if letter not in dropped]
+    if not any(hits):
+        return [float("nan")] * (1 + len(depths))
+    area = 0.0
+    for rank, hit in enumerate(hits):
+        if hit:
+            before = sum(hits[:rank]) / rank if rank else 1.0
+            area += (before + sum(hits[: rank + 1]) / (rank + 1)) / 2
+    values = [area / sum(hits)]
+    last = max(rank for rank, hit in enumerate(hits, start=1) if hit)
+    for k in depths:
+        window = min(last, k)
+        values.append(sum(hits[:window]) / window)
+    return values
+
+
+@pytest.mark.parametrize("protocol", SETS)
+def test_protocols_equal_their_slow_twin(protocol):
+    rankings = random_rankings()
+    scores = revisited(coded(*rankings), depths=(1, 5, 10))
+    keys = [f"{protocol}_{what}" for what in ("ap", "p_at_1", "p_at_5", "p_at_10")]
+    slow = np.array([slow_revisited(ranking, protocol, (1, 5, 10)) for ranking in rankings])
+    np.testing.assert_allclose(np.stack([scores[key] for key in keys], 1), slow, rtol=1e-12)
+
+
+def test_junk_is_removed_before_ranks_are_counted():
+    (grade_K,) = coded("jehnje")
+    ranks = {name: graded_ranking(grade_K, p).tolist() for name, p in PROTOCOLS.items()}
+    assert ranks == {"easy": [0, 2], "medium": [0, 1, 3], "hard": [0]}
+
+
+def test_trapezoids_by_hand():
+    assert average_precision_trapezoid([0, 1, 2]) == 1.0
+    # At rank 0: 1 and 1. At rank 2, after one positive: 1/2 before, 2/3 at it.
+    assert average_precision_trapezoid([0, 2]) == pytest.approx((1 + (1 / 2 + 2 / 3) / 2) / 2)
+    assert average_precision_trapezoid([1]) == pytest.approx((0 + 1 / 2) / 2)
+
+
+def test_the_area_is_never_above_average_precision():
+    for ranking in random_rankings(queries=20):
+        rank_P = graded_ranking(coded(ranking)[0], PROTOCOLS["medium"])
+        if len(rank_P):
+            relevant_1K = np.isin(np.arange(100), rank_P)[None]
+            steps = metrics.map_at_100(relevant_1K, np.array([len(rank_P)]))[0]
+            assert average_precision_trapezoid(rank_P) <= steps + 1e-12
+
+
+def test_precision_looks_no_deeper_than_the_last_positive():
+    assert precision_at([0, 1], 10) == 1.0
+    assert precision_at([0, 3], 10) == pytest.approx(2 / 4)
+    assert precision_at([0, 3], 3) == pytest.approx(1 / 3)
+    assert precision_at([5], 1) == 0.0
+
+
+def test_a_cut_ranking_counts_what_it_missed():
+    assert average_precision_trapezoid([0], positives=4) == pytest.approx(1 / 4)
+    assert average_precision_trapezoid([], positives=4) == precision_at([], 5, positives=4) == 0.0
+    with pytest.raises(ValueError, match="2 positives are ranked, of 1"):
+        average_precision_trapezoid([0, 1], positives=1)
+
+
+def test_a_query_without_positives_has_no_score():
+    scores = revisited(coded("nnje", "ehnn"))
+    assert np.isnan(scores["hard_ap"]).tolist() == [True, False]
+    assert np.isnan(scores["hard_p_at_5"]).tolist() == [True, False]
+    assert scores["easy_ap"][1] == 1.0
+    assert not np.isnan(scores["medium_ap"]).any()
+
+
+def test_what_is_no_grade_or_depth_is_refused():
+    with pytest.raises(ValueError, match="grades are 0 to 3"):
+        revisited(np.array([[EASY, 7]]))
+    with pytest.raises(ValueError, match="k is 0"):
+        precision_at([0], 0)
+
+
+def slow_ilias(relevant, similarities, positives, k=1000):
+    """ILIAS's AP and oracle as its code writes them."""
+    y_true, y_score = relevant[:k], similarities[:k]
+    if not y_true.any():
+        return 0.0, 0.0
+    ap = average_precision_score(y_true, y_score) * y_true.sum() / min(k, positives)
+    return ap, y_true.mean() * k / positives
+
+
+def long_rankings(levels, queries=12, length=1300, seed=0):
+    """Few relevant images, mostly in front; similarities of so many different levels."""
+    rng = np.random.default_rng(seed)
+    relevant_QK = rng.random((queries, length)) < 0.3 / (1 + np.arange(length) / 20)
+    relevant_QK[0] = False
+    relevant_QK[1], relevant_QK[1, -1] = False, True  # found too late
+    similarity_QK = -np.sort(-rng.integers(levels, size=(queries, length)) / levels, axis=1)
+    positives_Q = relevant_QK.sum(axis=1) + rng.integers(1, 5, queries)
+    return relevant_QK, similarity_QK, positives_Q
+
+
+@pytest.mark.parametrize("levels", [1, 3, 50, 10**9])
+def test_ilias_equals_its_code(levels):
+    relevant_QK, similarity_QK, positives_Q = long_rankings(levels)
+    rows = zip(relevant_QK, similarity_QK, positives_Q, strict=True)
+    slow = np.array([slow_ilias(*row) for row in rows])
+    fast_Q = map_at_1k(relevant_QK, positives_Q, similarity_QK)
+    np.testing.assert_allclose(fast_Q, slow[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(recall_at_1k(relevant_QK, positives_Q), slow[:, 1], rtol=1e-12)
+    if levels == 10**9:  # no ties: the same without similarities
+        np.testing.assert_allclose(map_at_1k(relevant_QK, positives_Q), slow[:, 0], rtol=1e-12)
+
+
+def test_ilias_denominators():
+    relevant_QK = np.ones((3, 1200), bool)
+    positives_Q = np.array([1200, 5000, 1200])
+    assert map_at_1k(relevant_QK, positives_Q).tolist() == [1.0] * 3
+    assert recall_at_1k(relevant_QK, positives_Q).tolist() == [1.0] * 3
+    few_QK = np.array([[True, False, True]])  # a short list misses what it does not hold
+    assert recall_at_1k(few_QK, np.array([4])).tolist() == [0.5]
+    assert map_at_1k(few_QK, np.array([4])) == pytest.approx([(1 + 2 / 3) / 4])
+
+
+def test_ilias_without_positives_has_no_score():
+    relevant_QK, positives_Q = np.array([[False, False], [True, False]]), np.array([0, 1])
+    np.testing.assert_array_equal(map_at_1k(relevant_QK, positives_Q), [np.nan, 1])
+    np.testing.assert_array_equal(recall_at_1k(relevant_QK, positives_Q), [np.nan, 1])
+
+
+@pytest.mark.parametrize(
+    ("similarity_QK", "message"),
+    [([[0.9]], "similarities for"), ([[0.1, 0.9]], "must fall"), ([[0.9, np.nan]], "must fall")],
+)
+def test_similarities_that_rank_otherwise_are_refused(similarity_QK, message):
+    with pytest.raises(ValueError, match=message):
+        map_at_1k(np.array([[True, False]]), np.array([1]), similarity_QK)
