@@ -26,9 +26,10 @@ from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.compose.derived import refuse_existing, run_of, write_run
-from guie.compose.pca import balanced_sample, fit_components, reduced
+from guie.compose.pca import reduced
 from guie.config.zero_shot import ClipConfig
 from guie.data.manifest import Manifest, load_manifest
+from guie.evaluation.components import balanced_sample, fit_components
 from guie.evaluation.extract import embed_files
 from guie.evaluation.text import class_texts
 from guie.evaluation.validation import validate_model

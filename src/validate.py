@@ -1,16 +1,44 @@
-"""Score embeddings under a research protocol: R@1, mMP@5, mAP@100, MAP@R, R-precision, Recall@k."""
+"""Score embeddings under research protocols, and say how sure the scores are.
+
+One model's embeddings, or those of a specialist for each domain. Without --protocol every metric is
+scored over one index; `accelerate launch src/validate.py ...` spreads a long search over processes,
+and a start after a kill goes on.
+"""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from guie.base import errors
 from guie.base.files import write_json
-from guie.data.manifest import load_manifest
-from guie.evaluation.protocols import HARMONIC, INDEXES, evaluate, load_embeddings
+from guie.data.manifest import Manifest, load_manifest
+from guie.evaluation.components import PER_DOMAIN, balanced_sample
+from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.joined import JOINS, REDUCTIONS, arrays_of, joined, reduced
+from guie.evaluation.kept import KeptBlocks
+from guie.evaluation.long_search import key_of, pairs_of, search_together
+from guie.evaluation.protocols import (
+    INDEXES,
+    PROTOCOLS,
+    QUIRKS,
+    Given,
+    Protocol,
+    Scores,
+    compare,
+    protocol_of,
+    run_protocol,
+    share_protocol,
+)
+from guie.evaluation.protocols.certainty import DRAWS
+from guie.evaluation.protocols.graded_parts import FILE, read_grades
+from guie.evaluation.statistics import verdict
+from guie.report.tables import protocol_table, report_table
 
 EXAMPLES = """
 examples:
@@ -18,24 +46,40 @@ examples:
       --out runs/demo/report.json
   python src/validate.py --embeddings val.npz --manifest mix.parquet --split val \\
       --index separate --out val_separate.json
+  python src/validate.py --embeddings E.npz --manifest M --protocol uned puma --out uned.json
+  python src/validate.py --embeddings E.npz --against other.npz --manifest M --out report.json
+  python src/validate.py --specialists cars=cars.npz food=food.npz --manifest M --protocol uned \\
+      --out oracle.json
+  python src/validate.py --embeddings E.npz --reduce pca-whitened --dim 64 --fit train.npz \\
+      --manifest M --out pca.json
 
 exit code: 0 scored; 2 a fault in the manifest, the embeddings or an argument
 """
-COLUMNS = {
-    "r_at_1": "R@1",
-    "mmp_at_5": "mMP@5",
-    "map_at_100": "mAP@100",
-    "map_at_r": "MAP@R",
-    "r_precision": "RP",
-    "recall_at_10": "Rec@10",
-}
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=__doc__,
+        epilog=_told("protocols", {n: f"{p.title} ({p.source})" for n, p in PROTOCOLS.items()})
+        + _told("joins", JOINS)
+        + _told("quirks, off unless named", QUIRKS)
+        + EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--embeddings", type=Path, required=True, help="E.npz, as embed.py writes")
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--embeddings", type=Path, metavar="E.npz", help="as embed.py writes")
+    given.add_argument(
+        "--specialists", nargs="+", metavar="DOMAIN=E.npz", help="one for each domain"
+    )
+    parser.add_argument("--join", choices=JOINS, default="oracle", help="of specialists")
+    parser.add_argument("--reduce", choices=REDUCTIONS, help="to --dim dimensions: a baseline")
+    parser.add_argument("--dim", type=int, default=64, help="default: 64")
+    parser.add_argument(
+        "--fit",
+        nargs="+",
+        metavar="E.npz",
+        help="train images that PCA is fitted on, as given above",
+    )
     parser.add_argument("--manifest", type=Path, required=True, help="CSV or Parquet table")
     parser.add_argument(
         "--root", type=Path, help="folder of the images (default: the manifest's; none is opened)"
@@ -44,46 +88,148 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--index",
         choices=INDEXES,
-        default="merged",
         help="search all domains together, or the query's alone (default: merged)",
     )
+    parser.add_argument("--protocol", nargs="+", default=[], metavar="NAME", help="see below")
+    parser.add_argument("--quirk", nargs="+", default=[], metavar="NAME", help="see below")
+    parser.add_argument("--against", type=Path, metavar="E.npz", help="another model: the verdict")
+    parser.add_argument(
+        "--draws", type=int, default=DRAWS, help=f"of the bootstrap, 0 for none (default: {DRAWS})"
+    )
     parser.add_argument("--out", type=Path, required=True, help="report.json")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.protocol and args.index:
+        parser.error("--index: a protocol says what is searched; leave one of the two out")
+    if args.quirk and not args.protocol:
+        parser.error("--quirk: is of a protocol; name it by --protocol")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, search, write. Raises UserError: a fault in the manifest or the embeddings."""
     args = parse(argv)
-    table = load_manifest(args.manifest, args.root).split(args.split)
-    report = evaluate(load_embeddings(args.embeddings, table), table, args.index)
-    print(format_table(report))
+    protocols = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]
+    manifest = load_manifest(args.manifest, args.root)
+    table = manifest.split(args.split)
+    models = {"": given_embeddings(args, manifest, table)}
+    if args.against:
+        models["against"] = load_embeddings(args.against, table)
+    grades = None
+    if any(part.graded for protocol in protocols for part in protocol.parts):
+        grades = read_grades(args.manifest.with_name(FILE))
+
+    def share(kept: KeptBlocks) -> None:
+        for name, model in models.items():
+            for protocol in protocols:
+                share_protocol(protocol, model, table, kept.within(name), args.quirk)
+
+    def work(kept: KeptBlocks | None) -> None:
+        found = {
+            name: [
+                run_protocol(
+                    protocol,
+                    model,
+                    table,
+                    quirks=args.quirk,
+                    draws=0 if name else args.draws,
+                    kept=kept and kept.within(name),
+                    grades=grades,
+                )
+                for protocol in protocols
+            ]
+            for name, model in models.items()
+        }
+        if args.against:
+            add_verdicts(args, protocols, found)
+        reports = [report for report, _ in found[""]]
+        print(told(protocols, reports, plain=not args.protocol))
+        write(args.out, reports, plain=not args.protocol)
+
+    arrays = [array for model in models.values() for array in arrays_of(model)]
+    search_together(
+        work,
+        share,
+        folder=args.out.with_name(f"{args.out.name}.parts"),
+        key=key_of(arrays, table, args.protocol, args.index, args.quirk),
+        pairs=pairs_of(table) * len(arrays) * len(protocols),
+    )
+
+
+def given_embeddings(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Given:
+    """The embeddings that are scored: one model's, or the specialists' as they are joined."""
+    given = _load(args.specialists or args.embeddings, table, args.join)
+    if not args.reduce:
+        return given
+    fitted: Given | None = None
+    if args.reduce != "random":
+        if not args.fit:
+            raise errors.UserError(f"--reduce {args.reduce}: name what it is fitted on by --fit")
+        sample = balanced_sample(manifest.split("train"), PER_DOMAIN, seed=0)
+        fitted = _load(args.fit if args.specialists else Path(args.fit[0]), sample, args.join)
+    return reduced(given, fitted, args.reduce, args.dim)
+
+
+def _load(source: Path | Sequence[str], table: pd.DataFrame, join: str) -> Given:
+    if isinstance(source, Path):
+        return load_embeddings(source, table)
+    files: dict[str, str] = {}
+    for word in source:
+        name, sign, path = word.partition("=")
+        if not (name and sign and path) or name in files:
+            raise errors.UserError(f"{word!r}: give DOMAIN=FILE, each domain once")
+        files[name] = path
+    return joined({name: load_embeddings(path, table) for name, path in files.items()}, join)
+
+
+def add_verdicts(
+    args: argparse.Namespace,
+    protocols: Sequence[Protocol],
+    found: dict[str, list[tuple[dict[str, Any], dict[str, Scores]]]],
+) -> None:
+    """Put into each report whether this model is ahead of the other, headline by headline."""
+    names = (str(args.against), str(args.embeddings or "the specialists"))
+    for protocol, (report, ours), (_, theirs) in zip(
+        protocols, found[""], found["against"], strict=True
+    ):
+        comparisons = {
+            headline.title: compare(theirs[headline.part], ours[headline.part], headline)
+            for headline in protocol.headlines
+            if headline.statistic in ("mean", "pooled", "harmonic")
+            and headline.metric in ours[headline.part].values
+        }
+        report["against"] = {
+            "embeddings": names[0],
+            "differences": {title: asdict(found) for title, found in comparisons.items()},
+            "verdicts": [verdict(found, names, title) for title, found in comparisons.items()],
+        }
+
+
+def told(protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]], plain: bool) -> str:
+    """What the terminal shows."""
+    shown = []
+    for protocol, report in zip(protocols, reports, strict=True):
+        (one, *_) = report["parts"].values()
+        shown.append(report_table(one) if plain else protocol_table(protocol, report))
+        shown += report.get("against", {}).get("verdicts", [])
+    return "\n".join(shown)
+
+
+def write(out: Path, reports: Sequence[dict[str, Any]], plain: bool) -> None:
+    """Write report.json: of protocols by their names, else the one report itself."""
+    content: dict[str, Any] = {"protocols": {report["protocol"]: report for report in reports}}
+    if plain:
+        (report,) = reports
+        (content,) = report["parts"].values()
+        content = content | {key: report[key] for key in ("against",) if key in report}
     try:
-        write_json(args.out, report)
+        write_json(out, content)
     except OSError as error:
-        raise errors.UserError(f"{args.out}: cannot be written ({error.strerror})") from error
-    print(f"wrote {args.out}")
+        raise errors.UserError(f"{out}: cannot be written ({error.strerror})") from error
+    print(f"wrote {out}")
 
 
-def format_table(report: dict[str, Any]) -> str:
-    """Lay out a report for the terminal: a line a domain, then the averages."""
-    width = max(map(len, [*report["domains"], "pooled"]))
-    heads = "".join(f"{head:>9}" for head in COLUMNS.values())
-    lines = [f"{'':{width}}{heads}  queries  without positive"]
-    for name, scores in report["domains"].items():
-        counts = f"{scores['queries']:9,}{scores['queries_without_positive']:18,}"
-        lines.append(_line(name, scores, width) + counts)
-    lines += [_line(name, report[name], width) for name in ("mean", "pooled")]
-    harmonic = (f"{COLUMNS[key]} {report['mean'][f'harmonic_{key}']:.4f}" for key in HARMONIC)
-    lines += [
-        f"harmonic means over domains: {', '.join(harmonic)}",
-        f"{report['index']} index, {report['dimension']}-D",
-    ]
-    return "\n".join(lines)
-
-
-def _line(name: str, scores: dict[str, Any], width: int) -> str:
-    values = (f"{'-':>9}" if scores[k] is None else f"{scores[k]:9.4f}" for k in COLUMNS)
-    return f"{name:{width}}{''.join(values)}"
+def _told(title: str, entries: Mapping[str, str]) -> str:
+    return f"{title}:\n" + "".join(f"  {name:12} {words}\n" for name, words in entries.items())
 
 
 if __name__ == "__main__":

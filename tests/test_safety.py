@@ -19,7 +19,7 @@ import guie.config.base as config_base
 from guie.base import errors
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.evaluation.protocols import load_embeddings
+from guie.evaluation.embeddings import load_embeddings
 from guie.model.backbone import build_backbone
 from guie.training.run.checkpoint import Checkpoints
 

@@ -14,9 +14,9 @@ import export
 import reduce
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.compose.pca import balanced_sample, fit_components
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
+from guie.evaluation.components import balanced_sample, fit_components
 from guie.evaluation.extract import embed_files
 from guie.evaluation.protocols import quick_scores
 from guie.model import open_model

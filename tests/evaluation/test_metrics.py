@@ -1,11 +1,9 @@
-"""Each metric against a slow twin straight from its definition; the search against a full sort."""
+"""Each metric against a slow twin straight from its definition."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from guie.evaluation import metrics
-from guie.evaluation.metrics import ExactIndex, LabelSets
 
 # Slow twins: `relevant` is the whole ranking of one query as a list, `n` its positives.
 
@@ -115,57 +113,10 @@ def test_harmonic_mean():
         assert metrics.harmonic_mean([0.9, 0.0]) == 0.0
 
 
-def hide(pairs):
-    return tuple(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
-
-
-def slow_search(queries_QD, index_ND, k, pairs):
-    found = []
-    for q, query in enumerate(queries_QD.tolist()):
-        ranking = [
-            (-sum(a * b for a, b in zip(query, image, strict=True)), row)
-            for row, image in enumerate(index_ND.tolist())
-            if (q, row) not in pairs
-        ]
-        rows = [row for _, row in sorted(ranking)][:k]
-        found.append(rows + [-1] * (min(k, len(index_ND)) - len(rows)))
-    return np.array(found)
-
-
-@pytest.mark.parametrize("k", [1, 2, 5, 39, 40, 100])
-def test_search_equals_a_full_sort_with_many_ties(k):
-    rng = np.random.default_rng(k)
-    # Small integers: their products are exact in float32, so ties are ties in both.
-    queries_QD = rng.integers(-1, 2, (12, 6)).astype(np.float32)
-    index_ND = rng.integers(-1, 2, (40, 6)).astype(np.float32)
-    pairs = [(0, 0), (3, 17), (3, 18), (11, 39)]
-    found_QK = ExactIndex(index_ND).search(queries_QD, k, hide(pairs))
-    np.testing.assert_array_equal(found_QK, slow_search(queries_QD, index_ND, k, pairs))
-
-
-def test_search_hides_rows_before_ranking_and_pads_with_minus_one():
-    index_ND = np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)
-    found_QK = ExactIndex(index_ND).search(index_ND[:1], 9, hide([(0, 0)]))
-    assert found_QK.tolist() == [[1, 2, -1]]
-
-
-@pytest.mark.parametrize("size", [17, 61, 1001])
-@pytest.mark.parametrize("queries", [1, 2, 3, 37])
-def test_equal_vectors_tie_exactly_wherever_they_stand(size, queries):
-    # At 3 x 17 x 64, among others, a plain matrix product rounds the last columns differently.
-    rng = np.random.default_rng(0)
-    index_ND = np.repeat(rng.normal(size=(1, 64)), size, axis=0).astype(np.float32)
-    queries_QD = rng.normal(size=(queries, 64)).astype(np.float32)
-    found_QK = ExactIndex(index_ND).search(queries_QD, 10, hide([]))
-    assert (found_QK == np.arange(10)).all()
-
-
-def test_label_sets_share_any_label_and_count_the_union():
-    rng = np.random.default_rng(0)
-    sets = [rng.choice(list("abcdef"), rng.integers(1, 4)).tolist() for _ in range(50)]
-    labels = LabelSets(pd.Series(["|".join(names) for names in sets]))  # repeats such as a|a too
-    query_Q, index_N = np.arange(0, 30), np.arange(20, 50)
-    shared_QN = [[bool(set(sets[q]) & set(sets[i])) for i in index_N] for q in query_Q]
-    found_QN = np.broadcast_to(index_N, (30, 30))
-    np.testing.assert_array_equal(labels.shared(query_Q, found_QN), shared_QN)
-    np.testing.assert_array_equal(labels.count_shared(query_Q, index_N), np.sum(shared_QN, axis=1))
+def test_ranks_that_metrics_look_at():
+    assert metrics.depth_of(["r_at_1", "mmp_at_5"], 400) == 5
+    assert metrics.depth_of(["recall_at_1000", "map_at_100"], 400) == 1000
+    assert metrics.depth_of(["map_at_r", "recall_at_8"], 400) == 400
+    for key in ("r_at_0", "ndcg", "recall_at_"):
+        with pytest.raises(ValueError, match=f"'{key}' is no metric"):
+            metrics.depth_of([key], 1)

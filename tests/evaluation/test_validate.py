@@ -11,6 +11,7 @@ import pytest
 import validate
 from guie.base.errors import UserError
 from guie.evaluation.protocols import evaluate
+from guie.report.tables import report_table
 
 
 @pytest.fixture
@@ -48,7 +49,9 @@ def test_the_report_is_that_of_the_split_and_the_index(case, split, index, capsy
     validate.main([*arguments, "--split", split, "--index", index])
     rows = table["split"] == split
     expected = evaluate(embeddings_TD[rows], table[rows].reset_index(drop=True), index)
-    assert json.loads((folder / "new/report.json").read_text()) == expected
+    report = json.loads((folder / "new/report.json").read_text())
+    assert report.pop("intervals")["draws"] == 2000
+    assert report == expected
     printed = capsys.readouterr().out
     for name in ("cars", "food"):
         line = next(line for line in printed.splitlines() if line.startswith(name))
@@ -72,7 +75,7 @@ def test_the_keys_are_those_of_the_design(case):
     keys = {"r_at_1", "mmp_at_5", "map_at_100", "map_at_r", "r_precision"}
     keys |= {f"recall_at_{k}" for k in (2, 4, 8, 10, 20, 30, 40, 100)}
     harmonic = {"harmonic_r_at_1", "harmonic_map_at_r", "harmonic_r_precision"}
-    assert report.keys() == {"mean", "pooled", "domains", "index", "dimension"}
+    assert report.keys() == {"mean", "pooled", "domains", "index", "dimension", "intervals"}
     assert report["mean"].keys() == keys | harmonic
     assert report["pooled"].keys() == keys
     assert report["domains"]["cars"].keys() == keys | {"queries", "queries_without_positive"}
@@ -85,7 +88,7 @@ def test_a_domain_without_scores_is_printed_as_such(case):
     validate.main(arguments)
     report = json.loads((folder / "new/report.json").read_text())
     assert report["domains"]["cars"]["r_at_1"] is None
-    assert f"{'-':>9}" in validate.format_table(report).splitlines()[1]
+    assert f"{'-':>9}" in report_table(report).splitlines()[1]
 
 
 def test_a_report_that_cannot_be_written_is_the_users_fault(case):

@@ -108,7 +108,7 @@ def bootstrap(
     """
     drawn = resample(np.asarray(values_Q)[:, None], cluster_Q, group_Q, draws, seed)
     value = float(headline(drawn.mean_GM.T)[0])
-    low, high = _percentiles(headline(drawn.mean_DGM[:, :, 0]), level)
+    low, high = percentiles(headline(drawn.mean_DGM[:, :, 0]), level)
     if drawn.lone_groups == len(drawn.mean_GM):
         low = high = np.nan
     return Interval(value, low, high, level, draws, drawn.queries, drawn.lone_groups)
@@ -136,7 +136,7 @@ def paired(
     of_a, of_b = (float(headline(mean_G[None])[0]) for mean_G in drawn.mean_GM.T)
     drawn_a_D, drawn_b_D = (headline(drawn.mean_DGM[:, :, m]) for m in (0, 1))
     difference_D = (drawn_b_D - drawn_a_D).round(DECIMALS)
-    low, high = _percentiles(difference_D, level)
+    low, high = percentiles(difference_D, level)
     p_better = float((difference_D > 0).mean() + (difference_D == 0).mean() / 2)
     if drawn.lone_groups == len(drawn.mean_GM):
         low = high = p_better = np.nan
@@ -181,7 +181,8 @@ def over_seeds(values: Sequence[float]) -> Spread:
     return Spread(float(runs.mean()), deviation, len(runs))
 
 
-def _percentiles(value_D: np.ndarray, level: float) -> tuple[float, float]:
+def percentiles(value_D: np.ndarray, level: float) -> tuple[float, float]:
+    """The interval that holds that share of the draws. Raises ValueError for a level beyond 0 to 1."""
     if not 0 < level < 1:
         raise ValueError(f"level is {level}; must lie between 0 and 1")
     low, high = np.quantile(value_D, [(1 - level) / 2, (1 + level) / 2])

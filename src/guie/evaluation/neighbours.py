@@ -1,0 +1,168 @@
+"""Exact nearest neighbours whose ties are decided, by faiss, in memory that does not grow with N x N.
+
+Shape legend: B queries of one block, N index rows, U unit vectors that differ, D dimensions, K ranks
+(best first), C candidates of a query before any is left out, P pairs (query, index row).
+"""
+
+from __future__ import annotations
+
+import faiss
+import numpy as np
+
+NOTHING = -np.inf  # similarity of a rank that no row takes
+RESERVED_BYTES = 2**28  # what faiss may hold for the candidates of one block
+CANDIDATE_BYTES = 32
+
+
+class ExactIndex:
+    """Exact inner-product search: most similar first, of equally similar the lower index row.
+
+    Approximate search, or one that leaves ties open, would make a score depend on more than the
+    embedding. faiss compares (its flat search keeps the best while it multiplies, and never holds a
+    whole row of similarities); vectors that are bit-equal go in once, so that they tie exactly.
+    """
+
+    def __init__(self, index_ND: np.ndarray):
+        """Take float32 vectors; unit vectors rank by cosine and by Euclidean distance alike."""
+        index_ND = np.ascontiguousarray(index_ND, dtype=np.float32)
+        first_N = first_equal_row(index_ND)
+        self.size = len(index_ND)
+        self.row_U = np.unique(first_N)
+        self.has_twins = len(self.row_U) < self.size
+        self.vector_UD = index_ND[self.row_U] if self.has_twins else index_ND
+        if self.has_twins:
+            # The rows of each vector, one after the other, lowest first.
+            self.twin_N = np.argsort(first_N, kind="stable")
+            self.start_U = np.searchsorted(first_N[self.twin_N], self.row_U)
+            self.count_U = np.diff(np.append(self.start_U, self.size))
+
+    def search(
+        self, queries_BD: np.ndarray, k: int, hidden: tuple[np.ndarray, np.ndarray] | None = None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The min(k, N) most similar rows of each query, best first, and how similar they are.
+
+        Args:
+            queries_BD: float32.
+            k: ranks wanted.
+            hidden: (query, index row) pairs that are left out before ranking, as two arrays: the
+                query's own image.
+
+        Returns: rows [B, K] and similarities [B, K]; where fewer than K are left, -1 and -inf.
+        """
+        own_P, row_P = hidden if hidden is not None else (np.empty(0, int), np.empty(0, int))
+        k = min(k, self.size)
+        deep = k + int(np.bincount(own_P, minlength=1).max())
+        row_BC, score_BC = self._candidates(np.ascontiguousarray(queries_BD, np.float32), deep)
+        pair, place = np.nonzero(row_BC[own_P] == np.asarray(row_P)[:, None])
+        score_BC[np.asarray(own_P)[pair], place] = NOTHING
+        order_BK = np.argsort(score_BC == NOTHING, axis=1, kind="stable")[:, :k]
+        row_BK, score_BK = (np.take_along_axis(x, order_BK, 1) for x in (row_BC, score_BC))
+        row_BK[score_BK == NOTHING] = -1
+        return _padded(row_BK, k, -1), _padded(score_BK, k, NOTHING)
+
+    def _candidates(self, queries_BD: np.ndarray, deep: int) -> tuple[np.ndarray, np.ndarray]:
+        """The first `deep` rows of each query, and maybe more, in their order."""
+        # One more than is wanted: only what is better than the last is known to be complete.
+        wanted = min(deep + 1, len(self.vector_UD))
+        vector_BC, score_BC = self._nearest(queries_BD, wanted)
+        open_B = np.arange(len(queries_BD))[_tied_at_the_end(score_BC, deep)]
+        if wanted < len(self.vector_UD) and len(open_B):
+            return self._with_more(queries_BD, deep, open_B, (vector_BC, score_BC))
+        return self._rows(vector_BC, score_BC, deep)
+
+    def _with_more(
+        self,
+        queries_BD: np.ndarray,
+        deep: int,
+        open_B: np.ndarray,
+        found: tuple[np.ndarray, np.ndarray],
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """`_candidates` where the ties of some queries go on beyond what was found of them."""
+        row_BC, score_BC = self._rows(*found, deep)
+        row_BC, score_BC = row_BC[:, :deep], score_BC[:, :deep]
+        wanted = deep
+        while len(open_B):
+            wanted = min(4 * wanted, len(self.vector_UD))
+            vector_XC, score_XC = self._nearest(queries_BD[open_B], wanted)
+            done_X = ~_tied_at_the_end(score_XC, deep) | (wanted == len(self.vector_UD))
+            if done_X.any():
+                rows_XC, scores_XC = self._rows(vector_XC[done_X], score_XC[done_X], deep)
+                row_BC[open_B[done_X]] = rows_XC[:, :deep]
+                score_BC[open_B[done_X]] = scores_XC[:, :deep]
+            open_B = open_B[~done_X]
+        return row_BC, score_BC
+
+    def _nearest(self, queries_BD: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """The vectors [B, C] that are most similar, in no order among equals, and how similar."""
+        score_BC, vector_BC = faiss.knn(
+            queries_BD, self.vector_UD, int(count), metric=faiss.METRIC_INNER_PRODUCT
+        )
+        return vector_BC, score_BC
+
+    def _rows(
+        self, vector_BC: np.ndarray, score_BC: np.ndarray, deep: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of those vectors by similarity, then by row; of equal vectors `deep` at most."""
+        row_BC = self.row_U[vector_BC]
+        if self.has_twins:
+            row_BC, score_BC = self._twins(vector_BC, score_BC, deep)
+        order_BC = np.lexsort((row_BC, -score_BC), axis=-1)
+        return np.take_along_axis(row_BC, order_BC, 1), np.take_along_axis(score_BC, order_BC, 1)
+
+    def _twins(
+        self, vector_BC: np.ndarray, score_BC: np.ndarray, deep: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Every vector's rows beside each other, the shorter lists filled up with nothing."""
+        count_BC = np.minimum(self.count_U[vector_BC], deep)
+        total_B = count_BC.sum(axis=1)
+        width = int(total_B.max(initial=0))
+        query_E = np.repeat(np.arange(len(vector_BC)), total_B)  # E: (query, row) entries
+        ends_E = np.repeat(np.cumsum(count_BC) - count_BC.ravel(), count_BC.ravel())
+        nth_E = np.arange(len(query_E)) - ends_E
+        row_E = self.twin_N[np.repeat(self.start_U[vector_BC].ravel(), count_BC.ravel()) + nth_E]
+        place_E = np.arange(len(query_E)) - np.repeat(np.cumsum(total_B) - total_B, total_B)
+        row_BC = np.full((len(vector_BC), width), self.size)
+        wide_BC = np.full((len(vector_BC), width), NOTHING, np.float32)
+        row_BC[query_E, place_E] = row_E
+        wide_BC[query_E, place_E] = np.repeat(score_BC.ravel(), count_BC.ravel())
+        return row_BC, wide_BC
+
+
+def block_size(ranks: int, most: int) -> int:
+    """How many queries are searched at once for so many ranks: no more than `most`."""
+    return int(np.clip(RESERVED_BYTES // (CANDIDATE_BYTES * ranks), 1, most))
+
+
+def first_equal_row(index_ND: np.ndarray) -> np.ndarray:
+    """For each row the first row that is bit-equal to it, mostly itself.
+
+    Rows are told apart by a 64-bit sum of their bits under random weights, and compared where two
+    sums are equal: many times as fast as to sort whole rows.
+    """
+    bits_NW = np.ascontiguousarray(index_ND).view(np.uint32)
+    words = bits_NW.shape[1]
+    weight_W = np.asarray(np.random.default_rng(0).integers(2**64, size=words, dtype=np.uint64))
+    sum_N = np.zeros(len(bits_NW), np.uint64)
+    for word in range(words):
+        sum_N += bits_NW[:, word] * (weight_W[word] | np.uint64(1))
+    _, first, group_N = np.unique(sum_N, return_index=True, return_inverse=True)
+    first_N = first[group_N]
+    later_N = np.flatnonzero(first_N != np.arange(len(first_N)))
+    if (bits_NW[later_N] == bits_NW[first_N[later_N]]).all():
+        return first_N
+    _, first, group_N = np.unique(bits_NW, axis=0, return_index=True, return_inverse=True)
+    return first[group_N.ravel()]
+
+
+def _tied_at_the_end(score_BC: np.ndarray, deep: int) -> np.ndarray:
+    """Where a vector that was not found may be as similar as one of the first `deep`."""
+    if score_BC.shape[1] <= deep:
+        return np.ones(len(score_BC), bool)
+    return score_BC[:, deep - 1] == score_BC[:, -1]
+
+
+def _padded(values_BK: np.ndarray, k: int, value: float) -> np.ndarray:
+    missing = k - values_BK.shape[1]
+    return (
+        np.pad(values_BK, ((0, 0), (0, missing)), constant_values=value) if missing else values_BK
+    )

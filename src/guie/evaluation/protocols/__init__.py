@@ -1,0 +1,34 @@
+"""Research protocols: who is searched where, and how values become a report."""
+
+from guie.evaluation.protocols.base import Headline, Part, Protocol
+from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS, QUIRKS
+from guie.evaluation.protocols.certainty import compare
+from guie.evaluation.protocols.evaluating import (
+    Given,
+    evaluate,
+    protocol_of,
+    quick_scores,
+    run_protocol,
+    score_part,
+    share_protocol,
+)
+from guie.evaluation.protocols.retrieval import HARMONIC, Scores
+
+__all__ = [
+    "HARMONIC",
+    "INDEXES",
+    "Given",
+    "PROTOCOLS",
+    "QUIRKS",
+    "Headline",
+    "Part",
+    "Protocol",
+    "Scores",
+    "compare",
+    "evaluate",
+    "protocol_of",
+    "quick_scores",
+    "run_protocol",
+    "score_part",
+    "share_protocol",
+]

@@ -1,0 +1,195 @@
+"""The protocols by name, each with its source."""
+
+from __future__ import annotations
+
+from guie.evaluation import graded
+from guie.evaluation.metrics import STANDARD
+from guie.evaluation.protocols.base import Headline, Index, Part, Protocol
+
+INDEXES: tuple[Index, ...] = ("merged", "separate")
+UNED = ("r_at_1", "mmp_at_5", "map_at_100")
+GRADED = tuple(
+    f"{level}_{key}" for level in graded.PROTOCOLS for key in ("ap", "p_at_1", "p_at_5", "p_at_10")
+)
+PUMA = ("r_at_1", "map_at_r", "r_precision")
+# Depths of Recall@k that each data set's papers print.
+RECALLS = {
+    "sop": (1, 10, 100, 1000),
+    "inshop": (1, 10, 20, 30),
+    "vehicleid": (1, 5),
+}
+
+QUIRKS = {
+    "round": "each domain is rounded to 3 decimals before the mean, as in UnED's code",
+    "query_counts": "R counts the query itself, so that nothing reaches 1, as in PUMA's code",
+}
+
+
+def _benchmark(recalls: tuple[int, ...], clusters: bool = False) -> Part:
+    return Part(
+        "separate",
+        "separate",
+        ("r_at_1",),
+        by="dataset",
+        default_recalls=recalls,
+        clusters=clusters,
+    )
+
+
+def _recalls(depths: tuple[int, ...]) -> tuple[Headline, ...]:
+    return tuple(
+        Headline(f"R@{k}", "separate", "mean", f"recall_at_{k}" if k > 1 else "r_at_1")
+        for k in depths
+    )
+
+
+_ALL = (
+    *(
+        Protocol(
+            name=index,
+            title=f"every metric over the {index} index",
+            source="design of this repository",
+            parts=(Part(index, index, STANDARD),),
+            headlines=(
+                Headline("R@1", index, "mean", "r_at_1"),
+                Headline("mMP@5", index, "mean", "mmp_at_5"),
+            ),
+        )
+        for index in INDEXES
+    ),
+    Protocol(
+        name="challenge",
+        title="Google Universal Image Embedding challenge: mMP@5 over all queries, one index",
+        source="kaggle.com/c/google-universal-image-embedding; metrics.py of"
+        " google-research/universal_embedding_challenge",
+        parts=(Part("merged", "merged", ("mmp_at_5", "r_at_1"), public_and_private=True),),
+        headlines=(
+            Headline("mMP@5", "merged", "pooled", "mmp_at_5"),
+            Headline("mMP@5, public", "merged", "public", "mmp_at_5"),
+            Headline("mMP@5, private", "merged", "private", "mmp_at_5"),
+        ),
+    ),
+    Protocol(
+        name="uned",
+        title="UnED: balanced mean over domains, merged and separate index",
+        source="Ypsilantis et al., ICCV 2023, sections 3.2, A.1, A.3",
+        parts=(Part("merged", "merged", UNED), Part("separate", "separate", UNED)),
+        headlines=(
+            Headline("R@1", "merged", "mean", "r_at_1"),
+            Headline("mMP@5", "merged", "mean", "mmp_at_5"),
+            Headline("mAP@100", "merged", "mean", "map_at_100"),
+            Headline("R@1, separate", "separate", "mean", "r_at_1"),
+            Headline("mMP@5, separate", "separate", "mean", "mmp_at_5"),
+        ),
+        quirks=("round",),
+    ),
+    Protocol(
+        name="puma",
+        title="PUMA: unified R@1 on merged sets, harmonic means of separate ones",
+        source="Kim et al., WACV 2025, arXiv 2309.08944, section 4.1",
+        parts=(
+            Part("unified", "merged", ("r_at_1",), by="dataset"),
+            Part(
+                "separate",
+                "separate",
+                PUMA,
+                by="dataset",
+                recalls=RECALLS,
+                default_recalls=(1, 2, 4, 8),
+            ),
+        ),
+        headlines=(
+            Headline("unified R@1", "unified", "pooled", "r_at_1"),
+            Headline("harmonic R@1", "separate", "harmonic", "r_at_1"),
+            Headline("harmonic MAP@R", "separate", "harmonic", "map_at_r"),
+            Headline("harmonic RP", "separate", "harmonic", "r_precision"),
+        ),
+        quirks=("query_counts",),
+        note="its code counts label collisions between data sets as hits; labels are global here",
+    ),
+    Protocol(
+        name="unification",
+        title="Unifying specialists: Recall@k over the fused evaluation sets, and of each alone",
+        source="Feng et al., arXiv 2003.03701, section 5, Tables 1 to 4",
+        parts=(
+            Part("fused", "fused", ("r_at_1",), default_recalls=(1, 2, 4, 8)),
+            Part("separate", "separate", ("r_at_1",), default_recalls=(1, 2, 4, 8)),
+        ),
+        headlines=(
+            Headline("R@1, fused", "fused", "mean", "r_at_1"),
+            Headline("R@1, separate", "separate", "mean", "r_at_1"),
+        ),
+    ),
+    Protocol(
+        name="cub",
+        title="CUB-200-2011 and Cars-196: Recall@1, 2, 4, 8 and NMI, each data set by itself",
+        source="Oh Song et al., CVPR 2016; DREML, Tables 1 and 2",
+        parts=(_benchmark((1, 2, 4, 8), clusters=True),),
+        headlines=_recalls((1, 2, 4, 8)),
+    ),
+    Protocol(
+        name="sop",
+        title="Stanford Online Products: Recall@1, 10, 100, 1000",
+        source="Oh Song et al., CVPR 2016",
+        parts=(_benchmark((1, 10, 100, 1000)),),
+        headlines=_recalls((1, 10, 100, 1000)),
+    ),
+    Protocol(
+        name="inshop",
+        title="DeepFashion In-Shop: Recall@1, 10, 20, 30, queries against the gallery",
+        source="Liu et al., CVPR 2016",
+        parts=(_benchmark((1, 10, 20, 30)),),
+        headlines=_recalls((1, 10, 20, 30)),
+    ),
+    Protocol(
+        name="vehicleid",
+        title="PKU VehicleID: Recall@1, 5; small, medium or large as the manifest has it",
+        source="Liu et al., CVPR 2016; every test image is query and index, as in arXiv 2003.03701",
+        parts=(_benchmark((1, 5)),),
+        headlines=_recalls((1, 5)),
+        note="curate with test_vehicles: 800, 1600 or 2400",
+    ),
+    Protocol(
+        name="gldv2",
+        title="Google Landmarks v2 retrieval: mAP@100 over all queries with a solution",
+        source="Weyand et al., CVPR 2020; metrics.py of tensorflow/models, delf",
+        parts=(Part("merged", "merged", ("map_at_100", "r_at_1")),),
+        headlines=(Headline("mAP@100", "merged", "pooled", "map_at_100"),),
+    ),
+    Protocol(
+        name="revisited",
+        title="Revisited Oxford and Paris: mAP and mP@1, 5, 10, easy, medium and hard, junk ignored",
+        source="Radenovic et al., CVPR 2018, arXiv 1803.11285; revisitop's code",
+        parts=(Part("separate", "separate", GRADED, by="dataset", graded=True),),
+        headlines=tuple(
+            Headline(f"{what}, {level}", "separate", "mean", f"{level}_{key}")
+            for level in graded.PROTOCOLS
+            for what, key in (("mAP", "ap"), ("mP@10", "p_at_10"))
+        ),
+        note="needs relevance.csv beside the manifest: query, image, grade (easy, hard or junk)",
+    ),
+    Protocol(
+        name="met",
+        title="Met: GAP over all queries, distractors too, GAP- without them, accuracy",
+        source="Ypsilantis et al., NeurIPS 2021, arXiv 2202.01747; nikosips/met",
+        parts=(Part("separate", "separate", ("r_at_1",), recognition=True),),
+        headlines=(
+            Headline("GAP", "separate", "mean", "gap"),
+            Headline("GAP-", "separate", "mean", "gap_minus"),
+            Headline("ACC", "separate", "mean", "accuracy"),
+        ),
+        note="one neighbour, its similarity the confidence; distractors: queries without a positive",
+    ),
+    Protocol(
+        name="ilias",
+        title="ILIAS: mAP@1k and recall@1k over image and text queries",
+        source="ILIAS, CVPR 2025; github.com/ilias-vrg/ilias",
+        parts=(Part("merged", "merged", ("map_at_1000", "found_at_1000")),),
+        headlines=(
+            Headline("mAP@1k", "merged", "pooled", "map_at_1000"),
+            Headline("recall@1k", "merged", "pooled", "found_at_1000"),
+        ),
+        note="a text query is a row of role query whose embedding is the text's",
+    ),
+)
+PROTOCOLS = {protocol.name: protocol for protocol in _ALL}

@@ -1,0 +1,193 @@
+"""Who is searched where, and what each query scores, block by block.
+
+Queries are the rows of a split whose role is `query` or `both`; the index is its `index` and `both`
+rows. A query's own image is masked by its id before anything is ranked.
+
+Shape legend: T rows of the table, Q queries, B queries of one block, I index images, K ranks,
+D dimensions, P pairs (query, index image) of one and the same image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from guie.evaluation import metrics
+from guie.evaluation.kept import KeptBlocks
+from guie.evaluation.neighbours import ExactIndex, block_size
+from guie.evaluation.relevance import LabelSets
+
+MOST_QUERIES = 4096  # of one block
+
+# unit vectors [T, D], or those of each domain's specialist, which embeds that domain's queries and
+# the whole index
+Embedded = np.ndarray | Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Images:
+    """The rows T of one split as arrays."""
+
+    image_T: np.ndarray  # one number for each image, however many rows it has
+    labels: LabelSets
+    is_query_T: np.ndarray
+    is_index_T: np.ndarray
+    domain_T: np.ndarray
+
+    @classmethod
+    def of(cls, table: pd.DataFrame) -> Images:
+        """From rows of a manifest."""
+        return cls(
+            image_T=pd.factorize(table["image_path"])[0],
+            labels=LabelSets(table["label"]),
+            is_query_T=table["role"].isin(["query", "both"]).to_numpy(),
+            is_index_T=table["role"].isin(["index", "both"]).to_numpy(),
+            domain_T=table["domain"].to_numpy(),
+        )
+
+    def same_image(self, query_Q: np.ndarray, index_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Places (in query_Q, in index_I) of one and the same image, in query order."""
+        asked = pd.DataFrame({"image": self.image_T[query_Q], "query": np.arange(len(query_Q))})
+        held = pd.DataFrame({"image": self.image_T[index_I], "index": np.arange(len(index_I))})
+        pairs = asked.merge(held, on="image")  # an inner merge keeps the order of the left
+        return pairs["query"].to_numpy(), pairs["index"].to_numpy()
+
+    def count_positives(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
+        """Relevant index images of each query, its own image not counted."""
+        own_P, _ = self.same_image(query_Q, index_I)
+        own_Q = np.bincount(own_P, minlength=len(query_Q))
+        return self.labels.count_shared(query_Q, index_I) - own_Q
+
+
+@dataclass(frozen=True)
+class Search:
+    """Queries and the index that they are asked of, as rows T."""
+
+    name: str
+    query_Q: np.ndarray
+    index_I: np.ndarray
+
+
+def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search]:
+    """The searches that an index stands for; every query is in one of them.
+
+    Args:
+        index: `merged`, one index of all groups (also called common, or unified); `separate`, the
+            query's group alone; `fused`, the query's group as it is and every image of the others,
+            their queries too (the unification paper's galleries).
+        group_T: domain or data set of each row.
+
+    Raises ValueError for another index.
+    """
+    rows_T = np.arange(len(group_T))
+    if index == "merged":
+        yield Search("merged", rows_T[images.is_query_T], rows_T[images.is_index_T])
+        return
+    if index not in ("separate", "fused"):
+        raise ValueError(f"index is {index!r}, not merged, separate or fused")
+    for name in pd.unique(group_T):
+        own_T = group_T == name
+        index_T = own_T & images.is_index_T
+        if index == "fused":
+            index_T |= ~own_T
+        yield Search(f"{index} {name}", rows_T[own_T & images.is_query_T], rows_T[index_T])
+
+
+def score(
+    images: Images,
+    embedded: Embedded,
+    search: Search,
+    keys: Sequence[str],
+    kept: KeptBlocks | None = None,
+    query_counts: bool = False,
+) -> pd.DataFrame:
+    """The named metrics of each query of a search, by its row T; NaN where it has no positive.
+
+    Args:
+        kept: blocks of an earlier start, and those of this process; rows of other processes' blocks
+            are NaN until these are there.
+        query_counts: R-precision and MAP@R count the query among its positives, as PUMA's code does.
+    """
+    if isinstance(embedded, np.ndarray):
+        parts = [(embedded, search)]
+    else:
+        parts = [
+            (unit_TD, _of_domain(images, search, domain)) for domain, unit_TD in embedded.items()
+        ]
+
+    def measure(relevant_BK: np.ndarray, positives_B: np.ndarray) -> pd.DataFrame:
+        found = metrics.ranking_metrics(relevant_BK, positives_B, keys)
+        if query_counts:
+            asked = [key for key in keys if key in metrics.ALL_POSITIVES]
+            found |= metrics.ranking_metrics(relevant_BK, positives_B + 1, asked)
+        return pd.DataFrame(found)
+
+    blocks = [
+        values.set_index(rows_B)
+        for unit_TD, part in parts
+        for rows_B, values in _measured(images, unit_TD, part, keys, measure, kept)
+    ]
+    scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
+    return scores.reindex(search.query_Q)
+
+
+def _of_domain(images: Images, search: Search, domain: str) -> Search:
+    own_Q = search.query_Q[images.domain_T[search.query_Q] == domain]
+    return Search(f"{search.name} by {domain}", own_Q, search.index_I)
+
+
+def _measured(
+    images: Images,
+    unit_TD: np.ndarray,
+    search: Search,
+    keys: Sequence[str],
+    measure: Callable[[np.ndarray, np.ndarray], pd.DataFrame],
+    kept: KeptBlocks | None,
+) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
+    """Yield, block by block, rows of queries and what they score."""
+    positives_Q = images.count_positives(search.query_Q, search.index_I)
+    # Sorted, so that only the blocks of large classes are searched deeply.
+    order_Q = np.argsort(positives_Q, kind="stable")
+    order_Q = order_Q[positives_Q[order_Q] > 0]
+    query_Q, positives_Q = search.query_Q[order_Q], positives_Q[order_Q]
+    if not len(query_Q):
+        return
+    index: ExactIndex | None = None
+    own_P, place_P = images.same_image(query_Q, search.index_I)
+    for number, block in enumerate(
+        tqdm(_blocks(positives_Q, keys), "search", delay=5, disable=None)
+    ):
+        rows_B, positives_B = query_Q[block], positives_Q[block]
+        values = kept.get(search.name, number) if kept else None
+        if values is None and (kept is None or kept.is_mine(number)):
+            index = index or ExactIndex(unit_TD[search.index_I])
+            pairs = slice(*np.searchsorted(own_P, [block.start, block.stop]))
+            hidden = (own_P[pairs] - block.start, place_P[pairs])
+            k = metrics.depth_of(keys, positives_B[-1])
+            found_BK, _ = index.search(unit_TD[rows_B], k, hidden)
+            relevant_BK = images.labels.shared(rows_B, search.index_I[found_BK]) & (found_BK >= 0)
+            values = measure(relevant_BK, positives_B)
+            if kept:
+                kept.add(search.name, number, values)
+        if values is not None:
+            yield rows_B, values
+
+
+def _blocks(positives_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
+    """Consecutive queries, fewer where more ranks are looked at: as deep as the last one needs."""
+    blocks, start = [], 0
+    while start < len(positives_Q):
+        size = min(MOST_QUERIES, len(positives_Q) - start)
+        while size > (fits := _fitting(positives_Q[start + size - 1], keys)):
+            size = fits
+        blocks.append(slice(start, start + size))
+        start += size
+    return blocks
+
+
+def _fitting(positives: int, keys: Sequence[str]) -> int:
+    return block_size(metrics.depth_of(keys, positives), MOST_QUERIES)

@@ -1,0 +1,96 @@
+"""Reports of evaluation as the terminal shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from guie.evaluation.protocols import HARMONIC, Protocol
+
+COLUMNS = {
+    "r_at_1": "R@1",
+    "mmp_at_5": "mMP@5",
+    "map_at_100": "mAP@100",
+    "map_at_r": "MAP@R",
+    "r_precision": "RP",
+    "recall_at_10": "Rec@10",
+    "nmi": "NMI",
+}
+
+
+def report_table(report: Mapping[str, Any]) -> str:
+    """A line a domain, then the averages, then how sure the first of them is."""
+    domains = report["domains"]
+    columns = [key for key in COLUMNS if any(key in scores for scores in domains.values())]
+    columns += sorted(
+        {k for scores in domains.values() for k in scores if k.startswith("recall_at_")}
+        - set(COLUMNS)
+        - _standard(domains),
+        key=lambda key: int(key.rpartition("_")[2]),
+    )
+    width = max(map(len, [*domains, "pooled"]))
+    heads = "".join(f"{_title(key):>9}" for key in columns)
+    lines = [f"{'':{width}}{heads}  queries  without positive"]
+    for name, scores in domains.items():
+        counts = f"{scores['queries']:9,}{scores['queries_without_positive']:18,}"
+        lines.append(_line(name, scores, columns, width) + counts)
+    others = [name for name in ("mean", "pooled", "public", "private") if name in report]
+    lines += [_line(name, report[name], columns, width) for name in others]
+    harmonic = [
+        f"{COLUMNS[key]} {report['mean'][f'harmonic_{key}']:.4f}"
+        for key in HARMONIC
+        if f"harmonic_{key}" in report["mean"]
+    ]
+    if harmonic:
+        lines.append(f"harmonic means over domains: {', '.join(harmonic)}")
+    lines.append(f"{report['index']} index, {report['dimension']}-D")
+    if "intervals" in report:
+        lines.append(_certainty(report))
+    return "\n".join(lines)
+
+
+def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
+    """Title, headline and the table of each part."""
+    headline = ", ".join(f"{title} {_number(v)}" for title, v in report["headline"].items())
+    lines = [f"{protocol.name}: {protocol.title}", f"  {protocol.source}", f"  {headline}"]
+    if report["quirks"]:
+        lines.append(f"  with quirks: {', '.join(report['quirks'])}")
+    if protocol.note:
+        lines.append(f"  {protocol.note}")
+    for part in report["parts"].values():
+        lines += ["", report_table(part)]
+    return "\n".join(lines)
+
+
+def _certainty(report: Mapping[str, Any]) -> str:
+    found = report["intervals"]
+    told = [
+        f"{_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
+        for key, (low, high) in found["mean"].items()
+        if key in ("r_at_1", "mmp_at_5", "map_at_100")
+    ]
+    return f"mean over domains, {found['level']:.0%} of {found['draws']:,} draws of classes: " + (
+        ", ".join(told)
+    )
+
+
+def _standard(domains: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """Recalls that a table of everything leaves to report.json."""
+    everything = all("map_at_100" in scores for scores in domains.values())
+    keys = {key for scores in domains.values() for key in scores}
+    return {key for key in keys if key.startswith("recall_at_")} if everything else set()
+
+
+def _title(key: str) -> str:
+    if key in COLUMNS:
+        return COLUMNS[key]
+    return f"Rec@{key.rpartition('_')[2]}"
+
+
+def _line(name: str, scores: Mapping[str, Any], columns: list[str], width: int) -> str:
+    values = (f"{_number(scores.get(key)):>9}" for key in columns)
+    return f"{name:{width}}{''.join(values)}"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

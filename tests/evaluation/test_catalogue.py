@@ -1,0 +1,231 @@
+"""Every protocol: what a perfect and a random embedding score, and what its source says."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables import table_of
+
+from guie.base.errors import UserError
+from guie.evaluation import metrics
+from guie.evaluation.protocols import PROTOCOLS, protocol_of, run_protocol
+from guie.evaluation.protocols.catalogue import RECALLS
+from guie.evaluation.protocols.challenge import is_public
+from guie.evaluation.protocols.graded_parts import read_grades
+from guie.evaluation.searching import Images, searches
+from scorer import retrieval
+
+SIZES = {"cars": [2, 3, 9, 6], "food": [4, 4, 30], "toys": [2, 5]}
+
+
+def shop(queries_apart: bool = False) -> pd.DataFrame:
+    """Three domains, two data sets in one of them; a query without a positive in each."""
+    rows = []
+    for domain, sizes in SIZES.items():
+        for c, size in enumerate([*sizes, 1]):
+            for i in range(size):
+                role = ("query", "index")[i % 2] if queries_apart else "both"
+                rows.append((f"{domain}/{c}/{i}.jpg", f"{domain}/{c}", role))
+    table = table_of(*rows)
+    in_shop = table["label"].isin(["cars/0", "cars/1"])
+    return table.assign(dataset=np.where(in_shop, "inshop", table["domain"]))
+
+
+def perfect(table: pd.DataFrame) -> np.ndarray:
+    classes = pd.factorize(table["label"])[0]
+    return np.eye(classes.max() + 1, dtype=np.float32)[classes]
+
+
+def noisy(table: pd.DataFrame, seed: int) -> np.ndarray:
+    exact_TD = perfect(table)
+    noise_TD = np.random.default_rng(seed).normal(size=exact_TD.shape) * 0.5
+    return (exact_TD + noise_TD).astype(np.float32)
+
+
+@pytest.mark.parametrize("apart", [False, True])
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_perfect_embedding_scores_one(name: str, apart: bool) -> None:
+    if name == "revisited":
+        pytest.skip("grades within a class: the next test")
+    table = shop(apart)
+    report, _ = run_protocol(protocol_of(name), perfect(table), table, draws=20)
+    assert set(report["headline"].values()) == {1.0}
+    assert report["source"] and not report["quirks"]
+    for part in report["parts"].values():
+        without = sum(d["queries_without_positive"] for d in part["domains"].values())
+        assert without == 3
+
+
+def test_a_perfect_graded_embedding_scores_one_at_every_level() -> None:
+    """Easy images first, then hard ones: each level ignores what the others ask for."""
+    table = table_of(("q.jpg", "d/q", "query"), *((f"{i}.jpg", "d/x", "index") for i in range(9)))
+    angle_T = np.concatenate([[0.0], np.linspace(0.1, 1.5, 9)])
+    embeddings_TD = np.stack([np.cos(angle_T), np.sin(angle_T)], axis=1).astype(np.float32)
+    rows = [
+        ("q.jpg", f"{i}.jpg", grade)
+        for i, grade in enumerate(["easy", "easy", "hard", "junk", "hard"])
+    ]
+    told = pd.DataFrame(rows, columns=["query", "image", "grade"])
+    protocol = protocol_of("revisited")
+    report, _ = run_protocol(protocol, embeddings_TD, table, grades=told, draws=0)
+    assert set(report["headline"].values()) == {1.0}
+    # A negative in front, the first easy one last: easy ranks 1 and 5, hard ranks 1 and 2.
+    worse = embeddings_TD[[0, 9, 2, 3, 4, 5, 6, 7, 8, 1]]
+    values = run_protocol(protocol, worse, table, grades=told, draws=0)[0]["parts"]["separate"]
+    assert values["mean"]["easy_ap"] == pytest.approx(((0 + 1 / 2) / 2 + (1 / 5 + 2 / 6) / 2) / 2)
+    assert values["mean"]["easy_p_at_10"] == 2 / 6
+    assert values["mean"]["hard_ap"] == pytest.approx(((0 + 1 / 2) / 2 + (1 / 2 + 2 / 3) / 2) / 2)
+    with pytest.raises(UserError, match="needs relevance.csv"):
+        run_protocol(protocol, embeddings_TD, table, draws=0)
+
+
+def chance(key: str, n: int, others: int) -> float:
+    """What a ranking in random order scores in the mean, n of its images relevant."""
+    share = n / others
+    k = metrics.depth_of([key], n)
+    if key.startswith("recall_at") or key == "r_at_1":
+        missed = np.prod([(others - n - i) / (others - i) for i in range(min(k, others))])
+        return 1 - missed
+    if key in ("mmp_at_5", "r_precision"):
+        return share
+    if key.startswith("found_at"):
+        return min(k, others) * share / min(n, k)
+    both = (n - 1) / (others - 1)
+    ranks = np.arange(1, min(k, others) + 1)
+    total = (share * (1 + (ranks - 1) * both) / ranks).sum()
+    return total / (n if key == "map_at_r" else min(n, k))
+
+
+@pytest.mark.parametrize("name", sorted(set(PROTOCOLS) - {"revisited"}))
+def test_a_random_embedding_scores_chance(name: str) -> None:
+    sizes = {"cars": (60, 3), "food": (25, 9)}
+    rows = [
+        (f"{domain}/{c}/{i}.jpg", f"{domain}/{c}", "both")
+        for domain, (classes, size) in sizes.items()
+        for c in range(classes)
+        for i in range(size)
+    ]
+    table, protocol = table_of(*rows), protocol_of(name)
+    random_TD = np.random.default_rng(1).normal(size=(len(table), 64)).astype(np.float32)
+    report, scores = run_protocol(protocol, random_TD, table, draws=0)
+    for part in protocol.parts:
+        for domain, (classes, size) in sizes.items():
+            others = len(table) if part.index != "separate" else classes * size
+            found = scores[part.name].values[table["domain"] == domain]
+            for key in part.keys(domain):
+                expected = chance(key, size - 1, others - 1)
+                error = (max(found[key].var(), expected * (1 - expected)) / len(found)) ** 0.5
+                assert found[key].mean() == pytest.approx(expected, abs=4 * error), key
+
+
+def test_fused_galleries_hold_the_others_queries() -> None:
+    """In-Shop's probes are gallery for the other domains, and no gallery for its own (arXiv 2003.03701)."""
+    table = table_of(
+        ("q.jpg", "inshop/1", "query"), ("g.jpg", "inshop/1", "index"),
+        ("c.jpg", "cub/1", "both"), ("d.jpg", "cub/1", "both"),
+    )  # fmt: skip
+    found = {s.name: s for s in searches("fused", Images.of(table), table["domain"].to_numpy())}
+    assert found["fused inshop"].query_Q.tolist() == [0]
+    assert found["fused inshop"].index_I.tolist() == [1, 2, 3]
+    assert found["fused cub"].index_I.tolist() == [0, 1, 2, 3]
+
+
+def test_puma_has_each_data_sets_depths_and_harmonic_means() -> None:
+    table = shop()
+    report, scores = run_protocol(protocol_of("puma"), noisy(table, 0), table, draws=0)
+    separate = report["parts"]["separate"]
+    assert list(separate["domains"]) == ["cars", "food", "inshop", "toys"]
+    recalls = {k for k in separate["domains"]["inshop"] if k.startswith("recall_at")}
+    assert recalls == {f"recall_at_{k}" for k in RECALLS["inshop"][1:]}
+    assert "recall_at_8" in separate["domains"]["toys"]
+    assert not any(key.startswith("recall") for key in separate["mean"])  # of some sets alone
+    by_set = [separate["domains"][d]["r_at_1"] for d in separate["domains"]]
+    harmonic = len(by_set) / sum(1 / value for value in by_set)
+    assert report["headline"]["harmonic R@1"] == pytest.approx(harmonic)
+    unified = scores["unified"].values["r_at_1"]
+    assert report["headline"]["unified R@1"] == pytest.approx(unified.mean())
+
+
+def test_quirks_are_off_unless_named_and_told() -> None:
+    table = shop()
+    embeddings_TD = noisy(table, 1)
+    uned = protocol_of("uned")
+    exact = run_protocol(uned, embeddings_TD, table, draws=0)[0]
+    rounded = run_protocol(uned, embeddings_TD, table, draws=0, quirks=["round"])[0]
+    domains = exact["parts"]["merged"]["domains"].values()
+    by_hand = np.mean([round(domain["mmp_at_5"], 3) for domain in domains])
+    assert rounded["headline"]["mMP@5"] == pytest.approx(by_hand, abs=1e-12)
+    assert rounded["headline"]["mMP@5"] != exact["headline"]["mMP@5"]
+    assert rounded["quirks"] == ["round"]
+    # PUMA's code: R counts the query, so that a perfect embedding has R / (R + 1).
+    puma = protocol_of("puma")
+    report = run_protocol(puma, perfect(table), table, draws=0, quirks=["query_counts"])[0]
+    toys = [2, 5]
+    expected = sum(size * (size - 1) / size for size in toys) / sum(toys)
+    found = report["parts"]["separate"]["domains"]["toys"]
+    assert found["r_precision"] == pytest.approx(expected)
+    assert found["r_at_1"] == 1
+    with pytest.raises(UserError, match="round: not of protocol puma, which has: query_counts"):
+        run_protocol(puma, perfect(table), table, quirks=["round"])
+    with pytest.raises(UserError, match="unknown; known: merged, separate, challenge"):
+        protocol_of("sop2")
+
+
+def test_the_challenge_has_the_scorers_leaderboards() -> None:
+    table = shop()
+    paths = table["image_path"]
+    assert [is_public(path) for path in paths] == [retrieval.is_public(path) for path in paths]
+    report, scores = run_protocol(protocol_of("challenge"), noisy(table, 2), table, draws=0)
+    values = scores["merged"].values["mmp_at_5"]
+    public = np.array([is_public(path) for path in scores["merged"].path_Q])
+    assert report["headline"]["mMP@5, public"] == pytest.approx(values[public].mean())
+    assert report["headline"]["mMP@5, private"] == pytest.approx(values[~public].mean())
+    assert report["headline"]["mMP@5"] == pytest.approx(values.mean())
+
+
+def test_the_oracle_asks_each_domains_specialist_over_the_whole_index() -> None:
+    table = shop()
+    specialists = {}
+    for domain in SIZES:
+        own = (table["domain"] == domain).to_numpy()
+        specialists[domain] = np.where(own[:, None], perfect(table), noisy(table, 0))
+    protocol = protocol_of("uned")
+    oracle, _ = run_protocol(protocol, specialists, table, draws=0)
+    for domain, embeddings_TD in specialists.items():
+        alone, _ = run_protocol(protocol, embeddings_TD, table, draws=0)
+        for part in ("merged", "separate"):
+            found = oracle["parts"][part]["domains"][domain]
+            assert found == alone["parts"][part]["domains"][domain]
+    assert oracle["headline"]["R@1, separate"] == 1
+    with pytest.raises(UserError, match="no specialist for toys"):
+        run_protocol(protocol, {k: specialists[k] for k in ("cars", "food")}, table)
+
+
+def test_met_ranks_its_distractors() -> None:
+    """Two right answers and a distractor: GAP falls where the distractor is the surest."""
+    table = table_of(
+        ("a.jpg", "met/1", "query"), ("b.jpg", "met/2", "query"), ("d.jpg", "met/none", "query"),
+        ("x.jpg", "met/1", "index"), ("y.jpg", "met/2", "index"),
+    )  # fmt: skip
+    sure = np.array([[1, 0.2], [0.2, 1], [1, 0.05], [1, 0], [0, 1]], np.float32)
+    report, _ = run_protocol(protocol_of("met"), sure, table, draws=0)
+    assert report["headline"] == {"GAP": (1 / 2 + 2 / 3) / 2, "GAP-": 1.0, "ACC": 1.0}
+    unsure = sure.copy()
+    unsure[2] = [1, 0.9]
+    assert run_protocol(protocol_of("met"), unsure, table, draws=0)[0]["headline"]["GAP"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("query,image\na,b\n", "no column 'grade'"),
+        ("query,image,grade\na,b,easy\na,c,ok\n", "relevance.csv:3: grade 'ok'; known: easy"),
+        ("query,image,grade\na,b,easy\na,b,junk\n", "relevance.csv:3: this pair is graded"),
+    ],
+)
+def test_bad_grades_are_named(text: str, fault: str, tmp_path) -> None:
+    path = tmp_path / "relevance.csv"
+    path.write_text(text)
+    with pytest.raises(UserError, match=fault):
+        read_grades(path)
+    with pytest.raises(UserError, match="cannot be read"):
+        read_grades(tmp_path / "gone.csv")

@@ -1,0 +1,108 @@
+"""Embeddings in files: what is read, and what is refused by name."""
+
+import numpy as np
+import pytest
+from tables import gaussian_embeddings, mixed_table, table_of
+
+from guie.base.errors import UserError
+from guie.evaluation.embeddings import align, load_embeddings
+
+
+def arrays_for(table, dtype=np.float32):
+    paths = table["image_path"].to_numpy(dtype=str)
+    return {"image_path": paths, "embedding": gaussian_embeddings(len(table)).astype(dtype)}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_align_is_free_in_order_and_ignores_what_the_table_does_not_name(dtype):
+    table = mixed_table()
+    arrays = arrays_for(table, dtype)
+    expected_TD = arrays["embedding"]
+    stranger = np.full((1, 16), np.nan, dtype)  # ignored, whatever it holds
+    arrays = {
+        "image_path": np.append(arrays["image_path"], "train/x.jpg"),
+        "embedding": np.concatenate([arrays["embedding"], stranger]),
+    }
+    order = np.random.default_rng(1).permutation(len(table) + 1)
+    found_TD = align({key: array[order] for key, array in arrays.items()}, table)
+    np.testing.assert_array_equal(found_TD, expected_TD)
+    assert found_TD.dtype == dtype
+
+
+def test_an_image_may_stand_in_two_rows_of_the_table():
+    table = table_of(
+        ("a.jpg", "d/a", "query"), ("b.jpg", "d/b", "index"), ("a.jpg", "d/a", "index")
+    )
+    arrays = {"image_path": np.array(["b.jpg", "a.jpg"]), "embedding": np.eye(2, dtype="f4")}
+    assert align(arrays, table).tolist() == [[0, 1], [1, 0], [0, 1]]
+
+
+def test_a_repeated_image_is_refused():
+    table = mixed_table()
+    twice = {key: np.concatenate([array, array[5:6]]) for key, array in arrays_for(table).items()}
+    with pytest.raises(UserError, match=f"second embedding for 1 .*{table['image_path'][5]}"):
+        align(twice, table)
+
+
+def test_missing_images_are_counted_and_the_first_named():
+    table = mixed_table()
+    arrays = {key: array[4:] for key, array in arrays_for(table).items()}
+    with pytest.raises(UserError, match=f"E.npz.*for 4 image.*{table['image_path'][0]}"):
+        align(arrays, table, source="E.npz")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"embedding": lambda e: e.astype(np.float64)}, "float64.*must be float32 or float16"),
+        ({"embedding": lambda e: e.astype(np.int32)}, "int32.*must be float32 or float16"),
+        ({"embedding": lambda e: e[:, 0]}, "must have shape"),
+        ({"embedding": lambda e: e[:-1]}, "must have shape"),
+        ({"embedding": lambda e: e[:, :0]}, "must have shape"),
+        ({"embedding": lambda e: e * np.nan}, "not finite"),
+        ({"embedding": lambda e: e * 0}, "an embedding of zeros"),
+        ({"image_path": lambda p: p.astype(bytes)}, "image_path.*must be str"),
+        ({"image_path": lambda p: np.arange(len(p))}, "image_path.*must be str"),
+        ({"image_path": lambda p: p[:, None]}, "image_path.*must be str"),
+    ],
+)
+def test_wrong_arrays_are_refused(change, message):
+    table = mixed_table()
+    arrays = arrays_for(table)
+    arrays |= {key: edit(arrays[key]) for key, edit in change.items()}
+    with pytest.raises(UserError, match=message):
+        align(arrays, table)
+
+
+@pytest.mark.parametrize("key", ["image_path", "embedding"])
+def test_a_missing_array_is_named(key):
+    table = mixed_table()
+    arrays = arrays_for(table)
+    del arrays[key]
+    with pytest.raises(UserError, match=f"no array '{key}'"):
+        align(arrays, table)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"junk", b"PK\x03\x04 cut short"])
+def test_a_file_that_is_no_npz_is_refused(content, tmp_path):
+    path = tmp_path / "E.npz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UserError, match="E.npz: (cannot be read|no .npz)"):
+        load_embeddings(path, mixed_table())
+
+
+def test_pickled_objects_are_refused_and_not_run(tmp_path):
+    table = mixed_table()
+    arrays = arrays_for(table)
+    arrays["image_path"] = arrays["image_path"].astype(object)
+    np.savez(tmp_path / "E.npz", **arrays)
+    with pytest.raises(UserError, match="no .npz of plain arrays"):
+        load_embeddings(tmp_path / "E.npz", table)
+
+
+def test_load_embeddings_reads_what_numpy_writes(tmp_path):
+    table = mixed_table()
+    arrays = arrays_for(table, np.float16)
+    np.savez_compressed(tmp_path / "E.npz", **arrays)
+    np.testing.assert_array_equal(load_embeddings(tmp_path / "E.npz", table), arrays["embedding"])

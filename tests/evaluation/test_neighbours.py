@@ -1,0 +1,98 @@
+"""Exact search against a full sort: ties, twins, rows left out."""
+
+import numpy as np
+import pytest
+
+from guie.evaluation import neighbours
+from guie.evaluation.neighbours import ExactIndex, block_size, first_equal_row
+
+
+def hide(pairs):
+    return tuple(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
+
+
+def slow_search(queries_QD, index_ND, k, pairs):
+    found = []
+    for q, query in enumerate(queries_QD.tolist()):
+        ranking = [
+            (-sum(a * b for a, b in zip(query, image, strict=True)), row)
+            for row, image in enumerate(index_ND.tolist())
+            if (q, row) not in pairs
+        ]
+        rows = [row for _, row in sorted(ranking)][:k]
+        found.append(rows + [-1] * (min(k, len(index_ND)) - len(rows)))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 39, 40, 100])
+def test_search_equals_a_full_sort_with_many_ties(k):
+    rng = np.random.default_rng(k)
+    # Small integers: their products are exact in float32, so ties are ties in both.
+    queries_QD = rng.integers(-1, 2, (12, 6)).astype(np.float32)
+    index_ND = rng.integers(-1, 2, (40, 6)).astype(np.float32)
+    pairs = [(0, 0), (3, 17), (3, 18), (11, 39)]
+    found_QK, _ = ExactIndex(index_ND).search(queries_QD, k, hide(pairs))
+    np.testing.assert_array_equal(found_QK, slow_search(queries_QD, index_ND, k, pairs))
+
+
+def test_search_hides_rows_before_ranking_and_pads_with_minus_one():
+    index_ND = np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)
+    found_QK, _ = ExactIndex(index_ND).search(index_ND[:1], 9, hide([(0, 0)]))
+    assert found_QK.tolist() == [[1, 2, -1]]
+
+
+@pytest.mark.parametrize("size", [17, 61, 1001])
+@pytest.mark.parametrize("queries", [1, 2, 3, 37])
+def test_equal_vectors_tie_exactly_wherever_they_stand(size, queries):
+    # At 3 x 17 x 64, among others, a plain matrix product rounds the last columns differently.
+    rng = np.random.default_rng(0)
+    index_ND = np.repeat(rng.normal(size=(1, 64)), size, axis=0).astype(np.float32)
+    queries_QD = rng.normal(size=(queries, 64)).astype(np.float32)
+    found_QK, _ = ExactIndex(index_ND).search(queries_QD, 10, hide([]))
+    assert (found_QK == np.arange(10)).all()
+
+
+@pytest.mark.parametrize("twins", [1, 7])
+@pytest.mark.parametrize("k", [1, 10, 150])
+def test_rows_and_similarities_are_those_of_the_full_product(k, twins):
+    rng = np.random.default_rng(k)
+    index_ND = np.repeat(rng.normal(size=(300, 16)), twins, axis=0).astype(np.float32)
+    index_ND = index_ND[rng.permutation(len(index_ND))]
+    queries_QD = index_ND[:40]
+    own = (np.arange(40), np.arange(40))
+    rows_QK, scores_QK = ExactIndex(index_ND).search(queries_QD, k, own)
+    product_QN = queries_QD.astype(np.float64) @ index_ND.astype(np.float64).T
+    product_QN[own] = -np.inf
+    np.testing.assert_allclose(scores_QK, np.take_along_axis(product_QN, rows_QK, 1), atol=1e-5)
+    np.testing.assert_allclose(scores_QK, -np.sort(-product_QN, axis=1)[:, :k], atol=1e-5)
+    groups_N = first_equal_row(index_ND)
+    same_QK = groups_N[rows_QK[:, 1:]] == groups_N[rows_QK[:, :-1]]
+    assert (np.diff(rows_QK)[same_QK] > 0).all()  # twins follow each other by row
+
+
+def test_ties_beyond_what_was_asked_for_are_searched_on(monkeypatch):
+    """A thousand different vectors of one similarity: all of them are looked at, not the first few."""
+    index_ND = np.zeros((1000, 1001), np.float32)
+    index_ND[:, 0] = 1
+    index_ND[np.arange(1000), 1 + np.random.default_rng(0).permutation(1000)] = 1
+    query_QD = np.eye(1, 1001, dtype=np.float32)
+    rows_QK, _ = ExactIndex(index_ND).search(np.repeat(query_QD, 30, axis=0), 3)
+    assert (rows_QK == [0, 1, 2]).all()
+
+
+def test_equal_rows_are_found_though_their_sums_collide(monkeypatch):
+    index_ND = np.array([[1, 2], [2, 1], [1, 2], [2, 1], [-0.0, 0]], dtype=np.float32)
+    assert first_equal_row(index_ND).tolist() == [0, 1, 0, 1, 4]
+
+    class Same:
+        def integers(self, high, size, dtype):
+            return np.ones(size, dtype)
+
+    monkeypatch.setattr(neighbours.np.random, "default_rng", lambda seed: Same())
+    assert first_equal_row(index_ND).tolist() == [0, 1, 0, 1, 4]
+
+
+def test_a_block_holds_fewer_queries_the_more_ranks_are_kept():
+    assert block_size(100, 4096) == 4096
+    assert block_size(10**5, 4096) * 10**5 * neighbours.CANDIDATE_BYTES <= neighbours.RESERVED_BYTES
+    assert block_size(10**12, 4096) == 1
