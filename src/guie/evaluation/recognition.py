@@ -25,7 +25,8 @@ def classify(
     nearest neighbour always wins, and k moves the confidence alone. That is the similarity itself,
     or, with a temperature, the winner's share of a softmax over all classes of the index, in which
     those without a neighbour have similarity 0, as have those below it. Met tunes both on its
-    validation set by GAP: k from 1 to 50, 1 / temperature (its `t`) from .01 to 500.
+    validation set by GAP: k from 1 to 50, 1 / temperature (its `t`) from .01 to 500. Where
+    that is high, sure answers round to a confidence of 1 and tie: GAP then takes them by row.
 
     Args:
         similarity_QK: cosines, falling along a row.
