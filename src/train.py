@@ -33,10 +33,10 @@ from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.progress import Progress, open_progress
 from guie.training.run.checkpoint import TrainState
 from guie.training.run.folder import (
+    best_score_text,
     locked,
     open_run,
     read_summary,
-    told_best,
 )
 from guie.training.sharding import refuse_unshardable
 from guie.training.stage import Material, Stage, enter_stage, material_of
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         crew = held.enter_context(Crew(accelerator, interrupts))
         folder, finished = from_main(accelerator, lambda: _open(config, args, held))
         if finished:
-            accelerator.print(f"{folder}: already trained, {told_best(read_summary(folder))}")
+            accelerator.print(f"{folder}: already trained, {best_score_text(read_summary(folder))}")
             return folder
         manifest = load_manifest(config.data.manifest, config.data.root)
         manifest = manifest.without(config.data.leave_out)
@@ -134,7 +134,7 @@ def train(
         run.state.next_stage()
     if accelerator.is_main_process:
         summary = run.finish(scored)
-        print(f"{folder}: {told_best(summary)}, {summary['seconds']:.0f} s")
+        print(f"{folder}: {best_score_text(summary)}, {summary['seconds']:.0f} s")
 
 
 def train_stage(run: Progress, now: Stage) -> None:

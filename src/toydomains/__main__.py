@@ -9,7 +9,7 @@ from pathlib import Path
 
 from toydomains.dataset import DrawingError, draw
 from toydomains.domains import PARTS
-from toydomains.preview import contact_sheet
+from toydomains.preview import can_be_written, contact_sheet
 
 EXAMPLES = """examples:
   python -m toydomains --out input/toy
@@ -30,14 +30,33 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--images", type=int, default=6000, help="about how many (default: 6000)")
     parser.add_argument("--seed", type=int, default=0, help="other classes and views (default: 0)")
     parser.add_argument("--part", choices=PARTS, default=PARTS[0], help="default: benchmark")
-    parser.add_argument("--workers", type=int, help="processes (default: one per processor)")
-    parser.add_argument("--preview", type=Path, help="also write a contact sheet, e.g. toy.png")
+    parser.add_argument(
+        "--workers", type=process_count, help="processes (default: one per processor)"
+    )
+    parser.add_argument(
+        "--preview", type=picture_path, help="also write a contact sheet, e.g. toy.png"
+    )
     args = parser.parse_args(argv)
     manifest = draw(
         args.out, images=args.images, seed=args.seed, part=args.part, workers=args.workers
     )
     if args.preview:
         contact_sheet(manifest, args.preview)
+
+
+def process_count(text: str) -> int:
+    """A whole number of 1 or more, as argparse wants its types."""
+    if not (text.isdecimal() and int(text) > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
+    return int(text)
+
+
+def picture_path(text: str) -> Path:
+    """A file that a picture can be saved as: told before the drawing, which takes minutes."""
+    path = Path(text)
+    if not can_be_written(path):
+        raise argparse.ArgumentTypeError(f"{text!r} does not end like a picture; write .png")
+    return path
 
 
 if __name__ == "__main__":

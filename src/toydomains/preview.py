@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import pandas as pd
@@ -29,6 +30,16 @@ def contact_sheet(manifest: Path, out: Path) -> None:
             _paste_views(sheet, [manifest.parent / path for path in paths], x, y)
     with replacing(out) as temporary:
         sheet.save(temporary)
+
+
+def can_be_written(out: Path) -> bool:
+    """Whether Pillow writes colour pictures in the format that the suffix of `out` names."""
+    try:
+        kind = Image.registered_extensions()[out.suffix.lower()]
+        Image.new("RGB", (1, 1)).save(io.BytesIO(), kind)
+    except (KeyError, OSError, ValueError):
+        return False
+    return True
 
 
 def _paste_views(sheet: Image.Image, paths: list[Path], x: int, y: int) -> None:

@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 import sklearn.datasets
 import torch
+from pictures import FULL_AUGMENT, NO_AUGMENT, SIZES, WHOLE, dataset, jpeg, preprocess
 from PIL import Image
-from torchvision.transforms.v2 import functional as colours
 
 from guie.base.errors import UserError
 from guie.batches.augment import Augment
-from guie.batches.augment.colour import recoloured
 from guie.batches.dataset import EvalDataset, TrainDataset, as_batch, training_rows
 from guie.batches.loader import eval_loader, train_loader
 from guie.batches.sampling import RankBatches, Sampler
@@ -22,10 +21,6 @@ from guie.config.stages import AugmentConfig
 from guie.data.images import Part, open_as_seen, open_part
 from guie.data.manifest import Manifest, Sidecar
 from guie.model.preprocess import Preprocess
-
-NO_AUGMENT = AugmentConfig(crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0])
-FULL_AUGMENT = AugmentConfig(flip=0.5, color=0.3, gray=0.3, blur=0.3, jpeg=0.3, erase=0.3)
-SIZES = [(1, 1), (1, 300), (300, 1), (32, 32), (90, 40), (40, 90), (257, 131)]  # width, height
 
 
 @pytest.fixture(scope="module")
@@ -39,22 +34,6 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
         rows.append((f"{number}.png", f"d/c{number % 2}", "d", "train", "train"))
     table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
     return Manifest(table, root, root / "m.csv", Sidecar())
-
-
-def preprocess(fit: str = "squash") -> Preprocess:
-    return Preprocess(32, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4], fit)
-
-
-def dataset(manifest: Manifest, augment: AugmentConfig, fit: str = "squash") -> TrainDataset:
-    classes = sorted(manifest.table["label"].unique())
-    return TrainDataset(
-        manifest.table,
-        classes,
-        manifest.root,
-        Augment(augment),
-        preprocess(fit),
-        seed=(0, 0),
-    )
 
 
 @pytest.mark.parametrize("fit", ["squash", "pad", "crop"])
@@ -116,69 +95,6 @@ def test_distorted_before_the_resize(tmp_path: Path) -> None:
     assert soon.at_full_size(long, 3) is long
 
 
-def jpeg(path: Path, mode: str = "RGB", size: tuple[int, int] = (333, 251), **options) -> Path:
-    blobs = np.random.default_rng(0).integers(0, 256, (6, 8, 3), np.uint8)
-    image = Image.fromarray(blobs).resize(size, Image.Resampling.BICUBIC).convert(mode)
-    image.save(path, quality=90, **options)
-    return path
-
-
-WHOLE = Part(0.0, 0.0, 1.0, 1.0)
-JPEGS = {
-    "4:2:0": {},
-    "4:4:4": {"subsampling": 0},
-    "4:2:2": {"subsampling": 1},
-    "4:1:1": {"subsampling": "4:1:1"},
-    "progressive": {"progressive": True},
-    "restart markers": {"restart_marker_rows": 1},
-    "RGB inside": {"keep_rgb": True},
-    "grey": {"mode": "L"},
-    "CMYK": {"mode": "CMYK"},
-}
-
-
-@pytest.mark.parametrize("kind", JPEGS)
-def test_parts_have_the_pixels_that_pillow_decodes(tmp_path: Path, kind: str) -> None:
-    path = jpeg(tmp_path / "a.jpg", **JPEGS[kind])
-    for reduction in (1, 2, 4, 8):
-        with Image.open(path) as image:
-            image.draft(None, (image.width // reduction, image.height // reduction))
-            expected = np.asarray(image.convert("RGB"))
-        enough = -(-251 // reduction)
-        pixels, size = open_part(path, WHOLE, lambda height, _, e=enough: height >= e)
-        assert size == (251, 333)
-        assert np.array_equal(pixels, expected)
-
-
-def test_a_jpeg_of_many_bytes_that_pillow_forgives_is_not_refused(tmp_path: Path) -> None:
-    path = jpeg(tmp_path / "a.jpg")
-    data = bytearray(path.read_bytes())
-    data[3000:3020] = bytes(20)
-    path.write_bytes(data)
-    pixels, _ = open_part(path, WHOLE, lambda *_: False)
-    assert np.array_equal(pixels, np.asarray(open_as_seen(path)))
-    path.write_bytes(data[:-200])
-    with pytest.raises(UserError, match="truncated"):
-        open_part(path, WHOLE, lambda *_: False)
-
-
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_a_part_is_of_the_picture_as_seen(tmp_path: Path, orientation: int) -> None:
-    turn = Image.Exif()
-    turn[0x0112] = orientation
-    path = jpeg(tmp_path / "a.jpg", size=(960, 640), exif=turn)
-    whole, part = open_as_seen(path), Part(0.1, 0.2, 0.6, 0.9)
-    for reduction in (1, 2, 4, 8):
-        rows = whole.height // 2 // reduction
-        pixels, size = open_part(path, part, lambda height, _, rows=rows: height >= rows - 1)
-        assert size == (whole.height, whole.width)
-        assert abs(pixels.shape[0] - rows) <= 1
-        box = (0.2 * whole.width, 0.1 * whole.height, 0.9 * whole.width, 0.6 * whole.height)
-        expected = whole.resize(pixels.shape[1::-1], Image.Resampling.BOX, box)
-        apart = np.abs(np.asarray(expected, dtype=float) - pixels)
-        assert apart.mean() < 2.0
-
-
 @pytest.mark.parametrize("name, grey_levels", [("china.jpg", 3.0), ("flower.jpg", 1.5)])
 def test_photographs_decoded_small_look_as_they_are_scored(name: str, grey_levels: float) -> None:
     """In the mean; the roofs of the first are as much detail as a photograph has."""
@@ -238,17 +154,6 @@ def test_as_batch_is_what_the_scorer_hands_over() -> None:
     assert batch[0, 2, 1, 3] == image[1, 3, 2]
 
 
-def test_random_parts_keep_their_promises() -> None:
-    augment = Augment(AugmentConfig(crop_scale=[0.25, 0.5], crop_ratio=[0.5, 2.0]))
-    parts = np.array([augment.part(seed) for seed in range(500)])
-    sides = parts[:, 2:] - parts[:, :2]
-    areas, ratios = sides.prod(axis=1), sides[:, 1] / sides[:, 0]
-    assert 0.25 <= areas.min() < 0.27 and 0.48 < areas.max() <= 0.5 + 1e-9
-    assert 0.5 <= ratios.min() < 0.55 and 1.9 < ratios.max() <= 2 + 1e-9
-    assert (parts[:, :2] >= 0).all() and (parts[:, 2:] <= 1 + 1e-9).all()
-    assert np.abs((parts[:, :2] / (1 - sides)).mean(axis=0) - 0.5).max() < 0.05
-
-
 def test_the_part_says_nothing_about_the_pixels(manifest: Manifest) -> None:
     """Both draw from generators of the same kind: of one seed, small parts would all be flipped."""
     train, seeds = dataset(manifest, FULL_AUGMENT), []
@@ -266,47 +171,6 @@ def test_the_part_says_nothing_about_the_pixels(manifest: Manifest) -> None:
     for step in range(3):
         train[(step, 0, 5)]
     assert len(set(seeds)) == 6
-
-
-@pytest.mark.parametrize(
-    "factors", [(1.2, 1.0, 1.0), (1.0, 0.8, 1.0), (1.0, 1.0, 0.0), (1.1, 0.9, 1.3)]
-)
-def test_colours_change_as_torchvisions_do(factors: tuple[float, float, float]) -> None:
-    """Within the rounding, where nothing is clipped on the way."""
-    image = np.random.default_rng(0).integers(70, 180, (9, 13, 3), dtype=np.uint8)
-    expected = torch.from_numpy(image).permute(2, 0, 1) / 255
-    expected = colours.adjust_brightness(expected, factors[0])
-    expected = colours.adjust_contrast(expected, factors[1])
-    expected = 255 * colours.adjust_saturation(expected, factors[2]).permute(1, 2, 0).numpy()
-    assert np.abs(recoloured(image, *factors) - expected).max() < 0.7
-
-
-def test_grey_levels_are_added_last() -> None:
-    image = np.random.default_rng(0).integers(70, 160, (9, 13, 3), dtype=np.uint8)
-    factors = (1.1, 0.9, 1.3)
-    added = recoloured(image, *factors, 20.0).astype(int)
-    assert set((added - recoloured(image, *factors)).ravel()) == {20}
-    assert (
-        recoloured(image, 1.0, 1.0, 1.0, -100.0) == np.maximum(image.astype(int) - 100, 0)
-    ).all()
-
-
-def test_every_change_of_pixels_happens_as_often_as_asked() -> None:
-    image = np.random.default_rng(0).integers(0, 256, (40, 40, 3), dtype=np.uint8)
-    views = [Augment(AugmentConfig(flip=0.25))(image, seed) for seed in range(400)]
-    assert np.mean([np.array_equal(view, image[:, ::-1]) for view in views]) == approx(0.25)
-    views = [Augment(AugmentConfig(gray=0.25))(image, seed) for seed in range(400)]
-    assert np.mean([(view == view[..., :1]).all() for view in views]) == approx(0.25)
-    views = [Augment(AugmentConfig(color=0.3))(image, seed) for seed in range(400)]
-    assert np.mean([not np.array_equal(view, image) for view in views]) == approx(0.8)
-    views = [Augment(AugmentConfig(erase=0.25))(image, seed) for seed in range(400)]
-    erased = [(view == 128).all(axis=2).mean() for view in views]
-    assert np.mean(np.array(erased) > 0.005) == approx(0.25)
-    assert max(erased) < 0.17
-
-
-def approx(share: float) -> object:
-    return pytest.approx(share, abs=0.06)  # three standard deviations of 400 draws
 
 
 def test_labels_and_domains_are_checked(manifest: Manifest) -> None:

@@ -16,128 +16,24 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
 import matplotlib
 import numpy as np
 import pandas as pd
-from alterations import LOOKED_AT, OTHERS, PROMISED, Alteration
-from PIL import Image, ImageDraw
+from alterations import OTHERS, PROMISED
+from copy_drawings import draw_curve, draw_sheet
+from copy_evidence import Outcome, compared, evidences, looked_at, planted, read
 
 import toydomains
 from curation import draw_images, now_s, peak_gb
 from guie.config import real_root
-from guie.config.cleaning import NearConfig
 from guie.curation.copies.alterations import cut
-from guie.curation.copies.evidence import CROSS, UNLIKE, limits
-from guie.curation.copies.links import ROOM, altered, measured, similarity_of_copies
+from guie.curation.copies.evidence import CROSS, UNLIKE
 from guie.curation.copies.pixels import Pixels
 from guie.data.images import open_as_seen
-from guie.data.looks.difference import NONE
-from guie.data.looks.fingerprints import fingerprints
-from guie.data.looks.thumbnails import thumbnails
-from guie.data.manifest import load_manifest
 
 PARTS = ("found", "time")
-OLD_BITS, OLD_QUANTILE = 10, 0.05  # what near pictures were confirmed by before
-ROOT = Path("/")  # of all paths here
-
-
-def read(manifest: Path, workers: int) -> pd.DataFrame:
-    """The images of a manifest, each picture once, with the columns of `fingerprints`."""
-    loaded = load_manifest(manifest)
-    table = loaded.table.drop_duplicates("image_path").sort_values("image_path")
-    table["image_path"] = f"{os.path.abspath(loaded.root)}/" + table["image_path"]
-    return known(table[["image_path", "label", "domain"]].assign(how="", original=""), workers)
-
-
-def known(table: pd.DataFrame, workers: int) -> pd.DataFrame:
-    paths = table["image_path"].tolist()
-    prints = fingerprints(paths, ROOT, open_as_seen, workers, "images").set_axis(table.index)
-    return table.assign(**prints).drop_duplicates("pixels").reset_index(drop=True)
-
-
-def planted(
-    images: pd.DataFrame, folder: Path, ways: dict[str, Alteration], each: int, workers: int
-) -> pd.DataFrame:
-    """Copies, `each` of every domain and alteration, all of other images.
-
-    Columns original and how; the labels are their own, so that each pair is across labels.
-    """
-    rows = []
-    for _, own in images.groupby("domain"):
-        drawn = own.sample(min(each * len(ways), len(own)), random_state=0)
-        rows.append(drawn.assign(how=np.resize([*ways], len(drawn)), original=drawn["image_path"]))
-    table = pd.concat(rows, ignore_index=True)
-    table["image_path"] = [f"{folder}/{number:05d}.png" for number in table.index]
-    table["label"] = [f"planted/{number}" for number in table.index]
-    for row in table.itertuples():
-        ways[row.how](open_as_seen(row.original)).save(row.image_path)
-    return known(table[["image_path", "label", "domain", "how", "original"]], workers)
-
-
-class Outcome(NamedTuple):
-    """All candidates of the hash among images, and of copies with their originals."""
-
-    pairs: pd.DataFrame  # one, other, how, domain, labels, distance, similarity, difference
-    planted: pd.DataFrame
-    limits: pd.DataFrame  # from the images alone
-    least: dict[str, float]  # similarity that was asked for, and that is
-    mirrored: bool  # then nothing is asked of similarity
-
-
-def compared(
-    images: pd.DataFrame, copies: pd.DataFrame, workers: int, mirrored: bool = False
-) -> Outcome:
-    """Every step of evidence, none of them filtering."""
-    table = pd.concat([images, copies], ignore_index=True)
-    pixels = Pixels(ROOT, workers)
-    embed = partial(thumbnails, root=ROOT, workers=workers)
-    own = images["image_path"].to_numpy(object)
-    least = {
-        "old": similarity_of_copies(own, embed, OLD_QUANTILE),
-        "new": 1 - ROOM * (1 - similarity_of_copies(own, embed)),
-    }
-    pairs = measured(table, NearConfig(similarity_min=-1, mirrored=mirrored), embed, pixels)
-    first, second = (table.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second"))
-    pairs = pairs.assign(one=first["image_path"], other=second["image_path"], how=second["how"])
-    # of a copy and another image than its original nothing is known
-    known = (pairs["how"] == "") | (second["original"] == pairs["one"])
-    pairs = pairs[known].reset_index(drop=True)
-    natural = pairs[(pairs["how"] == "") & (pairs["similarity"] >= least["new"])]
-    sizes = images.groupby("domain").size()
-    # a domain without any candidate has its limit too, for the copies that come into it
-    apart = pd.DataFrame({"domain": sizes.index, "labels": UNLIKE, "difference": NONE})
-    natural = pd.concat([natural, apart])
-    found = limits(natural, sizes, altered(images, pixels), NearConfig())
-    return Outcome(pairs, copies, found, least, mirrored)
-
-
-def evidences(outcome: Outcome) -> dict[str, pd.Series]:
-    """By name of the evidence, which pairs it takes for copies."""
-    pairs, least = outcome.pairs, outcome.least
-    limit = outcome.limits[outcome.limits["labels"] == UNLIKE].set_index("domain")
-    alike = pairs["similarity"] >= (-1 if outcome.mirrored else least["new"])
-    within = lambda name: alike & (pairs["difference"] <= pairs["domain"].map(limit[name]))  # noqa: E731
-    return {
-        f"hash, {OLD_BITS} bits": pairs["distance"] <= OLD_BITS,
-        "and thumbnails (before)": (pairs["distance"] <= OLD_BITS)
-        & (pairs["similarity"] >= least["old"]),
-        "hash, 12 bits": pairs["distance"] <= 12,
-        "pixels: near": within("reach"),
-        "pixels: beyond doubt": within("sure_limit"),
-    }
-
-
-def looked_at(pairs: pd.DataFrame) -> pd.Series:
-    """Natural pairs that are copies under two labels, as was found by looking."""
-    ends = zip(pairs["one"], pairs["other"], strict=True)
-    names = (
-        frozenset("/".join(Path(end).with_suffix("").parts[-3:]) for end in pair) for pair in ends
-    )
-    return pd.Series([name in LOOKED_AT for name in names], pairs.index)
 
 
 def tell(outcome: Outcome, promised: bool) -> None:
@@ -171,71 +67,6 @@ def tell(outcome: Outcome, promised: bool) -> None:
         print(
             recall.unstack().reindex(copies["how"].unique()).to_string(float_format="{:.2f}".format)
         )
-
-
-def draw_curve(outcome: Outcome, path: Path) -> None:
-    """Precision over recall of what is promised, by domain: before, and by pixels."""
-    import matplotlib.pyplot as plt
-
-    pairs = outcome.pairs
-    negative = (pairs["how"] == "") & (pairs["labels"] == UNLIKE) & ~looked_at(pairs)
-    domains = sorted(outcome.planted["domain"].unique())
-    figure, axes = plt.subplots(
-        -(-len(domains) // 4),
-        4,
-        figsize=(11, 2.7 * -(-len(domains) // 4)),
-        sharex=True,
-        sharey=True,
-    )
-    ways = {
-        "thumbnails (before)": (-pairs["similarity"]).where(pairs["distance"] <= OLD_BITS, np.inf),
-        "pixels": pairs["difference"].where(pairs["similarity"] >= outcome.least["new"], np.inf),
-    }
-    limit = outcome.limits[outcome.limits["labels"] == UNLIKE].set_index("domain")["sure_limit"]
-    for axis, domain in zip(axes.flat, domains, strict=False):
-        total = (outcome.planted["domain"] == domain).sum()
-        own = pairs["domain"] == domain
-        for (name, score), colour in zip(ways.items(), ("#999999", "#2a73b8"), strict=True):
-            positive = np.sort(score[own & (pairs["how"] != "")])
-            positive = positive[np.isfinite(positive)]
-            wrong = np.searchsorted(np.sort(score[own & negative]), positive, side="right")
-            hits = np.arange(1, len(positive) + 1)
-            axis.plot(hits / total, hits / (hits + wrong), color=colour, label=name)
-            if name == "pixels" and domain in limit:
-                at = np.searchsorted(positive, limit[domain], side="right") - 1
-                axis.plot(hits[at] / total, hits[at] / (hits[at] + wrong[at]), "o", color=colour)
-        axis.set_title(domain, fontsize=10)
-    for axis in axes.flat[len(domains) :]:
-        axis.set_axis_off()
-    axes.flat[0].legend(loc="lower left", fontsize=8)
-    axes.flat[0].set(xlim=(0.5, 1.01), ylim=(0, 1.03))
-    figure.supxlabel("recall of planted copies", fontsize=10)
-    figure.supylabel("precision among look-alikes", fontsize=10)
-    figure.tight_layout()
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-
-
-def draw_sheet(outcome: Outcome, path: Path, side_px: int = 96, rows: int = 12) -> None:
-    """The natural pairs across labels that differ least, by domain: for eyes alone."""
-    pairs = outcome.pairs
-    natural = pairs[(pairs["how"] == "") & (pairs["labels"] == UNLIKE)]
-    shown = natural.sort_values("difference").groupby("domain").head(rows)
-    domains = sorted(shown["domain"].unique())
-    width, height = 2 * side_px + 12, side_px + 16
-    sheet = Image.new("RGB", (width * len(domains), height * rows), "white")
-    pen = ImageDraw.Draw(sheet)
-    for column, domain in enumerate(domains):
-        own = shown[shown["domain"] == domain]
-        for row, pair in enumerate(own.itertuples()):
-            place = column * width, row * height
-            pen.text(
-                place, f"{pair.difference:.3f} {Path(pair.one).parent.name}"[:34], fill="black"
-            )
-            for number, end in enumerate((pair.one, pair.other)):
-                image = open_as_seen(end)
-                image.thumbnail((side_px, side_px))
-                sheet.paste(image, (place[0] + number * side_px, place[1] + 14))
-    sheet.save(path)
 
 
 def measure_found(args: argparse.Namespace) -> None:

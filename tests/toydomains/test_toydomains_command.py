@@ -12,6 +12,7 @@ from PIL import Image
 import toydomains
 from toydomains.__main__ import main
 from toydomains.files import replacing
+from toydomains.preview import can_be_written
 
 # With None in its place `import guie` raises: the drawings must not need the package that reads them.
 WITHOUT_GUIE = """
@@ -47,6 +48,29 @@ def test_a_fault_is_told_in_one_line_and_without_guie(tmp_path, words, line):
     assert told.returncode == 2 and told.stdout == "" and "Traceback" not in told.stderr
     assert told.stderr.splitlines()[-1].startswith(line)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--workers", "-1", "--workers: '-1' is no whole number of 1 or more"),
+        ("--workers", "0", "--workers: '0' is no whole number of 1 or more"),
+        ("--workers", "two", "--workers: 'two' is no whole number of 1 or more"),
+        ("--preview", "sheet.txt", "--preview: 'sheet.txt' does not end like a picture"),
+        ("--preview", "sheet", "--preview: 'sheet' does not end like a picture"),
+        ("--preview", "sheet.xbm", "--preview: 'sheet.xbm' does not end"),  # black and white alone
+    ],
+)
+def test_a_faulty_option_is_told_before_anything_is_drawn(tmp_path, capsys, option, value, told):
+    with pytest.raises(SystemExit) as left:
+        main(["--out", str(tmp_path / "t"), "--images", "80", option, value])
+    assert left.value.code == 2 and not list(tmp_path.iterdir())
+    assert told in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["a.png", "a.JPG", "a.webp", "a.bmp"])
+def test_a_contact_sheet_may_be_of_any_format_with_colours(name):
+    assert can_be_written(Path(name))
 
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):

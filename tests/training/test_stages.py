@@ -15,7 +15,7 @@ from guie.model import open_model
 from guie.model.backbone import create_clip
 from guie.training.run.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run.record import read_metrics
-from tiny_runs import TINY_CLIP, mix_with_val
+from tiny_runs import TINY_CLIP
 
 FILES = ("model.safetensors", "last.safetensors", "metrics.jsonl")
 FEW = ["packages", "cars"]
@@ -43,11 +43,6 @@ SCHEDULES = [
         **{"warmup": "1 epoch", "warmup_start": 0.01, "warmup_every": "0.5 epochs"},
     },
 ]
-
-
-@pytest.fixture(scope="module")
-def mix(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from guie.model.composition import AnyPreprocess, Ensemble, EnsemblePreprocess
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
 from guie.model.frozen_weights import read_frozen, read_tensors
 from guie.model.scored import Scored
-from guie.model.weights_file import read_stored
+from guie.model.weights_file import read_metadata
 
 LIBRARIES = ("open_clip", "timm")
 RUN_FILE = "config.yaml"
@@ -123,7 +123,7 @@ def open_model(
 
 
 def _open_run(folder: Path, weights: str) -> LoadedModel:
-    metadata = read_stored(folder / weights)
+    metadata = read_metadata(folder / weights)
     if metadata is None:
         raise UserError(f"{folder / weights}: states no image size; train.py did not write it")
     state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)

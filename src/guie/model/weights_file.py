@@ -86,7 +86,7 @@ def save_weights(
         save_file(state, temporary, metadata=entries)
 
 
-def read_stored(path: Path) -> WeightsMetadata | None:
+def read_metadata(path: Path) -> WeightsMetadata | None:
     """What a file of weights says of itself; None where `save_model` did not write it."""
     with safe_open(path, framework="pt") as file:
         entries = file.metadata() or {}

@@ -17,7 +17,7 @@ from guie.config import RunConfig
 from guie.evaluation.validation import validate
 from guie.model.frozen_weights import frozen_names, remove_unused
 from guie.model.weights import weights_record
-from guie.model.weights_file import read_stored
+from guie.model.weights_file import read_metadata
 from guie.training.compiling import uncompiled
 from guie.training.crew import Crew, Stopped
 from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
@@ -101,8 +101,8 @@ class Progress:
     def finish(self, scored: Task) -> dict[str, Any]:
         """Write the last model and the summary, which is returned; the main process calls it."""
         scored.save(self.folder, "last")
-        models = [read_stored(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
-        used = self.checkpoints.frozen() | {stored.frozen for stored in models if stored}
+        models = [read_metadata(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
+        used = self.checkpoints.frozen() | {metadata.frozen for metadata in models if metadata}
         remove_unused(self.folder, used)
         summary = {
             "best": self.state.best(),

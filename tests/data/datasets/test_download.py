@@ -7,7 +7,7 @@ import re
 import tarfile
 
 import pytest
-from miniatures import touch
+from miniatures.files import touch
 
 from guie.base.errors import UserError
 from guie.data.datasets import DATASETS, download

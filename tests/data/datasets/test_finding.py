@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from miniatures import MINIATURES, touch
+from miniatures import MINIATURES
+from miniatures.files import touch
 
 from guie.base.errors import UserError
 from guie.data.datasets import DATASETS

@@ -55,37 +55,62 @@ def write_report(
         UserError: the file cannot be written. A picture that cannot be decoded is shown as such.
     """
     parts = funnels(left)
-    panels = histograms(before, class_sizes(table))
-    colors = domain_colors([*left["domain"], *table["domain"].unique()])
-    labels = summary.get("pseudo_labels")
-    shown, domains_hidden = galleries(table, summary["config"]["seed"])
+    values = {
+        **_mix(summary, table),
+        **_sizes(left, before, table),
+        **_cleaning(summary, findings, merges),
+        "funnels": parts,
+        "charts": charts(whole(parts), summary.get("pseudo_labels"), earned, metric),
+        "earned": _records(earned),
+        "metric": metric,
+    }
     with tqdm(desc="report", unit="img", disable=None) as bar:
-        page = _environment().get_template("report.html.j2").render(
-            summary=summary,
-            config=yaml.safe_dump(summary["config"], sort_keys=False, allow_unicode=True),
-            limit=ROWS,
-            charts=charts(whole(parts), labels, earned, metric),
-            funnels=parts,
-            histograms=panels,
-            drawn=size_charts(panels[:ROWS], colors),
-            described=described,
-            colors=colors,
-            galleries=shown,
-            domains_hidden=domains_hidden,
-            groups=[] if findings is None else groups(findings),
-            evidence=evidence,
-            limits=summary.get("copies", []),
-            mirrored=bool(((summary["config"].get("clean") or {}).get("near") or {}).get("mirrored")),
-            merges=_records(merges)[:SHOWN],
-            merges_found=0 if merges is None else len(merges),
-            accepting=accepting,
-            labels=labels,
-            earned=_records(earned),
-            metric=metric,
-            picture=Pictures(Path(root), bar),
-        )  # fmt: skip
+        template = _environment().get_template("report.html.j2")
+        page = template.render(values, picture=Pictures(Path(root), bar))
     # a file's name may hold bytes that are no UTF-8
     write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))
+
+
+def _mix(summary: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
+    """Values of the template: the mix itself, and samples of it."""
+    config = summary["config"]
+    shown, hidden = galleries(table, config["seed"])
+    return {
+        "summary": summary,
+        "config": yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
+        "limit": ROWS,
+        "labels": summary.get("pseudo_labels"),
+        "galleries": shown,
+        "domains_hidden": hidden,
+    }
+
+
+def _sizes(left: pd.DataFrame, before: pd.Series, table: pd.DataFrame) -> dict[str, Any]:
+    """Values of the template: classes by size, before and after, and the domains' colours."""
+    panels = histograms(before, class_sizes(table))
+    colors = domain_colors([*left["domain"], *table["domain"].unique()])
+    return {
+        "histograms": panels,
+        "drawn": size_charts(panels[:ROWS], colors),
+        "described": described,
+        "colors": colors,
+    }
+
+
+def _cleaning(
+    summary: Mapping[str, Any], findings: pd.DataFrame | None, merges: pd.DataFrame | None
+) -> dict[str, Any]:
+    """Values of the template: what cleaning found, and the merges that it suggests."""
+    near = (summary["config"].get("clean") or {}).get("near") or {}
+    return {
+        "groups": [] if findings is None else groups(findings),
+        "evidence": evidence,
+        "limits": summary.get("copies", []),
+        "mirrored": bool(near.get("mirrored")),
+        "merges": _records(merges)[:SHOWN],
+        "merges_found": 0 if merges is None else len(merges),
+        "accepting": accepting,
+    }
 
 
 def _environment() -> Environment:

@@ -137,7 +137,7 @@ def read_summary(folder: Path) -> dict[str, Any]:
     return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
 
 
-def told_best(summary: dict[str, Any]) -> str:
+def best_score_text(summary: dict[str, Any]) -> str:
     """Which weights a run keeps as its best, in words."""
     best = summary["best"]
     if best is None:

@@ -1,0 +1,120 @@
+"""Planted copies, and every candidate pair with all that `copies.py` judges it by."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from alterations import LOOKED_AT, Alteration
+
+from guie.config.cleaning import NearConfig
+from guie.curation.copies.evidence import UNLIKE, limits
+from guie.curation.copies.links import ROOM, altered, measured, similarity_of_copies
+from guie.curation.copies.pixels import Pixels
+from guie.data.images import open_as_seen
+from guie.data.looks.difference import NONE
+from guie.data.looks.fingerprints import fingerprints
+from guie.data.looks.thumbnails import thumbnails
+from guie.data.manifest import load_manifest
+
+OLD_BITS, OLD_QUANTILE = 10, 0.05  # what near pictures were confirmed by before
+ROOT = Path("/")  # of all paths here
+
+
+def read(manifest: Path, workers: int) -> pd.DataFrame:
+    """The images of a manifest, each picture once, with the columns of `fingerprints`."""
+    loaded = load_manifest(manifest)
+    table = loaded.table.drop_duplicates("image_path").sort_values("image_path")
+    table["image_path"] = f"{os.path.abspath(loaded.root)}/" + table["image_path"]
+    return known(table[["image_path", "label", "domain"]].assign(how="", original=""), workers)
+
+
+def known(table: pd.DataFrame, workers: int) -> pd.DataFrame:
+    paths = table["image_path"].tolist()
+    prints = fingerprints(paths, ROOT, open_as_seen, workers, "images").set_axis(table.index)
+    return table.assign(**prints).drop_duplicates("pixels").reset_index(drop=True)
+
+
+def planted(
+    images: pd.DataFrame, folder: Path, ways: dict[str, Alteration], each: int, workers: int
+) -> pd.DataFrame:
+    """Copies, `each` of every domain and alteration, all of other images.
+
+    Columns original and how; the labels are their own, so that each pair is across labels.
+    """
+    rows = []
+    for _, own in images.groupby("domain"):
+        drawn = own.sample(min(each * len(ways), len(own)), random_state=0)
+        rows.append(drawn.assign(how=np.resize([*ways], len(drawn)), original=drawn["image_path"]))
+    table = pd.concat(rows, ignore_index=True)
+    table["image_path"] = [f"{folder}/{number:05d}.png" for number in table.index]
+    table["label"] = [f"planted/{number}" for number in table.index]
+    for row in table.itertuples():
+        ways[row.how](open_as_seen(row.original)).save(row.image_path)
+    return known(table[["image_path", "label", "domain", "how", "original"]], workers)
+
+
+class Outcome(NamedTuple):
+    """All candidates of the hash among images, and of copies with their originals."""
+
+    pairs: pd.DataFrame  # one, other, how, domain, labels, distance, similarity, difference
+    planted: pd.DataFrame
+    limits: pd.DataFrame  # from the images alone
+    least: dict[str, float]  # similarity that was asked for, and that is
+    mirrored: bool  # then nothing is asked of similarity
+
+
+def compared(
+    images: pd.DataFrame, copies: pd.DataFrame, workers: int, mirrored: bool = False
+) -> Outcome:
+    """Every step of evidence, none of them filtering."""
+    table = pd.concat([images, copies], ignore_index=True)
+    pixels = Pixels(ROOT, workers)
+    embed = partial(thumbnails, root=ROOT, workers=workers)
+    own = images["image_path"].to_numpy(object)
+    least = {
+        "old": similarity_of_copies(own, embed, OLD_QUANTILE),
+        "new": 1 - ROOM * (1 - similarity_of_copies(own, embed)),
+    }
+    pairs = measured(table, NearConfig(similarity_min=-1, mirrored=mirrored), embed, pixels)
+    first, second = (table.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second"))
+    pairs = pairs.assign(one=first["image_path"], other=second["image_path"], how=second["how"])
+    # of a copy and another image than its original nothing is known
+    known = (pairs["how"] == "") | (second["original"] == pairs["one"])
+    pairs = pairs[known].reset_index(drop=True)
+    natural = pairs[(pairs["how"] == "") & (pairs["similarity"] >= least["new"])]
+    sizes = images.groupby("domain").size()
+    # a domain without any candidate has its limit too, for the copies that come into it
+    apart = pd.DataFrame({"domain": sizes.index, "labels": UNLIKE, "difference": NONE})
+    natural = pd.concat([natural, apart])
+    found = limits(natural, sizes, altered(images, pixels), NearConfig())
+    return Outcome(pairs, copies, found, least, mirrored)
+
+
+def evidences(outcome: Outcome) -> dict[str, pd.Series]:
+    """By name of the evidence, which pairs it takes for copies."""
+    pairs, least = outcome.pairs, outcome.least
+    limit = outcome.limits[outcome.limits["labels"] == UNLIKE].set_index("domain")
+    alike = pairs["similarity"] >= (-1 if outcome.mirrored else least["new"])
+    within = lambda name: alike & (pairs["difference"] <= pairs["domain"].map(limit[name]))  # noqa: E731
+    return {
+        f"hash, {OLD_BITS} bits": pairs["distance"] <= OLD_BITS,
+        "and thumbnails (before)": (pairs["distance"] <= OLD_BITS)
+        & (pairs["similarity"] >= least["old"]),
+        "hash, 12 bits": pairs["distance"] <= 12,
+        "pixels: near": within("reach"),
+        "pixels: beyond doubt": within("sure_limit"),
+    }
+
+
+def looked_at(pairs: pd.DataFrame) -> pd.Series:
+    """Natural pairs that are copies under two labels, as was found by looking."""
+    ends = zip(pairs["one"], pairs["other"], strict=True)
+    names = (
+        frozenset("/".join(Path(end).with_suffix("").parts[-3:]) for end in pair) for pair in ends
+    )
+    return pd.Series([name in LOOKED_AT for name in names], pairs.index)

@@ -1,0 +1,73 @@
+"""What curate.py refuses: each fault by its name, and nothing written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from curate_runs import REPOSITORY, draw_folder, folder, run, write_manifest
+
+import curate
+from guie.base.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"sources": [folder(path="nowhere")]}, "nowhere: no such folder"),
+        ({"sources": [folder()], "root": "runs"}, "lies outside of the mix's root runs"),
+        ({"sources": [folder()], "min_images": 50}, "no class has 50 images"),
+        ({"sources": [folder(split="test")]}, "no source brings train images"),
+        ({"sources": [folder(), folder()]}, "sources 0 and 1 both bring toys/bus/0.png"),
+        ({"sources": [folder()], "min_images": 4, "max_images": 3}, "max_images 3 is below"),
+        ({"sources": [folder(max_images=3)], "min_images": 4}, "sources.0: max_images 3 is below"),
+        ({"sources": []}, "sources"),
+        ({"sources": [{"path": "input/toys"}]}, "sources.0"),
+        ({"sources": [folder(domian="x")]}, "did you mean domain?"),
+        ({"sources": [folder()], "out": "input/mix.json"}, "out"),
+        ({"sources": [folder()], "val_fraction": 1}, "val_fraction"),
+    ],
+)
+def test_refusals_name_the_fault_and_write_nothing(place, change, fault):
+    before = {path.name for path in Path("input").iterdir()}
+    with pytest.raises(UserError) as caught:
+        run(change)
+    assert fault in str(caught.value)
+    after = {path.name for path in Path("input").iterdir()}
+    assert after - {".cache"} == before  # which images are good is worth keeping
+
+
+def test_refusals_of_manifests(place):
+    write_manifest("input/a.csv", ["toys/car/0.png,toys/car,toys,test,both"])
+    source = {"kind": "manifest", "path": "input/a.csv"}
+    (place / "input/toys/car/0.png").rename(place / "input/other.png")
+    with pytest.raises(UserError, match="none of 1 images can be used.*no such image"):
+        run({"sources": [source]})
+    (place / "input/other.png").rename(place / "input/toys/car/0.png")
+    with pytest.raises(UserError, match="no domain cars; it has: toys"):
+        run({"sources": [{**source, "domains": ["cars"]}]})
+    with pytest.raises(UserError, match="out: input/a.csv is source 0"):
+        run({"sources": [source], "out": "input/a.csv"})
+
+
+def test_classes_trained_on_and_tested_across_sources_are_refused(place):
+    draw_folder(place / "input/exam", {"car": 2})
+    exam = {"kind": "folder", "path": "input/exam", "domain": "toys", "split": "test"}
+    with pytest.raises(UserError, match="exam/car/0.png: class 'toys/car' is in train and in test"):
+        run({"sources": [folder(), exam], "val_fraction": 0.0})
+    assert not Path("input/mix.csv").exists()
+
+
+def test_command_line_tells_a_user_error_in_one_line(place):
+    command = [sys.executable, str(REPOSITORY / "src/curate.py"), "--config", "nowhere.yaml"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "error: nowhere.yaml: no such config file\n"
+
+
+def test_config_or_list_must_be_given(capsys):
+    with pytest.raises(SystemExit):
+        curate.main([])
+    assert "--config --list is required" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""Sources of a mix, as curate.py reads them: manifests, archives, toys, public datasets."""
+
+from __future__ import annotations
+
+import shutil
+import zipfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from curate_runs import draw_folder, folder, run, write_manifest
+
+import curate
+import guie.curation.steps.reading
+from guie.base.errors import UserError
+from guie.data.manifest import load_manifest
+
+
+def test_manifest_source_keeps_its_domains_splits_and_declarations(place):
+    images = [f"toys/car/{n}.png" for n in range(6)]
+    write_manifest(
+        "input/source.csv",
+        [
+            f"{images[0]},met/a,met,train,train",
+            f"{images[1]},met/a,met,train,train",
+            f"{images[0]},met/a,met,test,index",
+            f"{images[2]},met/a,met,test,query",
+            "toys/bus/0.png,met/b,met,train,train",
+            "toys/bus/1.png,met/b,met,train,train",
+            f"{images[3]},pets/a,pets,train,train",
+            f"{images[4]},toys/b,toys,train,train",
+        ],
+    )
+    Path("input/source.yaml").write_text("domains: {met: {index_is_train: true}}")
+    source = {"kind": "manifest", "path": "input/source.csv", "domains": ["met", "toys"]}
+    table, summary = run({"sources": [source], "val_fraction": 0.9})
+    assert set(table["domain"]) == {"met", "toys"}
+    assert not (table["split"] == "val").any(), "met is left alone, toys has one class"
+    assert load_manifest("input/mix.csv").sidecar.domains["met"].index_is_train
+    assert "met: no val split" in summary["notes"]
+
+
+def test_an_archive_is_unpacked_once_and_read_as_its_folder(place):
+    rules = {"min_images": 3, "val_fraction": 0.3}
+    plain, _ = run({"sources": [folder()], **rules})
+    archive = shutil.make_archive("input/toys", "gztar", "input/toys")
+    shutil.rmtree("input/toys")
+    packed = folder(path="input/toys.tar.gz")
+    table, summary = run({"sources": [packed], **rules})
+    pd.testing.assert_frame_equal(table, plain)
+    assert summary["dropped_files"][0]["file"] == "input/toys/cat/broken.png"
+    Path(archive).unlink()  # unpacked, it is not needed any more
+    pd.testing.assert_frame_equal(run({"sources": [packed], **rules})[0], plain)
+
+
+def test_an_archive_that_leaves_its_folder_is_refused(place):
+    with zipfile.ZipFile("input/more.zip", "w") as archive:
+        archive.writestr("pens/1.png", b"")
+        archive.writestr("../../escaped.png", b"")
+    with pytest.raises(UserError, match="more.zip: not unpacked: '../../escaped.png': leaves the"):
+        run({"sources": [folder(path="input/more.zip")]})
+    assert not Path("input/more").exists() and not Path("escaped.png").exists()
+
+
+def test_toy_source_is_drawn_as_asked_and_read_as_a_manifest(place, monkeypatch):
+    asked = {}
+
+    def draw(path, **how):
+        asked.update(how, path=path)
+        draw_folder(Path(path) / "images", {"a": 2})
+        rows = [f"images/a/{n}.png,toy/a,toy,train,train" for n in range(2)]
+        write_manifest(f"{path}/manifest.csv", rows)
+        return Path(path) / "manifest.csv"
+
+    # Drawing has tests of its own.
+    monkeypatch.setattr(guie.curation.steps.reading.toydomains, "draw", draw)
+    toy = {"kind": "toy", "path": "input/toy", "images": 7, "seed": 3, "part": "pretrain"}
+    table, _ = run({"sources": [toy]})
+    assert asked == {"path": "input/toy", "images": 7, "seed": 3, "part": "pretrain", "workers": 1}
+    assert table["image_path"].tolist() == ["toy/images/a/0.png", "toy/images/a/1.png"]
+
+
+def test_a_toy_source_that_cannot_be_drawn_is_the_users_to_mend(place):
+    with pytest.raises(UserError, match="images: 7 is too few; ask for at least 80"):
+        run({"sources": [{"kind": "toy", "path": "input/toy", "images": 7}]})
+
+
+def draw_sop(folder: Path) -> None:
+    """Stanford Online Products with two train classes and one test class, of three images each."""
+    for split, first, classes in (("train", 1, 2), ("test", 3, 1)):
+        lines = ["image_id class_id super_class_id path"]
+        for number in range(first, first + classes):
+            draw_folder(folder, {f"chair_final/{number}": 3})
+            lines += [f"0 {number} 1 chair_final/{number}/{n}.png" for n in range(3)]
+        (folder / f"Ebay_{split}.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_a_public_dataset_is_found_by_its_name_and_read(place, capsys):
+    draw_sop(place / "input/Stanford_Online_Products")
+    curate.main(["--list"])
+    listed = capsys.readouterr().out
+    assert "1 of " in listed and "input/Stanford_Online_Products" in listed
+    with pytest.raises(UserError, match="59,551 train images expected, 6 found"):
+        run({"sources": [{"kind": "sop"}], "val_fraction": 0.0})
+    table, summary = run({"sources": [{"kind": "sop", "partial": True}], "val_fraction": 0.5})
+    assert table["split"].value_counts().to_dict() == {"train": 3, "val": 3, "test": 3}
+    assert summary["domains"]["products"]["test"]["images"] == 3
+    assert "59,551 train images expected" in capsys.readouterr().err

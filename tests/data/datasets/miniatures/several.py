@@ -1,0 +1,70 @@
+"""Datasets of many domains in small."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from miniatures.files import touch, write, write_json
+
+UNED_SPLITS = {
+    "inshop": {"train": [(0, 2)], "val": [(0, 2)], "test": [(0, 1)], "index": [(0, 2)]},
+    "met": {"train": [(0, 2), (1, 1)], "val": [(0, 1)], "test": [(1, 1)]},
+    "gldv2": {"train": [(0, 2)], "val": [(1, 2)], "test": [([0, 3], 1)], "index": [(0, 2), (3, 1)]},
+}
+
+
+def uned(root: Path) -> None:
+    folder = root / "uned"
+    for name in ("food2k", "cars", "sop", "inshop", "inat", "met", "gldv2", "rp2k"):
+        usual = {split: [(0, 2)] for split in ("train", "val", "test")}
+        for split, classes in UNED_SPLITS.get(name, usual).items():
+            records = [
+                {"path": f"{name}/{split}/{class_id}_{n}.jpg", "class_id": class_id}
+                for class_id, count in classes
+                for n in range(count)
+            ]
+            write_json(folder / f"info_files/{name}/{split}.json", records)
+            touch(folder / "images", (record["path"] for record in records))
+    train = json.loads((folder / "info_files/met/train.json").read_text())
+    for split in ("index", "small_index"):
+        write_json(folder / f"info_files/met/{split}.json", train)
+    # the lists escape Chinese names, this unzip did not
+    rp2k_train = [{"path": "rp2k/all/train/#U767e#U4e8b/1.jpg", "class_id": 0}]
+    write_json(folder / "info_files/rp2k/train.json", rp2k_train)
+    touch(folder / "images", ["rp2k/all/train/百事/1.jpg"])
+
+
+def imagenet(root: Path) -> None:
+    """As Kaggle has it: val flat, its labels in a table."""
+    folder = root / "imagenet-object-localization-challenge"
+    write(
+        folder / "LOC_val_solution.csv",
+        "ImageId,PredictionString",
+        "ILSVRC2012_val_00000001,n01751748 111 108 441 193 ",
+        "ILSVRC2012_val_00000002,n01440764 85 1 499 272 n01440764 1 2 3 4 ",
+    )
+    train = [f"train/{wnid}/{wnid}_{n}.JPEG" for wnid in ("n01440764", "n01751748") for n in (1, 2)]
+    val = [f"val/ILSVRC2012_val_0000000{n}.JPEG" for n in (1, 2)]
+    touch(folder / "ILSVRC/Data/CLS-LOC", train + val)
+
+
+def gpr1200(root: Path) -> None:
+    names = ["0_a.jpg", "0_b.jpg", "1199_x.jpg", "1199_y_z.jpg", "200_p.jpg", "200_q.jpg"]
+    touch(root / "GPR1200/images", names)
+
+
+def m4d35k(root: Path) -> None:
+    folder = root / "m4d-35k"
+    rows = {
+        "products-10k/train/1.jpg": 0,
+        "google_landmark_recognition_2021/train/0/1/2/0123456789abcdef.jpg": 9600,
+        "deepfashion/train/id_1/shop_01.jpg": 20000,
+        "stanford_cars/cars_train/00001.jpg": 35000,
+    }
+    write(
+        folder / "m4d-35k_train.csv",
+        "img_path,label",
+        *(f"{path},{label}" for path, label in rows.items()),
+    )
+    touch(folder, rows)

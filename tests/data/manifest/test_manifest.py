@@ -1,0 +1,126 @@
+"""The manifest: every check and every refusal of a row."""
+
+from __future__ import annotations
+
+import pytest
+from manifest_rows import GOOD, HEADER, refusal
+
+from guie.base.errors import UserError
+from guie.data.manifest import SHOWN, load_manifest
+
+
+def test_good_manifest_loads(written):
+    manifest = load_manifest(written())
+    assert len(manifest.table) == 6
+    assert manifest.root == manifest.path.parent
+    assert manifest.file("t/0.jpg") == manifest.path.parent / "t/0.jpg"
+    assert manifest.split("val")["image_path"].tolist() == ["t/2.jpg", "t/3.jpg"]
+    assert manifest.split("val").index.tolist() == [0, 1]
+
+
+def test_root_is_taken_when_given(written, tmp_path):
+    assert load_manifest(written(), tmp_path / "images").root == tmp_path / "images"
+
+
+def test_absent_split_names_those_there_are(written):
+    manifest = load_manifest(written("t/0.jpg,toys/car,toys,train,train"))
+    with pytest.raises(UserError, match="no rows of split 'test'; it has: train"):
+        manifest.split("test")
+
+
+def test_domains_are_left_out_of_every_split(written):
+    rows = ["t/8.jpg,food/a,food,train,train", "t/9.jpg,food/b,food,test,both"]
+    manifest = load_manifest(written("\n".join([GOOD, *rows])))
+    assert manifest.without([]).table.equals(manifest.table)
+    left = manifest.without(["food"])
+    assert list(left.table["domain"].unique()) == ["toys"]
+    assert len(left.table) == len(manifest.table) - 2
+    assert list(left.table.index) == list(range(len(left.table)))
+
+
+@pytest.mark.parametrize(
+    ("domains", "told"),
+    [
+        (["tools", "food"], "has no domain food, tools to leave out; it has: toys"),
+        (["toys"], "every domain is left out"),
+    ],
+)
+def test_domains_that_cannot_be_left_out(written, domains, told):
+    with pytest.raises(UserError, match=told):
+        load_manifest(written(GOOD)).without(domains)
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        (",toys/x,toys,train,train", "image_path is empty"),
+        ("t/9.jpg,,toys,train,train", "label '' is empty"),
+        ("t/9.jpg,  ,toys,train,train", "label '  ' is empty"),
+        ("t/9.jpg,toys/x|,toys,train,train", "has an empty part"),
+        ("t/9.jpg,|toys/x,toys,train,train", "has an empty part"),
+        ("t/9.jpg,toys/x||toys/y,toys,train,train", "has an empty part"),
+        ("t/9.jpg,toys/x,,train,train", "domain is empty"),
+        ("t/9.jpg,toys/x,toys,dev,train", "split 'dev': allowed are train, val, test"),
+        ("t/9.jpg,toys/x,toys,Train,train", "split 'Train'"),
+        ("t/9.jpg,toys/x,toys,train,query", "role 'query' in train: allowed are train"),
+        ("t/9.jpg,toys/x,toys,test,train", "role 'train' in test: allowed are query, index, both"),
+        ("t/9.jpg,toys/x,toys,train", "4 columns where the header has 5"),
+        ("t/9.jpg,toys/x,toys,train,", "role '' in train"),
+        ("/etc/hostname,toys/x,toys,train,train", "leaves the root"),
+        ("../t/9.jpg,toys/x,toys,train,train", "leaves the root"),
+        ("t/../../9.jpg,toys/x,toys,train,train", "leaves the root"),
+        (r"t\..\..\9.jpg,toys/x,toys,train,train", "leaves the root"),
+        ("C:/9.jpg,toys/x,toys,train,train", "leaves the root"),
+        ("./t/9.jpg,toys/x,toys,train,train", "without './' and '//'"),
+        ("t//9.jpg,toys/x,toys,train,train", "without './' and '//'"),
+        ("t/9.jpg/.,toys/x,toys,train,train", "without './' and '//'"),
+        ("t/0.jpg,toys/car,toys,train,train", "'t/0.jpg' stands already in line 2; delete one"),
+        ("t/0.jpg,toys/x,toys,train,train", "conflicting labels: 'toys/car' there, 'toys/x' here"),
+        ("t/0.jpg,toys/{x},toys,train,train", "'toys/{x}' here"),
+        ("t/0.jpg,toys/x,toys,test,both", "a leak: split 'train' there, 'test' here"),
+        ("t/0.jpg,toys/x,toys,test,both", "image 't/0.jpg' stands already in line 2"),
+        ("t/9.jpg,toys/car,toys,test,both", "class 'toys/car' is in train and in test"),
+        ("t/9.jpg,toys/car,toys,val,both", "class 'toys/car' is in train and in val"),
+        ("t/9.jpg,toys/z|toys/car,toys,test,both", "class 'toys/car' is in train and in test"),
+        (",,,,", "split '': allowed are"),
+    ],
+)
+def test_bad_row_is_named_by_line(written, row, fault):
+    path = written(f"{GOOD}\n{row}")
+    lines = refusal(path).splitlines()
+    assert all(line.startswith(f"{path}:8: ") for line in lines)
+    assert any(fault in line for line in lines)
+
+
+@pytest.mark.parametrize("name", ["t/a..b.jpg", "t/...jpg", "t/.x.jpg", "t/a b, c.jpg", "t/é.jpg"])
+def test_odd_but_honest_names_pass(written, name):
+    row = f'"{name}",toys/x,toys,train,train'
+    assert load_manifest(written(f"{GOOD}\n{row}")).table["image_path"].iloc[-1] == name
+
+
+def test_label_in_two_domains_is_named_in_both_rows(written):
+    rows = "a.jpg,cup,toys,train,train\nb.jpg,mug|cup,shop,train,train"
+    message = refusal(written(rows))
+    assert ":2: class 'cup' stands in several domains" in message
+    assert ":3: class 'cup' stands in several domains" in message
+
+
+def test_all_faults_at_once_and_a_count_of_the_rest(written):
+    rows = "\n".join(f"t/{n}.jpg,toys/x,toys,dev,train" for n in range(SHOWN + 7))
+    lines = refusal(written(rows)).splitlines()
+    assert len(lines) == SHOWN + 1
+    assert lines[0].split(": ")[0].endswith("m.csv:2")
+    assert lines[-1].endswith("and 7 more faults")
+
+
+@pytest.mark.parametrize("weight", ["", "0", "-1", "nan", "inf", "heavy"])
+def test_bad_weights_are_named_all_at_once(written, weight):
+    rows = "\n".join(f"t/{n}.jpg,toys/x,toys,train,train,{weight}" for n in range(2))
+    lines = refusal(written(rows, header=f"{HEADER},weight")).splitlines()
+    assert [line.split(": ")[0][-2:] for line in lines] == [":2", ":3"]
+    assert all(f"weight {weight!r} is not a positive number" in line for line in lines)
+
+
+def test_weights_load_as_numbers(written):
+    rows = "t/0.jpg,toys/x,toys,train,train,0.5\nt/1.jpg,toys/x,toys,train,train,2"
+    assert load_manifest(written(rows, header=f"{HEADER},weight")).table["weight"].sum() == 2.5
