@@ -79,7 +79,7 @@ def test_the_area_is_never_above_average_precision():
         rank_P = graded_ranking(coded(ranking)[0], PROTOCOLS["medium"])
         if len(rank_P):
             relevant_1K = np.isin(np.arange(100), rank_P)[None]
-            steps = metrics.map_at_100(relevant_1K, np.array([len(rank_P)]))[0]
+            steps = metrics.map_at(relevant_1K, np.array([len(rank_P)]), 100)[0]
             assert average_precision_trapezoid(rank_P) <= steps + 1e-12
 
 
