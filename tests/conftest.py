@@ -14,7 +14,7 @@ from guie.config import real_root
 
 torch.set_num_threads(1)
 # Processes of tests are forks of a server that has imported this: in milliseconds, not seconds.
-multiprocessing.get_context("forkserver").set_forkserver_preload(["train", "embed"])
+multiprocessing.get_context("forkserver").set_forkserver_preload(["train", "embed", "validate"])
 os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 # Autograd starts its threads at the first backward pass, one for each kind of device it sees then. On

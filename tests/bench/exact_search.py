@@ -1,0 +1,118 @@
+"""Exact search at UnED's full size, against the bare matrix product and faiss' flat index, in one run.
+
+python tests/bench/exact_search.py [--share 0.1] [--queries 241986] [--index 1397126] [--depth 100]
+
+Random unit vectors of 64 dimensions, a tenth of the index repeated, every query in the index. The
+index is whole, of the queries a share is asked; memory is what the process held at most.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import faiss
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from guie.evaluation.metrics import STANDARD
+from guie.evaluation.neighbours import ExactIndex
+from guie.evaluation.protocols import Part, run_protocol
+from guie.evaluation.protocols.base import Headline, Protocol
+from guie.training.run.record import peak_memory_mb
+
+BLOCK = 4096  # queries, and index rows of the bare product
+DIM = 64
+
+
+def vectors(count: int, twins: float, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    emb_ND = rng.standard_normal((count, DIM), dtype=np.float32)
+    emb_ND /= np.linalg.norm(emb_ND, axis=1, keepdims=True)
+    repeated = int(twins * count)
+    emb_ND[rng.permutation(count)[:repeated]] = emb_ND[rng.integers(count, size=repeated)]
+    return emb_ND
+
+
+def product(queries_QD: np.ndarray, index_ND: np.ndarray) -> None:
+    """The bare blocked product, whose result nobody looks at."""
+    out = np.empty((BLOCK, BLOCK), np.float32)
+    for q in tqdm(range(0, len(queries_QD), BLOCK), "product"):
+        block_BD = queries_QD[q : q + BLOCK]
+        for n in range(0, len(index_ND), BLOCK):
+            part_ND = index_ND[n : n + BLOCK]
+            np.matmul(block_BD, part_ND.T, out=out[: len(block_BD), : len(part_ND)])
+
+
+def flat(queries_QD: np.ndarray, index_ND: np.ndarray, depth: int) -> None:
+    index = faiss.IndexFlatIP(DIM)
+    index.add(index_ND)
+    for q in tqdm(range(0, len(queries_QD), BLOCK), "faiss"):
+        index.search(queries_QD[q : q + BLOCK], depth)
+
+
+def ours(queries_QD: np.ndarray, index_ND: np.ndarray, depth: int) -> None:
+    index = ExactIndex(index_ND)
+    for q in tqdm(range(0, len(queries_QD), BLOCK), "ours"):
+        block_BD = queries_QD[q : q + BLOCK]
+        own_B = np.arange(len(block_BD))
+        index.search(block_BD, depth, (own_B, q + own_B))
+
+
+def whole(queries: int, index_ND: np.ndarray, keys: tuple[str, ...]) -> None:
+    """A protocol from embeddings to report, intervals included: classes of 4 to 16 images."""
+    rng = np.random.default_rng(2)
+    classes = np.repeat(np.arange(len(index_ND)), rng.integers(4, 17, len(index_ND)))
+    labels = pd.Series(classes[: len(index_ND)]).astype(str)
+    table = pd.DataFrame(
+        {
+            "image_path": np.arange(len(index_ND)).astype(str),
+            "label": labels,
+            "domain": "d" + (classes[: len(index_ND)] % 8).astype(str).astype(object),
+            "role": np.where(np.arange(len(index_ND)) < queries, "both", "index"),
+        }
+    )
+    part = Part("merged", "merged", keys)
+    headline = Headline("R@1", "merged", "mean", "r_at_1")
+    run_protocol(Protocol("bench", "", "", (part,), (headline,)), index_ND, table)
+
+
+def timed(work: Callable[[], None]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--queries", type=int, default=241_986)
+    parser.add_argument("--index", type=int, default=1_397_126)
+    parser.add_argument("--depth", type=int, default=100)
+    parser.add_argument("--share", type=float, default=0.1, help="of the queries that are asked")
+    args = parser.parse_args()
+    index_ND = vectors(args.index, 0.1, seed=0)
+    asked = int(args.share * args.queries)
+    queries_QD = index_ND[:asked]
+    base = peak_memory_mb()
+    print(f"{asked:,} of {args.queries:,} queries x {args.index:,}, depth {args.depth}")
+    seconds = {
+        "bare product": timed(lambda: product(queries_QD, index_ND)),
+        "faiss flat": timed(lambda: flat(queries_QD, index_ND, args.depth)),
+        "ours": timed(lambda: ours(queries_QD, index_ND, args.depth)),
+    }
+    print(f"search: most memory {peak_memory_mb():,} MB, {base:,} of it before")
+    uned = ("r_at_1", "mmp_at_5", "map_at_100")
+    seconds["report, UnED's metrics"] = timed(lambda: whole(asked, index_ND, uned))
+    seconds["report, all metrics"] = timed(lambda: whole(asked, index_ND, STANDARD))
+    for name, taken in seconds.items():
+        ratios = f"{taken / seconds['bare product']:.2f} x product"
+        print(f"{name:24} {taken:8.1f} s  {ratios}, {taken / seconds['faiss flat']:.2f} x faiss")
+    print(f"in all: most memory {peak_memory_mb():,} MB")
+
+
+if __name__ == "__main__":
+    main()
