@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from tables import table_of
+from scored_tables import table_of
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics

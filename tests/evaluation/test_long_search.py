@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scored_tables import gaussian_embeddings, mixed_table
 
 import two_processes
 import validate
 from guie.evaluation import long_search, neighbours, searching
 from guie.evaluation.kept import KEY, KeptBlocks
-from tables import gaussian_embeddings, mixed_table
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tables import gaussian_embeddings, mixed_table, table_of, tied_embeddings
+from scored_tables import gaussian_embeddings, mixed_table, table_of, tied_embeddings
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics, neighbours, searching

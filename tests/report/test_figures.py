@@ -199,6 +199,25 @@ def test_curves_without_stages_or_validation() -> None:
     assert [text.get_text() for text in val.texts] == ["no val split"]
 
 
+def test_intervals_lie_around_their_scores() -> None:
+    report = {
+        "mean": {"r_at_1": 0.5},
+        "domains": {"cars": {"r_at_1": 0.2}, "toys": {"r_at_1": None}, "food": {"r_at_1": 0.8}},
+        "intervals": {
+            "level": 0.9,
+            "mean": {"r_at_1": (0.4, 0.6)},
+            "domains": {"cars": {"r_at_1": (0.1, 0.3)}, "food": {"r_at_1": None}},
+        },
+    }
+    [axes] = figures.domain_intervals({"a": report, "b": report}, "r_at_1", "R@1").axes
+    lines = [line.get_xdata().tolist() for line in axes.lines if len(line.get_xdata()) == 2]
+    assert lines == [[0.4, 0.6], [0.1, 0.3], [0.8, 0.8]] * 2
+    dots = [line.get_xdata().tolist() for line in axes.lines if len(line.get_xdata()) == 1]
+    assert dots == [[0.5], [0.2], [0.8]] * 2
+    assert "90%" in axes.get_xlabel()
+    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["a", "b"]
+
+
 def test_domain_bars_are_as_long_as_the_scores() -> None:
     scores = pd.DataFrame({"before": [0.2, 0.4], "after": [0.5, 0.9]}, ["cars", "toys"])
     [axes] = figures.domain_bars(scores, "R@1").axes

@@ -5,7 +5,7 @@ from guie.report.figures.curves import training_curves
 from guie.report.figures.galleries import gallery
 from guie.report.figures.labels import calibration
 from guie.report.figures.maps import class_map, domain_map, project, sample_rows
-from guie.report.figures.scores import confusion, domain_bars
+from guie.report.figures.scores import confusion, domain_bars, domain_intervals
 from guie.report.figures.selection import selection_curve
 from guie.report.figures.sheets import captioned_sheet, contact_sheet, noted_sheet
 from guie.report.figures.sizes import size_histogram, size_histograms
@@ -17,6 +17,7 @@ __all__ = [
     "confusion",
     "contact_sheet",
     "domain_bars",
+    "domain_intervals",
     "domain_map",
     "funnel",
     "gallery",

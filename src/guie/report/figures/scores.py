@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,40 @@ def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
         axes.set_title(f"mean {scores.mean().iloc[0]:.3f}", fontsize=9, color=MUTED, loc="right")
     else:
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=9)
+    return figure
+
+
+def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric: str) -> Figure:
+    """How sure each domain's score is: a dot a system with its interval as a line, the mean on top.
+
+    Args:
+        reports: by system, as `validate.py` writes them, intervals included.
+        key: of the metric, `r_at_1` or another.
+        metric: what is shown, the axis' name.
+    """
+    names = ["mean", *next(iter(reports.values()))["domains"]]
+    figure = new_figure(0.9 + max(0.25, 0.16 * len(reports)) * len(names))
+    axes = tidy(figure.subplots(), grid="x")
+    for i, (system, report) in enumerate(reports.items()):
+        values = {"mean": report["mean"], **report["domains"]}
+        bounds = {"mean": report["intervals"]["mean"], **report["intervals"]["domains"]}
+        for row, name in enumerate(names):
+            value = values[name].get(key)
+            if value is None:
+                continue
+            y = row + (i - (len(reports) - 1) / 2) * GROUP / len(reports)
+            low, high = bounds.get(name, {}).get(key) or (value, value)
+            axes.plot([low, high], [y, y], color=SYSTEMS[i], linewidth=2.2, alpha=0.6)
+            axes.plot(
+                value, y, "o", color=SYSTEMS[i], markersize=5, label=system if not row else None
+            )
+    axes.set_yticks(np.arange(len(names)), names)
+    axes.get_yticklabels()[0].set_fontweight("bold")
+    axes.set(xlim=(0, 1.02), ylim=(len(names) - 0.5, -0.6))
+    axes.tick_params(axis="y", length=0)
+    level = next(iter(reports.values()))["intervals"]["level"]
+    axes.set_xlabel(f"{metric}, with {level:.0%} intervals over classes", fontsize=9, color=MUTED)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=9)
     return figure
 
 
