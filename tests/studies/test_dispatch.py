@@ -10,11 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from guie.studies.commands import Children, Failed, Halted
 from guie.studies.dispatch import work_off
 from guie.studies.plan import Job
 from guie.studies.results import Record
+from guie.studies.sharing import gpus, threads_of_each
 from guie.training.interrupts import Interrupts
 from kills import is_gone, until
 from small_studies import plan
@@ -140,6 +142,20 @@ def test_a_script_is_given_its_words_and_its_environment(tmp_path: Path) -> None
         script(tmp_path, text), ["--a", tmp_path], tmp_path / "log", {"OMP_NUM_THREADS": "3"}
     )
     assert (tmp_path / "log").read_text() == f"['--a', '{tmp_path}'] 3\n"
+
+
+def test_cores_are_shared_out_and_cards_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    assert [threads_of_each(jobs) for jobs in (1, 2, 9)] == [5, 2, 1]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert gpus() == ["0", "1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert (gpus(), threads_of_each(2)) == (["3", "5"], 4)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert gpus() == []
 
 
 STAYS = "import os, pathlib, time; pathlib.Path('{}').write_text(str(os.getpid())); time.sleep(60)"

@@ -138,6 +138,28 @@ def test_other_code_is_run_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -
         study.main([str(path)])
 
 
+def test_a_kill_between_test_and_record_leaves_nothing_behind(folder: Path) -> None:
+    path = written(folder, seeds=1, rows={"plain": {}})
+    study.main([str(path)])
+    (folder / "s.json").unlink()
+    (run,) = (folder / "runs/studies/s").glob("plain_0_*/")
+    (run / "checkpoints").mkdir()
+    run.with_suffix(".npz").write_text("")
+    assert study.main([str(path)]) == 0
+    assert len(trained(folder)) == 1 and kinds(folder) == (1, 0)
+    assert not (run / "checkpoints").exists() and not run.with_suffix(".npz").exists()
+
+
+def test_a_run_that_is_not_whole_is_a_failure(folder: Path) -> None:
+    path = written(folder, seeds=1, rows={"plain": {}})
+    study.main([str(path)])
+    (folder / "s.json").unlink()
+    (log,) = (folder / "runs/studies/s").glob("plain_0_*/metrics.jsonl")
+    log.write_text("")
+    assert study.main([str(path)]) == 1
+    assert "not the files of a run; delete it" in table(folder)
+
+
 def test_what_another_study_has_run_is_taken_from_there(folder: Path) -> None:
     written(folder, seeds=1)
     study.main([str(folder / "s.yaml")])

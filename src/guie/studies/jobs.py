@@ -63,6 +63,8 @@ class Workshop:
                 self._train(job, folder, slot)
             if not report.exists():
                 self._test(job, folder, report, slot)
+            self._embeddings(folder).unlink(missing_ok=True)
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # they would fill the disk
             return stamp(job, self.code) | self._found(folder, report)
         except CodeChanged:
             raise
@@ -92,20 +94,18 @@ class Workshop:
         self._run(folder, slot, "train.py", "--config", path, "--resume")
 
     def _test(self, job: Job, folder: Path, report: Path, slot: int) -> None:
-        """Embed by the best weights, score, and remove what would fill the disk."""
+        """Embed by the best weights, and score."""
         data, test = load_config(folder / "config.yaml", RunConfig).data, job.test
         manifest, root = data.manifest, data.root
         if test.manifest:
             manifest, root = expanded(test.manifest, "test.manifest"), test.root
         images = ["--manifest", manifest, "--split", test.split]
         images += ["--root", expanded(root, "test.root")] if root else []
-        emb = self.out / f"{folder.name}.npz"
+        emb = self._embeddings(folder)
         made = ("--model", folder, "--out", emb, "--workers", data.workers)
         self._run(folder, slot, "embed.py", *made, *images)
         scored = ("--embeddings", emb, "--index", test.index, "--out", report)
         self._run(folder, slot, "validate.py", *scored, *images)
-        emb.unlink()
-        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
     def _run(self, folder: Path, slot: int, script: str, *words: object) -> None:
         if self.code_now() != self.code:
@@ -117,6 +117,9 @@ class Workshop:
         if self.gpus:
             environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
         self.children.run(self.scripts / script, words, self._log(folder), environment)
+
+    def _embeddings(self, folder: Path) -> Path:
+        return self.out / f"{folder.name}.npz"
 
     def _log(self, folder: Path) -> Path:
         """What the scripts say of a run, beside its folder."""
