@@ -56,6 +56,7 @@ class Workshop:
 
         Raises Failed, Halted; UserError where the code was changed meanwhile.
         """
+        made = stamp(job, self.code)  # of the data as it is now, whatever becomes of it meanwhile
         folder = self.out / self.folder_name(job)
         report = folder / f"report_{digest(job.test.model_dump(mode='json'))}.json"
         try:
@@ -65,7 +66,7 @@ class Workshop:
                 self._test(job, folder, report, slot)
             self._embeddings(folder).unlink(missing_ok=True)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # they would fill the disk
-            return stamp(job, self.code) | self._found(folder, report)
+            return made | self._found(folder, report)
         except CodeChanged:
             raise
         except UserError as error:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from guie.report.figures.style import ACCENT, INK, MUTED, legible, new_figure, telling, tidy
+
+TICKS = 4  # of a panel; the numbers of more would lie on each other
 
 
 def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> Figure:
@@ -30,6 +33,7 @@ def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> F
 
 def _panel(axes: Axes, table: pd.DataFrame, baseline: str | None) -> None:
     axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(TICKS))
     if baseline is not None and table.loc[baseline].notna().any():
         axes.axvline(table.loc[baseline].mean(), color=MUTED, linewidth=1, linestyle=":")
     for y, (row, of_seeds) in enumerate(table.iterrows()):
