@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -70,13 +71,13 @@ def load_config(
     `${NAME}` in a string is taken from the environment; `${GUIE_REAL}` falls back to ../shared.
     Raises UserError with one line per fault: where it is written, value, what is allowed.
     """
-    values = _read_with_base(Path(path))
+    values = read_written(Path(path))
     for words in overrides:
         key, equals, text = words.partition("=")
         if not equals:
             raise UserError(f"--set {words}: expected key=value, for example train.epochs=2")
         override(values, key, _parsed(text, f"--set {words}"), f"--set {words}")
-    return _validated(values, model)
+    return validated(values, model)
 
 
 def config_from(values: dict, model: type[AnyConfig], source: str = "config") -> AnyConfig:
@@ -84,29 +85,49 @@ def config_from(values: dict, model: type[AnyConfig], source: str = "config") ->
 
     Raises UserError as `load_config`.
     """
-    return _validated(Written.of(values, source), model)
+    return validated(Written.of(values, source), model)
 
 
-def _validated(values: Written, model: type[AnyConfig]) -> AnyConfig:
+def validated(values: Written, model: type[AnyConfig], variables: bool = True) -> AnyConfig:
+    """The config of what is written.
+
+    Args:
+        variables: replace each `${NAME}`; without, the config is the same on every machine.
+
+    Raises UserError as `load_config`.
+    """
     if model.COMMON:
         values = handed_down(values, *model.COMMON)
     try:
-        return model.model_validate(_plain(values))
+        return model.model_validate(plain(values, variables))
     except ValidationError as error:
         raise UserError("\n".join(explained(error, model, values))) from None
 
 
-def _read_with_base(path: Path, below: tuple[Path, ...] = ()) -> Written:
+def read_written(path: Path, below: tuple[Path, ...] = ()) -> Written:
+    """What a file says, over what its `base` says. Raises UserError."""
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path}: a config is a mapping of keys to values")
-    base = values.pop("base", None)
-    own = Written.of(values, str(path))
-    if base is None:
-        return own
+    return based(Written.of(values, str(path)), below)
+
+
+def based(own: Written, below: tuple[Path, ...] = ()) -> Written:
+    """A mapping over the file that its `base` names, beside the one that it stands in itself.
+
+    Args:
+        below: the files that have led here.
+
+    Raises UserError.
+    """
+    base = own.get("base")
+    rest = replace(own, value={key: item for key, item in own.value.items() if key != "base"})
+    if base is None or base.value is None:
+        return rest
+    path = Path(base.source)
     if path in below:
         raise UserError(f"{path}: base leads back to this file")
-    return merged(_read_with_base(path.parent / str(base), (*below, path)), own)
+    return merged(read_written(path.parent / str(base.value), (*below, path)), rest)
 
 
 def real_root() -> Path | None:
@@ -118,22 +139,23 @@ def real_root() -> Path | None:
     return beside if (beside / "weights").is_dir() else None
 
 
-def _plain(written: Written) -> Any:
-    """What YAML has there, with `${NAME}` replaced."""
+def plain(written: Written, variables: bool = True) -> Any:
+    """What YAML has there; with `variables`, each `${NAME}` is replaced. Raises UserError."""
     value = written.value
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item, variables) for key, item in value.items()}
     if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, str):
-        return re.sub(r"\$\{(\w+)\}", lambda match: _variable(match[1], written), value)
-    return value
+        return [plain(item, variables) for item in value]
+    return expanded(value, written.told()) if variables and isinstance(value, str) else value
 
 
-def _variable(name: str, written: Written) -> str:
+def expanded(text: str, where: str) -> str:
+    """A string with each `${NAME}` replaced. Raises UserError that begins with `where`."""
+    return re.sub(r"\$\{(\w+)\}", lambda match: _variable(match[1], where), text)
+
+
+def _variable(name: str, where: str) -> str:
     found = real_root() if name == "GUIE_REAL" else os.environ.get(name)
     if found is None:
-        raise UserError(
-            f"{written.told()}: environment variable {name} is not set; set it to a folder"
-        )
+        raise UserError(f"{where}: environment variable {name} is not set; set it to a folder")
     return str(found)

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
-import socket
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from guie.base.errors import UserError
 from guie.base.files import write_json, write_text
+from guie.base.locks import held
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE
 from guie.training.run.record import write_record
 
 CLASSES = "classes.txt"
 LOCK = ".lock"
-LOCK_WAIT_S = 0.5
 # Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
 FREE = {"workers", "keep_checkpoints", "checkpoint_every", "accumulate", "on_out_of_memory"}
 SUMMARY = "summary.json"  # written last: a run that has one is finished
@@ -34,32 +30,9 @@ def locked(config: RunConfig) -> Iterator[None]:
     Raises UserError if another process trains there.
     """
     folder = Path(config.out) / config.name
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOCK).open("a+", encoding="utf-8") as file:
-        file.seek(0)
-        if not _taken(file):
-            raise UserError(
-                f"{folder}: another process trains there ({file.read()}); wait, or --set name=..."
-            )
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
+    said, remedy = f"{folder}: another process trains there", "wait, or --set name=..."
+    with held(folder / LOCK, said, remedy):
         yield
-
-
-def _taken(file: TextIO) -> bool:
-    """Lock the file; False where another holds it, and is not about to end.
-
-    The loaders of a killed run, which hold its lock with it, outlive it by a moment.
-    """
-    until = time.monotonic() + LOCK_WAIT_S
-    while True:
-        with suppress(BlockingIOError):
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return True
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.05)
 
 
 def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:

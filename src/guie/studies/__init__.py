@@ -1,0 +1,1 @@
+"""Many runs as one table: which they are, who works on them, what came of them."""

@@ -1,0 +1,162 @@
+"""A job from its training to its record: train.py, embed.py, validate.py, one after the other."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from guie.base.errors import UserError
+from guie.base.files import append_text, write_text
+from guie.config import RunConfig, load_config
+from guie.config.base import expanded
+from guie.studies.code import Code
+from guie.studies.commands import Children, Failed
+from guie.studies.plan import Job, digest
+from guie.studies.results import Record, manifest_of, stamp
+from guie.training.run.checkpoint import FOLDER as CHECKPOINTS
+from guie.training.run.folder import SUMMARY, read_summary
+from guie.training.run.record import VAL, read_metrics
+
+METRICS = ("r_at_1", "mmp_at_5")
+DIGITS = 5
+RESUMED = "== train.py goes on from a checkpoint\n"
+
+
+class CodeChanged(UserError):
+    """The jobs of a study would be of more than one code."""
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where and how the jobs of a study are done.
+
+    Attributes: `out`, folder of the runs, which share what is cached there; `scripts`, folder of the
+    three; `code`, as the study began; `code_now`, as it is.
+    """
+
+    out: Path
+    scripts: Path
+    children: Children
+    code: Code
+    code_now: Callable[[], Code]
+    threads: int
+    gpus: list[str]
+
+    def do(self, job: Job, slot: int) -> Record:
+        """Train and test, from where an earlier try stopped; returns what came of it.
+
+        Args:
+            slot: a number that no other job under way has.
+
+        Raises Failed, Halted; UserError where the code was changed meanwhile.
+        """
+        made = stamp(job, self.code)  # of the data as it is now, whatever becomes of it meanwhile
+        folder = self.out / self.folder_name(job)
+        report = folder / f"report_{digest(job.test.model_dump(mode='json'))}.json"
+        try:
+            if not (folder / SUMMARY).exists():
+                self._train(job, folder, slot)
+            if not report.exists():
+                self._test(job, folder, report, slot)
+            self._embeddings(folder).unlink(missing_ok=True)
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # they would fill the disk
+            return made | self._found(folder, report)
+        except CodeChanged:
+            raise
+        except UserError as error:
+            raise Failed("study.py", str(error).splitlines()[0]) from None
+        except OSError as error:
+            raise Failed("study.py", f"{error.filename}: {error.strerror}") from None
+        except (ValueError, KeyError, StopIteration):
+            raise Failed("study.py", f"{folder}: not the files of a run; delete it") from None
+
+    def folder_name(self, job: Job) -> str:
+        """Other code or data is another folder: nothing is taken for what it is not.
+
+        A row that was named otherwise finds what was begun under its old name.
+        """
+        end = digest([job.training, self.code.src, manifest_of(job)])[:8]
+        begun = sorted(self.out.glob(f"*_{end}.yaml"))
+        return begun[0].stem if begun else f"{job.slug()}_{end}"
+
+    def _train(self, job: Job, folder: Path, slot: int) -> None:
+        """From the newest checkpoint, where there is one."""
+        config = job.config.model_copy(update={"name": folder.name, "out": str(self.out)})
+        path = self.out / f"{folder.name}.yaml"
+        write_text(path, yaml.safe_dump(config.model_dump(), sort_keys=False))
+        if any((folder / CHECKPOINTS).glob("step_*")):
+            append_text(self._log(folder), RESUMED)
+        self._run(folder, slot, "train.py", "--config", path, "--resume")
+
+    def _test(self, job: Job, folder: Path, report: Path, slot: int) -> None:
+        """Embed by the best weights, and score."""
+        data, test = load_config(folder / "config.yaml", RunConfig).data, job.test
+        manifest, root = data.manifest, data.root
+        if test.manifest:
+            manifest, root = expanded(test.manifest, "test.manifest"), test.root
+        images = ["--manifest", manifest, "--split", test.split]
+        images += ["--root", expanded(root, "test.root")] if root else []
+        emb = self._embeddings(folder)
+        made = ("--model", folder, "--out", emb, "--workers", data.workers)
+        self._run(folder, slot, "embed.py", *made, *images)
+        scored = ("--embeddings", emb, "--index", test.index, "--draws", "0", "--out", report)
+        self._run(folder, slot, "validate.py", *scored, *images)
+
+    def _run(self, folder: Path, slot: int, script: str, *words: object) -> None:
+        if self.code_now() != self.code:
+            raise CodeChanged(
+                "src/ was changed, or another commit checked out, since the study began; begin it"
+                " again, and what is left is done by the code of now"
+            )
+        environment = {"OMP_NUM_THREADS": str(self.threads)}
+        if self.gpus:
+            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
+        self.children.run(self.scripts / script, words, self._log(folder), environment)
+
+    def _embeddings(self, folder: Path) -> Path:
+        return self.out / f"{folder.name}.npz"
+
+    def _log(self, folder: Path) -> Path:
+        """What the scripts say of a run, beside its folder."""
+        return self.out / f"{folder.name}.log"
+
+    def _found(self, folder: Path, report: Path) -> Record:
+        """What a finished run leaves behind. Raises as files that are not what they should be."""
+        summary, scores = read_summary(folder), json.loads(report.read_text(encoding="utf-8"))
+        best, domains = summary["best"], scores["domains"]
+        log = self._log(folder)
+        resumed = log.exists() and RESUMED.encode() in log.read_bytes()
+        return {
+            "best_step": best and best["step"],
+            "val": best and _val(folder, best["step"]),
+            "test": _rounded(scores["mean"])
+            | {"domains": {name: _rounded(values) for name, values in domains.items()}},
+            # The summary of a run that was cut short knows the last part alone
+            "seconds": None if resumed else summary["seconds"],
+            "threads": self.threads,
+            "peak_memory_mb": summary["peak_memory_mb"],
+            "trainable_parameters": summary.get("trainable_parameters"),
+        }
+
+
+def _val(folder: Path, step: int) -> Record:
+    """Scores of the best weights: R@1 of each domain, and the means."""
+    lines = read_metrics(folder / "metrics.jsonl")
+    line = next(line for line in lines if VAL in line and line["step"] == step)
+    rounded = {
+        key.removeprefix("val_"): round(v, DIGITS) for key, v in line.items() if "val_" in key
+    }
+    means = {key: value for key, value in rounded.items() if "/" not in key}
+    of_domains = {key.partition("/")[2]: value for key, value in rounded.items() if "/" in key}
+    return means | {"domains": {name: {"r_at_1": value} for name, value in of_domains.items()}}
+
+
+def _rounded(scores: dict[str, Any]) -> Record:
+    values = {key: scores[key] for key in METRICS}
+    return {key: None if v is None else round(v, DIGITS) for key, v in values.items()}

@@ -1,0 +1,177 @@
+"""What came of a study's jobs: a small JSON file beside its config, a job a line, to be committed.
+
+A job is known by what its config says, not by its row's name. What the study no longer asks for stays
+in the file, to be found again, and out of the table; to drop it, delete its line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import file_digest
+from pathlib import Path
+from typing import Any
+
+from guie.base.errors import UserError
+from guie.base.files import write_text
+from guie.config.base import expanded
+from guie.studies.code import UNKNOWN, Code
+from guie.studies.plan import Job
+
+Record = dict[str, Any]
+LISTS = ("runs", "failures")
+KEYS = {"row", "seed", "fold", "config", "src", "commit", "dirty", "manifest"}
+NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step", "error"}}
+
+
+@dataclass
+class Results:
+    """Records by the identity of their job; of one that failed and succeeded later, the success."""
+
+    path: Path
+    runs: dict[str, Record] = field(default_factory=dict)
+    failures: dict[str, Record] = field(default_factory=dict)
+
+    def add(self, record: Record) -> None:
+        """Keep a success, on disk too. Raises UserError where that cannot be written."""
+        self._read_again()
+        self.runs[record["config"]] = record
+        self.failures.pop(record["config"], None)
+        self.write()
+
+    def fail(self, record: Record) -> None:
+        """Keep a failure, on disk too. Raises UserError where that cannot be written."""
+        self._read_again()
+        self.failures[record["config"]] = record
+        self.write()
+
+    def _read_again(self) -> None:
+        """What somebody else has written since, another machine's lines from a commit say."""
+        there = read_results(self.path)
+        self.runs, self.failures = there.runs, there.failures
+
+    def write(self) -> None:
+        """The same results give the same bytes, in whatever order they came."""
+        lists = [f'"{key}": [{_lines(getattr(self, key).values())}]' for key in LISTS]
+        write_text(self.path, "{\n" + ",\n".join(lists) + "\n}\n")
+
+
+def results_path(study: Path) -> Path:
+    return study.with_suffix(".json")
+
+
+def read_results(path: Path) -> Results:
+    """Empty where there is no file. Raises UserError where it is none of results."""
+    if not path.exists():
+        return Results(path)
+    remedy = "bring the file of a commit back, or delete it"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        lists = {key: {line["config"]: line for line in values[key]} for key in LISTS}
+        lacking = [
+            f"a line of {key} lacks {', '.join(sorted(NEEDED[key] - line.keys()))}"
+            for key in LISTS
+            for line in lists[key].values()
+            if NEEDED[key] - line.keys()
+        ]
+    except json.JSONDecodeError as error:
+        raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}; {remedy}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path}: not the results of a study; {remedy}") from None
+    if lacking:
+        raise UserError(f"{path}: {lacking[0]}; {remedy}")
+    return Results(path, **lists)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How the jobs of a study stand, by identity.
+
+    Attributes: `done` and `failed`, which count; `outdated`, results of other code or another
+    manifest, which do not; `strangers`, how many results no job asks for.
+    """
+
+    done: dict[str, Record]
+    failed: dict[str, Record]
+    outdated: dict[str, Record]
+    strangers: int
+
+
+def standing(
+    results: Results,
+    jobs: Iterable[Job],
+    code: Code,
+    any_code: bool,
+    elsewhere: Iterable[Results] = (),
+) -> Standing:
+    """What counts of the results, and of those of other studies, which may have the same runs.
+
+    Args:
+        any_code: results of other code count too.
+    """
+
+    def counts(job: Job, record: Record) -> bool:
+        of_this_code = any_code or record["src"] == code.src
+        data, now = record["manifest"], manifest_of(job)
+        return of_this_code and (data == now or UNKNOWN in (data, now))
+
+    by_identity = {job.identity: job for job in jobs}
+    done, outdated = _parted(results.runs, by_identity, counts)
+    failed, _ = _parted(results.failures, by_identity, counts)
+    for other in elsewhere:
+        found, _ = _parted(other.runs, by_identity, counts)
+        done = {**{i: _as(by_identity[i], record) for i, record in found.items()}, **done}
+    outdated = {identity: r for identity, r in outdated.items() if identity not in done}
+    failed = {identity: r for identity, r in failed.items() if identity not in done}
+    strangers = sum(
+        identity not in by_identity for identity in {**results.runs, **results.failures}
+    )
+    return Standing(done, failed, outdated, strangers)
+
+
+def stamp(job: Job, code: Code) -> Record:
+    """What a record says of the job, and of the code and the data that it ran with."""
+    row, seed, fold = job.key
+    return {
+        **{"row": row, "seed": seed, "fold": fold, "config": job.identity},
+        **{"src": code.src, "commit": code.commit, "dirty": code.dirty},
+        "manifest": manifest_of(job),
+    }
+
+
+def manifest_of(job: Job) -> str:
+    """Digits of the content of what the job trains on and is tested on; `unknown` if not at hand."""
+    try:
+        names = [job.config.data.manifest, job.test.manifest or job.config.data.manifest]
+        files = [Path(expanded(name, "")) for name in dict.fromkeys(names)]
+        return "+".join(_content(file, file.stat().st_mtime_ns) for file in files)
+    except (UserError, OSError):
+        return UNKNOWN
+
+
+@cache
+def _content(file: Path, changed_ns: int) -> str:
+    with file.open("rb") as opened:
+        return file_digest(opened, "sha256").hexdigest()[:12]
+
+
+def _parted(
+    records: dict[str, Record], jobs: dict[str, Job], counts: Callable[[Job, Record], bool]
+) -> tuple[dict[str, Record], dict[str, Record]]:
+    """Of the records that a job asks for, those that count, and the others."""
+    asked = {identity: record for identity, record in records.items() if identity in jobs}
+    good = {i: record for i, record in asked.items() if counts(jobs[i], record)}
+    return good, {i: record for i, record in asked.items() if i not in good}
+
+
+def _as(job: Job, record: Record) -> Record:
+    row, seed, fold = job.key
+    return {**record, "row": row, "seed": seed, "fold": fold}
+
+
+def _lines(records: Iterable[Record]) -> str:
+    ordered = sorted(records, key=lambda r: (r["row"], r["seed"], r["fold"] or "", r["config"]))
+    lines = [json.dumps(record, sort_keys=True, ensure_ascii=False) for record in ordered]
+    return "\n" + ",\n".join(lines) + "\n" if lines else ""

@@ -1,0 +1,105 @@
+"""Studies of runs that nobody trains: small files, and scripts that stand in for the three."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from guie.studies.code import Code
+from guie.studies.plan import Job, Plan, read_plan
+from guie.studies.results import Record, stamp
+
+BASE = """
+name: base
+data: {manifest: m.csv}
+model:
+  backbone: {library: timm, name: resnet18}
+  image: {size_px: 32}
+train: {epochs: 2, lr: {head: 1e-3, classes: 1e-3}}
+stages: [{name: head}, {name: full, epochs: 3}]
+"""
+STUDY: dict[str, Any] = {
+    "run": {"base": "base.yaml"},
+    "seeds": 2,
+    "baseline": "plain",
+    "rows": {"plain": {}, "softmax": {"task.loss": {"name": "softmax"}}},
+}
+CODE = Code(src="5c" * 20, commit="c0" * 20, dirty=False)
+
+# Reads what it is told, writes what the real one would; a row named `bad` has no luck.
+TRAIN = """
+import json, re, sys, time
+from pathlib import Path
+written = Path(sys.argv[2]).read_text()
+name, out, seed = (re.search(f"^{k}: (.*)$", written, re.M)[1] for k in ("name", "out", "seed"))
+run = Path(out) / name
+run.mkdir(parents=True, exist_ok=True)
+(Path(out) / "trained").open("a").write(name + chr(10))
+if name.startswith("bad"):
+    sys.exit("error: " + str(Path.cwd()) + "/disk: the disk is full")
+time.sleep(float((Path(out) / "seconds").read_text()) if (Path(out) / "seconds").exists() else 0)
+(run / "config.yaml").write_text(written)
+score = int(name[-2:], 16) / 256
+lines = [{"step": 5, "val_r_at_1": score, "val_mmp_at_5": score, "val_r_at_1/cars": score}]
+(run / "metrics.jsonl").write_text("".join(json.dumps(line) + chr(10) for line in lines))
+best = {"val_r_at_1": score, "step": 5}
+summary = {"best": best, "seconds": 7.0, "peak_memory_mb": 9}
+(run / "summary.json").write_text(json.dumps(summary))
+"""
+EMBED = """
+import sys
+from pathlib import Path
+Path(sys.argv[sys.argv.index("--out") + 1]).write_text("")
+"""
+VALIDATE = """
+import json, sys
+from pathlib import Path
+out = Path(sys.argv[sys.argv.index("--out") + 1])
+score = int(out.parent.name[-2:], 16) / 300
+scores = {"r_at_1": score, "mmp_at_5": score}
+out.write_text(json.dumps({"mean": scores, "domains": {"cars": scores}}))
+"""
+
+
+def written(folder: Path, **changes: Any) -> Path:
+    """A study's file, its base and its manifest beside it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "base.yaml").write_text(BASE)
+    path = folder / "s.yaml"
+    path.write_text(yaml.safe_dump(STUDY | changes, sort_keys=False))
+    return path
+
+
+def plan(folder: Path, **changes: Any) -> Plan:
+    return read_plan(written(folder, **changes))
+
+
+def scripts(folder: Path) -> Path:
+    """A folder with the three scripts."""
+    folder.mkdir()
+    for name, text in {"train": TRAIN, "embed": EMBED, "validate": VALIDATE}.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(text))
+    return folder
+
+
+def record(job: Job, test: float, code: Code = CODE, **more: Any) -> Record:
+    """A result of that R@1; the other scores follow from it."""
+    domains = more.pop("domains", {"cars": test})
+    return {
+        **stamp(job, code),
+        "val": {"r_at_1": test + 0.1, "mmp_at_5": test + 0.05},
+        "test": {"r_at_1": test, "mmp_at_5": test / 2}
+        | {"domains": {n: {"r_at_1": v, "mmp_at_5": v / 2} for n, v in domains.items()}},
+        "seconds": 100.0,
+        **more,
+    }
+
+
+def luck(job: Job) -> float:
+    """A score that is the job's own."""
+    return int(hashlib.sha256(json.dumps(job.training).encode()).hexdigest()[:4], 16) / 65536

@@ -1,0 +1,120 @@
+"""Results on disk: which of them count, and by which code."""
+
+from __future__ import annotations
+
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from guie.base.errors import UserError
+from guie.studies.code import Code, code_of
+from guie.studies.plan import Plan
+from guie.studies.results import Results, read_results, results_path, standing
+from small_studies import CODE, plan, record
+
+NEWER = replace(CODE, src="6d" * 20, commit="d1" * 20)
+
+
+def filled(study: Plan, code: Code = CODE) -> Results:
+    results = read_results(results_path(study.path))
+    for number, job in enumerate(study.jobs.values()):
+        results.add(record(job, number / 10, code))
+    return results
+
+
+def counts(study: Plan, results: Results, code: Code = CODE, any_code: bool = False, *others):
+    found = standing(results, study.jobs.values(), code, any_code, others)
+    return len(found.done), len(found.failed), len(found.outdated), found.strangers
+
+
+def test_the_order_of_results_leaves_no_trace(tmp_path: Path) -> None:
+    study = plan(tmp_path)
+    path = filled(study).path
+    once = path.read_bytes()
+    path.unlink()
+    results = read_results(path)
+    for number, job in reversed(list(enumerate(study.jobs.values()))):
+        results.fail(record(job, 0.0) | {"step": "train.py", "error": "no luck"})
+        results.add(record(job, number / 10))
+    assert path.read_bytes() == once
+    assert len(once.splitlines()) == len(study.jobs) + 5  # a line each: a diff tells what is new
+    assert read_results(path) == results
+
+
+def test_a_failure_stays_until_a_success(tmp_path: Path) -> None:
+    study = plan(tmp_path)
+    results = read_results(results_path(study.path))
+    first, second, *_ = study.jobs.values()
+    for job in (first, second):
+        results.fail(record(job, 0.0) | {"step": "train.py", "error": "no luck"})
+    assert counts(study, results) == (0, 2, 0, 0)
+    results.add(record(first, 0.5))
+    assert counts(study, read_results(results.path)) == (1, 1, 0, 0)
+
+
+def test_results_of_other_code_or_data_do_not_count(tmp_path: Path) -> None:
+    study = plan(tmp_path, run={"base": "base.yaml", "data.manifest": str(tmp_path / "m.csv")})
+    results = filled(study)  # no manifest at hand: nothing to compare
+    assert counts(study, results) == (4, 0, 0, 0)
+    assert counts(study, results, NEWER) == (0, 0, 4, 0)
+    assert counts(study, results, NEWER, True) == (4, 0, 0, 0)
+    (tmp_path / "m.csv").write_text("one")
+    results = filled(study)
+    assert counts(study, results) == (4, 0, 0, 0)
+    (tmp_path / "m.csv").write_text("another")
+    assert counts(study, results, CODE, True) == (0, 0, 4, 0)
+
+
+def test_a_result_is_known_by_its_run_in_other_rows_and_studies(tmp_path: Path) -> None:
+    results = filled(plan(tmp_path, seeds=1))
+    renamed = plan(tmp_path, seeds=1, rows={"plain": {"train.epochs": 5}, "old": {}})
+    assert counts(renamed, results) == (1, 0, 0, 1)  # what was softmax is asked for no more
+    elsewhere = plan(tmp_path / "other", seeds=1, rows={"plain": {}})
+    own = read_results(results_path(elsewhere.path))
+    found = standing(own, elsewhere.jobs.values(), CODE, False, [results])
+    assert [(r["row"], r["test"]["r_at_1"]) for r in found.done.values()] == [("plain", 0.0)]
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("{", "line 1: not JSON"),
+        ("<<<<<<< HEAD", "not JSON"),
+        ("[]", "not the results of a study"),
+        ('{"runs": [{"config": "a"}], "failures": []}', "a line of runs lacks commit, dirty"),
+    ],
+)
+def test_a_file_that_holds_no_results_is_refused(text: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "s.json").write_text(text)
+    with pytest.raises(UserError, match=f"s.json: .*{said}"):
+        read_results(tmp_path / "s.json")
+
+
+def test_code_is_the_tree_of_src_committed_or_not(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        own = ["-c", "user.name=t", "-c", "user.email=t@t"]
+        done = subprocess.run(["git", *own, *words], cwd=tmp_path, capture_output=True, check=True)
+        return done.stdout.decode().strip()
+
+    src = tmp_path / "src"
+    assert code_of(src).src == "unknown"
+    src.mkdir()
+    (src / "a.py").write_text("a = 1\n")
+    (tmp_path / ".gitignore").write_text("__pycache__\n")
+    git("init", "-q"), git("add", "."), git("commit", "-qm", "one")
+    first = code_of(src)
+    assert first == Code(git("rev-parse", "HEAD:src"), git("rev-parse", "HEAD"), dirty=False)
+
+    (tmp_path / "README.md").write_text("words\n")
+    (src / "__pycache__").mkdir()
+    (src / "__pycache__/a.pyc").write_text("")
+    git("add", "."), git("commit", "-qm", "words")
+    assert code_of(src).src == first.src
+    (src / "b.py").write_text("b = 2\n")
+    changed = code_of(src)
+    assert changed.dirty and changed.src != first.src and changed.told.endswith(" and changes")
+    assert git("status", "--porcelain") == "?? src/b.py"  # the index is as it was
+    git("add", "."), git("commit", "-qm", "two")
+    assert code_of(src) == Code(changed.src, git("rev-parse", "HEAD"), dirty=False)

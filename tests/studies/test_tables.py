@@ -1,0 +1,176 @@
+"""The table of a study against numbers by hand, and its place in a file."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from guie.base.errors import UserError
+from guie.report.figures.spread import seed_dots
+from guie.studies.markdown import decimal, rendered, write_between
+from guie.studies.plan import Plan
+from guie.studies.results import Standing
+from guie.studies.tables import by_seed, ordered, scores, summary
+from small_studies import CODE, plan, record
+
+ROWS = {"plain": {}, "softmax": {"task.loss": {"name": "softmax"}}, "third": {"train.epochs": 4}}
+FOLDS = {"A": ["emoji", "leaves"], "B": ["cars"]}
+
+
+def stands(study: Plan, tests: dict[Any, float], **more: Any) -> Standing:
+    """Results of R@1 by (row, seed) or job's key."""
+    keys = {key if len(key) == 3 else (*key, None): value for key, value in tests.items()}
+    done = {study.jobs[k].identity: record(study.jobs[k], test) for k, test in keys.items()}
+    return replace(Standing(done, {}, {}, 0), **more)
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Plan:
+    return plan(tmp_path, rows=ROWS, seeds=3)
+
+
+TESTS = {
+    **{("plain", 0): 0.70, ("plain", 1): 0.72, ("plain", 2): 0.71},
+    **{("softmax", 0): 0.73, ("softmax", 2): 0.72},
+}
+
+
+def test_means_deviations_and_differences_of_pairs(study: Plan) -> None:
+    table = summary(scores(study, stands(study, TESTS)), "plain")
+    plain, softmax, third = (table.loc[name] for name in ("plain", "softmax", "third"))
+    assert plain["test r_at_1"] == pytest.approx(0.71)
+    assert plain["deviation of test r_at_1"] == pytest.approx(0.01)
+    assert plain["val mmp_at_5"] == pytest.approx(0.76)
+    assert (plain["gain"], plain["deviation of gain"], plain["seeds"]) == (0, 0, 3)
+    # of seeds 0 and 2: .03 and .01, whatever seed 1 of the baseline is
+    assert softmax["gain"] == pytest.approx(0.02)
+    assert softmax["deviation of gain"] == pytest.approx(math.sqrt(2) / 100)
+    assert (softmax["pairs"], softmax["seeds"]) == (2, 2)
+    assert third[["test r_at_1", "gain"]].isna().all() and third["seeds"] == 0
+
+
+def test_the_unseen_are_read_from_the_run_that_did_not_see_them(tmp_path: Path) -> None:
+    study = plan(tmp_path, rows={"plain": {"unseen": True}}, seeds=1, unseen=FOLDS)
+    domains = {
+        None: {"emoji": 0.9, "leaves": 0.9, "cars": 0.9},
+        "A": {"emoji": 0.3, "leaves": 0.6, "cars": 0.9},
+        "B": {"emoji": 0.9, "leaves": 0.9, "cars": 0.12},
+    }
+    jobs = {fold: study.jobs["plain", 0, fold] for fold in domains}
+    done = {jobs[f].identity: record(jobs[f], 0.5, domains=those) for f, those in domains.items()}
+    (line,) = scores(study, Standing(done, {}, {}, 0)).to_dict("records")
+    assert line["unseen r_at_1"] == pytest.approx((0.3 + 0.6 + 0.12) / 3)
+    assert line["unseen mmp_at_5"] == pytest.approx((0.3 + 0.6 + 0.12) / 6)
+
+    partial = {i: r for i, r in done.items() if i != jobs["B"].identity}
+    text = rendered(study, Standing(partial, {}, {}, 0))
+    assert "| .600 / .550 | .500 / .250 | missing |" in text
+    assert "Yet to be run, 1 of 3 runs: plain, seed 0 without fold B." in text
+
+    del done[jobs["A"].identity]["test"]["domains"]["leaves"]
+    with pytest.raises(UserError, match="unseen: leaves is no domain of the test, which has: cars"):
+        scores(study, Standing(done, {}, {}, 0))
+
+
+def test_the_table_says_what_is_there_and_what_is_not(study: Plan) -> None:
+    failed = study.jobs["softmax", 1, None]
+    failure = record(failed, 0.0) | {"step": "train.py", "error": "a | b"}
+    old = study.jobs["third", 0, None]
+    more = {"failed": {failed.identity: failure}, "strangers": 2}
+    now = stands(study, TESTS, **more, outdated={old.identity: record(old, 0.9)})
+    assert rendered(study, now) == (
+        "| | seeds | val R@1 / mMP@5 | test R@1 / mMP@5 | test R@1 against plain | seconds |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        "| softmax | 2 of 3 | .825 ± .007 / .775 ± .007 | .725 ± .007 / .362 ± .004 | +.020 ± .014"
+        " | 100 |\n"
+        "| plain | 3 | .810 ± .010 / .760 ± .010 | .710 ± .010 / .355 ± .005 | | 100 |\n"
+        "| third | 0 of 3 | outdated | outdated | no seed in common | |\n"
+        "\n"
+        "Test: test split, merged index, means over domains. ± is the deviation over seeds; of a"
+        " difference, over the seeds that both have. Code: c0c0c0c.\n"
+        "\n"
+        "Failed, 1 of 9 runs: softmax, seed 1 (train.py: a \\| b).\n"
+        "\n"
+        "Of other code or another manifest, left out (--any-code takes other code), 1 of 9 runs:"
+        " third, seed 0 (commit c0c0c0c).\n"
+        "\n"
+        "Yet to be run, 2 of 9 runs: third, seed 1; third, seed 2.\n"
+        "\n"
+        "2 results of configs that are not in the study, or no longer, are left out.\n"
+    )
+
+
+def test_one_seed_has_no_deviation_and_no_column_of_seeds(tmp_path: Path) -> None:
+    study = plan(tmp_path, seeds=1, baseline=None)
+    text = rendered(study, stands(study, {("plain", 0): 0.7}))
+    assert text.startswith("| | val R@1 / mMP@5 | test R@1 / mMP@5 | seconds |\n")
+    assert "| plain | .800 / .750 | .700 / .350 | 100 |\n| softmax | missing | missing | |" in text
+
+
+def test_a_table_of_several_commits_names_them(study: Plan) -> None:
+    now = stands(study, TESTS)
+    key = study.jobs["plain", 0, None].identity
+    now.done[key] |= {"commit": "ab" * 20, "dirty": True}
+    assert "more than one commit: abababa and changes (1 runs), c0c0c0c (4 runs)." in rendered(
+        study, now
+    )
+    assert CODE.told == "c0c0c0c"
+
+
+def test_an_empty_study_has_a_table_too(study: Plan) -> None:
+    text = rendered(study, Standing({}, {}, {}, 0))
+    assert text.count("| missing | missing |") == 3
+    assert "Yet to be run, 9 of 9 runs" in text
+
+
+@pytest.mark.parametrize(
+    "value, told",
+    [
+        (0.7934, ".793"),
+        (1, "1.000"),
+        (-0.0121, "-.012"),
+        (0, ".000"),
+        (-0.0001, ".000"),
+        (10.5, "10.500"),
+    ],
+)
+def test_decimals_are_as_in_the_tables_of_papers(value: float, told: str) -> None:
+    assert decimal(value) == told
+    assert decimal(abs(value), sign=True) == f"+{told.lstrip('-')}"
+
+
+def test_the_figure_shows_each_seed_and_the_rows_without(study: Plan) -> None:
+    lines = scores(study, stands(study, TESTS))
+    order = ordered(summary(lines, None)).index
+    columns = {"test R@1": "test r_at_1", "unseen R@1": "unseen r_at_1"}
+    values = by_seed(lines, order, columns)
+    assert list(values) == ["test R@1"]  # nobody asks for the other
+    (axes,) = seed_dots(values, "plain").axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["softmax", "plain", "third"]
+    drawn = [tuple(point) for dots in axes.collections for point in dots.get_offsets().tolist()]
+    assert {(0.73, 0), (0.72, 0), (0.70, 1)} < {(round(x, 6), y) for x, y in drawn}
+    assert [text.get_text() for text in axes.texts] == ["no run"]
+
+
+def test_a_table_goes_between_its_markers_alone(tmp_path: Path) -> None:
+    path = tmp_path / "E.md"
+    path.write_text(
+        "a\n<!-- study: s -->\nold\n<!-- /study -->\nb\n<!-- study: t -->\n<!-- /study -->\n"
+    )
+    for _ in range(2):
+        write_between(path, "s", "| new |\n")
+        assert path.read_text() == (
+            "a\n<!-- study: s -->\n| new |\n<!-- /study -->\nb\n<!-- study: t -->\n<!-- /study -->\n"
+        )
+    open_end = "<!-- study: s -->\n<!-- study: t -->\n<!-- /study -->\n"
+    for text in ("a\n", "<!-- study: s -->\n", open_end):
+        path.write_text(text)
+        with pytest.raises(UserError, match="add the lines <!-- study: s --> and <!-- /study -->"):
+            write_between(path, "s", "new")
+        assert path.read_text() == text
+    with pytest.raises(UserError, match="none.md: cannot be read"):
+        write_between(tmp_path / "none.md", "s", "new")
