@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import re
 import signal
@@ -12,10 +11,6 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from guie.base.children import PR_SET_PDEATHSIG
-
-# Looked up here: between fork and exec a child of many threads had better look nothing up
-_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
 SHOWN_CHARS = 300
 
 
@@ -52,7 +47,8 @@ class Children:
         self, script: Path, words: Sequence[object], log: Path, environment: Mapping[str, str]
     ) -> None:
         """Run it to its end, what it says added to the log. Raises Failed, Halted, or OSError."""
-        command = [sys.executable, str(script), *map(str, words)]
+        child_of = [sys.executable, "-m", "guie.studies.child", str(os.getpid())]
+        command = [*child_of, str(script), *map(str, words)]
         with log.open("ab") as file:
             begun = file.tell()
             with self._change:
@@ -65,7 +61,6 @@ class Children:
                     stderr=subprocess.STDOUT,
                     env=os.environ | dict(environment),
                     start_new_session=True,  # Ctrl-C is the study's to pass on
-                    preexec_fn=_end_with_parent,
                     pass_fds=[] if self._lock is None else [self._lock],
                 )
                 self._running.add(child)
@@ -85,11 +80,6 @@ class Children:
             self.halted = True
             for child in self._running:
                 child.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
-
-
-def _end_with_parent() -> None:
-    if _prctl:
-        _prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _why(code: int, log: Path, begun: int) -> str:
