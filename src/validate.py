@@ -17,7 +17,7 @@ import pandas as pd
 
 from guie.base import errors
 from guie.base.files import write_json
-from guie.data.manifest import Manifest, load_manifest
+from guie.data.manifest import Manifest, companion_path, load_manifest
 from guie.evaluation.components import PER_DOMAIN, balanced_sample
 from guie.evaluation.embeddings import load_embeddings
 from guie.evaluation.joined import JOINS, REDUCTIONS, arrays_of, joined, reduced
@@ -36,7 +36,7 @@ from guie.evaluation.protocols import (
     share_protocol,
 )
 from guie.evaluation.protocols.certainty import DRAWS
-from guie.evaluation.protocols.graded_parts import FILE, read_grades
+from guie.evaluation.protocols.graded_parts import read_grades
 from guie.evaluation.statistics import verdict
 from guie.report.tables import protocol_table, report_table
 
@@ -116,7 +116,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         models["against"] = load_embeddings(args.against, table)
     grades = None
     if any(part.graded for protocol in protocols for part in protocol.parts):
-        grades = read_grades(args.manifest.with_name(FILE))
+        grades = read_grades(companion_path(args.manifest, "relevance"))
 
     def share(kept: KeptBlocks) -> None:
         for name, model in models.items():

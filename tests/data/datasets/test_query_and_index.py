@@ -114,6 +114,29 @@ def test_revisited_index_images_answer_the_queries_of_a_protocol(protocol, mini)
     assert "junk counts as wrong" in reading.warnings[0]
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_revisited_grades_and_boxes_are_beside_whatever_the_protocol(protocol, mini):
+    reading = mini("roxford5k", protocol=protocol)
+    grades = reading.companions["relevance"]
+    query, image = "jpg/all_souls_000026.jpg", "jpg/all_souls_000003.jpg"
+    assert len(grades) == 6 and grades.iloc[-1].to_dict() == {
+        "query": query, "image": image, "grade": "junk"
+    }  # fmt: skip
+    queries = reading.table[reading.table["role"] == "query"]
+    assert reading.companions["boxes"]["image_path"].tolist() == queries["image_path"].tolist()
+    assert reading.companions["boxes"]["y2_px"].tolist() == [955.7, 4.0]
+    assert not mini("roxford5k", build=False, as_train=True).companions
+
+
+def test_revisited_grades_of_absent_images_are_left_out(mini, tmp_path):
+    mini("roxford5k")
+    (tmp_path / "roxford5k/jpg/all_souls_000026.jpg").unlink()
+    (tmp_path / "roxford5k/jpg/all_souls_000002.jpg").unlink()
+    companions = mini("roxford5k", build=False, partial=True).companions
+    assert companions["relevance"]["grade"].tolist() == ["easy", "hard"]
+    assert len(companions["boxes"]) == 1
+
+
 def test_revisited_ground_truth_keeps_boxes_and_junk(tmp_path):
     MINIATURES["roxford5k"](tmp_path)
     boxes, grades = ground_truth(tmp_path / "roxford5k", "roxford5k")

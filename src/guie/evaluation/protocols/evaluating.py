@@ -16,7 +16,6 @@ from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS
 from guie.evaluation.protocols.certainty import DRAWS, intervals
 from guie.evaluation.protocols.challenge import public_and_private
 from guie.evaluation.protocols.clusters import cluster_scores
-from guie.evaluation.protocols.graded_parts import FILE
 from guie.evaluation.protocols.recognising import recognition_scores
 from guie.evaluation.protocols.retrieval import (
     Scores,
@@ -90,7 +89,7 @@ def score_part(
     embedded = _units(embeddings_TD, table)
     if part.graded and grades is None:
         raise UserError(
-            f"--protocol: needs {FILE} beside the manifest, with columns query, image, grade"
+            "--protocol: needs relevance.csv beside the manifest, with columns query, image, grade"
         )
     scores = retrieve(part, table, embedded, quirks, kept, grades)
     report = report_of(scores, quirks) | {"dimension": _dimension(embedded)}

@@ -88,6 +88,11 @@ def retrieve(
     searched = search_part(part, table, embedded, quirks, kept, grades)
     found = [scores for scores in searched if len(scores)]
     if all(scores.isna().to_numpy().all() for scores in found):
+        if part.graded:
+            raise UserError(
+                f"relevance.csv: of {sum(map(len, found))} queries none is graded an easy or hard image"
+                " of the index; its paths are those of the manifest's image_path"
+            )
         raise UserError(
             f"none of {sum(map(len, found))} queries has a positive in the index;"
             " look at the columns label and role"
