@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from miniatures import MINIATURES
 from miniatures.files import write
 from readings import rows, splits
 
+from guie.base.errors import UserError
+from guie.data.datasets import DATASETS, read_dataset
 from guie.data.datasets.revisited import ground_truth
 from guie.data.manifest import queries_without_positive
+from guie.evaluation.protocols import protocol_of, run_protocol
 
 
 def test_consumer_to_shop_lists_an_image_once_and_parts_roles(mini):
@@ -39,6 +43,27 @@ def test_met_index_is_train_and_distractors_are_left_out(mini):
     assert reading.sidecar.domains["artworks"].index_is_train
     test = table[table["split"] == "test"].reset_index(drop=True)
     assert not queries_without_positive(test).any()
+
+
+def test_met_distractors_are_kept_as_queries_without_a_positive_and_ranked(mini, tmp_path):
+    table = mini("met", distractors="keep").table
+    test = table[table["split"] == "test"].reset_index(drop=True)
+    queries = test[test["role"] == "query"]
+    assert queries["image_path"].tolist() == [
+        *("test_other/9.jpg", "test_noart/9.jpg", "test_met/1.jpg", "test_met/2.jpg")
+    ]
+    assert queries["label"].iloc[:2].unique().tolist() == ["artworks/met/no-exhibit"]
+    assert queries_without_positive(test).tolist() == [True, True, False, False]
+    # All certain of the second exhibit: of four answers in the order of the rows the third is right.
+    embeddings_TD = np.eye(2, dtype=np.float32)[(test["image_path"] == "MET/1/0.jpg").astype(int)]
+    embeddings_TD[test["role"] == "query"] = [0, 1]
+    report, _ = run_protocol(protocol_of("met"), embeddings_TD, test, draws=0)
+    assert report["headline"] == {"GAP": 1 / 3 / 2, "GAP-": 1 / 2, "ACC": 1 / 2}
+    fault = (
+        "Met: 2,165 val query images expected, 3 found\nMet: 19,319 test query images expected, 4"
+    )
+    with pytest.raises(UserError, match=fault):
+        read_dataset(DATASETS["met"], tmp_path / "met", distractors="keep", splits=["val", "test"])
 
 
 def test_met_without_the_small_list_validates_on_the_whole_catalogue(mini, tmp_path):
