@@ -17,7 +17,7 @@ import pandas as pd
 
 from guie.base import errors
 from guie.base.files import write_json
-from guie.data.manifest import Manifest, companion_path, load_manifest
+from guie.data.manifest import Manifest, companion_path, load_manifest, read_companion
 from guie.evaluation.components import PER_DOMAIN, balanced_sample
 from guie.evaluation.embeddings import load_embeddings
 from guie.evaluation.joined import JOINS, REDUCTIONS, arrays_of, joined, reduced
@@ -34,6 +34,7 @@ from guie.evaluation.protocols import (
     protocol_of,
     run_protocol,
     share_protocol,
+    with_subsets,
 )
 from guie.evaluation.protocols.certainty import DRAWS
 from guie.evaluation.protocols.graded_parts import read_grades
@@ -110,7 +111,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     protocols = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]
     manifest = load_manifest(args.manifest, args.root)
-    table = manifest.split(args.split)
+    table = table_of(args, manifest)
+    protocols = [protocol.over(table) for protocol in protocols]
     models = {"": given_embeddings(args, manifest, table)}
     if args.against:
         models["against"] = load_embeddings(args.against, table)
@@ -153,6 +155,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         key=key_of(arrays, table, args.protocol, args.index, args.quirk),
         pairs=pairs_of(table) * len(arrays) * len(protocols),
     )
+
+
+def table_of(args: argparse.Namespace, manifest: Manifest) -> pd.DataFrame:
+    """The rows that are scored, and what stands beside the manifest of them."""
+    table = manifest.split(args.split)
+    subsets = companion_path(args.manifest, "subsets")
+    return with_subsets(table, read_companion(subsets, "subsets")) if subsets.is_file() else table
 
 
 def given_embeddings(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Given:

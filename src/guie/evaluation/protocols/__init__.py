@@ -1,6 +1,6 @@
 """Research protocols: who is searched where, and how values become a report."""
 
-from guie.evaluation.protocols.base import Headline, Part, Protocol
+from guie.evaluation.protocols.base import Headline, Part, Protocol, with_subsets
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS, QUIRKS
 from guie.evaluation.protocols.certainty import compare
 from guie.evaluation.protocols.evaluating import (
@@ -31,4 +31,5 @@ __all__ = [
     "run_protocol",
     "score_part",
     "share_protocol",
+    "with_subsets",
 ]

@@ -11,7 +11,7 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.kept import KeptBlocks
-from guie.evaluation.protocols.base import Part, Protocol
+from guie.evaluation.protocols.base import Part, Protocol, members
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS
 from guie.evaluation.protocols.certainty import DRAWS, intervals
 from guie.evaluation.protocols.challenge import public_and_private
@@ -20,12 +20,13 @@ from guie.evaluation.protocols.recognising import recognition_scores
 from guie.evaluation.protocols.retrieval import (
     Scores,
     groups_of,
+    images_of,
     plain,
     report_of,
     retrieve,
     search_part,
 )
-from guie.evaluation.searching import Embedded, Images, searches
+from guie.evaluation.searching import Embedded, searches
 
 Given = np.ndarray | Mapping[str, np.ndarray]  # as `score_part` takes them
 
@@ -167,9 +168,10 @@ def _beside(part: Part, table: pd.DataFrame, embedded: Embedded) -> dict[str, di
     """What a part tells of its groups besides means over queries."""
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
-        found = cluster_scores(part, table, embedded)
+        rows = table[members(table, part.subset)] if part.subset else table
+        found = cluster_scores(part, rows, embedded)
     if part.recognition:
-        images, group_T = Images.of(table), groups_of(part, table)
+        images, group_T = images_of(part, table), groups_of(part, table)
         for search in searches(part.index, images, group_T):
             if len(search.query_Q):
                 group = str(group_T[search.query_Q[0]])
