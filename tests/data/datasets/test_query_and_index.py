@@ -122,6 +122,38 @@ def test_gldv2_without_its_index_trains(mini, tmp_path):
     assert reading.warnings and not reading.sidecar.domains
 
 
+OBJECTS = ["bold_bimp_000", "zippy_zootlenibble_999"]
+
+
+def test_ilias_classes_are_objects(mini):
+    reading = mini("ilias")
+    found = rows(reading, "image_path", "label", "role")
+    assert found[0] == ("ilias_core/bold_bimp_000/query/Q000_00.jpg", OBJECTS[0], "query")
+    assert [label for _, label, role in found if role == "query"] == [OBJECTS[i] for i in (0, 1, 1)]
+    assert [label for _, label, role in found if role == "index"] == [OBJECTS[i] for i in (0, 0, 1)]
+    texts = reading.companions["texts"]
+    assert texts["image_path"].tolist()[0] == "ilias_core/bold_bimp_000/query/T000.txt"
+    assert texts["text"].tolist()[0] == "the bold_bimp, in green"
+    assert texts["label"].tolist() == [f"instances/ilias/{name}" for name in OBJECTS]
+
+
+@pytest.mark.parametrize(("distractors", "kept"), [("mini", ["77"]), ("keep", ["77", "88"])])
+def test_ilias_distractors_are_images_of_no_object(distractors, kept, mini):
+    found = rows(mini("ilias", distractors=distractors), "image_path", "label", "role")
+    assert found[6:] == [
+        (f"yfcc100m/yfcc100m_0000{shard}/{key}.jpg", "no-object", "index")
+        for shard, key in enumerate(kept)
+    ]
+
+
+def test_ilias_tells_of_texts_that_are_not_there(mini, tmp_path):
+    mini("ilias")
+    (tmp_path / "ilias/ilias_core/bold_bimp_000/query/T000.txt").unlink()
+    reading = mini("ilias", build=False)
+    assert reading.warnings == ("ILIAS: of 2 text queries 1 are there",)
+    assert len(reading.companions["texts"]) == 1
+
+
 PROTOCOLS = {
     "medium": ["all_souls_000013", "all_souls_000013|all_souls_000026", "all_souls_000013"],
     "easy": ["all_souls_000013", "no-query", "no-query"],
