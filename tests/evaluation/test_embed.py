@@ -1,17 +1,22 @@
-"""embed.py beyond whole images: boxes that queries are cropped to."""
+"""embed.py beyond whole images: boxes that queries are cropped to, queries of words."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import numpy as np
+import open_clip
 import pandas as pd
 import pytest
+import torch
 from PIL import Image
+from safetensors.torch import save_file
+from torch.nn import functional
 
 import embed
 from guie.base.errors import UserError
 from guie.evaluation.features import computing
+from guie.model import open_model
 from tiny_runs import tiny_run
 
 BOX = (3, 2, 17, 13)
@@ -78,3 +83,73 @@ def test_a_bad_box_ends_it_before_anything_is_embedded(job, tmp_path) -> None:
     with pytest.raises(UserError, match="gone.csv: cannot be read .No such file"):
         embedded(job, "--boxes", str(tmp_path / "gone.csv"))
     assert not (tmp_path / "E.npz").exists() and not (tmp_path / "E.npz.parts").exists()
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> str:
+    """The weights of a tiny CLIP, random."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
+    save_file(open_clip.create_model("guie-tiny").state_dict(), path)
+    return str(path)
+
+
+WORDS = {"t/1.txt": "a red cup", "t/2.txt": "the tower of a bridge"}
+
+
+def texts(folder: Path) -> list[str]:
+    rows = {"image_path": list(WORDS), "text": list(WORDS.values()), "label": "d/1", "domain": "d"}
+    pd.DataFrame(rows).to_csv(folder / "texts.csv", index=False)
+    return ["--texts", str(folder / "texts.csv")]
+
+
+@torch.inference_mode()
+def encoded(clip: str) -> torch.Tensor:
+    model = open_clip.create_model("guie-tiny", pretrained=clip).eval()
+    tokens = open_clip.get_tokenizer("guie-tiny", context_length=model.context_length)
+    return model.encode_text(tokens(list(WORDS.values())))
+
+
+def test_texts_of_a_clip_stand_beside_its_images(job, clip, tmp_path) -> None:
+    job[1] = f"open_clip:guie-tiny:{clip}"
+    alone, both = embedded(job), embedded(job, *texts(tmp_path))
+    assert list(both) == ["q.png", "i.png", *WORDS]
+    assert np.array_equal(both["q.png"], alone["q.png"])
+    expected = functional.normalize(encoded(clip), dim=-1).numpy()
+    np.testing.assert_allclose(np.stack([both[name] for name in WORDS]), expected, atol=1e-6)
+
+
+def test_a_trained_head_is_applied_to_texts_too(job, clip, tmp_path) -> None:
+    backbone = {"library": "open_clip", "name": "guie-tiny", "pretrained": clip}
+    job[1] = str(tiny_run(tmp_path / "headed", backbone=backbone))
+    both = embedded(job, *texts(tmp_path))
+    with torch.inference_mode():
+        expected = open_model(job[1]).embedder.embed(encoded(clip)).numpy()
+    assert expected.shape == (2, 16)
+    np.testing.assert_allclose(np.stack([both[name] for name in WORDS]), expected, atol=1e-6)
+    # Of a run that trained its text tower, that one.
+    other = {k: v + 0.1 * torch.randn_like(v) if v.is_floating_point() else v
+             for k, v in open_clip.create_model("guie-tiny").state_dict().items()}  # fmt: skip
+    save_file(other, tmp_path / "headed/model_clip.safetensors")
+    again = embedded(job, *texts(tmp_path))
+    assert not np.allclose(again["t/1.txt"], both["t/1.txt"], atol=1e-3)
+
+
+NO_TOWER = "is no CLIP with a pretrained text tower"
+SHAPED = {"dim": 16, "image_shape": True, "norm": "bn"}
+REFUSED = {
+    "random": ({"pretrained": None}, {}, NO_TOWER),
+    "timm": ({"library": "timm", "name": "test_vit", "pretrained": None}, {}, NO_TOWER),
+    "pooled": ({"features": "pooled"}, {}, "not in the space of its texts, of 128; it must be"),
+    "shaped": ({}, {"head": SHAPED}, "the head of .* takes the shapes of images too"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_without_texts_is_refused(name, job, clip, tmp_path) -> None:
+    backbone, more, fault = REFUSED[name]
+    backbone = {"library": "open_clip", "name": "guie-tiny", "pretrained": clip, **backbone}
+    job[1] = str(tiny_run(tmp_path / name, backbone=backbone, **more))
+    with pytest.raises(UserError, match=fault):
+        embedded(job, *texts(tmp_path))
+    assert not (tmp_path / "E.npz").exists()

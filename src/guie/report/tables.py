@@ -14,6 +14,8 @@ COLUMNS = {
     "map_at_r": "MAP@R",
     "r_precision": "RP",
     "recall_at_10": "Rec@10",
+    "map_at_1000": "mAP@1k",
+    "found_at_1000": "oracle",
     "nmi": "NMI",
 }
 
@@ -43,7 +45,8 @@ def report_table(report: Mapping[str, Any]) -> str:
     ]
     if harmonic:
         lines.append(f"harmonic means over domains: {', '.join(harmonic)}")
-    lines.append(f"{report['index']} index, {report['dimension']}-D")
+    dimension = f", {report['dimension']}-D" if "dimension" in report else ""
+    lines.append(f"{report['index']} index{dimension}")
     if "intervals" in report:
         lines.append(_certainty(report))
     return "\n".join(lines)

@@ -9,7 +9,10 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from guie.base.errors import UserError
+
 Index = Literal["merged", "separate", "fused"]
+TEXTS = "texts"  # the data set of queries of words
 Statistic = Literal["mean", "pooled", "harmonic", "public", "private"]
 
 
@@ -111,6 +114,20 @@ def members(table: pd.DataFrame, subset: str) -> np.ndarray:
     if "subsets" not in table:
         return np.zeros(len(table), bool)
     return np.asarray(table["subsets"].str.split("|").map(lambda names: subset in names), bool)
+
+
+def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
+    """The table and, as queries, the rows of the companion `texts`: of a data set of their own, `texts`.
+
+    Raises UserError where a text has the name of an image, or of another text.
+    """
+    again = texts["image_path"].isin(table["image_path"]) | texts.duplicated("image_path")
+    if again.any():
+        raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is named already")
+    dataset = table["dataset"] if "dataset" in table else table["domain"]
+    asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
+    both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)
+    return both.fillna({"subsets": ""}) if "subsets" in both else both
 
 
 def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:

@@ -200,12 +200,12 @@ _ALL = (
         name="ilias",
         title="ILIAS: mAP@1k and recall@1k over image and text queries",
         source="ILIAS, CVPR 2025; github.com/ilias-vrg/ilias",
-        parts=(Part("merged", "merged", ("map_at_1000", "found_at_1000")),),
+        parts=(Part("merged", "merged", ("map_at_1000", "found_at_1000"), by="dataset"),),
         headlines=(
             Headline("mAP@1k", "merged", "pooled", "map_at_1000"),
             Headline("recall@1k", "merged", "pooled", "found_at_1000"),
         ),
-        note="a text query is a row of role query whose embedding is the text's",
+        note="image and text queries by themselves, the latter as data set `texts`; pooled: over both",
     ),
 )
 PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
