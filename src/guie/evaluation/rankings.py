@@ -103,11 +103,7 @@ def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Ra
     score_QK = np.full((len(query_Q), DEPTH), NOTHING)
     for q, (query, row) in enumerate(zip(given.names, query_Q, strict=True)):
         told = given.values[q]
-        score_N, found_N = _scores(path, query, told), index.rows(told.names)
-        if not unlisted:
-            _refuse(path, f"{query}: no index image of the manifest", told.names, found_N < 0)
-        names = pd.Series(told.names, dtype=str).where(found_N < 0, found_N)
-        _refuse(path, f"{query}: stands twice", told.names, names.duplicated().to_numpy())
+        score_N, found_N = _scores(path, query, told), _found(path, query, told, index, unlisted)
         own_N = (found_N >= 0) & (images.image_T[found_N] == images.image_T[row])
         order_K = np.argsort(-score_N, kind="stable")
         order_K = order_K[~own_N[order_K]][:DEPTH]
@@ -126,7 +122,8 @@ class _Named:
         if again.any():
             one, two = paths[(names == names[again].iloc[0]).to_numpy()].iloc[:2]
             raise UserError(f"{one} and {two} have one name in a file of rankings; leave one out")
-        self.row_N, self.names, self.paths = row_N, pd.Index(names), pd.Index(paths)
+        self.row_N = row_N
+        self.names, self.paths = (pd.Index(words, dtype=object) for words in (names, paths))
 
     def rows(self, names: Sequence[str]) -> np.ndarray:
         """The row of each name, -1 where there is none."""
@@ -184,6 +181,19 @@ def _scores(path: Path, query: str, told: JsonObject) -> np.ndarray:
         raise UserError(f"{path}: {query}: a score that is no number; {FORMAT}")
     _refuse(path, f"{query}: no finite score", told.names, ~np.isfinite(told.values))
     return told.values
+
+
+def _found(path: Path, query: str, told: JsonObject, index: _Named, unlisted: bool) -> np.ndarray:
+    """Rows of the images that a ranking names, -1 for what is not listed."""
+    found_N = index.rows(told.names)
+    if not unlisted:
+        _refuse(path, f"{query}: no index image of the manifest", told.names, found_N < 0)
+    pairs = zip(told.names, found_N.tolist(), strict=True)
+    images = [name if row < 0 else row for name, row in pairs]
+    if len(set(images)) < len(images):
+        again_N = pd.Series(images, dtype=object).duplicated().to_numpy()
+        _refuse(path, f"{query}: stands twice", told.names, again_N)
+    return found_N
 
 
 def _refuse(path: Path, fault: str, names: Sequence[str], bad_N: np.ndarray) -> None:

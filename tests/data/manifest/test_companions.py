@@ -40,8 +40,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert set(read) == set(companions)
     for kind, rows in companions.items():
         pd.testing.assert_frame_equal(read[kind], rows, check_dtype=False)
-    write_companions(tmp_path / "mix.parquet", {"boxes": BOXES})
-    assert set(read_companions(tmp_path / "mix.parquet")) == {"boxes"}, "an earlier mix's are gone"
+    write_companions(tmp_path / "mix.parquet", {"boxes": BOXES.assign(x1_px="1")})
+    again = read_companions(tmp_path / "mix.parquet")
+    assert again["boxes"]["x1_px"].tolist() == ["1"] and len(again["texts"]) == 2
 
 
 def test_a_manifests_own_table_goes_before_that_of_its_folder(tmp_path: Path) -> None:

@@ -61,14 +61,10 @@ def read_companions(manifest: Path) -> Companions:
 
 
 def write_companions(manifest: Path, companions: Companions) -> None:
-    """Write those of a manifest, each atomically; what is left of an earlier one goes."""
-    for kind, columns in COLUMNS.items():
-        path = manifest.with_suffix(f".{kind}.csv")
-        if kind not in companions:
-            path.unlink(missing_ok=True)
-            continue
-        with replacing(path) as temporary:
-            companions[kind][list(columns)].to_csv(temporary, index=False, lineterminator="\n")
+    """Write those of a manifest, each atomically. Others stay: somebody may have made them by hand."""
+    for kind, rows in companions.items():
+        with replacing(manifest.with_suffix(f".{kind}.csv")) as temporary:
+            rows[list(COLUMNS[kind])].to_csv(temporary, index=False, lineterminator="\n")
 
 
 def line_of(row: int) -> int:
