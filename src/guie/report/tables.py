@@ -60,8 +60,8 @@ def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
         lines.append(f"  with quirks: {', '.join(report['quirks'])}")
     if protocol.note:
         lines.append(f"  {protocol.note}")
-    for part in report["parts"].values():
-        lines += ["", report_table(part)]
+    for name, part in report["parts"].items():
+        lines += ["", *([f"{name}:"] if name != part["index"] else []), report_table(part)]
     return "\n".join(lines)
 
 
@@ -70,7 +70,7 @@ def _certainty(report: Mapping[str, Any]) -> str:
     told = [
         f"{_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
         for key, (low, high) in found["mean"].items()
-        if key in ("r_at_1", "mmp_at_5", "map_at_100")
+        if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
     ]
     return f"mean over domains, {found['level']:.0%} of {found['draws']:,} draws of classes: " + (
         ", ".join(told)

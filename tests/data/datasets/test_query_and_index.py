@@ -11,7 +11,7 @@ from readings import rows, splits
 from guie.base.errors import UserError
 from guie.data.datasets import DATASETS, read_dataset
 from guie.data.datasets.revisited import ground_truth
-from guie.data.manifest import queries_without_positive
+from guie.data.manifest import check, queries_without_positive
 from guie.evaluation.protocols import protocol_of, run_protocol
 
 
@@ -46,7 +46,9 @@ def test_met_index_is_train_and_distractors_are_left_out(mini):
 
 
 def test_met_distractors_are_kept_as_queries_without_a_positive_and_ranked(mini, tmp_path):
-    table = mini("met", distractors="keep").table
+    reading = mini("met", distractors="keep")
+    table = reading.table
+    assert check(table, reading.sidecar) == []
     test = table[table["split"] == "test"].reset_index(drop=True)
     queries = test[test["role"] == "query"]
     assert queries["image_path"].tolist() == [
