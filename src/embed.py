@@ -3,6 +3,7 @@
 accelerate launch src/embed.py --model runs/demo --manifest input/mix_demo.csv --out E.npz
 accelerate launch src/embed.py --model submissions/demo/submission.zip --manifest M --out E.npz
 accelerate launch src/embed.py --model open_clip:ViT-B-32:openai --split test --manifest M --out E.npz
+accelerate launch src/embed.py --model runs/demo --manifest oxford.csv --boxes oxford.boxes.csv --out E.npz
 
 What is done is kept beside E.npz, in E.npz.parts: the same command goes on where one was stopped.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import argparse
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,16 +26,18 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from guie.base import errors
-from guie.base.devices import make_accelerator
+from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.base.files import replacing, save_arrays
+from guie.data.looks.boxes import Box, boxes_of, read_boxes
 from guie.data.looks.decoded import absolute
 from guie.data.looks.precheck import TO_EMBED, readable
-from guie.data.manifest import load_manifest
+from guie.data.manifest import Manifest, load_manifest, read_companion
 from guie.evaluation.extract import Check
 from guie.evaluation.features.cache import FeatureCache, Features
 from guie.evaluation.features.computing import embed_into, recipe
-from guie.model import Ensemble, open_model
+from guie.evaluation.text import embed_texts
+from guie.model import Ensemble, LoadedModel, open_model
 from guie.model.embedder import Embedder
 from guie.model.weights import sha256_of
 from guie.training.crew import Crew, Stopped
@@ -49,13 +52,14 @@ class Opened:
     """A model of any kind, as it embeds.
 
     Attributes: `recipe`, all that an embedding depends on but the image; `batch_size`, images of a
-    process and step.
+    process and step; `model`, None where a submission was opened.
     """
 
     embedder: Embedder | Ensemble | Submission
     preprocess: nn.Module
     recipe: dict[str, Any]
     batch_size: int
+    model: LoadedModel | None = None
 
 
 class Submission(nn.Module):
@@ -88,6 +92,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-size", type=int, default=128, help="images per process and step")
     parser.add_argument("--workers", type=int, default=2, help="loader processes per process")
     parser.add_argument(
+        "--boxes",
+        metavar="FILE",
+        help="CSV image_path, x1_px, y1_px, x2_px, y2_px: images are cropped to them first",
+    )
+    parser.add_argument(
+        "--texts",
+        metavar="FILE",
+        help="CSV image_path (the text's name), text, label, domain: embedded too, by a CLIP's text tower",
+    )
+    parser.add_argument(
         "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
     )
     return parser.parse_args(argv)
@@ -100,19 +114,22 @@ def main(argv: Sequence[str] | None = None) -> Path:
     accelerator = make_accelerator()
     with Crew(accelerator, interrupts) as crew:
         opened = open_any(args, accelerator)
+        names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
         manifest = load_manifest(args.manifest, args.root)
+        crop = crops_by(args.boxes, manifest)
         splits = [args.split] if args.split else SPLITS
         look = partial(readable, accelerator, fallback=out.parent, decoders=TO_EMBED)
         dropped = out.with_name(f"{out.name}.dropped.csv")
         manifest = look(manifest, splits, drop_bad=args.drop_bad, dropped=dropped)
         table = manifest.split(args.split) if args.split else manifest.table
         paths = table["image_path"].drop_duplicates().to_numpy(str)
-        files = absolute(manifest.root, paths)
+        files, boxes = absolute(manifest.root, paths), from_main(accelerator, partial(crop, paths))
         cache = FeatureCache(parts_of(out), opened.recipe, np.float32)
         with interrupts:
-            states = embed(cache, accelerator, opened, files, out, args.workers, crew.check)
+            states = embed(cache, accelerator, opened, files, boxes, out, args.workers, crew.check)
         if accelerator.is_main_process:
-            write(out, paths, cache.open(states, opened.embedder.dim))
+            features = cache.open(states, opened.embedder.dim)
+            write(out, np.append(paths, names), features, texts_TD)
         # All leave together: a process that outlives its group aborts on the way out.
         accelerator.wait_for_everyone()
         accelerator.end_training()
@@ -124,6 +141,7 @@ def embed(
     accelerator: Accelerator,
     opened: Opened,
     files: Sequence[str],
+    boxes: Sequence[Box | None],
     out: Path,
     workers: int,
     check: Check,
@@ -132,18 +150,40 @@ def embed(
     made_by = (accelerator, opened.embedder, opened.preprocess)
     settings: dict[str, Any] = {"batch_size": opened.batch_size, "workers": workers, "check": check}
     try:
-        return embed_into(cache, *made_by, files, **settings)
+        return embed_into(cache, *made_by, files, boxes, **settings)
     except Stopped:
         accelerator.print(f"{out}: stopped; what is done is kept, and the same command goes on")
         raise
 
 
-def write(out: Path, paths: np.ndarray, emb_ND: Features) -> None:
-    """`out`, and the parts that it was made of go."""
+def embed_queries(path: str | None, opened: Opened) -> tuple[np.ndarray, np.ndarray]:
+    """Names and embeddings of the texts in a file; none where there is no file. Raises UserError."""
+    if path is None:
+        return np.array([], str), np.zeros((0, opened.embedder.dim), np.float32)
+    if opened.model is None:
+        raise UserError(
+            "--texts: a submission takes images alone; give the run that it was made of"
+        )
+    texts = read_companion(Path(path), "texts")
+    return texts["image_path"].to_numpy(str), embed_texts(opened.model, texts["text"].tolist())
+
+
+def write(out: Path, names: np.ndarray, emb_ND: Features, texts_TD: np.ndarray) -> None:
+    """`out`, images before texts, and the parts that it was made of go."""
+    rows = np.concatenate([np.asarray(emb_ND), texts_TD]) if len(texts_TD) else emb_ND
     with replacing(out) as temporary:
-        save_arrays(temporary, image_path=paths, embedding=emb_ND)
+        save_arrays(temporary, image_path=names, embedding=rows)
     shutil.rmtree(parts_of(out), ignore_errors=True)
-    print(f"{out}: {emb_ND.shape[0]} images, {emb_ND.shape[1]} dimensions")
+    told = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
+    print(f"{out}: {emb_ND.shape[0]} images{told}, {emb_ND.shape[1]} dimensions")
+
+
+def crops_by(path: str | None, manifest: Manifest) -> Callable[[Sequence[str]], list[Box | None]]:
+    """From image paths to the boxes that a file gives them. Raises UserError, and so does what it returns."""
+    if path is None:
+        return lambda images: [None] * len(images)
+    boxes = read_boxes(Path(path), set(manifest.table["image_path"]))
+    return partial(boxes_of, Path(path), boxes, manifest.root)
 
 
 def parts_of(out: Path) -> Path:
@@ -161,7 +201,7 @@ def open_any(args: argparse.Namespace, accelerator: Accelerator) -> Opened:
     model = open_model(args.model, args.size_px, args.fit)
     made_of = recipe(model, accelerator.mixed_precision)
     embedder = model.embedder.to(accelerator.device)
-    return Opened(embedder, model.preprocess, made_of, args.batch_size)
+    return Opened(embedder, model.preprocess, made_of, args.batch_size, model)
 
 
 def _submission(path: str, accelerator: Accelerator, folder: Path) -> Submission:

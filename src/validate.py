@@ -17,7 +17,7 @@ import pandas as pd
 
 from guie.base import errors
 from guie.base.files import write_json
-from guie.data.manifest import Manifest, load_manifest
+from guie.data.manifest import Manifest, companion_path, load_manifest, read_companion
 from guie.evaluation.components import PER_DOMAIN, balanced_sample
 from guie.evaluation.embeddings import load_embeddings
 from guie.evaluation.joined import JOINS, REDUCTIONS, arrays_of, joined, reduced
@@ -30,13 +30,17 @@ from guie.evaluation.protocols import (
     Given,
     Protocol,
     Scores,
+    as_units,
     compare,
     protocol_of,
     run_protocol,
     share_protocol,
+    with_subsets,
+    with_texts,
 )
 from guie.evaluation.protocols.certainty import DRAWS
-from guie.evaluation.protocols.graded_parts import FILE, read_grades
+from guie.evaluation.protocols.graded_parts import read_grades
+from guie.evaluation.rankings import read_rankings, write_rankings
 from guie.evaluation.statistics import verdict
 from guie.report.tables import protocol_table, report_table
 
@@ -50,6 +54,8 @@ examples:
   python src/validate.py --embeddings E.npz --against other.npz --manifest M --out report.json
   python src/validate.py --specialists cars=cars.npz food=food.npz --manifest M --protocol uned \\
       --out oracle.json
+  python src/validate.py --results R.json --manifest input/ilias.parquet --protocol ilias \\
+      --out ilias.json
   python src/validate.py --embeddings E.npz --reduce pca-whitened --dim 64 --fit train.npz \\
       --manifest M --out pca.json
 
@@ -70,6 +76,20 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     given.add_argument("--embeddings", type=Path, metavar="E.npz", help="as embed.py writes")
     given.add_argument(
         "--specialists", nargs="+", metavar="DOMAIN=E.npz", help="one for each domain"
+    )
+    given.add_argument(
+        "--results", type=Path, metavar="R.json", help="rankings instead: {query: {image: score}}"
+    )
+    parser.add_argument(
+        "--unlisted-negative",
+        action="store_true",
+        help="images of --results that the manifest does not list are distractors",
+    )
+    parser.add_argument(
+        "--write-results", type=Path, metavar="R.json", help="the best 1,000 of each query"
+    )
+    parser.add_argument(
+        "--texts", type=Path, metavar="FILE", help="text queries, as embed.py takes"
     )
     parser.add_argument("--join", choices=JOINS, default="oracle", help="of specialists")
     parser.add_argument("--reduce", choices=REDUCTIONS, help="to --dim dimensions: a baseline")
@@ -102,6 +122,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--index: a protocol says what is searched; leave one of the two out")
     if args.quirk and not args.protocol:
         parser.error("--quirk: is of a protocol; name it by --protocol")
+    if args.results and (args.against or args.reduce or args.write_results):
+        parser.error("--results: has no embeddings; leave out --against, --reduce, --write-results")
+    if args.unlisted_negative and not args.results:
+        parser.error("--unlisted-negative: is of --results; leave it out")
     return args
 
 
@@ -110,13 +134,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse(argv)
     protocols = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]
     manifest = load_manifest(args.manifest, args.root)
-    table = manifest.split(args.split)
+    table = table_of(args, manifest)
+    protocols = [protocol.over(table) for protocol in protocols]
+    if args.results:
+        rankings = read_rankings(args.results, table, args.unlisted_negative)
+        scored = [run_protocol(p, rankings, table, draws=args.draws)[0] for p in protocols]
+        finish(args, protocols, scored)
+        return
     models = {"": given_embeddings(args, manifest, table)}
     if args.against:
         models["against"] = load_embeddings(args.against, table)
     grades = None
     if any(part.graded for protocol in protocols for part in protocol.parts):
-        grades = read_grades(args.manifest.with_name(FILE))
+        grades = read_grades(companion_path(args.manifest, "relevance"))
 
     def share(kept: KeptBlocks) -> None:
         for name, model in models.items():
@@ -142,8 +172,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         if args.against:
             add_verdicts(args, protocols, found)
         reports = [report for report, _ in found[""]]
-        print(told(protocols, reports, plain=not args.protocol))
-        write(args.out, reports, plain=not args.protocol)
+        finish(args, protocols, reports)
+        if args.write_results:
+            write_rankings(args.write_results, as_units(models[""], table), table)
+            print(f"wrote {args.write_results}")
 
     arrays = [array for model in models.values() for array in arrays_of(model)]
     search_together(
@@ -153,6 +185,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         key=key_of(arrays, table, args.protocol, args.index, args.quirk),
         pairs=pairs_of(table) * len(arrays) * len(protocols),
     )
+
+
+def table_of(args: argparse.Namespace, manifest: Manifest) -> pd.DataFrame:
+    """The rows that are scored, and what stands beside the manifest of them."""
+    table = manifest.split(args.split)
+    subsets = companion_path(args.manifest, "subsets")
+    if subsets.is_file():
+        table = with_subsets(table, read_companion(subsets, "subsets"))
+    return with_texts(table, read_companion(args.texts, "texts")) if args.texts else table
 
 
 def given_embeddings(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Given:
@@ -202,6 +243,14 @@ def add_verdicts(
             "differences": {title: asdict(found) for title, found in comparisons.items()},
             "verdicts": [verdict(found, names, title) for title, found in comparisons.items()],
         }
+
+
+def finish(
+    args: argparse.Namespace, protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]]
+) -> None:
+    """Show the reports and write them."""
+    print(told(protocols, reports, plain=not args.protocol))
+    write(args.out, reports, plain=not args.protocol)
 
 
 def told(protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]], plain: bool) -> str:

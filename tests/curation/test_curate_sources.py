@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from curate_runs import draw_folder, folder, run, write_manifest
+from PIL import Image
+from scipy.io import savemat
 
 import curate
 import guie.curation.steps.reading
+import validate
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
 
@@ -106,3 +111,47 @@ def test_a_public_dataset_is_found_by_its_name_and_read(place, capsys):
     assert table["split"].value_counts().to_dict() == {"train": 3, "val": 3, "test": 3}
     assert summary["domains"]["products"]["test"]["images"] == 3
     assert "59,551 train images expected" in capsys.readouterr().err
+
+
+def draw_revisited(root: Path, name: str) -> Path:
+    """Two queries, four index images, of any size; grades as of the miniature."""
+    (root / name / "jpg").mkdir(parents=True)
+    index = [f"{name}_{n}" for n in range(4)]
+    for n, image in enumerate(["q0", "q1", *index]):
+        Image.new("RGB", (9, 9), (40 * n, 0, len(name))).save(root / name / f"jpg/{image}.jpg")
+    fields = [("bbx", "O"), ("easy", "O"), ("hard", "O"), ("junk", "O")]
+    boxes = [[0.4, 1.6, 8.0, 9.0]] * 2
+    gnd = np.array([[(boxes[0], [1], [2, 3], []), (boxes[1], [], [2], [1, 3])]], dtype=fields)
+    content = {"imlist": np.array([index], "O"), "qimlist": np.array([["q0", "q1"]], "O")}
+    savemat(root / name / f"gnd_{name}.mat", {**content, "gnd": gnd})
+    return root / name
+
+
+def test_grades_and_boxes_of_several_sources_stand_beside_the_mix(place, capsys):
+    """One manifest serves easy, medium and hard; what a dropped image was graded goes with it."""
+    folders = {name: draw_revisited(place / "input", name) for name in ("roxford5k", "rparis6k")}
+    (folders["rparis6k"] / "jpg/rparis6k_0.jpg").write_bytes(b"no picture")
+    sources = [{"kind": n, "path": str(p), "partial": True} for n, p in folders.items()]
+    with pytest.raises(UserError, match="no source brings train images.*benchmark: true"):
+        run({"sources": sources})
+    table, summary = run({"sources": sources, "benchmark": True})
+    grades = pd.read_csv("input/mix.relevance.csv")
+    boxes = pd.read_csv("input/mix.boxes.csv")
+    assert set(grades["query"]) | set(grades["image"]) <= set(table["image_path"])
+    assert grades["grade"].value_counts().to_dict() == {"hard": 6, "junk": 3, "easy": 1}
+    assert boxes["image_path"].tolist() == [f"{n}/jpg/q{q}.jpg" for n in folders for q in (0, 1)]
+    assert any(
+        "relevance: 2 of 12 rows are of images that were dropped" in n for n in summary["notes"]
+    )
+    # The graded images of a set are all alike, the one that is not lies apart: 1 at every level.
+    paths = table["image_path"].to_numpy(str)
+    groups = [2 * path.startswith("rparis") + path.endswith("_3.jpg") for path in paths]
+    np.savez("E.npz", image_path=paths, embedding=np.eye(4, dtype=np.float32)[groups])
+    words = ["--manifest", "input/mix.csv", "--protocol", "revisited", "--out", "report.json"]
+    validate.main(["--embeddings", "E.npz", *words, "--draws", "0"])
+    headline = json.loads(Path("report.json").read_text())["protocols"]["revisited"]["headline"]
+    assert headline["mAP, easy"] == headline["mAP, medium"] == headline["mAP, hard"] == 1.0
+    # A manifest as a source brings what stands beside it.
+    again = {"kind": "manifest", "path": "input/mix.csv"}
+    run({"sources": [again], "out": "input/again.csv", "benchmark": True})
+    assert pd.read_csv("input/again.relevance.csv").equals(grades)

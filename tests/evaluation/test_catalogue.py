@@ -47,12 +47,14 @@ def test_a_perfect_embedding_scores_one(name: str, apart: bool) -> None:
     if name == "revisited":
         pytest.skip("grades within a class: the next test")
     table = shop(apart)
-    report, _ = run_protocol(protocol_of(name), perfect(table), table, draws=20)
+    protocol = protocol_of(name)
+    report, _ = run_protocol(protocol, perfect(table), table, draws=20)
     assert set(report["headline"].values()) == {1.0}
     assert report["source"] and not report["quirks"]
-    for part in report["parts"].values():
-        without = sum(d["queries_without_positive"] for d in part["domains"].values())
-        assert without == 3
+    for part in protocol.parts:
+        domains = report["parts"][part.name]["domains"].values()
+        without = sum(domain["queries_without_positive"] for domain in domains)
+        assert without == (0 if part.gallery_draws else 3)  # a lone image is the gallery's
 
 
 def test_a_perfect_graded_embedding_scores_one_at_every_level() -> None:
@@ -109,11 +111,14 @@ def test_a_random_embedding_scores_chance(name: str) -> None:
     report, scores = run_protocol(protocol, random_TD, table, draws=0)
     for part in protocol.parts:
         for domain, (classes, size) in sizes.items():
-            others = len(table) if part.index != "separate" else classes * size
-            found = scores[part.name].values[table["domain"] == domain]
+            others = (len(table) if part.index != "separate" else classes * size) - 1
+            positives, draws = (1, part.gallery_draws) if part.gallery_draws else (size - 1, 1)
+            others = classes if part.gallery_draws else others
+            found = scores[part.name].values[scores[part.name].group_Q == domain]
             for key in part.keys(domain):
-                expected = chance(key, size - 1, others - 1)
-                error = (max(found[key].var(), expected * (1 - expected)) / len(found)) ** 0.5
+                expected = chance(key, positives, others)
+                variance = max(found[key].var(), expected * (1 - expected))
+                error = (variance / (len(found) / draws)) ** 0.5
                 assert found[key].mean() == pytest.approx(expected, abs=4 * error), key
 
 

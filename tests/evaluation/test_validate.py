@@ -97,6 +97,64 @@ def test_a_report_that_cannot_be_written_is_the_users_fault(case):
         validate.main([*arguments[:-1], str(folder)])
 
 
+def report_of(folder, protocol):
+    report = json.loads((folder / "new/report.json").read_text())["protocols"][protocol]
+    return report["headline"], report["parts"]
+
+
+def test_rankings_are_written_and_scored_in_place_of_embeddings(case, capsys):
+    folder, _, _, arguments = case
+    results, how = str(folder / "R.json"), ["--protocol", "ilias", "--draws", "20"]
+    validate.main([*arguments, *how, "--write-results", results])
+    headline, parts = report_of(folder, "ilias")
+    assert 0 < headline["mAP@1k"] < 1
+    assert "mAP@1k   oracle" in capsys.readouterr().out
+    validate.main(["--results", results, *arguments[2:], *how])
+    again, others = report_of(folder, "ilias")
+    assert again == pytest.approx(headline, rel=1e-12)
+    assert others["merged"]["intervals"] == parts["merged"]["intervals"]
+    assert "merged index\n" in capsys.readouterr().out, "rankings have no dimension"
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["--results", "R.json", "--write-results", "S.json"], "--results: has no embeddings"),
+        (["--results", "R.json", "--against", "E.npz"], "--results: has no embeddings"),
+        (["--results", "R.json", "--embeddings", "E.npz"], "not allowed with argument"),
+        (["--embeddings", "E.npz", "--unlisted-negative"], "--unlisted-negative: is of --results"),
+    ],
+)
+def test_words_that_do_not_go_together_are_refused(case, words, fault, capsys):
+    *_, arguments = case
+    with pytest.raises(SystemExit):
+        validate.main([*arguments[2:], *words])
+    assert fault in capsys.readouterr().err
+
+
+def test_subsets_and_texts_beside_the_manifest_are_scored(case, capsys):
+    folder, table, embeddings_TD, arguments = case
+    test = table[(table["split"] == "test") & (table["label"] != "food/8")]
+    rows = test[["image_path"]].assign(subset="small")
+    rows.to_csv(folder / "manifest.subsets.csv", index=False)
+    validate.main([*arguments, "--protocol", "vehicleid", "--draws", "0"])
+    headline, parts = report_of(folder, "vehicleid")
+    assert list(headline) == [f"{key}, small" for key in ("R@1", "R@5", "R@1, re-id", "R@5, re-id")]
+    assert parts["separate, small"]["domains"]["food"]["queries"] == len(test) - 12
+    assert "\nre-identification, small:\n" in capsys.readouterr().out
+    texts = {"image_path": ["t"], "text": ["a car"], "label": ["cars/2"], "domain": ["cars"]}
+    pd.DataFrame(texts).to_csv(folder / "texts.csv", index=False)
+    how = ["--protocol", "ilias", "--texts", str(folder / "texts.csv"), "--draws", "0"]
+    with pytest.raises(UserError, match="no embedding for 1 image.s., first 't'"):
+        validate.main([*arguments, *how])
+    paths = [*table["image_path"], "t"]
+    both = np.concatenate([embeddings_TD, embeddings_TD[table["label"] == "cars/2"][:1]])
+    np.savez(folder / "E.npz", image_path=np.array(paths), embedding=both)
+    validate.main([*arguments, *how])
+    _, parts = report_of(folder, "ilias")
+    assert parts["merged"]["domains"]["texts"]["queries"] == 1
+
+
 def test_help_shows_examples(capsys):
     with pytest.raises(SystemExit) as stop:
         validate.main(["--help"])

@@ -19,6 +19,7 @@ from torch.utils.data import Dataset
 from guie.base.errors import UserError
 from guie.batches.augment import Augment
 from guie.data.images import open_as_host, open_part, patiently
+from guie.data.looks.boxes import Box
 from guie.data.manifest import Manifest
 from guie.model.preprocess import Preprocess
 from guie.model.shapes import image_shape, image_shapes
@@ -94,17 +95,29 @@ class Samples(Dataset[Any]):
 
 
 class EvalDataset(Samples):
-    """Images as the scorer decodes them, through the preprocessing that is exported."""
+    """Images as the scorer decodes them, through the preprocessing that is exported.
 
-    def __init__(self, files: Sequence[Path], preprocess: Callable[[Tensor], Tensor]):
-        self.files, self.preprocess = files, preprocess
+    Args:
+        boxes: what each is cropped to first, None for the whole.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        preprocess: Callable[[Tensor], Tensor],
+        boxes: Sequence[Box | None] | None = None,
+    ):
+        self.files, self.preprocess, self.boxes = files, preprocess, boxes
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """The network's input (3, S, S), and the shape (3,) of the image as it came."""
+        """The network's input (3, S, S), and the shape (3,) of the image as it came, or of its box."""
         image = patiently(partial(open_as_host, self.files[index]))
+        box = self.boxes[index] if self.boxes else None
+        if box:
+            image = image.crop(box)
         image_1CHW = as_batch(np.asarray(image))
         return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
 

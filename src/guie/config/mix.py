@@ -70,6 +70,7 @@ class MixConfig(Config):
     # Share of a domain's train classes that validate; a domain with a val split keeps its own.
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     verify: bool = True  # open and decode every image
+    benchmark: bool = False  # it is only scored: train images need not be there
     pseudo_labels: PseudoLabelConfig | None = None  # by a CLIP, for some domains
     clean: CleaningConfig | None = None  # copies, conflicts, leaks, outliers
     shares: DomainShares | None = None  # the distribution of domains that is wished for

@@ -12,7 +12,7 @@ DatasetName = Literal[
     Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2"],
     Literal["rp2k", "food2k", "uned"],
     Literal["nabirds", "dogs", "flowers", "aircraft", "vehicleid", "imagenet"],
-    Literal["gpr1200", "roxford5k", "rparis6k"],
+    Literal["gpr1200", "roxford5k", "rparis6k", "ilias"],
     Literal["products10k", "deepfashion_c2s", "shopee", "aliproducts"],
     Literal["hm", "fashion200k", "food101"],
     Literal["storefronts146", "m4d35k"],

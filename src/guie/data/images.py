@@ -86,6 +86,11 @@ def open_as_host(path: str | Path) -> Image.Image:
     return _decode(path, lambda image: image.convert("RGB"))
 
 
+def size_as_host(path: str | Path) -> tuple[int, int]:
+    """Width and height of what `open_as_host` gives, by the header alone. Raises UserError as that."""
+    return _decode(path, lambda image: image.size)
+
+
 def open_as_host_once_seen(path: str | Path) -> Image.Image:
     """As `open_as_host`, of a file that `open_as_seen` has decoded before: mostly the header will do.
 

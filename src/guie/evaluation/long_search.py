@@ -61,7 +61,9 @@ def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, *words: object
     for array_TD in embeddings:
         digest.update(f"{array_TD.dtype} {array_TD.shape}".encode())
         digest.update(np.ascontiguousarray(array_TD).data)
-    columns = [c for c in ("image_path", "label", "domain", "role", "dataset") if c in table]
+    columns = [
+        c for c in ("image_path", "label", "domain", "role", "dataset", "subsets") if c in table
+    ]
     digest.update(pd.util.hash_pandas_object(table[columns], index=False).to_numpy().tobytes())
     words = (*words, searching.MOST_QUERIES, neighbours.RESERVED_BYTES)
     digest.update(repr(words).encode())

@@ -4,18 +4,19 @@ Queries are the rows of a split whose role is `query` or `both`; the index is it
 rows. A query's own image is masked by its id before anything is ranked.
 
 Shape legend: T rows of the table, Q queries, B queries of one block, I index images, K ranks,
-D dimensions, P pairs (query, index image) of one and the same image.
+D dimensions, R rows of one search, C classes, P pairs (query, index image) of one and the same image.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from guie.base.seeds import seeded_draws
 from guie.evaluation import metrics
 from guie.evaluation.kept import KeptBlocks
 from guie.evaluation.neighbours import ExactIndex, block_size
@@ -48,6 +49,11 @@ class Images:
             is_index_T=table["role"].isin(["index", "both"]).to_numpy(),
             domain_T=table["domain"].to_numpy(),
         )
+
+    def within(self, member_T: np.ndarray) -> Images:
+        """The same where only these rows are asked or searched."""
+        asked_T, held_T = self.is_query_T & member_T, self.is_index_T & member_T
+        return replace(self, is_query_T=asked_T, is_index_T=held_T)
 
     def same_image(self, query_Q: np.ndarray, index_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Places (in query_Q, in index_I) of one and the same image, in query order."""
@@ -133,6 +139,23 @@ def score(
     ]
     scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
     return scores.reindex(search.query_Q)
+
+
+def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
+    """Re-identification: by each draw one image of every class is the index, the others are queries.
+
+    Whatever their roles were. The draws are fixed: a function of their number and the image's path.
+    """
+    row_R = np.union1d(search.query_Q, search.index_I)
+    row_R = row_R[np.sort(np.unique(images.image_T[row_R], return_index=True)[1])]
+    path_R, class_R = table["image_path"].to_numpy()[row_R], images.labels.set_T[row_R]
+    drawn = []
+    for draw in range(draws):
+        order_R = np.lexsort((seeded_draws(draw, path_R), class_R))
+        _, first_C = np.unique(class_R[order_R], return_index=True)
+        index_I = np.sort(row_R[order_R[first_C]])
+        drawn.append(Search(f"{search.name}, draw {draw}", np.setdiff1d(row_R, index_I), index_I))
+    return drawn
 
 
 def _of_domain(images: Images, search: Search, domain: str) -> Search:

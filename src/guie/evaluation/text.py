@@ -1,6 +1,6 @@
-"""Text embeddings of classes by a CLIP's text tower, kept on disk.
+"""Text embeddings by a CLIP's text tower: of classes, kept on disk, and of queries.
 
-Shapes: T sentences, C classes, D dimensions.
+Shapes: T sentences, C classes, F features, D dimensions.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, save_arrays
 from guie.config.model import BackboneConfig
 from guie.config.zero_shot import ClipConfig
+from guie.model import Ensemble, LoadedModel
 from guie.model.backbone import Clip, create_clip
 from guie.model.weights import find_weights, sha256_of
 
@@ -58,6 +59,54 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
         return ClassTexts(kept["emb_CD"], float(kept["scale"]))
 
 
+def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
+    """Sentences as the model embeds images, (T, D) of unit length: by the text tower of its CLIP.
+
+    A trained head is applied to them as to images. The text tower is the one that the image tower was
+    pretrained with, or that of the run itself where that trained both.
+
+    Raises UserError for a model that has no text tower, or a head that takes more than features.
+    """
+    several = len(model.members) > 1
+    if several or isinstance(model.embedder, Ensemble):
+        raise UserError(f"--texts: {model.source} stands for several models; embed by one of them")
+    backbone, embedder = model.members[0].model.backbone, model.embedder
+    own = Path(model.source) / "model_clip.safetensors"  # of task contrastive
+    if own.is_file():
+        found = {"pretrained": str(own), "sha256": None, "revision": None}
+        backbone = backbone.model_copy(update=found)
+    if backbone.library != "open_clip" or not backbone.pretrained:
+        raise UserError(f"--texts: {model.source} is no CLIP with a pretrained text tower")
+    if embedder.head and embedder.head.image_shape:
+        raise UserError(f"--texts: the head of {model.source} takes the shapes of images too")
+    feat_TF = _text_features(backbone, sentences, next(embedder.parameters()).device)
+    if backbone.features != "projected" or feat_TF.shape[1] != embedder.backbone.dim:
+        raise UserError(
+            f"--texts: {model.source} has image features of {embedder.backbone.dim} dimensions that are"
+            f" not in the space of its texts, of {feat_TF.shape[1]}; it must be features: projected"
+        )
+    with torch.inference_mode():
+        return embedder.embed(feat_TF).cpu().numpy()
+
+
+@torch.inference_mode()
+def _text_features(
+    backbone: BackboneConfig, sentences: Sequence[str], device: torch.device
+) -> torch.Tensor:
+    """(T, F), not of unit length, as image features go into a head."""
+    clip = _clip(backbone).to(device)
+    tokenize = open_clip.get_tokenizer(backbone.name, context_length=clip.context_length)
+    batches = tqdm(_batches(list(sentences)), "texts", leave=False)
+    return torch.cat([clip.encode_text(tokenize(part).to(device)).float() for part in batches])
+
+
+def _clip(backbone: BackboneConfig) -> Clip:
+    clip = create_clip(backbone).eval()
+    if not hasattr(clip, "context_length"):
+        raise UserError(f"{backbone.name}: has no text tower that reads tokens")
+    return clip
+
+
 def _filled(templates: Sequence[str], word: str) -> list[str]:
     return [template.replace("{}", word) for template in templates]
 
@@ -72,9 +121,7 @@ def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
 
 @torch.inference_mode()
 def _encode(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> ClassTexts:
-    clip = create_clip(backbone).eval()
-    if not hasattr(clip, "context_length"):
-        raise UserError(f"{backbone.name}: has no text tower that reads tokens")
+    clip = _clip(backbone)
     flat = sorted({text for names in sentences for texts in names for text in texts})
     tokenize = open_clip.get_tokenizer(backbone.name, context_length=clip.context_length)
     emb_TD = torch.cat([_embed(clip, tokenize(part)) for part in tqdm(_batches(flat), "texts")])

@@ -14,6 +14,8 @@ COLUMNS = {
     "map_at_r": "MAP@R",
     "r_precision": "RP",
     "recall_at_10": "Rec@10",
+    "map_at_1000": "mAP@1k",
+    "found_at_1000": "oracle",
     "nmi": "NMI",
 }
 
@@ -43,7 +45,8 @@ def report_table(report: Mapping[str, Any]) -> str:
     ]
     if harmonic:
         lines.append(f"harmonic means over domains: {', '.join(harmonic)}")
-    lines.append(f"{report['index']} index, {report['dimension']}-D")
+    dimension = f", {report['dimension']}-D" if "dimension" in report else ""
+    lines.append(f"{report['index']} index{dimension}")
     if "intervals" in report:
         lines.append(_certainty(report))
     return "\n".join(lines)
@@ -57,8 +60,8 @@ def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
         lines.append(f"  with quirks: {', '.join(report['quirks'])}")
     if protocol.note:
         lines.append(f"  {protocol.note}")
-    for part in report["parts"].values():
-        lines += ["", report_table(part)]
+    for name, part in report["parts"].items():
+        lines += ["", *([f"{name}:"] if name != part["index"] else []), report_table(part)]
     return "\n".join(lines)
 
 
@@ -67,7 +70,7 @@ def _certainty(report: Mapping[str, Any]) -> str:
     told = [
         f"{_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
         for key, (low, high) in found["mean"].items()
-        if key in ("r_at_1", "mmp_at_5", "map_at_100")
+        if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
     ]
     return f"mean over domains, {found['level']:.0%} of {found['draws']:,} draws of classes: " + (
         ", ".join(told)

@@ -114,6 +114,19 @@ def test_vehicleid_has_three_test_sets(size, images, vehicles, mini):
     assert test["image_path"].iloc[0] == "image/0000003.jpg"  # `3` where zeros were lost
 
 
+def test_vehicleid_says_which_images_are_of_its_smaller_test_sets(mini, tmp_path):
+    subsets = mini("vehicleid").companions["subsets"]
+    sizes = {"small": 2, "medium": 3, "large": 4}
+    assert subsets["subset"].value_counts().to_dict() == sizes
+    assert subsets["image_path"].tolist()[:2] == ["image/0000003.jpg", "image/0000004.jpg"]
+    medium = mini("vehicleid", build=False, test_vehicles=1600).companions["subsets"]
+    assert medium["subset"].unique().tolist() == ["small", "medium"]
+    write(tmp_path / "VehicleID_V1.0/train_test_split/test_list_800.txt", "3 12", "1 9")
+    reading = mini("vehicleid", build=False)
+    assert reading.companions["subsets"]["subset"].unique().tolist() == ["medium", "large"]
+    assert "1 images of test_list_800.txt are not in the list of 2,400" in reading.warnings[-1]
+
+
 def test_vehicleid_counts_belong_to_the_test_set(tmp_path):
     MINIATURES["vehicleid"](tmp_path)
     with pytest.raises(UserError, match="VehicleID: 13,377 test images expected, 3 found"):

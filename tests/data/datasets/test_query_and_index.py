@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from miniatures import MINIATURES
 from miniatures.files import write
 from readings import rows, splits
 
+from guie.base.errors import UserError
+from guie.data.datasets import DATASETS, read_dataset
 from guie.data.datasets.revisited import ground_truth
-from guie.data.manifest import queries_without_positive
+from guie.data.manifest import check, queries_without_positive
+from guie.evaluation.protocols import protocol_of, run_protocol
 
 
 def test_consumer_to_shop_lists_an_image_once_and_parts_roles(mini):
@@ -39,6 +43,29 @@ def test_met_index_is_train_and_distractors_are_left_out(mini):
     assert reading.sidecar.domains["artworks"].index_is_train
     test = table[table["split"] == "test"].reset_index(drop=True)
     assert not queries_without_positive(test).any()
+
+
+def test_met_distractors_are_kept_as_queries_without_a_positive_and_ranked(mini, tmp_path):
+    reading = mini("met", distractors="keep")
+    table = reading.table
+    assert check(table, reading.sidecar) == []
+    test = table[table["split"] == "test"].reset_index(drop=True)
+    queries = test[test["role"] == "query"]
+    assert queries["image_path"].tolist() == [
+        *("test_other/9.jpg", "test_noart/9.jpg", "test_met/1.jpg", "test_met/2.jpg")
+    ]
+    assert queries["label"].iloc[:2].unique().tolist() == ["artworks/met/no-exhibit"]
+    assert queries_without_positive(test).tolist() == [True, True, False, False]
+    # All certain of the second exhibit: of four answers in the order of the rows the third is right.
+    embeddings_TD = np.eye(2, dtype=np.float32)[(test["image_path"] == "MET/1/0.jpg").astype(int)]
+    embeddings_TD[test["role"] == "query"] = [0, 1]
+    report, _ = run_protocol(protocol_of("met"), embeddings_TD, test, draws=0)
+    assert report["headline"] == {"GAP": 1 / 3 / 2, "GAP-": 1 / 2, "ACC": 1 / 2}
+    fault = (
+        "Met: 2,165 val query images expected, 3 found\nMet: 19,319 test query images expected, 4"
+    )
+    with pytest.raises(UserError, match=fault):
+        read_dataset(DATASETS["met"], tmp_path / "met", distractors="keep", splits=["val", "test"])
 
 
 def test_met_without_the_small_list_validates_on_the_whole_catalogue(mini, tmp_path):
@@ -97,6 +124,38 @@ def test_gldv2_without_its_index_trains(mini, tmp_path):
     assert reading.warnings and not reading.sidecar.domains
 
 
+OBJECTS = ["bold_bimp_000", "zippy_zootlenibble_999"]
+
+
+def test_ilias_classes_are_objects(mini):
+    reading = mini("ilias")
+    found = rows(reading, "image_path", "label", "role")
+    assert found[0] == ("ilias_core/bold_bimp_000/query/Q000_00.jpg", OBJECTS[0], "query")
+    assert [label for _, label, role in found if role == "query"] == [OBJECTS[i] for i in (0, 1, 1)]
+    assert [label for _, label, role in found if role == "index"] == [OBJECTS[i] for i in (0, 0, 1)]
+    texts = reading.companions["texts"]
+    assert texts["image_path"].tolist()[0] == "ilias_core/bold_bimp_000/query/T000.txt"
+    assert texts["text"].tolist()[0] == "the bold_bimp, in green"
+    assert texts["label"].tolist() == [f"instances/ilias/{name}" for name in OBJECTS]
+
+
+@pytest.mark.parametrize(("distractors", "kept"), [("mini", ["77"]), ("keep", ["77", "88"])])
+def test_ilias_distractors_are_images_of_no_object(distractors, kept, mini):
+    found = rows(mini("ilias", distractors=distractors), "image_path", "label", "role")
+    assert found[6:] == [
+        (f"yfcc100m/yfcc100m_0000{shard}/{key}.jpg", "no-object", "index")
+        for shard, key in enumerate(kept)
+    ]
+
+
+def test_ilias_tells_of_texts_that_are_not_there(mini, tmp_path):
+    mini("ilias")
+    (tmp_path / "ilias/ilias_core/bold_bimp_000/query/T000.txt").unlink()
+    reading = mini("ilias", build=False)
+    assert reading.warnings == ("ILIAS: of 2 text queries 1 are there",)
+    assert len(reading.companions["texts"]) == 1
+
+
 PROTOCOLS = {
     "medium": ["all_souls_000013", "all_souls_000013|all_souls_000026", "all_souls_000013"],
     "easy": ["all_souls_000013", "no-query", "no-query"],
@@ -112,6 +171,29 @@ def test_revisited_index_images_answer_the_queries_of_a_protocol(protocol, mini)
     index = [label for _, label, role in found if role == "index"]
     assert index == [*PROTOCOLS[protocol], "no-query"]
     assert "junk counts as wrong" in reading.warnings[0]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_revisited_grades_and_boxes_are_beside_whatever_the_protocol(protocol, mini):
+    reading = mini("roxford5k", protocol=protocol)
+    grades = reading.companions["relevance"]
+    query, image = "jpg/all_souls_000026.jpg", "jpg/all_souls_000003.jpg"
+    assert len(grades) == 6 and grades.iloc[-1].to_dict() == {
+        "query": query, "image": image, "grade": "junk"
+    }  # fmt: skip
+    queries = reading.table[reading.table["role"] == "query"]
+    assert reading.companions["boxes"]["image_path"].tolist() == queries["image_path"].tolist()
+    assert reading.companions["boxes"]["y2_px"].tolist() == [955.7, 4.0]
+    assert not mini("roxford5k", build=False, as_train=True).companions
+
+
+def test_revisited_grades_of_absent_images_are_left_out(mini, tmp_path):
+    mini("roxford5k")
+    (tmp_path / "roxford5k/jpg/all_souls_000026.jpg").unlink()
+    (tmp_path / "roxford5k/jpg/all_souls_000002.jpg").unlink()
+    companions = mini("roxford5k", build=False, partial=True).companions
+    assert companions["relevance"]["grade"].tolist() == ["easy", "hard"]
+    assert len(companions["boxes"]) == 1
 
 
 def test_revisited_ground_truth_keeps_boxes_and_junk(tmp_path):

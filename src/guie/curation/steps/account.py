@@ -13,7 +13,8 @@ from guie.base.files import replacing, write_json
 from guie.config import MixConfig
 from guie.config.mix import Source
 from guie.curation.steps import summary
-from guie.data.manifest import queries_without_positive
+from guie.data.manifest import Companions, queries_without_positive
+from guie.data.manifest.companions import joined, within, write_companions
 from guie.report.pages import class_sizes, left_after, write_report
 
 METRICS = {"r_at_1": "R@1 on val", "mmp_at_5": "mMP@5 on val"}
@@ -28,6 +29,7 @@ class Account:
         self.stages: dict[str, pd.DataFrame] = {}
         self.sources: list[dict[str, Any]] = []
         self.dropped_files: list[dict[str, str]] = []
+        self.companions: list[Companions] = []  # of each source, of images as the mix names them
         self.findings: pd.DataFrame | None = None  # of cleaning
         self.limits: pd.DataFrame | None = None  # up to which differences pictures are copies
         self.notes: list[str] = []  # what cleaning wants to be known
@@ -62,13 +64,25 @@ class Account:
             "command": self.command,
             "rows": len(table),
             "domains": domains,
-            "notes": summary.notes(domains, self.dropped_files) + self.notes,
+            "notes": summary.notes(domains, self.dropped_files) + self.notes + self._unsaid(table),
             **self.details,
             **self._evidence(),
             "dropped_files": self.dropped_files,
             "sources": self.sources,
             "config": self.config.model_dump(),
         }
+
+    def _unsaid(self, table: pd.DataFrame) -> list[str]:
+        """What the companions lose with the images that the rules have dropped."""
+        read = joined(self.companions)
+        left = within(read, table)
+        lost = {kind: len(rows) - len(left.get(kind, ())) for kind, rows in read.items()}
+        return [
+            f"{kind}: {lost[kind]:,} of {len(rows):,} rows are of images that were dropped; scores do"
+            " not compare with those on the whole set"
+            for kind, rows in read.items()
+            if lost[kind]
+        ]
 
     def _evidence(self) -> dict[str, Any]:
         if self.limits is None:
@@ -81,6 +95,7 @@ class Account:
         write_json(self.config.summary_path, report)
         for what in ("findings", "merges"):
             self.write_list(what)
+        write_companions(Path(self.config.out), within(joined(self.companions), table))
         self.write_report(table)
         return report
 

@@ -6,6 +6,8 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
+from operator import add
 from pathlib import Path
 
 import pandas as pd
@@ -25,6 +27,7 @@ from guie.data.looks.decoded import Decoded, absolute, decoded_folder, file_stat
 from guie.data.looks.decoding import drop_unusable, verify
 from guie.data.looks.fingerprints import fingerprints
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, load_manifest
+from guie.data.manifest.companions import read_companions, renamed, within
 
 
 def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFrame, Sidecar]:
@@ -53,6 +56,7 @@ def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.
             )
             decoded.add(states[pd.Index(paths).isin(table["image_path"])])
         account.add_source(source, skipped, dropped)
+        account.companions.append(renamed(read.companions, partial(add, prefix)))
         for tables, rows in ((listed, read.table), (readable, table)):
             tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
         sidecars.append(read.sidecar)
@@ -76,7 +80,10 @@ def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[st
     if isinstance(source, ToySource):
         return load_manifest(_drawn(source, workers)), Counter()
     manifest = load_manifest(source.path, source.root)
-    return _only(manifest, source.domains) if source.domains else manifest, Counter()
+    if source.domains:
+        manifest = _only(manifest, source.domains)
+    companions = within(read_companions(manifest.path), manifest.table)
+    return replace(manifest, companions=companions), Counter()
 
 
 def _drawn(source: ToySource, workers: int) -> Path:

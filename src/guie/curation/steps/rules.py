@@ -59,8 +59,11 @@ def refuse_overwriting(config: MixConfig) -> None:
 
 def refuse_illegal(table: pd.DataFrame, sidecar: Sidecar, config: MixConfig) -> None:
     """Each source passes the manifest's checks, but together they may overlap."""
-    if not (table["split"] == "train").any():
-        raise UserError(f"{config.out}: no source brings train images; nothing to train on")
+    if not config.benchmark and not (table["split"] == "train").any():
+        raise UserError(
+            f"{config.out}: no source brings train images; nothing to train on (a mix that is only"
+            " scored says benchmark: true)"
+        )
     faults = check(table, sidecar)
     if faults:
         line, what = faults[0]

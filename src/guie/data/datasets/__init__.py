@@ -15,6 +15,7 @@ from guie.data.datasets.food101 import FOOD101
 from guie.data.datasets.gldv2 import GLDV2
 from guie.data.datasets.gpr1200 import GPR1200
 from guie.data.datasets.hm import HM
+from guie.data.datasets.ilias import ILIAS
 from guie.data.datasets.imagenet import IMAGENET
 from guie.data.datasets.inat2018 import INAT2018
 from guie.data.datasets.m4d35k import M4D35K
@@ -38,7 +39,7 @@ DATASETS: dict[str, Dataset] = {
         # retrieval benchmarks
         *(CUB, CARS196, SOP, INSHOP, INAT2018, MET, GLDV2, RP2K, FOOD2K, UNED),
         *(NABIRDS, DOGS, FLOWERS, AIRCRAFT, VEHICLEID, IMAGENET),
-        *(GPR1200, ROXFORD5K, RPARIS6K),
+        *(GPR1200, ROXFORD5K, RPARIS6K, ILIAS),
         # training sets of the challenge's winners
         *(PRODUCTS10K, DEEPFASHION_C2S, SHOPEE, ALIPRODUCTS, HM, FASHION200K, FOOD101),
         *(STOREFRONTS146, M4D35K),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from guie.data.manifest import DomainDeclaration, Sidecar
+from guie.data.manifest import Companions, DomainDeclaration, Sidecar
 
 COLUMNS = ("image_path", "label", "split", "role")
 SHARED_CLASSES = DomainDeclaration(shared_classes=True)
@@ -20,10 +20,12 @@ class Listing:
 
     Columns of `rows`: image_path (relative to the dataset's folder), label (the class within the
     dataset; several joined by `|`), split, role; and domain, where a dataset has several.
+    `companions` name images, and classes, as `rows` do: see `guie.data.manifest.companions`.
     """
 
     rows: pd.DataFrame
     warnings: tuple[str, ...] = ()
+    companions: Companions = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,11 +115,15 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Reading:
-    """Manifest rows of a dataset, the overlaps its sidecar must declare, and what to tell."""
+    """Manifest rows of a dataset, the overlaps its sidecar must declare, and what to tell.
+
+    Attributes: `companions`, what else is known of these images.
+    """
 
     table: pd.DataFrame
     sidecar: Sidecar
     warnings: tuple[str, ...]
+    companions: Companions = field(default_factory=dict)
 
 
 def listing(

@@ -2,8 +2,9 @@
 
 `ground_truth/MET_database.json` (id, path of 397,121 catalogue images: they train and are the test
 index, which the sidecar declares), `mini_MET_database.json` (the index of val), `testset.json` and
-`valset.json` (path; MET_id where the photograph shows an exhibit). Photographs without MET_id are
-distractors for recognition, have no positive and are left out, as UnED does.
+`valset.json` (path; MET_id where the photograph shows an exhibit). Photographs without MET_id (test:
+10,352 of other art, 7,964 of none; val: 1,168 and 868) have no positive: distractors for recognition,
+which GAP wants. They are left out, as UnED does, or kept as queries of a class that no exhibit is of.
 Ypsilantis et al., NeurIPS 2021 (datasets track).
 """
 
@@ -18,9 +19,10 @@ from guie.data.datasets.lists import first_present, prefixed, read_records
 from guie.data.manifest import DomainDeclaration
 
 IMAGE_FOLDERS = ("", "images/")
+NO_EXHIBIT = "no-exhibit"  # class of the distractors
 
 
-def read(folder: Path, files: frozenset[str]) -> Listing:
+def read(folder: Path, files: frozenset[str], distractors: str) -> Listing:
     """Train, queries of val and test, and their indexes; the class is the exhibit's id."""
     catalogue = read_records(_list(folder, "MET_database.json"), ["id", "path"])
     catalogue["path"] = prefixed(catalogue["path"], files, IMAGE_FOLDERS)
@@ -32,24 +34,33 @@ def read(folder: Path, files: frozenset[str]) -> Listing:
     else:
         val_index = catalogue
         warnings = (f"Met: no {small.name}, so that val has the whole catalogue as its index",)
+    photographs = {
+        split: _photographs(_list(folder, f"{split}set.json"), files, distractors == "keep")
+        for split in ("val", "test")
+    }
     parts = [
         _rows(catalogue, "train", "train"),
-        _rows(_photographs(folder, "valset.json", files), "val", "query"),
+        _rows(photographs["val"], "val", "query"),
         _rows(val_index, "val", "index"),
-        _rows(_photographs(folder, "testset.json", files), "test", "query"),
+        _rows(photographs["test"], "test", "query"),
         _rows(catalogue, "test", "index"),
     ]
     return Listing(pd.concat(parts, ignore_index=True), warnings)
 
 
 def _rows(table: pd.DataFrame, split: str, role: str) -> pd.DataFrame:
-    return listing(table["path"], table["id"].astype(int).astype(str), split, role)
+    known = table["id"].notna()
+    label = (
+        table.loc[known, "id"].astype(int).astype(str).reindex(table.index, fill_value=NO_EXHIBIT)
+    )
+    return listing(table["path"], label, split, role)
 
 
-def _photographs(folder: Path, name: str, files: frozenset[str]) -> pd.DataFrame:
-    photographs = read_records(_list(folder, name), ["path", "MET_id"]).dropna(subset="MET_id")
-    path = prefixed(photographs["path"], files, IMAGE_FOLDERS)
-    return pd.DataFrame({"path": path, "id": photographs["MET_id"]})
+def _photographs(path: Path, files: frozenset[str], keep: bool) -> pd.DataFrame:
+    photographs = read_records(path, ["path", "MET_id"]).rename(columns={"MET_id": "id"})
+    if not keep:
+        photographs = photographs.dropna(subset="id")
+    return photographs.assign(path=prefixed(photographs["path"], files, IMAGE_FOLDERS))
 
 
 def _list(folder: Path, name: str) -> Path:
@@ -67,9 +78,13 @@ MET = Dataset(
     read=read,
     expected=(
         images("train", 397121),
-        images("val", 129, roles=("query",)),
-        images("test", 1003, roles=("query",)),
+        images("val", 129, roles=("query",), where=("distractors", "leave_out")),
+        images("val", 129 + 1168 + 868, roles=("query",), where=("distractors", "keep")),
+        images("test", 1003, roles=("query",), where=("distractors", "leave_out")),
+        images("test", 1003 + 10_352 + 7964, roles=("query",), where=("distractors", "keep")),
         images("test", 397121, roles=("index",)),
     ),
+    options={"distractors": "leave_out"},
+    choices={"distractors": ("leave_out", "keep")},
     declares={"artworks": DomainDeclaration(index_is_train=True)},
 )

@@ -12,7 +12,8 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.data.datasets.base import Dataset, Expected, Reading
 from guie.data.datasets.names import as_on_disk, present
-from guie.data.manifest import Sidecar
+from guie.data.manifest import Companions, Sidecar
+from guie.data.manifest.companions import renamed, within
 
 
 def read_dataset(
@@ -44,7 +45,9 @@ def read_dataset(
     rows = rows.reset_index(drop=True)
     if rows.empty:
         raise UserError(f"{dataset.title} in {folder}: no images{_of(splits)} are listed")
-    rows = rows.assign(image_path=as_on_disk(rows["image_path"], files))
+    on_disk = as_on_disk(rows["image_path"], files)
+    names = dict(zip(rows["image_path"], on_disk, strict=True)) if listing.companions else {}
+    rows = rows.assign(image_path=on_disk)
     there = present(rows["image_path"], files)
     expected = [count for count in dataset.expected if count.applies(splits, chosen)]
     counted = _check_counts(dataset, folder, rows, there, expected, partial)
@@ -54,7 +57,8 @@ def read_dataset(
         rows = rows.drop_duplicates("image_path", ignore_index=True)
     table = _manifest(dataset, rows, domain)
     all_warnings = (*dataset.warnings, *listing.warnings, *counted)
-    return Reading(table, _sidecar(dataset, table, domain), all_warnings)
+    said = {} if as_train else _companions(dataset, listing.companions, names, domain)
+    return Reading(table, _sidecar(dataset, table, domain), all_warnings, within(said, table))
 
 
 def walk(folder: Path) -> Iterator[str]:
@@ -144,6 +148,18 @@ def _manifest(dataset: Dataset, rows: pd.DataFrame, domain: str | None) -> pd.Da
         },
         dtype=str,
     )
+
+
+def _companions(
+    dataset: Dataset, companions: Companions, names: Mapping[str, str], domain: str | None
+) -> Companions:
+    """What a listing says of its images, by their names on disk and the manifest's classes."""
+    said = renamed(companions, lambda column: column.map(names).fillna(column))
+    if "texts" not in said:
+        return said
+    texts = said["texts"]
+    rows = _manifest(dataset, texts.assign(split="test", role="query"), domain)
+    return {**said, "texts": rows[["image_path", "label", "domain"]].assign(text=texts["text"])}
 
 
 def _sidecar(dataset: Dataset, table: pd.DataFrame, domain: str | None) -> Sidecar:

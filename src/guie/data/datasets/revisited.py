@@ -6,8 +6,9 @@ content is not read: a pickle can run code. Radenovic et al., CVPR 2018; format 
 https://github.com/tensorflow/models (research/delf, datasets/revisited_op).
 
 A manifest knows relevant and not, so that each query is a class of its own and an index image has
-the classes of all queries it answers under a protocol. Junk, which evaluation by the book ignores,
-and the boxes, to which it crops the queries, are in `ground_truth`.
+the classes of all queries it answers under one protocol, that of the option. The three protocols by
+the book are scored by the grades of the companion `relevance`, whatever that option was, and on
+queries that embed.py crops to their `boxes`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,10 @@ GRADES = ("easy", "hard", "junk")
 BOX = ("x1_px", "y1_px", "x2_px", "y2_px")
 IMAGE_FOLDERS = ("jpg/", "", "../jpg/")
 NO_QUERY = "no-query"  # class of the index images that answer none
-WARNING = "a manifest has no boxes and no junk: queries are whole, junk counts as wrong"
+WARNING = (
+    "by classes junk counts as wrong, and queries are whole: for the benchmark's own numbers crop by"
+    " embed.py --boxes and score by validate.py --protocol revisited"
+)
 
 
 def ground_truth(folder: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -64,11 +68,20 @@ def read(folder: Path, files: frozenset[str], protocol: str, name: str) -> Listi
     index = pd.Series(read_mat(_file(folder, name), "imlist").astype(str))
     label = index.map(classes).fillna(NO_QUERY)
     path = partial(prefixed, files=files, prefixes=IMAGE_FOLDERS)
+    query_paths, index_paths = path(boxes["query"] + ".jpg"), path(index + ".jpg")
     rows = [
-        listing(path(boxes["query"] + ".jpg"), boxes["query"], "test", "query"),
-        listing(path(index + ".jpg"), label, "test", "index"),
+        listing(query_paths, boxes["query"], "test", "query"),
+        listing(index_paths, label, "test", "index"),
     ]
-    return Listing(pd.concat(rows, ignore_index=True))
+    query_path = dict(zip(boxes["query"], query_paths, strict=True))
+    index_path = dict(zip(index, index_paths, strict=True))
+    companions = {
+        "relevance": grades.assign(
+            query=grades["query"].map(query_path), image=grades["image"].map(index_path)
+        ),
+        "boxes": boxes.drop(columns="query").assign(image_path=query_paths),
+    }
+    return Listing(pd.concat(rows, ignore_index=True), companions=companions)
 
 
 def _file(folder: Path, name: str) -> Path:

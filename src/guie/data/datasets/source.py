@@ -12,6 +12,7 @@ from guie.data.datasets import DATASETS, read_dataset
 from guie.data.datasets.finding import inside, located
 from guie.data.datasets.thinning import keep_classes, thin_test
 from guie.data.manifest import Manifest
+from guie.data.manifest.companions import within
 
 AnySource = TypeVar("AnySource", bound=Config)
 
@@ -55,7 +56,7 @@ def read_source(
             workers=workers,
         )
     skipped["test image beyond the class's limit, or a near-duplicate"] = before - len(table)
-    manifest = Manifest(table=table, root=folder, path=folder, sidecar=reading.sidecar)
+    manifest = Manifest(table, folder, folder, reading.sidecar, within(reading.companions, table))
     return manifest, +skipped, reading.warnings
 
 

@@ -1,9 +1,11 @@
 """PKU VehicleID: vehicles seen by surveillance cameras, with three test sets of different size.
 
 `train_test_split/{train_list,test_list_800,test_list_1600,test_list_2400}.txt`: image number and
-vehicle number, both with leading zeros in some copies; images `image/0000001.jpg`. The small test
-sets are parts of the large one. Every test image is query and index, as in the unification paper;
-re-identification draws one gallery image a vehicle instead. Liu et al., CVPR 2016.
+vehicle number, both with leading zeros in some copies; images `image/0000001.jpg`. The smaller test
+sets are parts of the larger ones: the companion `subsets` says which images they have, so that one
+manifest serves all that are not larger than its own. Every test image is query and index, as in the
+unification paper; `validate.py --protocol vehicleid` draws one gallery image a vehicle too.
+Liu et al., CVPR 2016.
 """
 
 from __future__ import annotations
@@ -16,18 +18,41 @@ from guie.data.datasets.base import Dataset, Listing, images, listing
 from guie.data.datasets.lists import read_words
 
 TEST_VEHICLES = (2400, 1600, 800)
+SUBSETS = {800: "small", 1600: "medium", 2400: "large"}
 UNIFICATION = "unification paper: 20,038; FastReID's loader: 19,777"
 
 
 def read(folder: Path, files: frozenset[str], test_vehicles: int) -> Listing:
     """Train and one of the test sets; the class is the vehicle's number."""
-    lists = {"train": "train_list.txt", "test": f"test_list_{test_vehicles}.txt"}
-    parts = []
-    for split, name in lists.items():
-        rows = read_words(folder / "train_test_split" / name, ["image", "vehicle"])
-        path = "image/" + rows["image"].str.zfill(7) + ".jpg"
-        parts.append(listing(path, rows["vehicle"].str.lstrip("0"), split))
-    return Listing(pd.concat(parts, ignore_index=True))
+    lists = folder / "train_test_split"
+    train, test = _rows(lists / "train_list.txt", "train"), _rows(_test_list(lists, test_vehicles))
+    parts, warnings = [], []
+    for vehicles, subset in SUBSETS.items():
+        path = _test_list(lists, vehicles)
+        if vehicles > test_vehicles or not path.is_file():
+            continue
+        images = _rows(path)["image_path"]
+        beyond = int((~images.isin(test["image_path"])).sum())
+        if beyond:
+            warnings.append(
+                f"VehicleID: {beyond:,} images of {path.name} are not in the list of {test_vehicles:,}"
+                f" vehicles, so that {subset} is none of its subsets"
+            )
+        else:
+            parts.append(pd.DataFrame({"subset": subset, "image_path": images}))
+    subsets = pd.concat(parts, ignore_index=True)
+    rows = pd.concat([train, test], ignore_index=True)
+    return Listing(rows, tuple(warnings), {"subsets": subsets})
+
+
+def _test_list(lists: Path, vehicles: int) -> Path:
+    return lists / f"test_list_{vehicles}.txt"
+
+
+def _rows(path: Path, split: str = "test") -> pd.DataFrame:
+    rows = read_words(path, ["image", "vehicle"])
+    image = "image/" + rows["image"].str.zfill(7) + ".jpg"
+    return listing(image, rows["vehicle"].str.lstrip("0"), split)
 
 
 VEHICLEID = Dataset(

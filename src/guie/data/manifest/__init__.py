@@ -12,6 +12,7 @@ Values are taken as they are: `Train` or ` train ` is refused, not guessed at.
 
 from guie.data.manifest.checks import check
 from guie.data.manifest.columns import OPTIONAL, REQUIRED, ROLES
+from guie.data.manifest.companions import Companions, companion_path, read_companion
 from guie.data.manifest.notes import queries_without_positive
 from guie.data.manifest.sidecar import DomainDeclaration, Sidecar, read_sidecar, sidecar_path
 from guie.data.manifest.table import NOTED, SHOWN, Manifest, load_manifest, save_manifest
@@ -22,12 +23,15 @@ __all__ = [
     "REQUIRED",
     "ROLES",
     "SHOWN",
+    "Companions",
     "DomainDeclaration",
     "Manifest",
     "Sidecar",
     "check",
+    "companion_path",
     "load_manifest",
     "queries_without_positive",
+    "read_companion",
     "read_sidecar",
     "save_manifest",
     "sidecar_path",

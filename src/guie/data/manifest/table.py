@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -15,6 +15,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
 from guie.data.manifest.checks import check
 from guie.data.manifest.columns import OPTIONAL, REQUIRED
+from guie.data.manifest.companions import Companions
 from guie.data.manifest.notes import notes
 from guie.data.manifest.reading import Rows, read_rows
 from guie.data.manifest.sidecar import Sidecar, read_sidecar, sidecar_path, sidecars
@@ -27,12 +28,16 @@ logger = logging.getLogger(__name__)  # unconfigured, logging prints warnings to
 
 @dataclass(frozen=True)
 class Manifest:
-    """A checked table, the folder its paths are relative to, and its declared overlaps."""
+    """A checked table, the folder its paths are relative to, and its declared overlaps.
+
+    Attributes: `companions`, the tables beside it, where whoever made this has read them.
+    """
 
     table: pd.DataFrame
     root: Path
     path: Path
     sidecar: Sidecar
+    companions: Companions = field(default_factory=dict)
 
     def split(self, name: str) -> pd.DataFrame:
         """Rows of one split, re-indexed from 0. Raises UserError if there are none."""

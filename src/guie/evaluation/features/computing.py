@@ -23,6 +23,7 @@ from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import EvalDataset, as_batch
 from guie.config.cleaning import CleaningConfig
+from guie.data.looks.boxes import Box
 from guie.data.looks.decoded import absolute, file_states
 from guie.data.looks.thumbnails import thumbnails
 from guie.data.looks.views import VIEWS
@@ -110,18 +111,23 @@ def embed_into(
     embedder: Embeds,
     preprocess: Callable[[Tensor], Tensor],
     files: Sequence[str],
+    boxes: Sequence[Box | None] | None = None,
     **settings: Any,
 ) -> pd.DataFrame:
     """Compute what the cache has none of, in all processes; returns what `FeatureCache.open` takes.
 
     Args:
+        boxes: what each image is cropped to, None for the whole; the cache keeps them apart.
         settings: of `embed_blocks`.
 
     Raises UserError as `cached_features`.
     """
+    boxes = boxes or [None] * len(files)
     states = from_main(accelerator, lambda: readable_states(files, DECODER))
+    states = states.assign(decoder=[f"{DECODER} {tuple(box)}" if box else DECODER for box in boxes])
     missing = from_main(accelerator, lambda: cache.missing(states))
-    dataset = EvalDataset([Path(files[row]) for row in missing], preprocess)
+    wanted, crops = [Path(files[row]) for row in missing], [boxes[row] for row in missing]
+    dataset = EvalDataset(wanted, preprocess, crops)
     blocks = embed_blocks(accelerator, embedder, dataset, **settings)
     fill(accelerator, cache, states, missing, blocks)
     return states

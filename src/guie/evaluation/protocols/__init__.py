@@ -1,10 +1,11 @@
 """Research protocols: who is searched where, and how values become a report."""
 
-from guie.evaluation.protocols.base import Headline, Part, Protocol
+from guie.evaluation.protocols.base import Headline, Part, Protocol, with_subsets, with_texts
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS, QUIRKS
 from guie.evaluation.protocols.certainty import compare
 from guie.evaluation.protocols.evaluating import (
     Given,
+    as_units,
     evaluate,
     protocol_of,
     quick_scores,
@@ -24,6 +25,7 @@ __all__ = [
     "Part",
     "Protocol",
     "Scores",
+    "as_units",
     "compare",
     "evaluate",
     "protocol_of",
@@ -31,4 +33,6 @@ __all__ = [
     "run_protocol",
     "score_part",
     "share_protocol",
+    "with_subsets",
+    "with_texts",
 ]

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
+import pandas as pd
+
+from guie.base.errors import UserError
+
 Index = Literal["merged", "separate", "fused"]
+TEXTS = "texts"  # the data set of queries of words
 Statistic = Literal["mean", "pooled", "harmonic", "public", "private"]
 
 
@@ -26,6 +32,10 @@ class Part:
         clusters: NMI of a k-means beside it, of each group by itself.
         recognition: GAP, GAP- and accuracy of a nearest-neighbour classifier beside it.
         public_and_private: the challenge's two leaderboards beside it.
+        subset: of the images that the column `subsets` of the table gives this name, no others are
+            asked or searched; "": of all.
+        gallery_draws: re-identification: one image of each class, drawn, is the index, the others
+            are queries; the mean over so many draws. 0: roles say who is query and who is index.
     """
 
     name: str
@@ -38,6 +48,8 @@ class Part:
     clusters: bool = False
     recognition: bool = False
     public_and_private: bool = False
+    subset: str = ""
+    gallery_draws: int = 0
 
     def keys(self, group: str) -> tuple[str, ...]:
         """The metrics of one group."""
@@ -67,6 +79,7 @@ class Protocol:
 
     Attributes:
         quirks: what the peer's own code does otherwise, each a switch that is off by default.
+        subsets: parts of the test set that are scored each by itself, where the table names them.
     """
 
     name: str
@@ -76,3 +89,48 @@ class Protocol:
     headlines: tuple[Headline, ...]
     quirks: tuple[str, ...] = ()
     note: str = ""
+    subsets: tuple[str, ...] = ()
+
+    def over(self, table: pd.DataFrame) -> Protocol:
+        """The same with each part once for every subset that the table has; as it is where it has none."""
+        there = [name for name in self.subsets if members(table, name).any()]
+        if not there:
+            return self
+        parts = tuple(
+            replace(part, name=f"{part.name}, {name}", subset=name)
+            for name in there
+            for part in self.parts
+        )
+        headlines = tuple(
+            replace(line, title=f"{line.title}, {name}", part=f"{line.part}, {name}")
+            for name in there
+            for line in self.headlines
+        )
+        return replace(self, parts=parts, headlines=headlines)
+
+
+def members(table: pd.DataFrame, subset: str) -> np.ndarray:
+    """Boolean per row: it is of that subset, by the column `subsets`, several joined by `|`."""
+    if "subsets" not in table:
+        return np.zeros(len(table), bool)
+    return np.asarray(table["subsets"].str.split("|").map(lambda names: subset in names), bool)
+
+
+def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
+    """The table and, as queries, the rows of the companion `texts`: of a data set of their own, `texts`.
+
+    Raises UserError where a text has the name of an image, or of another text.
+    """
+    again = texts["image_path"].isin(table["image_path"]) | texts.duplicated("image_path")
+    if again.any():
+        raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is named already")
+    dataset = table["dataset"] if "dataset" in table else table["domain"]
+    asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
+    both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)
+    return both.fillna({"subsets": ""}) if "subsets" in both else both
+
+
+def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:
+    """The table with the column `subsets`, from the companion (subset, image_path)."""
+    named = subsets.groupby("image_path")["subset"].agg("|".join)
+    return table.assign(subsets=table["image_path"].map(named).fillna(""))

@@ -143,11 +143,27 @@ _ALL = (
     ),
     Protocol(
         name="vehicleid",
-        title="PKU VehicleID: Recall@1, 5; small, medium or large as the manifest has it",
-        source="Liu et al., CVPR 2016; every test image is query and index, as in arXiv 2003.03701",
-        parts=(_benchmark((1, 5)),),
-        headlines=_recalls((1, 5)),
-        note="curate with test_vehicles: 800, 1600 or 2400",
+        title="PKU VehicleID: Recall@1, 5 of its small, medium and large test set",
+        source="Liu et al., CVPR 2016; every test image is query and index, as in arXiv 2003.03701, or"
+        " one drawn image a vehicle is the index, as in fast-reid",
+        parts=(
+            _benchmark((1, 5)),
+            Part(
+                "re-identification",
+                "separate",
+                ("r_at_1",),
+                by="dataset",
+                default_recalls=(1, 5),
+                gallery_draws=10,
+            ),
+        ),
+        headlines=(
+            *_recalls((1, 5)),
+            Headline("R@1, re-id", "re-identification", "mean", "r_at_1"),
+            Headline("R@5, re-id", "re-identification", "mean", "recall_at_5"),
+        ),
+        note="small, medium, large: where subsets.csv is beside the manifest, else all that it has",
+        subsets=("small", "medium", "large"),
     ),
     Protocol(
         name="gldv2",
@@ -184,12 +200,12 @@ _ALL = (
         name="ilias",
         title="ILIAS: mAP@1k and recall@1k over image and text queries",
         source="ILIAS, CVPR 2025; github.com/ilias-vrg/ilias",
-        parts=(Part("merged", "merged", ("map_at_1000", "found_at_1000")),),
+        parts=(Part("merged", "merged", ("map_at_1000", "found_at_1000"), by="dataset"),),
         headlines=(
             Headline("mAP@1k", "merged", "pooled", "map_at_1000"),
             Headline("recall@1k", "merged", "pooled", "found_at_1000"),
         ),
-        note="a text query is a row of role query whose embedding is the text's",
+        note="image and text queries by themselves, the latter as data set `texts`; pooled: over both",
     ),
 )
 PROTOCOLS = {protocol.name: protocol for protocol in _ALL}

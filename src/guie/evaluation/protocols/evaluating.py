@@ -11,24 +11,26 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.kept import KeptBlocks
-from guie.evaluation.protocols.base import Part, Protocol
+from guie.evaluation.protocols.base import Part, Protocol, members
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS
 from guie.evaluation.protocols.certainty import DRAWS, intervals
 from guie.evaluation.protocols.challenge import public_and_private
 from guie.evaluation.protocols.clusters import cluster_scores
-from guie.evaluation.protocols.graded_parts import FILE
+from guie.evaluation.protocols.ranked import ranked_scores
 from guie.evaluation.protocols.recognising import recognition_scores
 from guie.evaluation.protocols.retrieval import (
     Scores,
     groups_of,
+    images_of,
     plain,
     report_of,
     retrieve,
     search_part,
 )
-from guie.evaluation.searching import Embedded, Images, searches
+from guie.evaluation.rankings import Rankings
+from guie.evaluation.searching import Embedded, searches
 
-Given = np.ndarray | Mapping[str, np.ndarray]  # as `score_part` takes them
+Given = np.ndarray | Mapping[str, np.ndarray]  # embeddings, as `score_part` takes them
 
 QUICK = Part("quick", "merged", ("r_at_1", "mmp_at_5"))
 
@@ -59,7 +61,7 @@ def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, An
 
 def score_part(
     part: Part,
-    embeddings_TD: Given,
+    embeddings_TD: Given | Rankings,
     table: pd.DataFrame,
     *,
     quirks: frozenset[str] = frozenset(),
@@ -71,7 +73,8 @@ def score_part(
 
     Args:
         embeddings_TD: float32 or float16, row t for row t of the table, compared by cosine; or, by
-            domain, those of its specialist, which embeds that domain's queries and the whole index.
+            domain, those of its specialist, which embeds that domain's queries and the whole index;
+            or rankings in place of embeddings, which have no dimension.
         table: the manifest's rows of one split: image_path, label, domain, role.
         quirks: of `QUIRKS`.
         draws: of the bootstrap; 0 for no intervals.
@@ -87,14 +90,18 @@ def score_part(
         UserError: no query has a positive, or an embedding is not finite.
         ValueError: not one embedding for each row.
     """
-    embedded = _units(embeddings_TD, table)
-    if part.graded and grades is None:
-        raise UserError(
-            f"--protocol: needs {FILE} beside the manifest, with columns query, image, grade"
-        )
-    scores = retrieve(part, table, embedded, quirks, kept, grades)
-    report = report_of(scores, quirks) | {"dimension": _dimension(embedded)}
-    _add(report, _beside(part, table, embedded))
+    if isinstance(embeddings_TD, Rankings):
+        scores = ranked_scores(part, table, embeddings_TD)
+        report = report_of(scores)
+    else:
+        embedded = as_units(embeddings_TD, table)
+        if part.graded and grades is None:
+            raise UserError(
+                "--protocol: needs relevance.csv beside the manifest, with columns query, image, grade"
+            )
+        scores = retrieve(part, table, embedded, quirks, kept, grades)
+        report = report_of(scores, quirks) | {"dimension": _dimension(embedded)}
+        _add(report, _beside(part, table, embedded))
     if part.public_and_private:
         report |= public_and_private(scores)
     if draws:
@@ -110,7 +117,7 @@ def share_protocol(
     quirks: Iterable[str] = (),
 ) -> None:
     """Search and keep this process's blocks of `run_protocol`."""
-    embedded = _units(embeddings_TD, table)
+    embedded = as_units(embeddings_TD, table)
     for part in protocol.parts:
         if not part.graded:  # which keeps no blocks
             blocks = _kept(kept, protocol, part)
@@ -119,7 +126,7 @@ def share_protocol(
 
 def run_protocol(
     protocol: Protocol,
-    embeddings_TD: Given,
+    embeddings_TD: Given | Rankings,
     table: pd.DataFrame,
     *,
     quirks: Iterable[str] = (),
@@ -168,9 +175,10 @@ def _beside(part: Part, table: pd.DataFrame, embedded: Embedded) -> dict[str, di
     """What a part tells of its groups besides means over queries."""
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
-        found = cluster_scores(part, table, embedded)
+        rows = table[members(table, part.subset)] if part.subset else table
+        found = cluster_scores(part, rows, embedded)
     if part.recognition:
-        images, group_T = Images.of(table), groups_of(part, table)
+        images, group_T = images_of(part, table), groups_of(part, table)
         for search in searches(part.index, images, group_T):
             if len(search.query_Q):
                 group = str(group_T[search.query_Q[0]])
@@ -191,7 +199,8 @@ def _kept(kept: KeptBlocks | None, protocol: Protocol, part: Part) -> KeptBlocks
     return kept and kept.within(f"{protocol.name} {part.name}")
 
 
-def _units(embeddings_TD: Given, table: pd.DataFrame) -> Embedded:
+def as_units(embeddings_TD: np.ndarray | Mapping[str, np.ndarray], table: pd.DataFrame) -> Embedded:
+    """Vectors of unit length, of one model or of each domain's specialist. Errors as of `score_part`."""
     if isinstance(embeddings_TD, np.ndarray):
         if len(embeddings_TD) != len(table):
             raise ValueError(f"{len(embeddings_TD)} embeddings for {len(table)} rows")
@@ -199,7 +208,7 @@ def _units(embeddings_TD: Given, table: pd.DataFrame) -> Embedded:
     missing = sorted(set(table["domain"]) - set(embeddings_TD))
     if missing:
         raise UserError(f"no specialist for {', '.join(missing)}; give one for every domain")
-    units = {name: _units(values, table) for name, values in embeddings_TD.items()}
+    units = {name: as_units(values, table) for name, values in embeddings_TD.items()}
     return {name: value for name, value in units.items() if isinstance(value, np.ndarray)}
 
 

@@ -11,12 +11,11 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.data.manifest.companions import line_of, read_companion
 from guie.evaluation import graded
 from guie.evaluation.neighbours import ExactIndex
 from guie.evaluation.searching import Embedded, Images, Search
 
-FILE = "relevance.csv"  # beside the manifest
-COLUMNS = ("query", "image", "grade")
 CODES = {"easy": graded.EASY, "hard": graded.HARD, "junk": graded.JUNK}
 BLOCK_QUERIES = 16  # whose whole rankings are held
 
@@ -26,20 +25,15 @@ def read_grades(path: Path) -> pd.DataFrame:
 
     Raises UserError that names the file and its first bad row.
     """
-    try:
-        grades = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read as CSV; it grades {', '.join(COLUMNS)}") from error
-    missing = [column for column in COLUMNS if column not in grades]
-    if missing:
-        raise UserError(f"{path}: no column {missing[0]!r}; it needs {', '.join(COLUMNS)}")
+    grades = read_companion(path, "relevance")
     bad = np.flatnonzero(~grades["grade"].isin(CODES))
     if len(bad):
         word = grades["grade"][bad[0]]
-        raise UserError(f"{path}:{bad[0] + 2}: grade {word!r}; known: {', '.join(CODES)}")
+        known = ", ".join(CODES)
+        raise UserError(f"{path}:{line_of(bad[0])}: grade {word!r}; known: {known}")
     again = np.flatnonzero(grades.duplicated(["query", "image"]))
     if len(again):
-        raise UserError(f"{path}:{again[0] + 2}: this pair is graded already; delete one")
+        raise UserError(f"{path}:{line_of(again[0])}: this pair is graded already; delete one")
     return grades
 
 

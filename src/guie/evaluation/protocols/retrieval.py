@@ -14,9 +14,9 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.kept import KeptBlocks
-from guie.evaluation.protocols.base import Part
+from guie.evaluation.protocols.base import Part, members
 from guie.evaluation.protocols.graded_parts import graded_scores
-from guie.evaluation.searching import Embedded, Images, score, searches
+from guie.evaluation.searching import Embedded, Images, galleries, score, searches
 
 HARMONIC = ("r_at_1", "map_at_r", "r_precision")
 ROUNDED = 3  # decimals, by the quirk
@@ -27,8 +27,8 @@ class Scores:
     """What each query scores.
 
     Attributes:
-        values: a row a query, by its row T; NaN where it has no positive, and in metrics that are
-            not of its group.
+        values: a row a query, by its row T, and of drawn galleries one for each draw; NaN where it has
+            no positive, and in metrics that are not of its group.
         group_Q: its domain or data set. `cluster_Q`: its class.
     """
 
@@ -60,7 +60,7 @@ def search_part(
         embedded: unit vectors [T, D], or those of each domain's specialist.
         grades: as of `read_grades`, which a graded part needs.
     """
-    images, group_T = Images.of(table), groups_of(part, table)
+    images, group_T = images_of(part, table), groups_of(part, table)
     found = []
     for search in searches(part.index, images, group_T):
         if part.graded:
@@ -69,7 +69,9 @@ def search_part(
             continue
         groups = pd.unique(group_T[search.query_Q])
         keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
-        found.append(score(images, embedded, search, keys, kept, "query_counts" in quirks))
+        drawn = galleries(search, images, table, part.gallery_draws) or [search]
+        for one in drawn:
+            found.append(score(images, embedded, one, keys, kept, "query_counts" in quirks))
     return found
 
 
@@ -88,6 +90,11 @@ def retrieve(
     searched = search_part(part, table, embedded, quirks, kept, grades)
     found = [scores for scores in searched if len(scores)]
     if all(scores.isna().to_numpy().all() for scores in found):
+        if part.graded:
+            raise UserError(
+                f"relevance.csv: of {sum(map(len, found))} queries none is graded an easy or hard image"
+                " of the index; its paths are those of the manifest's image_path"
+            )
         raise UserError(
             f"none of {sum(map(len, found))} queries has a positive in the index;"
             " look at the columns label and role"
@@ -100,6 +107,12 @@ def retrieve(
         values.loc[group_Q == group, others] = np.nan
     cluster_Q, path_Q = (table[c].to_numpy()[rows] for c in ("label", "image_path"))
     return Scores(part, values, group_Q, cluster_Q, path_Q)
+
+
+def images_of(part: Part, table: pd.DataFrame) -> Images:
+    """The rows of the table, of which those of the part's subset alone are asked and searched."""
+    images = Images.of(table)
+    return images.within(members(table, part.subset)) if part.subset else images
 
 
 def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
@@ -123,12 +136,16 @@ def report_of(scores: Scores, quirks: frozenset[str] = frozenset()) -> dict[str,
         if key in common:
             mean[f"harmonic_{key}"] = metrics.harmonic_mean(by_group[key].dropna())
     without = values[common].isna().all(axis=1).groupby(scores.group_Q).sum()
+    each = scores.part.gallery_draws or 1  # every draw asks as many
     return {
         "mean": plain(mean),
         "pooled": plain(values[common].mean()),
         "domains": {
             name: plain(by_group.loc[name, [k for k in values if k in scores.part.keys(name)]])
-            | {"queries": int(groups.size()[name]), "queries_without_positive": int(without[name])}
+            | {
+                "queries": int(groups.size()[name]) // each,
+                "queries_without_positive": int(without[name]) // each,
+            }
             for name in by_group.index
         },
         "index": scores.part.index,

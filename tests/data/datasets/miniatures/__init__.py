@@ -16,7 +16,7 @@ MINIATURES: dict[str, Callable[[Path], None]] = {
         *(products.deepfashion_c2s, products.fashion200k, products.hm, products.inshop),
         *(products.storefronts146, landmarks.gldv2, landmarks.met),
         *(landmarks.roxford5k, landmarks.rparis6k, food.food101, food.food2k),
-        *(several.gpr1200, several.imagenet, several.m4d35k, several.uned),
+        *(several.gpr1200, several.ilias, several.imagenet, several.m4d35k, several.uned),
     )
 }
 SMALL_SPLITS = {"food2k": {"test_classes": 2}, "rp2k": {"test_classes": 1}}  # of few classes

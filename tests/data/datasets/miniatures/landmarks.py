@@ -13,11 +13,11 @@ def met(root: Path) -> None:
     folder = root / "met"
     catalogue = [{"id": n // 2, "path": f"MET/{n // 2}/{n % 2}.jpg"} for n in range(8)]
     photographs = [{"path": f"test_met/{n}.jpg", "MET_id": n} for n in range(3)]
-    others = [{"path": "test_other/9.jpg"}, {"path": "test_noart/9.jpg"}]
+    others = [{"path": f"test_{kind}/{n}.jpg"} for n in (8, 9) for kind in ("other", "noart")]
     write_json(folder / "ground_truth/MET_database.json", catalogue)
     write_json(folder / "ground_truth/mini_MET_database.json", catalogue[:4])
-    write_json(folder / "ground_truth/valset.json", [photographs[0], *others])
-    write_json(folder / "ground_truth/testset.json", [*others, *photographs[1:]])
+    write_json(folder / "ground_truth/valset.json", [photographs[0], *others[:2]])
+    write_json(folder / "ground_truth/testset.json", [*others[2:], *photographs[1:]])
     touch(folder, (entry["path"] for entry in catalogue + photographs + others))
 
 

@@ -68,3 +68,25 @@ def m4d35k(root: Path) -> None:
         *(f"{path},{label}" for path, label in rows.items()),
     )
     touch(folder, rows)
+
+
+def ilias(root: Path) -> None:
+    """Two objects, one of them with two queries; two shards of distractors, unpacked."""
+    folder = root / "ilias"
+    names = {"bold_bimp_000": (1, 2), "zippy_zootlenibble_999": (2, 1)}
+    queries, positives, texts = [], [], []
+    for name, (asked, held) in names.items():
+        number = name[-3:]
+        queries += [f"{name}/query/Q{number}_{n:02d}.jpg" for n in range(asked)]
+        positives += [f"{name}/pos/P{number}_{n:02d}.jpg" for n in range(held)]
+        texts.append(f"{name}/query/T{number}.txt")
+        write(folder / f"ilias_core/{texts[-1]}", f"the {name[:-4]}, ", "in green")
+    lists = folder / "image_ids"
+    write(lists / "image_query_ids.txt", *(f"{one},0.9,3" for one in queries))
+    write(lists / "positive_ids.txt", *(f"{one},0.1,12" for one in positives))
+    write(lists / "text_query_ids.txt", *texts)
+    write(lists / "mini_ilias_yfcc100m_ids.txt", "77", "99")
+    touch(folder / "ilias_core", [*queries, *positives])
+    (folder / f"ilias_core/{queries[0]}").with_name("Q000_00_bbox.txt").write_text("1 2 30 40\n")
+    far = [f"yfcc100m/yfcc100m_0000{shard}/{key}.jpg" for shard, key in ((0, 77), (1, 88))]
+    touch(folder, [*far, "yfcc100m/yfcc100m_00002.tar"])

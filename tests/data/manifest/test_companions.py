@@ -1,0 +1,88 @@
+"""Tables beside a manifest: found, read, renamed, joined, and kept in step with its rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from guie.base.errors import UserError
+from guie.data.manifest.companions import (
+    companion_path,
+    joined,
+    read_companion,
+    read_companions,
+    renamed,
+    within,
+    write_companions,
+)
+
+GRADES = pd.DataFrame(
+    {"query": ["q", "q", "r"], "image": ["a", "b", "a"], "grade": ["easy", "junk", "hard"]}
+)
+BOXES = pd.DataFrame(
+    {"image_path": ["q"], "x1_px": ["0"], "y1_px": ["0"], "x2_px": ["9.5"], "y2_px": ["9"]}
+)
+TEXTS = pd.DataFrame(
+    {"image_path": ["t", "u"], "text": ["a cup", "a pen"], "label": ["d/1", "d/2"], "domain": "d"}
+)
+
+
+def mix(*paths: str) -> pd.DataFrame:
+    return pd.DataFrame({"image_path": paths, "label": "d/1|d/3"})
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    companions = {"relevance": GRADES, "boxes": BOXES, "texts": TEXTS}
+    write_companions(tmp_path / "mix.parquet", companions)
+    read = read_companions(tmp_path / "mix.parquet")
+    assert set(read) == set(companions)
+    for kind, rows in companions.items():
+        pd.testing.assert_frame_equal(read[kind], rows, check_dtype=False)
+    write_companions(tmp_path / "mix.parquet", {"boxes": BOXES.assign(x1_px="1")})
+    again = read_companions(tmp_path / "mix.parquet")
+    assert again["boxes"]["x1_px"].tolist() == ["1"] and len(again["texts"]) == 2
+
+
+def test_a_manifests_own_table_goes_before_that_of_its_folder(tmp_path: Path) -> None:
+    """Several mixes may stand in one folder."""
+    manifest = tmp_path / "mix.csv"
+    assert companion_path(manifest, "boxes").name == "mix.boxes.csv", "where there is none"
+    (tmp_path / "boxes.csv").touch()
+    assert companion_path(manifest, "boxes").name == "boxes.csv"
+    (tmp_path / "mix.boxes.csv").touch()
+    assert companion_path(manifest, "boxes").name == "mix.boxes.csv"
+
+
+def test_rows_go_with_the_images_that_they_name() -> None:
+    companions = {"relevance": GRADES, "boxes": BOXES, "texts": TEXTS}
+    kept = within(companions, mix("q", "a"))
+    assert kept["relevance"].to_numpy().tolist() == [["q", "a", "easy"]]
+    assert len(kept["boxes"]) == 1
+    assert kept["texts"]["text"].tolist() == ["a cup"], "a text is no image: its class decides"
+    assert set(within(companions, mix("a", "r"))) == {"relevance", "texts"}
+
+
+def test_sources_are_renamed_and_joined() -> None:
+    one = renamed({"relevance": GRADES}, lambda paths: "one/" + paths)
+    both = joined([one, {"relevance": GRADES, "boxes": BOXES}])
+    assert both["relevance"]["query"].tolist() == ["one/q", "one/q", "one/r", "q", "q", "r"]
+    assert both["relevance"]["image"].iloc[0] == "one/a"
+    assert both["relevance"]["grade"].iloc[0] == "easy"
+    assert both["boxes"].equals(BOXES)
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("image_path,x1_px,y1_px,x2_px\n", "boxes.csv: no column 'y2_px'; it needs image_path, x1"),
+        ("", "boxes.csv: cannot be read"),
+        (None, "boxes.csv: cannot be read .No such file"),
+    ],
+)
+def test_a_table_that_is_none_is_refused(text: str | None, fault: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "boxes.csv").write_text(text)
+    with pytest.raises(UserError, match=fault):
+        read_companion(tmp_path / "boxes.csv", "boxes")

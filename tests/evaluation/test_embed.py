@@ -1,0 +1,155 @@
+"""embed.py beyond whole images: boxes that queries are cropped to, queries of words."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import open_clip
+import pandas as pd
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch.nn import functional
+
+import embed
+from guie.base.errors import UserError
+from guie.evaluation.features import computing
+from guie.model import open_model
+from tiny_runs import tiny_run
+
+BOX = (3, 2, 17, 13)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> list[str]:
+    """Two images and a manifest, a run, and the words of the command."""
+    rng = np.random.default_rng(0)
+    for name in ("q.png", "i.png"):
+        Image.fromarray(rng.integers(0, 256, (20, 24, 3), np.uint8)).save(tmp_path / name)
+    table = pd.DataFrame({"image_path": ["q.png", "i.png"], "label": "d/1", "domain": "d"})
+    table = table.assign(split="test", role=["query", "index"])
+    table.to_csv(tmp_path / "mix.csv", index=False)
+    run = tiny_run(tmp_path / "tiny")
+    words = ["--model", str(run), "--manifest", str(tmp_path / "mix.csv"), "--workers", "0"]
+    return [*words, "--out", str(tmp_path / "E.npz")]
+
+
+def embedded(job: list[str], *more: str) -> dict[str, np.ndarray]:
+    with np.load(embed.main([*job, *more])) as file:
+        return dict(zip(file["image_path"].tolist(), file["embedding"], strict=True))
+
+
+def boxes(folder: Path, box: tuple) -> list[str]:
+    header = "image_path,x1_px,y1_px,x2_px,y2_px\n"
+    (folder / "boxes.csv").write_text(f"{header}q.png,{','.join(map(str, box))}\n")
+    return ["--boxes", str(folder / "boxes.csv")]
+
+
+def test_an_image_with_a_box_is_embedded_as_its_part(job, tmp_path, monkeypatch) -> None:
+    whole = embedded(job)
+    cropped = embedded(job, *boxes(tmp_path, (3.4, 1.6, 16.8, 13.0)))
+    with Image.open(tmp_path / "q.png") as image:
+        part = image.crop(BOX)
+    part.save(tmp_path / "q.png")
+    expected = embedded(job)
+    assert np.array_equal(cropped["q.png"], expected["q.png"])
+    assert np.array_equal(cropped["i.png"], whole["i.png"])
+    assert not np.allclose(cropped["q.png"], whole["q.png"], atol=1e-3)
+
+
+def test_what_was_kept_of_another_box_is_computed_again(job, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(embed.shutil, "rmtree", lambda *_, **__: None)  # as after a kill
+    add, computed = computing.FeatureCache.add, []
+    monkeypatch.setattr(
+        computing.FeatureCache,
+        "add",
+        lambda cache, states, rows: computed.append(len(rows)) or add(cache, states, rows),
+    )
+    whole = embedded(job)
+    one = embedded(job, *boxes(tmp_path, BOX))
+    other = embedded(job, *boxes(tmp_path, (0, 0, 5, 5)))
+    again = embedded(job, *boxes(tmp_path, BOX))
+    assert computed == [2, 1, 1], "the image without a box is not, nor the first box"
+    assert np.array_equal(one["q.png"], again["q.png"])
+    assert not np.allclose(one["q.png"], other["q.png"], atol=1e-3)
+    assert np.array_equal(embedded(job)["q.png"], whole["q.png"])
+
+
+def test_a_bad_box_ends_it_before_anything_is_embedded(job, tmp_path) -> None:
+    with pytest.raises(UserError, match="boxes.csv:2: q.png: its box 0, 0, 99, 9 lies outside"):
+        embedded(job, *boxes(tmp_path, (0, 0, 99, 9)))
+    with pytest.raises(UserError, match="gone.csv: cannot be read .No such file"):
+        embedded(job, "--boxes", str(tmp_path / "gone.csv"))
+    assert not (tmp_path / "E.npz").exists() and not (tmp_path / "E.npz.parts").exists()
+
+
+@pytest.fixture(scope="module")
+def clip(tmp_path_factory) -> str:
+    """The weights of a tiny CLIP, random."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
+    save_file(open_clip.create_model("guie-tiny").state_dict(), path)
+    return str(path)
+
+
+WORDS = {"t/1.txt": "a red cup", "t/2.txt": "the tower of a bridge"}
+
+
+def texts(folder: Path) -> list[str]:
+    rows = {"image_path": list(WORDS), "text": list(WORDS.values()), "label": "d/1", "domain": "d"}
+    pd.DataFrame(rows).to_csv(folder / "texts.csv", index=False)
+    return ["--texts", str(folder / "texts.csv")]
+
+
+@torch.inference_mode()
+def encoded(clip: str) -> torch.Tensor:
+    model = open_clip.create_model("guie-tiny", pretrained=clip).eval()
+    tokens = open_clip.get_tokenizer("guie-tiny", context_length=model.context_length)
+    return model.encode_text(tokens(list(WORDS.values())))
+
+
+def test_texts_of_a_clip_stand_beside_its_images(job, clip, tmp_path) -> None:
+    job[1] = f"open_clip:guie-tiny:{clip}"
+    alone, both = embedded(job), embedded(job, *texts(tmp_path))
+    assert list(both) == ["q.png", "i.png", *WORDS]
+    assert np.array_equal(both["q.png"], alone["q.png"])
+    expected = functional.normalize(encoded(clip), dim=-1).numpy()
+    np.testing.assert_allclose(np.stack([both[name] for name in WORDS]), expected, atol=1e-6)
+
+
+def test_a_trained_head_is_applied_to_texts_too(job, clip, tmp_path) -> None:
+    backbone = {"library": "open_clip", "name": "guie-tiny", "pretrained": clip}
+    job[1] = str(tiny_run(tmp_path / "headed", backbone=backbone))
+    both = embedded(job, *texts(tmp_path))
+    with torch.inference_mode():
+        expected = open_model(job[1]).embedder.embed(encoded(clip)).numpy()
+    assert expected.shape == (2, 16)
+    np.testing.assert_allclose(np.stack([both[name] for name in WORDS]), expected, atol=1e-6)
+    # Of a run that trained its text tower, that one.
+    other = {k: v + 0.1 * torch.randn_like(v) if v.is_floating_point() else v
+             for k, v in open_clip.create_model("guie-tiny").state_dict().items()}  # fmt: skip
+    save_file(other, tmp_path / "headed/model_clip.safetensors")
+    again = embedded(job, *texts(tmp_path))
+    assert not np.allclose(again["t/1.txt"], both["t/1.txt"], atol=1e-3)
+
+
+NO_TOWER = "is no CLIP with a pretrained text tower"
+SHAPED = {"dim": 16, "image_shape": True, "norm": "bn"}
+REFUSED = {
+    "random": ({"pretrained": None}, {}, NO_TOWER),
+    "timm": ({"library": "timm", "name": "test_vit", "pretrained": None}, {}, NO_TOWER),
+    "pooled": ({"features": "pooled"}, {}, "not in the space of its texts, of 128; it must be"),
+    "shaped": ({}, {"head": SHAPED}, "the head of .* takes the shapes of images too"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_model_without_texts_is_refused(name, job, clip, tmp_path) -> None:
+    backbone, more, fault = REFUSED[name]
+    backbone = {"library": "open_clip", "name": "guie-tiny", "pretrained": clip, **backbone}
+    job[1] = str(tiny_run(tmp_path / name, backbone=backbone, **more))
+    with pytest.raises(UserError, match=fault):
+        embedded(job, *texts(tmp_path))
+    assert not (tmp_path / "E.npz").exists()

@@ -1,0 +1,189 @@
+"""Files of rankings: written as ILIAS reads them, read as it scores them, refused by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.metrics import average_precision_score
+from tables import gaussian_embeddings, mixed_table, table_of
+
+from guie.base.errors import UserError
+from guie.evaluation import rankings
+from guie.evaluation.protocols import as_units, protocol_of, run_protocol, with_texts
+from guie.evaluation.rankings import names_of, read_rankings, write_rankings
+
+ILIAS = protocol_of("ilias")
+
+
+def written(folder: Path, table: pd.DataFrame, embeddings_TD: np.ndarray) -> Path:
+    write_rankings(folder / "R.json", as_units(embeddings_TD, table), table)
+    return folder / "R.json"
+
+
+def instances(objects: int = 12) -> pd.DataFrame:
+    """Each object with a query and a positive, or two, in the folders of ILIAS; some distractors."""
+    rows = []
+    for n in range(objects):
+        for i in range(1 + n % 2):
+            rows.append((f"x/ilias_core/o_{n}/query/Q{n}_{i}.jpg", f"ilias/o_{n}", "query"))
+            rows.append((f"x/ilias_core/o_{n}/pos/P{n}_{i}.jpg", f"ilias/o_{n}", "index"))
+        rows.append((f"x/yfcc100m/yfcc100m_00001/{n}.jpg", "ilias/no-object", "index"))
+    return table_of(*rows)
+
+
+def ilias_code(results: dict[str, dict[str, float]], positives: dict[str, set[str]]) -> float:
+    """Its mAP@1k as its evaluation computes it, object by object."""
+    found = []
+    for query, scores in results.items():
+        names, values = np.array(list(scores)), np.array(list(scores.values()))
+        order = np.argsort(-values)[:1000]
+        hits = np.isin(names[order], list(positives[query.split("/")[0]]))
+        relevant = len(positives[query.split("/")[0]])
+        share = hits.sum() / min(1000, relevant)
+        found.append(average_precision_score(hits, values[order]) * share if hits.any() else 0.0)
+    return float(np.mean(found))
+
+
+def test_names_are_those_of_the_benchmark() -> None:
+    paths = pd.Series(["a/b.jpg", *instances(1)["image_path"], "ilias_core/o/query/T0.txt"])
+    assert names_of(paths).tolist() == [
+        *("a/b.jpg", "o_0/query/Q0_0.jpg", "o_0/pos/P0_0.jpg", "yfcc100m_00001.tar/0"),
+        "o/query/T0.txt",
+    ]
+
+
+@pytest.mark.parametrize("queries", [1, 7, 256])
+def test_what_was_written_scores_the_same(queries: int, tmp_path: Path, monkeypatch) -> None:
+    """Whatever the blocks, with queries that are in the index, and specialists too."""
+    monkeypatch.setattr(rankings, "MOST_QUERIES", queries)
+    monkeypatch.setattr(rankings, "DEPTH", 1000)
+    table = mixed_table()
+    embeddings_TD = np.random.default_rng(3).normal(size=(len(table), 16)).astype(np.float32)
+    specialists = {"cars": embeddings_TD, "food": embeddings_TD[:, ::-1] ** 3}
+    for given in (embeddings_TD, specialists):
+        expected, _ = run_protocol(ILIAS, given, table, draws=20)
+        path = tmp_path / "R.json"
+        write_rankings(path, as_units(given, table), table)
+        report, scores = run_protocol(ILIAS, read_rankings(path, table), table, draws=20)
+        assert report["headline"] == pytest.approx(expected["headline"], rel=1e-12)
+        (old,), (new,) = expected["parts"].values(), report["parts"].values()
+        del old["dimension"]
+        assert json.dumps(new).count("null") == json.dumps(old).count("null")
+        for domain in ("cars", "food"):
+            assert new["domains"][domain] == pytest.approx(old["domains"][domain], rel=1e-12)
+    assert set(scores["merged"].path_Q) == set(table["image_path"][table["role"] != "index"])
+
+
+def test_scores_are_those_of_the_benchmarks_own_code(tmp_path: Path) -> None:
+    """Ties too, which are one step there; and the order of the file says nothing else."""
+    table = instances()
+    path = written(tmp_path, table, gaussian_embeddings(len(table), seed=1))
+    results = json.loads(path.read_text())
+    assert list(results)[:2] == ["o_0/query/Q0_0.jpg", "o_1/query/Q1_0.jpg"]
+    assert all(len(found) == 30 for found in results.values())
+    rounded = {
+        query: dict(sorted((name, round(score, 1)) for name, score in found.items()))
+        for query, found in results.items()
+    }
+    index = names_of(table["image_path"][table["role"] == "index"])
+    positives = {f"o_{n}": {i for i in index if i.startswith(f"o_{n}/")} for n in range(12)}
+    for told in (results, rounded):
+        path.write_text(json.dumps(told, indent=4))
+        report, _ = run_protocol(ILIAS, read_rankings(path, table), table, draws=0)
+        expected = ilias_code(told, positives)
+        assert report["headline"]["mAP@1k"] == pytest.approx(expected, rel=1e-12)
+        assert report["headline"]["recall@1k"] == 1.0, "the index is shorter than 1,000"
+    assert len({score for found in rounded.values() for score in found.values()}) < 22
+
+
+def test_no_more_than_a_thousand_count(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(rankings, "DEPTH", 2)
+    table = table_of(("q", "d/1", "query"), *((f"{i}", f"d/{i}", "index") for i in range(4)))
+    path = tmp_path / "R.json"
+    path.write_text('{"q": {"0": 0.9, "2": 0.8, "1": 0.7}}')
+    found = read_rankings(path, table)
+    assert found.found_QK.tolist() == [[1, 3]] and found.score_QK.tolist() == [[0.9, 0.8]]
+    again = json.loads(written(tmp_path, table, np.eye(5, dtype=np.float32)).read_text())
+    assert again == {"q": {"0": 0.0, "1": 0.0}}
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", r"R.json:1: not valid JSON: .*; it holds JSON .query"),
+        ("[1]", "R.json: no rankings; it holds JSON"),
+        ('{"q": 1}', "R.json: no rankings"),
+        ('{"q": {"a": 1}, "r": {}, "s": {}, "t": {}}', r"no query of the manifest: 's' \(2 of 4\)"),
+        ('{"q": {"a": 1}, "a": {}, "r": {}}', r"no query of the manifest: 'a' \(1 of 3\)"),
+        ('{"q": {"a": 1}}', r"R.json: no ranking of: 'r' \(1 of 2\)"),
+        ('{"q": {}, "r": {}, "q": {}}', r"R.json: stands twice: 'q' \(1 of 3\)"),
+        ('{"q": {"a": 1}, "r": {"z": 1, "a": 0}}', r"r: no index image of the manifest: 'z'"),
+        ('{"q": {"a": 1}, "r": {"q": 1, "a": 0}}', r"r: no index image of the manifest: 'q'"),
+        ('{"q": {"a": 1, "a": 0}, "r": {}}', r"R.json: q: stands twice: 'a' \(1 of 2\)"),
+        ('{"q": {"a": "1"}, "r": {}}', "R.json: q: a score that is no number"),
+        ('{"q": {"a": true}, "r": {}}', "R.json: q: a score that is no number"),
+        ('{"q": {"a": NaN}, "r": {}}', "R.json: q: no finite score: 'a'"),
+        (None, "R.json: cannot be read .No such file or directory."),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(text: str | None, fault: str, tmp_path: Path) -> None:
+    table = table_of(("q", "d/1", "query"), ("r", "d/1", "query"), ("a", "d/1", "index"))
+    if text is not None:
+        (tmp_path / "R.json").write_text(text)
+    with pytest.raises(UserError, match=fault) as caught:
+        read_rankings(tmp_path / "R.json", table)
+    assert "\n" not in str(caught.value)
+
+
+def test_images_that_nobody_lists_are_negatives_where_that_is_said(tmp_path: Path) -> None:
+    table = table_of(("q", "d/1", "query"), ("a", "d/1", "index"))
+    (tmp_path / "R.json").write_text('{"q": {"far.tar/7": 0.9, "a": 0.5, "far.tar/8": 0.1}}')
+    found = read_rankings(tmp_path / "R.json", table, unlisted=True)
+    assert run_protocol(ILIAS, found, table, draws=0)[0]["headline"]["mAP@1k"] == 1 / 2
+
+
+def test_the_query_itself_is_no_part_of_its_ranking(tmp_path: Path) -> None:
+    table = table_of(("q", "d/1", "both"), ("a", "d/1", "both"), ("b", "d/2", "index"))
+    (tmp_path / "R.json").write_text('{"q": {"q": 1, "a": 0.5}, "a": {"b": 0.6, "q": 0.5}}')
+    report, _ = run_protocol(ILIAS, read_rankings(tmp_path / "R.json", table), table, draws=0)
+    assert report["headline"]["mAP@1k"] == (1 + 1 / 2) / 2
+
+
+def test_two_images_of_one_name_are_refused(tmp_path: Path) -> None:
+    rows = [(f"{x}/ilias_core/o/pos/P.jpg", "d/1", "index") for x in "ab"]
+    table = table_of(("q", "d/1", "query"), *rows)
+    with pytest.raises(
+        UserError, match="a/ilias_core/o/pos/P.jpg and b/ilias_core/o/pos/P.jpg have"
+    ):
+        written(tmp_path, table, np.ones((3, 2), np.float32))
+    assert not (tmp_path / "R.json").exists()
+
+
+def test_other_protocols_want_more_than_rankings(tmp_path: Path) -> None:
+    table = instances()
+    found = read_rankings(written(tmp_path, table, gaussian_embeddings(len(table))), table)
+    for name in ("uned", "merged", "met", "revisited"):
+        with pytest.raises(UserError, match="rankings are scored by --protocol ilias, and by no"):
+            run_protocol(protocol_of(name), found, table, draws=0)
+
+
+def test_text_queries_are_a_data_set_of_their_own() -> None:
+    table = instances()
+    texts = pd.DataFrame(
+        [(f"ilias_core/o_{n}/T{n}.txt", "a thing", f"ilias/o_{n}", "ilias") for n in range(12)],
+        columns=["image_path", "text", "label", "domain"],
+    )
+    both = with_texts(table, texts)
+    assert both["role"].value_counts().to_dict() == {"index": 30, "query": 18 + 12}
+    embeddings_TD = gaussian_embeddings(len(both))
+    report, _ = run_protocol(ILIAS, embeddings_TD, both, draws=0)
+    domains = report["parts"]["merged"]["domains"]
+    assert {name: found["queries"] for name, found in domains.items()} == {"ilias": 18, "texts": 12}
+    images, _ = run_protocol(ILIAS, embeddings_TD[: len(table)], table, draws=0)
+    assert domains["ilias"] == images["parts"]["merged"]["domains"]["ilias"]
+    with pytest.raises(UserError, match="--texts: ilias_core/o_0/T0.txt is named already"):
+        with_texts(both, texts)
