@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from scored_tables import gaussian_embeddings, mixed_table, table_of
 from sklearn.metrics import average_precision_score
-from tables import gaussian_embeddings, mixed_table, table_of
 
 from guie.base.errors import UserError
 from guie.evaluation import rankings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-from tables import table_of
+from scored_tables import table_of
 
 from guie.base.seeds import seeded_draws
 from guie.evaluation.protocols import protocol_of, run_protocol, with_subsets

@@ -24,7 +24,6 @@ def main(parent: int, script: str, words: list[str]) -> None:
     if os.getppid() != parent:  # it went before the system was asked
         sys.exit(128 + signal.SIGTERM)
     sys.argv = [script, *words]
-    sys.path[0] = os.path.dirname(script)  # as `python script` has it
     runpy.run_path(script, run_name="__main__")
 
 
