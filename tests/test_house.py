@@ -146,6 +146,20 @@ def test_the_lowest_versions_are_the_bounds_of_the_ranges() -> None:
         assert f"{lowest[name]}.".startswith(f"{bound}."), f"{name}: make lock-lowest"
 
 
+def test_the_judges_leave_the_locked_versions_alone() -> None:
+    """One environment holds both, and each version stands in one place."""
+    locked, added = (
+        {
+            line.split("==")[0].lower().replace("_", "-")
+            for line in (SRC.parent / name).read_text().splitlines()
+            if not line.startswith("#")
+        }
+        for name in ("requirements.lock", "requirements-judges.lock")
+    )
+    assert {"mteb", "torchmetrics"} <= added
+    assert not locked & added
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("file", BENCHMARKS, ids=lambda file: file.stem)
 def test_a_benchmark_finds_what_it_imports(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
