@@ -5,8 +5,8 @@ UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lowest test-slow lint format kill guard bench notebooks \
-	torch111 lock lock-lowest clean
+.PHONY: help setup demo test test-lowest test-slow judges lint format kill guard bench notebooks \
+	torch111 lock lock-lowest lock-judges clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -15,12 +15,13 @@ setup: .venv/ready  ## .venv with the locked versions (quick when present)
 
 .venv/ready: requirements.lock
 .venv-lowest/ready: requirements.lowest
-.venv/ready .venv-lowest/ready: requirements.txt pyproject.toml
+.venv-judges/ready: requirements-judges.txt requirements.lock requirements-judges.lock
+.venv/ready .venv-lowest/ready .venv-judges/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 setup"; exit 1; }
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-r requirements.txt -c $(filter requirements.lo%,$^)
+		$(addprefix -r ,$(filter %.txt,$^)) $(addprefix -c ,$(filter %.lock %.lowest,$^))
 	@touch $@
 
 demo: setup  ## run the numbered notebooks in order and print the score
@@ -37,6 +38,9 @@ test-lowest: .venv-lowest/ready  ## the test suite on the lowest versions that r
 
 test-slow: setup  ## studies of minutes, which make test leaves out
 	$(BIN)/python -m pytest -m slow
+
+judges: .venv-judges/ready  ## agreement with mteb and torchmetrics, in an environment of their own
+	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py
 
 lint: setup  ## ruff: rules and format; mypy: types of src/
 	$(BIN)/ruff check .
@@ -75,6 +79,12 @@ lock-lowest: $(UV)  ## renew requirements.lowest from the bounds in requirements
 	@{ head -2 requirements.lowest; $(UV) pip compile --quiet --resolution lowest-direct \
 		--python-version 3.11 --no-header --no-annotate --no-emit-package guie requirements.txt; } \
 		> requirements.lowest.new && mv requirements.lowest.new requirements.lowest
+
+lock-judges: .venv-judges/ready  ## renew requirements-judges.lock from .venv-judges
+	@{ head -2 requirements-judges.lock; \
+		.venv-judges/bin/python -m pip freeze --exclude-editable --exclude guie \
+		| grep -vxFf requirements.lock; } \
+		> requirements-judges.lock.new && mv requirements-judges.lock.new requirements-judges.lock
 
 $(UV):
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/pip install --quiet uv

@@ -14,6 +14,7 @@ import pytest
 SRC = Path(__file__).parents[1] / "src"
 PACKAGE = sorted((SRC / "guie").rglob("*.py"))
 TOYDOMAINS = sorted((SRC / "toydomains").rglob("*.py"))
+JUDGES = sorted((SRC / "judges").rglob("*.py"))
 SCRIPTS = sorted(SRC.glob("*.py"))
 BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("[!t]*.py"))
 
@@ -107,7 +108,15 @@ def test_toydomains_stands_alone(file: Path) -> None:
     assert tops <= TOYDOMAINS_MAY_IMPORT | set(sys.stdlib_module_names)
 
 
-@pytest.mark.parametrize("package", ["guie", "scorer", "toydomains"])
+def test_only_the_judge_needs_the_judges() -> None:
+    """What runs by requirements.txt alone imports none of what requirements-judges.txt adds."""
+    others = {*PACKAGE, *TOYDOMAINS, *SCRIPTS, *(SRC / "scorer").glob("*.py")} - {SRC / "judge.py"}
+    for file in others:
+        tops = {name.partition(".")[0] for name in imported(file)}
+        assert not tops & {"judges", "mteb", "torchmetrics", "datasets"}, file
+
+
+@pytest.mark.parametrize("package", ["guie", "judges", "scorer", "toydomains"])
 def test_no_circle_of_imports(package: str) -> None:
     try:
         TopologicalSorter(imports_between(modules(package))).prepare()
@@ -129,7 +138,7 @@ def test_a_domain_imports_the_kit_and_itself_downward() -> None:
 
 
 def test_no_path_hacks() -> None:
-    for file in [*PACKAGE, *TOYDOMAINS, *SCRIPTS, *sorted((SRC / "scorer").glob("*.py"))]:
+    for file in [*PACKAGE, *TOYDOMAINS, *JUDGES, *SCRIPTS, *sorted((SRC / "scorer").glob("*.py"))]:
         text = file.read_text(encoding="utf-8")
         for hack in ("sys.path", "PYTHONPATH", "os.chdir"):
             assert hack not in text, f"{file}: {hack}"
@@ -144,6 +153,20 @@ def test_the_lowest_versions_are_the_bounds_of_the_ranges() -> None:
     assert len(bounds) > 20
     for name, bound in bounds.items():
         assert f"{lowest[name]}.".startswith(f"{bound}."), f"{name}: make lock-lowest"
+
+
+def test_the_judges_leave_the_locked_versions_alone() -> None:
+    """One environment holds both, and each version stands in one place."""
+    locked, added = (
+        {
+            line.split("==")[0].lower().replace("_", "-")
+            for line in (SRC.parent / name).read_text().splitlines()
+            if not line.startswith("#")
+        }
+        for name in ("requirements.lock", "requirements-judges.lock")
+    )
+    assert {"mteb", "torchmetrics"} <= added
+    assert not locked & added
 
 
 @pytest.mark.slow

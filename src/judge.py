@@ -1,0 +1,69 @@
+"""Let mteb judge a model: by its tasks of image retrieval, or by a split of an own manifest.
+
+python src/judge.py --model runs/demo --tasks CUB200I2IRetrieval SOPI2IRetrieval --out runs/demo/mteb
+python src/judge.py --model runs/demo --manifest input/mix_demo.csv --split test --out runs/demo/mteb
+
+mteb is no requirement: `make judges` sets up .venv-judges, which has it. Public tasks are downloaded
+and, once scored, kept in --out by the model's weights; a manifest is scored anew each time.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from guie.base import errors
+from guie.base.errors import UserError
+from guie.data.manifest import load_manifest
+from guie.model import open_model
+
+SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # what these tasks go by
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--model", required=True, help="run folder or LIBRARY:NAME:TAG")
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--tasks", nargs="+", metavar="NAME", help="of mteb")
+    asked.add_argument("--manifest", help="CSV or Parquet")
+    parser.add_argument("--split", choices=("val", "test"), default="test", help="of --manifest")
+    parser.add_argument("--root", help="folder of its images; default: the manifest's")
+    parser.add_argument("--batch-size", type=int, default=128, help="images a step")
+    parser.add_argument("--workers", type=int, default=2, help="loader processes")
+    parser.add_argument("--out", required=True, help="folder of mteb's results")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    args = parse_args(argv)
+    try:
+        import mteb
+
+        from judges import ManifestTask, RunEncoder, public_tasks
+    except ModuleNotFoundError as error:
+        raise UserError(f"no module {error.name}: run by .venv-judges (make judges)") from error
+    if args.manifest:
+        tasks = [ManifestTask(load_manifest(args.manifest, args.root), args.split)]
+    else:
+        tasks = public_tasks(args.tasks)
+    try:
+        scored = mteb.evaluate(
+            RunEncoder(open_model(args.model)),
+            tasks,
+            encode_kwargs={"batch_size": args.batch_size},
+            cache=mteb.ResultCache(args.out),
+            overwrite_strategy="always" if args.manifest else "only-missing",
+            num_proc=args.workers or None,
+        )
+    except ConnectionError as error:
+        raise UserError(f"--tasks: {error}") from error
+    for result in scored.task_results:
+        for split, (row, *_) in result.scores.items():
+            told = ", ".join(f"{metric} {row[metric]:.4f}" for metric in SHOWN)
+            print(f"{result.task_name} {split}: {told}")
+
+
+if __name__ == "__main__":
+    errors.run(main)

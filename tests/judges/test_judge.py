@@ -1,0 +1,39 @@
+"""The command: a manifest scored by mteb, and what is refused."""
+
+import json
+import sys
+
+import pytest
+
+import judge
+from guie.base.errors import UserError
+from tiny_runs import tiny_run
+
+
+@pytest.fixture
+def asked(tmp_path):
+    return ["--model", str(tiny_run(tmp_path / "tiny")), "--out", str(tmp_path / "mteb")]
+
+
+def test_a_manifest_is_scored_and_the_result_kept(asked, toy_manifest, tmp_path, capsys):
+    pytest.importorskip("mteb", reason="make judges has it")
+    for _ in range(2):  # the second time too: its images may have changed
+        judge.main([*asked, "--manifest", str(toy_manifest), "--workers", "2"])
+        out = capsys.readouterr().out
+        assert "manifest-test test: hit_rate_at_1 0." in out
+    (file,) = (tmp_path / "mteb").rglob("manifest-test.json")
+    kept = json.loads(file.read_text())["scores"]["test"][0]
+    assert f"hit_rate_at_1 {kept['hit_rate_at_1']:.4f}, map_at_5 {kept['map_at_5']:.4f}" in out
+
+
+@pytest.mark.parametrize("name", ["CUB", "STS12", "CIRRIT2IRetrieval"])
+def test_a_task_that_is_not_of_images_alone_is_refused(asked, name):
+    pytest.importorskip("mteb", reason="make judges has it")
+    with pytest.raises(UserError, match=f"{name}: not retrieval .* CUB200I2IRetrieval"):
+        judge.main([*asked, "--tasks", "SOPI2IRetrieval", name])
+
+
+def test_without_mteb_it_says_what_sets_it_up(asked, monkeypatch):
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(UserError, match="no module mteb: .*make judges"):
+        judge.main([*asked, "--tasks", "SOPI2IRetrieval"])
