@@ -256,7 +256,9 @@ def expected(task: dict[str, Any], stage: StageConfig) -> set[str]:
     return {name for name, rate in rates.items() if rate > 0}
 
 
-@pytest.mark.parametrize(("name", "steps"), [("winner_1", 13), ("winner_5", 1)])
+@pytest.mark.parametrize(
+    ("name", "steps"), [pytest.param("winner_1", 13, marks=pytest.mark.slow), ("winner_5", 1)]
+)
 def test_a_twin_resumes_to_the_same_bits(
     name: str, steps: int, trained: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:

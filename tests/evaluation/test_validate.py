@@ -1,7 +1,6 @@
 """validate.py as a user runs it: the file it writes, the table it prints, the faults it names."""
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -9,6 +8,7 @@ import pandas as pd
 import pytest
 
 import validate
+from guie.base import errors
 from guie.base.errors import UserError
 from guie.evaluation.protocols import evaluate
 from guie.report.tables import report_table
@@ -163,13 +163,14 @@ def test_help_shows_examples(capsys):
     assert "examples:" in printed and "--index separate" in printed
 
 
-def test_a_fault_is_one_line_and_exit_code_2(case):
+def test_a_fault_is_one_line_and_exit_code_2(case, capsys, monkeypatch):
     folder, *_, arguments = case
     np.savez(folder / "E.npz", image_path=np.array(["x.jpg"]), embedding=np.ones((1, 8), "f4"))
-    command = [sys.executable, validate.__file__, *arguments]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    error = done.stderr.splitlines()[-1]  # after the warnings about the manifest
-    assert error.startswith("error: ") and "Traceback" not in done.stderr
-    assert "no embedding for 25 image(s), first 'cars/2/0.jpg'" in done.stderr
+    monkeypatch.setattr(sys, "argv", ["validate.py", *arguments])
+    with pytest.raises(SystemExit) as left:
+        errors.run(validate.main)
+    assert left.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]  # after the warnings about the manifest
+    assert said.startswith("error: ")
+    assert "no embedding for 25 image(s), first 'cars/2/0.jpg'" in said
     assert not (folder / "new").exists()
