@@ -1,0 +1,81 @@
+"""validate.py's scoring against pytorch-metric-learning's calculator, on the same embeddings, in one run.
+
+python tests/bench/evaluation.py --embeddings E.npz --manifest M [--split test]
+
+Both score R@1, R-precision and MAP@R of every query over one index; each in a process of its own, so
+that memory is its own. Queries that stand in the index are placed first, as the calculator wants it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from guie.data.manifest import load_manifest
+from guie.evaluation.embeddings import load_embeddings, unit_vectors
+from guie.evaluation.protocols import Part, score_part
+from guie.training.run.record import peak_memory_mb
+
+KEYS = ("r_at_1", "r_precision", "map_at_r")
+
+
+def ours(embeddings_TD: np.ndarray, table: pd.DataFrame) -> list[float]:
+    report, _ = score_part(Part("merged", "merged", KEYS), embeddings_TD, table)
+    return [report["pooled"][key] for key in KEYS]
+
+
+def theirs(embeddings_TD: np.ndarray, table: pd.DataFrame) -> list[float]:
+    import torch
+    from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+
+    names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
+    unit_TD = torch.from_numpy(unit_vectors(embeddings_TD, table["image_path"].to_numpy()))
+    labels = torch.from_numpy(pd.factorize(table["label"])[0])
+    role = table["role"].to_numpy()
+    order = np.concatenate([np.flatnonzero(role == "both"), np.flatnonzero(role == "index")])
+    asked, index = order[: (role == "both").sum()], order
+    found = AccuracyCalculator(include=names, device=torch.device("cpu")).get_accuracy(
+        unit_TD[asked], labels[asked], unit_TD[index], labels[index], ref_includes_query=True
+    )
+    return [found[name] for name in names]
+
+
+def measured(
+    score: Callable[[np.ndarray, pd.DataFrame], list[float]],
+    embeddings_TD: np.ndarray,
+    table: pd.DataFrame,
+) -> tuple[list[float], float, int]:
+    """Scores, seconds, and the memory that the scoring added, in MB."""
+    score(embeddings_TD[:50], table.head(50))  # what is imported and started once
+    before, begun = peak_memory_mb(), time.perf_counter()
+    values = score(embeddings_TD, table)
+    return values, time.perf_counter() - begun, peak_memory_mb() - before
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--embeddings", type=Path, required=True)
+    parser.add_argument("--manifest", type=Path, required=True)
+    parser.add_argument("--split", default="test")
+    args = parser.parse_args()
+    table = load_manifest(args.manifest).split(args.split)
+    table = table[table["role"] != "query"].reset_index(drop=True)
+    embeddings_TD = load_embeddings(args.embeddings, table)
+    spawned = multiprocessing.get_context("spawn")
+    for name, score in (("validate.py", ours), ("PML", theirs)):
+        with spawned.Pool(1) as pool:
+            values, seconds, memory = pool.apply(measured, (score, embeddings_TD, table))
+        told = ", ".join(f"{key} {value:.5f}" for key, value in zip(KEYS, values, strict=True))
+        print(f"{name:12} {seconds:6.2f} s  {memory:5,} MB more  {told}")
+
+
+if __name__ == "__main__":
+    main()
