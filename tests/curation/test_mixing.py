@@ -161,6 +161,7 @@ def test_a_selection_keeps_what_earns_its_place(
     assert again.equals(table) and (toys / "input/mix.html").read_bytes() == first
 
 
+@pytest.mark.slow
 def test_whole_trainings_judge_a_selection(toys: Path) -> None:
     model = {"backbone": {"library": "open_clip", "name": "guie-tiny"}, "image": {"size_px": 32}}
     training = {"name": "judge", "model": model, "data": {"manifest": "given", "workers": 0}}

@@ -145,6 +145,7 @@ def test_identity_tells_features_rows_and_settings_apart(data):
     assert len(found) == 5
 
 
+@pytest.mark.slow
 def test_greedy_selection_takes_what_helps_and_leaves_the_mess(data, tmp_path):
     feat_NF, table = data
     proxy = Proxy(feat_NF, table, CONFIG)

@@ -141,6 +141,7 @@ def test_which_weights_follow_an_average(goes_on: str, written, tmp_path: Path) 
         assert not torch.equal(raw[name], load_file(folder / "last.safetensors")[name])
 
 
+@pytest.mark.slow
 def test_stages_of_every_kind(
     written, mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
