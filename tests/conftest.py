@@ -6,6 +6,7 @@ import multiprocessing
 import os
 from pathlib import Path
 
+import faiss
 import pytest
 import torch
 
@@ -13,6 +14,8 @@ import toydomains
 from guie.config import real_root
 
 torch.set_num_threads(1)
+# A pool of faiss' threads, begun here, would hang the first search of a process forked from this one.
+faiss.omp_set_num_threads(1)
 # Processes of tests are forks of a server that has imported this: in milliseconds, not seconds.
 multiprocessing.get_context("forkserver").set_forkserver_preload(["train", "embed", "validate"])
 os.environ.setdefault("ACCELERATE_USE_CPU", "true")
