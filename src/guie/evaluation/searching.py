@@ -9,7 +9,7 @@ D dimensions, R rows of one search, C classes, P pairs (query, index image) of o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -103,42 +103,85 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
         yield Search(f"{index} {name}", rows_T[own_T & images.is_query_T], rows_T[index_T])
 
 
-def score(
-    images: Images,
-    embedded: Embedded,
-    search: Search,
-    keys: Sequence[str],
-    kept: KeptBlocks | None = None,
-    query_counts: bool = False,
-) -> pd.DataFrame:
-    """The named metrics of each query of a search, by its row T; NaN where it has no positive.
+@dataclass(frozen=True)
+class Searcher:
+    """Embedded images, and how their searches are scored.
 
-    Args:
+    Attributes:
         kept: blocks of an earlier start, and those of this process; rows of other processes' blocks
             are NaN until these are there.
         query_counts: R-precision and MAP@R count the query among its positives, as PUMA's code does.
     """
-    if isinstance(embedded, np.ndarray):
-        parts = [(embedded, search)]
-    else:
-        parts = [
-            (unit_TD, _of_domain(images, search, domain)) for domain, unit_TD in embedded.items()
+
+    images: Images
+    embedded: Embedded
+    kept: KeptBlocks | None = None
+    query_counts: bool = False
+
+    def score(self, search: Search, keys: Sequence[str]) -> pd.DataFrame:
+        """The named metrics of each query of a search, by its row T; NaN where it has no positive."""
+        blocks = [
+            values.set_index(rows_B)
+            for unit_TD, part in self._by_embedding(search)
+            for rows_B, values in self._by_blocks(unit_TD, part, keys)
+        ]
+        scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
+        return scores.reindex(search.query_Q)
+
+    def _by_embedding(self, search: Search) -> list[tuple[np.ndarray, Search]]:
+        """The embeddings [T, D] that are searched, each with its queries."""
+        if isinstance(self.embedded, np.ndarray):
+            return [(self.embedded, search)]
+        domain_Q = self.images.domain_T[search.query_Q]
+        return [
+            (
+                unit_TD,
+                Search(
+                    f"{search.name} by {name}", search.query_Q[domain_Q == name], search.index_I
+                ),
+            )
+            for name, unit_TD in self.embedded.items()
         ]
 
-    def measure(relevant_BK: np.ndarray, positives_B: np.ndarray) -> pd.DataFrame:
+    def _by_blocks(
+        self, unit_TD: np.ndarray, search: Search, keys: Sequence[str]
+    ) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
+        """Yield, block by block, rows of queries and what they score."""
+        images, kept = self.images, self.kept
+        positives_Q = images.count_positives(search.query_Q, search.index_I)
+        # Sorted, so that only the blocks of large classes are searched deeply.
+        order_Q = np.argsort(positives_Q, kind="stable")
+        order_Q = order_Q[positives_Q[order_Q] > 0]
+        query_Q, positives_Q = search.query_Q[order_Q], positives_Q[order_Q]
+        if not len(query_Q):
+            return
+        index: ExactIndex | None = None
+        own_P, place_P = images.same_image(query_Q, search.index_I)
+        blocks = tqdm(_blocks(positives_Q, keys), "search", delay=5, disable=None)
+        for number, block in enumerate(blocks):
+            rows_B, positives_B = query_Q[block], positives_Q[block]
+            values = kept.get(search.name, number) if kept else None
+            if values is None and (kept is None or kept.is_mine(number)):
+                index = index or ExactIndex(unit_TD[search.index_I])
+                pairs = slice(*np.searchsorted(own_P, [block.start, block.stop]))
+                hidden = (own_P[pairs] - block.start, place_P[pairs])
+                k = metrics.depth_of(keys, positives_B[-1])
+                found_BK, _ = index.search(unit_TD[rows_B], k, hidden)
+                relevant_BK = images.labels.shared(rows_B, search.index_I[found_BK])
+                values = self._measured(relevant_BK & (found_BK >= 0), positives_B, keys)
+                if kept:
+                    kept.add(search.name, number, values)
+            if values is not None:
+                yield rows_B, values
+
+    def _measured(
+        self, relevant_BK: np.ndarray, positives_B: np.ndarray, keys: Sequence[str]
+    ) -> pd.DataFrame:
         found = metrics.ranking_metrics(relevant_BK, positives_B, keys)
-        if query_counts:
+        if self.query_counts:
             asked = [key for key in keys if key in metrics.ALL_POSITIVES]
             found |= metrics.ranking_metrics(relevant_BK, positives_B + 1, asked)
         return pd.DataFrame(found)
-
-    blocks = [
-        values.set_index(rows_B)
-        for unit_TD, part in parts
-        for rows_B, values in _measured(images, unit_TD, part, keys, measure, kept)
-    ]
-    scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
-    return scores.reindex(search.query_Q)
 
 
 def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
@@ -156,48 +199,6 @@ def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -
         index_I = np.sort(row_R[order_R[first_C]])
         drawn.append(Search(f"{search.name}, draw {draw}", np.setdiff1d(row_R, index_I), index_I))
     return drawn
-
-
-def _of_domain(images: Images, search: Search, domain: str) -> Search:
-    own_Q = search.query_Q[images.domain_T[search.query_Q] == domain]
-    return Search(f"{search.name} by {domain}", own_Q, search.index_I)
-
-
-def _measured(
-    images: Images,
-    unit_TD: np.ndarray,
-    search: Search,
-    keys: Sequence[str],
-    measure: Callable[[np.ndarray, np.ndarray], pd.DataFrame],
-    kept: KeptBlocks | None,
-) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
-    """Yield, block by block, rows of queries and what they score."""
-    positives_Q = images.count_positives(search.query_Q, search.index_I)
-    # Sorted, so that only the blocks of large classes are searched deeply.
-    order_Q = np.argsort(positives_Q, kind="stable")
-    order_Q = order_Q[positives_Q[order_Q] > 0]
-    query_Q, positives_Q = search.query_Q[order_Q], positives_Q[order_Q]
-    if not len(query_Q):
-        return
-    index: ExactIndex | None = None
-    own_P, place_P = images.same_image(query_Q, search.index_I)
-    for number, block in enumerate(
-        tqdm(_blocks(positives_Q, keys), "search", delay=5, disable=None)
-    ):
-        rows_B, positives_B = query_Q[block], positives_Q[block]
-        values = kept.get(search.name, number) if kept else None
-        if values is None and (kept is None or kept.is_mine(number)):
-            index = index or ExactIndex(unit_TD[search.index_I])
-            pairs = slice(*np.searchsorted(own_P, [block.start, block.stop]))
-            hidden = (own_P[pairs] - block.start, place_P[pairs])
-            k = metrics.depth_of(keys, positives_B[-1])
-            found_BK, _ = index.search(unit_TD[rows_B], k, hidden)
-            relevant_BK = images.labels.shared(rows_B, search.index_I[found_BK]) & (found_BK >= 0)
-            values = measure(relevant_BK, positives_B)
-            if kept:
-                kept.add(search.name, number, values)
-        if values is not None:
-            yield rows_B, values
 
 
 def _blocks(positives_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:

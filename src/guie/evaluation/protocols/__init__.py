@@ -2,7 +2,7 @@
 
 from guie.evaluation.protocols.base import Headline, Part, Protocol, with_subsets, with_texts
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS, QUIRKS
-from guie.evaluation.protocols.certainty import compare
+from guie.evaluation.protocols.certainty import DRAWS, against, compare
 from guie.evaluation.protocols.evaluating import (
     Given,
     as_units,
@@ -16,6 +16,7 @@ from guie.evaluation.protocols.evaluating import (
 from guie.evaluation.protocols.retrieval import HARMONIC, Scores
 
 __all__ = [
+    "DRAWS",
     "HARMONIC",
     "INDEXES",
     "Given",
@@ -25,6 +26,7 @@ __all__ = [
     "Part",
     "Protocol",
     "Scores",
+    "against",
     "as_units",
     "compare",
     "evaluate",

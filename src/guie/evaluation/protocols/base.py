@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.evaluation.kept import KeptBlocks
 
 Index = Literal["merged", "separate", "fused"]
 TEXTS = "texts"  # the data set of queries of words
@@ -107,6 +108,27 @@ class Protocol:
             for line in self.headlines
         )
         return replace(self, parts=parts, headlines=headlines)
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a protocol is run, whichever it is.
+
+    Attributes:
+        quirks: of `QUIRKS`, those that are on.
+        draws: of the bootstrap; 0 for no intervals.
+        kept: blocks of an earlier start, and those of this process.
+        grades: as of `read_grades`, which graded parts need.
+    """
+
+    quirks: frozenset[str] = frozenset()
+    draws: int = 0
+    kept: KeptBlocks | None = None
+    grades: pd.DataFrame | None = None
+
+    def within(self, name: str) -> Options:
+        """The same for one part, whose blocks are kept apart."""
+        return replace(self, kept=self.kept and self.kept.within(name))
 
 
 def members(table: pd.DataFrame, subset: str) -> np.ndarray:

@@ -25,22 +25,30 @@ QUIRKS = {
 }
 
 
-def _benchmark(recalls: tuple[int, ...], clusters: bool = False) -> Part:
+def _recall_part(depths: tuple[int, ...], clusters: bool = False) -> Part:
     return Part(
         "separate",
         "separate",
         ("r_at_1",),
         by="dataset",
-        default_recalls=recalls,
+        default_recalls=depths,
         clusters=clusters,
     )
 
 
-def _recalls(depths: tuple[int, ...]) -> tuple[Headline, ...]:
+def _recall_headlines(depths: tuple[int, ...]) -> tuple[Headline, ...]:
     return tuple(
         Headline(f"R@{k}", "separate", "mean", f"recall_at_{k}" if k > 1 else "r_at_1")
         for k in depths
     )
+
+
+def _recall_benchmark(
+    name: str, title: str, source: str, depths: tuple[int, ...], clusters: bool = False
+) -> Protocol:
+    """Each data set by itself, by Recall@k."""
+    parts = (_recall_part(depths, clusters),)
+    return Protocol(name, title, source, parts, _recall_headlines(depths))
 
 
 _ALL = (
@@ -120,26 +128,24 @@ _ALL = (
             Headline("R@1, separate", "separate", "mean", "r_at_1"),
         ),
     ),
-    Protocol(
-        name="cub",
-        title="CUB-200-2011 and Cars-196: Recall@1, 2, 4, 8 and NMI, each data set by itself",
-        source="Oh Song et al., CVPR 2016; DREML, Tables 1 and 2",
-        parts=(_benchmark((1, 2, 4, 8), clusters=True),),
-        headlines=_recalls((1, 2, 4, 8)),
+    _recall_benchmark(
+        "cub",
+        "CUB-200-2011 and Cars-196: Recall@1, 2, 4, 8 and NMI, each data set by itself",
+        "Oh Song et al., CVPR 2016; DREML, Tables 1 and 2",
+        (1, 2, 4, 8),
+        clusters=True,
     ),
-    Protocol(
-        name="sop",
-        title="Stanford Online Products: Recall@1, 10, 100, 1000",
-        source="Oh Song et al., CVPR 2016",
-        parts=(_benchmark((1, 10, 100, 1000)),),
-        headlines=_recalls((1, 10, 100, 1000)),
+    _recall_benchmark(
+        "sop",
+        "Stanford Online Products: Recall@1, 10, 100, 1000",
+        "Oh Song et al., CVPR 2016",
+        RECALLS["sop"],
     ),
-    Protocol(
-        name="inshop",
-        title="DeepFashion In-Shop: Recall@1, 10, 20, 30, queries against the gallery",
-        source="Liu et al., CVPR 2016",
-        parts=(_benchmark((1, 10, 20, 30)),),
-        headlines=_recalls((1, 10, 20, 30)),
+    _recall_benchmark(
+        "inshop",
+        "DeepFashion In-Shop: Recall@1, 10, 20, 30, queries against the gallery",
+        "Liu et al., CVPR 2016",
+        RECALLS["inshop"],
     ),
     Protocol(
         name="vehicleid",
@@ -147,18 +153,18 @@ _ALL = (
         source="Liu et al., CVPR 2016; every test image is query and index, as in arXiv 2003.03701, or"
         " one drawn image a vehicle is the index, as in fast-reid",
         parts=(
-            _benchmark((1, 5)),
+            _recall_part(RECALLS["vehicleid"]),
             Part(
                 "re-identification",
                 "separate",
                 ("r_at_1",),
                 by="dataset",
-                default_recalls=(1, 5),
+                default_recalls=RECALLS["vehicleid"],
                 gallery_draws=10,
             ),
         ),
         headlines=(
-            *_recalls((1, 5)),
+            *_recall_headlines(RECALLS["vehicleid"]),
             Headline("R@1, re-id", "re-identification", "mean", "r_at_1"),
             Headline("R@5, re-id", "re-identification", "mean", "recall_at_5"),
         ),

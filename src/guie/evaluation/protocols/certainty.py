@@ -5,14 +5,15 @@ Shape legend: G groups (domains or data sets), D draws, M metrics, Q queries.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.evaluation.protocols.base import Headline
+from guie.evaluation.protocols.base import Headline, Protocol
 from guie.evaluation.protocols.retrieval import HARMONIC, Scores
 from guie.evaluation.resampling import resample
 from guie.evaluation.statistics import (
@@ -21,6 +22,7 @@ from guie.evaluation.statistics import (
     mean_headline,
     paired,
     percentiles,
+    verdict,
 )
 
 DRAWS = 2000
@@ -76,6 +78,35 @@ def compare(
         draws=draws,
         level=level,
     )
+
+
+def against(
+    protocol: Protocol,
+    ours: Mapping[str, Scores],
+    theirs: Mapping[str, Scores],
+    names: tuple[str, str],
+) -> dict[str, Any]:
+    """Is this model ahead of the other, headline by headline.
+
+    Args:
+        ours, theirs: by part, what its queries score.
+        names: of this model and of the other.
+
+    Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]};
+    of headlines that are no mean over queries (GAP, NMI) none.
+    """
+    found = {
+        headline.title: compare(theirs[headline.part], ours[headline.part], headline)
+        for headline in protocol.headlines
+        if headline.statistic in ("mean", "pooled", "harmonic")
+        and headline.metric in ours[headline.part].values
+    }
+    mine, other = names
+    return {
+        "embeddings": other,
+        "differences": {title: asdict(one) for title, one in found.items()},
+        "verdicts": [verdict(one, (other, mine), title) for title, one in found.items()],
+    }
 
 
 def _scored(scores: Scores) -> list[str]:

@@ -11,7 +11,7 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.kept import KeptBlocks
-from guie.evaluation.protocols.base import Part, Protocol, members
+from guie.evaluation.protocols.base import Options, Part, Protocol, members
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS
 from guie.evaluation.protocols.certainty import DRAWS, intervals
 from guie.evaluation.protocols.challenge import public_and_private
@@ -19,6 +19,7 @@ from guie.evaluation.protocols.clusters import cluster_scores
 from guie.evaluation.protocols.ranked import ranked_scores
 from guie.evaluation.protocols.recognising import recognition_scores
 from guie.evaluation.protocols.retrieval import (
+    PLAIN,
     Scores,
     groups_of,
     images_of,
@@ -63,11 +64,7 @@ def score_part(
     part: Part,
     embeddings_TD: Given | Rankings,
     table: pd.DataFrame,
-    *,
-    quirks: frozenset[str] = frozenset(),
-    draws: int = 0,
-    kept: KeptBlocks | None = None,
-    grades: pd.DataFrame | None = None,
+    options: Options = PLAIN,
 ) -> tuple[dict[str, Any], Scores]:
     """Score one split as a part of a protocol says.
 
@@ -76,10 +73,6 @@ def score_part(
             domain, those of its specialist, which embeds that domain's queries and the whole index;
             or rankings in place of embeddings, which have no dimension.
         table: the manifest's rows of one split: image_path, label, domain, role.
-        quirks: of `QUIRKS`.
-        draws: of the bootstrap; 0 for no intervals.
-        kept: blocks of an earlier start.
-        grades: of `read_grades`, for graded parts.
 
     Returns the content of `report.json`, and what each query scores. `mean` is over domains (UnED's
     headline), `pooled` over queries (the challenge's number); each of `domains` counts all `queries`
@@ -95,17 +88,17 @@ def score_part(
         report = report_of(scores)
     else:
         embedded = as_units(embeddings_TD, table)
-        if part.graded and grades is None:
+        if part.graded and options.grades is None:
             raise UserError(
                 "--protocol: needs relevance.csv beside the manifest, with columns query, image, grade"
             )
-        scores = retrieve(part, table, embedded, quirks, kept, grades)
-        report = report_of(scores, quirks) | {"dimension": _dimension(embedded)}
+        scores = retrieve(part, table, embedded, options)
+        report = report_of(scores, options.quirks) | {"dimension": _dimension(embedded)}
         _add(report, _beside(part, table, embedded))
     if part.public_and_private:
         report |= public_and_private(scores)
-    if draws:
-        report["intervals"] = intervals(scores, draws)
+    if options.draws:
+        report["intervals"] = intervals(scores, options.draws)
     return report, scores
 
 
@@ -118,10 +111,10 @@ def share_protocol(
 ) -> None:
     """Search and keep this process's blocks of `run_protocol`."""
     embedded = as_units(embeddings_TD, table)
+    options = Options(_quirks(protocol, quirks), kept=kept)
     for part in protocol.parts:
         if not part.graded:  # which keeps no blocks
-            blocks = _kept(kept, protocol, part)
-            search_part(part, table, embedded, _quirks(protocol, quirks), blocks)
+            search_part(part, table, embedded, options.within(f"{protocol.name} {part.name}"))
 
 
 def run_protocol(
@@ -137,19 +130,13 @@ def run_protocol(
     """Score one split under a protocol.
 
     Returns the report (`protocol`, `source`, `quirks`, `headline` and, by name, `parts` as of
-    `score_part`) and each part's scores of queries. Arguments and errors as there; UserError for a
-    quirk that is not of the protocol.
+    `score_part`) and each part's scores of queries. Arguments as there and as of `Options`; errors as
+    there, and UserError for a quirk that is not of the protocol.
     """
-    chosen = _quirks(protocol, quirks)
+    options = Options(_quirks(protocol, quirks), draws, kept, grades)
     found = {
         part.name: score_part(
-            part,
-            embeddings_TD,
-            table,
-            quirks=chosen,
-            draws=draws,
-            kept=_kept(kept, protocol, part),
-            grades=grades,
+            part, embeddings_TD, table, options.within(f"{protocol.name} {part.name}")
         )
         for part in protocol.parts
     }
@@ -157,7 +144,7 @@ def run_protocol(
     report = {
         "protocol": protocol.name,
         "source": protocol.source,
-        "quirks": sorted(chosen),
+        "quirks": sorted(options.quirks),
         "headline": {h.title: h.of(parts[h.part]) for h in protocol.headlines},
         "parts": parts,
     }
@@ -193,10 +180,6 @@ def _add(report: dict[str, Any], beside: Mapping[str, Mapping[str, float]]) -> N
             report["domains"][name] |= plain(pd.Series(found))
     means = pd.DataFrame([found for name, found in beside.items() if name in report["domains"]])
     report["mean"] |= plain(means.mean())
-
-
-def _kept(kept: KeptBlocks | None, protocol: Protocol, part: Part) -> KeptBlocks | None:
-    return kept and kept.within(f"{protocol.name} {part.name}")
 
 
 def as_units(embeddings_TD: np.ndarray | Mapping[str, np.ndarray], table: pd.DataFrame) -> Embedded:

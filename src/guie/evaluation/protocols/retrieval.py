@@ -13,13 +13,13 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics
-from guie.evaluation.kept import KeptBlocks
-from guie.evaluation.protocols.base import Part, members
+from guie.evaluation.protocols.base import Options, Part, members
 from guie.evaluation.protocols.graded_parts import graded_scores
-from guie.evaluation.searching import Embedded, Images, galleries, score, searches
+from guie.evaluation.searching import Embedded, Images, Searcher, galleries, searches
 
 HARMONIC = ("r_at_1", "map_at_r", "r_precision")
 ROUNDED = 3  # decimals, by the quirk
+PLAIN = Options()
 
 
 @dataclass(frozen=True)
@@ -49,29 +49,26 @@ def search_part(
     part: Part,
     table: pd.DataFrame,
     embedded: Embedded,
-    quirks: frozenset[str] = frozenset(),
-    kept: KeptBlocks | None = None,
-    grades: pd.DataFrame | None = None,
+    options: Options = PLAIN,
 ) -> list[pd.DataFrame]:
-    """What the queries of each search of a part score; see `guie.evaluation.searching.score`.
+    """What the queries of each search of a part score; see `guie.evaluation.searching.Searcher`.
 
     Args:
         table: rows T of one split: image_path, label, domain, role, and dataset where there is one.
         embedded: unit vectors [T, D], or those of each domain's specialist.
-        grades: as of `read_grades`, which a graded part needs.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
+    searcher = Searcher(images, embedded, options.kept, "query_counts" in options.quirks)
     found = []
     for search in searches(part.index, images, group_T):
         if part.graded:
-            assert grades is not None
-            found.append(graded_scores(images, table, embedded, search, grades))
+            assert options.grades is not None
+            found.append(graded_scores(images, table, embedded, search, options.grades))
             continue
         groups = pd.unique(group_T[search.query_Q])
         keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
         drawn = galleries(search, images, table, part.gallery_draws) or [search]
-        for one in drawn:
-            found.append(score(images, embedded, one, keys, kept, "query_counts" in quirks))
+        found += [searcher.score(one, keys) for one in drawn]
     return found
 
 
@@ -79,15 +76,13 @@ def retrieve(
     part: Part,
     table: pd.DataFrame,
     embedded: Embedded,
-    quirks: frozenset[str] = frozenset(),
-    kept: KeptBlocks | None = None,
-    grades: pd.DataFrame | None = None,
+    options: Options = PLAIN,
 ) -> Scores:
     """Search as the part says; arguments as of `search_part`.
 
     Raises UserError where no query has a positive.
     """
-    searched = search_part(part, table, embedded, quirks, kept, grades)
+    searched = search_part(part, table, embedded, options)
     found = [scores for scores in searched if len(scores)]
     if all(scores.isna().to_numpy().all() for scores in found):
         if part.graded:
