@@ -129,11 +129,12 @@ def train(
         now = enter_stage(accelerator, config, material, run.state, task, saved, crew.check)
         saved = None
         train_stage(run, now)
+        parameters = now.trained.parameters
         task, scored = now.trained.release()
         del now  # the next stage has its own optimiser
         run.state.next_stage()
     if accelerator.is_main_process:
-        summary = run.finish(scored)
+        summary = run.finish(scored, parameters)
         print(f"{folder}: {best_score_text(summary)}, {summary['seconds']:.0f} s")
 
 

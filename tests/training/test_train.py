@@ -14,6 +14,7 @@ import embed
 import train
 import validate
 from guie.base.errors import UserError
+from guie.model import open_model
 from guie.training.run.record import read_metrics
 from tiny_runs import interrupted_after
 
@@ -39,12 +40,27 @@ def test_a_run_explains_itself(run: Path, mix: Path) -> None:
     scores = [line["val_r_at_1"] for line in lines if "val_r_at_1" in line]
     summary = json.loads((run / "summary.json").read_text())
     assert len(scores) >= 3 and summary["best"]["val_r_at_1"] == max(scores)
+    assert (
+        summary["trainable_parameters"] == summary["parameters"]
+    )  # of the last stage, which trains all
 
 
 def test_a_frozen_stage_freezes_and_the_next_does_not(run: Path) -> None:
     lines = [line for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
     assert {"lr_backbone" in line for line in lines if line["stage"] == "head"} == {False}
     assert {"lr_backbone" in line for line in lines if line["stage"] == "full"} == {True}
+
+
+def test_what_trains_is_counted_without_the_classes(
+    mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    stages = [{"epochs": 0.1, "lr": {"head": 0.1, "classes": 1}}]
+    write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=stages)
+    folder = train.main(["--config", str(tmp_path / "c.yaml")])
+    summary = json.loads((folder / "summary.json").read_text())
+    embedder = open_model(folder).embedder
+    assert summary["trainable_parameters"] == sum(p.numel() for p in embedder.head.parameters())
+    assert summary["parameters"] == sum(p.numel() for p in embedder.parameters())
 
 
 def test_a_finished_run_is_reused_and_another_config_refused(run: Path, config: Path) -> None:

@@ -25,6 +25,7 @@ from guie.training.run.folder import add_to_record, check_weights, finish, keep_
 from guie.training.run.record import RunLog, code_version, peak_memory_mb, prefixed
 from guie.training.stage import Material, Stage
 from guie.training.tasks import Task
+from guie.training.trained import Parameters
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,12 @@ class Progress:
             frozen = frozen_names(now.trained.task.embedder)
             self.checkpoints.save(parts, frozen, self.state, self.identity)
 
-    def finish(self, scored: Task) -> dict[str, Any]:
-        """Write the last model and the summary, which is returned; the main process calls it."""
+    def finish(self, scored: Task, parameters: Parameters) -> dict[str, Any]:
+        """Write the last model and the summary, which is returned; the main process calls it.
+
+        Args:
+            parameters: of the last stage.
+        """
         scored.save(self.folder, "last")
         models = [read_metadata(self.folder / f"{stem}.safetensors") for stem in ("model", "last")]
         used = self.checkpoints.frozen() | {metadata.frozen for metadata in models if metadata}
@@ -110,6 +115,8 @@ class Progress:
             "seconds": round(time.monotonic() - self.began, 1),
             "peak_memory_mb": peak_memory_mb(),
             "classes": len(self.material.classes),
+            "parameters": parameters.total,
+            "trainable_parameters": parameters.trainable,
         }
         finish(self.folder, summary)
         return summary

@@ -91,11 +91,13 @@ class Stage:
         cached = f" ({views} cached views of each)" if self.data.frozen else ""
         left_out = self.data.sampler.left_out
         rare = f" ({left_out} of them left out, in classes of too few)" if left_out else ""
+        trainable, total = self.trained.parameters
         return (
             f"stage {state.stage + 1}/{len(run.stages)} {self.config.name}:"
             f" {self.data.total_steps} steps of {self.config.batch_size} images{cached} at"
             f" {self.preprocess.size_px} px, {len(rows)} images{rare},"
-            f" {rows['label'].nunique()} classes, {rows['domain'].nunique()} domains"
+            f" {rows['label'].nunique()} classes, {rows['domain'].nunique()} domains;"
+            f" {trainable:,} of {total:,} parameters train"
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -15,11 +15,24 @@ from guie.training.sharding import Shards, gathered, load_optimizer
 from guie.training.tasks import Task
 
 
+class Parameters(NamedTuple):
+    """How many the embedder has, and how many of them a stage trains; class weights are not counted."""
+
+    trainable: int
+    total: int
+
+    @classmethod
+    def of(cls, embedder: nn.Module) -> Parameters:
+        """Of an embedder that is whole, what trains of it settled."""
+        sizes = [(one.numel(), one.requires_grad) for one in embedder.parameters()]
+        return cls(sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes))
+
+
 class Trained:
     """The task, its optimiser, and its running average if the stage keeps one.
 
     Attributes: `task`, whole, or this process's shards of it; `model`, the task as accelerate wraps
-    it, once `prepare` was called.
+    it, once `prepare` was called; `parameters`, of the whole embedder.
 
     Args:
         task: whole, and what is trained of it settled.
@@ -40,6 +53,7 @@ class Trained:
     ):
         self.accelerator, self.task, self.stage, self._saved = accelerator, task, stage, saved
         self._plain = build_optimizer(task, stage)
+        self.parameters = Parameters.of(task.embedder)
         if saved:
             task.load_state_dict(saved["task"])
         self.ema: AveragedModel | None = None
