@@ -104,5 +104,5 @@ def interrupted_after(patched: pytest.MonkeyPatch, steps: int) -> None:
 class Parts(nn.ModuleDict):
     """A task that is nothing but its parts."""
 
-    def parts(self) -> dict[str, nn.Module]:
-        return dict(self.items())
+    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+        return {name: dict(module.named_parameters()) for name, module in self.items()}

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
+from guie.config.adapters import WithAdapters
 from guie.config.base import Config
 from guie.config.faults import FaultAt
 
@@ -102,7 +103,7 @@ class HeadConfig(Config):
         return self
 
 
-class ModelConfig(Config):
+class ModelConfig(WithAdapters):
     """Backbone and head; without a head the embedding is the backbone's, at native dimension."""
 
     backbone: BackboneConfig

@@ -41,7 +41,7 @@ class ClassificationConfig(Config):
 
     def parts(self, model: ModelConfig) -> list[str]:
         """What has a learning rate of its own: see `Task.parts`."""
-        return ["backbone", *(["head"] if model.head else []), "classes"]
+        return ["backbone", *model.parts(), *(["head"] if model.head else []), "classes"]
 
 
 class GenericImagesConfig(Config):
@@ -200,6 +200,20 @@ class RunConfig(Config):
             return self
         if self.model.backbone.pretrained is None:
             raise FaultAt("retention", "model.backbone.pretrained is null: nothing to retain")
-        if not any(stage.lr.trains_backbone for stage in self.stages):
+        if not any(stage.lr.trains_features for stage in self.stages):
             raise FaultAt("retention", "no stage trains the backbone; set retention to null")
+        if self.retention.weights and not any(s.lr.trains_backbone for s in self.stages):
+            raise FaultAt(
+                "retention.weights",
+                "no stage trains the backbone's own weights; set it to 0 (features holds adapters)",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _adapters_have_a_head_to_learn_with(self) -> RunConfig:
+        if self.task.name == "contrastive" and self.model.parts():
+            raise FaultAt(
+                f"model.{self.model.parts()[0]}",
+                "task contrastive trains a CLIP as it is; leave them out",
+            )
         return self

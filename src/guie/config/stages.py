@@ -55,6 +55,11 @@ class LearningRates(_ByPart):
         """All of the backbone, or some of its blocks."""
         return self.of("backbone") > 0 or any(self.blocks.values())
 
+    @property
+    def trains_features(self) -> bool:
+        """The backbone, or what is added to it: does a step change the features of an image."""
+        return self.trains_backbone or self.of("adapters") > 0 or self.of("prompts") > 0
+
 
 class WeightDecays(_ByPart):
     """A weight decay per part of the task."""
@@ -196,10 +201,11 @@ class StageConfig(Config):
 
     @model_validator(mode="after")
     def _cached_features_stay_true(self) -> StageConfig:
-        if self.cached_views and self.lr.trains_backbone:
+        if self.cached_views and self.lr.trains_features:
             raise FaultAt(
                 "cached_views",
-                "features are computed once, and this stage trains the backbone; set"
-                " lr.backbone to 0 and lr.blocks to {}, or cached_views to null",
+                "features are computed once, and this stage trains the backbone or what is added to"
+                " it; set lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}, or"
+                " cached_views to null",
             )
         return self

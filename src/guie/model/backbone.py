@@ -34,7 +34,7 @@ class Backbone(nn.Module):
 
     Attributes: `dim` (F); `size_px`, the side of its images; `stride_px`, of patches that overlap,
     None where they lie side by side or there are none; `mean` and `std`, what the tower was trained
-    with, on a 0..1 scale.
+    with, on a 0..1 scale; `adapters` and `prompts`, what `guie.model.adapters` has added to the tower.
 
     Args:
         native: the library's description of the pretraining: `size`, `mean`, `std`.
@@ -54,6 +54,8 @@ class Backbone(nn.Module):
     ):
         super().__init__()
         self.tower: Tower = tower
+        self.adapters: Any = None
+        self.prompts: Any = None
         self.mean, self.std = list(native["mean"]), list(native["std"])
         size = native["size"]
         self.native_px = self.size_px = size if isinstance(size, int) else size[-1]

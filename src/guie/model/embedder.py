@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.model import Fit, ModelConfig
+from guie.model.adapters import adapt
 from guie.model.backbone import Backbone, build_backbone
 from guie.model.head import Head
 from guie.model.preprocess import Preprocess
@@ -46,7 +47,7 @@ class Embedder(nn.Module):
 def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
     """Embedder as configured, the backbone pretrained unless `weights` is False."""
     backbone = build_backbone(config.backbone, config.image.size_px, weights)
-    return attach_head(backbone, config)
+    return attach_head(adapt(backbone, config), config)
 
 
 def attach_head(backbone: Backbone, config: ModelConfig) -> Embedder:

@@ -27,7 +27,7 @@ def frozen_names(embedder: Embedder) -> set[str]:
     A backbone that does not train at all is in eval mode (`train_mode`), so its statistics stand.
     """
     names = {name for name, value in embedder.named_parameters() if not value.requires_grad}
-    if not any(value.requires_grad for value in embedder.backbone.parameters()):
+    if not any(value.requires_grad for value in embedder.backbone.tower.parameters()):
         saved_names = set(embedder.state_dict())
         names |= saved_names & {f"backbone.{name}" for name, _ in embedder.backbone.named_buffers()}
     return names

@@ -14,6 +14,7 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
 from guie.config.model import BackboneConfig, ImageConfig, ModelConfig
+from guie.model.adapters import merge_lora
 from guie.model.backbone import build_backbone
 from guie.model.composition import AnyPreprocess, Ensemble, EnsemblePreprocess
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
@@ -183,12 +184,14 @@ def rebuild(
 
 
 def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
-    """The member with the branches of its head, which only training has use for, as one layer."""
-    head = member.model.head
-    if embedder.head is None or head is None or not head.branches:
-        return member
-    embedder.head.fold()
-    model = member.model.model_copy(update={"head": head.model_copy(update={"branches": None})})
+    """The member without what training alone has use for: branches of its head, LoRA beside weights."""
+    model, head = member.model, member.model.head
+    if embedder.head and head and head.branches:
+        embedder.head.fold()
+        head = head.model_copy(update={"branches": None})
+    merge_lora(embedder.backbone)
+    adapters = [adapter for adapter in model.adapters if adapter.kind != "lora"]
+    model = model.model_copy(update={"head": head, "adapters": adapters})
     return member.model_copy(update={"model": model})
 
 

@@ -48,7 +48,7 @@ def grid_side(size_px: int, patch_px: int, stride_px: int) -> int:
 
 def patch_size(tower: Tower) -> int | None:
     """The side of the tower's patches in pixels; None if its grid cannot be set."""
-    trunk = _trunk(tower)
+    trunk = trunk_of(tower)
     if isinstance(trunk, open_clip.transformer.VisionTransformer):
         return trunk.patch_size[0]
     if isinstance(getattr(trunk, "patch_embed", None), PatchEmbed):
@@ -62,7 +62,7 @@ def set_grid(tower: Tower, size_px: int, stride_px: int) -> None:
     Position embeddings are interpolated to the new grid, bicubic and antialiased, by timm's
     resampler. The weights stay.
     """
-    trunk = _trunk(tower)
+    trunk = trunk_of(tower)
     if isinstance(trunk, open_clip.transformer.VisionTransformer):
         _set_open_clip_grid(trunk, size_px, stride_px)
         return
@@ -91,7 +91,7 @@ def refuse_misfit(size_px: int, patch_px: int, stride_px: int) -> None:
         )
 
 
-def _trunk(tower: Tower) -> Tower:
+def trunk_of(tower: Tower) -> Tower:
     """The timm model inside open_clip's wrapper, or the tower itself."""
     return getattr(tower, "trunk", tower)
 

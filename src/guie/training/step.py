@@ -24,10 +24,14 @@ from guie.training.tasks import Task
 
 
 def train_mode(task: Task, stage: StageConfig) -> None:
-    """Train mode; a frozen backbone stays as it is scored, without dropout."""
+    """Train mode; what does not train of a backbone stays as it is scored, without chance."""
     task.train()
+    backbone = task.embedder.backbone
     if not stage.lr.trains_backbone:
-        task.embedder.backbone.eval()
+        backbone.tower.eval()
+    for part, added in (("adapters", backbone.adapters), ("prompts", backbone.prompts)):
+        if added and not stage.lr.of(part):
+            added.eval()
 
 
 def gradients(

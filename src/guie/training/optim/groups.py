@@ -31,8 +31,8 @@ class Named(NamedTuple):
 def named_parameters(task: Task) -> Iterator[Named]:
     """All parameters of a task, by its parts. Raises ValueError where one stands in none."""
     found = set()
-    for part, module in task.parts().items():
-        for name, parameter in module.named_parameters():
+    for part, parameters in task.parts().items():
+        for name, parameter in parameters.items():
             found.add(parameter)
             yield Named(part, name, parameter)
     for name, parameter in task.named_parameters():
@@ -42,7 +42,7 @@ def named_parameters(task: Task) -> Iterator[Named]:
 
 def block_of(name: str) -> int | None:
     """Number of the transformer block or stage that a parameter belongs to; None outside of them."""
-    match = re.search(r"\.(?:blocks|resblocks|layers|stages)\.(\d+)\.", name)
+    match = re.search(r"(?:^|\.)(?:blocks|resblocks|layers|stages)\.(\d+)\.", name)
     return int(match[1]) if match else None
 
 

@@ -35,13 +35,21 @@ class Task(nn.Module):
         self.config = config
         self.retention = Retention(config) if config.retention else None
 
-    def parts(self) -> dict[str, nn.Module]:
-        """Part name -> module: what rates, decay, freezing and figures go by.
+    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+        """Part name -> its parameters by name: what rates, decay, freezing and figures go by.
 
         Every parameter that may be trained stands in one of them, and in no two.
         """
-        head = {"head": self.embedder.head} if self.embedder.head else {}
-        return {"backbone": self.embedder.backbone, **head}
+        backbone, head = self.embedder.backbone, self.embedder.head
+        named = dict(backbone.tower.named_parameters())
+        parts = {"backbone": named}
+        if backbone.adapters:
+            tuned = {name: named.pop(name) for name in backbone.adapters.tuned}
+            parts["adapters"] = tuned | dict(backbone.adapters.named_parameters())
+        for name, module in (("prompts", backbone.prompts), ("head", head)):
+            if module:
+                parts[name] = dict(module.named_parameters())
+        return parts
 
     def forward(self, batch: Batch) -> Output:
         """The loss of a batch."""
@@ -70,15 +78,20 @@ class Task(nn.Module):
         loss: Tensor,
         logs: Mapping[str, Tensor],
     ) -> Output:
-        """What `forward` returns: the loss with the terms of retention, and all logs.
+        """What `forward` returns: the loss with what prompts and retention add, and all logs.
 
-        The logged `loss` is without them: runs with and without retention compare.
+        The logged `loss` is without these terms: runs with and without compare.
 
         Args:
             feat_BF: the backbone's features of the batch's images, of any length.
             loss, logs: of the task itself.
         """
         logs = {"loss": loss.detach(), **logs}
+        prompts = self.embedder.backbone.prompts
+        if prompts and prompts.orthogonality:
+            penalty = prompts.penalty()
+            loss = loss + prompts.orthogonality * penalty
+            logs["orthogonality"] = penalty.detach()
         if self.retention is None:
             return Output(loss, logs)
         more, terms = self.retention(self.embedder.backbone, batch, feat_BF)

@@ -26,8 +26,8 @@ class ClassificationTask(Task):
             config.task.loss, self.embedder.dim, classes.sizes, classes.domains
         )
 
-    def parts(self) -> dict[str, nn.Module]:
-        return super().parts() | {"classes": self.criterion}
+    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+        return super().parts() | {"classes": dict(self.criterion.named_parameters())}
 
     def set_epoch(self, epoch: float) -> None:
         self.criterion.set_epoch(epoch)

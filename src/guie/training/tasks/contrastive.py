@@ -44,8 +44,8 @@ class ContrastiveTask(Task):
             world_size=torch.distributed.get_world_size() if several else 1,
         )
 
-    def parts(self) -> dict[str, nn.Module]:
-        return {"backbone": self.clip}
+    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+        return {"backbone": dict(self.clip.named_parameters())}
 
     def forward(self, batch: Batch) -> Output:
         """Raises UserError where the batch has no captions."""

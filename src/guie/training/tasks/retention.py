@@ -57,7 +57,7 @@ class Retention:
         """
         terms: dict[str, Tensor] = {}
         if self.pretrained and self.config.weights:
-            terms["weights"] = squared_distance(student, self.pretrained)
+            terms["weights"] = squared_distance(student.tower, self.pretrained.tower)
         if self.pretrained and self.config.features:
             terms |= self._features(student, self.pretrained, batch, feat_BF)
         total = feat_BF.new_zeros((), dtype=torch.float32)
@@ -117,6 +117,8 @@ def squared_distance(student: nn.Module, pretrained: nn.Module) -> Tensor:
     """
     theirs = dict(pretrained.named_parameters())
     trained = [(theirs[name], p) for name, p in student.named_parameters() if p.requires_grad]
+    if not trained:  # a stage that trains adapters alone
+        return next(student.parameters()).new_zeros(())
     pretrained_values, values = zip(*trained, strict=True)
     return _SquaredDistance.apply(pretrained_values, *values)
 

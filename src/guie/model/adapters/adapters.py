@@ -1,0 +1,118 @@
+"""All adapters of a backbone, as its config names them."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from guie.base.errors import UserError
+from guie.config.adapters import (
+    AdapterConfig,
+    AdaptFormerConfig,
+    LoraConfig,
+    StochasticConfig,
+    TunedConfig,
+    WithAdapters,
+)
+from guie.model.adapters.anatomy import Anatomy, anatomy_of
+from guie.model.adapters.lora import Changed, LowRank, close, lora
+from guie.model.adapters.parallel import Parallel, adaptformer, stochastic
+from guie.model.adapters.prompts import build_prompts
+from guie.model.adapters.tuned import tuned_names
+from guie.model.backbone import Backbone
+
+
+class Adapters(nn.Module):
+    """Adapters by their kind, each a part of the tower's forward pass from now on.
+
+    Attributes: `tuned`, names of the tower's own parameters that train as adapters.
+
+    Args:
+        key: of the config, for messages.
+
+    Raises UserError where the tower has no place for one.
+    """
+
+    def __init__(self, backbone: Backbone, configs: list[AdapterConfig], key: str):
+        super().__init__()
+        self.tuned: list[str] = []
+        for number, config in enumerate(configs):
+            if isinstance(config, TunedConfig):
+                self.tuned = tuned_names(backbone.tower, config.of)
+            else:
+                anatomy = anatomy_of(backbone.tower, key)
+                self.add_module(config.kind, _built(anatomy, config, f"{key}.{number}"))
+
+    def of_tower(self, tower: nn.Module) -> dict[str, nn.Parameter]:
+        """Parameters of the tower that train as adapters, by their names there."""
+        named = dict(tower.named_parameters())
+        return {name: named[name] for name in self.tuned}
+
+
+def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
+    """Add what the config names to a backbone, which is returned.
+
+    Raises UserError where there is no place for it, or where a forward pass would not reach it.
+    """
+    if config.adapters:
+        backbone.adapters = Adapters(backbone, config.adapters, "model.adapters")
+    if config.prompts:
+        backbone.prompts = build_prompts(
+            anatomy_of(backbone.tower, "model.prompts"), config.prompts
+        )
+    if backbone.adapters:
+        _refuse_unreached(backbone, backbone.adapters)
+    return backbone
+
+
+def merge_lora(backbone: Backbone) -> None:
+    """Put what LoRA has learned into the weights themselves, as it is scored; the rest stays."""
+    adapters = backbone.adapters
+    if adapters is None or "lora" not in dict(adapters.named_children()):
+        return
+    for change in adapters.get_submodule("lora").children():
+        assert isinstance(change, Changed)
+        change.merge()
+    del adapters.lora
+    for module in backbone.tower.modules():
+        close(module)
+    if not adapters.tuned and not list(adapters.children()):
+        backbone.adapters = None
+
+
+def _built(
+    anatomy: Anatomy, config: StochasticConfig | AdaptFormerConfig | LoraConfig, key: str
+) -> nn.ModuleDict:
+    match config:
+        case StochasticConfig():
+            return stochastic(anatomy, config, key)
+        case AdaptFormerConfig():
+            return adaptformer(anatomy, config, key)
+        case LoraConfig():
+            return lora(anatomy, config, key)
+
+
+def _refuse_unreached(backbone: Backbone, adapters: Adapters) -> None:
+    """Raise UserError for an adapter that a forward pass goes around, which would never learn."""
+    waiting = {
+        name: module
+        for name, module in adapters.named_modules()
+        if isinstance(module, Parallel | LowRank)
+    }
+
+    def reached(module: nn.Module, args: object, output: Tensor) -> None:
+        for name in [name for name, one in waiting.items() if one is module]:
+            del waiting[name]
+
+    holds = [module.register_forward_hook(reached) for module in waiting.values()]
+    training = backbone.training
+    with torch.no_grad():
+        side = backbone.size_px
+        backbone.eval()(torch.zeros(1, 3, side, side, device=next(adapters.parameters()).device))
+    backbone.train(training)
+    for hold in holds:
+        hold.remove()
+    if waiting:
+        first = next(iter(waiting))
+        kind = type(backbone.tower).__name__
+        raise UserError(f"model.adapters: {kind} never uses the place of {first}; leave it out")

@@ -1,0 +1,221 @@
+"""One contract for whatever is added to a backbone, on every family of backbones."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from adapted import (
+    ADAPTFORMER,
+    CLIP,
+    DEEP,
+    DINO,
+    JOINED,
+    LORA,
+    POOL,
+    PX,
+    SHALLOW,
+    SIGLIP,
+    STOCHASTIC,
+    TINY_VIT,
+    VIT,
+    adapted,
+    added_to,
+    images,
+    model_config,
+    stirred,
+)
+from torch import Tensor
+
+from guie.base.errors import UserError
+from guie.config.adapters import WithAdapters
+from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
+from guie.model import Embedder, Scored, build_embedder, build_preprocess
+from guie.model.adapters import adapt, merge_lora
+from guie.model.backbone import build_backbone
+from torch111.architectures import FAMILIES
+
+KINDS: dict[str, dict[str, Any]] = {
+    "stochastic": {"adapters": STOCHASTIC},
+    "adaptformer": {"adapters": ADAPTFORMER},
+    "lora": {"adapters": LORA},
+    "pool": {"prompts": POOL},
+    "shallow": {"prompts": SHALLOW},
+    "deep": {"prompts": DEEP},
+    "puma and lora": {"adapters": [STOCHASTIC, LORA], "prompts": POOL},
+}
+CASES = [
+    (family, kind)
+    for family in FAMILIES
+    for kind, added in KINDS.items()
+    if "prompts" not in added or family in JOINED
+]
+every_case = pytest.mark.parametrize(("family", "kind"), CASES)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["stochastic", "adaptformer", "lora"])
+def test_adapters_begin_as_nothing(family: str, kind: str) -> None:
+    """To the bit; but LoRA takes torch's attention apart, and its sums come in another order."""
+    backbone, plain = adapted(family, **KINDS[kind])
+    apart = kind == "lora" and "open_clip ViT" in family
+    tolerance = {"atol": 1e-5, "rtol": 1e-5} if apart else {"atol": 0, "rtol": 0}
+    for mode in (True, False):
+        for grad in (True, False):
+            with torch.set_grad_enabled(grad):
+                expected, found = plain.train(mode)(images()), backbone.train(mode)(images())
+            torch.testing.assert_close(found, expected, **tolerance)
+
+
+@every_case
+def test_what_is_added_learns_and_the_tower_stays(family: str, kind: str) -> None:
+    backbone = stirred(adapted(family, **KINDS[kind])[0]).train()
+    backbone.tower.requires_grad_(False)
+    feat_BF = backbone(images())
+    (feat_BF * torch.randn_like(feat_BF)).sum().backward()
+    reached = [p for p in added_to(backbone) if p.grad is not None]
+    assert len(reached) == len(added_to(backbone)) > 0
+    always = [p for n, p in backbone.named_parameters() if p.requires_grad and "stoch" not in n]
+    assert all(p.grad.any() for p in always)
+    assert not [p for p in backbone.tower.parameters() if p.grad is not None]
+
+
+@every_case
+def test_names_of_the_tower_are_its_librarys(family: str, kind: str) -> None:
+    backbone, plain = adapted(family, **KINDS[kind])
+    assert set(backbone.tower.state_dict()) == set(plain.tower.state_dict())
+
+
+@every_case
+@torch.no_grad()
+def test_a_copy_is_independent(family: str, kind: str) -> None:
+    """As the running average of a stage is: it holds on to its own tower, and to its own adapters."""
+    backbone = stirred(adapted(family, **KINDS[kind])[0]).eval()
+    before = backbone(images())
+    other = copy.deepcopy(backbone)
+    for parameter in added_to(other):
+        parameter.mul_(3)
+    assert torch.equal(backbone(images()), before)
+    changed = other(images())
+    assert not torch.equal(changed, before)
+    for parameter in added_to(backbone):
+        parameter.zero_()
+    assert torch.equal(other(images()), changed)
+
+
+@every_case
+def test_state_tells_all(family: str, kind: str) -> None:
+    trained = stirred(adapted(family, **KINDS[kind])[0]).eval()
+    loaded = adapted(family, **KINDS[kind])[0].eval()
+    assert not torch.equal(loaded(images()), trained(images()))
+    loaded.load_state_dict(trained.state_dict())
+    assert torch.equal(loaded(images()), trained(images()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", [CLIP, VIT])
+def test_images_of_another_size_and_overlapping_patches(family: str, kind: str) -> None:
+    backbone = stirred(adapted(family, **KINDS[kind])[0]).eval()
+    backbone.set_image_size(44, 6)
+    assert backbone(images(px=44)).isfinite().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", [CLIP, VIT])
+def test_checkpointing_draws_and_computes_the_same(family: str, kind: str) -> None:
+    backbone = stirred(adapted(family, **KINDS[kind])[0]).train()
+
+    def gradients() -> list[Tensor]:
+        backbone.zero_grad()
+        torch.manual_seed(3)
+        backbone(images()).square().sum().backward()
+        return [p.grad.clone() for p in added_to(backbone)]
+
+    plain = gradients()
+    backbone.checkpoint_gradients()
+    torch.testing.assert_close(gradients(), plain, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("family", [CLIP, VIT])
+def test_a_submission_of_it_runs_in_1_11(family: str, kind: str, tmp_path: Path) -> None:
+    backbone = stirred(adapted(family, **KINDS[kind])[0]).eval()
+    merge_lora(backbone)
+    embedder = Embedder(backbone, None).eval()
+    preprocess = build_preprocess(model_config(TINY_VIT), backbone, PX)
+    path = tmp_path / "saved_model.pt"
+    package(embedder, preprocess, path)
+    downgrade(path)
+    assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
+    [row] = parity(Scored(preprocess, embedder), path, [(61, 97)])
+    assert row["difference"] <= 1e-5
+
+
+# ---------------------------------------------------------------- what has no place for it
+
+
+def refused(backbone: dict[str, Any], **added: Any) -> str:
+    config = model_config(backbone, 64, head=None, **added)
+    with pytest.raises(UserError) as raised:
+        build_embedder(config)
+    return str(raised.value)
+
+
+def test_a_backbone_without_blocks_is_refused() -> None:
+    resnet = {"library": "timm", "name": "resnet18"}
+    for added in ({"adapters": STOCHASTIC}, {"adapters": LORA}, {"prompts": POOL}):
+        assert "ResNet has no blocks" in refused(resnet, **added)
+
+
+def test_a_block_that_is_not_there_is_named() -> None:
+    message = refused(TINY_VIT, adapters={**STOCHASTIC, "blocks": [0, 2]})
+    assert message == "model.adapters.0.blocks: 2: the backbone has blocks 0 to 1"
+
+
+@pytest.mark.parametrize(("family", "why"), [(SIGLIP, "by attention"), (DINO, "in every block")])
+def test_prompts_join_no_sequence_without_a_place(family: str, why: str) -> None:
+    with pytest.raises(UserError, match=why):
+        adapt(FAMILIES[family](), WithAdapters.model_validate({"prompts": POOL}))
+
+
+def test_lora_on_weights_that_no_module_uses_is_refused() -> None:
+    sizes = {"depth": 1, "embed_dim": 64, "num_heads": 2}
+    separate = {"library": "timm", "name": "eva02_base_patch14_224", "kwargs": sizes}
+    fused = {"library": "timm", "name": "eva02_tiny_patch14_224", "kwargs": sizes}
+    adapt(build_backbone(model_config(separate).backbone), WithAdapters(adapters=[_lora("q", "v")]))
+    adapt(build_backbone(model_config(fused).backbone), WithAdapters(adapters=[_lora("out")]))
+    with pytest.raises(UserError, match=r"adapters\.0\.of: q, v of EvaAttention cannot be changed"):
+        adapt(
+            build_backbone(model_config(fused).backbone), WithAdapters(adapters=[_lora("q", "v")])
+        )
+
+
+def _lora(*places: str) -> Any:
+    return WithAdapters.model_validate({"adapters": {**LORA, "of": list(places)}}).adapters[0]
+
+
+@pytest.mark.parametrize(
+    ("added", "key"),
+    [
+        ({"adapters": {**STOCHASTIC, "dim": 0}}, "dim"),
+        ({"adapters": {**STOCHASTIC, "keep": 0.0}}, "keep"),
+        ({"adapters": {**STOCHASTIC, "keep": 1.5}}, "keep"),
+        ({"adapters": {**LORA, "rank": 0}}, "rank"),
+        ({"adapters": {**LORA, "of": []}}, "of"),
+        ({"adapters": {**LORA, "of": ["w"]}}, "of"),
+        ({"adapters": [STOCHASTIC, STOCHASTIC]}, "each once"),
+        ({"prompts": {**POOL, "length": 0}}, "length"),
+    ],
+)
+def test_a_bad_key_is_named(added: dict[str, Any], key: str) -> None:
+    with pytest.raises(ValueError, match=key):
+        WithAdapters.model_validate(added)
+
+
+def test_a_model_without_them_is_told_as_before() -> None:
+    assert {"adapters", "prompts"}.isdisjoint(model_config(TINY_VIT).model_dump())
+    told = model_config(TINY_VIT, adapters=STOCHASTIC).model_dump(mode="json")
+    assert told["adapters"][0]["keep"] == 0.5 and "prompts" not in told
