@@ -9,8 +9,6 @@ from pydantic import (
     Field,
     PositiveFloat,
     PositiveInt,
-    SerializerFunctionWrapHandler,
-    model_serializer,
     model_validator,
 )
 
@@ -118,15 +116,6 @@ class WithAdapters(Config):
         if again is not None:
             raise FaultAt(f"adapters.{again}.kind", f"{kinds[again]} is there already; each once")
         return self
-
-    @model_serializer(mode="wrap")
-    def _where_there_are_some(self, dumped: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # A model without them is told as before there were any: known results keep their config's hash
-        values = dumped(self)
-        for key in ("adapters", "prompts"):
-            if not values.get(key):
-                values.pop(key, None)
-        return values
 
     def parts(self) -> list[str]:
         """Parts of a task that come with it."""

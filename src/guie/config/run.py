@@ -15,7 +15,7 @@ from guie.config.losses import (
     LossConfig,
     MarginSoftmaxConfig,
 )
-from guie.config.model import ModelConfig
+from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.stages import NonNegative, StageConfig
 
 
@@ -105,6 +105,9 @@ class RunConfig(Config):
     log_every: Steps = 20
     checkpoint_every: Steps = 500
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back on the one before
+    # Frozen weights that are the pretrained ones are not written into the run's folder; true: they
+    # are, and the folder needs no other file
+    copy_frozen: bool = False
     gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
     channels_last: bool = False  # memory format of images and convolutions
     compile: bool = False  # torch.compile: minutes at the start of each stage, faster steps
@@ -114,6 +117,11 @@ class RunConfig(Config):
     task: TaskConfig = ClassificationConfig()
     retention: RetentionConfig | None = None
     stages: list[StageConfig] = Field(min_length=1)
+
+    @property
+    def base(self) -> BackboneConfig | None:
+        """The pretrained weights that a run's files may leave out; None: they leave out none."""
+        return None if self.copy_frozen else self.model.backbone
 
     @model_validator(mode="after")
     def _cached_views_have_a_head(self) -> RunConfig:

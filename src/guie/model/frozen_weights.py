@@ -1,24 +1,31 @@
 """Weights that a stage leaves as they are: in one file of the run's folder, for all that need them.
 
 A frozen ViT-H is 2.5 GB, and stands in the best model, the last, and every checkpoint alike. So it
-is written once, as `frozen-<hash>.safetensors`, and the others name that file.
+is kept once, as `frozen-<hash>.safetensors`, and the others name that file; and where it is what the
+pretrained weights are, to the bit, `frozen-<hash>.json` says so in its place.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from guie.base.errors import UserError
-from guie.base.files import replacing
+from guie.base.files import replacing, write_json
+from guie.config.model import BackboneConfig
+from guie.model.backbone import build_backbone
 from guie.model.embedder import Embedder
 from guie.model.weights import state_hash
 
-PATTERN = "frozen-*.safetensors"
+PATTERN = "frozen-*"
+BACKBONE = "backbone."  # what its names begin with in an embedder
 
 
 def frozen_names(embedder: Embedder) -> set[str]:
@@ -33,37 +40,81 @@ def frozen_names(embedder: Embedder) -> set[str]:
     return names
 
 
-def keep_frozen(folder: Path, state: Mapping[str, Tensor]) -> str | None:
-    """Write frozen weights into a run's folder, unless they are there; returns the file's name."""
+@dataclass(frozen=True)
+class Base:
+    """The pretrained backbone that a run began with, for images of a size.
+
+    Attributes: `size_px` and `stride_px` as of `Backbone`.
+    """
+
+    config: BackboneConfig
+    size_px: int
+    stride_px: int | None
+
+    def state(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Its weights by their names in an embedder; those that it has not are left out."""
+        config = self.config.model_copy(update={"stride_px": self.stride_px})
+        with torch.random.fork_rng():  # a library draws weights before it reads them
+            state = build_backbone(config, self.size_px).state_dict()
+        wanted = {name: state.get(name.removeprefix(BACKBONE)) for name in names}
+        return {name: value for name, value in wanted.items() if value is not None}
+
+
+def keep_frozen(folder: Path, state: Mapping[str, Tensor], base: Base | None = None) -> str | None:
+    """Keep frozen weights in a run's folder, unless they are there; returns the file's name.
+
+    Args:
+        base: where they are this one's to the bit, the folder is only told so (see `read_frozen`).
+    """
     if not state:
         return None
     state = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     name = _name(state)
-    if not (folder / name).exists():
-        with replacing(folder / name) as temporary:
-            save_file(state, temporary)
+    if (folder / name).exists() or _told(folder, name).exists():
+        return name
+    if base and base.config.pretrained and _name(base.state(state)) == name:
+        told = {"backbone": base.config.model_dump(mode="json"), "names": list(state)}
+        size = {"size_px": base.size_px, "stride_px": base.stride_px}
+        write_json(_told(folder, name), told | size)
+        return name
+    with replacing(folder / name) as temporary:
+        save_file(state, temporary)
     return name
 
 
 def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
-    """What `keep_frozen` wrote. Raises UserError where it is gone or damaged."""
+    """What `keep_frozen` kept: from its file, or from the pretrained weights that it is told of.
+
+    Raises UserError where they are gone, damaged, or no longer what they were.
+    """
     if name is None:
         return {}
-    file = folder / name
-    if not file.is_file():
+    file, told = folder / name, _told(folder, name)
+    if file.is_file():
+        state = read_tensors(file)
+        if name != _name(state):
+            raise UserError(
+                f"{file}: damaged, its content is not what was written; --overwrite the run"
+            )
+        return state
+    if not told.is_file():
         raise UserError(f"{file}: is missing; weights beside it need it, so copy or move both")
-    state = read_tensors(file)
+    values = json.loads(told.read_text(encoding="utf-8"))
+    config = BackboneConfig.model_validate(values["backbone"])
+    state = Base(config, values["size_px"], values["stride_px"]).state(values["names"])
     if name != _name(state):
         raise UserError(
-            f"{file}: damaged, its content is not what was written; --overwrite the run"
+            f"{folder}: was trained on top of {config.pretrained} of {config.name}, which gives other"
+            " weights now; bring the file back that it was begun with"
         )
     return state
 
 
 def remove_unused(folder: Path, used: Iterable[str | None]) -> None:
     """Remove the frozen weights that no file of a run needs any more."""
+    kept = {name and Path(name).stem for name in used}
     for file in folder.glob(PATTERN):
-        if file.name not in set(used):
+        if file.stem not in kept:
             file.unlink()
 
 
@@ -71,6 +122,10 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
     with safe_open(file, framework="pt") as stored:
         return {name: stored.get_tensor(name) for name in sorted(stored.keys())}
+
+
+def _told(folder: Path, name: str) -> Path:
+    return folder / f"{Path(name).stem}.json"
 
 
 def _name(state: Mapping[str, Tensor]) -> str:

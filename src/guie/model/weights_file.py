@@ -12,9 +12,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from guie.base.files import replacing
-from guie.config.model import ModelConfig
+from guie.config.model import BackboneConfig, ModelConfig
 from guie.model.embedder import Embedder
-from guie.model.frozen_weights import frozen_names, keep_frozen
+from guie.model.frozen_weights import Base, frozen_names, keep_frozen
 
 
 @dataclass(frozen=True)
@@ -61,18 +61,25 @@ class WeightsMetadata:
         return cls(ImageSize(known["size_px"], known["stride_px"]), known["frozen"])
 
 
-def save_model(embedder: Embedder, path: Path, size_px: int | None = None) -> None:
+def save_model(
+    embedder: Embedder,
+    path: Path,
+    size_px: int | None = None,
+    pretrained: BackboneConfig | None = None,
+) -> None:
     """Write the weights, and the image size and stride they are for, atomically.
 
     What does not train lies in a file beside it (see `guie.model.frozen_weights`).
 
     Args:
         size_px: None: the backbone's.
+        pretrained: what the backbone began as, which need not be written again.
     """
     backbone, state = embedder.backbone, embedder.state_dict()
     frozen = {name: state.pop(name) for name in frozen_names(embedder)}
     size = ImageSize(size_px or backbone.size_px, backbone.stride_px)
-    save_weights(state, path, WeightsMetadata(size, keep_frozen(path.parent, frozen)))
+    base = Base(pretrained, size.size_px, size.stride_px) if pretrained else None
+    save_weights(state, path, WeightsMetadata(size, keep_frozen(path.parent, frozen, base)))
 
 
 def save_weights(

@@ -15,7 +15,7 @@ from guie.base.devices import from_main
 from guie.batches.dataset import rows_hash
 from guie.config import RunConfig
 from guie.evaluation.validation import validate
-from guie.model.frozen_weights import frozen_names, remove_unused
+from guie.model.frozen_weights import Base, frozen_names, remove_unused
 from guie.model.weights import weights_record
 from guie.model.weights_file import read_metadata
 from guie.training.compiling import uncompiled
@@ -96,8 +96,13 @@ class Progress:
         """Write a checkpoint; all processes call it."""
         parts = now.state_dict()
         if self.accelerator.is_main_process:
-            frozen = frozen_names(now.trained.task.embedder)
-            self.checkpoints.save(parts, frozen, self.state, self.identity)
+            embedder, pretrained = now.trained.task.embedder, self.config.base
+            backbone = embedder.backbone
+            base = None
+            if pretrained:
+                base = Base(pretrained, backbone.size_px, backbone.stride_px)
+            frozen = frozen_names(embedder)
+            self.checkpoints.save(parts, frozen, self.state, self.identity, base)
 
     def finish(self, scored: Task, parameters: Parameters) -> dict[str, Any]:
         """Write the last model and the summary, which is returned; the main process calls it.

@@ -213,9 +213,3 @@ def _lora(*places: str) -> Any:
 def test_a_bad_key_is_named(added: dict[str, Any], key: str) -> None:
     with pytest.raises(ValueError, match=key):
         WithAdapters.model_validate(added)
-
-
-def test_a_model_without_them_is_told_as_before() -> None:
-    assert {"adapters", "prompts"}.isdisjoint(model_config(TINY_VIT).model_dump())
-    told = model_config(TINY_VIT, adapters=STOCHASTIC).model_dump(mode="json")
-    assert told["adapters"][0]["keep"] == 0.5 and "prompts" not in told

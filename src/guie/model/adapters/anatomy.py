@@ -44,8 +44,8 @@ class Anatomy:
     """A pre-norm transformer of `width` D.
 
     Attributes: `patches`, the module that makes patch embeddings, as (B, P, D) or (B, D, rows,
-    columns); `entry`, whose output the first block takes; `prefix`, tokens before the patches'; `pooling`, how tokens become features: `token`
-    (the class token), `avg` or `map` (attention).
+    columns); `entry`, whose output the first block takes; `prefix`, tokens before the patches';
+    `pooling`, how tokens become features: `token` (the class token), `avg` or `map` (attention).
     """
 
     width: int

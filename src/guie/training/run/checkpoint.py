@@ -19,7 +19,7 @@ import torch
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.model.frozen_weights import keep_frozen, read_frozen
+from guie.model.frozen_weights import Base, keep_frozen, read_frozen
 
 FOLDER = "checkpoints"
 VERSION = 2  # of what a checkpoint holds
@@ -71,16 +71,22 @@ class Checkpoints:
         self.folder, self.keep = run / FOLDER, keep
 
     def save(
-        self, parts: dict[str, Any], frozen: set[str], state: TrainState, identity: Identity
+        self,
+        parts: dict[str, Any],
+        frozen: set[str],
+        state: TrainState,
+        identity: Identity,
+        base: Base | None = None,
     ) -> Path:
         """Write the state after `state.global_step`; then remove what is older than the newest.
 
         Args:
             parts: `Stage.state_dict`.
-            frozen: `frozen_names` of the embedder, which lie in a file of the run's folder.
+            frozen: `frozen_names` of the embedder, which are kept once in the run's folder.
+            base: as of `keep_frozen`.
         """
         saved = {"version": VERSION, "state": asdict(state)}
-        saved |= _apart(parts, frozen, self.folder.parent)
+        saved |= _apart(parts, frozen, self.folder.parent, base)
         saved["identity"] = asdict(identity)
         new = self.folder / "new.pt"
         with replacing(new) as temporary:
@@ -161,7 +167,7 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return _load(path)
 
 
-def _apart(parts: dict[str, Any], frozen: set[str], run: Path) -> dict[str, Any]:
+def _apart(parts: dict[str, Any], frozen: set[str], run: Path, base: Base | None) -> dict[str, Any]:
     """The parts without frozen weights, and the name of the file of these."""
     names = {key: {prefix + name: name for name in frozen} for key, prefix in EMBEDDER.items()}
     apart = {name: parts["task"][full] for full, name in names["task"].items()}
@@ -170,7 +176,7 @@ def _apart(parts: dict[str, Any], frozen: set[str], run: Path) -> dict[str, Any]
         for key in names
         if parts[key]
     }
-    return {**parts, **rest, "frozen": keep_frozen(run, apart)}
+    return {**parts, **rest, "frozen": keep_frozen(run, apart, base)}
 
 
 def _whole(saved: dict[str, Any], run: Path) -> dict[str, Any]:

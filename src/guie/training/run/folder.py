@@ -19,7 +19,10 @@ from guie.training.run.record import write_record
 CLASSES = "classes.txt"
 LOCK = ".lock"
 # Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
-FREE = {"workers", "keep_checkpoints", "checkpoint_every", "accumulate", "on_out_of_memory"}
+FREE = {
+    *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
+    *("accumulate", "on_out_of_memory"),
+}
 SUMMARY = "summary.json"  # written last: a run that has one is finished
 
 

@@ -99,4 +99,5 @@ class Task(nn.Module):
 
     def save(self, folder: Path, stem: str) -> None:
         """Write `<stem>.safetensors`, the embedder."""
-        save_model(self.embedder, folder / f"{stem}.safetensors")
+        file = folder / f"{stem}.safetensors"
+        save_model(self.embedder, file, pretrained=self.config.base)

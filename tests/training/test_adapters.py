@@ -1,0 +1,177 @@
+"""Adapters and prompts in the loop: on a tower of pretrained weights that stays as it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from toy_configs import write_config
+
+import embed
+import export
+import train
+from guie.base.errors import UserError
+from guie.config.model import BackboneConfig
+from guie.model import open_model
+from guie.model.backbone import create_clip
+from guie.training.run.record import read_metrics
+from tiny_runs import interrupted_after
+
+PUMA = {
+    "adapters": [
+        {"kind": "stochastic", "dim": 8, "draw": "image", "scale": 0.5},
+        {"kind": "lora", "rank": 2, "of": ["q", "v", "mlp"]},
+    ],
+    "prompts": {"kind": "pool", "size": 4, "length": 2, "orthogonality": 1e-6},
+}
+STAGE = {
+    "epochs": 2,
+    "lr": {"adapters": 1e-2, "prompts": 1e-2, "head": 1e-2, "classes": 1e-1},
+    "validate_every": "3 steps",
+}
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of a tiny CLIP as a file, which stands in for the hub's."""
+    path = tmp_path_factory.mktemp("base") / "clip.safetensors"
+    torch.manual_seed(5)
+    clip = create_clip(BackboneConfig(library="open_clip", name="guie-tiny"))
+    save_file({k: v.contiguous() for k, v in clip.state_dict().items()}, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def config(
+    base: Path, mix: Path, toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    path = tmp_path_factory.mktemp("adapted") / "c.yaml"
+    return write_config(path, mix, toy_manifest.parent, model=model(base), stages=[STAGE])
+
+
+def model(base: Path, **more: Any) -> dict[str, Any]:
+    backbone = {"library": "open_clip", "name": "guie-tiny", "pretrained": str(base)}
+    return {"backbone": backbone, "image": {"size_px": 32}, "head": {"dim": 16}, **PUMA, **more}
+
+
+@pytest.fixture(scope="module")
+def run(config: Path) -> Path:
+    return train.main(["--config", str(config)])
+
+
+def test_the_loss_falls_and_the_tower_stays(run: Path, base: Path) -> None:
+    lines = [line for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
+    assert lines[-1]["loss"] < lines[0]["loss"]
+    assert {"lr_adapters", "lr_prompts", "orthogonality"} <= set(lines[0])
+    trained = open_model(run, weights="last.safetensors").embedder.backbone
+    pretrained = load_file(base)
+    merged = {"in_proj_weight", "c_fc.weight", "c_proj.weight"}  # by LoRA
+    for name, value in trained.tower.state_dict().items():
+        same = torch.equal(value, pretrained[f"visual.{name}"])
+        assert same == (not any(name.endswith(end) for end in merged)) or "positional" in name
+    assert any(
+        parameter.any() for parameter in trained.adapters.stochastic["0_mlp"].up.parameters()
+    )
+
+
+def test_only_what_was_trained_is_saved(run: Path) -> None:
+    names = set(load_file(run / "model.safetensors"))
+    assert {name.split(".")[0] for name in names} == {"backbone", "head"}
+    assert {name.split(".")[1] for name in names if "backbone" in name} == {"adapters", "prompts"}
+    assert not list(run.glob("frozen-*.safetensors"))
+    (told,) = run.glob("frozen-*.json")
+    assert json.loads(told.read_text())["backbone"]["name"] == "guie-tiny"
+    tower = sum(p.numel() for p in open_model(run).embedder.backbone.tower.parameters())
+    saved = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
+    assert (run / "model.safetensors").stat().st_size < tower  # of four bytes each
+    assert saved < 12 * tower
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["trainable_parameters"] < summary["parameters"] / 3
+
+
+def test_killed_and_resumed_it_ends_in_the_same_bits(
+    run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ["--config", str(config), "--set", f"out={tmp_path}"]
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=5)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(there)
+    resumed = train.main([*there, "--resume"])
+    for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
+        assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
+
+
+def test_it_is_embedded_and_exported(
+    run: Path, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    common = ["--manifest", str(mix), "--root", str(toy_manifest.parent), "--split", "val"]
+    embed.main(["--model", str(run), *common, "--out", str(tmp_path / "E.npz"), "--workers", "0"])
+    export.main(["--run", str(run), "--out", str(tmp_path / "submission")])
+    assert (tmp_path / "submission" / "submission.zip").is_file()
+
+
+def test_another_base_is_refused(base: Path, config: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own.safetensors"
+    own.write_bytes(base.read_bytes())
+    key = f"model.backbone.pretrained={own}"
+    options = ["--config", str(config), "--set", key, "--set", f"out={tmp_path}"]
+    folder = train.main([*options, "--set", "train.epochs=0.1", "--set", "stages.0.epochs=0.1"])
+    open_model(folder)
+    other = load_file(own)
+    other["visual.class_embedding"][0] += 1
+    save_file(other, own)
+    with pytest.raises(UserError, match="gives other weights now; bring the file back"):
+        open_model(folder)
+    own.unlink()
+    with pytest.raises(UserError, match="no such weights file"):
+        open_model(folder)
+
+
+def test_a_copy_of_the_frozen_weights_where_wanted(
+    base: Path, config: Path, tmp_path: Path
+) -> None:
+    options = ["--config", str(config), "--set", f"out={tmp_path}", "--set", "copy_frozen=true"]
+    folder = train.main([*options, "--set", "stages.0.epochs=0.1"])
+    (frozen,) = folder.glob("frozen-*")
+    assert frozen.suffix == ".safetensors" and "backbone.tower.conv1.weight" in load_file(frozen)
+
+
+def test_a_frozen_backbone_with_a_plain_head_is_not_written_either(
+    base: Path, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    plain = model(base, adapters=[], prompts=None)
+    stages = [{"epochs": 0.2, "lr": {"head": 1e-2, "classes": 1e-1}}]
+    path = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=plain, stages=stages)
+    folder = train.main(["--config", str(path)])
+    assert set(load_file(folder / "last.safetensors")) == {"head.linear.weight", "head.linear.bias"}
+    assert not list(folder.glob("frozen-*.safetensors"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"adapters": []}, "lr.adapters: this task has no such part"),
+        ({"prompts": None}, "lr.prompts: this task has no such part"),
+        ({"adapters": {"kind": "stochastic", "dim": 8}}, "another config"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_name(
+    changes: dict[str, Any], message: str, run: Path, config: Path, base: Path, tmp_path: Path
+) -> None:
+    values = yaml.safe_load(config.read_text())
+    values["model"] = model(base, **changes)
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(values))
+    with pytest.raises(UserError, match=message):
+        train.main(["--config", str(path), "--resume"])
+
+
+def test_cached_views_of_features_that_move_are_refused(config: Path) -> None:
+    with pytest.raises(UserError, match="features are computed once"):
+        train.main(["--config", str(config), "--set", "stages.0.cached_views=2"])
