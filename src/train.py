@@ -168,6 +168,8 @@ def train_stage(run: Progress, now: Stage) -> None:
                 raise
             if stage.clip_grad_norm:
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
+            if stage.clip_grad_value:
+                accelerator.clip_grad_value_(model.parameters(), stage.clip_grad_value)
             optimizer.step()
             optimizer.zero_grad()
             if trained.ema:

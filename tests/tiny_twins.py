@@ -30,6 +30,7 @@ def twin(config: RunConfig, folder: Path, toy: Path) -> Path:
     values = config.model_dump()
     rows = mix_for(config, toy, folder / "mix.csv")
     by_block = any(stage.lr.blocks for stage in config.stages)
+    by_block |= any(getattr(one, "blocks", "all") != "all" for one in config.model.adapters)
     backbone = small_backbone(values["model"]["backbone"], folder, None if by_block else DEPTH)
     patch_px = patch_size(backbone)
     size_px = values["model"]["image"]["size_px"]

@@ -11,7 +11,8 @@ config (`stages.*.epochs`: of every stage, `stages.0,2.epochs`: of these), each 
               does not say all
     verified  false: nobody has read it in the source
 
-A table may have a `base`, as a config. siglip2, dinov3 and pe are nobody's recipe: they have none.
+A table may have a `base`, as a config. siglip2, dinov3, pe and puma_clip_vit_h are
+nobody's recipe: they have none.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from guie.config.stages import StageConfig
 
 RECIPES = Path(__file__).parents[2] / "configs" / "recipes"
 TABLES = Path(__file__).with_name("recipes")
-NOBODYS = {"siglip2", "dinov3", "pe"}
+NOBODYS = {"siglip2", "dinov3", "pe", "puma_clip_vit_h"}
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in NOBODYS)
 COLUMNS = {"value", "source", "ours", "why", "told", "verified"}
 ALWAYS = (
@@ -111,6 +112,8 @@ def plain(value: Any) -> Any:
     """A part of a config as a table has it."""
     if isinstance(value, Duration):
         return str(value)
+    if isinstance(value, list):
+        return [plain(one) for one in value]
     if isinstance(value, BaseModel):
         value = value.model_dump()
     if isinstance(value, dict):
@@ -158,6 +161,9 @@ def test_a_table_leaves_nothing_out(name: str) -> None:
     wanted = {*ALWAYS, *margins(config)}
     if config.model.head.norm.startswith("bn"):
         wanted.add("model.head.norm_eps")
+    model = config.model
+    added = {"adapters": model.adapters, "prompts": model.prompts, "head.hidden": model.head.hidden}
+    wanted |= {f"model.{key}" for key, value in added.items() if value}
     for number, stage in enumerate(config.stages):
         wanted |= {f"stages.{number}.{key}" for key in keys_of(stage)}
     assert not wanted - rows
@@ -175,8 +181,8 @@ def keys_of(stage: StageConfig) -> list[str]:
     keys = list(OF_A_STAGE)
     if plain(stage.weight_decay):
         keys.append("decay_vectors")
-    sometimes = ("warmup_start", "warmup_every", "sam_rho", "clip_grad_norm", "size_px")
-    sometimes += ("stride_px", "accumulate", "cached_views", "ema_decay")
+    sometimes = ("warmup_start", "warmup_every", "sam_rho", "size_px", "clip_grad_norm")
+    sometimes += ("clip_grad_value", "stride_px", "accumulate", "cached_views", "ema_decay")
     default = StageConfig(epochs=1, lr=stage.lr)
     keys += [key for key in sometimes if getattr(stage, key) != getattr(default, key)]
     drawn, usual = stage.augment, AugmentConfig()

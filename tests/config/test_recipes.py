@@ -161,7 +161,7 @@ def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
     )
     assert config.model.head.model_dump(exclude={"dropout", "branches"}) == {
         **{"norm": "l2", "norm_eps": 1e-5, "dim": 64, "bias": True, "image_shape": False},
-        "reduced_dim": None,
+        **{"hidden": [], "reduced_dim": None},
     }
     loss = config.task.loss
     separate = "_usc" in recipe.stem
@@ -229,20 +229,23 @@ def stage_ends(folder: Path) -> list[tuple[int, dict[str, Any], dict[str, Any]]]
     return [(number, *pair) for number, pair in sorted(tasks.items())]
 
 
-PARTS = {"head": "head", "criterion": "classes"}
+PARTS = {"adapters": "adapters", "prompts": "prompts", "head": "head", "criterion": "classes"}
 
 
 def place(name: str) -> str | None:
     """The part of the model that a weight belongs to, of a backbone with the number of its block."""
-    if "backbone" not in name:
-        return next((part for key, part in PARTS.items() if key in name.split(".")), None)
+    words = name.split(".")
+    if "tower" not in words:
+        return next((part for key, part in PARTS.items() if key in words), None)
     block = block_of(name)
     return "backbone" if block is None else f"block {block}"
 
 
 def moved(first: dict[str, Any], last: dict[str, Any]) -> set[str]:
     """Places with a weight that changed."""
-    names = [n for n in first if n.endswith(("weight", "bias", "weight_CD", "stage_AD", "proj"))]
+    names = [
+        n for n in first if n.endswith(("weight", "bias", "weight_CD", "stage_AD", "proj", "LD"))
+    ]
     return {place(n) for n in names if not torch.equal(first[n], last[n])} - {None}
 
 

@@ -88,6 +88,20 @@ def test_a_head_may_have_no_bias() -> None:
         assert head.linear.bias is None and not head(torch.zeros(1, 12)).any()
 
 
+def test_hidden_layers_are_an_mlp() -> None:
+    head = Head(HeadConfig(norm="none", dim=8, hidden=[32, 16]), 24)
+    feat_BF = torch.randn(5, 24)
+    first, _, second, _ = head.hidden
+    expected = head.linear(second(first(feat_BF).relu()).relu())
+    assert torch.equal(head(feat_BF), expected)
+
+
+def test_pumas_mlp_has_as_many_numbers_as_the_paper_says() -> None:
+    """Table 2: 5.3 M train, of ViT-S's 384 features to 128 dimensions."""
+    head = Head(HeadConfig(norm="none", dim=128, hidden=[2048, 2048]), 384)
+    assert sum(p.numel() for p in head.parameters()) == pytest.approx(5.3e6, abs=0.06e6)
+
+
 @pytest.mark.parametrize("branches", BRANCHES, ids=["shared", "separate"])
 def test_branches_in_training_are_each_dropout_averaged(branches: dict) -> None:
     head, feat_BF = build(branches=branches), torch.randn(7, 12)

@@ -45,8 +45,9 @@ def _groups(model: Parts, stage: StageConfig) -> list[dict]:
 
 def test_a_parameter_outside_of_all_parts_is_an_error() -> None:
     class Loose(Parts):
-        def parts(self) -> dict[str, nn.Module]:
-            return {"backbone": self["backbone"], "head": self["head"]}
+        def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+            parts = super().parts()
+            return {name: parts[name] for name in ("backbone", "head")}
 
     with pytest.raises(ValueError, match="classes.weight belongs to none of"):
         freeze(Loose(task()), LearningRates(head=1.0))

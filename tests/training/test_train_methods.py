@@ -100,3 +100,22 @@ def test_sam_ema_layer_decay_and_checkpointing_train_together(
     name = "embedder.head.linear.weight"
     torch.testing.assert_close(averaged["module." + name], ours[name.partition(".")[2]])
     assert not torch.equal(raw[name], averaged["module." + name])
+
+
+def test_gradients_are_clipped_by_value(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+    stage = {
+        **{"epochs": 0.01, "optimizer": "sgd", "schedule": "constant", "weight_decay": 0.0},
+        **{"lr": {"head": 1.0, "classes": 1.0}, "clip_grad_value": 1e-4},
+    }
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[stage])
+    words = ["--config", str(config), "--set"]
+    moved, still = (
+        load_file(
+            train.main([*words, f"name={name}", "--set", f"stages.0.lr.head={rate}"])
+            / "last.safetensors"
+        )
+        for name, rate in (("moved", 1.0), ("still", 1e-9))
+    )
+    difference = (moved["head.linear.weight"] - still["head.linear.weight"]).abs()
+    assert 0.99e-4 < difference.max() <= 1.01e-4
+    assert (difference > 0.99e-4).float().mean() > 0.5  # most gradients were larger

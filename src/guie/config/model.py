@@ -73,7 +73,7 @@ class BranchesConfig(Config):
 
 
 class HeadConfig(Config):
-    """norm -> dropout -> Linear -> L2."""
+    """norm -> dropout -> Linear -> L2; with `hidden`, layers ahead of the Linear."""
 
     norm: Literal["l2", "bn", "bn_plain", "none"] = "l2"  # bn_plain: without weight and bias
     # Of bn and bn_plain, what keeps a feature that does not vary from a division by 0. The 5th place
@@ -82,6 +82,9 @@ class HeadConfig(Config):
     dropout: Fraction = 0.0
     dim: PositiveInt = 64
     bias: bool = True
+    # Widths of layers between dropout and the last, each a Linear and a ReLU: an MLP of [2048, 2048]
+    # is the "MLP-3 Emb." of PUMA's table 2, by its 5.3 M parameters on ViT-S
+    hidden: list[PositiveInt] = []
     branches: BranchesConfig | None = None
     # H / W, H / 224 and W / 224 of the original image beside the features (5th place)
     image_shape: bool = False

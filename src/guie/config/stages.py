@@ -153,6 +153,7 @@ class StageConfig(Config):
     # Of the backbone's rate, per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: Positive | None = None
+    clip_grad_value: Positive | None = None  # of each number of a gradient, either way
     sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes a step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # what is scored and saved
     ema_goes_on: Literal["raw", "averaged"] = "raw"  # which weights the next stage begins with

@@ -10,8 +10,8 @@ from guie.config.durations import named_now
 
 Place = tuple[int | str, ...]  # keys and indices, from the outermost inwards
 
-# Mappings whose `name` says which other keys there are.
-BY_NAME = {"task", "loss", "sampler", "optimizer", "schedule"}
+# Mappings whose `name` or `kind` says which other keys there are.
+BY_NAME = {"task", "loss", "sampler", "optimizer", "schedule", "adapters", "prompts"}
 
 
 def as_place(key: str) -> Place:
@@ -78,8 +78,8 @@ def merged(common: Written, own: Written) -> Written:
 
 
 def _name(*written: Written) -> Any:
-    """The first `name` that there is."""
-    names = (one.get("name") for one in written)
+    """The first `name` or `kind` that there is."""
+    names = (one.get(key) for one in written for key in ("name", "kind"))
     return next((name.value for name in names if name), None)
 
 

@@ -1,4 +1,7 @@
-"""The head: norm -> dropout -> Linear. Shapes: B images, F features, D dimensions, N branches."""
+"""The head: norm -> dropout -> hidden layers, if any -> Linear.
+
+Shapes: B images, F features, D dimensions, N branches.
+"""
 
 from __future__ import annotations
 
@@ -88,13 +91,18 @@ class Head(nn.Module):
         }
         self.norm = norms[config.norm]()
         self.dropout = nn.Dropout(config.dropout)
+        self.hidden = nn.Sequential()
+        for width in config.hidden:
+            self.hidden.append(nn.Linear(inputs, width))
+            self.hidden.append(nn.ReLU())
+            inputs = width
         if config.branches is None:
             self.linear = nn.Linear(inputs, config.dim, config.bias)
         else:
             kinds = {"shared": SharedLinear, "separate": SeparateLinears}
             kind, dropouts = kinds[config.branches.linear], config.branches.dropouts
             self.linear = kind(inputs, config.dim, config.bias, dropouts)
-        if config.norm == "l2" and config.bias:
+        if config.norm == "l2" and config.bias and not config.hidden:
             # PyTorch's own start is as long as the signal of features of length 1: embeddings of
             # unrelated images would begin at a cosine of .5. UnED's bias starts at 0.
             nn.init.zeros_(self.linear.bias)
@@ -108,7 +116,7 @@ class Head(nn.Module):
             if shapes_B3 is None:
                 raise ValueError("this head takes the shapes of the images too")
             feat_BF = torch.cat([feat_BF.float(), shapes_B3], dim=-1)
-        return self.linear(self.dropout(self.norm(feat_BF)))
+        return self.linear(self.hidden(self.dropout(self.norm(feat_BF))))
 
     def fold(self) -> None:
         """Leave one plain Linear in place of branches: the head as it is scored."""

@@ -39,6 +39,8 @@ def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
         return
     if config.channels_last:
         raise UserError("channels_last: FSDP shards contiguous weights only; set it to false")
+    if any(stage.clip_grad_value for stage in config.stages):
+        raise UserError("clip_grad_value: accelerate has none under FSDP; take clip_grad_norm")
     if config.retention and config.retention.weights:
         raise UserError(
             "retention.weights: compares whole weights, and under FSDP no process holds them; set it"
