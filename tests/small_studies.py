@@ -48,7 +48,7 @@ score = int(name[-2:], 16) / 256
 lines = [{"step": 5, "val_r_at_1": score, "val_mmp_at_5": score, "val_r_at_1/cars": score}]
 (run / "metrics.jsonl").write_text("".join(json.dumps(line) + chr(10) for line in lines))
 best = {"val_r_at_1": score, "step": 5}
-summary = {"best": best, "seconds": 7.0, "peak_memory_mb": 9}
+summary = {"best": best, "seconds": 7.0, "peak_memory_mb": 9, "trainable_parameters": 1234}
 (run / "summary.json").write_text(json.dumps(summary))
 """
 EMBED = """
@@ -62,7 +62,11 @@ from pathlib import Path
 out = Path(sys.argv[sys.argv.index("--out") + 1])
 score = int(out.parent.name[-2:], 16) / 300
 scores = {"r_at_1": score, "mmp_at_5": score}
-out.write_text(json.dumps({"mean": scores, "domains": {"cars": scores}}))
+told = {"mean": scores, "domains": {"cars": scores}}
+if "--protocol" in sys.argv:
+    headline = {"unified R@1": score, "harmonic R@1": score / 2}
+    told = {"protocols": {"puma": {"headline": headline | {"harmonic MAP@R": None}}}}
+out.write_text(json.dumps(told))
 """
 
 

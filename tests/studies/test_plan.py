@@ -21,10 +21,15 @@ def test_the_committed_studies_can_be_read() -> None:
     for path in sorted((REPOSITORY / "configs/studies").glob("*.yaml")):
         assert read_plan(path).jobs
     losses = read_plan(REPOSITORY / "configs/studies/losses.yaml")
-    assert len(losses.rows) == len({job.identity for job in losses.jobs.values()}) > 40
+    assert len(losses.jobs) == len({job.identity for job in losses.jobs.values()}) > 40
     config = losses.jobs["proxynca++, classes 0.3", 0, None].config
     assert config.task.loss.name == "proxy_nca"
     assert [(s.name, s.epochs, s.lr.of("classes")) for s in config.stages] == [("full", 3, 0.3)]
+
+
+def test_a_protocol_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="s.yaml:.*protocols: no protocol 'pumas'; known: merged"):
+        plan(tmp_path, protocols=["puma", "pumas"])
 
 
 def test_a_row_is_the_run_with_what_it_says(tmp_path: Path) -> None:

@@ -233,6 +233,23 @@ def test_so_many_jobs_are_no_number(words: list[str], folder: Path) -> None:
         study.main([str(written(folder)), *words])
 
 
+def test_headlines_of_protocols_and_costs_are_columns(folder: Path) -> None:
+    path = written(folder, protocols=["puma"], costs=True, seeds=1)
+    assert study.main([str(path)]) == 0
+    heads, _, first, _ = (line.split("|") for line in table(folder).splitlines()[:4])
+    columns = {head.strip(): cell.strip() for head, cell in zip(heads, first, strict=True)}
+    assert columns["puma: unified R@1"] and columns["puma: harmonic MAP@R"] == ""
+    assert columns["parameters that train"] == "1,234" and columns["memory, MB"] == "9"
+    line = next(iter(read_results(folder / "s.json").runs.values()))
+    unified, harmonic = (line["protocols"]["puma"][f"{k} R@1"] for k in ("unified", "harmonic"))
+    assert harmonic == pytest.approx(unified / 2, abs=1e-5)
+
+    # Without its protocols a result is another's: it has not all that the table asks for.
+    written(folder, seeds=1)
+    assert study.main([str(path)]) == 0
+    assert kinds(folder) == (4, 0) and len(trained(folder)) == 2  # tested anew, not trained
+
+
 @pytest.mark.slow
 def test_the_road_of_a_study(toy_manifest: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """With the scripts as they are: two rows, one of them with a fold, on toy images."""
@@ -246,7 +263,8 @@ def test_the_road_of_a_study(toy_manifest: Path, tmp_path: Path, monkeypatch: An
         "train": {"epochs": 1, "batch_size": 32, "lr": {"head": 1e-2, "classes": 1e-2}},
     }
     rows = {"plain": {"unseen": True}, "frozen": {"train": {"cached_views": 1}}}
-    path = written(tmp_path, run=run, rows=rows, seeds=1, unseen={"A": [domain]})
+    more = {"protocols": ["puma"], "unseen": {"A": [domain]}}
+    path = written(tmp_path, run=run, rows=rows, seeds=1, **more)
     assert study.main([str(path), "--jobs", "2"]) == 0
     out = tmp_path / "runs/studies/s"
     whole, without = ((r["val"], r["test"]["domains"]) for r in sorted(
@@ -256,6 +274,7 @@ def test_the_road_of_a_study(toy_manifest: Path, tmp_path: Path, monkeypatch: An
     assert domain in whole[1] and domain in without[1]
     assert str(tmp_path) not in (tmp_path / "s.json").read_text()
     (report,) = out.glob("frozen_0_*/report_*.json")
+    assert "| puma: unified R@1 |" in table(tmp_path)
     mean = json.loads(report.read_text())["mean"]["r_at_1"]
     assert f"{mean:.3f}".lstrip("0") in table(tmp_path)
     assert list((out / ".cache/features").iterdir())  # of the folder that all runs share

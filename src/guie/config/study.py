@@ -69,6 +69,9 @@ class StudyConfig(Config):
     seeds: Seeds = [0]
     baseline: str | None = None  # the row that the others are compared with
     test: ScoredOn = ScoredOn()
+    # Research protocols, as validate.py's --protocol, whose headlines are columns too
+    protocols: Annotated[list[str], AfterValidator(_each_once)] = []
+    costs: bool = False  # columns of how many parameters train, and of the memory of a run
     unseen: dict[str, Domains] = {}  # a fold's name, and the domains that it leaves out
     rows: dict[str, Annotated[RowConfig, BeforeValidator(lambda row: {} if row is None else row)]]
 

@@ -58,7 +58,8 @@ class Workshop:
         """
         made = stamp(job, self.code)  # of the data as it is now, whatever becomes of it meanwhile
         folder = self.out / self.folder_name(job)
-        report = folder / f"report_{digest(job.test.model_dump(mode='json'))}.json"
+        scored = [job.test.model_dump(mode="json"), *job.protocols]
+        report = folder / f"report_{digest(scored)}.json"
         try:
             if not (folder / SUMMARY).exists():
                 self._train(job, folder, slot)
@@ -66,7 +67,7 @@ class Workshop:
                 self._test(job, folder, report, slot)
             self._embeddings(folder).unlink(missing_ok=True)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # they would fill the disk
-            return made | self._found(folder, report)
+            return made | self._found(job, folder, report)
         except CodeChanged:
             raise
         except UserError as error:
@@ -105,8 +106,11 @@ class Workshop:
         emb = self._embeddings(folder)
         made = ("--model", folder, "--out", emb, "--workers", data.workers)
         self._run(folder, slot, "embed.py", *made, *images)
-        scored = ("--embeddings", emb, "--index", test.index, "--draws", "0", "--out", report)
-        self._run(folder, slot, "validate.py", *scored, *images)
+        scored = ("--embeddings", emb, "--draws", "0", *images)
+        if job.protocols:
+            by = ("--protocol", *job.protocols, "--out", beside(report))
+            self._run(folder, slot, "validate.py", *scored, *by)
+        self._run(folder, slot, "validate.py", *scored, "--index", test.index, "--out", report)
 
     def _run(self, folder: Path, slot: int, script: str, *words: object) -> None:
         if self.code_now() != self.code:
@@ -126,13 +130,18 @@ class Workshop:
         """What the scripts say of a run, beside its folder."""
         return self.out / f"{folder.name}.log"
 
-    def _found(self, folder: Path, report: Path) -> Record:
+    def _found(self, job: Job, folder: Path, report: Path) -> Record:
         """What a finished run leaves behind. Raises as files that are not what they should be."""
         summary, scores = read_summary(folder), json.loads(report.read_text(encoding="utf-8"))
         best, domains = summary["best"], scores["domains"]
         log = self._log(folder)
         resumed = log.exists() and RESUMED.encode() in log.read_bytes()
-        return {
+        protocols: Record = {}
+        if job.protocols:
+            reports = json.loads(beside(report).read_text(encoding="utf-8"))["protocols"]
+            headlines = {name: reports[name]["headline"] for name in job.protocols}
+            protocols = {"protocols": {name: _numbers(h) for name, h in headlines.items()}}
+        return protocols | {
             "best_step": best and best["step"],
             "val": best and _val(folder, best["step"]),
             "test": _rounded(scores["mean"])
@@ -143,6 +152,11 @@ class Workshop:
             "peak_memory_mb": summary["peak_memory_mb"],
             "trainable_parameters": summary.get("trainable_parameters"),
         }
+
+
+def beside(report: Path) -> Path:
+    """The report by protocols beside that of the test."""
+    return report.with_name(f"protocols_{report.name}")
 
 
 def _val(folder: Path, step: int) -> Record:
@@ -158,5 +172,8 @@ def _val(folder: Path, step: int) -> Record:
 
 
 def _rounded(scores: dict[str, Any]) -> Record:
-    values = {key: scores[key] for key in METRICS}
+    return _numbers({key: scores[key] for key in METRICS})
+
+
+def _numbers(values: dict[str, Any]) -> Record:
     return {key: None if v is None else round(v, DIGITS) for key, v in values.items()}

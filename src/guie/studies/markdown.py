@@ -14,7 +14,7 @@ from guie.base.files import write_text
 from guie.studies.code import UNKNOWN, Code
 from guie.studies.plan import Plan
 from guie.studies.results import Standing
-from guie.studies.tables import SCORES, Gap, gaps, ordered, scores, summary
+from guie.studies.tables import COSTS, SCORES, Gap, gaps, headlines, ordered, scores, summary
 
 NAMED = 12  # jobs of a kind that are missing; the rest are counted
 WORDS = {
@@ -59,7 +59,9 @@ def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
     columns = ["val", "test", *(["unseen"] if plan.folds() else [])]
     heads = ["", *(["seeds"] if several else []), *(f"{where} R@1 / mMP@5" for where in columns)]
     heads += [f"test R@1 against {_cell(plan.baseline)}"] if plan.baseline else []
-    lines = [heads := [*heads, "seconds"], ["---"] * len(heads)]
+    more, costs = list(headlines(plan)), list(COSTS) if plan.costs else []
+    heads += [*more, *(COSTS[key] for key in costs), "seconds"]
+    lines = [heads, ["---"] * len(heads)]
     for name, row in ordered(table).iterrows():
         of_row = [gap for gap in missing if gap.job.row == name]
         cells = [_cell(str(name))]
@@ -69,8 +71,10 @@ def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
         cells += [_pair(row, where, of_row, bool(_folds(plan, name))) for where in columns]
         if plan.baseline:
             cells.append("" if name == plan.baseline else _gain(row))
-        time_s = row["seconds"]
-        lines.append([*cells, "" if math.isnan(time_s) else f"{time_s:,.0f}"])
+        cells += ["" if math.isnan(row[key]) else _spread(row, key) for key in more]
+        for key in (*costs, "seconds"):
+            cells.append("" if math.isnan(row[key]) else f"{row[key]:,.0f}")
+        lines.append(cells)
     return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
 
 

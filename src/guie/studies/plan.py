@@ -15,6 +15,7 @@ from guie.config.base import read_written, validated
 from guie.config.run import RunConfig
 from guie.config.study import ScoredOn, StudyConfig
 from guie.config.written import Written
+from guie.evaluation.protocols import PROTOCOLS
 from guie.studies.unfolding import points, run_of
 from guie.training.run.folder import FREE
 
@@ -27,7 +28,7 @@ Key = tuple[str, int, str | None]  # row, seed, fold
 class Job:
     """One training and its test. `fold`: of the domains that it leaves out; None: it leaves out none.
 
-    Attributes: `config`, `${NAME}` in it as written.
+    Attributes: `config`, `${NAME}` in it as written; `protocols`, by which it is scored besides.
     """
 
     row: str
@@ -35,6 +36,7 @@ class Job:
     fold: str | None
     config: RunConfig
     test: ScoredOn
+    protocols: tuple[str, ...] = ()
 
     @property
     def key(self) -> Key:
@@ -58,7 +60,7 @@ class Job:
     @cached_property
     def identity(self) -> str:
         """12 hex digits of the training and of what it is tested on."""
-        return digest([self.training, self.test.model_dump(mode="json")])
+        return digest([self.training, self.test.model_dump(mode="json"), *self.protocols])
 
     def slug(self) -> str:
         """The job's name as a file may have it."""
@@ -89,6 +91,8 @@ class Plan:
     test: ScoredOn
     rows: list[Row]
     jobs: dict[Key, Job]
+    protocols: tuple[str, ...] = ()
+    costs: bool = False
 
     @property
     def name(self) -> str:
@@ -127,15 +131,20 @@ def read_plan(path: Path) -> Plan:
                 faults.append(f"{own.told()}: a second row {row.name!r}; name one otherwise")
             rows.append(row)
             try:
-                jobs |= {job.key: job for job in _jobs(row, values, study.test)}
+                jobs |= {job.key: job for job in _jobs(row, values, study)}
             except UserError as error:
                 faults += str(error).splitlines()
     if study.baseline is not None and study.baseline not in [row.name for row in rows]:
         where = written.value["baseline"].told()
         faults.append(f"{where}: no row {study.baseline!r}; it is one of the rows")
+    unknown = [name for name in study.protocols if name not in PROTOCOLS]
+    if unknown:
+        where = written.value["protocols"].told()
+        faults.append(f"{where}: no protocol {unknown[0]!r}; known: {', '.join(PROTOCOLS)}")
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
-    return Plan(path, study.baseline, study.test, rows, jobs)
+    protocols = tuple(study.protocols)
+    return Plan(path, study.baseline, study.test, rows, jobs, protocols, study.costs)
 
 
 def digest(value: Any) -> str:
@@ -150,7 +159,7 @@ def _bound(values: Any) -> Any:
     return [_bound(value) for value in values] if isinstance(values, list) else values
 
 
-def _jobs(row: Row, values: Written, test: ScoredOn) -> Iterable[Job]:
+def _jobs(row: Row, values: Written, study: StudyConfig) -> Iterable[Job]:
     """Of all seeds and folds. Raises UserError as `read_plan`."""
     whole = validated(values, RunConfig, variables=False)
     for seed in row.seeds:
@@ -160,7 +169,7 @@ def _jobs(row: Row, values: Written, test: ScoredOn) -> Iterable[Job]:
                 left_out = {*data.leave_out, *row.folds[fold]}
                 data = data.model_copy(update={"leave_out": sorted(left_out)})
             config = whole.model_copy(update={"seed": seed, "data": data})
-            yield Job(row.name, seed, fold, config, test)
+            yield Job(row.name, seed, fold, config, study.test, tuple(study.protocols))
 
 
 def _known(wanted: Iterable[Any] | None, there: list[Any], option: str, what: str) -> list[Any]:

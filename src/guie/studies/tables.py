@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.evaluation.protocols import PROTOCOLS
 from guie.studies.plan import Job, Plan, Row
 from guie.studies.results import Record, Standing
 
@@ -18,6 +19,7 @@ METRICS = ("r_at_1", "mmp_at_5")
 WHERE = ("val", "test", "unseen")
 SCORES = [f"{where} {metric}" for where in WHERE for metric in METRICS]
 COMPARED = "test r_at_1"
+COSTS = {"trainable_parameters": "parameters that train", "peak_memory_mb": "memory, MB"}
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Gap:
 
 
 def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
-    """A line for each row and seed: row, seed, SCORES, seconds; NaN where there is none.
+    """A line for each row and seed: row, seed, SCORES, seconds, COSTS, headlines; NaN where there is none.
 
     `unseen`: the mean over the domains that a fold leaves out, each by the run that did not see it;
     NaN as long as one of these runs is missing. Raises UserError where the test lacks such a domain.
@@ -47,18 +49,34 @@ def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
                 for metric in METRICS
             }
             line |= _unseen(plan, row, without)
-            lines.append({"row": row.name, "seed": seed, **line, "seconds": whole.get("seconds")})
-    return pd.DataFrame(lines).astype(dict.fromkeys([*SCORES, "seconds"], float))
+            line |= {key: whole.get(key) for key in ("seconds", *COSTS)}
+            said_by = whole.get("protocols", {})
+            line |= {
+                column: said_by.get(name, {}).get(title)
+                for column, (name, title) in headlines(plan).items()
+            }
+            lines.append({"row": row.name, "seed": seed, **line})
+    table = pd.DataFrame(lines)
+    return table.astype({column: float for column in table if column not in ("row", "seed")})
+
+
+def headlines(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Columns of the study's protocols, each with its protocol and the headline's title."""
+    return {
+        f"{name}: {headline.title}": (name, headline.title)
+        for name in plan.protocols
+        for headline in PROTOCOLS[name].headlines
+    }
 
 
 def summary(lines: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
-    """Of each row the mean of its scores and seconds, and beside each `deviation of` it; seeds tested.
+    """Of each row the means of its numbers, and beside each `deviation of` it; seeds tested.
 
     With a baseline `gain`, `deviation of gain` and `pairs`: the difference of COMPARED to it over
     the seeds that both have. Rows in the order of `lines`.
     """
     groups = lines.groupby("row", sort=False)
-    columns = [*SCORES, "seconds"]
+    columns = [column for column in lines if column not in ("row", "seed")]
     table = groups[columns].mean().join(groups[columns].std().add_prefix("deviation of "))
     table["seeds"] = groups[COMPARED].count()
     if baseline is not None:
