@@ -15,6 +15,12 @@ import torch
 import kills
 
 PATIENCE_S = 300
+# What `accelerate launch --use_fsdp` leaves in the environment
+SHARDED = {
+    "ACCELERATE_USE_FSDP": "true",
+    "FSDP_VERSION": "2",
+    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
+}
 
 
 def start(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +18,14 @@ from toy_configs import write_config
 import embed
 import export
 import train
+import two_processes
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.model import open_model
 from guie.model.backbone import create_clip
 from guie.training.run.record import read_metrics
 from tiny_runs import interrupted_after
+from two_processes import SHARDED
 
 PUMA = {
     "adapters": [
@@ -175,3 +180,40 @@ def test_what_does_not_fit_is_refused_by_name(
 def test_cached_views_of_features_that_move_are_refused(config: Path) -> None:
     with pytest.raises(UserError, match="features are computed once"):
         train.main(["--config", str(config), "--set", "stages.0.cached_views=2"])
+
+
+# ---------------------------------------------------------------- other ways to run the same
+
+
+def alone_and(config: Path, tmp_path: Path, other: Callable[[list[str]], object]) -> None:
+    """Train without chance in one process, and by `other`; the logs agree."""
+    values = yaml.safe_load(config.read_text())
+    values["model"]["adapters"][0]["keep"] = 1.0
+    values["model"]["head"] = {"dim": 16, "norm": "l2"}
+    values |= {"out": str(tmp_path), "name": "alone"}
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml.safe_dump(values))
+    words = ["--config", str(path)]
+    alone = train.main(words)
+    other([*words, "--set", "name=other"])
+    logs = [read_metrics(folder / "metrics.jsonl") for folder in (alone, tmp_path / "other")]
+    for line, expected in zip(*logs, strict=True):
+        assert line.pop("stage") == expected.pop("stage")
+        assert line == pytest.approx(expected, rel=1e-3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharded", [False, True], ids=["DDP", "FSDP"])
+def test_two_processes_train_as_one(sharded: bool, config: Path, tmp_path: Path) -> None:
+    more = SHARDED if sharded else {}
+    alone_and(config, tmp_path, lambda words: two_processes.run("train", words, **more))
+
+
+@pytest.mark.slow
+def test_gradient_checkpoints_and_compilation_train_alike(config: Path, tmp_path: Path) -> None:
+    key = "gradient_checkpointing=true"
+    alone_and(config, tmp_path, lambda words: train.main([*words, "--set", key]))
+    if shutil.which(os.environ.get("CXX", "g++")):
+        (tmp_path / "compiled").mkdir()
+        compiled = "compile=true"
+        alone_and(config, tmp_path / "compiled", lambda w: train.main([*w, "--set", compiled]))

@@ -28,14 +28,10 @@ from guie.training.run.checkpoint import Checkpoints
 from guie.training.run.record import read_metrics
 from guie.training.sharding import Shards, gathered, load_optimizer, refuse_unshardable
 from tiny_runs import bn_config, interrupted_after
+from two_processes import SHARDED
 
 ROOT = Path(__file__).parents[2]
 ACCELERATE = ROOT / "configs/accelerate"
-SHARDED = {
-    "ACCELERATE_USE_FSDP": "true",
-    "FSDP_VERSION": "2",
-    "FSDP_AUTO_WRAP_POLICY": "TRANSFORMER_BASED_WRAP",
-}
 
 
 def forked(words: list[str], lines: int) -> int:
