@@ -141,7 +141,10 @@ def _architecture(model: LoadedModel) -> dict[str, Any]:
     dumped = model.config.model_dump()
     parts: dict[str, Any] = {}
     for section, values in dumped.items():
-        parts |= {f"{section}.{k}": v for k, v in (values or {}).items() if k not in MAY_DIFFER}
+        if isinstance(values, dict):
+            parts |= {f"{section}.{k}": v for k, v in values.items() if k not in MAY_DIFFER}
+        else:
+            parts[section] = values
     parts |= {f"image.{key}": value for key, value in model.preprocess.recipe().items()}
     for name, value in model.embedder.state_dict().items():
         whole = not value.is_floating_point() and not name.endswith(COUNTER)

@@ -2,7 +2,7 @@
 
 from guie.model.composition import Ensemble
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
-from guie.model.loading import LoadedModel, open_model, rebuild, side_by_side
+from guie.model.loading import LoadedModel, open_beside, open_model, rebuild, side_by_side
 from guie.model.scored import Scored
 from guie.model.weights_file import ImageSize, save_model, save_weights
 
@@ -14,6 +14,7 @@ __all__ = [
     "Scored",
     "build_embedder",
     "build_preprocess",
+    "open_beside",
     "open_model",
     "rebuild",
     "save_model",

@@ -20,7 +20,7 @@ from guie.model.composition import AnyPreprocess, Ensemble, EnsemblePreprocess
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
 from guie.model.frozen_weights import read_frozen, read_tensors
 from guie.model.scored import Scored
-from guie.model.weights_file import read_metadata
+from guie.model.weights_file import WeightsMetadata, read_metadata
 
 LIBRARIES = ("open_clip", "timm")
 RUN_FILE = "config.yaml"
@@ -123,14 +123,45 @@ def open_model(
     return _open_ensemble(folder, weights) if several else _open_run(folder, weights)
 
 
+def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> LoadedModel:
+    """Open another run on the same frozen weights, which stay once in memory: to switch by domain.
+
+    Args:
+        first: a run, opened; one whose adapters are LoRA has other weights of its own by now.
+
+    Raises UserError as `open_model`, and where the two do not share what is frozen.
+    """
+    folder = Path(folder)
+    metadata = _metadata(folder / weights)
+    (member,) = first.members
+    known = read_metadata(Path(first.source) / weights) if member.run else None
+    run = member.run
+    merged = run and any(adapter.kind == "lora" for adapter in run.model.adapters)
+    if not metadata.frozen or not known or known.frozen != metadata.frozen or merged:
+        raise UserError(
+            f"{folder}: has not the frozen weights of {first.source}; open it by itself"
+        )
+    own, shared = read_tensors(folder / weights), first.embedder.state_dict()
+    tower = {name: value for name, value in shared.items() if name.startswith("backbone.tower.")}
+    return rebuild([_member(folder, metadata)], tower | own, str(folder), share=True)
+
+
 def _open_run(folder: Path, weights: str) -> LoadedModel:
-    metadata = read_metadata(folder / weights)
-    if metadata is None:
-        raise UserError(f"{folder / weights}: states no image size; train.py did not write it")
+    metadata = _metadata(folder / weights)
     state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
+    return rebuild([_member(folder, metadata)], state, str(folder))
+
+
+def _member(folder: Path, metadata: WeightsMetadata) -> MemberConfig:
     run = load_config(folder / RUN_FILE, RunConfig)
-    member = MemberConfig(source=str(folder), model=metadata.size.set_in(run.model), run=run)
-    return rebuild([member], state, str(folder))
+    return MemberConfig(source=str(folder), model=metadata.size.set_in(run.model), run=run)
+
+
+def _metadata(file: Path) -> WeightsMetadata:
+    metadata = read_metadata(file)
+    if metadata is None:
+        raise UserError(f"{file}: states no image size; train.py did not write it")
+    return metadata
 
 
 def _open_ensemble(folder: Path, weights: str) -> LoadedModel:
@@ -157,6 +188,7 @@ def rebuild(
     state: Mapping[str, Tensor],
     source: str,
     reduced_dim: int | None = None,
+    share: bool = False,
 ) -> LoadedModel:
     """A trained model from its members' configs and its weights; branches of heads are folded.
 
@@ -165,6 +197,7 @@ def rebuild(
         state: weights of the member or, of several, those of their `Ensemble`.
         source: the model's name in messages and records.
         reduced_dim: to which the embeddings of several are reduced together; None: not reduced.
+        share: the state's tensors become the model's, and are not copied.
     """
     models = [member.model for member in members]
     with NoRandomNumbers():
@@ -178,7 +211,7 @@ def rebuild(
     if len(members) > 1:
         preprocess = EnsemblePreprocess(preprocesses)
         embedder = Ensemble(embedders, preprocess, reduced_dim)
-    embedder.load_state_dict(state)
+    embedder.load_state_dict(state, assign=share)
     folded = tuple(map(_folded, members, embedders))
     return LoadedModel(embedder.eval(), preprocess, folded, source)
 

@@ -85,13 +85,16 @@ class Changed(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Change the matrix itself, and let go of it."""
-        weight_OI = self.matrix.weight_OI.data
+        """Change the matrix itself, and let go of it. Other models may share what it was before."""
+        matrix = self.matrix
+        weight_OI = matrix.weight_OI.clone()
         whole = "all" in self.thirds
         parts = {"all": weight_OI} if whole else dict(zip(QKV, weight_OI.chunk(3), strict=True))
         for place, change in self.thirds.items():
             assert isinstance(change, LowRank)
             parts[place] += change.change_OI()
+        trains = matrix.weight_OI.requires_grad
+        setattr(matrix.owner, matrix.name, nn.Parameter(weight_OI, requires_grad=trains))
         self.hold.remove()
 
 

@@ -17,11 +17,12 @@ from toy_configs import write_config
 
 import embed
 import export
+import soup
 import train
 import two_processes
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.model import open_model
+from guie.model import open_beside, open_model
 from guie.model.backbone import create_clip
 from guie.training.run.record import read_metrics
 from tiny_runs import interrupted_after
@@ -180,6 +181,55 @@ def test_what_does_not_fit_is_refused_by_name(
 def test_cached_views_of_features_that_move_are_refused(config: Path) -> None:
     with pytest.raises(UserError, match="features are computed once"):
         train.main(["--config", str(config), "--set", "stages.0.cached_views=2"])
+
+
+# ---------------------------------------------------------------- several on one base
+
+
+@pytest.fixture(scope="module")
+def runs(config: Path) -> tuple[Path, Path]:
+    """Two short runs of stochastic adapters alone, which differ by their seed."""
+    values = yaml.safe_load(config.read_text())
+    values["model"] |= {"adapters": PUMA["adapters"][:1], "prompts": None}
+    del values["stages"][0]["lr"]["prompts"]
+    path = config.with_name("several.yaml")
+    path.write_text(yaml.safe_dump(values))
+    words = ["--config", str(path), "--set", "stages.0.epochs=0.5", "--set"]
+    names = ("seed=1", "seed=2")
+    return tuple(train.main([*words, f"name={n.replace('=', '')}", "--set", n]) for n in names)
+
+
+@torch.no_grad()
+def test_one_tower_in_memory_serves_several(runs: tuple[Path, Path], run: Path) -> None:
+    first = open_model(runs[0])
+    second = open_beside(first, runs[1])
+    images = torch.randn(2, 3, 32, 32)
+    before = first.embedder(images)
+    assert torch.equal(second.embedder(images), open_model(runs[1]).embedder(images))
+    assert torch.equal(first.embedder(images), before) and first.embedder is not second.embedder
+    ours, theirs = (m.embedder.backbone.tower.state_dict() for m in (first, second))
+    assert all(ours[name].data_ptr() == theirs[name].data_ptr() for name in ours)
+    changed = open_beside(first, run)  # with LoRA: what it changes is its own
+    assert torch.equal(changed.embedder(images), open_model(run).embedder(images))
+    assert torch.equal(first.embedder(images), before)
+    with pytest.raises(UserError, match="has not the frozen weights of .*; open it by itself"):
+        open_beside(changed, runs[0])
+
+
+@torch.no_grad()
+def test_a_soup_of_adapters_is_their_average(runs: tuple[Path, Path], tmp_path: Path) -> None:
+    soup.main(["--runs", *map(str, runs), "--out", str(tmp_path / "soup")])
+    ours, *parts = (open_model(r).embedder.state_dict() for r in (tmp_path / "soup", *runs))
+    for name, value in ours.items():
+        expected = (parts[0][name] + parts[1][name]) / 2
+        torch.testing.assert_close(value, expected, atol=1e-6, rtol=1e-6)
+    name = "backbone.adapters.stochastic.0_mlp.up.weight"
+    assert not torch.equal(parts[0][name], parts[1][name])
+
+
+def test_adapters_of_another_kind_make_no_soup(runs: tuple[Path, Path], run: Path) -> None:
+    with pytest.raises(UserError, match="only models of one architecture"):
+        soup.main(["--runs", str(runs[0]), str(run), "--out", str(run.with_name("soup"))])
 
 
 # ---------------------------------------------------------------- other ways to run the same
