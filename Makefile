@@ -39,7 +39,7 @@ test-lowest: .venv-lowest/ready  ## the test suite on the lowest versions that r
 test-slow: setup  ## studies of minutes, which make test leaves out
 	$(BIN)/python -m pytest -m slow
 
-judges: .venv-judges/ready  ## agreement with mteb and torchmetrics, in an environment of their own
+judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft, in an environment of their own
 	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py
 
 lint: setup  ## ruff: rules and format; mypy: types of src/
