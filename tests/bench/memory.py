@@ -71,7 +71,7 @@ def table(config: RunConfig, args: argparse.Namespace) -> None:
     cards = [f"{gb:g} GB" for gb in args.card_gb]
     print("".join(f"{title:>14}" for title in (*titles, *cards)))
     for stage in config.stages:
-        for checkpointing in (False, True) if stage.lr.trains_backbone else (False,):
+        for checkpointing in (False, True) if stage.lr.trains_features else (False,):
             used = {}
 
             def peak(batch: int, stage=stage, checkpointing=checkpointing, used=used) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from pathlib import Path
@@ -89,6 +90,14 @@ def test_cap_large_agrees_with_its_definition(seed, most):
     kept = cap_large(table, most, seed)
     assert kept["image_path"].tolist() == cap_slowly(table, most, seed)
     assert kept.index.tolist() == list(range(len(kept)))
+
+
+def test_a_larger_cap_adds_to_what_a_smaller_one_keeps() -> None:
+    """Few-shot mixes of 1, 2, 4, 8 images a class hold one another."""
+    table = rows(["a"] * 20 + ["b"] * 5)
+    kept = [set(cap_large(table, most, seed=5)["image_path"]) for most in (1, 2, 4, 8)]
+    assert all(small <= large for small, large in itertools.pairwise(kept))
+    assert [len(images) for images in kept] == [2, 4, 8, 13]
 
 
 def test_cap_keeps_at_most_that_many_of_each_class_and_all_held_out_images():

@@ -139,6 +139,20 @@ def test_another_base_is_refused(base: Path, config: Path, tmp_path: Path) -> No
         open_model(folder)
 
 
+def test_the_base_is_found_from_another_working_directory(
+    base: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path is the run's: as it was written, or from the run's folder on."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "clip.safetensors").write_bytes(base.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    key = "model.backbone.pretrained=./clip.safetensors"
+    words = ["--config", str(config), "--set", key, "--set", "out=runs"]
+    folder = train.main([*words, "--set", "stages.0.epochs=0.1"]).absolute()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    open_model(folder)
+
+
 def test_a_copy_of_the_frozen_weights_where_wanted(
     base: Path, config: Path, tmp_path: Path
 ) -> None:

@@ -8,9 +8,11 @@ pretrained weights are, to the bit, `frozen-<hash>.json` says so in its place.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -22,7 +24,7 @@ from guie.base.files import replacing, write_json
 from guie.config.model import BackboneConfig
 from guie.model.backbone import build_backbone
 from guie.model.embedder import Embedder
-from guie.model.weights import state_hash
+from guie.model.weights import is_file, state_hash
 
 PATTERN = "frozen-*"
 BACKBONE = "backbone."  # what its names begin with in an embedder
@@ -73,9 +75,7 @@ def keep_frozen(folder: Path, state: Mapping[str, Tensor], base: Base | None = N
     if (folder / name).exists() or _told(folder, name).exists():
         return name
     if base and base.config.pretrained and _name(base.state(state)) == name:
-        told = {"backbone": base.config.model_dump(mode="json"), "names": list(state)}
-        size = {"size_px": base.size_px, "stride_px": base.stride_px}
-        write_json(_told(folder, name), told | size)
+        write_json(_told(folder, name), _as_told(base, list(state), folder))
         return name
     with replacing(folder / name) as temporary:
         save_file(state, temporary)
@@ -99,13 +99,12 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
         return state
     if not told.is_file():
         raise UserError(f"{file}: is missing; weights beside it need it, so copy or move both")
-    values = json.loads(told.read_text(encoding="utf-8"))
-    config = BackboneConfig.model_validate(values["backbone"])
-    state = Base(config, values["size_px"], values["stride_px"]).state(values["names"])
+    base, names = _of_told(told)
+    state = base.state(names)
     if name != _name(state):
         raise UserError(
-            f"{folder}: was trained on top of {config.pretrained} of {config.name}, which gives other"
-            " weights now; bring the file back that it was begun with"
+            f"{folder}: was trained on top of {base.config.pretrained} of {base.config.name}, which"
+            " gives other weights now; bring the file back that it was begun with"
         )
     return state
 
@@ -122,6 +121,26 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
     with safe_open(file, framework="pt") as stored:
         return {name: stored.get_tensor(name) for name in sorted(stored.keys())}
+
+
+def _as_told(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
+    told |= {"size_px": base.size_px, "stride_px": base.stride_px}
+    pretrained = base.config.pretrained
+    if pretrained and is_file(pretrained):  # found from any working directory, or moved together
+        told["beside"] = os.path.relpath(pretrained, folder)
+    return told
+
+
+def _of_told(file: Path) -> tuple[Base, list[str]]:
+    """The base that a file tells of, and the names of its weights that a run has left as they are."""
+    told = json.loads(file.read_text(encoding="utf-8"))
+    config = BackboneConfig.model_validate(told["backbone"])
+    if "beside" in told and not Path(config.pretrained or "").is_file():
+        beside = file.parent / told["beside"]
+        if beside.is_file():
+            config = config.model_copy(update={"pretrained": str(beside)})
+    return Base(config, told["size_px"], told["stride_px"]), told["names"]
 
 
 def _told(folder: Path, name: str) -> Path:
