@@ -14,7 +14,7 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from guie.report import figures
-from guie.report.figures import maps
+from guie.report.figures import heat_map, lines_over, maps
 from guie.report.figures.pictures import thumbnail
 from guie.report.figures.style import BEFORE, IGNORED, RIGHT, WRONG, domain_colors, legible
 
@@ -269,3 +269,19 @@ def test_maps_place_every_image(table: pd.DataFrame, root: Path) -> None:
     cars = table[table["domain"] == "cars"]
     [axes] = figures.class_map(xy[:4], cars, root, classes=1).axes
     assert [box.xy for box in axes.artists] == [(0, 1), (2, 3)]  # pictures of the largest class
+
+
+def test_a_heat_map_is_even_about_zero() -> None:
+    values = pd.DataFrame([[0.1, -0.4], [0.2, 0.0]], index=["cars", "food"])
+    axes = heat_map(values, "domain", "prompt").axes[0]
+    (image,) = axes.images
+    assert image.get_clim() == (-0.4, 0.4)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["cars", "food"]
+    assert heat_map(values * 0, "domain", "prompt").axes[0].images[0].get_clim() == (-1, 1)
+
+
+def test_lines_over_a_setting_end_in_their_mean() -> None:
+    values = pd.DataFrame({"cars": [0.1, 0.3], "food": [0.5, 0.5]}, index=[0.25, 0.5])
+    lines = lines_over(values, "R@1", "p").axes[0].lines
+    assert [line.get_label() for line in lines] == ["cars", "food", "mean"]
+    assert lines[-1].get_ydata() == pytest.approx([0.3, 0.4])

@@ -20,8 +20,12 @@ import export
 import soup
 import train
 import two_processes
+from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
+from guie.data.manifest import load_manifest
+from guie.evaluation.extract import embed_files
+from guie.evaluation.prompt_weights import prompt_weights
 from guie.model import open_beside, open_model
 from guie.model.backbone import create_clip
 from guie.training.run.record import read_metrics
@@ -120,6 +124,27 @@ def test_it_is_embedded_and_exported(
     embed.main(["--model", str(run), *common, "--out", str(tmp_path / "E.npz"), "--workers", "0"])
     export.main(["--run", str(run), "--out", str(tmp_path / "submission")])
     assert (tmp_path / "submission" / "submission.zip").is_file()
+
+
+def test_weights_of_prompts_by_domain(run: Path, mix: Path, toy_manifest: Path) -> None:
+    manifest = load_manifest(mix, toy_manifest.parent)
+    model = open_model(run)
+    table = prompt_weights(model, manifest, "val", workers=0)
+    rows = manifest.split("val")
+    assert list(table.index) == sorted(rows["domain"].unique()) and table.shape[1] == 4
+    domain = table.index[0]
+    seen: list[torch.Tensor] = []
+    hold = model.embedder.backbone.prompts.weighing.register_forward_hook(
+        lambda _, given, made: seen.append(made)
+    )
+    files = [manifest.file(path) for path in rows[rows["domain"] == domain]["image_path"]]
+    embed_files(make_accelerator(), model.embedder, model.preprocess, files, workers=0)
+    hold.remove()
+    assert torch.cat(seen).mean(dim=0).tolist() == pytest.approx(
+        table.loc[domain].tolist(), abs=1e-5
+    )
+    with pytest.raises(UserError, match="has no prompt pool"):
+        prompt_weights(open_model("timm:test_vit"), manifest)
 
 
 def test_another_base_is_refused(base: Path, config: Path, tmp_path: Path) -> None:

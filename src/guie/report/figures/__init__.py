@@ -9,6 +9,7 @@ from guie.report.figures.scores import confusion, domain_bars, domain_intervals
 from guie.report.figures.selection import selection_curve
 from guie.report.figures.sheets import captioned_sheet, contact_sheet, noted_sheet
 from guie.report.figures.sizes import size_histogram, size_histograms
+from guie.report.figures.tables import heat_map, lines_over
 
 __all__ = [
     "calibration",
@@ -21,6 +22,8 @@ __all__ = [
     "domain_map",
     "funnel",
     "gallery",
+    "heat_map",
+    "lines_over",
     "noted_sheet",
     "project",
     "sample_rows",
