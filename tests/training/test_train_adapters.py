@@ -198,6 +198,22 @@ def test_a_frozen_backbone_with_a_plain_head_is_not_written_either(
     assert not list(folder.glob("frozen-*.safetensors"))
 
 
+def test_tuned_vectors_are_the_towers_own(
+    base: Path, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    tuned = model(base, adapters={"kind": "tuned", "of": "both"}, prompts=None)
+    lr = {"adapters": 1e-2, "head": 1e-2, "classes": 1e-1}
+    stages = [{"epochs": 0.2, "lr": lr}]
+    path = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=tuned, stages=stages)
+    folder = train.main(["--config", str(path)])
+    saved, pretrained = load_file(folder / "last.safetensors"), load_file(base)
+    towers = {n: v for n, v in saved.items() if n.startswith("backbone.tower.")}
+    assert towers and all(value.ndim == 1 for value in towers.values())
+    own = {n: pretrained[n.replace("backbone.tower", "visual")] for n in towers}
+    assert not any(torch.equal(towers[name], own[name]) for name in own)
+    assert open_model(folder).embedder.backbone.adapters.tuned
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -56,7 +56,7 @@ class Base:
     def state(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Its weights by their names in an embedder; those that it has not are left out."""
         config = self.config.model_copy(update={"stride_px": self.stride_px})
-        with torch.random.fork_rng():  # a library draws weights before it reads them
+        with torch.random.fork_rng(devices=[]):  # a library draws weights before it reads them
             state = build_backbone(config, self.size_px).state_dict()
         wanted = {name: state.get(name.removeprefix(BACKBONE)) for name in names}
         return {name: value for name, value in wanted.items() if value is not None}

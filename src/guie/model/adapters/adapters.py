@@ -43,11 +43,6 @@ class Adapters(nn.Module):
                 anatomy = anatomy_of(backbone.tower, key)
                 self.add_module(config.kind, _built(anatomy, config, f"{key}.{number}"))
 
-    def of_tower(self, tower: nn.Module) -> dict[str, nn.Parameter]:
-        """Parameters of the tower that train as adapters, by their names there."""
-        named = dict(tower.named_parameters())
-        return {name: named[name] for name in self.tuned}
-
 
 def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
     """Add what the config names to a backbone, which is returned.
@@ -99,6 +94,8 @@ def _refuse_unreached(backbone: Backbone, adapters: Adapters) -> None:
         for name, module in adapters.named_modules()
         if isinstance(module, Parallel | LowRank)
     }
+    if not waiting:  # tuned vectors alone
+        return
 
     def reached(module: nn.Module, args: object, output: Tensor) -> None:
         for name in [name for name, one in waiting.items() if one is module]:
