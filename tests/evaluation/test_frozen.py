@@ -327,7 +327,10 @@ def test_a_disk_without_room_is_refused_before_anything_is_computed(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"lr": {"backbone": 1e-6, "head": 1e-3}}, "trains the backbone or what is added to it; set"),
+        (
+            {"lr": {"backbone": 1e-6, "head": 1e-3}},
+            "trains the backbone or what is added to it; set",
+        ),
         ({"lr": {"head": 1e-3, "blocks": {3: 1e-6}}}, "trains the backbone"),
         ({"cached_views": 0}, "greater than 0"),
     ],
