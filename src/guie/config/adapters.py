@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    PositiveFloat,
-    PositiveInt,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.base import Config
 from guie.config.faults import FaultAt

@@ -218,7 +218,7 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
-    def _adapters_have_a_head_to_learn_with(self) -> RunConfig:
+    def _contrastive_training_adds_nothing(self) -> RunConfig:
         if self.task.name == "contrastive" and self.model.parts():
             raise FaultAt(
                 f"model.{self.model.parts()[0]}",
