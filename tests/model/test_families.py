@@ -16,18 +16,11 @@ import torch
 from torch import Tensor, nn
 from towers import model_config
 
+from exported import check_exported
 from guie.config import RunConfig, load_config
 from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig
-from guie.export import (
-    RUNTIME_FORMAT,
-    check_operators,
-    downgrade,
-    format_version,
-    package,
-    parity,
-)
-from guie.model import Embedder, Scored, build_preprocess
+from guie.model import Embedder, build_preprocess
 from guie.model.backbone import Backbone, build_backbone
 from guie.training.optim import block_of, build_optimizer
 from tiny_runs import Parts
@@ -246,9 +239,4 @@ def test_a_submission_of_it_runs_in_1_11_and_answers_the_same(family: str, tmp_p
     backbone.set_image_size(44, 6)
     embedder = Embedder(backbone, None).eval()
     preprocess = build_preprocess(model_config({"library": "timm", "name": family}), backbone, 44)
-    path = tmp_path / "saved_model.pt"
-    package(embedder, preprocess, path)
-    downgrade(path)
-    assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
-    [row] = parity(Scored(preprocess, embedder), path, [(61, 97)])
-    assert row["difference"] <= 1e-5
+    check_exported(embedder, preprocess, tmp_path)

@@ -30,10 +30,10 @@ from adapted import (
 )
 from torch import Tensor
 
+from exported import check_exported
 from guie.base.errors import UserError
 from guie.config.adapters import WithAdapters
-from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
-from guie.model import Embedder, Scored, build_embedder, build_preprocess
+from guie.model import Embedder, build_embedder, build_preprocess
 from guie.model.adapters import adapt, merge_lora
 from guie.model.backbone import build_backbone
 from torch111.architectures import FAMILIES
@@ -146,12 +146,7 @@ def test_a_submission_of_it_runs_in_1_11(family: str, kind: str, tmp_path: Path)
     merge_lora(backbone)
     embedder = Embedder(backbone, None).eval()
     preprocess = build_preprocess(model_config(TINY_VIT), backbone, PX)
-    path = tmp_path / "saved_model.pt"
-    package(embedder, preprocess, path)
-    downgrade(path)
-    assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
-    [row] = parity(Scored(preprocess, embedder), path, [(61, 97)])
-    assert row["difference"] <= 1e-5
+    check_exported(embedder, preprocess, tmp_path)
 
 
 # ---------------------------------------------------------------- what has no place for it

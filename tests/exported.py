@@ -1,0 +1,18 @@
+"""A submission made of an embedder, and whether the challenge's runtime would answer the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
+from guie.model import Embedder, Scored
+from guie.model.preprocess import Preprocess
+
+
+def check_exported(embedder: Embedder, preprocess: Preprocess, folder: Path) -> None:
+    path = folder / "saved_model.pt"
+    package(embedder, preprocess, path)
+    downgrade(path)
+    assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
+    [row] = parity(Scored(preprocess, embedder), path, [(61, 97)])
+    assert row["difference"] <= 1e-5
