@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from guie.base.children import follow_parent
+from guie.base.children import context, follow_parent
 from kills import is_gone, until
 
 
@@ -59,3 +59,25 @@ def test_no_orphan_stays(method: str) -> None:
     os.kill(parent.pid, signal.SIGKILL)
     parent.join()
     assert until(lambda: is_gone(pid))
+
+
+def look(event: object, busy: object) -> None:
+    while True:
+        event.is_set()
+        busy.value = True
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_an_event_can_be_read_though_its_last_reader_was_killed(method) -> None:
+    """Of Python's own events, every other one stays locked."""
+    own = context(method)
+    for _ in range(8 if method == "fork" else 1):
+        event, busy = own.Event(), own.RawValue("b", False)
+        reader = own.Process(target=look, args=(event, busy))
+        reader.start()
+        assert until(lambda busy=busy: busy.value)
+        reader.kill()
+        reader.join()
+        assert not event.is_set()
+        event.set()
+        assert event.is_set()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
 import multiprocessing
 import os
 import signal
 import sys
 import threading
+from multiprocessing.context import BaseContext
+from typing import Any
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 LOOK_S = 1.0
@@ -40,3 +43,27 @@ def _leave_when_told() -> None:
         if received and received.si_pid == parent.pid:
             break
     os._exit(128 + signal.SIGTERM)
+
+
+def context(method: str | None = None) -> BaseContext:
+    """Python's ways to start and to join processes, with events that a killed one cannot leave locked.
+
+    Python's own event takes a lock to be read. A loader's worker that the system kills in that moment
+    keeps it for ever, and a loader that then asks whether it has ended waits as long.
+    """
+    own: Any = copy.copy(multiprocessing.get_context(method))
+    own.Event = lambda: Flag(own)
+    return own
+
+
+class Flag:
+    """One byte that processes share: what a loader asks of an event, and no lock."""
+
+    def __init__(self, context: BaseContext):
+        self._raised = context.RawValue(ctypes.c_bool, False)
+
+    def set(self) -> None:
+        self._raised.value = True
+
+    def is_set(self) -> bool:
+        return self._raised.value

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
-from guie.base.children import follow_parent
+from guie.base.children import context, follow_parent
 from guie.base.errors import UserError
 from guie.batches.batch import Batch, collated
 from guie.batches.dataset import TrainDataset
@@ -151,6 +151,7 @@ def _loader(
         # run would no longer see the same random numbers.
         generator=torch.Generator().manual_seed(0),
         worker_init_fn=follow_parent,
+        multiprocessing_context=context() if workers else None,
     )
 
 
