@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.distillation import DistillationConfig
 from guie.config.durations import Steps
 from guie.config.faults import FaultAt, remedy
 from guie.config.losses import (
@@ -16,6 +17,7 @@ from guie.config.losses import (
     MarginSoftmaxConfig,
 )
 from guie.config.model import BackboneConfig, ModelConfig
+from guie.config.sampling import MixedConfig
 from guie.config.stages import NonNegative, StageConfig
 
 
@@ -38,6 +40,11 @@ class ClassificationConfig(Config):
 
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
+
+    @property
+    def losses(self) -> list[LossConfig]:
+        """Those on labels: the one."""
+        return [self.loss]
 
     def parts(self, model: ModelConfig) -> list[str]:
         """What has a learning rate of its own: see `Task.parts`."""
@@ -76,6 +83,11 @@ class ContrastiveConfig(Config):
 
     name: Literal["contrastive"]
 
+    @property
+    def losses(self) -> list[LossConfig]:
+        """Those on labels: none."""
+        return []
+
     def parts(self, model: ModelConfig) -> list[str]:
         """What has a learning rate of its own: see `Task.parts`."""
         return ["backbone"]
@@ -86,10 +98,14 @@ def _classification_unless_named(values: Any) -> Any:
 
 
 TaskConfig = Annotated[
-    ClassificationConfig | ContrastiveConfig,
+    ClassificationConfig | DistillationConfig | ContrastiveConfig,
     Field(discriminator="name"),
     BeforeValidator(_classification_unless_named),
 ]
+
+
+def _has_class_weights(loss: LossConfig) -> bool:
+    return isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
 
 
 class RunConfig(Config):
@@ -151,21 +167,19 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _rate_of_classes_is_meant(self) -> RunConfig:
-        loss: Any = getattr(self.task, "loss", None)
-        has_classes = isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
+        rated = [loss for loss in self.task.losses if _has_class_weights(loss)]
         for number, stage in enumerate(self.stages):
-            if has_classes and "classes" not in stage.lr.model_fields_set:
+            if rated and "classes" not in stage.lr.model_fields_set:
                 raise FaultAt(
                     f"stages.{number}.lr.classes",
-                    f"is left out, and loss {loss.name} has class"
+                    f"is left out, and loss {rated[0].name} has class"
                     " weights; give their rate, or write 0 to leave them as they are",
                 )
         return self
 
     @model_validator(mode="after")
     def _class_weights_are_there(self) -> RunConfig:
-        loss = getattr(self.task, "loss", None)
-        if isinstance(loss, MarginSoftmaxConfig):
+        if any(isinstance(loss, MarginSoftmaxConfig) for loss in self.task.losses):
             return self
         for number, stage in enumerate(self.stages):
             for key, allowed in (("classes", "carry"), ("softmax_over", "run")):
@@ -173,23 +187,46 @@ class RunConfig(Config):
                     raise FaultAt(
                         f"stages.{number}.{key}",
                         f"{given} is for the losses softmax, arcface, cosface and curricularface;"
-                        f" {loss.name if loss else f'task {self.task.name}'} allows {allowed}",
+                        f" {self._told()} allows {allowed}",
                     )
         return self
 
     @model_validator(mode="after")
     def _there_is_a_margin(self) -> RunConfig:
-        loss = getattr(self.task, "loss", None)
-        if isinstance(loss, MarginSoftmaxConfig) and loss.name != "softmax":
+        softmaxes = [loss for loss in self.task.losses if isinstance(loss, MarginSoftmaxConfig)]
+        if any(loss.name != "softmax" for loss in softmaxes):
             return self
         for number, stage in enumerate(self.stages):
             if stage.margin is not None:
                 raise FaultAt(
                     f"stages.{number}.margin",
-                    "is for the losses arcface, cosface and"
-                    f" curricularface, not {loss.name if loss else f'task {self.task.name}'}",
+                    f"is for the losses arcface, cosface and curricularface, not {self._told()}",
                 )
         return self
+
+    @model_validator(mode="after")
+    def _terms_have_batches_of_their_own(self) -> RunConfig:
+        if not isinstance(self.task, DistillationConfig):
+            return self
+        some = [n for n, term in enumerate(self.task.criteria) if term.loss and term.domains]
+        for number, stage in enumerate(self.stages):
+            if stage.cached_views:
+                raise FaultAt(
+                    f"stages.{number}.cached_views",
+                    "teachers look at images, and there are features in their place; set it to null",
+                )
+            if some and isinstance(stage.sampler, MixedConfig):
+                raise FaultAt(
+                    f"stages.{number}.sampler",
+                    f"mixes domains in a batch, and the loss of task.criteria.{some[0]} is of some"
+                    " alone; take dataset_size or balanced, or drop that term's domains",
+                )
+        return self
+
+    def _told(self) -> str:
+        """What is trained by, in a message: the loss, or the task of none or several."""
+        losses = self.task.losses
+        return losses[0].name if len(losses) == 1 else f"task {self.task.name}"
 
     @model_validator(mode="after")
     def _new_class_weights_are_trained(self) -> RunConfig:
