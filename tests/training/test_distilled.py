@@ -14,10 +14,13 @@ from toy_configs import write_config
 import train
 import two_processes
 from guie.base.errors import UserError
+from guie.batches.batch import Batch
 from guie.config.distillation import TeacherConfig
 from guie.data.manifest import load_manifest
+from guie.evaluation.features import views
 from guie.model import open_model
 from guie.model.preprocess import Preprocess
+from guie.training import stage
 from guie.training.run.record import read_metrics
 from guie.training.teachers import open_teachers
 from tiny_runs import TINY_CLIP, interrupted_after, tiny_config, tiny_run
@@ -97,11 +100,7 @@ def test_two_processes_teach_as_one(config: Path, run: Path, tmp_path: Path) -> 
     one = train.main([*words, f"out={tmp_path / 'one'}"])
     two_processes.run("train", [*words, f"out={tmp_path / 'two'}"])
     two = tmp_path / "two" / one.name
-    ours, theirs = (
-        [line["loss"] for line in read_metrics(folder / "metrics.jsonl") if "loss" in line]
-        for folder in (one, two)
-    )
-    assert theirs == pytest.approx(ours, rel=1e-3)
+    assert logged(two) == pytest.approx(logged(one), rel=1e-3)
 
 
 def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list, tmp_path: Path) -> None:
@@ -113,7 +112,8 @@ def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list, tmp_pa
     grey = torch.randint(0, 256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(0))
     label = torch.tensor([1, 0, 1, 1, 0])
     shapes = torch.ones(5, 3)
-    (taught,) = opened(preprocess.normalised(grey.float()), shapes, label, preprocess)
+    batch = Batch(label, label, shapes, preprocess.normalised(grey.float()))
+    (taught,) = opened(batch, preprocess)
     model = open_model(teachers[0]["model"])
     with torch.no_grad():
         expected = model.embedder(model.preprocess(grey.to(torch.uint8)), shapes)
@@ -163,11 +163,58 @@ def test_what_cannot_be_is_refused_by_name(change: str, config: Path, tmp_path: 
     assert len(str(caught.value).splitlines()) <= 2
 
 
-def test_teachers_look_at_images(config: Path, tmp_path: Path) -> None:
-    words = ["--config", str(config), "--set", f"out={tmp_path}", "--set", "stages.0.cached_views=2"]
-    words += ["--set", "stages.0.lr.backbone=0"]
-    with pytest.raises(UserError, match="teachers look at images, and there are features"):
-        train.main(words)
+def logged(folder: Path) -> list[float]:
+    lines = read_metrics(folder / "metrics.jsonl")
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_teachers_make_of_fixed_views_is_computed_once(
+    frozen: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And trains as teachers do that look at the same views, but for what float16 rounds away."""
+    kind = "cached_views" if frozen else "repeated_views"
+    words = ["--config", str(config), "--set", f"stages.0.{kind}=2", "--set", f"out={tmp_path}"]
+    words += ["--set", "stages.0.lr.backbone=0"] if frozen else []
+    words += ["--set", "task.criteria.1.relation.sigma=0.5", "--set", "stages.0.epochs=1", "--set"]
+    computed: list[int] = []
+    compute = views.embed_blocks
+
+    def counted(accelerator, embedder, dataset, **settings):
+        computed.append(len(dataset))
+        return compute(accelerator, embedder, dataset, **settings)
+
+    monkeypatch.setattr(views, "embed_blocks", counted)
+    first = train.main([*words, "name=first"])
+    assert len(computed) == (6 if frozen else 4) and 0 < computed[0] < computed[2] == 59
+    computed.clear()
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=5)
+        with pytest.raises(KeyboardInterrupt):
+            train.main([*words, "name=again"])
+    again = train.main([*words, "name=again", "--resume"])
+    assert not any(computed)
+    assert (again / "last.safetensors").read_bytes() == (first / "last.safetensors").read_bytes()
+    if not frozen:
+        monkeypatch.setattr(stage, "_teachers", lambda *_: None)
+        live = train.main([*words, "name=live"])
+        assert logged(live) == pytest.approx(logged(first), rel=1e-2)
+
+
+def test_views_are_repeated_for_teachers_alone(config: Path, tmp_path: Path) -> None:
+    words = [
+        "--config",
+        str(config),
+        "--set",
+        f"out={tmp_path}",
+        "--set",
+        "stages.0.repeated_views=2",
+    ]
+    with pytest.raises(UserError, match="which views teachers are shown"):
+        train.main([*words, "--set", "stages.0.cached_views=2", "--set", "stages.0.lr.backbone=0"])
+    with pytest.raises(UserError, match="is of task distillation, and this is task classification"):
+        task = "task={name: classification}"
+        train.main([*words, "--set", task, "--set", "stages.0.lr={head: 1, classes: 1}"])
 
 
 def test_a_student_is_not_its_own_teacher(config: Path, tmp_path: Path) -> None:

@@ -205,16 +205,27 @@ class RunConfig(Config):
         return self
 
     @model_validator(mode="after")
+    def _views_are_repeated_for_teachers(self) -> RunConfig:
+        for number, stage in enumerate(self.stages):
+            if stage.repeated_views is None:
+                continue
+            if self.task.name != "distillation":
+                why = f"is of task distillation, and this is task {self.task.name}; set it to null"
+            elif stage.cached_views:
+                why = "cached_views says already which views teachers are shown; set it to null"
+            elif self.retention and self.retention.generic:
+                why = "does not go with retention.generic yet; set it to null"
+            else:
+                continue
+            raise FaultAt(f"stages.{number}.repeated_views", why)
+        return self
+
+    @model_validator(mode="after")
     def _terms_have_batches_of_their_own(self) -> RunConfig:
         if not isinstance(self.task, DistillationConfig):
             return self
         some = [n for n, term in enumerate(self.task.criteria) if term.loss and term.domains]
         for number, stage in enumerate(self.stages):
-            if stage.cached_views:
-                raise FaultAt(
-                    f"stages.{number}.cached_views",
-                    "teachers look at images, and there are features in their place; set it to null",
-                )
             if some and isinstance(stage.sampler, MixedConfig):
                 raise FaultAt(
                     f"stages.{number}.sampler",

@@ -83,10 +83,11 @@ class DistillationTask(Task):
         self.teachers.to(next(backbone.parameters()).device)
 
     def forward(self, batch: Batch) -> Output:
-        assert batch.images_BCHW is not None and batch.shapes_B3 is not None
-        feat_BF = self.embedder.backbone(batch.images_BCHW)
+        feat_BF = batch.feat_BF
+        if feat_BF is None:
+            feat_BF = self.embedder.backbone(batch.images_BCHW)
         emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
-        taught = self.teachers(batch.images_BCHW, batch.shapes_B3, batch.label_B, self.preprocess)
+        taught = self.teachers(batch, self.preprocess)
         total = emb_BD.new_zeros((), dtype=torch.float32)
         logs: dict[str, Tensor] = {}
         for number, term in enumerate(self.task.criteria):

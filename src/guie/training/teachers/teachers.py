@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from guie.base.errors import UserError
+from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.config.distillation import TeacherConfig
 from guie.model import LoadedModel, open_model
@@ -85,15 +86,19 @@ class Teachers:
         """Of the weights of each: by these a resumed run knows them again."""
         return [state_hash(teacher.model.embedder.state_dict()) for teacher in self.teachers]
 
-    def __call__(
-        self, images_BCHW: Tensor, shapes_B3: Tensor, label_B: Tensor, student: Preprocess
-    ) -> list[Taught]:
-        """What each makes of a batch.
+    def __call__(self, batch: Batch, student: Preprocess) -> list[Taught]:
+        """What each makes of a batch: of its images, or known beforehand.
 
         Args:
-            images_BCHW: as the student takes them.
             student: its preprocessing.
         """
+        label_B, shapes_B3 = batch.label_B, batch.shapes_B3
+        if batch.teacher_BT is not None:
+            parts = batch.teacher_BT.split([teacher.dim for teacher in self.teachers], dim=1)
+            pairs = zip(self.teachers, parts, strict=True)
+            return [Taught(teacher.classes_C[label_B], emb_BT) for teacher, emb_BT in pairs]
+        images_BCHW = batch.images_BCHW
+        assert images_BCHW is not None and shapes_B3 is not None
         mean, std = student.mean.to(images_BCHW.device), student.std.to(images_BCHW.device)
         grey_BCHW = (images_BCHW.float() * std + mean).clamp(0, 255)
         return [teacher(grey_BCHW, shapes_B3, label_B) for teacher in self.teachers]
