@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.base import Config
-from guie.config.losses import LossConfig
+from guie.config.losses import LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
-from guie.config.relational import MatchingConfig, RelationConfig
+from guie.config.relational import MatchingConfig, NonNegative, RelationConfig
 
 Domains = Annotated[list[str], Field(min_length=1)]
 
@@ -36,6 +36,45 @@ class TermConfig(Config):
     def _is_one_of_two(self) -> TermConfig:
         if (self.loss is None) == (self.relation is None):
             raise ValueError("a summand is either a loss or a relation; give one of the two")
+        return self
+
+
+class OnlineConfig(Config):
+    """Teacher heads, one a domain, and the student's on one backbone, trained together (UDON)."""
+
+    name: Literal["online"]
+    # Of the student, and of each teacher over the classes of its domain
+    loss: MarginSoftmaxConfig = Field(
+        default=SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"),
+        discriminator="name",
+    )
+    teacher_dim: PositiveInt = 256  # of a teacher's embedding; its head is one Linear
+    temperature: PositiveFloat = 0.1  # of the logits, which are cosines
+    # Weights of four terms; their sum is divided by the sum of these
+    student: NonNegative = 1.0
+    teachers: NonNegative = 1.0
+    logits: NonNegative = 1.0
+    similarity: NonNegative = 1.0
+    # How far the last two train: the student's head alone (the paper), or the backbone too (its code)
+    reaches: Literal["head", "backbone"] = "head"
+
+    @property
+    def losses(self) -> list[LossConfig]:
+        """Those on labels."""
+        return [self.loss]
+
+    def parts(self, model: ModelConfig) -> list[str]:
+        """What has a learning rate of its own: see `Task.parts`."""
+        head = ["head"] if model.head else []
+        return ["backbone", *model.parts(), *head, "classes", "teachers"]
+
+    @model_validator(mode="after")
+    def _teachers_learn_and_teach(self) -> OnlineConfig:
+        if not self.teachers or not (self.logits or self.similarity):
+            raise ValueError(
+                "teachers, or logits and similarity, are 0: none learns, or none teaches; raise them,"
+                " or take task classification"
+            )
         return self
 
 

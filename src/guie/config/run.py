@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config
-from guie.config.distillation import DistillationConfig
+from guie.config.distillation import DistillationConfig, OnlineConfig
 from guie.config.durations import Steps
 from guie.config.faults import FaultAt, remedy
 from guie.config.losses import (
@@ -98,7 +98,7 @@ def _classification_unless_named(values: Any) -> Any:
 
 
 TaskConfig = Annotated[
-    ClassificationConfig | DistillationConfig | ContrastiveConfig,
+    ClassificationConfig | DistillationConfig | OnlineConfig | ContrastiveConfig,
     Field(discriminator="name"),
     BeforeValidator(_classification_unless_named),
 ]
@@ -202,6 +202,16 @@ class RunConfig(Config):
                     f"stages.{number}.margin",
                     f"is for the losses arcface, cosface and curricularface, not {self._told()}",
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _online_teachers_reach_something(self) -> RunConfig:
+        if (
+            isinstance(self.task, OnlineConfig)
+            and self.task.reaches == "head"
+            and not self.model.head
+        ):
+            raise FaultAt("task.reaches", "is head, and model.head is null; set it to backbone")
         return self
 
     @model_validator(mode="after")

@@ -8,6 +8,7 @@ from guie.training.tasks.base import Output, Task
 from guie.training.tasks.classification import ClassificationTask
 from guie.training.tasks.contrastive import ContrastiveTask
 from guie.training.tasks.distillation import DistillationTask
+from guie.training.tasks.online import OnlineTask
 
 
 def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Task:
@@ -16,6 +17,7 @@ def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Tas
         "classification": ClassificationTask,
         "contrastive": ContrastiveTask,
         "distillation": DistillationTask,
+        "online": OnlineTask,
     }
     return kinds[config.task.name](config, classes, weights)
 

@@ -71,6 +71,10 @@ class Task(nn.Module):
         if self.retention:
             self.retention.open_stage(number, self.embedder.backbone)
 
+    def heeded(self, logs: dict[str, Tensor]) -> Tensor:
+        """Of what a step logged the loss that a loss-driven sampler goes by."""
+        return logs["loss"]
+
     def finished(
         self,
         batch: Batch,
