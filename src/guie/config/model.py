@@ -88,6 +88,9 @@ class HeadConfig(Config):
     branches: BranchesConfig | None = None
     # H / W, H / 224 and W / 224 of the original image beside the features (5th place)
     image_shape: bool = False
+    # Parts of the embedding, each of unit length before they stand side by side: the members of an
+    # ensemble on one backbone (DREML)
+    parts: PositiveInt = 1
     # A fitted linear map of the embedding to so many dimensions follows; reduce.py sets it
     reduced_dim: PositiveInt | None = None
 
@@ -101,6 +104,8 @@ class HeadConfig(Config):
             )
         if self.norm_eps != BATCH_NORM_EPS and self.norm not in ("bn", "bn_plain"):
             raise FaultAt("norm_eps", f"is of norm bn and bn_plain; norm is {self.norm}")
+        if self.dim % self.parts:
+            raise FaultAt("parts", f"{self.parts} parts cannot share dim {self.dim} evenly")
         if self.reduced_dim and self.reduced_dim > self.dim:
             raise FaultAt("reduced_dim", f"{self.reduced_dim}: above dim {self.dim}")
         return self

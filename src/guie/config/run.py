@@ -15,6 +15,7 @@ from guie.config.losses import (
     ClassWeightsConfig,
     LossConfig,
     MarginSoftmaxConfig,
+    MetaclassesConfig,
 )
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.sampling import MixedConfig
@@ -40,6 +41,7 @@ class ClassificationConfig(Config):
 
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
+    metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
 
     @property
     def losses(self) -> list[LossConfig]:
@@ -202,6 +204,19 @@ class RunConfig(Config):
                     f"stages.{number}.margin",
                     f"is for the losses arcface, cosface and curricularface, not {self._told()}",
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _parts_of_the_embedding_are_members(self) -> RunConfig:
+        groups = getattr(self.task, "metaclasses", None)
+        if self.model.head and self.model.head.parts > 1 and groups is None:
+            raise FaultAt(
+                "model.head.parts", "is of an ensemble's members; set task.metaclasses, or drop it"
+            )
+        if groups and getattr(self.task.losses[0], "classifier", "joint") == "separate":
+            raise FaultAt(
+                "task.loss.classifier", "is separate, and a metaclass has classes of every domain"
+            )
         return self
 
     @model_validator(mode="after")

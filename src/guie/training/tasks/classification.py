@@ -10,7 +10,7 @@ from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.run import ClassificationConfig
-from guie.losses import build_loss
+from guie.losses import Criterion, MetaclassLoss, build_loss
 from guie.model import build_embedder
 from guie.training.tasks.base import Output, Task
 
@@ -22,9 +22,13 @@ class ClassificationTask(Task):
         super().__init__(config)
         self.embedder = build_embedder(config.model, weights)
         assert isinstance(config.task, ClassificationConfig)  # see `build_task`
-        self.criterion = build_loss(
-            config.task.loss, self.embedder.dim, classes.sizes, classes.domains
-        )
+        loss, groups, dim = config.task.loss, config.task.metaclasses, self.embedder.dim
+        self.criterion: Criterion
+        if groups:
+            members = config.model.head.parts if config.model.head else 1
+            self.criterion = MetaclassLoss(loss, groups, dim, members, classes.sizes)
+        else:
+            self.criterion = build_loss(loss, dim, classes.sizes, classes.domains)
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         return super().parts() | {"classes": dict(self.criterion.named_parameters())}
