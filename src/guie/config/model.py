@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from guie.config.adapters import WithAdapters
 from guie.config.base import Config
 from guie.config.faults import FaultAt
+from guie.config.layers import LayersConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Fit = Literal["squash", "pad", "crop"]
@@ -36,6 +37,8 @@ class BackboneConfig(Config):
     features: Literal["projected", "pooled"] = "projected"
     # Between the corners of patches; less than the patch size: they overlap. null: the patch size
     stride_px: PositiveInt | None = None
+    # Modules by name that begin anew, as without `pretrained` (NetB of Vo and Hays: its last layer)
+    reset: list[str] = []
     kwargs: dict[str, Any] = {}  # passed to the library's create_model
 
     @model_validator(mode="after")
@@ -115,5 +118,6 @@ class ModelConfig(WithAdapters):
     """Backbone and head; without a head the embedding is the backbone's, at native dimension."""
 
     backbone: BackboneConfig
+    layers: LayersConfig | None = None  # null: the tower's own output
     image: ImageConfig
     head: HeadConfig | None = HeadConfig()

@@ -42,6 +42,9 @@ class ClassificationConfig(Config):
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
     metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
+    # Widths of Linears between the embedding and the loss, with a ReLU between two; left out when scored.
+    # What lies under the loss generalises worse than what lies beneath that (Vo and Hays, 3.3)
+    projector: list[PositiveInt] = []
 
     @property
     def losses(self) -> list[LossConfig]:
@@ -50,7 +53,8 @@ class ClassificationConfig(Config):
 
     def parts(self, model: ModelConfig) -> list[str]:
         """What has a learning rate of its own: see `Task.parts`."""
-        return ["backbone", *model.parts(), *(["head"] if model.head else []), "classes"]
+        named = ["backbone", *model.parts(), *(["head"] if model.head else []), "classes"]
+        return [*named, *(["projector"] if self.projector else [])]
 
 
 class GenericImagesConfig(Config):
@@ -213,10 +217,20 @@ class RunConfig(Config):
             raise FaultAt(
                 "model.head.parts", "is of an ensemble's members; set task.metaclasses, or drop it"
             )
+        if self.model.head and self.model.head.parts > 1 and getattr(self.task, "projector", None):
+            raise FaultAt(
+                "task.projector", "would mix the parts of model.head; drop one of the two"
+            )
         if groups and getattr(self.task.losses[0], "classifier", "joint") == "separate":
             raise FaultAt(
                 "task.loss.classifier", "is separate, and a metaclass has classes of every domain"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _layers_are_heard(self) -> RunConfig:
+        if self.model.layers and self.compile:
+            raise FaultAt("compile", "leaves nothing of model.layers to be heard; set it to false")
         return self
 
     @model_validator(mode="after")

@@ -51,7 +51,10 @@ class Embedder(nn.Module):
 def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
     """Embedder as configured, the backbone pretrained unless `weights` is False."""
     backbone = build_backbone(config.backbone, config.image.size_px, weights)
-    return attach_head(adapt(backbone, config), config)
+    adapt(backbone, config)
+    if config.layers:
+        backbone.take_layers(config.layers)
+    return attach_head(backbone, config)
 
 
 def attach_head(backbone: Backbone, config: ModelConfig) -> Embedder:
