@@ -19,7 +19,7 @@ from guie.report import notebook as helpers
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-STEPS = ["domains", "curation", "training", "evaluation", "export", "scoring"]
+STEPS = ["domains", "curation", "training", "evaluation", "export", "scoring", "adapters"]
 ABSOLUTE = re.compile(r"(?<![\w.:/<~*\\-])/(?!/)[A-Za-z_][\w.-]*/|\b[A-Z]:\\")
 
 

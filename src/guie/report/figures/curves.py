@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from guie.report.figures.style import INK, MUTED, domain_colors, new_figure, tidy
+from guie.report.figures.style import INK, MUTED, PALETTE, domain_colors, new_figure, tidy
 
+# Of parts that other tasks have the palette's rest, in the order of the log
 LR_COLORS = {"lr_backbone": "#3f90da", "lr_head": "#e76300", "lr_classes": "#832db6"}
+OTHER_COLORS = [color for color in PALETTE if color not in LR_COLORS.values()]
+DASHES = ("-", "--", ":", "-.")  # rates of several parts are often the same
 VAL = "val_r_at_1"
 PAD = 16  # above a panel, for the names of the stages
 
@@ -49,12 +53,13 @@ def _line(axes: Axes, series: pd.Series, color: str, width: float = 1.6, **kwarg
 
 def _learning_rates(axes: Axes, table: pd.DataFrame) -> None:
     tidy(axes, "learning rates", grid="y", pad=PAD).set_yscale("log")
-    keys = [key for key in LR_COLORS if key in table]
-    for key in keys:
-        rate = table[key]
-        dashed = "--" if key == "lr_classes" else "-"  # often the same as the head's
-        part = key.removeprefix("lr_")
-        _line(axes, rate.where(rate > 0), LR_COLORS[key], label=part, linestyle=dashed)
+    keys = [key for key in table if key.startswith("lr_") and (table[key] > 0).any()]
+    colors = (
+        dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS))) | LR_COLORS
+    )
+    for key, dash in zip(keys, cycle(DASHES)):
+        rate, part = table[key], key.removeprefix("lr_")
+        _line(axes, rate.where(rate > 0), colors[key], label=part, linestyle=dash)
     top = table[keys].max().max()
     axes.set_ylim(1e-4 * top, 2 * top)  # a cosine's last steps would press all others together
     axes.legend(fontsize=8, frameon=False)
