@@ -13,6 +13,7 @@ import embed
 import export
 import train
 from guie.base.errors import UserError
+from guie.batches.dataset import Classes
 from guie.config import RunConfig, config_from
 from guie.config.layers import LayersConfig
 from guie.config.model import BackboneConfig, ModelConfig
@@ -65,13 +66,9 @@ def test_stages_of_a_convolutional_network(name: str) -> None:
 
 
 def test_maps_with_channels_last() -> None:
-    backbone = build_backbone(
-        BackboneConfig(
-            library="timm",
-            name="swin_tiny_patch4_window7_224",
-            kwargs={"depths": (1, 1, 1, 1), "embed_dim": 24},
-        )
-    ).eval()
+    small = {"depths": (1, 1, 1, 1), "embed_dim": 24}
+    name = "swin_tiny_patch4_window7_224"
+    backbone = build_backbone(BackboneConfig(library="timm", name=name, kwargs=small)).eval()
     given = images(224)
     (wanted,) = backbone.tower.forward_intermediates(given, indices=[1], intermediates_only=True)
     backbone.take_layers(LayersConfig(of=["layers.1"], pool="avg"))
@@ -116,8 +113,6 @@ def run_config(**changes) -> RunConfig:
 
 
 def test_what_lies_above_the_last_layer_does_not_train() -> None:
-    from guie.batches.dataset import Classes
-
     config = run_config(layers={"of": ["blocks.1"]}, head={"dim": 8})
     task = build_task(config, Classes(["a/0", "a/1"], [3, 3], ["a", "a"]))
     freeze(task, config.stages[0].lr)
@@ -130,8 +125,8 @@ def test_adapters_above_the_last_layer_are_refused() -> None:
     config = run_config(layers={"of": ["blocks.1"]}, adapters={"kind": "stochastic", "dim": 4})
     with pytest.raises(UserError, match="adapters or prompts stand above the last of these layers"):
         build_embedder(config.model)
-    config.model.adapters[0].blocks = [0, 1]
-    build_embedder(config.model)
+    adapters = {"kind": "stochastic", "dim": 4, "blocks": [0, 1]}
+    build_embedder(run_config(layers={"of": ["blocks.1"]}, adapters=adapters).model)
 
 
 def test_parts_begin_anew_as_without_pretraining(tmp_path: Path) -> None:
@@ -195,7 +190,9 @@ def test_layers_of_a_model_of_one_member(tmp_path: Path) -> None:
     every = with_layers(model, LayersConfig(of=["transformer.resblocks.1"], pool="token"))
     assert every.embedder.head is None and isinstance(every.config, ModelConfig)
     assert every.config.layers and every.config.head is None
-    with pytest.raises(ValueError, match="leaves nothing of model.layers to be heard"):
-        config_from(
-            {**run_config(layers={"of": ["blocks.1"]}).model_dump(), "compile": True}, RunConfig
-        )
+
+
+def test_layers_cannot_be_heard_compiled() -> None:
+    values = run_config(layers={"of": ["blocks.1"]}).model_dump() | {"compile": True}
+    with pytest.raises(UserError, match="leaves nothing of model.layers to be heard"):
+        config_from(values, RunConfig)
