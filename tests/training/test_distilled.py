@@ -32,7 +32,7 @@ CRITERIA = [
     {"relation": {"name": "matching", "standardise": {"name": "phi_s", "steps": 2}, "drop": 0.5}},
 ]
 STAGE = {
-    "epochs": 2,
+    "epochs": 1,
     "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "matching": 1e-3},
     "validate_every": "3 steps",
 }

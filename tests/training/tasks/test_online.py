@@ -146,7 +146,7 @@ def test_cosines_are_to_the_nearest_centre_also_in_a_stage_of_its_own() -> None:
 def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     rates = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "teachers": 1e-3}
     sampler = {"name": "loss_driven", "period": "10 steps"}
-    stage = {"epochs": 1.5, "lr": rates, "sampler": sampler}
+    stage = {"epochs": 1.1, "lr": rates, "sampler": sampler}
     return bn_config(
         tmp_path_factory.mktemp("online"),
         toy_manifest,
@@ -171,7 +171,7 @@ def test_it_trains_and_resumes_to_the_same_bits(
 ) -> None:
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
     with monkeypatch.context() as patched:
-        interrupted_after(patched, steps=13)
+        interrupted_after(patched, steps=9)
         with pytest.raises(KeyboardInterrupt):
             train.main(there)
     resumed = train.main([*there, "--resume"])
