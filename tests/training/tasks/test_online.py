@@ -178,6 +178,7 @@ def test_it_trains_and_resumes_to_the_same_bits(
     assert (resumed / "last.safetensors").read_bytes() == (run / "last.safetensors").read_bytes()
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(run: Path, config: Path, tmp_path: Path) -> None:
     two_processes.run("train", ["--config", str(config), "--set", f"out={tmp_path}"])
     assert losses(tmp_path / run.name) == pytest.approx(losses(run), rel=1e-3)
