@@ -3,6 +3,7 @@
 accelerate launch src/embed.py --model runs/demo --manifest input/mix_demo.csv --out E.npz
 accelerate launch src/embed.py --model submissions/demo/submission.zip --manifest M --out E.npz
 accelerate launch src/embed.py --model open_clip:ViT-B-32:openai --split test --manifest M --out E.npz
+accelerate launch src/embed.py --model runs/demo --layers blocks.9 --pool max --manifest M --out E.npz
 accelerate launch src/embed.py --model runs/demo --manifest oxford.csv --boxes oxford.boxes.csv --out E.npz
 
 What is done is kept beside E.npz, in E.npz.parts: the same command goes on where one was stopped.
@@ -29,6 +30,7 @@ from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.base.files import replacing, save_arrays
+from guie.config.layers import LayersConfig
 from guie.data.looks.boxes import Box, boxes_of, read_boxes
 from guie.data.looks.decoded import absolute
 from guie.data.looks.precheck import TO_EMBED, readable
@@ -37,7 +39,7 @@ from guie.evaluation.extract import Check
 from guie.evaluation.features.cache import FeatureCache, Features
 from guie.evaluation.features.computing import embed_into, recipe
 from guie.evaluation.text import embed_texts
-from guie.model import Ensemble, LoadedModel, open_model
+from guie.model import Ensemble, LoadedModel, open_model, with_layers
 from guie.model.embedder import Embedder
 from guie.model.weights import sha256_of
 from guie.training.crew import Crew, Stopped
@@ -89,6 +91,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", required=True, help="E.npz: arrays image_path and embedding")
     parser.add_argument("--size-px", type=int, help="image size of a library's model")
     parser.add_argument("--fit", choices=("squash", "pad", "crop"), default="squash")
+    parser.add_argument(
+        "--layers", nargs="+", metavar="NAME", help="of the tower, in place of the embedding"
+    )
+    parser.add_argument(
+        "--pool", choices=("avg", "max", "gem", "token"), default="avg", help="of --layers"
+    )
     parser.add_argument("--batch-size", type=int, default=128, help="images per process and step")
     parser.add_argument("--workers", type=int, default=2, help="loader processes per process")
     parser.add_argument(
@@ -194,11 +202,15 @@ def parts_of(out: Path) -> Path:
 def open_any(args: argparse.Namespace, accelerator: Accelerator) -> Opened:
     """The model that `--model` names. Raises UserError if there is none."""
     if args.model.endswith(".zip"):
+        if args.layers:
+            raise UserError("--layers: a submission gives its embedding alone; give the run")
         submission = _submission(args.model, accelerator, Path(args.out).parent)
         made_of = {"submission_sha256": sha256_of(Path(args.model))}
         # Raw images differ in size: no preprocessing here, batches of one.
         return Opened(submission, nn.Identity(), made_of, batch_size=1)
     model = open_model(args.model, args.size_px, args.fit)
+    if args.layers:
+        model = with_layers(model, LayersConfig(of=args.layers, pool=args.pool))
     made_of = recipe(model, accelerator.mixed_precision)
     embedder = model.embedder.to(accelerator.device)
     return Opened(embedder, model.preprocess, made_of, args.batch_size, model)

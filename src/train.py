@@ -175,7 +175,8 @@ def train_stage(run: Progress, now: Stage) -> None:
             if trained.ema:
                 trained.ema.update_parameters(trained.task)
             if sampler.learns:
-                sampler.note(state.step, accelerator.reduce(logs["loss"], "mean"))
+                heeded = trained.task.heeded(logs)
+                sampler.note(state.step, accelerator.reduce(heeded, "mean"))
             state.step += 1
             state.global_step += 1
             bar.update()

@@ -55,7 +55,11 @@ def tiny_run(
 
 
 def bn_config(
-    folder: Path, manifest: Path, train: dict[str, Any], stages: list[dict[str, Any]]
+    folder: Path,
+    manifest: Path,
+    train: dict[str, Any],
+    stages: list[dict[str, Any]],
+    task: dict[str, Any] | None = None,
 ) -> Path:
     """A config of a tiny CLIP with batch statistics in its head, logged at every step; its file."""
     config = {
@@ -66,6 +70,7 @@ def bn_config(
         "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"norm": "bn"}},
         "train": train,
         "stages": stages,
+        **({"task": task} if task else {}),
     }
     path = folder / "c.yaml"
     path.write_text(yaml.safe_dump(config))
@@ -106,3 +111,6 @@ class Parts(nn.ModuleDict):
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         return {name: dict(module.named_parameters()) for name, module in self.items()}
+
+    def idle(self) -> set[nn.Parameter]:
+        return set()

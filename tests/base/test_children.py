@@ -48,7 +48,7 @@ def test_it_heeds_its_parent_and_nobody_else() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells of a parent's death on Linux")
-@pytest.mark.parametrize("method", ["fork", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_no_orphan_stays(method: str) -> None:
     context = multiprocessing.get_context(method)
     told, tells = context.Pipe(duplex=False)

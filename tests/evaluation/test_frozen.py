@@ -27,8 +27,9 @@ from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation import extract as embedding
 from guie.evaluation import validation
 from guie.evaluation.extract import embed_files
-from guie.evaluation.features import cache, cached_features, frozen
-from guie.evaluation.features.frozen import FrozenData, View, embed_rows, frozen_data
+from guie.evaluation.features import cache, cached_features, views
+from guie.evaluation.features.frozen import FrozenData, embed_rows, frozen_data
+from guie.evaluation.features.views import View
 from guie.evaluation.validation import validate
 from guie.model import Embedder, LoadedModel, build_preprocess, open_model
 from guie.training.optim import build_optimizer, freeze, set_learning_rates
@@ -141,7 +142,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
             counts.append((dataset.view, len(block)))
             yield block
 
-    monkeypatch.setattr(frozen, "embed_blocks", counted)
+    monkeypatch.setattr(views, "embed_blocks", counted)
     monkeypatch.setattr(embedding, "BLOCK", 24)
     return counts
 

@@ -21,8 +21,9 @@ def test_the_committed_studies_can_be_read() -> None:
     for path in sorted((REPOSITORY / "configs/studies").glob("*.yaml")):
         assert read_plan(path).jobs
     losses = read_plan(REPOSITORY / "configs/studies/losses.yaml")
-    assert len(losses.jobs) == len({job.identity for job in losses.jobs.values()}) > 40
-    config = losses.jobs["proxynca++, classes 0.3", 0, None].config
+    assert len(losses.jobs) == len({job.identity for job in losses.jobs.values()}) > 30
+    rates = read_plan(REPOSITORY / "configs/studies/rates.yaml")
+    config = rates.jobs["proxynca++, classes 0.3", 0, None].config
     assert config.task.loss.name == "proxy_nca"
     assert [(s.name, s.epochs, s.lr.of("classes")) for s in config.stages] == [("full", 3, 0.3)]
 

@@ -1,4 +1,7 @@
-"""What a step trains on. Shapes: B images, C channels, H height, W width, F features, G generic images."""
+"""What a step trains on.
+
+Shapes: B images, C channels, H height, W width, F features, G generic images, T teachers' dimensions.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ class Batch:
         images_BCHW: as the network takes them; of a loader's workers, uint8 and not normalised.
             None where features stand in for them.
         feat_BF: features of a frozen backbone.
+        teacher_BT: what teachers made of the images beforehand, side by side.
         captions: one an image, where the manifest has them.
         generic_GCHW: images that the backbone's features are to be held on; there may be none.
         generic_weight: what a mean over the generic images of a micro-batch counts, so that
@@ -35,6 +39,7 @@ class Batch:
     shapes_B3: Tensor | None = None
     images_BCHW: Tensor | None = None
     feat_BF: Tensor | None = None
+    teacher_BT: Tensor | None = None
     captions: Sequence[str] | None = None
     generic_GCHW: Tensor | None = None
     generic_weight: float = 1.0

@@ -6,9 +6,11 @@ import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from guie.base.children import context, follow_parent
@@ -16,27 +18,37 @@ from guie.base.errors import UserError
 from guie.batches.batch import Batch, collated
 from guie.batches.dataset import TrainDataset
 from guie.batches.replay import Both, BothBatches
-from guie.batches.sampling import RankBatches
+from guie.batches.sampling import RankBatches, RankViews
 from guie.model.preprocess import Preprocess
 
 T = TypeVar("T")
+Beside = Callable[[], Iterator[Tensor]]  # begins anew: (B, T) of each batch in turn
 
 
 class TrainLoader:
     """Batches of one process, in the sampler's order whatever the number of workers.
 
     They stand on the device, and their images are normalised there.
+
+    Args:
+        beside: what teachers made of each batch, in the order of batches; None: nothing is known.
     """
 
-    def __init__(self, loader: DataLoader, preprocess: Preprocess, device: torch.device):
+    def __init__(
+        self,
+        loader: DataLoader,
+        preprocess: Preprocess,
+        device: torch.device,
+        beside: Beside | None = None,
+    ):
         self.loader, self.device = loader, device
-        self.preprocess = preprocess
+        self.preprocess, self.beside = preprocess, beside
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Ahead[Batch]:
-        return Ahead(whole_batches(self.loader), self._ready)
+        return Ahead(with_teachers(whole_batches(self.loader), self.beside), self._ready)
 
     def _ready(self, batch: Batch) -> Batch:
         return batch.to(self.device).normalised(self.preprocess)
@@ -44,13 +56,21 @@ class TrainLoader:
 
 def train_loader(
     dataset: TrainDataset | Both,
-    batches: RankBatches | BothBatches,
+    batches: RankBatches | RankViews | BothBatches,
     workers: int,
     device: torch.device | str = "cpu",
+    beside: Beside | None = None,
 ) -> TrainLoader:
-    """The loader of a stage's batches."""
+    """The loader of a stage's batches; `beside` as of `TrainLoader`."""
     loader = _loader(dataset, collated, batches, workers)
-    return TrainLoader(loader, dataset.preprocess, torch.device(device))
+    return TrainLoader(loader, dataset.preprocess, torch.device(device), beside)
+
+
+def with_teachers(batches: Iterable[Batch], beside: Beside | None) -> Iterator[Batch]:
+    """Batches, each with what teachers made of it, where that is known."""
+    known = beside() if beside else None
+    for batch in batches:
+        yield replace(batch, teacher_BT=next(known)) if known else batch
 
 
 def eval_loader(dataset: Dataset, batches: Sequence[Sequence[int]], workers: int) -> Iterator[Any]:

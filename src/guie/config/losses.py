@@ -204,6 +204,18 @@ ProxyConfig = ProxyAnchorConfig | ProxyNcaConfig | SoftTripleConfig
 OwnInBatchConfig = BatchAllConfig | HyperbolicConfig
 
 
+class MetaclassesConfig(Config):
+    """Random groups of classes, which a member of an ensemble tells apart in place of the classes.
+
+    Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018, 3. A run is one member; where
+    `model.head.parts` is L it is L of them on one backbone, `member` and those that follow.
+    """
+
+    count: Annotated[int, Field(ge=2)]  # D
+    member: Annotated[int, Field(ge=0)] = 0  # by which number the groups are drawn
+    seed: Annotated[int, Field(ge=0)] = 0  # of the ensemble
+
+
 def _arcface_unless_named(values: Any) -> Any:
     return {"name": "arcface", **values} if isinstance(values, dict) else values
 

@@ -10,6 +10,7 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from guie.config.adapters import WithAdapters
 from guie.config.base import Config
 from guie.config.faults import FaultAt
+from guie.config.layers import LayersConfig
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Fit = Literal["squash", "pad", "crop"]
@@ -36,6 +37,8 @@ class BackboneConfig(Config):
     features: Literal["projected", "pooled"] = "projected"
     # Between the corners of patches; less than the patch size: they overlap. null: the patch size
     stride_px: PositiveInt | None = None
+    # Modules by name that begin anew, as without `pretrained` (NetB of Vo and Hays: its last layer)
+    reset: list[str] = []
     kwargs: dict[str, Any] = {}  # passed to the library's create_model
 
     @model_validator(mode="after")
@@ -88,6 +91,9 @@ class HeadConfig(Config):
     branches: BranchesConfig | None = None
     # H / W, H / 224 and W / 224 of the original image beside the features (5th place)
     image_shape: bool = False
+    # Parts of the embedding, each of unit length before they stand side by side: the members of an
+    # ensemble on one backbone (DREML)
+    parts: PositiveInt = 1
     # A fitted linear map of the embedding to so many dimensions follows; reduce.py sets it
     reduced_dim: PositiveInt | None = None
 
@@ -101,6 +107,8 @@ class HeadConfig(Config):
             )
         if self.norm_eps != BATCH_NORM_EPS and self.norm not in ("bn", "bn_plain"):
             raise FaultAt("norm_eps", f"is of norm bn and bn_plain; norm is {self.norm}")
+        if self.dim % self.parts:
+            raise FaultAt("parts", f"{self.parts} parts cannot share dim {self.dim} evenly")
         if self.reduced_dim and self.reduced_dim > self.dim:
             raise FaultAt("reduced_dim", f"{self.reduced_dim}: above dim {self.dim}")
         return self
@@ -110,5 +118,6 @@ class ModelConfig(WithAdapters):
     """Backbone and head; without a head the embedding is the backbone's, at native dimension."""
 
     backbone: BackboneConfig
+    layers: LayersConfig | None = None  # null: the tower's own output
     image: ImageConfig
     head: HeadConfig | None = HeadConfig()

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config
+from guie.config.distillation import DistillationConfig, OnlineConfig
 from guie.config.durations import Steps
 from guie.config.faults import FaultAt, remedy
 from guie.config.losses import (
@@ -14,8 +15,10 @@ from guie.config.losses import (
     ClassWeightsConfig,
     LossConfig,
     MarginSoftmaxConfig,
+    MetaclassesConfig,
 )
 from guie.config.model import BackboneConfig, ModelConfig
+from guie.config.sampling import MixedConfig
 from guie.config.stages import NonNegative, StageConfig
 
 
@@ -38,10 +41,20 @@ class ClassificationConfig(Config):
 
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
+    metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
+    # Widths of Linears between the embedding and the loss, with a ReLU between two; left out when scored.
+    # What lies under the loss generalises worse than what lies beneath that (Vo and Hays, 3.3)
+    projector: list[PositiveInt] = []
+
+    @property
+    def losses(self) -> list[LossConfig]:
+        """Those on labels: the one."""
+        return [self.loss]
 
     def parts(self, model: ModelConfig) -> list[str]:
         """What has a learning rate of its own: see `Task.parts`."""
-        return ["backbone", *model.parts(), *(["head"] if model.head else []), "classes"]
+        named = ["backbone", *model.parts(), *(["head"] if model.head else []), "classes"]
+        return [*named, *(["projector"] if self.projector else [])]
 
 
 class GenericImagesConfig(Config):
@@ -76,6 +89,11 @@ class ContrastiveConfig(Config):
 
     name: Literal["contrastive"]
 
+    @property
+    def losses(self) -> list[LossConfig]:
+        """Those on labels: none."""
+        return []
+
     def parts(self, model: ModelConfig) -> list[str]:
         """What has a learning rate of its own: see `Task.parts`."""
         return ["backbone"]
@@ -86,10 +104,14 @@ def _classification_unless_named(values: Any) -> Any:
 
 
 TaskConfig = Annotated[
-    ClassificationConfig | ContrastiveConfig,
+    ClassificationConfig | DistillationConfig | OnlineConfig | ContrastiveConfig,
     Field(discriminator="name"),
     BeforeValidator(_classification_unless_named),
 ]
+
+
+def _has_class_weights(loss: LossConfig) -> bool:
+    return isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
 
 
 class RunConfig(Config):
@@ -151,21 +173,19 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _rate_of_classes_is_meant(self) -> RunConfig:
-        loss: Any = getattr(self.task, "loss", None)
-        has_classes = isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
+        rated = [loss for loss in self.task.losses if _has_class_weights(loss)]
         for number, stage in enumerate(self.stages):
-            if has_classes and "classes" not in stage.lr.model_fields_set:
+            if rated and "classes" not in stage.lr.model_fields_set:
                 raise FaultAt(
                     f"stages.{number}.lr.classes",
-                    f"is left out, and loss {loss.name} has class"
+                    f"is left out, and loss {rated[0].name} has class"
                     " weights; give their rate, or write 0 to leave them as they are",
                 )
         return self
 
     @model_validator(mode="after")
     def _class_weights_are_there(self) -> RunConfig:
-        loss = getattr(self.task, "loss", None)
-        if isinstance(loss, MarginSoftmaxConfig):
+        if any(isinstance(loss, MarginSoftmaxConfig) for loss in self.task.losses):
             return self
         for number, stage in enumerate(self.stages):
             for key, allowed in (("classes", "carry"), ("softmax_over", "run")):
@@ -173,23 +193,90 @@ class RunConfig(Config):
                     raise FaultAt(
                         f"stages.{number}.{key}",
                         f"{given} is for the losses softmax, arcface, cosface and curricularface;"
-                        f" {loss.name if loss else f'task {self.task.name}'} allows {allowed}",
+                        f" {self._told()} allows {allowed}",
                     )
         return self
 
     @model_validator(mode="after")
     def _there_is_a_margin(self) -> RunConfig:
-        loss = getattr(self.task, "loss", None)
-        if isinstance(loss, MarginSoftmaxConfig) and loss.name != "softmax":
+        softmaxes = [loss for loss in self.task.losses if isinstance(loss, MarginSoftmaxConfig)]
+        if any(loss.name != "softmax" for loss in softmaxes):
             return self
         for number, stage in enumerate(self.stages):
             if stage.margin is not None:
                 raise FaultAt(
                     f"stages.{number}.margin",
-                    "is for the losses arcface, cosface and"
-                    f" curricularface, not {loss.name if loss else f'task {self.task.name}'}",
+                    f"is for the losses arcface, cosface and curricularface, not {self._told()}",
                 )
         return self
+
+    @model_validator(mode="after")
+    def _parts_of_the_embedding_are_members(self) -> RunConfig:
+        groups = getattr(self.task, "metaclasses", None)
+        if self.model.head and self.model.head.parts > 1 and groups is None:
+            raise FaultAt(
+                "model.head.parts", "is of an ensemble's members; set task.metaclasses, or drop it"
+            )
+        if self.model.head and self.model.head.parts > 1 and getattr(self.task, "projector", None):
+            raise FaultAt(
+                "task.projector", "would mix the parts of model.head; drop one of the two"
+            )
+        if groups and getattr(self.task.losses[0], "classifier", "joint") == "separate":
+            raise FaultAt(
+                "task.loss.classifier", "is separate, and a metaclass has classes of every domain"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _layers_are_heard(self) -> RunConfig:
+        if self.model.layers and self.compile:
+            raise FaultAt("compile", "leaves nothing of model.layers to be heard; set it to false")
+        return self
+
+    @model_validator(mode="after")
+    def _online_teachers_reach_something(self) -> RunConfig:
+        if (
+            isinstance(self.task, OnlineConfig)
+            and self.task.reaches == "head"
+            and not self.model.head
+        ):
+            raise FaultAt("task.reaches", "is head, and model.head is null; set it to backbone")
+        return self
+
+    @model_validator(mode="after")
+    def _views_are_repeated_for_teachers(self) -> RunConfig:
+        for number, stage in enumerate(self.stages):
+            if stage.repeated_views is None:
+                continue
+            if self.task.name != "distillation":
+                why = f"is of task distillation, and this is task {self.task.name}; set it to null"
+            elif stage.cached_views:
+                why = "cached_views says already which views teachers are shown; set it to null"
+            elif self.retention and self.retention.generic:
+                why = "does not go with retention.generic yet; set it to null"
+            else:
+                continue
+            raise FaultAt(f"stages.{number}.repeated_views", why)
+        return self
+
+    @model_validator(mode="after")
+    def _terms_have_batches_of_their_own(self) -> RunConfig:
+        if not isinstance(self.task, DistillationConfig):
+            return self
+        some = [n for n, term in enumerate(self.task.criteria) if term.loss and term.domains]
+        for number, stage in enumerate(self.stages):
+            if some and isinstance(stage.sampler, MixedConfig):
+                raise FaultAt(
+                    f"stages.{number}.sampler",
+                    f"mixes domains in a batch, and the loss of task.criteria.{some[0]} is of some"
+                    " alone; take dataset_size or balanced, or drop that term's domains",
+                )
+        return self
+
+    def _told(self) -> str:
+        """What is trained by, in a message: the loss, or the task of none or several."""
+        losses = self.task.losses
+        return losses[0].name if len(losses) == 1 else f"task {self.task.name}"
 
     @model_validator(mode="after")
     def _new_class_weights_are_trained(self) -> RunConfig:

@@ -162,6 +162,9 @@ class StageConfig(Config):
     # Frozen backbone: the features of so many random views of each image are computed once, kept on
     # disk, and trained on in turn. null: images go through the backbone
     cached_views: PositiveInt | None = None
+    # So many random views of each image come in turn; what teachers make of them is computed once, and
+    # kept on disk. null: teachers look at every batch
+    repeated_views: PositiveInt | None = None
     classes: Literal["carry", "reset"] = "carry"  # reset: class weights start anew in this stage
     softmax_over: Literal["run", "stage"] = "run"  # stage: the classes of its own domains alone
     margin: NonNegative | None = None  # in the unit of the loss's own; null: that one

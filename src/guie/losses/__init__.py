@@ -6,6 +6,7 @@ Every loss takes unit-length embeddings (B, D) and class ids (B,), and returns (
 from guie.losses.build import build_loss
 from guie.losses.criterion import Criterion
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
+from guie.losses.metaclasses import MetaclassLoss
 from guie.losses.pml import PeerLoss
 from guie.losses.rules import ArcFace, CosFace, CurricularFace
 from guie.losses.softmax import MarginSoftmax
@@ -18,6 +19,7 @@ __all__ = [
     "CurricularFace",
     "Hyperbolic",
     "MarginSoftmax",
+    "MetaclassLoss",
     "PeerLoss",
     "build_loss",
 ]

@@ -141,6 +141,12 @@ class MarginSoftmax(Criterion):
             accuracy = (terms.own_B.detach() > terms.nearest_B).float().mean()
         return loss, {"accuracy": accuracy}
 
+    def cosines(self, emb_BD: Tensor, class_ids: Tensor) -> Tensor:
+        """To these classes, (B, len(class_ids)): of several centres the nearest counts."""
+        weight_AD, place_N, _ = self._competing(class_ids)
+        weight_NkD = weight_AD.to(emb_BD.dtype).unflatten(0, (-1, self.centers))[place_N]
+        return (functional.normalize(weight_NkD, dim=-1) @ emb_BD.T).amax(1).T
+
     def _competing(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
         """Weights of the classes that compete, each image's place among them, edges there."""
         if self.stage_AD is None or self.place_C is None:

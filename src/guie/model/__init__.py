@@ -2,7 +2,14 @@
 
 from guie.model.composition import Ensemble
 from guie.model.embedder import Embedder, build_embedder, build_preprocess
-from guie.model.loading import LoadedModel, open_beside, open_model, rebuild, side_by_side
+from guie.model.loading import (
+    LoadedModel,
+    open_beside,
+    open_model,
+    rebuild,
+    side_by_side,
+    with_layers,
+)
 from guie.model.scored import Scored
 from guie.model.weights_file import ImageSize, save_model, save_weights
 
@@ -20,4 +27,5 @@ __all__ = [
     "save_model",
     "save_weights",
     "side_by_side",
+    "with_layers",
 ]

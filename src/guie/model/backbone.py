@@ -18,7 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
+from guie.config.layers import LayersConfig
 from guie.config.model import BackboneConfig
+from guie.model.layers import Layers
 from guie.model.patches import Tower, patch_size, refuse_misfit, set_grid
 from guie.model.weights import Weights, find_weights, is_file
 
@@ -56,6 +58,7 @@ class Backbone(nn.Module):
         self.tower: Tower = tower
         self.adapters: Any = None
         self.prompts: Any = None
+        self.layers: Layers | None = None
         self.mean, self.std = list(native["mean"]), list(native["std"])
         size = native["size"]
         self.native_px = self.size_px = size if isinstance(size, int) else size[-1]
@@ -66,7 +69,13 @@ class Backbone(nn.Module):
 
     def forward(self, images_BCHW: Tensor) -> Tensor:
         """(B, 3, S, S) normalised images -> (B, F) features."""
-        return self.tower(images_BCHW)
+        return self.layers(self.tower, images_BCHW) if self.layers else self.tower(images_BCHW)
+
+    def take_layers(self, config: LayersConfig) -> None:
+        """Give features of the tower's own layers from now on. Raises UserError as `Layers`."""
+        added = [p for part in (self.adapters, self.prompts) if part for p in part.parameters()]
+        self.layers = Layers(self.tower, config, self.size_px, added)
+        self.dim = self.layers.dim
 
     def set_image_size(self, size_px: int, stride_px: int | None = None) -> None:
         """Take square images of this size, in patches that begin every `stride_px`.
@@ -125,8 +134,27 @@ def build_backbone(
     """
     with _one_line_errors(config):
         if config.library == "timm":
-            return _build_timm(config, weights, size_px)
-        return backbone_of_clip(create_clip(config, weights), config, size_px)
+            backbone = _build_timm(config, weights, size_px)
+        else:
+            backbone = backbone_of_clip(create_clip(config, weights), config, size_px)
+    if config.reset and weights:
+        _begin_anew(backbone, config, size_px)
+    return backbone
+
+
+def _begin_anew(backbone: Backbone, config: BackboneConfig, size_px: int | None) -> None:
+    """Draw the weights of the named modules as the library does. Raises UserError for an unknown one."""
+    state = backbone.tower.state_dict()
+    fresh = build_backbone(config, size_px, weights=False).tower.state_dict()
+    for name in config.reset:
+        own = {key: value for key, value in fresh.items() if f"{key}.".startswith(f"{name}.")}
+        if not own:
+            kind = type(backbone.tower).__name__
+            raise UserError(
+                f"model.backbone.reset: {kind} has no weights in {name!r}; name a module of it"
+            )
+        state |= own
+    backbone.tower.load_state_dict(state)
 
 
 def create_clip(config: BackboneConfig, weights: bool = True) -> Clip:

@@ -5,6 +5,7 @@ Shapes: B images, F backbone features, D dimensions of the embedding.
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -38,6 +39,9 @@ class Embedder(nn.Module):
     def embed(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """The head's part alone: (B, F) features -> as `forward`."""
         emb_BD = self.head(feat_BF, shapes_B3) if self.head else feat_BF
+        if self.head and self.head.parts > 1:  # each counts alike, however long it is
+            parts = emb_BD.float().chunk(self.head.parts, dim=-1)
+            emb_BD = torch.cat([functional.normalize(part, dim=-1) for part in parts], dim=-1)
         emb_BD = functional.normalize(emb_BD.float(), dim=-1)
         if self.reduction:
             emb_BD = functional.normalize(self.reduction(emb_BD).float(), dim=-1)
@@ -47,7 +51,10 @@ class Embedder(nn.Module):
 def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
     """Embedder as configured, the backbone pretrained unless `weights` is False."""
     backbone = build_backbone(config.backbone, config.image.size_px, weights)
-    return attach_head(adapt(backbone, config), config)
+    adapt(backbone, config)
+    if config.layers:
+        backbone.take_layers(config.layers)
+    return attach_head(backbone, config)
 
 
 def attach_head(backbone: Backbone, config: ModelConfig) -> Embedder:

@@ -76,12 +76,13 @@ class SeparateLinears(nn.Linear):
 class Head(nn.Module):
     """Projects backbone features to the embedding's dimension (UnED 4.1: L2 first).
 
-    Attributes: `dim` (D); `image_shape`, whether the shapes of the images are to be given too.
+    Attributes: `dim` (D); `parts`, of the embedding, each to be made of unit length; `image_shape`,
+    whether the shapes of the images are to be given too.
     """
 
     def __init__(self, config: HeadConfig, features: int):
         super().__init__()
-        self.dim, self.image_shape = config.dim, config.image_shape
+        self.dim, self.parts, self.image_shape = config.dim, config.parts, config.image_shape
         inputs = features + (SHAPE if config.image_shape else 0)
         norms: dict[str, Callable[[], nn.Module]] = {
             "l2": L2Norm,

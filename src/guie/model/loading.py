@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
+from guie.config.layers import LayersConfig
 from guie.config.model import BackboneConfig, ImageConfig, ModelConfig
 from guie.model.adapters import merge_lora
 from guie.model.backbone import build_backbone
@@ -121,6 +122,20 @@ def open_model(
     if not (folder / weights).is_file():
         raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
     return _open_ensemble(folder, weights) if several else _open_run(folder, weights)
+
+
+def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:
+    """The features of the tower's own layers in place of the embedding: what each layer is worth.
+
+    Raises UserError where the model has several members, or not these layers.
+    """
+    if len(model.members) > 1:
+        raise UserError(f"{model.source}: --layers is of one model, and this has several members")
+    (member,), embedder = model.members, cast(Embedder, model.embedder)
+    embedder.backbone.take_layers(layers)
+    changed = member.model.model_copy(update={"layers": layers, "head": None})
+    members = (member.model_copy(update={"model": changed}),)
+    return replace(model, embedder=Embedder(embedder.backbone, None).eval(), members=members)
 
 
 def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> LoadedModel:

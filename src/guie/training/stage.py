@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
+from operator import methodcaller
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -12,9 +15,9 @@ from guie.base.errors import UserError
 from guie.batches.augment import Augment
 from guie.batches.batch import Batch
 from guie.batches.dataset import Classes, TrainDataset, classes_of, training_rows
-from guie.batches.loader import Ahead, TrainLoader, train_loader
+from guie.batches.loader import Ahead, Beside, TrainLoader, train_loader, with_teachers
 from guie.batches.replay import with_generic
-from guie.batches.sampling import RankBatches, RankDraws, Sampler
+from guie.batches.sampling import RankBatches, RankDraws, RankViews, Sampler
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
 from guie.data.manifest import Manifest
@@ -25,7 +28,8 @@ from guie.model.preprocess import Preprocess
 from guie.training.compiling import set_up_tower, uncompiled
 from guie.training.optim import freeze
 from guie.training.run.checkpoint import TrainState
-from guie.training.tasks import Task
+from guie.training.tasks import DistillationTask, Task
+from guie.training.teachers import teacher_views
 from guie.training.trained import Trained
 
 
@@ -182,12 +186,18 @@ def open_data(
     augment, backbone = Augment(stage.augment), task.embedder.backbone
     viewed = build_preprocess(config.model, backbone, preprocess.size_px, stage.augment.fit)
     dataset = TrainDataset(rows, material.classes.labels, manifest.root, augment, viewed, seed)
+    beside = _teachers(accelerator, config, stage, task, dataset, RankDraws(*steps), check)
     if stage.cached_views:
         frozen = frozen_data(
             accelerator, config, stage, backbone, preprocess, dataset, manifest, check
         )
-        batches = Ahead(frozen.batches(RankDraws(*steps), accelerator.device))
-        return StageData(rows, sampler, total_steps, batches, frozen)
+        batches = with_teachers(frozen.batches(RankDraws(*steps)), beside)
+        ahead = Ahead(batches, methodcaller("to", accelerator.device))
+        return StageData(rows, sampler, total_steps, ahead, frozen)
+    if stage.repeated_views:
+        views = RankViews(RankDraws(*steps), stage.repeated_views, dataset.paths)
+        loader = train_loader(dataset, views, config.data.workers, accelerator.device, beside)
+        return StageData(rows, sampler, total_steps, loader, None)
     drawn = dataset, RankBatches(*steps)
     wanted = task.retention.generic if task.retention else None
     if wanted:
@@ -197,3 +207,21 @@ def open_data(
     else:
         loader = train_loader(*drawn, config.data.workers, accelerator.device)
     return StageData(rows, sampler, total_steps, loader, None)
+
+
+def _teachers(
+    accelerator: Accelerator,
+    config: RunConfig,
+    stage: StageConfig,
+    task: Task,
+    dataset: TrainDataset,
+    draws: RankDraws,
+    check: Check,
+) -> Beside | None:
+    """What teachers make of the batches, where the stage has fixed views of which that can be known."""
+    views = stage.cached_views or stage.repeated_views
+    if not views or not isinstance(task, DistillationTask):
+        return None
+    folder, workers = Path(config.out) / ".cache" / "features", config.data.workers
+    found = teacher_views(accelerator, task.teachers, dataset, views, folder, workers, check)
+    return partial(found.batches, draws)

@@ -6,8 +6,8 @@ needs the step alone, and the global batch is the same for any number of process
 The one exception is the loss-driven plan, whose state is handed in and out.
 """
 
-from guie.batches.sampling.ranks import RankBatches, RankDraws
+from guie.batches.sampling.ranks import RankBatches, RankDraws, RankViews
 from guie.batches.sampling.sampler import Sampler
 from guie.batches.sampling.streams import Stream
 
-__all__ = ["RankBatches", "RankDraws", "Sampler", "Stream"]
+__all__ = ["RankBatches", "RankDraws", "RankViews", "Sampler", "Stream"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
 import numpy as np
 import torch
 
 from guie.batches.sampling.sampler import Sampler
+from guie.batches.sampling.streams import key
 
 T = TypeVar("T")
 
@@ -51,3 +52,24 @@ class RankDraws(_RankSteps[tuple[np.ndarray, np.ndarray]]):
         for step in self.steps:
             visits, rows = self.sampler.draw(step)
             yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]
+
+
+class RankViews(_RankSteps[list[tuple[int, int, int]]]):
+    """The same batches of fixed views of an image, each in turn, as a DataLoader's batch sampler.
+
+    Yields lists of (view, number of the image by its path, row).
+
+    Args:
+        views: of an image.
+        paths: of the rows.
+    """
+
+    def __init__(self, draws: RankDraws, views: int, paths: Sequence[str] | np.ndarray):
+        steps = draws.steps
+        super().__init__(draws.sampler, steps.start, steps.stop, draws.rank, draws.ranks)
+        self.draws, self.views, self.paths = draws, views, paths
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        for visits_B, rows_B in self.draws:
+            pairs = zip(visits_B.tolist(), rows_B.tolist(), strict=True)
+            yield [(visit % self.views, key(self.paths[row]), row) for visit, row in pairs]

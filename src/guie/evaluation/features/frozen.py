@@ -1,17 +1,13 @@
 """Stages on a frozen backbone: the features of random views, computed once and trained on in turn.
 
-View v of an image is drawn from (seed of the stage, v, image path). The n-th time that a stage draws
-the image, counted from 0, it takes view n mod k: a function of the step, so a resume is exact. A row
-is what a head takes: the features, neither normalised nor projected, and the shape of the image.
+A row is what a head takes: the features, neither normalised nor projected, and the shape of the image.
 Shapes: B images of a batch, C channels, H height, W width, F features, N images, R = F + 3.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -19,28 +15,21 @@ import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
-from guie.base.devices import from_main
-from guie.base.errors import UserError
 from guie.batches.batch import Batch
-from guie.batches.dataset import Samples, TrainDataset
+from guie.batches.dataset import TrainDataset
 from guie.batches.sampling import RankDraws
-from guie.batches.sampling.streams import key
 from guie.config import RunConfig
 from guie.config.model import ModelConfig
 from guie.config.stages import StageConfig
-from guie.data.looks.decoded import absolute
 from guie.data.manifest import Manifest
-from guie.evaluation.extract import BLOCK, Check, embed_blocks, raise_fault
-from guie.evaluation.features.cache import FeatureCache, Features
-from guie.evaluation.features.computing import cached_features, fill, readable_states, recipe
+from guie.evaluation.extract import BLOCK, Check, raise_fault
+from guie.evaluation.features.cache import Features
+from guie.evaluation.features.computing import cached_features, recipe
+from guie.evaluation.features.views import cached_views
 from guie.model.backbone import Backbone
 from guie.model.embedder import Embedder
 from guie.model.head import SHAPE
 from guie.model.preprocess import Preprocess
-
-VERSION = 1  # raise it where the same config draws other views
-DECODER = "open_part"  # of TrainDataset
-BYTES = np.dtype(np.float16).itemsize
 
 
 class Tower(nn.Module):
@@ -74,22 +63,6 @@ class ViewTower(Tower):
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
         """(B, 3, S, S) uint8 images and their shapes (B, 3) -> (B, R)."""
         return super().forward(self.normalised(images_BCHW), shapes_B3)
-
-
-class View(Samples):
-    """One view of every training image, as `TrainDataset` makes it; `ViewTower` normalises it."""
-
-    def __init__(self, dataset: TrainDataset, view: int, rows: Sequence[int] | np.ndarray):
-        self.dataset, self.view, self.rows = dataset, view, rows
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        row = int(self.rows[index])
-        # By the path: other rows in the manifest must not change what is drawn for this one.
-        sample = self.dataset[self.view, key(self.dataset.paths[row]), row]
-        return sample["image"], sample["shape"]
 
 
 @dataclass(frozen=True)
@@ -143,7 +116,10 @@ def frozen_data(
     model = config.model.model_copy(update={"backbone": tower_config, "head": None})
     tower = TowerModel(Tower(backbone), preprocess, model)
     folder, workers = Path(config.out) / ".cache" / "features", config.data.workers
-    views = cached_views(accelerator, tower, dataset, stage.cached_views, folder, workers, check)
+    embedder = ViewTower(backbone, preprocess).to(accelerator.device)
+    known_by = recipe(tower, accelerator.mixed_precision)
+    drawn = (dataset, stage.cached_views)
+    views = cached_views(accelerator, embedder, known_by, *drawn, folder, workers, check=check)
     val = None
     if "val" in manifest.table["split"].unique():
         paths = manifest.split("val")["image_path"]
@@ -151,58 +127,6 @@ def frozen_data(
             accelerator, tower, paths, manifest.root, folder, workers=workers, check=check
         )
     return FrozenData(dataset, views, val)
-
-
-def cached_views(
-    accelerator: Accelerator,
-    tower: TowerModel,
-    dataset: TrainDataset,
-    views: int,
-    folder: Path,
-    workers: int = 2,
-    check: Check = raise_fault,
-) -> list[Features]:
-    """Rows of each view of a stage's training images, computed where the cache has none."""
-    embedder = ViewTower(tower.embedder.backbone, tower.preprocess).to(accelerator.device)
-    caches = _view_caches(accelerator, tower, dataset, views, folder)
-    files = absolute(dataset.root, dataset.paths)
-    states = from_main(accelerator, lambda: readable_states(files, DECODER))
-    missing = from_main(accelerator, lambda: [cache.missing(states) for cache in caches])
-    row_bytes = embedder.dim * BYTES
-    wanted = sum(len(rows) for rows in missing) * row_bytes
-    accelerator.print(
-        f"features of {views} views of {len(files):,} images:"
-        f" {views * len(files) * row_bytes / 1e6:,.1f} MB in {folder},"
-        f" {wanted / 1e6:,.1f} MB of it yet to be computed"
-    )
-    from_main(accelerator, lambda: _check_room(folder, wanted))
-
-    for view, cache in enumerate(caches):
-        viewed, title = View(dataset, view, missing[view]), f"features (view {view})"
-        blocks = embed_blocks(
-            accelerator, embedder, viewed, workers=workers, title=title, check=check
-        )
-        fill(accelerator, cache, states, missing[view], blocks)
-    return [cache.open(states, embedder.dim) for cache in caches]
-
-
-def _view_caches(
-    accelerator: Accelerator,
-    tower: TowerModel,
-    dataset: TrainDataset,
-    views: int,
-    folder: Path,
-) -> list[FeatureCache]:
-    common = recipe(tower, accelerator.mixed_precision)
-    drawn = {
-        "seed": list(dataset.seed),
-        "root": str(dataset.root.absolute()),
-        "augment": dataset.augment.config.model_dump(mode="json"),
-        "version": f"{VERSION}, albumentations {version('albumentations')}",
-    }
-    return [
-        FeatureCache(folder, common | {"view": {"number": view, **drawn}}) for view in range(views)
-    ]
 
 
 @torch.inference_mode()
@@ -224,13 +148,3 @@ def _parts(rows_BR: np.ndarray) -> tuple[Tensor, Tensor]:
     """Features (B, F) and shapes (B, 3)."""
     rows = torch.from_numpy(rows_BR)
     return rows[:, :-SHAPE].contiguous(), rows[:, -SHAPE:].contiguous()
-
-
-def _check_room(folder: Path, wanted_bytes: int) -> None:
-    here = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    free_bytes = shutil.disk_usage(here).free
-    if wanted_bytes > free_bytes:
-        raise UserError(
-            f"{folder}: the features need {wanted_bytes:,} bytes, {free_bytes:,} are free; free"
-            " some, lower cached_views, or move the folder of runs (out)"
-        )

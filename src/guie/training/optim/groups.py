@@ -47,9 +47,10 @@ def block_of(name: str) -> int | None:
 
 
 def freeze(task: Task, rates: LearningRates) -> None:
-    """Parts and blocks with learning rate 0 get no gradients in this stage."""
+    """Parts and blocks with learning rate 0 get no gradients in this stage, nor does what is idle."""
+    idle = task.idle()
     for named in named_parameters(task):
-        named.parameter.requires_grad_(_rate(named, rates) > 0)
+        named.parameter.requires_grad_(_rate(named, rates) > 0 and named.parameter not in idle)
 
 
 def refuse_unknown_blocks(task: Task, rates: LearningRates) -> None:

@@ -1,16 +1,32 @@
 """What is trained: a task takes a `Batch` and returns an `Output`; the loop knows no more."""
 
+from collections.abc import Callable
+
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.training.tasks.base import Output, Task
 from guie.training.tasks.classification import ClassificationTask
 from guie.training.tasks.contrastive import ContrastiveTask
+from guie.training.tasks.distillation import DistillationTask
+from guie.training.tasks.online import OnlineTask
 
 
 def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Task:
     """The configured task. `weights=False` skips pretrained weights: a checkpoint will follow."""
-    kinds = {"classification": ClassificationTask, "contrastive": ContrastiveTask}
+    kinds: dict[str, Callable[[RunConfig, Classes, bool], Task]] = {
+        "classification": ClassificationTask,
+        "contrastive": ContrastiveTask,
+        "distillation": DistillationTask,
+        "online": OnlineTask,
+    }
     return kinds[config.task.name](config, classes, weights)
 
 
-__all__ = ["ClassificationTask", "ContrastiveTask", "Output", "Task", "build_task"]
+__all__ = [
+    "ClassificationTask",
+    "ContrastiveTask",
+    "DistillationTask",
+    "Output",
+    "Task",
+    "build_task",
+]

@@ -51,6 +51,14 @@ class Task(nn.Module):
                 parts[name] = dict(module.named_parameters())
         return parts
 
+    def idle(self) -> set[nn.Parameter]:
+        """Those that no feature depends on, where layers before the last give them: never trained."""
+        backbone = self.embedder.backbone
+        if backbone.layers is None:
+            return set()
+        named = dict(backbone.tower.named_parameters())
+        return {named[name] for name in backbone.layers.idle}
+
     def forward(self, batch: Batch) -> Output:
         """The loss of a batch."""
         raise NotImplementedError
@@ -70,6 +78,10 @@ class Task(nn.Module):
         """
         if self.retention:
             self.retention.open_stage(number, self.embedder.backbone)
+
+    def heeded(self, logs: dict[str, Tensor]) -> Tensor:
+        """Of what a step logged the loss that a loss-driven sampler goes by."""
+        return logs["loss"]
 
     def finished(
         self,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from torch import nn
+from torch.nn import functional
 
 from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.run import ClassificationConfig
-from guie.losses import build_loss
+from guie.losses import Criterion, MetaclassLoss, build_loss
 from guie.model import build_embedder
 from guie.training.tasks.base import Output, Task
 
@@ -22,12 +24,21 @@ class ClassificationTask(Task):
         super().__init__(config)
         self.embedder = build_embedder(config.model, weights)
         assert isinstance(config.task, ClassificationConfig)  # see `build_task`
-        self.criterion = build_loss(
-            config.task.loss, self.embedder.dim, classes.sizes, classes.domains
-        )
+        self.projector = projector(self.embedder.dim, config.task.projector)
+        loss, groups = config.task.loss, config.task.metaclasses
+        dim = (config.task.projector or [self.embedder.dim])[-1]
+        self.criterion: Criterion
+        if groups:
+            members = config.model.head.parts if config.model.head else 1
+            self.criterion = MetaclassLoss(loss, groups, dim, members, classes.sizes)
+        else:
+            self.criterion = build_loss(loss, dim, classes.sizes, classes.domains)
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
-        return super().parts() | {"classes": dict(self.criterion.named_parameters())}
+        parts = super().parts() | {"classes": dict(self.criterion.named_parameters())}
+        if len(self.projector):
+            parts["projector"] = dict(self.projector.named_parameters())
+        return parts
 
     def set_epoch(self, epoch: float) -> None:
         self.criterion.set_epoch(epoch)
@@ -47,5 +58,15 @@ class ClassificationTask(Task):
         if feat_BF is None:
             feat_BF = self.embedder.backbone(batch.images_BCHW)
         emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
+        if len(self.projector):
+            emb_BD = functional.normalize(self.projector(emb_BD).float(), dim=-1)
         loss, logs = self.criterion(emb_BD, batch.label_B)
         return self.finished(batch, feat_BF, loss, logs)
+
+
+def projector(dim: int, widths: Sequence[int]) -> nn.Sequential:
+    """Linears between an embedding and its loss, a ReLU between two; empty where there are none."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise([dim, *widths]):
+        layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
+    return nn.Sequential(*layers[1:])

@@ -1,0 +1,106 @@
+"""The config of a student: its teachers, and the sum of criteria by which it learns."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+
+from guie.config.base import Config
+from guie.config.losses import LossConfig, MarginSoftmaxConfig, SoftmaxConfig
+from guie.config.model import ModelConfig
+from guie.config.relational import MatchingConfig, NonNegative, RelationConfig
+
+Domains = Annotated[list[str], Field(min_length=1)]
+
+
+class TeacherConfig(Config):
+    """A model that a student learns from; it stays as it is."""
+
+    model: (
+        str  # as embed.py's --model: a run folder, several models side by side, a library's model
+    )
+    domains: Domains | None = None  # whose images it teaches; null: all
+    size_px: Annotated[int, Field(gt=1)] | None = None  # of a library's model; null: its own
+
+
+class TermConfig(Config):
+    """One summand: a loss on labels, or a relation to each teacher."""
+
+    loss: LossConfig | None = None
+    relation: Annotated[RelationConfig, Field(discriminator="name")] | None = None
+    weight: PositiveFloat = 1.0
+    domains: Domains | None = None  # on whose images it counts; null: all
+
+    @model_validator(mode="after")
+    def _is_one_of_two(self) -> TermConfig:
+        if (self.loss is None) == (self.relation is None):
+            raise ValueError("a summand is either a loss or a relation; give one of the two")
+        return self
+
+
+class OnlineConfig(Config):
+    """Teacher heads, one a domain, and the student's on one backbone, trained together (UDON)."""
+
+    name: Literal["online"]
+    # Of the student, and of each teacher over the classes of its domain
+    loss: MarginSoftmaxConfig = Field(
+        default=SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"),
+        discriminator="name",
+    )
+    teacher_dim: PositiveInt = 256  # of a teacher's embedding; its head is one Linear
+    temperature: PositiveFloat = 0.1  # of the logits, which are cosines
+    # Weights of four terms; their sum is divided by the sum of these
+    student: NonNegative = 1.0
+    teachers: NonNegative = 1.0
+    logits: NonNegative = 1.0
+    similarity: NonNegative = 1.0
+    # How far the last two train: the student's head alone (the paper), or the backbone too (its code)
+    reaches: Literal["head", "backbone"] = "head"
+
+    @property
+    def losses(self) -> list[LossConfig]:
+        """Those on labels."""
+        return [self.loss]
+
+    def parts(self, model: ModelConfig) -> list[str]:
+        """What has a learning rate of its own: see `Task.parts`."""
+        head = ["head"] if model.head else []
+        return ["backbone", *model.parts(), *head, "classes", "teachers"]
+
+    @model_validator(mode="after")
+    def _teachers_learn_and_teach(self) -> OnlineConfig:
+        if not self.teachers or not (self.logits or self.similarity):
+            raise ValueError(
+                "teachers, or logits and similarity, are 0: none learns, or none teaches; raise them,"
+                " or take task classification"
+            )
+        return self
+
+
+class DistillationConfig(Config):
+    """Teachers, and a sum of losses and relations; a term counts by the share of its images."""
+
+    name: Literal["distillation"]
+    teachers: list[TeacherConfig] = Field(min_length=1)
+    criteria: list[TermConfig] = Field(min_length=1)
+
+    @property
+    def losses(self) -> list[LossConfig]:
+        """Those on labels."""
+        return [term.loss for term in self.criteria if term.loss]
+
+    def parts(self, model: ModelConfig) -> list[str]:
+        """What has a learning rate of its own: see `Task.parts`."""
+        heads = any(isinstance(term.relation, MatchingConfig) for term in self.criteria)
+        named = ["backbone", *model.parts(), *(["head"] if model.head else [])]
+        return [*named, *(["classes"] if self.losses else []), *(["matching"] if heads else [])]
+
+    @model_validator(mode="after")
+    def _learns_from_teachers(self) -> DistillationConfig:
+        if not any(term.relation for term in self.criteria):
+            raise ValueError(
+                "criteria has no relation, so nothing is learnt from the teachers; give one, or take"
+                " task classification"
+            )
+        return self

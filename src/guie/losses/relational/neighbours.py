@@ -1,0 +1,134 @@
+"""Stochastic neighbour distillation: who is whose neighbour, and how surely.
+
+Feng et al., Unifying Specialist Image Embedding into Universal Image Embedding, 3.2.
+Shapes: N images, M of them or remembered ones (neighbours), D dimensions of the student, T of the teacher.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from guie.config.relational import Perplexity, SndConfig
+from guie.losses.relational.relation import Relation, nothing
+
+HALVINGS = (
+    40  # of the search for a bandwidth, whose range is 2 ** 40 either way from where it begins
+)
+
+
+class Snd(Relation):
+    """Mean over images of KL(P || Q), P the teacher's neighbours and Q the student's (eq. 2 to 4).
+
+    The paper's eq. 4 is the sum over images; a mean does not grow with the batch, and beside other
+    terms a weight keeps its meaning.
+
+    Args:
+        config: bandwidths, and the length of the memory.
+        dims: of student and teacher; only a memory needs them.
+    """
+
+    def __init__(self, config: SndConfig, dims: tuple[int, int]):
+        super().__init__()
+        self.config = config
+        self.memory = Memory(config.queue, dims) if config.queue else None
+
+    def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
+        """0 where no image has two others: of one neighbour all are equally sure."""
+        past_QD, past_QT = self.memory.held() if self.memory else (student_ND[:0], teacher_NT[:0])
+        ours_NM = squared_distances(student_ND, past_QD)
+        theirs_NM = squared_distances(teacher_NT, past_QT)
+        if self.memory and self.training:
+            self.memory.add(student_ND, teacher_NT)
+        if ours_NM.shape[1] < 3:
+            return nothing(student_ND)
+        sigma = self.config.sigma
+        theirs_N1 = precisions(theirs_NM, sigma)
+        ours = self.config.student_sigma
+        ours_N1 = theirs_N1 if ours is None else precisions(ours_NM.detach(), ours)
+        log_p_NM = log_neighbours(theirs_NM, theirs_N1)
+        log_q_NM = log_neighbours(ours_NM, ours_N1)
+        # An image is no neighbour of its own: both are -inf there, and exp(-inf) (-inf - -inf) is NaN
+        apart_NM = (log_p_NM - log_q_NM).masked_fill(torch.isinf(log_p_NM), 0.0)
+        return (log_p_NM.exp() * apart_NM).sum(1).mean()
+
+
+class Memory(nn.Module):
+    """The newest images of earlier steps, as student and teacher saw them then; empty at first.
+
+    Attributes: `filled`, how many there are.
+    """
+
+    def __init__(self, length: int, dims: tuple[int, int]):
+        super().__init__()
+        self.student_QD: Tensor
+        self.teacher_QT: Tensor
+        self.filled: Tensor
+        self.place: Tensor
+        for name, dim in zip(("student_QD", "teacher_QT"), dims, strict=True):
+            self.register_buffer(name, torch.zeros(length, dim))
+        for name in ("filled", "place"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.long))
+
+    def held(self) -> tuple[Tensor, Tensor]:
+        """Copies of what it holds: the next `add` comes before the backward pass."""
+        filled = int(self.filled)
+        return self.student_QD[:filled].clone(), self.teacher_QT[:filled].clone()
+
+    @torch.no_grad()
+    def add(self, student_ND: Tensor, teacher_NT: Tensor) -> None:
+        """Take images in; the oldest give way."""
+        length = len(self.student_QD)
+        student_ND, teacher_NT = student_ND[-length:], teacher_NT[-length:]
+        slots = (self.place + torch.arange(len(student_ND), device=self.place.device)) % length
+        self.student_QD[slots] = student_ND.to(self.student_QD.dtype)
+        self.teacher_QT[slots] = teacher_NT.to(self.teacher_QT.dtype)
+        self.place.copy_((self.place + len(student_ND)) % length)
+        self.filled.copy_((self.filled + len(student_ND)).clamp(max=length))
+
+
+def squared_distances(emb_ND: Tensor, past_QD: Tensor) -> Tensor:
+    """Between images, and from them to remembered ones, (N, N + Q); inf from an image to itself."""
+    to_MD = torch.cat([emb_ND, past_QD.to(emb_ND)])
+    # All have unit length, and a square has a slope at 0 where a root has none.
+    squared_NM = (2 - 2 * emb_ND @ to_MD.T).clamp(min=0)
+    itself = torch.eye(*squared_NM.shape, dtype=torch.bool, device=emb_ND.device)
+    return squared_NM.masked_fill(itself, torch.inf)
+
+
+def log_neighbours(squared_NM: Tensor, precision_N1: Tensor | float) -> Tensor:
+    """Log of the chance that an image picks each other one as its neighbour (eq. 2)."""
+    return (-precision_N1 * squared_NM).log_softmax(1)
+
+
+def precisions(squared_NM: Tensor, sigma: float | Perplexity) -> Tensor | float:
+    """1 / (2 sigma^2): one number, or one for each image, (N, 1)."""
+    if isinstance(sigma, Perplexity):
+        return precisions_of(squared_NM, sigma.perplexity)
+    return 1 / (2 * sigma**2)
+
+
+@torch.no_grad()
+def precisions_of(squared_NM: Tensor, perplexity: float) -> Tensor:
+    """For each image, (N, 1), what gives its neighbours this perplexity: a search by halves, all at once.
+
+    Entropy falls as precision grows. Where there are not more neighbours than `perplexity`, the
+    precision goes to 0, and all are equally sure.
+    """
+    wanted = math.log(perplexity)  # entropy in nats
+    low_N1 = torch.full_like(squared_NM[:, :1], -HALVINGS)
+    high_N1 = -low_N1
+    for _ in range(HALVINGS):
+        middle_N1 = (low_N1 + high_N1) / 2  # of log2 of the precision
+        too_many_N1 = entropy(squared_NM, middle_N1.exp2()) > wanted
+        low_N1 = torch.where(too_many_N1, middle_N1, low_N1)
+        high_N1 = torch.where(too_many_N1, high_N1, middle_N1)
+    return ((low_N1 + high_N1) / 2).exp2()
+
+
+def entropy(squared_NM: Tensor, precision_N1: Tensor) -> Tensor:
+    """Of each image's neighbours, (N, 1), in nats."""
+    log_p_NM = log_neighbours(squared_NM, precision_N1)
+    return -(log_p_NM.exp() * log_p_NM.masked_fill(torch.isinf(log_p_NM), 0.0)).sum(1, True)

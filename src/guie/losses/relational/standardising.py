@@ -1,0 +1,125 @@
+"""Teachers made comparable: features of mean 0 and deviation 1, measured over the first steps.
+
+Without it a teacher of long or lopsided features outweighs the others. Shapes: N images, T dimensions.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+LEAST = 1e-12  # a variance of less counts as this
+
+
+class Standard(nn.Module):
+    """Measures features for some steps, and maps them by what it found from then on.
+
+    Args:
+        dim: of the features.
+        steps: how many batches are measured.
+    """
+
+    def __init__(self, dim: int, steps: int):
+        super().__init__()
+        self.steps = steps
+        self.sum_T: Tensor
+        self.square_TT: Tensor
+        self.images: Tensor
+        self.seen: Tensor
+        self.map_TT: Tensor
+        self.register_buffer("sum_T", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("square_TT", torch.zeros(dim, dim, dtype=torch.float64))
+        for name in ("images", "seen"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.long))
+        self.register_buffer("map_TT", torch.eye(dim))
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has measured enough."""
+        return int(self.seen) >= self.steps
+
+    @torch.no_grad()
+    def measure(self, feat_NT: Tensor) -> None:
+        """Take in a batch, until it is settled."""
+        if self.settled:
+            return
+        feat_NT = feat_NT.double()
+        self.sum_T += feat_NT.sum(0)
+        self.square_TT += feat_NT.T @ feat_NT
+        self.images += len(feat_NT)
+        self.seen += 1
+        if self.settled:
+            mean_T = self.sum_T / self.images
+            covariance_TT = self.square_TT / self.images - mean_T.outer(mean_T)
+            self.map_TT.copy_(self.mapping(covariance_TT))
+
+    def forward(self, feat_NT: Tensor) -> Tensor:
+        """(N, T) features -> (N, T)."""
+        mean_T = (self.sum_T / self.images).to(feat_NT)
+        return (feat_NT - mean_T) @ self.map_TT.T.to(feat_NT)
+
+    def mapping(self, covariance_TT: Tensor) -> Tensor:
+        """The matrix (T, T) that a centred feature is multiplied by."""
+        raise NotImplementedError
+
+
+class ByDimension(Standard):
+    """Each dimension divided by its deviation (UNIC, 3.2, with the first steps' for running ones)."""
+
+    def mapping(self, covariance_TT: Tensor) -> Tensor:
+        return covariance_TT.diagonal().clamp(min=LEAST).rsqrt().diag()
+
+
+class PhiS(Standard):
+    """Turned by H U', so that all dimensions vary alike, and divided by one number.
+
+    Ranzinger et al., PHI-S: Distribution Balancing for Label-Free Multi-Teacher Distillation, 2024:
+    U are the eigenvectors of the covariance, H a Hadamard matrix / sqrt(T). Distances keep their
+    proportions.
+
+    Raises ValueError where no Hadamard matrix of this size is known here.
+    """
+
+    def __init__(self, dim: int, steps: int):
+        super().__init__(dim, steps)
+        hadamard(dim)  # refused before anything is trained
+
+    def mapping(self, covariance_TT: Tensor) -> Tensor:
+        value_T, vector_TT = torch.linalg.eigh(covariance_TT)
+        turn_TT = torch.from_numpy(hadamard(len(value_T))).to(covariance_TT) / len(value_T) ** 0.5
+        return turn_TT @ vector_TT.T * value_T.mean().clamp(min=LEAST).rsqrt()
+
+
+def hadamard(size: int) -> np.ndarray:
+    """A matrix (size, size) of +1 and -1 whose rows are orthogonal.
+
+    By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3): so there are
+    those of 192, 384, 768, 1024, 1152, 1280 and 1536. Raises ValueError where it leads nowhere.
+    """
+    doublings, odd = 0, size
+    while odd > 1 and not _is_paley(odd - 1) and odd % 2 == 0:
+        doublings, odd = doublings + 1, odd // 2
+    if odd == 1:
+        matrix = np.ones((1, 1), int)
+    elif _is_paley(odd - 1):
+        matrix = _paley(odd - 1)
+    else:
+        raise ValueError(f"no Hadamard matrix of {size} rows is known; standardise by dimension")
+    for _ in range(doublings):
+        matrix = np.kron([[1, 1], [1, -1]], matrix)
+    return matrix
+
+
+def _is_paley(prime: int) -> bool:
+    return prime % 4 == 3 and all(prime % d for d in range(2, int(prime**0.5) + 1))
+
+
+def _paley(prime: int) -> np.ndarray:
+    squares = {number * number % prime for number in range(1, prime)}
+    character = np.array([0] + [1 if n in squares else -1 for n in range(1, prime)])
+    number = np.arange(prime)
+    skew = np.zeros((prime + 1, prime + 1), int)
+    skew[0, 1:], skew[1:, 0] = 1, -1
+    skew[1:, 1:] = character[(number[:, None] - number) % prime]
+    return skew + np.eye(prime + 1, dtype=int)

@@ -1,0 +1,166 @@
+"""Distillation: a student learns from teachers, and from labels beside them.
+
+Shapes: B images, N those of all processes, C channels, H height, W width, D dimensions of the student,
+T of a teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from guie.base.errors import UserError
+from guie.batches.batch import Batch
+from guie.batches.dataset import Classes
+from guie.config import RunConfig
+from guie.config.distillation import DistillationConfig, TermConfig
+from guie.config.relational import MatchingConfig
+from guie.losses import Criterion, build_loss
+from guie.losses.processes import at_least_fp32, gather_rows
+from guie.losses.relational import build_relation, mean_of
+from guie.model import build_embedder, build_preprocess
+from guie.training.tasks.base import Output, Task
+from guie.training.teachers import Taught, open_teachers
+
+
+class DistillationTask(Task):
+    """An embedder, criteria on labels, and for each relation one criterion a teacher.
+
+    A term counts by the share of the batch that it is about: of a mixed batch each image by its own
+    terms, of a batch of one domain that domain's terms whole. Feng et al., Unifying Specialist Image
+    Embedding into Universal Image Embedding, 4.
+
+    Raises UserError as `open_teachers`.
+    """
+
+    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
+        super().__init__(config)
+        assert isinstance(config.task, DistillationConfig)  # see `build_task`
+        self.task = config.task
+        self.embedder = build_embedder(config.model, weights)
+        self.teachers = open_teachers(self.task.teachers, config, classes.domains)
+        dim = self.embedder.dim
+        self.criteria = nn.ModuleDict()
+        self.relations = nn.ModuleDict()
+        for number, term in enumerate(self.task.criteria):
+            if term.loss:
+                built = build_loss(term.loss, dim, classes.sizes, classes.domains)
+                self.criteria[str(number)] = built
+            if term.relation:
+                self.relations[str(number)] = nn.ModuleList(
+                    build_relation(term.relation, dim, teacher.dim)
+                    for teacher in self.teachers.teachers
+                )
+            mask_C = torch.tensor([d in (term.domains or classes.domains) for d in classes.domains])
+            self.register_buffer(f"classes_{number}", mask_C, persistent=False)
+
+    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+        parts = super().parts()
+        for name, modules in (("classes", self.criteria), ("matching", self.relations)):
+            if parameters := dict(modules.named_parameters()):
+                parts[name] = parameters
+        return parts
+
+    def set_epoch(self, epoch: float) -> None:
+        for criterion in self._criteria():
+            criterion.set_epoch(epoch)
+
+    def open_stage(self, number: int, class_ids: Sequence[int]) -> None:
+        super().open_stage(number, class_ids)
+        stage = self.config.stages[number]
+        for place, criterion in enumerate(self._criteria()):
+            criterion.open_stage(
+                class_ids,
+                margin=stage.margin,
+                alone=stage.softmax_over == "stage",
+                reset=(self.config.seed, number, place) if stage.classes == "reset" else None,
+            )
+        backbone = self.embedder.backbone
+        self.preprocess = build_preprocess(self.config.model, backbone, backbone.size_px)
+        self.teachers.to(next(backbone.parameters()).device)
+
+    def forward(self, batch: Batch) -> Output:
+        feat_BF = batch.feat_BF
+        if feat_BF is None:
+            feat_BF = self.embedder.backbone(batch.images_BCHW)
+        emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
+        taught = self.teachers(batch, self.preprocess)
+        total = emb_BD.new_zeros((), dtype=torch.float32)
+        logs: dict[str, Tensor] = {}
+        for number, term in enumerate(self.task.criteria):
+            rows_B = self.get_buffer(f"classes_{number}")[batch.label_B]
+            if term.loss:
+                value, said = self._of_labels(number, emb_BD, batch.label_B, rows_B)
+            else:
+                value, said = self._of_teachers(number, term, emb_BD, taught, rows_B)
+            total = total + term.weight * value
+            logs |= {
+                name if name not in logs else f"{name}_{number}": v for name, v in said.items()
+            }
+        return self.finished(batch, feat_BF, total, logs)
+
+    def get_extra_state(self) -> list[str]:
+        return self.teachers.hashes
+
+    def set_extra_state(self, state: list[str]) -> None:
+        for number, (then, now) in enumerate(zip(state, self.teachers.hashes, strict=True)):
+            if then != now:
+                raise UserError(
+                    f"task.teachers.{number}.model: {self.task.teachers[number].model} has other"
+                    " weights than where this run began; bring the old ones back, or --overwrite"
+                )
+
+    def _of_labels(
+        self, number: int, emb_BD: Tensor, label_B: Tensor, rows_B: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A loss on a batch; 0 on one of another domain: a term of some has batches of one domain."""
+        criterion = self.criteria[str(number)]
+        if not rows_B.all():
+            # Of its parameters too: processes that train together wait for a gradient of each
+            return sum((p.sum() for p in criterion.parameters()), emb_BD.float().sum()) * 0.0, {}
+        loss, logs = criterion(emb_BD, label_B)
+        return loss, {"labels": loss.detach(), **logs}
+
+    def _of_teachers(
+        self,
+        number: int,
+        term: TermConfig,
+        emb_BD: Tensor,
+        taught: Sequence[Taught],
+        rows_B: Tensor,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A relation to every teacher on the images that it teaches, by their share."""
+        assert term.relation is not None
+        relations = cast(nn.ModuleList, self.relations[str(number)])
+        with torch.autocast(emb_BD.device.type, enabled=False):
+            emb_ND = gather_rows(at_least_fp32(emb_BD))
+            shown_N = gather_rows(rows_B)
+            pairs = [
+                (gather_rows(one.rows_B) & shown_N, gather_rows(at_least_fp32(one.emb_BT)))
+                for one in taught
+            ]
+            values = [
+                relation(emb_ND[own_N], emb_NT[own_N])
+                for relation, (own_N, emb_NT) in zip(relations, pairs, strict=True)
+            ]
+            if isinstance(term.relation, MatchingConfig):
+                own = [own_N for own_N, _ in pairs]
+                loss = mean_of(values, own, term.relation.drop if self.training else 0.0)
+                loss = loss * torch.stack(own).any(0).float().mean()
+            else:
+                shares = [own_N.float().mean() for own_N, _ in pairs]
+                loss = sum(value * share for value, share in zip(values, shares, strict=True))
+        logs = {
+            f"{term.relation.name}/{teacher.name}": value.detach().mean()
+            for teacher, value, (own_N, _) in zip(
+                self.teachers.teachers, values, pairs, strict=True
+            )
+            if own_N.any()
+        }
+        return loss, logs
+
+    def _criteria(self) -> list[Criterion]:
+        return cast("list[Criterion]", list(self.criteria.values()))

@@ -1,0 +1,169 @@
+"""Online distillation: teacher heads learn beside the student that learns from them.
+
+Shapes: B images, N of them of one domain, F backbone features, D dimensions of the student, T of a
+teacher, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.batches.batch import Batch
+from guie.batches.dataset import Classes
+from guie.config import RunConfig
+from guie.config.distillation import OnlineConfig
+from guie.losses import MarginSoftmax, build_loss
+from guie.losses.processes import at_least_fp32, gather_rows
+from guie.losses.relational import Similarity, kl_of_logits
+from guie.model import build_embedder
+from guie.training.tasks.base import Output, Task
+
+
+class OnlineTeacher(nn.Module):
+    """One domain's: a Linear on the shared features, and a classifier of the domain's classes alone."""
+
+    def __init__(
+        self, config: OnlineConfig, features: int, class_ids: Sequence[int], classes: Classes
+    ):
+        super().__init__()
+        self.head = nn.Linear(features, config.teacher_dim)
+        sizes = [classes.sizes[number] for number in class_ids]
+        domains = [classes.domains[number] for number in class_ids]
+        built = build_loss(config.loss, config.teacher_dim, sizes, domains)
+        self.criterion = cast(MarginSoftmax, built)
+        self.class_ids: Tensor
+        self.place_C: Tensor  # of every class among the domain's
+        place_C = torch.full((len(classes),), -1)
+        place_C[list(class_ids)] = torch.arange(len(class_ids))
+        self.register_buffer("class_ids", torch.tensor(list(class_ids)), persistent=False)
+        self.register_buffer("place_C", place_C, persistent=False)
+
+    def forward(self, feat_NF: Tensor, label_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Its embeddings (N, T), its cosines to the domain's classes (N, C), and its loss."""
+        emb_NT = functional.normalize(self.head(feat_NF).float(), dim=-1)
+        loss, _ = self.criterion(emb_NT, self.place_C[label_N])
+        everyone = torch.arange(len(self.class_ids), device=emb_NT.device)
+        return emb_NT, self.criterion.cosines(emb_NT, everyone), loss
+
+
+class OnlineTask(Task):
+    """Embedder, its criterion, and a teacher for each domain, all trained by one loss.
+
+    Ypsilantis et al., UDON: Universal Dynamic Online Distillation for Generic Image Representations,
+    NeurIPS 2024: (classification of student and of teachers + KL of logits + differences of cosines) /
+    the sum of the weights. Of a mixed batch each domain counts by its share.
+    """
+
+    def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
+        super().__init__(config)
+        assert isinstance(config.task, OnlineConfig)  # see `build_task`
+        self.task = config.task
+        self.embedder = build_embedder(config.model, weights)
+        built = build_loss(self.task.loss, self.embedder.dim, classes.sizes, classes.domains)
+        self.criterion = cast(MarginSoftmax, built)
+        features = self.embedder.backbone.dim
+        self.domains = sorted(set(classes.domains))
+        self.teachers = nn.ModuleList()
+        for domain in self.domains:
+            own = [number for number, other in enumerate(classes.domains) if other == domain]
+            self.teachers.append(OnlineTeacher(self.task, features, own, classes))
+        self.similarity = Similarity()
+
+    def parts(self) -> dict[str, dict[str, nn.Parameter]]:
+        named = {"student": self.criterion}
+        named |= {d: teacher.criterion for d, teacher in self._by_domain().items()}
+        return super().parts() | {
+            "classes": {
+                f"{name}.{key}": parameter
+                for name, criterion in named.items()
+                for key, parameter in criterion.named_parameters()
+            },
+            "teachers": {
+                f"{name}.{key}": parameter
+                for name, teacher in self._by_domain().items()
+                for key, parameter in teacher.head.named_parameters()
+            },
+        }
+
+    def set_epoch(self, epoch: float) -> None:
+        for criterion in (self.criterion, *(one.criterion for one in self._by_domain().values())):
+            criterion.set_epoch(epoch)
+
+    def open_stage(self, number: int, class_ids: Sequence[int]) -> None:
+        super().open_stage(number, class_ids)
+        stage = self.config.stages[number]
+        alone = stage.softmax_over == "stage"
+        reset = (self.config.seed, number) if stage.classes == "reset" else None
+        self.criterion.open_stage(class_ids, margin=stage.margin, alone=alone, reset=reset)
+        for place, teacher in enumerate(self._by_domain().values()):
+            own = teacher.place_C[list(class_ids)]
+            of_own = own[own >= 0].tolist()
+            again = reset and (*reset, place)
+            teacher.criterion.open_stage(of_own, margin=stage.margin, alone=alone, reset=again)
+
+    def forward(self, batch: Batch) -> Output:
+        feat_BF = batch.feat_BF
+        if feat_BF is None:
+            feat_BF = self.embedder.backbone(batch.images_BCHW)
+        emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
+        taught_BD = emb_BD
+        if self.task.reaches == "head":
+            with still(self.embedder.head):
+                taught_BD = self.embedder.embed(feat_BF.detach(), batch.shapes_B3)
+        loss, logs = self.criterion(emb_BD, batch.label_B)
+        terms = {"student": loss, **self._lessons(feat_BF, taught_BD, batch.label_B)}
+        weights = {name: float(getattr(self.task, name)) for name in terms}
+        total = sum(weights[name] * term for name, term in terms.items()) / sum(weights.values())
+        logs |= {name: term.detach() for name, term in terms.items()}
+        return self.finished(batch, feat_BF, cast(Tensor, total), logs)
+
+    def heeded(self, logs: dict[str, Tensor]) -> Tensor:
+        """A loss-driven sampler goes by how well the domain's own teacher does (UDON, 3.4)."""
+        return logs["teachers"]
+
+    def _lessons(self, feat_BF: Tensor, emb_BD: Tensor, label_B: Tensor) -> dict[str, Tensor]:
+        """The teachers' losses, and how far the student is from them, each domain by its share."""
+        nothing = emb_BD.new_zeros((), dtype=torch.float32)
+        terms = {"teachers": nothing, "logits": nothing, "similarity": nothing}
+        for teacher in self._by_domain().values():
+            own_B = teacher.place_C[label_B] >= 0
+            emb_BT = feat_BF.new_zeros((len(label_B), self.task.teacher_dim), dtype=torch.float32)
+            if own_B.any():
+                emb_NT, theirs_NC, loss = teacher(feat_BF[own_B], label_B[own_B])
+                ours_NC = self.criterion.cosines(emb_BD[own_B].float(), teacher.class_ids)
+                apart = kl_of_logits(ours_NC, theirs_NC, self.task.temperature)
+                share = own_B.float().mean()
+                terms["teachers"] = terms["teachers"] + share * loss
+                terms["logits"] = terms["logits"] + share * apart
+                emb_BT[own_B] = emb_NT.detach()
+            else:  # processes that train together wait for a gradient of each parameter
+                unused = sum((p.sum() for p in teacher.parameters()), nothing) * 0.0
+                terms["teachers"] = terms["teachers"] + unused
+            unlike = self._unlike(emb_BD, emb_BT, own_B)
+            terms["similarity"] = terms["similarity"] + unlike
+        return terms
+
+    def _unlike(self, emb_BD: Tensor, emb_BT: Tensor, own_B: Tensor) -> Tensor:
+        """How the cosines of a domain's images differ, those of all processes, by their share."""
+        with torch.autocast(emb_BD.device.type, enabled=False):
+            own_N = gather_rows(own_B)
+            student_ND = gather_rows(at_least_fp32(emb_BD))[own_N]
+            return self.similarity(student_ND, gather_rows(emb_BT)[own_N]) * own_N.float().mean()
+
+    def _by_domain(self) -> dict[str, OnlineTeacher]:
+        return dict(zip(self.domains, cast("list[OnlineTeacher]", self.teachers), strict=True))
+
+
+@contextmanager
+def still(head: nn.Module | None) -> Iterator[None]:
+    """Within, forward passes move no running statistics: what stands there was seen already."""
+    before = [(buffer, buffer.clone()) for buffer in head.buffers()] if head else []
+    yield
+    for buffer, value in before:
+        buffer.data.copy_(value)  # unseen by autograd, which has saved them and uses none of them

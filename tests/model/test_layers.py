@@ -1,0 +1,198 @@
+"""Features of a tower's own layers: what they are, how they pool, what no longer trains, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+import embed
+import export
+import train
+from guie.base.errors import UserError
+from guie.batches.dataset import Classes
+from guie.config import RunConfig, config_from
+from guie.config.layers import LayersConfig
+from guie.config.model import BackboneConfig, ModelConfig
+from guie.model import build_embedder, open_model, with_layers
+from guie.model.backbone import build_backbone, create_clip
+from guie.training.optim import freeze
+from guie.training.tasks import build_task
+from guie.training.tasks.classification import projector
+from tiny_runs import TINY_CLIP, bn_config, tiny_run
+
+VIT, RESNET = "test_vit", "test_resnet"
+
+
+def tower(name: str, library: str = "timm", **more):
+    config = BackboneConfig.model_validate({"library": library, "name": name, **more})
+    torch.manual_seed(0)
+    return build_backbone(config, 64 if library == "timm" else 32).eval()
+
+
+def images(side: int = 64) -> torch.Tensor:
+    return torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(1))
+
+
+def expected(places_BPC: torch.Tensor, pool: str) -> torch.Tensor:
+    if pool == "gem":
+        return (places_BPC.clamp(min=1e-6) ** 3).mean(1) ** (1 / 3)
+    return {"avg": places_BPC.mean(1), "max": places_BPC.amax(1)}[pool]
+
+
+@pytest.mark.parametrize("pool", ["avg", "max", "gem"])
+def test_blocks_of_a_transformer_as_timm_gives_them(pool: str) -> None:
+    backbone = tower(VIT)
+    numbers = [0, len(backbone.tower.blocks) - 2]
+    maps = backbone.tower.forward_intermediates(images(), indices=numbers, intermediates_only=True)
+    wanted = torch.cat([expected(one.flatten(2).mT, pool) for one in maps], dim=1)
+    backbone.take_layers(LayersConfig(of=[f"blocks.{n}" for n in numbers], pool=pool))
+    torch.testing.assert_close(backbone(images()), wanted)
+    assert backbone.dim == wanted.shape[1]
+
+
+@pytest.mark.parametrize("name", [RESNET, "test_convnext"])
+def test_stages_of_a_convolutional_network(name: str) -> None:
+    backbone = tower(name)
+    layer = "layer3" if name == RESNET else "stages.2"
+    (wanted,) = backbone.tower.forward_intermediates(
+        images(), indices=[-2], intermediates_only=True
+    )
+    backbone.take_layers(LayersConfig(of=[layer], pool="max"))
+    torch.testing.assert_close(backbone(images()), wanted.amax((2, 3)))
+
+
+def test_maps_with_channels_last() -> None:
+    small = {"depths": (1, 1, 1, 1), "embed_dim": 24}
+    name = "swin_tiny_patch4_window7_224"
+    backbone = build_backbone(BackboneConfig(library="timm", name=name, kwargs=small)).eval()
+    given = images(224)
+    (wanted,) = backbone.tower.forward_intermediates(given, indices=[1], intermediates_only=True)
+    backbone.take_layers(LayersConfig(of=["layers.1"], pool="avg"))
+    torch.testing.assert_close(backbone(given), wanted.mean((2, 3)))
+
+
+def test_blocks_of_open_clip_and_the_class_token() -> None:
+    backbone = tower("guie-tiny", "open_clip")
+    seen = {}
+    block = backbone.tower.transformer.resblocks[0]
+    hold = block.register_forward_hook(lambda module, given, output: seen.update(out=output))
+    backbone.tower(images(32))
+    hold.remove()
+    backbone.take_layers(LayersConfig(of=["transformer.resblocks.0"], pool="token"))
+    torch.testing.assert_close(backbone(images(32)), seen["out"][:, 0])
+
+
+@pytest.mark.parametrize(
+    ("name", "layers", "told"),
+    [
+        (VIT, {"of": ["blocks.99"]}, "has no layer 'blocks.99'; it has blocks.0, blocks.1"),
+        (VIT, {"of": ["patch_drop.x"]}, "has no layer"),
+        (RESNET, {"of": ["layer2"], "pool": "token"}, "layer2 has no class token; take avg"),
+        (VIT, {"of": ["head_drop"]}, ""),
+    ],
+)
+def test_what_is_no_layer_is_refused(name: str, layers: dict, told: str) -> None:
+    backbone = tower(name)
+    if not told:  # a module of rows gives rows
+        backbone.take_layers(LayersConfig.model_validate(layers))
+        torch.testing.assert_close(backbone(images()), backbone.tower(images()))
+        return
+    with pytest.raises(UserError, match=told):
+        backbone.take_layers(LayersConfig.model_validate(layers))
+
+
+def run_config(**changes) -> RunConfig:
+    model = {"backbone": {"library": "timm", "name": VIT}, "image": {"size_px": 64}, **changes}
+    rates = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2}
+    values = {"name": "t", "data": {"manifest": "m.csv"}, "model": model, "stages": [{}]}
+    return config_from(values | {"train": {"epochs": 1, "lr": rates}}, RunConfig)
+
+
+def test_what_lies_above_the_last_layer_does_not_train() -> None:
+    config = run_config(layers={"of": ["blocks.1"]}, head={"dim": 8})
+    task = build_task(config, Classes(["a/0", "a/1"], [3, 3], ["a", "a"]))
+    freeze(task, config.stages[0].lr)
+    idle = {n for n, p in task.embedder.backbone.tower.named_parameters() if not p.requires_grad}
+    assert {name.split(".")[0] for name in idle} == {"blocks", "norm"}
+    assert all(int(name.split(".")[1]) > 1 for name in idle if name.startswith("blocks"))
+
+
+def test_adapters_above_the_last_layer_are_refused() -> None:
+    config = run_config(layers={"of": ["blocks.1"]}, adapters={"kind": "stochastic", "dim": 4})
+    with pytest.raises(UserError, match="adapters or prompts stand above the last of these layers"):
+        build_embedder(config.model)
+    adapters = {"kind": "stochastic", "dim": 4, "blocks": [0, 1]}
+    build_embedder(run_config(layers={"of": ["blocks.1"]}, adapters=adapters).model)
+
+
+def test_parts_begin_anew_as_without_pretraining(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    clip = create_clip(BackboneConfig.model_validate(TINY_CLIP))
+    file = tmp_path / "clip.safetensors"
+    save_file({k: v.contiguous() for k, v in clip.state_dict().items()}, file)
+    known = {**TINY_CLIP, "pretrained": str(file)}
+    old = build_backbone(BackboneConfig.model_validate(known), 32).tower.state_dict()
+    last = "transformer.resblocks.1"
+    new = build_backbone(
+        BackboneConfig.model_validate({**known, "reset": [last]}), 32
+    ).tower.state_dict()
+    moved = {name for name in old if not torch.equal(old[name], new[name])}
+    assert moved and all(name.startswith(last) for name in moved)
+    with pytest.raises(UserError, match="has no weights in 'nothing'"):
+        build_backbone(BackboneConfig.model_validate({**known, "reset": ["nothing"]}), 32)
+
+
+def test_layers_between_embedding_and_loss_train_and_are_left_out(
+    toy_manifest: Path, tmp_path: Path
+) -> None:
+    rates = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "projector": 1e-3}
+    stages = [{"epochs": 0.5, "lr": rates}]
+    task = {"name": "classification", "projector": [24, 12]}
+    config = bn_config(tmp_path, toy_manifest, {"batch_size": 24}, stages, task)
+    words = [
+        "--config",
+        str(config),
+        "--set",
+        "model.layers={of: [transformer.resblocks.0], pool: max}",
+    ]
+    run = train.main(words)
+    model = open_model(run)
+    assert model.embedder.dim == 64
+    assert not any("projector" in name for name in model.embedder.state_dict())
+    layers = projector(64, [24, 12])
+    assert [type(layer).__name__ for layer in layers] == ["Linear", "ReLU", "Linear"]
+
+    out = tmp_path / "E.npz"
+    common = [
+        "--manifest",
+        str(toy_manifest),
+        "--split",
+        "test",
+        "--workers",
+        "0",
+        "--out",
+        str(out),
+    ]
+    embed.main(
+        ["--model", str(run), *common, "--layers", "transformer.resblocks.0", "--pool", "max"]
+    )
+    emb = np.load(out)["embedding"]
+    assert emb.shape[1] == model.embedder.backbone.dim
+    export.main(["--run", str(run), "--out", str(tmp_path / "submission")])
+
+
+def test_layers_of_a_model_of_one_member(tmp_path: Path) -> None:
+    model = open_model(tiny_run(tmp_path / "one"))
+    every = with_layers(model, LayersConfig(of=["transformer.resblocks.1"], pool="token"))
+    assert every.embedder.head is None and isinstance(every.config, ModelConfig)
+    assert every.config.layers and every.config.head is None
+
+
+def test_layers_cannot_be_heard_compiled() -> None:
+    values = run_config(layers={"of": ["blocks.1"]}).model_dump() | {"compile": True}
+    with pytest.raises(UserError, match="leaves nothing of model.layers to be heard"):
+        config_from(values, RunConfig)

@@ -1,0 +1,192 @@
+"""Teacher heads that learn beside the student: UDON's loss, and whom it reaches."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional
+
+import train
+import two_processes
+from guie.base.errors import UserError
+from guie.batches.batch import Batch
+from guie.batches.dataset import Classes
+from guie.config import RunConfig, config_from
+from guie.losses.softmax import MarginSoftmax
+from guie.training.run.record import read_metrics
+from guie.training.tasks import OnlineTask, build_task
+from tiny_runs import TINY_CLIP, bn_config, interrupted_after
+
+CLASSES = Classes(["a/0", "a/1", "a/2", "b/0", "b/1"], [4] * 5, ["a", "a", "a", "b", "b"])
+LABELS = torch.tensor([0, 3, 1, 4, 0, 2])
+
+
+def online(**task: Any) -> OnlineTask:
+    config = config_from(
+        {
+            "name": "t",
+            "data": {"manifest": "m.csv"},
+            "model": {
+                "backbone": TINY_CLIP,
+                "image": {"size_px": 32},
+                "head": {"dim": 8, "norm": "bn"},
+            },
+            "task": {"name": "online", "teacher_dim": 12, **task},
+            "train": {
+                "epochs": 1,
+                "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "teachers": 1e-3},
+            },
+            "stages": [{}],
+        },
+        RunConfig,
+    )
+    torch.manual_seed(0)
+    task = build_task(config, CLASSES)
+    task.open_stage(0, range(5))
+    return task
+
+
+def batch() -> Batch:
+    images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    return Batch(LABELS, torch.arange(6), torch.ones(6, 3), images)
+
+
+def udon_slowly(task: OnlineTask, given: Batch) -> dict[str, torch.Tensor]:
+    """Domain by domain, in UDON's words."""
+    feat = task.embedder.backbone(given.images_BCHW)
+    emb = task.embedder.embed(feat, given.shapes_B3)
+    weight = functional.normalize(task.criterion.weight_CD, dim=1)
+    terms = dict.fromkeys(("student", "teachers", "logits", "similarity"), 0.0)
+    for number, (first, last) in enumerate(((0, 3), (3, 5))):
+        own = (first <= LABELS) & (LABELS < last)
+        label, share = LABELS[own] - first, own.float().mean()
+        ours = emb[own] @ weight[first:last].T
+        teacher = task.teachers[number]
+        theirs_emb = functional.normalize(teacher.head(feat[own]), dim=1)
+        theirs = theirs_emb @ functional.normalize(teacher.criterion.weight_CD, dim=1).T
+        p, q = (theirs / 0.1).softmax(1), (ours / 0.1).softmax(1)
+        apart = (emb[own] @ emb[own].T - theirs_emb @ theirs_emb.T) ** 2
+        of_domain = {
+            "student": functional.cross_entropy(16 * ours, label),
+            "teachers": functional.cross_entropy(16 * theirs, label),
+            "logits": (p * (p / q).log()).sum(1).mean(),
+            "similarity": apart.sum(1).mean(),
+        }
+        terms = {name: terms[name] + share * value for name, value in of_domain.items()}
+    return terms
+
+
+def test_the_loss_is_udons() -> None:
+    task = online()
+    loss, logs = task(batch())
+    expected = udon_slowly(task, batch())
+    for name, value in expected.items():
+        torch.testing.assert_close(logs[name], value.detach(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(loss, sum(expected.values()) / 4, rtol=1e-4, atol=1e-5)
+    assert task.heeded(logs) is logs["teachers"]
+
+
+@pytest.mark.parametrize("reaches", ["head", "backbone"])
+def test_whom_the_lessons_reach(reaches: str) -> None:
+    """Never the teacher that gives them; the backbone in the code's variant alone."""
+    task = online(reaches=reaches, student=0.0)
+    (3 * task(batch())[0]).backward()  # the sum of the weights
+    alone = online(reaches=reaches, student=0.0, logits=1e-12, similarity=0.0)
+    alone(batch())[0].backward()  # what the teachers' own classification gives
+
+    def differ(part: str) -> bool:
+        pairs = zip(task.parts()[part].values(), alone.parts()[part].values(), strict=True)
+        grads = [(p.grad, o.grad) for p, o in pairs if p.grad is not None]
+        return any(o is None or not torch.allclose(p, o, atol=1e-6, rtol=1e-4) for p, o in grads)
+
+    assert differ("head") and differ("backbone") == (reaches == "backbone")
+    for ours, theirs in zip(task.teachers.parameters(), alone.teachers.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-4, atol=1e-7)
+
+
+def test_every_term_falls_on_one_batch() -> None:
+    task = online(reaches="backbone")
+    optimizer = torch.optim.AdamW(task.parameters(), 1e-3)
+    seen = []
+    for _ in range(30):
+        loss, logs = task(batch())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        seen.append(logs)
+    assert all(
+        seen[-1][name] < 0.5 * seen[0][name] for name in ("student", "teachers", "similarity")
+    )
+
+
+def test_running_statistics_move_once() -> None:
+    task, plain = online().train(), online(reaches="backbone").train()
+    task(batch())
+    plain(batch())
+    for ours, theirs in zip(task.buffers(), plain.buffers(), strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_cosines_are_to_the_nearest_centre_also_in_a_stage_of_its_own() -> None:
+    task = online(loss={"name": "arcface", "centers": 3})
+    criterion = task.criterion
+    assert isinstance(criterion, MarginSoftmax)
+    emb = functional.normalize(torch.randn(4, 8), dim=1)
+    weight = functional.normalize(criterion.weight_CD, dim=1).view(5, 3, 8)
+    expected = torch.einsum("nd,ckd->nck", emb, weight).amax(2)[:, [1, 3]]
+    torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
+    criterion.open_stage([1, 3], alone=True)
+    torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
+
+
+@pytest.fixture(scope="module")
+def config(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rates = {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "teachers": 1e-3}
+    sampler = {"name": "loss_driven", "period": "10 steps"}
+    stage = {"epochs": 1.1, "lr": rates, "sampler": sampler}
+    return bn_config(
+        tmp_path_factory.mktemp("online"),
+        toy_manifest,
+        {"batch_size": 24},
+        [stage],
+        {"name": "online"},
+    )
+
+
+@pytest.fixture(scope="module")
+def run(config: Path) -> Path:
+    return train.main(["--config", str(config)])
+
+
+def losses(folder: Path) -> list[float]:
+    lines = read_metrics(folder / "metrics.jsonl")
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+def test_it_trains_and_resumes_to_the_same_bits(
+    run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = ["--config", str(config), "--set", f"out={tmp_path}"]
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=9)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(there)
+    resumed = train.main([*there, "--resume"])
+    assert (resumed / "last.safetensors").read_bytes() == (run / "last.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_two_processes_train_as_one(run: Path, config: Path, tmp_path: Path) -> None:
+    two_processes.run("train", ["--config", str(config), "--set", f"out={tmp_path}"])
+    assert losses(tmp_path / run.name) == pytest.approx(losses(run), rel=1e-3)
+
+
+def test_lessons_that_reach_nobody_are_refused(config: Path, tmp_path: Path) -> None:
+    words = ["--config", str(config), "--set", f"out={tmp_path}", "--set"]
+    with pytest.raises(UserError, match=r"task\.reaches: .*model\.head is null"):
+        train.main([*words, "model.head=null", "--set", "stages.0.lr.head=0"])
+    with pytest.raises(UserError, match="none learns, or none teaches"):
+        train.main([*words, "task={name: online, logits: 0, similarity: 0}"])

@@ -1,0 +1,224 @@
+"""Students and their teachers in the loop: what each sees, what is kept, what a resume finds."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from toy_configs import write_config
+
+import train
+import two_processes
+from guie.base.errors import UserError
+from guie.batches.batch import Batch
+from guie.config.distillation import TeacherConfig
+from guie.data.manifest import load_manifest
+from guie.evaluation.features import views
+from guie.model import open_model
+from guie.model.preprocess import Preprocess
+from guie.training import stage
+from guie.training.run.record import read_metrics
+from guie.training.teachers import open_teachers
+from tiny_runs import TINY_CLIP, interrupted_after, tiny_config, tiny_run
+
+CRITERIA = [
+    {"loss": {"name": "arcface"}, "weight": 0.5},
+    {"relation": {"name": "snd", "sigma": {"perplexity": 4}, "queue": 64}},
+    {"relation": {"name": "rkd", "angle": 1.0}, "domains": ["cars", "food", "toys"]},
+    {"relation": {"name": "matching", "standardise": {"name": "phi_s", "steps": 2}, "drop": 0.5}},
+]
+STAGE = {
+    "epochs": 1,
+    "lr": {"backbone": 1e-4, "head": 1e-3, "classes": 1e-2, "matching": 1e-3},
+    "validate_every": "3 steps",
+}
+
+
+@pytest.fixture(scope="module")
+def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """One for three domains, at another size, mean and std than the student; one for all."""
+    folder = tmp_path_factory.mktemp("teachers")
+    image = {"size_px": 40, "mean": [0.4, 0.5, 0.6], "std": [0.3, 0.2, 0.1]}
+    some = tiny_run(folder / "some", start=1, image=image, size_px=40)
+    every = tiny_run(folder / "every", start=2)
+    return [{"model": str(some), "domains": ["cars", "food", "toys"]}, {"model": str(every)}]
+
+
+@pytest.fixture(scope="module")
+def config(
+    teachers: list, mix: Path, toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    domains = set(load_manifest(mix).table["domain"])
+    known = {**dict(enumerate(sorted(domains)))}
+    three = [known[0], known[1], known[2]]
+    task = {"name": "distillation", "teachers": teachers, "criteria": CRITERIA}
+    task["teachers"][0]["domains"] = task["criteria"][2]["domains"] = three
+    model = {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"dim": 16, "norm": "bn"}}
+    path = tmp_path_factory.mktemp("student") / "c.yaml"
+    return write_config(path, mix, toy_manifest.parent, model=model, task=task, stages=[STAGE])
+
+
+@pytest.fixture(scope="module")
+def run(config: Path) -> Path:
+    return train.main(["--config", str(config)])
+
+
+def test_every_teacher_is_heard_and_none_is_kept(run: Path, teachers: list) -> None:
+    lines = [line for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
+    said = {key for line in lines for key in line}
+    names = ("snd", "rkd", "matching")
+    assert {f"{name}/{teacher}" for name in names for teacher in ("some", "every")} <= said
+    assert "labels" in said and lines[-1]["loss"] < lines[2]["loss"]
+    kept = set(load_file(run / "model.safetensors"))
+    assert {name.split(".")[0] for name in kept} == {"backbone", "head"}
+    open_model(run)
+
+
+def test_killed_and_resumed_it_ends_in_the_same_bits(
+    run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memories, measured teachers and dropped ones included."""
+    there = ["--config", str(config), "--set", f"out={tmp_path}"]
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=5)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(there)
+    resumed = train.main([*there, "--resume"])
+    for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
+        assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
+
+
+def test_two_processes_teach_as_one(config: Path, run: Path, tmp_path: Path) -> None:
+    """But for what is drawn: no teacher is dropped here. The memory holds whole batches, in any order."""
+    words = ["--config", str(config), "--set", "task.criteria.3.relation.drop=0"]
+    words += ["--set", "task.criteria.1.relation.sigma=0.5"]  # whose gradients are tame
+    words += ["--set", "model.head.dropout=0", "--set"]
+    one = train.main([*words, f"out={tmp_path / 'one'}"])
+    two_processes.run("train", [*words, f"out={tmp_path / 'two'}"])
+    two = tmp_path / "two" / one.name
+    assert logged(two) == pytest.approx(logged(one), rel=1e-3)
+
+
+def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list, tmp_path: Path) -> None:
+    student = tiny_config(tmp_path / "student")
+    domains = ["a", "b"]
+    asked = [TeacherConfig(model=teachers[0]["model"], domains=["b"])]
+    opened = open_teachers(asked, student, domains)
+    preprocess = Preprocess(32, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4])
+    grey = torch.randint(0, 256, (5, 3, 32, 32), generator=torch.Generator().manual_seed(0))
+    label = torch.tensor([1, 0, 1, 1, 0])
+    shapes = torch.ones(5, 3)
+    batch = Batch(label, label, shapes, preprocess.normalised(grey.float()))
+    (taught,) = opened(batch, preprocess)
+    model = open_model(teachers[0]["model"])
+    with torch.no_grad():
+        expected = model.embedder(model.preprocess(grey.to(torch.uint8)), shapes)
+    assert taught.rows_B.tolist() == [True, False, True, True, False]
+    torch.testing.assert_close(
+        taught.emb_BT[taught.rows_B], expected[taught.rows_B], atol=1e-5, rtol=0
+    )
+    assert not taught.emb_BT[~taught.rows_B].any()
+    assert not opened.teachers[0].model.embedder.training
+
+
+def test_another_teacher_is_refused_on_resume(
+    config: Path, teachers: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "own"
+    shutil.copytree(teachers[1]["model"], own)
+    words = ["--config", str(config), "--set", f"out={tmp_path}"]
+    words += ["--set", f"task.teachers.1.model={own}"]
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=3)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(words)
+    other = load_file(own / "model.safetensors")
+    shutil.rmtree(own)
+    tiny_run(own, start=9)
+    assert set(other) == set(load_file(own / "model.safetensors"))
+    with pytest.raises(UserError, match=r"task\.teachers\.1\.model: .* has other weights"):
+        train.main([*words, "--resume"])
+
+
+REFUSALS = {
+    "task.teachers.0.domains=[moon]": r"task\.teachers\.0\.domains: moon is no domain that this run",
+    "task.teachers.0.model=nowhere": "nowhere: no such run folder",
+    "task.criteria=[{weight: 1}]": "a summand is either a loss or a relation",
+    "task.criteria=[{loss: {name: arcface}}]": "criteria has no relation",
+    "task.criteria.0.domains=[cars]": r"stages\.0\.sampler: .*mixes domains in a batch",
+    "task.criteria.1.relation.sigma=0": "sigma",
+    "task.criteria.1.relation.name=nothing": "relation",
+}
+
+
+@pytest.mark.parametrize("change", REFUSALS)
+def test_what_cannot_be_is_refused_by_name(change: str, config: Path, tmp_path: Path) -> None:
+    words = ["--config", str(config), "--set", f"out={tmp_path}", "--set", change]
+    with pytest.raises(UserError, match=REFUSALS[change]) as caught:
+        train.main(words)
+    assert len(str(caught.value).splitlines()) <= 2
+
+
+def logged(folder: Path) -> list[float]:
+    lines = read_metrics(folder / "metrics.jsonl")
+    return [line["loss"] for line in lines if "loss" in line]
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_teachers_make_of_fixed_views_is_computed_once(
+    frozen: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And trains as teachers do that look at the same views, but for what float16 rounds away."""
+    kind = "cached_views" if frozen else "repeated_views"
+    words = ["--config", str(config), "--set", f"stages.0.{kind}=2", "--set", f"out={tmp_path}"]
+    words += ["--set", "stages.0.lr.backbone=0"] if frozen else []
+    words += ["--set", "task.criteria.1.relation.sigma=0.5", "--set", "stages.0.epochs=1", "--set"]
+    computed: list[int] = []
+    compute = views.embed_blocks
+
+    def counted(accelerator, embedder, dataset, **settings):
+        computed.append(len(dataset))
+        return compute(accelerator, embedder, dataset, **settings)
+
+    monkeypatch.setattr(views, "embed_blocks", counted)
+    first = train.main([*words, "name=first"])
+    assert len(computed) == (6 if frozen else 4) and 0 < computed[0] < computed[2] == 59
+    computed.clear()
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=5)
+        with pytest.raises(KeyboardInterrupt):
+            train.main([*words, "name=again"])
+    again = train.main([*words, "name=again", "--resume"])
+    assert not any(computed)
+    assert (again / "last.safetensors").read_bytes() == (first / "last.safetensors").read_bytes()
+    if not frozen:
+        monkeypatch.setattr(stage, "_teachers", lambda *_: None)
+        live = train.main([*words, "name=live"])
+        assert logged(live) == pytest.approx(logged(first), rel=1e-2)
+
+
+def test_views_are_repeated_for_teachers_alone(config: Path, tmp_path: Path) -> None:
+    words = [
+        "--config",
+        str(config),
+        "--set",
+        f"out={tmp_path}",
+        "--set",
+        "stages.0.repeated_views=2",
+    ]
+    with pytest.raises(UserError, match="which views teachers are shown"):
+        train.main([*words, "--set", "stages.0.cached_views=2", "--set", "stages.0.lr.backbone=0"])
+    with pytest.raises(UserError, match="is of task distillation, and this is task classification"):
+        task = "task={name: classification}"
+        train.main([*words, "--set", task, "--set", "stages.0.lr={head: 1, classes: 1}"])
+
+
+def test_a_student_is_not_its_own_teacher(config: Path, tmp_path: Path) -> None:
+    tiny_run(tmp_path / "t")
+    words = ["--config", str(config), "--set", f"out={tmp_path}", "--overwrite"]
+    with pytest.raises(UserError, match="is this very run; name another model"):
+        train.main([*words, "--set", f"task.teachers.0.model={tmp_path / 't'}"])
