@@ -116,9 +116,41 @@ def test_what_lies_above_the_last_layer_does_not_train() -> None:
     config = run_config(layers={"of": ["blocks.1"]}, head={"dim": 8})
     task = build_task(config, Classes(["a/0", "a/1"], [3, 3], ["a", "a"]))
     freeze(task, config.stages[0].lr)
-    idle = {n for n, p in task.embedder.backbone.tower.named_parameters() if not p.requires_grad}
-    assert {name.split(".")[0] for name in idle} == {"blocks", "norm"}
-    assert all(int(name.split(".")[1]) > 1 for name in idle if name.startswith("blocks"))
+    names = {name for name, _ in task.embedder.backbone.tower.named_parameters()}
+    assert {name.split(".")[1] for name in names if name.startswith("blocks")} == {"0", "1"}
+    assert not any(name.startswith("norm.") for name in names)
+    assert all(p.requires_grad for p in task.embedder.backbone.tower.parameters())
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "side"),
+    [
+        (VIT, "blocks.2", 64),
+        (RESNET, "layer2", 64),
+        ("test_convnext", "stages.1", 64),
+        ("vgg11_bn", "features.10", 32),
+        ("test_efficientnet", "blocks.1", 64),
+    ],
+)
+def test_what_lies_above_is_taken_out(name: str, layer: str, side: int) -> None:
+    """Not computed, not kept, and the features are those of the whole tower."""
+    config = BackboneConfig(library="timm", name=name)
+    backbone = build_backbone(config, side).eval()
+    before = sum(p.numel() for p in backbone.tower.parameters())
+    seen = {}
+    hold = backbone.tower.get_submodule(layer).register_forward_hook(
+        lambda module, given, output: seen.update(out=output)
+    )
+    given = images(side)
+    backbone.tower(given)
+    hold.remove()
+    backbone.take_layers(LayersConfig(of=[layer], pool="max"))
+    maps = seen["out"]
+    wanted = maps.amax((2, 3)) if maps.dim() == 4 else maps[:, 1:].amax(1)
+    torch.testing.assert_close(backbone(given), wanted)
+    assert sum(p.numel() for p in backbone.tower.parameters()) < before
+    backbone.set_image_size(side if name == VIT else side + 32)
+    assert backbone(images(backbone.size_px)).shape == wanted.shape
 
 
 def test_adapters_above_the_last_layer_are_refused() -> None:
@@ -196,3 +228,22 @@ def test_layers_cannot_be_heard_compiled() -> None:
     values = run_config(layers={"of": ["blocks.1"]}).model_dump() | {"compile": True}
     with pytest.raises(UserError, match="leaves nothing of model.layers to be heard"):
         config_from(values, RunConfig)
+
+
+def test_a_frozen_tower_of_which_layers_are_taken_is_found_again(
+    toy_manifest: Path, tmp_path: Path
+) -> None:
+    torch.manual_seed(5)
+    clip = create_clip(BackboneConfig.model_validate(TINY_CLIP))
+    file = tmp_path / "clip.safetensors"
+    save_file({k: v.contiguous() for k, v in clip.state_dict().items()}, file)
+    stages = [{"epochs": 0.3, "lr": {"head": 1e-3, "classes": 1e-2}}]
+    config = bn_config(tmp_path, toy_manifest, {"batch_size": 24}, stages)
+    words = ["--config", str(config), "--set", f"model.backbone.pretrained={file}"]
+    run = train.main([*words, "--set", "model.layers={of: [transformer.resblocks.0], pool: avg}"])
+    tower = open_model(run).embedder.backbone.tower
+    assert not list(tower.transformer.resblocks[1].parameters())
+    state = clip.visual.state_dict()
+    kept = {name: value for name, value in tower.state_dict().items() if "positional" not in name}
+    assert all(torch.equal(value, state[name]) for name, value in kept.items())
+    assert not list(run.glob("frozen-*.safetensors"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import open_clip
 import torch
@@ -24,8 +25,10 @@ LEAST = 1e-6  # of what gem takes the power of, as in Radenovic et al., TPAMI 20
 class Layers(nn.Module):
     """Pools what the named modules of a tower give. It has no parameters, and holds no tower.
 
-    Attributes: `dim` (F); `idle`, names of the tower's parameters that have no part in the features:
-    those of later layers, which are not trained.
+    What lies above the last of them is taken out of the tower: it is neither computed nor kept.
+
+    Attributes: `dim` (F); `idle`, names of the tower's parameters that are left, and have no part in the
+    features: they are not trained.
 
     Args:
         added: parameters that were added to the tower.
@@ -45,7 +48,9 @@ class Layers(nn.Module):
                 raise UserError(
                     f"model.layers.of: {type(tower).__name__} has no layer {name!r}; {_some(known)}"
                 )
-        self.dim, self.idle = self._probed(tower, added, size_px)
+        self.dim, idle = self._probed(tower, added, size_px)
+        prune(tower, idle)
+        self.idle = idle & dict(tower.named_parameters()).keys()
 
     def forward(self, tower: Tower, images_BCHW: Tensor) -> Tensor:
         """(B, 3, S, S) -> (B, F)."""
@@ -107,6 +112,24 @@ class Layers(nn.Module):
             )
         idle = {name for name, grad in zip(names, grads, strict=False) if grad is None}
         return feat_BF.shape[1], idle
+
+
+class Gone(nn.Module):
+    """Stands where a module was: hands on what comes first, as a block of open_clip takes a mask too."""
+
+    def forward(self, given: Tensor, *more: Any, **named: Any) -> Tensor:
+        return given
+
+
+def prune(tower: Tower, idle: set[str]) -> None:
+    """Put nothing in the place of modules all of whose parameters are idle."""
+    gone: list[str] = []
+    for name, module in list(tower.named_modules()):
+        own = [f"{name}.{key}" for key, _ in module.named_parameters()]
+        inside = any(name.startswith(f"{other}.") for other in gone)
+        if name and own and not inside and idle.issuperset(own):
+            tower.set_submodule(name, Gone())
+            gone.append(name)
 
 
 @contextmanager
