@@ -103,7 +103,8 @@ def native_size(backbone: BackboneConfig) -> tuple[int, int]:
     else:
         name = backbone.name
         size_px = timm.get_pretrained_cfg(f"{name}.{backbone.pretrained}").input_size[-1]
-    return size_px, int(re.search(r"patch(\d+)", name)[1])
+    patch = re.search(r"patch(\d+)", name)
+    return size_px, int(patch[1]) if patch else 1
 
 
 @all_recipes
@@ -230,6 +231,7 @@ def stage_ends(folder: Path) -> list[tuple[int, dict[str, Any], dict[str, Any]]]
 
 
 PARTS = {"adapters": "adapters", "prompts": "prompts", "head": "head", "criterion": "classes"}
+PARTS |= {"criteria": "classes", "relations": "matching"}
 
 
 def place(name: str) -> str | None:
