@@ -44,8 +44,11 @@ def twin(config: RunConfig, folder: Path, toy: Path) -> Path:
     for stage in values["stages"]:
         shrink_stage(stage, rows, size_px, patch_px)
     factor = values["stages"][0]["epochs"] / config.stages[0].epochs
-    for number, teacher in enumerate(values["task"].get("teachers", ())):
+    teachers = values["task"]["teachers"] if config.task.name == "distillation" else []
+    for number, teacher in enumerate(teachers):
         teacher["model"] = str(tiny_run(folder / f"teacher_{number}"))
+    if values["task"].get("metaclasses"):  # the mix has three classes or so
+        values["task"]["metaclasses"]["count"] = 2
     margin = values["task"].get("loss", {}).get("margin_rad")
     if isinstance(margin, dict) and "rise_per_epoch" in margin:
         margin["rise_per_epoch"] /= factor
@@ -97,8 +100,9 @@ def mix_for(config: RunConfig, toy: Path, path: Path) -> dict[str, int]:
     wanted |= {
         name: None for stage in config.stages for name in getattr(stage.sampler, "steps", ())
     }
-    taught = [*getattr(config.task, "teachers", ()), *getattr(config.task, "criteria", ())]
-    wanted |= {name: None for one in taught for name in one.domains or ()}
+    if config.task.name == "distillation":
+        taught = [*config.task.teachers, *config.task.criteria]
+        wanted |= {name: None for one in taught for name in one.domains or ()}
     wanted |= dict.fromkeys(config.data.leave_out)
     if config.data.leave_out:
         wanted |= {"the rest": None}
