@@ -18,6 +18,7 @@ import yaml
 from guie.config import RunConfig
 from guie.config.durations import Duration
 from guie.data.manifest import load_manifest, save_manifest
+from tiny_runs import tiny_run
 
 BATCH, STEPS = 12, 2  # of every stage
 WIDTH, DEPTH = 32, 4
@@ -29,6 +30,7 @@ def twin(config: RunConfig, folder: Path, toy: Path) -> Path:
     """Write the config of a recipe's twin. Raises KeyError for a backbone it cannot make small."""
     values = config.model_dump()
     rows = mix_for(config, toy, folder / "mix.csv")
+    rows = {name: count for name, count in rows.items() if name not in config.data.leave_out}
     by_block = any(stage.lr.blocks for stage in config.stages)
     by_block |= any(getattr(one, "blocks", "all") != "all" for one in config.model.adapters)
     backbone = small_backbone(values["model"]["backbone"], folder, None if by_block else DEPTH)
@@ -42,7 +44,12 @@ def twin(config: RunConfig, folder: Path, toy: Path) -> Path:
     for stage in values["stages"]:
         shrink_stage(stage, rows, size_px, patch_px)
     factor = values["stages"][0]["epochs"] / config.stages[0].epochs
-    margin = values["task"]["loss"].get("margin_rad")
+    teachers = values["task"]["teachers"] if config.task.name == "distillation" else []
+    for number, teacher in enumerate(teachers):
+        teacher["model"] = str(tiny_run(folder / f"teacher_{number}"))
+    if values["task"].get("metaclasses"):  # the mix has three classes or so
+        values["task"]["metaclasses"]["count"] = 2
+    margin = values["task"].get("loss", {}).get("margin_rad")
     if isinstance(margin, dict) and "rise_per_epoch" in margin:
         margin["rise_per_epoch"] /= factor
     path = folder / "twin.yaml"
@@ -63,6 +70,8 @@ def shrink_stage(stage: dict[str, Any], rows: dict[str, int], size_px: int, patc
     if "epochs" in schedule:
         schedule["epochs"] = [epoch * factor for epoch in schedule["epochs"]]
     stage["batch_size"] = BATCH
+    if stage["sampler"].get("images_per_class"):  # the toy classes are small
+        stage["sampler"] |= {"images_per_class": 2, "rare_classes": "repeat"}
     # Every stage names its size: the twin's grids need not keep the recipe's proportions.
     stage["size_px"] = small_size(
         stage["size_px"] or size_px, patch_px, stage["stride_px"] or patch_px
@@ -91,6 +100,12 @@ def mix_for(config: RunConfig, toy: Path, path: Path) -> dict[str, int]:
     wanted |= {
         name: None for stage in config.stages for name in getattr(stage.sampler, "steps", ())
     }
+    if config.task.name == "distillation":
+        taught = [*config.task.teachers, *config.task.criteria]
+        wanted |= {name: None for one in taught for name in one.domains or ()}
+    wanted |= dict.fromkeys(config.data.leave_out)
+    if config.data.leave_out:
+        wanted |= {"the rest": None}
     if wanted:
         present = sorted(table["domain"].unique())[: len(wanted)]
         table = table[table["domain"].isin(present)].reset_index(drop=True)
@@ -106,7 +121,9 @@ def mix_for(config: RunConfig, toy: Path, path: Path) -> dict[str, int]:
 def small_backbone(backbone: dict[str, Any], folder: Path, depth: int | None) -> dict[str, Any]:
     """The backbone at random weights, small width and so many blocks; None: all it has."""
     small = {**backbone, "pretrained": None, "sha256": None, "revision": None}
-    if backbone["library"] == "timm":
+    if backbone["name"].startswith("resnet"):
+        small["kwargs"] = {**backbone["kwargs"], "layers": [1] * 4, "channels": [8] * 4}
+    elif backbone["library"] == "timm":
         sizes = {"embed_dim": WIDTH, "num_heads": 2, "mlp_ratio": 2.0}
         sizes |= {"depth": depth} if depth else {}
         small["kwargs"] = {**backbone["kwargs"], **sizes}
@@ -135,7 +152,9 @@ def small_clip(name: str, folder: Path, depth: int | None) -> str:
 
 
 def patch_size(backbone: dict[str, Any]) -> int:
-    """Side of the patches of a small backbone."""
+    """Side of the patches of a small backbone; of a convolutional one, what its last map is smaller by."""
+    if backbone["name"].startswith("resnet"):
+        return 32
     if backbone["library"] == "timm":
         return int(backbone["name"].partition("patch")[2].partition("_")[0])
     vision = open_clip.get_model_config(backbone["name"])["vision_cfg"]

@@ -11,8 +11,8 @@ config (`stages.*.epochs`: of every stage, `stages.0,2.epochs`: of these), each 
               does not say all
     verified  false: nobody has read it in the source
 
-A table may have a `base`, as a config. siglip2, dinov3, pe and puma_clip_vit_h are
-nobody's recipe: they have none.
+A table may have a `base`, as a config; null in place of a row takes away the base's. siglip2, dinov3, pe
+and puma_clip_vit_h are nobody's recipe: they have none.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from guie.config import RunConfig, load_config
 from guie.config.augment import AugmentConfig
 from guie.config.base import read_yaml
 from guie.config.durations import Duration
+from guie.config.losses import MarginSoftmaxConfig
 from guie.config.model import BackboneConfig
 from guie.config.stages import StageConfig
 
@@ -44,8 +45,8 @@ ALWAYS = (
     *("model.image.size_px", "model.image.fit", "model.image.mean", "model.image.std"),
     *("model.head.norm", "model.head.dropout", "model.head.dim", "model.head.bias"),
     *("model.head.branches", "precision"),
-    *("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.start"),
 )
+SOFTMAX = ("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.start")
 OF_A_STAGE = ("epochs", "batch_size", "lr", "optimizer", "weight_decay", "schedule", "warmup")
 
 each = pytest.mark.parametrize("name", NAMES)
@@ -68,6 +69,8 @@ def table(name: str) -> dict[str, Row]:
     values = read_yaml(TABLES / f"{name}.yaml")
     base = values.pop("base", None)
     rows = table(base.removesuffix(".yaml")) if base else {}
+    rows = {key: row for key, row in rows.items() if values.get(key, row)}  # null: it has none
+    values = {key: row for key, row in values.items() if row}
     for key, row in values.items():
         assert {"value", "source"} <= row.keys() <= COLUMNS, (name, key)
         assert row["source"], (name, key)
@@ -158,7 +161,7 @@ def test_a_table_leaves_nothing_out(name: str) -> None:
     """Model, loss, precision; of every stage its length, rates, decay, schedule, views."""
     config = load_config(RECIPES / f"{name}.yaml", RunConfig)
     rows = {place for key in table(name) for place in found(config, key)}
-    wanted = {*ALWAYS, *margins(config)}
+    wanted = {*ALWAYS, *of_the_task(config)}
     if config.model.head.norm.startswith("bn"):
         wanted.add("model.head.norm_eps")
     model = config.model
@@ -167,6 +170,14 @@ def test_a_table_leaves_nothing_out(name: str) -> None:
     for number, stage in enumerate(config.stages):
         wanted |= {f"stages.{number}.{key}" for key in keys_of(stage)}
     assert not wanted - rows
+
+
+def of_the_task(config: RunConfig) -> list[str]:
+    """The keys of the task: of its one loss those that matter most, or its teachers and criteria."""
+    if config.task.name == "distillation":
+        return ["task.teachers", "task.criteria"]
+    softmax = isinstance(config.task.loss, MarginSoftmaxConfig)
+    return [*(SOFTMAX if softmax else SOFTMAX[:1]), *margins(config)]
 
 
 def margins(config: RunConfig) -> list[str]:

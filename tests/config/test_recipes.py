@@ -84,7 +84,7 @@ def test_a_recipe_names_weights_that_exist(recipe: Path) -> None:
 def test_sizes_are_those_of_the_pretraining_or_fit_the_patches(recipe: Path) -> None:
     config = load_config(recipe, RunConfig)
     native_px, patch_px = native_size(config.model.backbone)
-    assert config.model.image.size_px == native_px
+    assert config.model.image.size_px == native_px or patch_px == 1  # a convolution takes any
     for stage in config.stages:
         stride_px = stage.stride_px or config.model.backbone.stride_px or patch_px
         beyond_px = (stage.size_px or native_px) - patch_px
@@ -103,7 +103,8 @@ def native_size(backbone: BackboneConfig) -> tuple[int, int]:
     else:
         name = backbone.name
         size_px = timm.get_pretrained_cfg(f"{name}.{backbone.pretrained}").input_size[-1]
-    return size_px, int(re.search(r"patch(\d+)", name)[1])
+    patch = re.search(r"patch(\d+)", name)
+    return size_px, int(patch[1]) if patch else 1
 
 
 @all_recipes
@@ -193,6 +194,14 @@ def test_the_steps_of_uneds_specialists_are_whole_epochs() -> None:
 # ---------------------------------------------------------------- twins
 
 
+def marked(recipe: Path) -> Any:
+    """As a parameter; where a recipe only changes another, its twin is left to the slow tests."""
+    derived = re.search(r"^base:", recipe.read_text(encoding="utf-8"), re.MULTILINE)
+    own_task = recipe.stem in ("unify_snd_3", "udon_clip")
+    slow = [pytest.mark.slow] if derived and not own_task else []
+    return pytest.param(recipe, id=recipe.stem, marks=slow)
+
+
 @pytest.fixture(scope="module")
 def trained(
     toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory
@@ -208,7 +217,7 @@ def trained(
     return of
 
 
-@all_recipes
+@pytest.mark.parametrize("recipe", [*map(marked, RECIPES)])
 def test_a_twin_trains_to_the_end(recipe: Path, trained: Callable) -> None:
     """Every stage takes its steps; what it freezes keeps its bits, all else moves."""
     config, folder = trained(recipe.stem)
@@ -230,6 +239,7 @@ def stage_ends(folder: Path) -> list[tuple[int, dict[str, Any], dict[str, Any]]]
 
 
 PARTS = {"adapters": "adapters", "prompts": "prompts", "head": "head", "criterion": "classes"}
+PARTS |= {"criteria": "classes", "relations": "matching"}
 
 
 def place(name: str) -> str | None:

@@ -75,9 +75,9 @@ class SpecialistStepsConfig(_WithFactors):
 class LossDrivenConfig(_WithFactors):
     """Domains in proportion to their recent loss (after UDON's dynamic sampler), one period delayed.
 
-    UDON weighs by the classification loss of each domain's own teacher. Here it is the loss that is
-    trained on, so without distillation this is not UDON's sampler. The losses of a period set the
-    shares of the period after the next: a loader that reads ahead then never needs shares that are
+    UDON weighs by the classification loss of each domain's own teacher, and so does task `online` here;
+    any other task by the loss that is trained on. The losses of a period set the shares of the period
+    after the next: a loader that reads ahead then never needs shares that are
     still to be measured.
     """
 
