@@ -123,6 +123,8 @@ def small_backbone(backbone: dict[str, Any], folder: Path, depth: int | None) ->
     small = {**backbone, "pretrained": None, "sha256": None, "revision": None}
     if backbone["name"].startswith("resnet"):
         small["kwargs"] = {**backbone["kwargs"], "layers": [1] * 4, "channels": [8] * 4}
+    elif backbone["name"].startswith("vgg"):
+        small["kwargs"] = {**backbone["kwargs"], "mlp_ratio": 0.01}
     elif backbone["library"] == "timm":
         sizes = {"embed_dim": WIDTH, "num_heads": 2, "mlp_ratio": 2.0}
         sizes |= {"depth": depth} if depth else {}
@@ -153,7 +155,7 @@ def small_clip(name: str, folder: Path, depth: int | None) -> str:
 
 def patch_size(backbone: dict[str, Any]) -> int:
     """Side of the patches of a small backbone; of a convolutional one, what its last map is smaller by."""
-    if backbone["name"].startswith("resnet"):
+    if backbone["name"].startswith(("resnet", "vgg")):
         return 32
     if backbone["library"] == "timm":
         return int(backbone["name"].partition("patch")[2].partition("_")[0])

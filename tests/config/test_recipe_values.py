@@ -43,9 +43,9 @@ COLUMNS = {"value", "source", "ours", "why", "told", "verified"}
 ALWAYS = (
     *("model.backbone.library", "model.backbone.name", "model.backbone.pretrained"),
     *("model.image.size_px", "model.image.fit", "model.image.mean", "model.image.std"),
-    *("model.head.norm", "model.head.dropout", "model.head.dim", "model.head.bias"),
-    *("model.head.branches", "precision"),
+    "precision",
 )
+HEAD = [f"model.head.{key}" for key in ("norm", "dropout", "dim", "bias", "branches")]
 SOFTMAX = ("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.start")
 OF_A_STAGE = ("epochs", "batch_size", "lr", "optimizer", "weight_decay", "schedule", "warmup")
 
@@ -162,10 +162,12 @@ def test_a_table_leaves_nothing_out(name: str) -> None:
     config = load_config(RECIPES / f"{name}.yaml", RunConfig)
     rows = {place for key in table(name) for place in found(config, key)}
     wanted = {*ALWAYS, *of_the_task(config)}
-    if config.model.head.norm.startswith("bn"):
+    model, head = config.model, config.model.head
+    wanted |= set(HEAD) if head else {"model.head"}
+    if head and head.norm.startswith("bn"):
         wanted.add("model.head.norm_eps")
-    model = config.model
-    added = {"adapters": model.adapters, "prompts": model.prompts, "head.hidden": model.head.hidden}
+    added = {"adapters": model.adapters, "prompts": model.prompts, "layers": model.layers}
+    added |= {"head.hidden": head and head.hidden, "backbone.reset": model.backbone.reset}
     wanted |= {f"model.{key}" for key, value in added.items() if value}
     for number, stage in enumerate(config.stages):
         wanted |= {f"stages.{number}.{key}" for key in keys_of(stage)}
@@ -177,7 +179,8 @@ def of_the_task(config: RunConfig) -> list[str]:
     if config.task.name == "distillation":
         return ["task.teachers", "task.criteria"]
     softmax = isinstance(config.task.loss, MarginSoftmaxConfig)
-    return [*(SOFTMAX if softmax else SOFTMAX[:1]), *margins(config)]
+    own = [f"task.{key}" for key in ("metaclasses", "projector") if getattr(config.task, key, None)]
+    return [*own, *(SOFTMAX if softmax else SOFTMAX[:1]), *margins(config)]
 
 
 def margins(config: RunConfig) -> list[str]:

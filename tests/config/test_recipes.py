@@ -195,10 +195,11 @@ def test_the_steps_of_uneds_specialists_are_whole_epochs() -> None:
 
 
 def marked(recipe: Path) -> Any:
-    """As a parameter; where a recipe only changes another, its twin is left to the slow tests."""
+    """As a parameter; where a recipe only changes another, or is of VGG, its twin is a slow test."""
     derived = re.search(r"^base:", recipe.read_text(encoding="utf-8"), re.MULTILINE)
     own_task = recipe.stem in ("unify_snd_3", "udon_clip")
-    slow = [pytest.mark.slow] if derived and not own_task else []
+    of_vgg = recipe.stem.startswith("layers_")
+    slow = [pytest.mark.slow] if of_vgg or (derived and not own_task) else []
     return pytest.param(recipe, id=recipe.stem, marks=slow)
 
 
@@ -239,7 +240,7 @@ def stage_ends(folder: Path) -> list[tuple[int, dict[str, Any], dict[str, Any]]]
 
 
 PARTS = {"adapters": "adapters", "prompts": "prompts", "head": "head", "criterion": "classes"}
-PARTS |= {"criteria": "classes", "relations": "matching"}
+PARTS |= {"criteria": "classes", "relations": "matching", "projector": "projector"}
 
 
 def place(name: str) -> str | None:
