@@ -1,7 +1,7 @@
 """The libraries' architectures, built small and random: what the exporter must carry over.
 
-FAMILIES are the kinds of backbone that configs/ names: tests/model/test_families.py compares them
-with the real ones and exports them.
+FAMILIES are the kinds of transformer that configs/ names, CONVOLUTIONS those of convolutional networks:
+tests/model/test_families.py compares them with the real ones and exports them.
 """
 
 from __future__ import annotations
@@ -75,6 +75,11 @@ def _timm_backbone(name: str, **kwargs: object) -> Callable[[], Backbone]:
     return lambda: _stirred(build_backbone(config, 40))
 
 
+def _convolutions(name: str, **small: object) -> Callable[[], Backbone]:
+    config = BackboneConfig(library="timm", name=name, kwargs=small)
+    return lambda: build_backbone(config, 40)
+
+
 def _stirred(backbone: Backbone) -> Backbone:
     """All weights moved by noise: new layer scales are 1e-5, and a block behind them does nothing."""
     with torch.no_grad():
@@ -96,6 +101,14 @@ FAMILIES: dict[str, Callable[[], Backbone]] = {
     "timm SigLIP": _timm_backbone("vit_so400m_patch14_siglip_384"),
     "timm SigLIP 2": _timm_backbone("vit_so400m_patch16_siglip_384"),
     "timm DINOv3": _timm_backbone("vit_large_patch16_dinov3", global_pool="token"),
+}
+# What the configs name besides, in small.
+CONVOLUTIONS: dict[str, Callable[[], Backbone]] = {
+    "timm ResNet": _convolutions("resnet50", layers=(1, 1, 1, 1), channels=(8, 8, 8, 8)),
+    "timm ResNet of two convolutions": _convolutions(
+        "resnet18", layers=(2, 2, 2, 2), channels=(64, 16, 16, 16)
+    ),
+    "timm VGG": _convolutions("vgg16_bn", mlp_ratio=0.01),
 }
 
 
@@ -132,6 +145,7 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 ARCHITECTURES = {
     **{name: (backbone, 40) for name, backbone in FAMILIES.items()},
     **{f"{name}, overlapping": (_overlapping(b), 44) for name, b in FAMILIES.items()},
+    **{name: (backbone, 40) for name, backbone in CONVOLUTIONS.items()},
     **OTHERS,
 }
 
