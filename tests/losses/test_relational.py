@@ -13,6 +13,7 @@ from sklearn.manifold._utils import _binary_search_perplexity
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guie.base.errors import UserError
 from guie.config.relational import Perplexity, RelationConfig
 from guie.losses.relational import build_relation, kl_of_logits, mean_of
 from guie.losses.relational.matching import dropped
@@ -268,7 +269,7 @@ def test_hadamard_matrices_of_towers_features(size) -> None:
 
 
 def test_a_size_without_a_known_matrix_is_told() -> None:
-    with pytest.raises(ValueError, match="no Hadamard matrix of 7 rows"):
+    with pytest.raises(UserError, match="knows no Hadamard matrix of 7 rows"):
         PhiS(7, 10)
 
 

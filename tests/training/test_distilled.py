@@ -151,6 +151,7 @@ REFUSALS = {
     "task.criteria=[{loss: {name: arcface}}]": "criteria has no relation",
     "task.criteria.0.domains=[cars]": r"stages\.0\.sampler: .*mixes domains in a batch",
     "task.criteria.1.relation.sigma=0": "sigma",
+    "task.criteria.1.relation.sigma.perplexity=95": "perplexity 95: an image has 95 others",
     "task.criteria.1.relation.name=nothing": "relation",
 }
 

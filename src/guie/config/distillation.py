@@ -9,7 +9,13 @@ from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 from guie.config.base import Config
 from guie.config.losses import LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
-from guie.config.relational import MatchingConfig, NonNegative, RelationConfig
+from guie.config.relational import (
+    MatchingConfig,
+    NonNegative,
+    Perplexity,
+    RelationConfig,
+    SndConfig,
+)
 
 Domains = Annotated[list[str], Field(min_length=1)]
 
@@ -17,9 +23,7 @@ Domains = Annotated[list[str], Field(min_length=1)]
 class TeacherConfig(Config):
     """A model that a student learns from; it stays as it is."""
 
-    model: (
-        str  # as embed.py's --model: a run folder, several models side by side, a library's model
-    )
+    model: str  # as embed.py's --model: a run folder, several side by side, a library's model
     domains: Domains | None = None  # whose images it teaches; null: all
     size_px: Annotated[int, Field(gt=1)] | None = None  # of a library's model; null: its own
 
@@ -104,3 +108,18 @@ class DistillationConfig(Config):
                 " task classification"
             )
         return self
+
+
+def too_many_neighbours(term: TermConfig, batch_size: int) -> str | None:
+    """What is wrong with a perplexity that a batch, with what is remembered, cannot have; or None."""
+    snd = term.relation
+    if not isinstance(snd, SndConfig):
+        return None
+    others = batch_size - 1 + snd.queue
+    for sigma in (snd.sigma, snd.student_sigma):
+        if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
+            return (
+                f"perplexity {sigma.perplexity:g}: an image has {others} others in a batch; take"
+                " less, or raise batch_size or queue"
+            )
+    return None

@@ -61,13 +61,13 @@ class SndConfig(Config):
 
 
 class SimilarityConfig(Config):
-    """Squared differences of the matrices of cosines, summed over a row (UDON, eq. 5)."""
+    """Squared differences of the matrices of cosines, summed over a row (UDON)."""
 
     name: Literal["similarity"]
 
 
 class DimensionConfig(Config):
-    """A teacher's features by their mean and deviation, each dimension for itself (UNIC, 3.2)."""
+    """A teacher's features by their mean and deviation, each dimension for itself (UNIC)."""
 
     name: Literal["dimension"] = "dimension"
     steps: PositiveInt = 100  # in which they are measured; the term counts from then on

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from guie.config.base import Config
-from guie.config.distillation import DistillationConfig, OnlineConfig
+from guie.config.distillation import DistillationConfig, OnlineConfig, too_many_neighbours
 from guie.config.durations import Steps
 from guie.config.faults import FaultAt, remedy
 from guie.config.losses import (
@@ -265,6 +265,10 @@ class RunConfig(Config):
             return self
         some = [n for n, term in enumerate(self.task.criteria) if term.loss and term.domains]
         for number, stage in enumerate(self.stages):
+            for place, term in enumerate(self.task.criteria):
+                crowded = too_many_neighbours(term, stage.batch_size)
+                if crowded:
+                    raise FaultAt(f"task.criteria.{place}.relation", crowded)
             if some and isinstance(stage.sampler, MixedConfig):
                 raise FaultAt(
                     f"stages.{number}.sampler",

@@ -19,7 +19,7 @@ from guie.base.errors import UserError
 from guie.config.layers import LayersConfig
 from guie.model.patches import Tower, trunk_of
 
-LEAST = 1e-6  # of what gem takes the power of, as in Radenovic et al., TPAMI 2019
+LEAST = 1e-6  # of what gem takes the power of
 
 
 class Layers(nn.Module):

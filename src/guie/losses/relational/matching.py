@@ -55,7 +55,7 @@ def standard(config: DimensionConfig | PhiSConfig | None, dim: int) -> Standard 
 def dropped(apart_NK: Tensor, taught_NK: Tensor, drop: float) -> Tensor:
     """Weights of each image's teachers, (N, K), of sum 1, or 0 where it has none.
 
-    The worst matched teacher of an image stays, each other one goes by chance (UNIC, 3.3).
+    The worst matched teacher of an image stays, each other one goes by chance (UNIC).
 
     Args:
         apart_NK: how far each image is from what each teacher makes of it.

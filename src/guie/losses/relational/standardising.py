@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from guie.base.errors import UserError
+
 LEAST = 1e-12  # a variance of less counts as this
 
 
@@ -65,7 +67,7 @@ class Standard(nn.Module):
 
 
 class ByDimension(Standard):
-    """Each dimension divided by its deviation (UNIC, 3.2, with the first steps' for running ones)."""
+    """Each dimension divided by its deviation (UNIC, whose are running ones)."""
 
     def mapping(self, covariance_TT: Tensor) -> Tensor:
         return covariance_TT.diagonal().clamp(min=LEAST).rsqrt().diag()
@@ -78,7 +80,7 @@ class PhiS(Standard):
     U are the eigenvectors of the covariance, H a Hadamard matrix / sqrt(T). Distances keep their
     proportions.
 
-    Raises ValueError where no Hadamard matrix of this size is known here.
+    Raises UserError where no Hadamard matrix of this size is known here.
     """
 
     def __init__(self, dim: int, steps: int):
@@ -95,7 +97,7 @@ def hadamard(size: int) -> np.ndarray:
     """A matrix (size, size) of +1 and -1 whose rows are orthogonal.
 
     By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3): so there are
-    those of 192, 384, 768, 1024, 1152, 1280 and 1536. Raises ValueError where it leads nowhere.
+    those of 192, 384, 768, 1024, 1152, 1280 and 1536. Raises UserError where it leads nowhere.
     """
     doublings, odd = 0, size
     while odd > 1 and not _is_paley(odd - 1) and odd % 2 == 0:
@@ -105,7 +107,10 @@ def hadamard(size: int) -> np.ndarray:
     elif _is_paley(odd - 1):
         matrix = _paley(odd - 1)
     else:
-        raise ValueError(f"no Hadamard matrix of {size} rows is known; standardise by dimension")
+        raise UserError(
+            f"task.criteria: standardise: phi_s knows no Hadamard matrix of {size} rows, the teacher's"
+            " dimensions; take dimension"
+        )
     for _ in range(doublings):
         matrix = np.kron([[1, 1], [1, -1]], matrix)
     return matrix

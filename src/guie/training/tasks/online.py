@@ -124,7 +124,7 @@ class OnlineTask(Task):
         return self.finished(batch, feat_BF, cast(Tensor, total), logs)
 
     def heeded(self, logs: dict[str, Tensor]) -> Tensor:
-        """A loss-driven sampler goes by how well the domain's own teacher does (UDON, 3.4)."""
+        """A loss-driven sampler goes by how well the domain's own teacher does (UDON)."""
         return logs["teachers"]
 
     def _lessons(self, feat_BF: Tensor, emb_BD: Tensor, label_B: Tensor) -> dict[str, Tensor]:
