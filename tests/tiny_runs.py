@@ -10,6 +10,7 @@ import torch
 import yaml
 from torch import nn
 
+import train
 from guie.config import RunConfig, config_from
 from guie.data.manifest import load_manifest, save_manifest
 from guie.model import LoadedModel, build_embedder, open_model, save_model
@@ -104,6 +105,15 @@ def interrupted_after(patched: pytest.MonkeyPatch, steps: int) -> None:
         return step(self, *args, **kwargs)
 
     patched.setattr(torch.optim.AdamW, "step", counting)
+
+
+def cut_and_resumed(monkeypatch: pytest.MonkeyPatch, words: list[str], steps: int) -> Path:
+    """The folder of a run that was interrupted after so many steps, and gone on with."""
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(words)
+    return train.main([*words, "--resume"])
 
 
 class Parts(nn.ModuleDict):

@@ -23,7 +23,7 @@ from guie.model.preprocess import Preprocess
 from guie.training import stage
 from guie.training.run.record import read_metrics
 from guie.training.teachers import open_teachers
-from tiny_runs import TINY_CLIP, interrupted_after, tiny_config, tiny_run
+from tiny_runs import TINY_CLIP, cut_and_resumed, interrupted_after, tiny_config, tiny_run
 
 CRITERIA = [
     {"loss": {"name": "arcface"}, "weight": 0.5},
@@ -83,11 +83,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(
 ) -> None:
     """Memories, measured teachers and dropped ones included."""
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
-    with monkeypatch.context() as patched:
-        interrupted_after(patched, steps=5)
-        with pytest.raises(KeyboardInterrupt):
-            train.main(there)
-    resumed = train.main([*there, "--resume"])
+    resumed = cut_and_resumed(monkeypatch, there, steps=5)
     for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
         assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
 
@@ -189,11 +185,7 @@ def test_what_teachers_make_of_fixed_views_is_computed_once(
     first = train.main([*words, "name=first"])
     assert len(computed) == (6 if frozen else 4) and 0 < computed[0] < computed[2] == 59
     computed.clear()
-    with monkeypatch.context() as patched:
-        interrupted_after(patched, steps=5)
-        with pytest.raises(KeyboardInterrupt):
-            train.main([*words, "name=again"])
-    again = train.main([*words, "name=again", "--resume"])
+    again = cut_and_resumed(monkeypatch, [*words, "name=again"], steps=5)
     assert not any(computed)
     assert (again / "last.safetensors").read_bytes() == (first / "last.safetensors").read_bytes()
     if not frozen:

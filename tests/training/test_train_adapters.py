@@ -29,7 +29,7 @@ from guie.evaluation.prompt_weights import prompt_weights
 from guie.model import open_beside, open_model
 from guie.model.backbone import create_clip
 from guie.training.run.record import read_metrics
-from tiny_runs import interrupted_after
+from tiny_runs import cut_and_resumed
 from two_processes import SHARDED
 
 PUMA = {
@@ -108,11 +108,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(
     run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
-    with monkeypatch.context() as patched:
-        interrupted_after(patched, steps=5)
-        with pytest.raises(KeyboardInterrupt):
-            train.main(there)
-    resumed = train.main([*there, "--resume"])
+    resumed = cut_and_resumed(monkeypatch, there, steps=5)
     for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
         assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
 

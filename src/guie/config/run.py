@@ -10,16 +10,11 @@ from guie.config.base import Config
 from guie.config.distillation import DistillationConfig, OnlineConfig, too_many_neighbours
 from guie.config.durations import Steps
 from guie.config.faults import FaultAt, remedy
-from guie.config.losses import (
-    ArcFaceConfig,
-    ClassWeightsConfig,
-    LossConfig,
-    MarginSoftmaxConfig,
-    MetaclassesConfig,
-)
+from guie.config.losses import ClassWeightsConfig, LossConfig, MarginSoftmaxConfig
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.sampling import MixedConfig
 from guie.config.stages import NonNegative, StageConfig
+from guie.config.tasks import ClassificationConfig, TaskConfig
 
 
 def _no_for_false(value: Any) -> Any:
@@ -34,27 +29,6 @@ class DataConfig(Config):
     # domains that neither training nor validation sees: what the embedding is worth on the unseen
     leave_out: list[str] = []
     workers: Annotated[int, Field(ge=0)] = 2
-
-
-class ClassificationConfig(Config):
-    """A loss on the labels; by default a margin softmax over all classes of all domains."""
-
-    name: Literal["classification"] = "classification"
-    loss: LossConfig = ArcFaceConfig()
-    metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
-    # Widths of Linears between the embedding and the loss, with a ReLU between two; left out when scored.
-    # What lies under the loss generalises worse than what lies beneath that (Vo and Hays, 3.3)
-    projector: list[PositiveInt] = []
-
-    @property
-    def losses(self) -> list[LossConfig]:
-        """Those on labels: the one."""
-        return [self.loss]
-
-    def parts(self, model: ModelConfig) -> list[str]:
-        """What has a learning rate of its own: see `Task.parts`."""
-        named = ["backbone", *model.parts(), *(["head"] if model.head else []), "classes"]
-        return [*named, *(["projector"] if self.projector else [])]
 
 
 class GenericImagesConfig(Config):
@@ -82,32 +56,6 @@ class RetentionConfig(Config):
         if self.generic and not self.features:
             raise ValueError("generic images are of features, which is 0; raise it, or drop them")
         return self
-
-
-class ContrastiveConfig(Config):
-    """Image-text contrast on the manifest's captions: how a CLIP is pretrained."""
-
-    name: Literal["contrastive"]
-
-    @property
-    def losses(self) -> list[LossConfig]:
-        """Those on labels: none."""
-        return []
-
-    def parts(self, model: ModelConfig) -> list[str]:
-        """What has a learning rate of its own: see `Task.parts`."""
-        return ["backbone"]
-
-
-def _classification_unless_named(values: Any) -> Any:
-    return {"name": "classification", **values} if isinstance(values, dict) else values
-
-
-TaskConfig = Annotated[
-    ClassificationConfig | DistillationConfig | OnlineConfig | ContrastiveConfig,
-    Field(discriminator="name"),
-    BeforeValidator(_classification_unless_named),
-]
 
 
 def _has_class_weights(loss: LossConfig) -> bool:

@@ -18,7 +18,7 @@ from guie.config import RunConfig, config_from
 from guie.losses.softmax import MarginSoftmax
 from guie.training.run.record import read_metrics
 from guie.training.tasks import OnlineTask, build_task
-from tiny_runs import TINY_CLIP, bn_config, interrupted_after
+from tiny_runs import TINY_CLIP, bn_config, cut_and_resumed
 
 CLASSES = Classes(["a/0", "a/1", "a/2", "b/0", "b/1"], [4] * 5, ["a", "a", "a", "b", "b"])
 LABELS = torch.tensor([0, 3, 1, 4, 0, 2])
@@ -170,11 +170,7 @@ def test_it_trains_and_resumes_to_the_same_bits(
     run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
-    with monkeypatch.context() as patched:
-        interrupted_after(patched, steps=9)
-        with pytest.raises(KeyboardInterrupt):
-            train.main(there)
-    resumed = train.main([*there, "--resume"])
+    resumed = cut_and_resumed(monkeypatch, there, steps=9)
     assert (resumed / "last.safetensors").read_bytes() == (run / "last.safetensors").read_bytes()
 
 

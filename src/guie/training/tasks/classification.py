@@ -11,7 +11,7 @@ from torch.nn import functional
 from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
-from guie.config.run import ClassificationConfig
+from guie.config.tasks import ClassificationConfig
 from guie.losses import Criterion, MetaclassLoss, build_loss
 from guie.model import build_embedder
 from guie.training.tasks.base import Output, Task
