@@ -15,13 +15,22 @@ setup: .venv/ready  ## .venv with the locked versions (quick when present)
 
 .venv/ready: requirements.lock
 .venv-lowest/ready: requirements.lowest
-.venv-judges/ready: requirements-judges.txt requirements.lock requirements-judges.lock
-.venv/ready .venv-lowest/ready .venv-judges/ready: requirements.txt pyproject.toml
+.venv/ready .venv-lowest/ready: requirements.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 setup"; exit 1; }
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
 		$(addprefix -r ,$(filter %.txt,$^)) $(addprefix -c ,$(filter %.lock %.lowest,$^))
+	@touch $@
+
+# The judges see what is in .venv, .pth files included: a third copy of torch would be 6 GB
+PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
+.venv-judges/ready: .venv/ready requirements-judges.txt requirements-judges.lock
+	@test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
+	@echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" \
+		> $$($(@D)/bin/python -c '$(PACKAGES)')/of_venv.pth
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
+		-r requirements-judges.txt -c requirements.lock -c requirements-judges.lock
 	@touch $@
 
 demo: setup  ## run the numbered notebooks in order and print the score
