@@ -149,7 +149,9 @@ class Workshop:
             # The summary of a run that was cut short knows the last part alone
             "seconds": None if resumed else summary["seconds"],
             "threads": self.threads,
+            "device": summary.get("device"),
             "peak_memory_mb": summary["peak_memory_mb"],
+            "peak_gpu_memory_mb": summary.get("peak_gpu_memory_mb"),
             "trainable_parameters": summary.get("trainable_parameters"),
         }
 

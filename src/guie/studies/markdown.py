@@ -59,7 +59,10 @@ def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
     columns = ["val", "test", *(["unseen"] if plan.folds() else [])]
     heads = ["", *(["seeds"] if several else []), *(f"{where} R@1 / mMP@5" for where in columns)]
     heads += [f"test R@1 against {_cell(plan.baseline)}"] if plan.baseline else []
-    more, costs = list(headlines(plan)), list(COSTS) if plan.costs else []
+    more, costs = (
+        list(headlines(plan)),
+        [key for key in COSTS if plan.costs and table[key].notna().any()],
+    )
     heads += [*more, *(COSTS[key] for key in costs), "seconds"]
     lines = [heads, ["---"] * len(heads)]
     for name, row in ordered(table).iterrows():
@@ -120,7 +123,7 @@ def _said(plan: Plan, standing: Standing, missing: list[Gap]) -> Iterable[str]:
         named = ", ".join(domain for domains in folds.values() for domain in domains)
         words.append(f"Unseen: the mean of {named}, each by the run that did not see it.")
     asked = {job.identity for job in plan.jobs.values()}
-    yield " ".join([*words, *_codes(standing, asked)])
+    yield " ".join([*words, *_codes(standing, asked), *_devices(standing, asked)])
     for why, said in WORDS.items():
         jobs = [gap for gap in missing if gap.why == why]
         if jobs:
@@ -144,6 +147,16 @@ def _codes(standing: Standing, asked: set[str]) -> list[str]:
         return [f"Code: {next(iter(commits))}."]
     told = ", ".join(f"{commit} ({count} runs)" for commit, count in sorted(commits.items()))
     return [f"Code of more than one commit: {told}."]
+
+
+def _devices(standing: Standing, asked: set[str]) -> list[str]:
+    """What the runs ran on, where they say so."""
+    used = [record for identity, record in standing.done.items() if identity in asked]
+    devices = Counter(record["device"] for record in used if record.get("device"))
+    if not devices:
+        return []
+    told = ", ".join(f"{device} ({count} runs)" for device, count in sorted(devices.items()))
+    return [f"Trained on: {told if len(devices) > 1 else next(iter(devices))}."]
 
 
 def _told(gap: Gap) -> str:

@@ -19,7 +19,11 @@ METRICS = ("r_at_1", "mmp_at_5")
 WHERE = ("val", "test", "unseen")
 SCORES = [f"{where} {metric}" for where in WHERE for metric in METRICS]
 COMPARED = "test r_at_1"
-COSTS = {"trainable_parameters": "parameters that train", "peak_memory_mb": "memory, MB"}
+COSTS = {
+    "trainable_parameters": "parameters that train",
+    "peak_memory_mb": "memory, MB",
+    "peak_gpu_memory_mb": "of the card, MB",  # left out where no run had one
+}
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,14 @@ from guie.training.compiling import uncompiled
 from guie.training.crew import Crew, Stopped
 from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
 from guie.training.run.folder import add_to_record, check_weights, finish, keep_classes
-from guie.training.run.record import RunLog, code_version, peak_memory_mb, prefixed
+from guie.training.run.record import (
+    RunLog,
+    code_version,
+    device_name,
+    peak_gpu_memory_mb,
+    peak_memory_mb,
+    prefixed,
+)
 from guie.training.stage import Material, Stage
 from guie.training.tasks import Task
 from guie.training.trained import Parameters
@@ -118,7 +125,9 @@ class Progress:
             "best": self.state.best(),
             "steps": self.state.global_step,
             "seconds": round(time.monotonic() - self.began, 1),
+            "device": device_name(self.accelerator.device),
             "peak_memory_mb": peak_memory_mb(),
+            "peak_gpu_memory_mb": peak_gpu_memory_mb(self.accelerator.device),
             "classes": len(self.material.classes),
             "parameters": parameters.total,
             "trainable_parameters": parameters.trainable,

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 from accelerate import Accelerator
 
@@ -104,6 +105,18 @@ def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a `metrics.jsonl`."""
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def device_name(device: torch.device) -> str:
+    """The card's own name, or `cpu`."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def peak_gpu_memory_mb(device: torch.device) -> int | None:
+    """The most that tensors of this process have held on its card, in MB; None without one."""
+    if device.type != "cuda":
+        return None
+    return math.ceil(torch.cuda.max_memory_allocated(device) / 2**20)
 
 
 def peak_memory_mb() -> int:
