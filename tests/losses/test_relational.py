@@ -216,6 +216,16 @@ def test_too_few_images_are_no_fault(values, images) -> None:
     assert torch.autograd.grad(loss, student)[0].isfinite().all()
 
 
+def test_a_batch_without_a_teachers_images_asks_nothing_of_its_memory() -> None:
+    snd = built(name="snd", queue=8)
+    student, teacher = embeddings(6)
+    snd(unit(student), teacher)
+    loss = snd(unit(student)[:0], teacher[:0])
+    assert loss.item() == 0
+    assert torch.autograd.grad(loss, student)[0].isfinite().all()
+    assert snd.memory.filled == 6
+
+
 def test_equal_images_have_finite_gradients() -> None:
     student = torch.ones(4, DIM, requires_grad=True)
     teacher = unit(torch.ones(4, TEACHER))

@@ -36,13 +36,13 @@ class Snd(Relation):
         self.memory = Memory(config.queue, dims) if config.queue else None
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
-        """0 where no image has two others: of one neighbour all are equally sure."""
+        """0 where there is no image, or none has two others: of one neighbour all are equally sure."""
         past_QD, past_QT = self.memory.held() if self.memory else (student_ND[:0], teacher_NT[:0])
         ours_NM = squared_distances(student_ND, past_QD)
         theirs_NM = squared_distances(teacher_NT, past_QT)
         if self.memory and self.training:
             self.memory.add(student_ND, teacher_NT)
-        if ours_NM.shape[1] < 3:
+        if not len(ours_NM) or ours_NM.shape[1] < 3:
             return nothing(student_ND)
         sigma = self.config.sigma
         theirs_N1 = precisions(theirs_NM, sigma)
