@@ -61,7 +61,9 @@ def main(argv: list[str] | None = None) -> None:
     step()
     with FlopCounterMode(display=False) as counter:
         step()
-    seconds = timed(accelerator, step, args.steps)
+    if accelerator.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats()  # the counter keeps what checkpointing would let go
+    seconds, held_gb = timed(accelerator, step, args.steps), memory_gb(accelerator)
     peak = matrix_flops(accelerator, config.precision)
     rate = counter.get_total_flops() / seconds
     feed = loader_rate(size_px)
@@ -71,7 +73,7 @@ def main(argv: list[str] | None = None) -> None:
     print(
         f"  {rate / 1e12:,.2f} TFLOP/s, {rate / peak:.0%} of a matrix product's {peak / 1e12:,.2f}"
     )
-    print(f"  {memory_gb(accelerator):.1f} GB at most")
+    print(f"  {held_gb:.1f} GB at most")
     print(
         f"  fed by {images / seconds / feed:,.1f} cores, at {feed:,.0f} images/s each (500 px files)"
     )

@@ -64,6 +64,18 @@ def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
     return table.astype({column: float for column in table if column not in ("row", "seed")})
 
 
+def by_domain(plan: Plan, standing: Standing, metric: str = "r_at_1") -> pd.DataFrame:
+    """Test scores of each row that has some: a row a row, a column a domain, means over seeds."""
+    values = {}
+    for row in plan.rows:
+        found = [standing.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
+        lines = [record["test"]["domains"] for record in found if record]
+        if lines:
+            scores = pd.DataFrame([{name: d[metric] for name, d in line.items()} for line in lines])
+            values[row.name] = scores.astype(float).mean()
+    return pd.DataFrame(values).T
+
+
 def headlines(plan: Plan) -> dict[str, tuple[str, str]]:
     """Columns of the study's protocols, each with its protocol and the headline's title."""
     return {
