@@ -64,7 +64,7 @@ def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
     return table.astype({column: float for column in table if column not in ("row", "seed")})
 
 
-def by_domain(plan: Plan, standing: Standing, metric: str = "r_at_1") -> pd.DataFrame:
+def domain_scores(plan: Plan, standing: Standing, metric: str = "r_at_1") -> pd.DataFrame:
     """Test scores of each row that has some: a row a row, a column a domain, means over seeds."""
     values = {}
     for row in plan.rows:
