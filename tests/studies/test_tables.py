@@ -14,7 +14,7 @@ from guie.report.figures.spread import seed_dots
 from guie.studies.markdown import decimal, rendered, write_between
 from guie.studies.plan import Plan
 from guie.studies.results import Standing
-from guie.studies.tables import by_seed, ordered, scores, summary
+from guie.studies.tables import by_seed, domain_scores, ordered, scores, summary
 from small_studies import CODE, plan, record
 
 ROWS = {"plain": {}, "softmax": {"task.loss": {"name": "softmax"}}, "third": {"train.epochs": 4}}
@@ -174,3 +174,32 @@ def test_a_table_goes_between_its_markers_alone(tmp_path: Path) -> None:
         assert path.read_text() == text
     with pytest.raises(UserError, match="none.md: cannot be read"):
         write_between(tmp_path / "none.md", "s", "new")
+
+
+def test_scores_by_domain_are_means_over_the_seeds_there_are(study: Plan) -> None:
+    cars = {0: 0.2, 2: 0.4}
+    jobs = {seed: study.jobs["plain", seed, None] for seed in cars}
+    done = {
+        jobs[seed].identity: record(jobs[seed], 0.5, domains={"cars": value, "logos": 0.8})
+        for seed, value in cars.items()
+    }
+    table = domain_scores(study, Standing(done, {}, {}, 0))
+    assert table.index.tolist() == ["plain"]
+    assert table.loc["plain"].to_dict() == pytest.approx({"cars": 0.3, "logos": 0.8})
+    assert domain_scores(study, Standing(done, {}, {}, 0), "mmp_at_5").loc[
+        "plain", "cars"
+    ] == pytest.approx(0.15)
+
+
+def test_the_card_is_told_and_its_memory_where_there_was_one(tmp_path: Path) -> None:
+    study = plan(tmp_path, rows={"plain": {}, "softmax": ROWS["softmax"]}, seeds=1, costs=True)
+    jobs = [study.jobs[name, 0, None] for name in ("plain", "softmax")]
+    costs = {"trainable_parameters": 5, "peak_memory_mb": 70}
+    on_cpu = {job.identity: record(job, 0.5, device="cpu", **costs) for job in jobs}
+    text = rendered(study, Standing(on_cpu, {}, {}, 0))
+    assert "Trained on: cpu." in text and "of the card" not in text
+    on_card = {**on_cpu, jobs[1].identity: record(jobs[1], 0.5, device="H100", **costs,
+                                                  peak_gpu_memory_mb=33)}  # fmt: skip
+    text = rendered(study, Standing(on_card, {}, {}, 0))
+    assert "Trained on: H100 (1 runs), cpu (1 runs)." in text
+    assert "| memory, MB | of the card, MB |" in text and "| 70 | 33 |" in text
