@@ -103,7 +103,11 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
     )
     add("--texts", type=Path, metavar="FILE", help="text queries, as embed.py takes")
     add("--join", choices=JOINS, default="oracle", help="of specialists")
-    add("--reduce", choices=REDUCTIONS, help="to --dim dimensions: a baseline")
+    add(
+        "--reduce",
+        choices=REDUCTIONS,
+        help="to --dim dimensions: baselines; first: those that stand first",
+    )
     add("--dim", type=int, default=64, help="default: 64")
     add(
         "--fit",

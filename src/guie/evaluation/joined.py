@@ -20,7 +20,9 @@ JOINS = {
 }
 
 
-REDUCTIONS = ("pca", "pca-whitened", "random")
+# first: the numbers that stand first, of an ensemble side by side its first members (DREML's prefixes)
+REDUCTIONS = ("pca", "pca-whitened", "random", "first")
+FITTED = ("pca", "pca-whitened")
 
 Joined = np.ndarray | dict[str, np.ndarray]
 
@@ -55,7 +57,7 @@ def reduced(
     """Embeddings of fewer dimensions: of every specialist by itself, where they are many.
 
     Args:
-        fit: embeddings [F, D] by the same models that PCA is fitted on; `random` needs none.
+        fit: embeddings [F, D] by the same models that PCA is fitted on; the others need none.
         kind: of `REDUCTIONS`.
 
     Raises UserError where so many dimensions cannot be fitted.
@@ -78,6 +80,10 @@ def arrays_of(given: np.ndarray | Mapping[str, np.ndarray] | None) -> list[np.nd
 
 
 def _reduced(emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int) -> np.ndarray:
+    if kind == "first":
+        if not 0 < dim <= emb_ND.shape[1]:
+            raise UserError(f"--dim {dim}: the embedding has {emb_ND.shape[1]} dimensions")
+        return emb_ND[:, :dim]
     unit_ND = _units(emb_ND)
     if kind == "random":
         return random_projection(unit_ND, dim)

@@ -14,7 +14,7 @@ from guie.base.errors import UserError
 from guie.data.manifest import Manifest, companion_path, read_companion
 from guie.evaluation.components import PER_DOMAIN, balanced_sample
 from guie.evaluation.embeddings import load_embeddings
-from guie.evaluation.joined import Joined, joined, reduced
+from guie.evaluation.joined import FITTED, Joined, joined, reduced
 from guie.evaluation.protocols import with_subsets, with_texts
 
 Source = Path | Sequence[str]  # one model's E.npz, or DOMAIN=E.npz of each specialist
@@ -48,12 +48,12 @@ def reduce_embeddings(
     """The same in `dim` dimensions, by a map fitted on train images of the manifest.
 
     Args:
-        kind: of `REDUCTIONS`; `random` is fitted on nothing.
+        kind: of `REDUCTIONS`, of which FITTED are fitted on train images.
         fit: embeddings of train images, from the same models.
 
     Raises UserError where there is nothing to fit on.
     """
-    if kind == "random":
+    if kind not in FITTED:
         return reduced(given, None, kind, dim)
     if not fit:
         raise UserError(f"--reduce {kind}: name what it is fitted on by --fit")
