@@ -73,6 +73,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/loop.py
 	$(BIN)/python tests/bench/compiling.py --batch 8 --steps 7
 	$(BIN)/python tests/bench/adapters.py
+	$(BIN)/python tests/bench/distillation.py
 	$(BIN)/python tests/bench/curation.py
 	$(BIN)/python tests/bench/placeholders.py
 	$(BIN)/python tests/bench/copies.py

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from guie.config.relational import Perplexity, SndConfig
 from guie.losses.relational.relation import Relation, nothing
 
-HALVINGS = (
-    40  # of the search for a bandwidth, whose range is 2 ** 40 either way from where it begins
-)
+# Of the search for a bandwidth: log2 of the precision to 80 / 2 ** 30, less than float32 tells apart
+RANGE, HALVINGS = 40, 30
+MOST = 4.0  # squared distance between two unit vectors
 
 
 class Snd(Relation):
@@ -118,17 +118,23 @@ def precisions_of(squared_NM: Tensor, perplexity: float) -> Tensor:
     precision goes to 0, and all are equally sure.
     """
     wanted = math.log(perplexity)  # entropy in nats
-    low_N1 = torch.full_like(squared_NM[:, :1], -HALVINGS)
+    beyond_NM = squared_NM - squared_NM.amin(
+        1, keepdim=True
+    )  # than the nearest: no chance underflows
+    low_N1 = torch.full_like(squared_NM[:, :1], -RANGE)
     high_N1 = -low_N1
     for _ in range(HALVINGS):
         middle_N1 = (low_N1 + high_N1) / 2  # of log2 of the precision
-        too_many_N1 = entropy(squared_NM, middle_N1.exp2()) > wanted
+        too_many_N1 = entropy(beyond_NM, middle_N1.exp2()) > wanted
         low_N1 = torch.where(too_many_N1, middle_N1, low_N1)
         high_N1 = torch.where(too_many_N1, high_N1, middle_N1)
     return ((low_N1 + high_N1) / 2).exp2()
 
 
 def entropy(squared_NM: Tensor, precision_N1: Tensor) -> Tensor:
-    """Of each image's neighbours, (N, 1), in nats."""
-    log_p_NM = log_neighbours(squared_NM, precision_N1)
-    return -(log_p_NM.exp() * log_p_NM.masked_fill(torch.isinf(log_p_NM), 0.0)).sum(1, True)
+    """Of each image's neighbours, (N, 1), in nats: log Z + precision x the mean of squared distances."""
+    chance_NM = (-precision_N1 * squared_NM).exp()
+    total_N1 = chance_NM.sum(1, True)
+    # Where an image meets itself the chance is 0 and the distance inf
+    within_NM = chance_NM.mul_(squared_NM.clamp(max=MOST))
+    return total_N1.log() + precision_N1 * within_NM.sum(1, True) / total_N1

@@ -9,6 +9,9 @@ from matplotlib.figure import Figure
 from guie.report.figures.style import INK, MUTED, domain_colors, new_figure, tidy
 
 
+LOGARITHMIC_FROM = 10
+
+
 def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
     """A table in colour about 0: blue below it, red above; which prompts a domain asks for.
 
@@ -35,7 +38,7 @@ def lines_over(values: pd.DataFrame, metric: str, over: str) -> Figure:
 
     Args:
         values: a row a value of the setting, numbers in rising order; a column a domain.
-        metric, over: the axes' names.
+        metric, over: the axes' names. The setting's is logarithmic where its ends are LOGARITHMIC_FROM times apart.
     """
     figure = new_figure(4.2)
     axes = tidy(figure.subplots(), grid="y")
@@ -44,7 +47,10 @@ def lines_over(values: pd.DataFrame, metric: str, over: str) -> Figure:
         axes.plot(values.index, column, "o-", color=colors[str(name)], label=name, markersize=4)
     mean = values.mean(axis=1)
     axes.plot(values.index, mean, "o-", color=INK, linewidth=2.6, label="mean")
-    axes.set_xticks(values.index)
+    if min(values.index) > 0 and max(values.index) >= LOGARITHMIC_FROM * min(values.index):
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(values.index, [f"{value:g}" for value in values.index])
+    axes.set_xticks([], minor=True)
     axes.set_xlabel(over, fontsize=9, color=MUTED)
     axes.set_ylabel(metric, fontsize=9, color=MUTED)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
