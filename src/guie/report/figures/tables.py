@@ -8,7 +8,6 @@ from matplotlib.figure import Figure
 
 from guie.report.figures.style import INK, MUTED, domain_colors, new_figure, tidy
 
-
 LOGARITHMIC_FROM = 10
 
 
@@ -38,7 +37,7 @@ def lines_over(values: pd.DataFrame, metric: str, over: str) -> Figure:
 
     Args:
         values: a row a value of the setting, numbers in rising order; a column a domain.
-        metric, over: the axes' names. The setting's is logarithmic where its ends are LOGARITHMIC_FROM times apart.
+        metric, over: the axes' names. The setting's is logarithmic from LOGARITHMIC_FROM times on.
     """
     figure = new_figure(4.2)
     axes = tidy(figure.subplots(), grid="y")
