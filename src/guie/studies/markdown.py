@@ -59,10 +59,8 @@ def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
     columns = ["val", "test", *(["unseen"] if plan.folds() else [])]
     heads = ["", *(["seeds"] if several else []), *(f"{where} R@1 / mMP@5" for where in columns)]
     heads += [f"test R@1 against {_cell(plan.baseline)}"] if plan.baseline else []
-    more, costs = (
-        list(headlines(plan)),
-        [key for key in COSTS if plan.costs and table[key].notna().any()],
-    )
+    more = list(headlines(plan))
+    costs = [key for key in COSTS if plan.costs and table[key].notna().any()]
     heads += [*more, *(COSTS[key] for key in costs), "seconds"]
     lines = [heads, ["---"] * len(heads)]
     for name, row in ordered(table).iterrows():

@@ -118,9 +118,8 @@ def precisions_of(squared_NM: Tensor, perplexity: float) -> Tensor:
     precision goes to 0, and all are equally sure.
     """
     wanted = math.log(perplexity)  # entropy in nats
-    beyond_NM = squared_NM - squared_NM.amin(
-        1, keepdim=True
-    )  # than the nearest: no chance underflows
+    # Farther than the nearest by so much: its own chance never underflows
+    beyond_NM = squared_NM - squared_NM.amin(1, keepdim=True)
     low_N1 = torch.full_like(squared_NM[:, :1], -RANGE)
     high_N1 = -low_N1
     for _ in range(HALVINGS):

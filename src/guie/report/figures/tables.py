@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from guie.report.figures.style import INK, MUTED, domain_colors, new_figure, tidy
 
-LOGARITHMIC_FROM = 10
+LOGARITHMIC_FROM = 10  # times as large the last value of a setting is as the first
 
 
 def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
