@@ -32,20 +32,21 @@ def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
     return figure
 
 
-def lines_over(values: pd.DataFrame, metric: str, over: str) -> Figure:
-    """A line a domain over a setting, and their mean, bold: R@1 over p, or over a size.
+def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) -> Figure:
+    """A line a column over a setting, and their mean, bold: R@1 of domains over p, or over a size.
 
     Args:
-        values: a row a value of the setting, numbers in rising order; a column a domain.
+        values: a row a value of the setting, numbers in rising order; a column a domain, or a method.
         metric, over: the axes' names. The setting's is logarithmic from LOGARITHMIC_FROM times on.
+        mean: draw that of the columns.
     """
     figure = new_figure(4.2)
     axes = tidy(figure.subplots(), grid="y")
     colors = domain_colors(values.columns)
     for name, column in values.items():
         axes.plot(values.index, column, "o-", color=colors[str(name)], label=name, markersize=4)
-    mean = values.mean(axis=1)
-    axes.plot(values.index, mean, "o-", color=INK, linewidth=2.6, label="mean")
+    if mean:
+        axes.plot(values.index, values.mean(axis=1), "o-", color=INK, linewidth=2.6, label="mean")
     if min(values.index) > 0 and max(values.index) >= LOGARITHMIC_FROM * min(values.index):
         axes.set_xscale("log", base=2)
     axes.set_xticks(values.index, [f"{value:g}" for value in values.index])
