@@ -11,7 +11,13 @@ import pytest
 from guie.base.errors import UserError
 from guie.studies.code import Code, code_of
 from guie.studies.plan import Plan
-from guie.studies.results import Results, read_results, results_path, standing
+from guie.studies.results import (
+    Results,
+    as_committed,
+    read_results,
+    results_path,
+    standing,
+)
 from small_studies import CODE, plan, record
 
 NEWER = replace(CODE, src="6d" * 20, commit="d1" * 20)
@@ -118,3 +124,11 @@ def test_code_is_the_tree_of_src_committed_or_not(tmp_path: Path) -> None:
     assert git("status", "--porcelain") == "?? src/b.py"  # the index is as it was
     git("add", "."), git("commit", "-qm", "two")
     assert code_of(src) == Code(changed.src, git("rev-parse", "HEAD"), dirty=False)
+
+
+def test_what_is_committed_is_read_whatever_code_it_is_of(tmp_path: Path) -> None:
+    study = plan(tmp_path)
+    filled(study, NEWER)
+    read, found = as_committed(study.path)
+    assert read.jobs.keys() == study.jobs.keys()
+    assert len(found.done) == len(study.jobs) and not found.outdated

@@ -18,7 +18,7 @@ from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.config.base import expanded
 from guie.studies.code import UNKNOWN, Code
-from guie.studies.plan import Job
+from guie.studies.plan import Job, Plan, read_plan
 
 Record = dict[str, Any]
 LISTS = ("runs", "failures")
@@ -129,6 +129,17 @@ def standing(
         identity not in by_identity for identity in {**results.runs, **results.failures}
     )
     return Standing(done, failed, outdated, strangers)
+
+
+def as_committed(study: Path) -> tuple[Plan, Standing]:
+    """A study and what is known of it, by whatever code; its images need not be here.
+
+    Raises UserError as `read_plan` and `read_results`.
+    """
+    plan = read_plan(study)
+    results = read_results(results_path(study))
+    code = Code(UNKNOWN, UNKNOWN, dirty=False)
+    return plan, standing(results, plan.jobs.values(), code, any_code=True)
 
 
 def stamp(job: Job, code: Code) -> Record:
