@@ -4,7 +4,7 @@ python tests/bench/layers.py --model runs/real_vit_tiny --manifest $M [--pool av
 python tests/bench/layers.py --model runs/mobile --layers blocks.3 blocks.5 conv_head --manifest $M
 
 R@1 over the merged index, means over domains. Of train every image is query and index. All layers are
-read in one pass for each way of pooling. Vo and Hays, WACV 2019, 4.2: the last layer wins on train, an
+read in one pass for each way of pooling. Vo and Hays, WACV 2019: the last layer wins on train, an
 earlier one on test.
 """
 
