@@ -14,7 +14,8 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from guie.report import figures
-from guie.report.figures import heat_map, lines_over, maps
+from guie.report.figures import densities, heat_map, lines_over, maps, spectra, val_courses
+from guie.report.figures.panels import VAL
 from guie.report.figures.pictures import thumbnail
 from guie.report.figures.style import BEFORE, IGNORED, RIGHT, WRONG, domain_colors, legible
 
@@ -285,3 +286,45 @@ def test_lines_over_a_setting_end_in_their_mean() -> None:
     lines = lines_over(values, "R@1", "p").axes[0].lines
     assert [line.get_label() for line in lines] == ["cars", "food", "mean"]
     assert lines[-1].get_ydata() == pytest.approx([0.3, 0.4])
+
+
+def test_densities_peak_where_values_lie() -> None:
+    rng = np.random.default_rng(0)
+    spread = {("one", "same"): 0.8, ("one", "other"): 0.1, ("two", "same"): 0.5}
+    values = pd.concat(
+        pd.DataFrame(
+            {"value": rng.normal(at, 0.02, 300), "panel": panel, "line": "cars", "dash": dash}
+        )
+        for (panel, dash), at in spread.items()
+    )
+    left, right = densities(values, "cosine", mark=1).axes
+    peaks = [line.get_xdata()[np.argmax(line.get_ydata())] for line in left.lines[:2]]
+    assert peaks == pytest.approx([0.8, 0.1], abs=0.02)
+    assert right.lines[0].get_xdata()[np.argmax(right.lines[0].get_ydata())] == pytest.approx(
+        0.5, abs=0.02
+    )
+    assert left.get_title(loc="left") == "one"
+    alone = pd.DataFrame({"value": [0.3, np.nan], "panel": "p", "line": "l", "dash": "d"})
+    assert densities(alone, "cosine").axes[0].lines[0].get_xdata() == [0.3, 0.3]
+
+
+def test_spectra_have_a_panel_a_domain() -> None:
+    falling = np.array([0.5, 0.3, 0.1])
+    panels = spectra({name: {"own": falling, "all": falling / 2} for name in "abcde"}).axes
+    assert [axes.get_title(loc="left") for axes in panels if axes.get_visible()] == list("abcde")
+    assert panels[4].lines[1].get_ydata() == pytest.approx(falling / 2)
+
+
+def test_courses_mark_each_domains_peak() -> None:
+    lines = [
+        {"step": step, VAL: 0.4, f"{VAL}/cars": cars, f"{VAL}/food": food}
+        for step, cars, food in ((1, 0.1, 0.2), (2, 0.5, 0.3), (2, 0.6, 0.3), (3, 0.4, 0.5))
+    ]
+    run, empty = val_courses(
+        {"run": [{"step": 1, "loss": 2.0}, *lines], "empty": [{"step": 1}]}
+    ).axes
+    peaks = [
+        (*line.get_xdata(), *line.get_ydata()) for line in run.lines if line.get_marker() == "o"
+    ]
+    assert peaks == [(2, 0.6), (3, 0.5)]
+    assert [text.get_text() for text in empty.texts] == ["no val split"]

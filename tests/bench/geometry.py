@@ -1,0 +1,157 @@
+"""How several models fill their space: room and directions of each domain, classes apart, the unseen near.
+
+python tests/bench/geometry.py --manifest $M --out runs/geometry --embeddings own=folder all=u.npz
+python tests/bench/geometry.py --manifest $M --out runs/geometry --embeddings one=1.npz all=16.npz --train
+
+Embeddings are embed.py's of the test split, and with --train of the train split too (embed.py --split train
+--out 1.train.npz beside 1.npz). Of a folder the rows of each domain are in its own file, cars.npz. Distances
+are compared with the first's. Prints one table or two; writes maps.png, spectra.png, ratios.png, room.png,
+and with --train pairs.png and nearest.png.
+"""
+
+from __future__ import annotations
+
+import argparse
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from guie.data.manifest import load_manifest
+from guie.evaluation import geometry
+from guie.evaluation.embeddings import load_embeddings, unit_vectors
+from guie.report.figures import (
+    densities,
+    domain_bars,
+    domain_map,
+    project,
+    sample_rows,
+    spectra,
+)
+
+Spaces = dict[str, np.ndarray]  # by model: unit vectors in the order of a table's rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--manifest", type=Path, required=True)
+    parser.add_argument("--embeddings", nargs="+", required=True, metavar="NAME=E.npz")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--train", action="store_true")
+    args = parser.parse_args()
+    files = {name: Path(file) for name, _, file in (one.partition("=") for one in args.embeddings)}
+    manifest = load_manifest(args.manifest)
+    table = manifest.split("test").drop_duplicates("image_path").reset_index(drop=True)
+    spaces = read(files, table)
+    args.out.mkdir(parents=True, exist_ok=True)
+    draw_spaces(spaces, table, args.out)
+    print(markdown(by_domain(spaces, table)))
+    if args.train:
+        seen = manifest.split("train").drop_duplicates("image_path").reset_index(drop=True)
+        train = read({name: file.with_suffix(".train.npz") for name, file in files.items()}, seen)
+        print(markdown(draw_crowding(spaces, table, train, seen, args.out)))
+
+
+def read(files: dict[str, Path], table: pd.DataFrame) -> Spaces:
+    return {name: space(file, table) for name, file in files.items()}
+
+
+def space(file: Path, table: pd.DataFrame) -> np.ndarray:
+    if not file.is_dir():
+        return unit_vectors(load_embeddings(file, table), table["image_path"].to_numpy())
+    own = {domain: space(file / f"{domain}.npz", rows) for domain, rows in table.groupby("domain")}
+    emb_ND = np.empty((len(table), next(iter(own.values())).shape[1]), np.float32)
+    for domain, rows in table.groupby("domain").groups.items():
+        emb_ND[rows] = own[domain]
+    return emb_ND
+
+
+def draw_spaces(spaces: Spaces, table: pd.DataFrame, out: Path) -> None:
+    """Maps, spectra, ratios over the first space, and room."""
+    domains = table.groupby("domain").groups
+    rows = sample_rows(table)
+    points = {name: project(emb_ND[rows.index]) for name, emb_ND in spaces.items()}
+    domain_map(points, rows["domain"]).savefig(out / "maps.png")
+    spectra({
+        domain: {name: geometry.spectrum(emb_ND[own]) for name, emb_ND in spaces.items()}
+        for domain, own in domains.items()
+    }).savefig(out / "spectra.png")  # fmt: skip
+    room = {name: geometry.room(emb_ND, table) for name, emb_ND in spaces.items()}
+    domain_bars(pd.DataFrame(room), "room of a domain").savefig(out / "room.png")
+    first, *others = spaces
+    if others:
+        ratios = pd.concat([
+            ratio_rows(spaces[name], spaces[first], table.loc[own], domain).assign(panel=name)
+            for name, (domain, own) in product(others, domains.items())
+        ])  # fmt: skip
+        densities(ratios, f"distance over {first}'s", mark=1).savefig(out / "ratios.png")
+
+
+def ratio_rows(
+    emb_ND: np.ndarray, over_ND: np.ndarray, own: pd.DataFrame, domain: str
+) -> pd.DataFrame:
+    pairs = geometry.draw_pairs(own["label"], 5000)
+    ratio_P = geometry.distance_ratios(emb_ND[own.index], over_ND[own.index], pairs)
+    return pd.DataFrame({"value": ratio_P, "line": domain, "dash": kind_of(pairs)})
+
+
+def kind_of(pairs: geometry.Pairs) -> np.ndarray:
+    return np.where(pairs.same, "one class", "two classes")
+
+
+def by_domain(spaces: Spaces, table: pd.DataFrame) -> pd.DataFrame:
+    """A line a model: of each domain its room, and in how many directions it spreads."""
+    lines = {}
+    for name, emb_ND in spaces.items():
+        room = geometry.room(emb_ND, table)
+        lines[name] = {
+            domain: f"{room[domain]:.2f}, {geometry.directions(emb_ND[own]):.1f}"
+            for domain, own in table.groupby("domain").groups.items()
+        } | {"all": f"{geometry.directions(emb_ND):.1f}"}
+    return pd.DataFrame(lines).T
+
+
+def draw_crowding(
+    spaces: Spaces, table: pd.DataFrame, train: Spaces, seen: pd.DataFrame, out: Path
+) -> pd.DataFrame:
+    """DREML's figures 4 and 5, and their numbers."""
+    pairs = {
+        "train": geometry.draw_pairs(seen["label"]),
+        "test": geometry.draw_pairs(table["label"]),
+    }
+    alike, near, lines = [], [], {}
+    for name, emb_ND in spaces.items():
+        for split, space in (("train", train[name]), ("test", emb_ND)):
+            cosine_P = geometry.cosines(space, pairs[split])
+            alike.append(pd.DataFrame({"value": cosine_P, "panel": name, "line": split,
+                                       "dash": kind_of(pairs[split])}))  # fmt: skip
+        nearest_N = geometry.nearest(emb_ND, train[name])
+        near.append(pd.DataFrame({"value": nearest_N, "panel": "", "line": name, "dash": "all"}))
+        of_test = alike[-1]
+        strangers = of_test.loc[of_test["dash"] == "two classes", "value"]
+        lines[name] = {
+            "two test classes above .75": f"{(strangers > 0.75).mean():.4f}",
+            "test to nearest train, median": f"{np.median(nearest_N):.3f}",
+            "above .9": f"{(nearest_N > 0.9).mean():.3f}",
+        }
+    densities(pd.concat(alike), "cosine").savefig(out / "pairs.png")
+    densities(pd.concat(near), "cosine of a test image to its nearest of train").savefig(
+        out / "nearest.png"
+    )
+    return pd.DataFrame(lines).T
+
+
+def markdown(table: pd.DataFrame) -> str:
+    """A table with its index as first column."""
+    lines = [["", *map(str, table)], ["---"] * (1 + len(table.columns))]
+    lines += [
+        [str(name), *map(str, row)] for name, row in zip(table.index, table.to_numpy(), strict=True)
+    ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+if __name__ == "__main__":
+    main()
