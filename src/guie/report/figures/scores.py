@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from guie.report.figures.style import FAINT, INK, MUTED, domain_colors, new_figure, tidy
 
-SYSTEMS = ("#b9c0c4", "#3f90da", "#e76300", "#832db6")
+SYSTEMS = ("#b9c0c4", "#3f90da", "#e76300", "#832db6", "#ffa90e", "#717581")
 GROUP = 0.8  # of a domain's height is bars
 
 
