@@ -45,7 +45,8 @@ def coarse_and_fine(table: pd.DataFrame, fine: str) -> pd.DataFrame:
     number_in_class = table.groupby("label").cumcount()
     stays = (table["domain"] == fine) & (number_in_class % 2 == 1)
     coarse = table[~stays].assign(label=lambda rows: "coarse/" + rows["domain"], domain="coarse")
-    return pd.concat([coarse, table[stays].assign(domain="fine")])
+    own = table[stays].assign(label=lambda rows: "fine/" + rows["label"], domain="fine")
+    return pd.concat([coarse, own])
 
 
 if __name__ == "__main__":

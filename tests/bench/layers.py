@@ -118,7 +118,7 @@ def markdown(table: pd.DataFrame) -> str:
 
 
 def chosen(table: pd.DataFrame) -> str:
-    """By domain: what wins on train, what val chooses, what would have won on test."""
+    """By domain that has a val split: what wins on train, what val chooses, what would have won on test."""
     lines = [
         "",
         "| | wins on train | val chooses | its test R@1 | the embedding's | wins on test |",
@@ -126,6 +126,8 @@ def chosen(table: pd.DataFrame) -> str:
     lines.append("|---|---|---|---|---|---|")
     by_split = {split: table.xs(split, level="split") for split in SPLITS}
     for name in table:
+        if by_split["val"][name].isna().all():  # nothing chooses where a domain has no val split
+            continue
         best = {split: part[name].astype(float).idxmax() for split, part in by_split.items()}
         told = {split: place[0] if place[1] == EMBEDDING else ", ".join(place)
                 for split, place in best.items()}  # fmt: skip

@@ -19,7 +19,10 @@ from guie.report import notebook as helpers
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-STEPS = ["domains", "curation", "training", "evaluation", "export", "scoring", "adapters"]
+STEPS = [
+    *("domains", "curation", "training", "evaluation", "export", "scoring"),
+    *("adapters", "one_from_many"),
+]
 ABSOLUTE = re.compile(r"(?<![\w.:/<~*\\-])/(?!/)[A-Za-z_][\w.-]*/|\b[A-Z]:\\")
 
 

@@ -37,9 +37,9 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
         of_panel = values[values["panel"] == panel]
         for (line, dash), of_curve in of_panel.groupby(["line", "dash"], sort=False):
             _curve(axes, span, of_curve["value"].to_numpy(), color=colors[line], dash=dashes[dash])
-        axes.set_ylim(bottom=0)
         if mark is not None:
             axes.axvline(mark, color=MUTED, linewidth=1, linestyle=":")
+    grid[0].set_ylim(bottom=0)  # the height is of all panels: last, for it ends their scaling
     _legend(figure, grid[0], colors, dashes)
     return figure
 

@@ -30,8 +30,9 @@ def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         axes.set_xlabel("principal axis", fontsize=9, color=MUTED)
         for model, variance_D in variances[domain].items():
             axes.plot(range(1, len(variance_D) + 1), variance_D, color=colors[model], linewidth=1.6)
-        axes.set_ylim(bottom=0)
-    _legend(figure, next(iter(panels.values())), colors)
+    first = next(iter(panels.values()))
+    first.set_ylim(bottom=0)  # of all panels: last, for it ends their scaling
+    _legend(figure, first, colors)
     return figure
 
 
