@@ -18,7 +18,8 @@ from scorer.archive import Violation
 from scorer.contract import MAX_DIMENSION, Checklist, verify
 from scorer.embedding import Embedded, embed_images
 from scorer.manifest import Manifest, UserError, read_manifest
-from scorer.retrieval import judge, nearest, own_rows
+from scorer.neighbours import nearest
+from scorer.retrieval import judge, own_rows
 
 EXAMPLES = """
 examples:

@@ -17,7 +17,8 @@ import torch
 
 from scorer.contract import Check
 from scorer.embedding import Embedded
-from scorer.retrieval import METRICS, K
+from scorer.neighbours import K
+from scorer.retrieval import METRICS
 
 CHALLENGE_IMAGES = 205_000  # 5,000 queries and 200,000 index images
 LIMIT_HOURS = 9
