@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         neighbours_path.unlink(missing_ok=True)  # an earlier scoring's do not belong to this file
         report.write_json(args.out, scoring.provenance())
         failed = checklist.checks[-1]
-        print(f"VIOLATION {failed.name}: {checklist.verdict}: {failed.detail}")
+        print(f"VIOLATION {failed.name}: {failed.detail} [{checklist.verdict}]")
         sys.exit(1)
     score, neighbours = evaluate(manifest, embedded)
     score |= report.costs(embedded, scoring.peak_bytes) | {"budget": scoring.budget}

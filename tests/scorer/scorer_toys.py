@@ -90,3 +90,9 @@ class Writes(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         mapped = torch.from_file(self.path, True, 3, dtype=torch.float32)
         return images.float().mean([2, 3]) + mapped.fill_(0.0)
+
+
+def arguments(submission: Path, manifest: Path, out: Path) -> list[str]:
+    """Of score.py, on one thread."""
+    paths = ["--submission", str(submission), "--manifest", str(manifest), "--out", str(out)]
+    return [*paths, "--threads", "1"]

@@ -10,12 +10,14 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from scorer_toys import Hangs, MeanColour, Writes, rewritten, torchscript_bytes
 
 from scorer.errors import Violation
 from scorer.isolated import landlock, wire
+from scorer.isolated.limits import Binding
 from scorer.isolated.process import Allowance, House, ModelProcess
 
 LINUX_LIMITS = {"network", "memory", "files", "threads", "writes"}
@@ -42,8 +44,6 @@ def opened(tmp_path):
 
 
 def ask(process, height=4):
-    import numpy as np
-
     return process.embed(np.zeros((1, height, 4, 3), np.uint8))
 
 
@@ -153,8 +153,6 @@ def test_who_does_not_read_is_not_waited_for():
 
 
 def test_limits_are_told_where_the_system_refuses(monkeypatch, tmp_path):
-    from scorer.isolated.limits import Binding
-
     binding = Binding(tmp_path, 2**30, 1)
     monkeypatch.setattr(landlock, "version", lambda: 0)
     binding._try("writes", binding._bind_writes)
@@ -165,8 +163,6 @@ def test_limits_are_told_where_the_system_refuses(monkeypatch, tmp_path):
 
 
 def test_an_operation_is_counted_and_memory_measured(opened):
-    import numpy as np
-
     class Product(torch.nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:
             table = images.float().mean() + torch.ones([4096, 1024])

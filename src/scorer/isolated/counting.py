@@ -18,13 +18,18 @@ RATE_SECONDS = 0.1
 class FlopCounter(TorchDispatchMode):
     """Counts as PyTorch's own counter does, in what a TorchScript module dispatches too.
 
-    Matrix products, convolutions and attention, a multiply-add as two. PyTorch's own would import its
-    compiler first, which takes as long as torch.
+    Matrix products, convolutions and attention, a multiply-add as two. PyTorch's own imports its
+    compiler first, which takes as long as torch itself.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Newer versions would import the compiler to keep it away from here.
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Called by PyTorch with every operator."""
