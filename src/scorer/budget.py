@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -51,15 +53,14 @@ def measure(model: ModelProcess, images: list[Path]) -> Cost:
 
 
 def _decode_seconds(images: list[Path]) -> float:
-    """Seconds an image; those that cannot be decoded are the pass's to name."""
-    began, count = time.perf_counter(), 0
+    """Seconds an image, by the middle one; those that cannot be decoded are the pass's to name."""
+    taken = [0.0]
     for path in images:
-        try:
+        began = time.perf_counter()
+        with suppress(Exception):  # see decode
             decode(path)
-        except Exception:  # see decode
-            continue
-        count += 1
-    return (time.perf_counter() - began) / max(1, count)
+            taken.append(time.perf_counter() - began)
+    return median(taken[1:] or taken)
 
 
 def project(cost: Cost) -> dict[str, Any]:

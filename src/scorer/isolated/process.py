@@ -33,12 +33,20 @@ MAX_NUMBERS = 64
 _NO_MEMORY = ("bad_alloc", "allocate memory", "out of memory")
 
 
+def _threads() -> int:
+    """As many as the user asks of every program, else one for each core that is there for this one."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
 @dataclass(frozen=True)
 class Allowance:
     """What a submission may use: memory beside PyTorch's own, threads, seconds."""
 
     memory_bytes: int = 16 * 2**30
-    threads: int = field(default_factory=lambda: os.cpu_count() or 1)
+    threads: int = field(default_factory=_threads)
     image_seconds: float = 120.0
     total_seconds: float = 24 * 3600.0
 
