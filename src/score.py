@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ from scorer.cache import EmbeddingCache
 from scorer.contract import MAX_DIMENSION, Checklist, verified
 from scorer.embedding import Embedded, embed_images
 from scorer.errors import UserError, Violation
-from scorer.isolated.process import Allowance, ModelProcess, server
+from scorer.isolated.process import ModelProcess
+from scorer.isolated.starting import Allowance, server
 from scorer.manifest import Manifest, read_manifest
 from scorer.neighbours import nearest
 from scorer.retrieval import judge, own_rows
@@ -120,7 +122,9 @@ class Scoring:
             int(args.memory_gb * 2**30), args.threads, args.image_seconds, args.total_hours * 3600
         )
         # Beside the result, where there is room; a system's own folder may be small.
-        with tempfile.TemporaryDirectory(prefix=".score-", dir=args.out.parent) as folder:
+        remove_left_over(args.out.parent)
+        prefix = f".score-{os.getpid()}-"
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=args.out.parent) as folder:
             house = verified(args.submission, self.checklist, Path(folder), allowance, args.torch)
             with house as model:
                 self.host = report.Host.of(model)
@@ -155,6 +159,18 @@ class Scoring:
     def forget(self) -> None:
         """The embeddings of a scoring that is done."""
         self.kept.unlink(missing_ok=True)
+
+
+def remove_left_over(parent: Path) -> None:
+    """The unpacked models, gigabytes perhaps, of scorings that were killed."""
+    for folder in parent.glob(".score-*-*"):
+        pid = folder.name.split("-")[1]
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except (ValueError, PermissionError):  # no scoring's, or another user's that still runs
+            continue
 
 
 def check_arguments(args: argparse.Namespace) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 
 from scorer.archive import MAX_FORMAT_VERSION, MODEL_NAME, inspect_archive, unpack_model
 from scorer.errors import Violation
-from scorer.isolated.process import MAX_NUMBERS, Allowance, Answer, House, ModelProcess
+from scorer.isolated.process import MAX_NUMBERS, Answer, House, ModelProcess
+from scorer.isolated.starting import Allowance
 
 MAX_DIMENSION = MAX_NUMBERS
 # Two answers to one image may differ by rounding: on a GPU the JIT fuses kernels after its first

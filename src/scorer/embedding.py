@@ -51,21 +51,9 @@ def embed_images(
     """
     rows = manifest.images()
     keys = {image_path: image_key(manifest.root, image_path) for image_path in rows}
-    todo = [image_path for image_path in rows if keys[image_path] not in cache.records]
+    resumed = sum(key in cache.records for key in keys.values())
     before, pass_ = model.state(), _Pass(model, fast)
-    faults: list[str] = []
-    with tqdm(total=len(rows), initial=len(rows) - len(todo), desc="embed", unit="image") as bar:
-        for batch in _batches(decoded(manifest.root, todo), BATCH if fast else 1):
-            for image in batch:
-                if image.pixels_HW3 is None:
-                    row = rows[image.image_path]
-                    told = f"image {image.image_path!r} cannot be decoded ({image.fault})"
-                    faults.append(f"{row}: {told}")
-            if not faults:  # else there will be no score: only look for further bad files
-                for image, kept in pass_.embed(batch):
-                    cache.add(keys[image.image_path], kept)
-            bar.update(len(batch))
-    manifest.refuse(faults)
+    _embed_missing(pass_, manifest, keys, cache)
     everything = {image_path: cache.records[keys[image_path]] for image_path in rows}
     _check_counts(everything)
     _check_again(model, manifest, everything, fast)
@@ -76,16 +64,35 @@ def embed_images(
         sum(kept.decode_seconds for kept in everything.values()),
         sum(kept.model_seconds for kept in everything.values()),
         sum(kept.rotated for kept in everything.values()),
-        len(rows) - len(todo),
+        resumed,
         pass_.difference if fast else None,
     )
+
+
+def _embed_missing(
+    pass_: _Pass, manifest: Manifest, keys: dict[str, bytes], cache: EmbeddingCache
+) -> None:
+    rows, faults = manifest.images(), []
+    todo = [image_path for image_path in rows if keys[image_path] not in cache.records]
+    with tqdm(total=len(rows), initial=len(rows) - len(todo), desc="embed", unit="image") as bar:
+        for batch in _batches(decoded(manifest.root, todo), pass_.size):
+            for image in batch:
+                if image.pixels_HW3 is None:
+                    told = f"image {image.image_path!r} cannot be decoded ({image.fault})"
+                    faults.append(f"{rows[image.image_path]}: {told}")
+            if not faults:  # else there will be no score: only look for further bad files
+                for image, kept in pass_.embed(batch):
+                    cache.add(keys[image.image_path], kept)
+            bar.update(len(batch))
+    manifest.refuse(faults)
 
 
 class _Pass:
     """Embeds batches of one size; the first of them once more, image by image."""
 
     def __init__(self, model: ModelProcess, fast: bool) -> None:
-        self.model, self.to_prove = model, PROVEN if fast else 0
+        self.model, self.size = model, BATCH if fast else 1
+        self.to_prove = PROVEN if fast else 0
         self.difference = 0.0
 
     def embed(self, batch: list[Decoded]) -> list[tuple[Decoded, Kept]]:

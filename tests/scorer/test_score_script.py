@@ -93,7 +93,9 @@ def test_scores_without_the_package(submission, manifest, tmp_path):
     assert result["peak_memory_mb"] > 50 and result["torch"] == torch.__version__
     assert (result["verdict"], result["runtime"]) == ("keeps_the_contract", "1.11")
     assert result["budget"]["fits"] == "yes" and result["budget"]["limit_hours"] == 9
-    assert set(result["limits"]) == {"network", "memory", "files", "threads", "writes"}
+    assert set(result["limits"]) == {
+        *("network", "memory", "files", "threads", "writes", "time_per_image", "time")
+    }
     assert not list(out.parent.glob("*.embeddings")) and not list(out.parent.glob(".score-*"))
 
 
@@ -164,12 +166,17 @@ def test_a_killed_scoring_goes_on(submission, manifest, tmp_path, monkeypatch):
             score.main(arguments(submission, manifest, out))
     with open(tmp_path / "score.embeddings", "ab") as file:
         file.write(b"half a record")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = tmp_path / f".score-{gone.pid}-x"
+    left.mkdir()
     changed = tmp_path / pd.read_csv(manifest)["image_path"][0]
     os.utime(changed, ns=(0, 0))  # another image, for all that is known
     score.main(arguments(submission, manifest, out))
     one, other = (json.loads(path.read_text()) for path in (out, again))
     assert (one["images_resumed"], other["images_resumed"]) == (6, 0)
     assert one["domains"] == other["domains"]
+    assert not left.exists(), "the model that the killed scoring had unpacked"
     assert not (tmp_path / "score.embeddings").exists()
 
 

@@ -6,7 +6,8 @@ import torch
 from scorer_toys import rewritten, torchscript_bytes
 
 from scorer.budget import Cost, measure, project, warning
-from scorer.isolated.process import Allowance, House
+from scorer.isolated.process import House
+from scorer.isolated.starting import Allowance
 
 
 def vit_flops(tokens: int, width: int, depth: int, patch_px: int) -> int:

@@ -23,7 +23,7 @@ from scorer_toys import (
 from scorer.archive import unpack_model
 from scorer.contract import Checklist, verified
 from scorer.errors import Violation
-from scorer.isolated.process import Allowance
+from scorer.isolated.starting import Allowance
 
 CHECKS = [
     "zip_layout",

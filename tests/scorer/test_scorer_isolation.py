@@ -18,9 +18,10 @@ from scorer_toys import Hangs, MeanColour, Writes, rewritten, torchscript_bytes
 from scorer.errors import Violation
 from scorer.isolated import landlock, wire
 from scorer.isolated.limits import Binding
-from scorer.isolated.process import Allowance, House, ModelProcess
+from scorer.isolated.process import House, ModelProcess
+from scorer.isolated.starting import Allowance
 
-LINUX_LIMITS = {"network", "memory", "files", "threads", "writes"}
+LINUX_LIMITS = {"network", "memory", "files", "threads", "writes", "time_per_image", "time"}
 
 
 @pytest.fixture

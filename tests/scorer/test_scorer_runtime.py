@@ -12,7 +12,7 @@ from scorer_toys import MeanColour, rewritten, torchscript_bytes, write_submissi
 
 from scorer.contract import Checklist, verified
 from scorer.errors import Violation
-from scorer.isolated.process import Allowance
+from scorer.isolated.starting import Allowance
 from scorer.runtime import OPERATORS, check_runtime
 
 ROOT = Path(__file__).parents[2]
