@@ -50,6 +50,7 @@ def test_what_the_card_does_not_hold_does_not_fit():
     assert found["fits"] == "no" and "17.0 GB of 16 GB" in warning(found)
 
 
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_a_model_is_counted_as_by_hand(tmp_path):
     """Through the process, the TorchScript file and the resize of a 480 x 640 image."""
 

@@ -176,3 +176,42 @@ def test_an_operation_is_counted_and_memory_measured(opened):
     assert measured["flops"] == 2 * 4096 * 1024 * 3
     assert 2**24 <= measured["activation_bytes"] < 2**26
     assert measured["machine_flops"] > 1e8 and measured["seconds"] > 0
+
+
+class Holds(torch.nn.Module):
+    """Attributes of many kinds, of which a call changes one, or none."""
+
+    maybe: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maybe = None
+        self.table = {"a": torch.ones(1)}
+        self.pair = (1, torch.ones(2))
+        self.numbers: list[float] = [1.0]
+        self.inner = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        height = images.size(2)
+        if height == 1:
+            self.maybe = torch.ones(3)
+        elif height == 2:
+            self.table["a"] += 1
+        elif height == 3:
+            self.pair[1].add_(1)
+        elif height == 4:
+            self.numbers.append(2.0)
+        elif height == 5:
+            for layer in self.inner:
+                layer.weight.add_(1)
+        return images.float().mean([2, 3])
+
+
+def test_any_attribute_is_part_of_the_state(opened):
+    process = opened(Holds())
+    states = [process.state()]
+    assert process.state() == states[0]
+    for height in range(1, 7):
+        ask(process, height)
+        states.append(process.state())
+    assert len(set(states[:6])) == 6 and states[6] == states[5]

@@ -55,6 +55,7 @@ class Server:
             env=os.environ | quiet,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
+            start_new_session=True,  # a Ctrl-C is the scorer's; this one ends with it
         )
         theirs.close()
 

@@ -6,10 +6,13 @@ import ast
 import zipfile
 import zlib
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 import torch
+
+_PLAIN = (type(None), bool, int, float, complex, str, Enum, torch.device, torch.dtype)
 
 
 def attribute_names(path: Path) -> list[str]:
@@ -25,8 +28,12 @@ def attribute_names(path: Path) -> list[str]:
 def _declared(source: ast.Module) -> Iterator[str]:
     for scope in ast.walk(source):
         for line in scope.body if isinstance(scope, ast.ClassDef) else ():
-            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-                yield line.target.id
+            match line:
+                case ast.AnnAssign(target=ast.Name(id=name)):
+                    yield name
+                # A module of a list is called 0, 1, ...: `__annotations__["0"] = ...`
+                case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))]):
+                    yield name
 
 
 def fingerprint(module: torch.jit.ScriptModule, names: list[str]) -> int:
@@ -49,7 +56,12 @@ def _of(value: Any, names: list[str], crc: int) -> int:
         for part in value:
             crc = _of(part, names, crc)
         return crc
-    return zlib.crc32(repr(value).encode(), crc)
+    if isinstance(value, _PLAIN):
+        return zlib.crc32(repr(value).encode(), crc)
+    # An object: its `repr` may be an address, which is another each time.
+    for name in (name for name in names if hasattr(value, name)):
+        crc = _of(getattr(value, name), names, zlib.crc32(name.encode(), crc))
+    return zlib.crc32(type(value).__name__.encode(), crc)
 
 
 def _of_tensor(tensor: torch.Tensor, crc: int) -> int:
