@@ -19,6 +19,7 @@ from test_hub import RESNET, TINY_VIT
 import export
 from guie.base.errors import UserError
 from guie.export import formats
+from guie.export.onnx_file import open_onnx
 from guie.export.symbolic import exported_program
 from guie.model import Scored, open_model, side_by_side
 from guie.model.preprocess import Preprocess
@@ -111,8 +112,43 @@ def test_the_cards_lines_run_without_this_package(kind: str, tmp_path: Path) -> 
     pixels = np.array(Image.open(tmp_path / "picture.jpg"))
     with torch.no_grad():
         expected = open_model(run).scored(torch.from_numpy(pixels).permute(2, 0, 1)[None])
+    written_bytes = (tmp_path / f"model.{kind}").read_bytes()
+    assert str(Path(export.__file__).parent).encode() not in written_bytes
     found = cards_embedding(tmp_path / f"model.{kind}.md")
     torch.testing.assert_close(found, expected, atol=formats.FORMATS[kind].tolerance, rtol=0)
+
+
+def test_an_operator_without_a_translation_is_named(tmp_path: Path) -> None:
+    onnxruntime()
+
+    class Eigen(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            colour = images.float().mean((2, 3))
+            return torch.linalg.eigvals(colour[:, :, None] * colour[:, None]).real
+
+    program = exported_program(Eigen(), "run")
+    with pytest.raises(UserError, match="no translation to ONNX: .*eig") as refused:
+        formats.write_onnx(program, tmp_path / "model.onnx")
+    assert "\n" not in str(refused.value) and not list(tmp_path.iterdir())
+
+
+def test_weights_above_2_gb_lie_beside_the_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    onnxruntime()
+    run = tiny_run(tmp_path / "run", backbone=TINY_VIT)
+    with monkeypatch.context() as patched:
+        limit = "torch.onnx._internal.exporter._onnx_program._LARGE_MODEL_THRESHOLD"
+        patched.setattr(limit, 1000)
+        facts = written("onnx", run, tmp_path)
+    data = tmp_path / "model.onnx.data"
+    assert facts["made"]["data"]["bytes"] == data.stat().st_size > 100_000
+    assert facts["made"]["data"]["sha256"] in (tmp_path / "model.onnx.md").read_text()
+    images = torch.zeros(1, 3, 5, 5, dtype=torch.uint8)
+    with torch.no_grad():  # from where it lies now
+        found, expected = open_onnx(tmp_path / "model.onnx")(images), open_model(run).scored(images)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+    assert written("onnx", run, tmp_path)["made"]["data"] is None and not data.exists()
 
 
 @pytest.mark.parametrize("kind", ["onnx", "pt2"])
@@ -144,7 +180,7 @@ def test_onnxs_antialiased_bicubic_is_torchs(fit: str, tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     formats.write_onnx(exported_program(model, "run"), path)
     sizes = [*formats.odd_sizes(33), (2, 3), (32, 33), (34, 33), (1, 34), (7, 1900)]
-    rows = formats.differences(model, formats.open_onnx(path), sizes)
+    rows = formats.differences(model, open_onnx(path), sizes)
     assert max(row["difference"] for row in rows) <= 1e-3
 
 
@@ -159,5 +195,5 @@ def test_every_architecture_in_every_format(name: str, tmp_path: Path) -> None:
     rows = formats.differences(model, formats.open_program(tmp_path / "model.pt2"), sizes, images=2)
     assert max(row["difference"] for row in rows) <= formats.FORMATS["pt2"].tolerance
     formats.write_onnx(program, tmp_path / "model.onnx")
-    rows = formats.differences(model, formats.open_onnx(tmp_path / "model.onnx"), sizes, images=2)
+    rows = formats.differences(model, open_onnx(tmp_path / "model.onnx"), sizes, images=2)
     assert max(row["difference"] for row in rows) <= formats.FORMATS["onnx"].tolerance

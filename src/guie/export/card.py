@@ -41,7 +41,10 @@ def file_card(facts: dict[str, Any], use: str) -> str:
         ("File", f"`{made['name']}`, {file['bytes']:,} bytes"),
         ("SHA-256", f"`{file['sha256']}`"),
     ]
-    rows += [(key.capitalize(), value) for key, value in made["written_by"].items()]
+    if made["data"]:
+        data = f"`{made['data']['name']}`, {made['data']['bytes']:,} bytes"
+        rows += [("Weights", data), ("Their SHA-256", f"`{made['data']['sha256']}`")]
+    rows += list(made["written_by"].items())
     sections = {
         "How to use it": f"```python\n{use}```\n\n`x` (1, D) is of unit length. {made['note']}",
         "The file": _table(*rows),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from guie.base.errors import UserError
+from guie.export.facts import file_facts
 from guie.export.onnx_file import OPSET, check_installed, open_onnx, write_onnx
 from guie.export.parity import Answer, differences, odd_sizes
 from guie.export.program import open_program, write_program
@@ -89,11 +90,13 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
         written = Path(scratch, target.name)
         if kind == "onnx":
             write_onnx(program, written)
-            answer, by = open_onnx(written), {"opset": OPSET, "PyTorch": torch.__version__}
+            answer, by = open_onnx(written), {"Opset": OPSET, "PyTorch": torch.__version__}
         else:
             write_program(program, written)
             answer, by = open_program(written), {"PyTorch": torch.__version__}
         rows = _compared(model, answer, target)
+        data = folder / f"{target.name}.data"
+        data.unlink(missing_ok=True)
         for file in sorted(Path(scratch).iterdir(), reverse=True):  # the data before what names it
             os.replace(file, folder / file.name)
     return {
@@ -103,6 +106,7 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
         "parity": rows,
         "tolerance": target.tolerance,
         "note": target.note,
+        "data": {"name": data.name, **file_facts(data)} if data.exists() else None,
     }
 
 

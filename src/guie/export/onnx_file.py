@@ -51,8 +51,9 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
                 verbose=False,
             )
     except torch.onnx.errors.OnnxExporterError as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"{path}: this model has no translation to ONNX: {reason}") from error
+        raise UserError(
+            f"{path}: this model has no translation to ONNX: {_reason(error)}"
+        ) from error
     assert exported is not None
     _without_origins(exported.model)
     exported.save(path)
@@ -83,6 +84,13 @@ def _module(name: str) -> Any:
             f"no module {name}: --format onnx needs an extra; `pip install -r {EXTRA}`, or"
             " `make formats`, which has it in .venv-export"
         ) from None
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what began it: the exporter wraps it in reports of its own."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _without_origins(model: Any) -> None:
