@@ -67,7 +67,7 @@ def test_the_cards_lines_give_the_models_embedding(
     to_hub(run, tmp_path / "hub")
     card = (tmp_path / "hub" / "README.md").read_text()
     (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
-    assert "guie" not in code and (tmp_path / "hub" / "head.safetensors").exists() == bool(head)
+    assert "guie" not in code and (tmp_path / "hub/head/model.safetensors").exists() == bool(head)
     images, model = picture(tmp_path), open_model(run)
     monkeypatch.chdir(tmp_path)
     told: dict = {}
@@ -150,7 +150,7 @@ def test_a_dry_run_lists_what_would_go_and_asks_nobody(
     to_hub(run, out, "--push", "me/tiny", "--dry-run")
     (out / "diary.txt").write_text("mine")
     printed = capsys.readouterr().out
-    names = ["README.md", "config.json", "head.safetensors", "model.safetensors"]
+    names = ["README.md", "config.json", "head/model.safetensors", "model.safetensors"]
     assert re.findall(r"would go to me/tiny: (\S+), [\d,]+ bytes", printed) == names
     assert [name for name, _ in listing(out, "me/tiny")] == names
     assert json.loads((out / "config.json").read_text())["architecture"] == "vit_tiny_patch16_224"

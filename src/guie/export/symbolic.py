@@ -2,7 +2,8 @@
 
 `torch.export` runs the model once on sizes that are symbols. Where the preprocessing compares sizes to
 choose a way, which TorchScript keeps, a symbol would be bound to the side that it fell on: here the
-same sums are written without a choice.
+same sums are written without a choice. PyTorch 2.7's `sym_max` chooses all the same: its programs of pad
+and crop are wrong for other shapes than `EXAMPLE_SHAPE`'s, and the comparison refuses them; 2.15's are not.
 
 Shapes: B images, S the network's side in pixels, H x W the size given.
 """
@@ -26,6 +27,7 @@ from guie.model.preprocess import Preprocess, _half
 Side = Any
 # What the trace sees: neither square nor of one image, for 0 and 1 would become constants.
 EXAMPLE_SHAPE = (2, 3, 37, 53)
+MOST = 2**31 - 1  # without a bound torch 2.7 finds a size of 2**63 - 1 that would not do
 
 
 def exported_program(model: Scored, source: str) -> ExportedProgram:
@@ -38,10 +40,12 @@ def exported_program(model: Scored, source: str) -> ExportedProgram:
     """
     model.cpu().float().eval().requires_grad_(False)
     images = torch.zeros(EXAMPLE_SHAPE, dtype=torch.uint8)
-    sizes = {0: Dim("batch"), 2: Dim("height"), 3: Dim("width")}
+    sizes = {
+        dim: Dim(name, max=MOST) for dim, name in {0: "batch", 2: "height", 3: "width"}.items()
+    }
     try:
         with symbolic_sizes(), torch.no_grad():
-            return torch.export.export(model, (images,), dynamic_shapes=(sizes,))
+            return torch.export.export(model, (images,), dynamic_shapes=(sizes,), strict=False)
     except Exception as error:  # of many kinds, and of many lines
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(

@@ -1,7 +1,7 @@
 """A folder in the layout of the Hugging Face Hub, which timm or open_clip opens without this package.
 
-The tower goes by its library's own config and weights, the head as `head.safetensors`, and the card,
-README.md, has the lines that put them together.
+The tower goes by its library's own config and weights, the head as `head/model.safetensors`, and the
+card, README.md, has the lines that put them together.
 """
 
 from guie.export.hub.folder import write_hub_folder

@@ -21,7 +21,8 @@ from guie.model.preprocess import Preprocess
 from guie.model.weights_file import save_weights
 
 LAYOUTS: dict[str, ModuleType] = {"timm": timm_layout, "open_clip": open_clip_layout}
-HEAD, CARD = "head.safetensors", "README.md"
+# In a folder of its own: timm before 1.0.27 takes the first .safetensors beside its own for the tower.
+HEAD, CARD = "head/model.safetensors", "README.md"
 TOLERANCE = 1e-4  # of features, relative to the largest: their length is not 1
 
 
@@ -47,8 +48,10 @@ def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) ->
         if recipe.tensors:
             save_weights(recipe.tensors, beside / HEAD)
         write_text(beside / CARD, readme(facts, layout, recipe, image, folder.name))
-        for file in sorted(beside.iterdir()):
-            os.replace(file, folder / file.name)
+        for file in sorted(path for path in beside.rglob("*") if path.is_file()):
+            target = folder / file.relative_to(beside)
+            target.parent.mkdir(exist_ok=True)
+            os.replace(file, target)
     if not recipe.tensors:
         (folder / HEAD).unlink(missing_ok=True)
     return difference

@@ -25,7 +25,9 @@ def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
         raise UserError(f"--push {repository}: OWNER/NAME is needed")
     names = sorted({CARD, HEAD, *(name for layout in LAYOUTS.values() for name in layout.FILES)})
     files = [folder / name for name in names]
-    return [(file.name, file.stat().st_size) for file in files if file.is_file()]
+    return [
+        (str(file.relative_to(folder)), file.stat().st_size) for file in files if file.is_file()
+    ]
 
 
 def push(folder: Path, repository: str, private: bool = True) -> str:

@@ -63,14 +63,14 @@ def _use(
     lines = [
         *("\n".join(imports), load, picture),
         "images = transform(image)[None]\nwith torch.no_grad():\n    x = " + layout.ENCODE + "\n",
-        *([f'head = load_file("{name}/head.safetensors")'] if recipe.tensors else []),
+        *([f'head = load_file("{name}/head/model.safetensors")'] if recipe.tensors else []),
         *recipe.lines,
     ]
     code = "\n".join(lines)
     return (
         f"`{library}` opens the tower, and the last lines are the head.\n\n```python\n{code}\n```\n\n"
         f"`x` (1, D) is of unit length: compare by cosine or Euclidean distance. Once it lies on the hub,"
-        f" write `hf-hub:OWNER/NAME` for `local-dir:{name}`, and fetch `head.safetensors` by"
+        f" write `hf-hub:OWNER/NAME` for `local-dir:{name}`, and fetch `head/model.safetensors` by"
         " `huggingface_hub.hf_hub_download`. The transform resizes in 8 bits by PIL,"
         " where the model was trained on antialiased bicubic in float: 0.2 grey levels in the mean, more"
         f" at hard edges.{layout.NOTE}"
