@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -149,8 +150,9 @@ def _run_notebook(folder: Path, packed: bool) -> None:
         if packed:
             (data / ZIP).symlink_to((folder / ZIP).resolve())
         else:
-            with zipfile.ZipFile(folder / ZIP) as archive:
-                archive.extract(MODEL, data)
+            with zipfile.ZipFile(folder / ZIP) as archive, archive.open(MODEL) as packed_model:
+                with (data / MODEL).open("wb") as alone:
+                    shutil.copyfileobj(packed_model, alone)
         places = {"KAGGLE_INPUT": str(data.parent), "KAGGLE_WORKING": str(working)}
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True)
