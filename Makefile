@@ -5,8 +5,8 @@ UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lowest test-slow judges lint format kill guard bench notebooks \
-	torch111 lock lock-lowest lock-judges clean
+.PHONY: help setup demo test test-lowest test-slow judges formats lint format kill guard bench notebooks \
+	torch111 lock lock-lowest lock-judges lock-export clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,14 +23,14 @@ setup: .venv/ready  ## .venv with the locked versions (quick when present)
 		$(addprefix -r ,$(filter %.txt,$^)) $(addprefix -c ,$(filter %.lock %.lowest,$^))
 	@touch $@
 
-# The judges see what is in .venv, .pth files included: a third copy of torch would be 6 GB
+# These see what is in .venv, .pth files included: a third copy of torch would be 6 GB
 PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
-.venv-judges/ready: .venv/ready requirements-judges.txt requirements-judges.lock
+.venv-judges/ready .venv-export/ready: .venv-%/ready: .venv/ready requirements-%.txt requirements-%.lock
 	@test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" \
 		> $$($(@D)/bin/python -c '$(PACKAGES)')/of_venv.pth
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-r requirements-judges.txt -c requirements.lock -c requirements-judges.lock
+		-r requirements-$*.txt -c requirements.lock -c requirements-$*.lock
 	@touch $@
 
 demo: setup  ## run the numbered notebooks in order and print the score
@@ -50,6 +50,9 @@ test-slow: setup  ## studies of minutes, which make test leaves out
 
 judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft, in an environment of their own
 	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py
+
+formats: .venv-export/ready  ## ONNX and .pt2 against the model, with onnxruntime in an environment of its own
+	.venv-export/bin/python -m pytest tests/export/test_life.py
 
 lint: setup  ## ruff: rules and format; mypy: types of src/
 	$(BIN)/ruff check .
@@ -78,6 +81,8 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/placeholders.py
 	$(BIN)/python tests/bench/copies.py
 	$(BIN)/python tests/bench/exact_search.py --share 0.02
+	$(BIN)/python tests/bench/challenge_search.py
+	$(BIN)/python tests/bench/formats.py --sizes 112 --rounds 3
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)
 	$(BIN)/python tests/torch111/check.py --cache .cache/torch-1.11 $(wildcard submissions/*/submission.zip)
@@ -92,11 +97,13 @@ lock-lowest: $(UV)  ## renew requirements.lowest from the bounds in requirements
 		--python-version 3.11 --no-header --no-annotate --no-emit-package guie requirements.txt; } \
 		> requirements.lowest.new && mv requirements.lowest.new requirements.lowest
 
-lock-judges: .venv-judges/ready  ## renew requirements-judges.lock from .venv-judges
-	@{ head -2 requirements-judges.lock; \
-		.venv-judges/bin/python -m pip freeze --exclude-editable --exclude guie \
+lock-judges:  ## renew requirements-judges.lock from .venv-judges
+lock-export:  ## renew requirements-export.lock from .venv-export
+lock-judges lock-export: lock-%: .venv-%/ready
+	@{ head -2 requirements-$*.lock; \
+		.venv-$*/bin/python -m pip freeze --exclude-editable --exclude guie \
 		| grep -vxFf requirements.lock; } \
-		> requirements-judges.lock.new && mv requirements-judges.lock.new requirements-judges.lock
+		> requirements-$*.lock.new && mv requirements-$*.lock.new requirements-$*.lock
 
 $(UV):
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/pip install --quiet uv

@@ -44,7 +44,9 @@ from guie.model.embedder import Embedder
 from guie.model.weights import sha256_of
 from guie.training.crew import Crew, Stopped
 from guie.training.interrupts import Interrupts
-from scorer.archive import Violation, load, unpack_model
+from scorer.archive import unpack_model
+from scorer.errors import Violation
+from scorer.loading import load
 
 SPLITS = ("train", "val", "test")
 

@@ -1,19 +1,25 @@
-"""Package a trained run as the challenge's submission, with a model card beside it.
+"""Package a trained run as the challenge's submission, or for life outside the challenge.
 
 python src/export.py --run runs/demo --out submissions/demo
 python src/export.py --run runs/demo --out submissions/today --torch current
+python src/export.py --run runs/demo --out exported/demo --format onnx
+python src/export.py --run runs/demo --out exported/demo --format pt2
+python src/export.py --run runs/demo --out exported/hub --format hub
+python src/export.py --run runs/demo --out exported/hub --format hub --push OWNER/NAME --dry-run
 
-Writes submission.zip (saved_model.pt, TorchScript), card.md and export.json. The file is made for
-PyTorch 1.11, the challenge's runtime, and refused if that could not run it or if the saved model
+Without --format: submission.zip (saved_model.pt, TorchScript), card.md and export.json. The file is made
+for PyTorch 1.11, the challenge's runtime, and refused if that could not run it or if the saved model
 differs from the trained one; `--torch current` makes it for a scorer with the PyTorch of today.
+
+onnx and pt2 (torch.export) write model.onnx or model.pt2, its card and its facts: any number of images
+of any size in, preprocessing inside, compared with the model before it takes the old file's place. hub
+writes a folder that timm or open_clip opens, and --push sends it to the hub (--dry-run: lists what would
+go). onnx needs requirements-export.txt.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
-import re
 import tempfile
 import zipfile
 from collections.abc import Sequence
@@ -26,15 +32,28 @@ from torch import nn
 from guie.base import errors
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
-from guie.export import check_operators, downgrade, format_version, odd_sizes, package, parity
-from guie.export.card import model_card
+from guie.export import (
+    FORMATS,
+    check_format,
+    check_operators,
+    differences,
+    downgrade,
+    format_version,
+    odd_sizes,
+    package,
+    parity,
+    remembered,
+    write_format,
+)
+from guie.export.card import file_card, model_card
+from guie.export.facts import describe, file_facts, without_folders
+from guie.export.hub import listing, push, write_hub_folder
 from guie.model import LoadedModel, open_model
-from guie.training.run.record import read_metrics
 
 MAX_DIMENSION = 64
 TOLERANCE = 1e-5
+ROUNDING = 1e-2  # what fp16 may change in a number of an embedding of unit length
 MODEL_NAME = "saved_model.pt"
-ABSOLUTE = re.compile(r"^([^/]*=|)(/.*)$")  # alone, or in an argument KEY=VALUE
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -42,7 +61,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--run", type=Path, required=True, help="folder made by train.py")
-    parser.add_argument("--out", type=Path, required=True, help="folder of the submission")
+    parser.add_argument("--out", type=Path, required=True, help="folder of the result")
     parser.add_argument(
         "--weights",
         choices=("model", "last"),
@@ -52,25 +71,67 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)"
     )
-    return parser.parse_args(argv)
+    parser.add_argument(
+        "--format",
+        choices=("torchscript", *FORMATS, "hub"),
+        default="torchscript",
+        help="torchscript: the submission",
+    )
+    parser.add_argument(
+        "--half",
+        action="store_true",
+        help="keep the matrices in fp16: half the file, sums in fp32 (torchscript)",
+    )
+    parser.add_argument("--push", metavar="OWNER/NAME", help="of hub: send the folder there")
+    parser.add_argument(
+        "--public", action="store_true", help="of --push: let everybody see it (else: private)"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="of --push: only list what would go")
+    args = parser.parse_args(argv)
+    if args.half and args.format != "torchscript":
+        parser.error(f"--half is of torchscript, and the format is {args.format}")
+    if args.push and args.format != "hub":
+        parser.error("--push sends a hub folder: add --format hub")
+    if (args.dry_run or args.public) and not args.push:
+        parser.error("--dry-run and --public are of --push")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Export, verify, describe.
 
-    Raises UserError if the run cannot be loaded, or its model cannot be a submission.
+    Raises UserError if the run cannot be loaded, its model cannot be what is asked, or an extra that it
+    needs is missing.
     """
     args = parse_args(argv)
+    check_format(args.format)
     model = open_model(args.run, weights=f"{args.weights}.safetensors")
-    check_dimension(model.embedder.dim, args.run)
+    if args.format == "torchscript":
+        check_dimension(model.embedder.dim, args.run)
     args.out.mkdir(parents=True, exist_ok=True)
+    known = {"folder": str(args.out), **describe(model, args.run, args.weights)}
+    if args.format == "torchscript":
+        export_submission(model, args, known)
+    elif args.format == "hub":
+        export_to_hub(model, args, known)
+    else:
+        export_file(model, args, known)
+
+
+def export_submission(model: LoadedModel, args: argparse.Namespace, known: dict[str, Any]) -> None:
+    """submission.zip, its card and its facts."""
     # Beside the result, where there must be room anyway; a system's own folder may be small.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=args.out) as folder:
         saved = Path(folder, MODEL_NAME)
-        package(model.embedder, model.preprocess, saved)
+        sizes = odd_sizes(model.preprocess.size_px)
+        trained = remembered(model.scored, sizes) if args.half else None
+        package(model.embedder, model.preprocess, saved, args.half)
         if args.torch == "1.11":
             make_portable(saved, args.run)
         rows = check_parity(model.scored, saved, model.preprocess.size_px, args.run)
+        rounding = (
+            check_rounding(differences(model.scored, trained, sizes), args.run) if trained else {}
+        )
         zipped = args.out / "submission.zip"
         write_submission(saved, zipped)
         torchscript = {
@@ -79,19 +140,41 @@ def main(argv: Sequence[str] | None = None) -> None:
             "format": format_version(saved),
             "parity": rows,
             "tolerance": TOLERANCE,
+            **rounding,
         }
-    facts = without_folders(
-        {
-            "folder": str(args.out),
-            **describe(model, args.run, args.weights),
-            "dimension": model.embedder.dim,
-            "torchscript": torchscript,
-            "file": {"bytes": zipped.stat().st_size, "sha256": sha256(zipped)},
-        }
-    )
+    facts = without_folders({**known, "torchscript": torchscript, "file": file_facts(zipped)})
     write_json(args.out / "export.json", facts)
     write_text(args.out / "card.md", model_card(facts))
     print(summary(zipped, facts))
+
+
+def export_file(model: LoadedModel, args: argparse.Namespace, known: dict[str, Any]) -> None:
+    """model.onnx or model.pt2, its card and its facts."""
+    made = write_format(args.format, model, args.out)
+    path = args.out / made["name"]
+    facts = without_folders({**known, "made": made, "file": file_facts(path)})
+    write_json(path.with_name(f"{path.name}.json"), facts)
+    write_text(path.with_name(f"{path.name}.md"), file_card(facts, FORMATS[args.format].use))
+    worst = max(row["difference"] for row in made["parity"])
+    print(
+        f"{path}: {known['dimension']}-D, {path.stat().st_size / 1e6:.1f} MB, differs from the model by"
+        f" {worst:.1e} at most (above {made['tolerance']:g} it is refused)"
+    )
+
+
+def export_to_hub(model: LoadedModel, args: argparse.Namespace, known: dict[str, Any]) -> None:
+    """A folder that timm or open_clip opens; on the hub too, where that is asked."""
+    difference = write_hub_folder(model, args.out, without_folders(known))
+    library = model.members[0].model.backbone.library
+    print(f"{args.out}: {library} opens it; its features differ by {difference:.1e} of the largest")
+    if not args.push:
+        return
+    for name, size_bytes in listing(args.out, args.push):
+        print(
+            f"{'would go' if args.dry_run else 'goes'} to {args.push}: {name}, {size_bytes:,} bytes"
+        )
+    if not args.dry_run:
+        print(push(args.out, args.push, private=not args.public))
 
 
 def check_dimension(dimension: int, run: Path) -> None:
@@ -127,6 +210,17 @@ def check_parity(eager: nn.Module, saved: Path, size_px: int, run: Path) -> list
     return rows
 
 
+def check_rounding(rows: list[dict[str, Any]], run: Path) -> dict[str, float]:
+    """What fp16 changed, as the facts tell it. Raises UserError where that is too much."""
+    rounding = max(row["difference"] for row in rows)
+    if not rounding <= ROUNDING:
+        raise UserError(
+            f"{run}: weights in fp16 change the embedding by {rounding:.1e}, above {ROUNDING:g}; export"
+            " it without --half"
+        )
+    return {"rounding": rounding}
+
+
 def write_submission(saved: Path, zipped: Path) -> None:
     """One member at the root, stored: weights do not compress. The same bytes whenever it is run."""
     member = zipfile.ZipInfo(MODEL_NAME)
@@ -135,48 +229,6 @@ def write_submission(saved: Path, zipped: Path) -> None:
         with saved.open("rb") as source, archive.open(member, "w") as target:
             while chunk := source.read(1 << 20):
                 target.write(chunk)
-
-
-def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
-    """What is known of the run: its models, code version and the validation of its weights."""
-    file = run / "record.json"
-    record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
-    return {
-        "source": model.source,
-        "parameters": sum(p.numel() for p in model.embedder.parameters()),
-        "models": [member.model_dump() for member in model.self_contained()],
-        "record": record,
-        "weights": weights,
-        "validation": validation_of(weights, run / "metrics.jsonl"),
-    }
-
-
-def validation_of(weights: str, metrics: Path) -> dict[str, Any] | None:
-    """The line of `metrics.jsonl` on the best (`model`) or last weights; None without a val split."""
-    lines = read_metrics(metrics) if metrics.exists() else []
-    lines = [line for line in lines if "val_r_at_1" in line]
-    if weights == "last":
-        return lines[-1] if lines else None
-    return max(lines, key=lambda line: line["val_r_at_1"], default=None)
-
-
-def without_folders(value: Any) -> Any:
-    """The same facts, with the last name of every absolute path: where it lay tells of a machine."""
-    if isinstance(value, dict):
-        return {key: without_folders(part) for key, part in value.items()}
-    if isinstance(value, list):
-        return [without_folders(part) for part in value]
-    if not isinstance(value, str):
-        return value
-    parts = value.split(", ")  # the sources of several models
-    return ", ".join(
-        ABSOLUTE.sub(lambda path: path[1] + Path(path[2]).name, part) for part in parts
-    )
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def summary(zipped: Path, facts: dict[str, Any]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,14 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
-from scorer import report
-from scorer.archive import Violation
-from scorer.contract import MAX_DIMENSION, Checklist, verify
+from scorer import budget, report
+from scorer.cache import EmbeddingCache
+from scorer.contract import MAX_DIMENSION, Checklist, verified
 from scorer.embedding import Embedded, embed_images
-from scorer.manifest import Manifest, UserError, read_manifest
-from scorer.retrieval import judge, nearest, own_rows
+from scorer.errors import UserError, Violation
+from scorer.isolated.process import ModelProcess
+from scorer.isolated.starting import Allowance, server
+from scorer.manifest import Manifest, read_manifest
+from scorer.neighbours import nearest
+from scorer.retrieval import judge, own_rows
 
 EXAMPLES = """
 examples:
@@ -26,6 +30,11 @@ examples:
       --manifest input/demo/manifest.csv --out submissions/demo/score.json
   python src/score.py --submission submissions/demo/submission.zip \\
       --manifest mix.parquet --root input --split val --out runs/demo/val/score.json
+  python src/score.py --submission today.zip --torch current --fast \\
+      --manifest input/demo/manifest.csv --out runs/demo/score.json
+
+The model runs in a process of its own, under limits that score.json lists. A scoring that was killed
+goes on where it stopped when the same command is given again.
 
 exit code: 0 scored; 1 the submission breaks the contract (score.json then holds the checks);
 2 a fault in the manifest, an image or an argument
@@ -43,6 +52,24 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, required=True, help="score.json; neighbours.csv is written beside it"
     )
+    parser.add_argument(
+        "--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)"
+    )
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="batches of one size, refused where they answer otherwise",
+    )
+    own = Allowance()
+    limits = parser.add_argument_group("limits of the model's process")
+    for flag, value, what in (
+        ("--memory-gb", own.memory_bytes / 2**30, "beside PyTorch's own, on the CPU"),
+        ("--image-seconds", own.image_seconds, "for one image"),
+        ("--total-hours", own.total_seconds / 3600, "for all"),
+        ("--threads", own.threads, "to compute with"),
+    ):
+        kind, told = type(value), f"{what} (default: {value:g})"
+        limits.add_argument(flag, type=kind, default=value, metavar="N", help=told)
     return parser.parse_args(argv)
 
 
@@ -54,33 +81,103 @@ def main(argv: Sequence[str] | None = None) -> None:
         SystemExit: with code 1, the submission breaks the contract.
     """
     args = parse(argv)
-    check_paths(args)
+    check_arguments(args)
+    server()  # imports torch while the manifest is read
     manifest = read_manifest(args.manifest, args.split, args.root or args.manifest.parent)
     neighbours_path = args.out.with_name("neighbours.csv")
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    checklist = Checklist()
+    checklist, digest = Checklist(), report.sha256(args.submission)
+    scoring = Scoring(args, manifest, checklist, digest)
     try:
-        # Beside the result, where there is room; a system's own folder may be small.
-        with tempfile.TemporaryDirectory(prefix=".score-", dir=args.out.parent) as folder:
-            model = verify(args.submission, checklist, device, Path(folder))
-        with checklist.check("every_image", f"1 to {MAX_DIMENSION} finite numbers, always as many"):
-            embedded = embed_images(model, manifest, device)
+        embedded = scoring.embed()
     except Violation:
         neighbours_path.unlink(missing_ok=True)  # an earlier scoring's do not belong to this file
-        report.write_json(args.out, report.provenance(args.submission, checklist.checks, device))
+        report.write_json(args.out, scoring.provenance())
         failed = checklist.checks[-1]
-        print(f"VIOLATION {failed.name}: {failed.detail}")
+        print(f"VIOLATION {failed.name}: {failed.detail} [{checklist.verdict}]")
         sys.exit(1)
     score, neighbours = evaluate(manifest, embedded)
-    score |= report.costs(embedded, device)
-    score |= report.provenance(args.submission, checklist.checks, device)
+    score |= report.costs(embedded, scoring.peak_bytes) | {"budget": scoring.budget}
+    score |= scoring.provenance()
     report.write_text(neighbours_path, neighbours.to_csv(index=False))
     report.write_json(args.out, score)
+    scoring.forget()
     print(f"{report.format_table(score)}\nwrote {args.out} and {neighbours_path}")
 
 
-def check_paths(args: argparse.Namespace) -> None:
-    """Refuse bad paths before hours are spent on the images."""
+class Scoring:
+    """One submission from its file to the embeddings, and what is known of it on the way."""
+
+    def __init__(
+        self, args: argparse.Namespace, manifest: Manifest, checklist: Checklist, digest: str
+    ) -> None:
+        self.args, self.manifest, self.checklist, self.digest = args, manifest, checklist, digest
+        self.host, self.peak_bytes = report.Host.of(None), 0
+        self.budget: dict[str, Any] = {}
+        self.kept = args.out.with_suffix(".embeddings")
+
+    def embed(self) -> Embedded:
+        """Check the contract, measure, embed. Raises UserError and Violation."""
+        args = self.args
+        allowance = Allowance(
+            int(args.memory_gb * 2**30), args.threads, args.image_seconds, args.total_hours * 3600
+        )
+        # Beside the result, where there is room; a system's own folder may be small.
+        remove_left_over(args.out.parent)
+        prefix = f".score-{os.getpid()}-"
+        with tempfile.TemporaryDirectory(prefix=prefix, dir=args.out.parent) as folder:
+            house = verified(args.submission, self.checklist, Path(folder), allowance, args.torch)
+            with house as model:
+                self.host = report.Host.of(model)
+                demand = f"1 to {MAX_DIMENSION} finite numbers, always as many, in any order"
+                with self.checklist.check("every_image", demand):
+                    embedded = self._embed(model)
+                self.peak_bytes = model.peak_bytes
+        return embedded
+
+    def _embed(self, model: ModelProcess) -> Embedded:
+        images = [self.manifest.root / path for path in self.manifest.images()]
+        self.budget = budget.measured(model, images)
+        if told := budget.warning(self.budget):
+            print(told, file=sys.stderr)
+        key = f"{self.digest} {model.torch} {model.device} {self.args.fast}"
+        cache, is_kept = EmbeddingCache(self.kept, key), True
+        try:
+            return embed_images(model, self.manifest, cache, self.args.fast)
+        except Violation as fault:
+            is_kept = fault.verdict == "too_slow"
+            raise
+        finally:
+            cache.close(remove=not is_kept)
+
+    def provenance(self) -> dict[str, Any]:
+        """The part of score.json that a refused file has too."""
+        args = self.args
+        return report.provenance(
+            args.submission, self.digest, self.checklist, self.host, args.torch
+        )
+
+    def forget(self) -> None:
+        """The embeddings of a scoring that is done."""
+        self.kept.unlink(missing_ok=True)
+
+
+def remove_left_over(parent: Path) -> None:
+    """The unpacked models, gigabytes perhaps, of scorings that were killed."""
+    for folder in parent.glob(".score-*-*"):
+        pid = folder.name.split("-")[1]
+        try:
+            os.kill(int(pid), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except (ValueError, PermissionError):  # no scoring's, or another user's that still runs
+            continue
+
+
+def check_arguments(args: argparse.Namespace) -> None:
+    """Refuse what cannot be before hours are spent on the images."""
+    for name in ("memory_gb", "image_seconds", "total_hours", "threads"):
+        if not getattr(args, name) > 0:
+            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be above 0")
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
         if not path.is_file():
             raise UserError(f"{flag} {path}: no such file")

@@ -7,12 +7,14 @@ from pathlib import Path
 from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
 from guie.model import Embedder, Scored
 from guie.model.preprocess import Preprocess
+from scorer.runtime import check_runtime
 
 
 def check_exported(embedder: Embedder, preprocess: Preprocess, folder: Path) -> None:
     path = folder / "saved_model.pt"
     package(embedder, preprocess, path)
     downgrade(path)
+    check_runtime(path)  # the scorer's own, written apart
     assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
     [row] = parity(Scored(preprocess, embedder), path, [(61, 97)])
     assert row["difference"] <= 1e-5

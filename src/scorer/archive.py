@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import stat
-import warnings
 import zipfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import torch
+from scorer.errors import Violation, one_line
 
 MODEL_NAME = "saved_model.pt"
 # PyTorch 1.11 refuses any newer archive (its kMaxSupportedFileFormatVersion).
@@ -23,20 +22,11 @@ CHUNK_BYTES = 2**20
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
-class Violation(Exception):
-    """The submission breaks the contract; the message says in one line what was found."""
-
-
-def one_line(error: object, line: int = 0) -> str:
-    """One line of an error: PyTorch names the cause in the first, TorchScript in the last."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[line][:200] if lines else type(error).__name__
-
-
 def unpack_model(path: Path, folder: Path) -> Path:
     """Write `saved_model.pt`, the only member that a submission may have, into a folder.
 
-    As a file, for PyTorch makes two copies of a model that it is given in memory.
+    Nothing of it is read before the archive was inspected. As a file, for PyTorch makes two copies of
+    a model that it is given in memory.
 
     Raises:
         Violation: not a zip; another layout; a link; an encrypted, damaged or oversized member.
@@ -79,20 +69,19 @@ def _refuse_bomb(archive: zipfile.ZipFile) -> None:
         raise Violation(f"{packed:,} bytes unpack to {unpacked:,}, a ratio above {MAX_RATIO}")
 
 
-def check_format_version(path: Path) -> None:
-    """Refuse a TorchScript archive that PyTorch 1.11 cannot open.
+def inspect_archive(path: Path) -> int:
+    """The format version of a TorchScript archive, which is inspected first.
 
     Raises:
-        Violation: not a TorchScript archive, or one with a newer format version.
+        Violation: not a TorchScript archive, or one that unpacks to too much.
     """
     try:
         with zipfile.ZipFile(path) as archive:
             _refuse_bomb(archive)
-            version = _format_version(archive)
+            return _format_version(archive)
     except ZIP_ERRORS as error:
-        raise Violation(f"{MODEL_NAME} is no TorchScript archive ({one_line(error)})") from error
-    if version > MAX_FORMAT_VERSION:
-        raise Violation(f"format version {version} (re-export with export.py, which writes 9)")
+        told = f"{MODEL_NAME} is no TorchScript archive ({one_line(error)})"
+        raise Violation(told, "no_torchscript") from error
 
 
 def _format_version(archive: zipfile.ZipFile) -> int:
@@ -101,20 +90,6 @@ def _format_version(archive: zipfile.ZipFile) -> int:
     # PyTorch prefers the hidden record where both exist.
     for record in (f"{root}/.data/version", f"{root}/version"):
         if record in names:
-            return int(archive.read(record))
+            with archive.open(record) as version:
+                return int(version.read(32))
     raise ValueError("it has no version record")
-
-
-def load(path: Path, device: torch.device) -> torch.jit.ScriptModule:
-    """Load the TorchScript module as the host does: `torch.jit.load`, then `eval()`.
-
-    Raises:
-        Violation: PyTorch cannot load it.
-    """
-    try:
-        with warnings.catch_warnings():
-            # TorchScript is deprecated, but the challenge demands it.
-            warnings.filterwarnings("ignore", message=".*torch.jit.*")
-            return torch.jit.load(str(path), map_location=device).eval()
-    except Exception as error:  # PyTorch raises many kinds here; each means "does not load"
-        raise Violation(one_line(error)) from error

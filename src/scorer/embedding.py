@@ -1,19 +1,26 @@
-"""The pass over the images: decode as the host does, embed one by one, keep the time."""
+"""The pass over the images: decoded ahead, embedded one by one or by equal size, kept as they come."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import torch
-from PIL import ExifTags, Image
 from tqdm import tqdm
 
-from scorer.archive import Violation, one_line
-from scorer.contract import embed
+from scorer.cache import EmbeddingCache, Kept, image_key
+from scorer.contract import compare, difference, embedding_of
+from scorer.decoding import Decoded, decode, decoded
+from scorer.errors import UserError, Violation
+from scorer.isolated.process import ModelProcess
 from scorer.manifest import Manifest
+
+BATCH = 16  # images of one size, with --fast
+HELD_BYTES = 2**28  # images that wait for others of their size
+PROVEN = 3  # batches that are embedded one by one too
+# A batch is multiplied in another order than one image, and rounds otherwise.
+FAST_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}
+AGAIN = 8  # images that are embedded a second time at the end
 
 
 @dataclass(frozen=True)
@@ -24,63 +31,140 @@ class Embedded:
     decode_seconds: float  # of all images together
     model_seconds: float
     rotated: int  # images whose EXIF orientation asks for a turn that the host does not make
-
-
-def decode(path: Path) -> tuple[np.ndarray, bool]:
-    """Decode an image as the host does: `convert("RGB")`, no EXIF turn, 16 bits clipped.
-
-    Returns:
-        The pixels, uint8 [H, W, 3], and whether an EXIF orientation was ignored.
-
-    Raises:
-        Exception: whatever Pillow raises for a broken file, which is of many types.
-    """
-    with Image.open(path) as image:
-        pixels_HW3 = np.array(image.convert("RGB"))
-        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
-    return pixels_HW3, orientation in range(2, 9)
+    resumed: int  # images that an earlier scoring had embedded
+    fast_difference: float | None  # of batches and single images; None: one by one
 
 
 def embed_images(
-    model: torch.jit.ScriptModule, manifest: Manifest, device: torch.device
+    model: ModelProcess, manifest: Manifest, cache: EmbeddingCache, fast: bool = False
 ) -> Embedded:
-    """Embed every image of the manifest, one call each, in the order of `manifest.images()`.
+    """Embed every image of the manifest, in the order of `manifest.images()`.
+
+    Args:
+        cache: what it has is not embedded again; what is embedded goes there at once.
+        fast: batches of one size, where the first ones answer as single images do.
 
     Raises:
-        UserError: images that cannot be decoded, all of them named.
-        Violation: the model fails on an image, or an embedding breaks the contract.
+        UserError: images that cannot be decoded, all of them named; or batches answer otherwise.
+        Violation: the model fails on an image, an embedding breaks the contract, an image is answered
+            otherwise at the end, or the model has changed.
     """
-    embeddings: list[np.ndarray] = []
-    faults: list[str] = []
-    rotated, decode_seconds, model_seconds = 0, 0.0, 0.0
-    for image_path, row in tqdm(manifest.images().items(), desc="embed", unit="image"):
-        start = time.perf_counter()
-        try:
-            pixels_HW3, is_rotated = decode(manifest.root / image_path)
-        except Exception as error:  # see decode
-            faults.append(f"{row}: image {image_path!r} cannot be decoded ({one_line(error)})")
-        if faults:
-            continue  # there will be no score: only look for further bad files
-        decoded = time.perf_counter()
-        embeddings.append(_embed(model, pixels_HW3, device, image_path, embeddings))
-        rotated += is_rotated
-        decode_seconds += decoded - start
-        model_seconds += time.perf_counter() - decoded
+    rows = manifest.images()
+    keys = {image_path: image_key(manifest.root, image_path) for image_path in rows}
+    resumed = sum(key in cache.records for key in keys.values())
+    before, pass_ = model.state(), _Pass(model, fast)
+    _embed_missing(pass_, manifest, keys, cache)
+    everything = {image_path: cache.records[keys[image_path]] for image_path in rows}
+    _check_counts(everything)
+    _check_again(model, manifest, everything, fast)
+    if model.state() != before:
+        raise Violation("the model changed while it answered", "changes_itself")
+    return Embedded(
+        np.stack([kept.emb_D for kept in everything.values()]),
+        sum(kept.decode_seconds for kept in everything.values()),
+        sum(kept.model_seconds for kept in everything.values()),
+        sum(kept.rotated for kept in everything.values()),
+        resumed,
+        pass_.difference if fast else None,
+    )
+
+
+def _embed_missing(
+    pass_: _Pass, manifest: Manifest, keys: dict[str, bytes], cache: EmbeddingCache
+) -> None:
+    rows, faults = manifest.images(), []
+    todo = [image_path for image_path in rows if keys[image_path] not in cache.records]
+    with tqdm(total=len(rows), initial=len(rows) - len(todo), desc="embed", unit="image") as bar:
+        for batch in _batches(decoded(manifest.root, todo), pass_.size):
+            for image in batch:
+                if image.pixels_HW3 is None:
+                    told = f"image {image.image_path!r} cannot be decoded ({image.fault})"
+                    faults.append(f"{rows[image.image_path]}: {told}")
+            if not faults:  # else there will be no score: only look for further bad files
+                for image, kept in pass_.embed(batch):
+                    cache.add(keys[image.image_path], kept)
+            bar.update(len(batch))
     manifest.refuse(faults)
-    return Embedded(np.stack(embeddings), decode_seconds, model_seconds, rotated)
 
 
-def _embed(
-    model: torch.jit.ScriptModule,
-    pixels_HW3: np.ndarray,
-    device: torch.device,
-    image_path: str,
-    earlier: list[np.ndarray],
-) -> np.ndarray:
-    try:
-        emb_D = embed(model, pixels_HW3, device)
-        if earlier and emb_D.size != earlier[0].size:
-            raise Violation(f"{emb_D.size} numbers, {earlier[0].size} for earlier images")
-    except Violation as violation:
-        raise Violation(f"{image_path!r}: {violation}") from violation
-    return emb_D
+class _Pass:
+    """Embeds batches of one size; the first of them once more, image by image."""
+
+    def __init__(self, model: ModelProcess, fast: bool) -> None:
+        self.model, self.size = model, BATCH if fast else 1
+        self.to_prove = PROVEN if fast else 0
+        self.difference = 0.0
+
+    def embed(self, batch: list[Decoded]) -> list[tuple[Decoded, Kept]]:
+        """Raises Violation, with the name of the image; UserError where a batch answers otherwise."""
+        first = batch[0].image_path
+        images_BHW3 = np.stack(
+            [image.pixels_HW3 for image in batch if image.pixels_HW3 is not None]
+        )
+        try:
+            answers = self.model.embed(images_BHW3)
+            embeddings = [embedding_of(answer) for answer in answers]
+        except Violation as fault:
+            if len(batch) > 1 and fault.verdict in ("", "wrong_dimension"):
+                raise UserError(f"--fast: {fault}; score without it, one by one") from fault
+            raise Violation(f"{first!r}: {fault}", fault.verdict) from fault
+        if len(batch) > 1 and self.to_prove:
+            self.to_prove -= 1
+            self._prove(images_BHW3, embeddings)
+        return [
+            (image, Kept(emb_D, image.seconds, answer.seconds, image.rotated))
+            for image, emb_D, answer in zip(batch, embeddings, answers, strict=True)
+        ]
+
+    def _prove(self, images_BHW3: np.ndarray, embeddings: list[np.ndarray]) -> None:
+        for pixels_HW3, emb_D in zip(images_BHW3, embeddings, strict=True):
+            (alone,) = self.model.embed(pixels_HW3[None])
+            found = difference(embedding_of(alone), emb_D)
+            self.difference = max(self.difference, found)
+            if not found <= FAST_TOLERANCE[self.model.device.type]:
+                raise UserError(
+                    f"--fast: an image alone and in a batch differ by {found:.3g} of the"
+                    " embedding's scale; score without it, one by one"
+                )
+
+
+def _batches(images: Iterator[Decoded], size: int) -> Iterator[list[Decoded]]:
+    """Gather images by height and width; the fullest goes when too many wait. Faults go at once."""
+    waiting: dict[tuple[int, ...], list[Decoded]] = {}
+    held = 0
+    for image in images:
+        if image.pixels_HW3 is None:
+            yield [image]
+            continue
+        group = waiting.setdefault(image.pixels_HW3.shape, [])
+        group.append(image)
+        held += image.pixels_HW3.nbytes
+        if len(group) == size or held > HELD_BYTES:
+            shape = max(waiting, key=lambda shape: len(waiting[shape]))
+            batch = waiting.pop(shape)
+            held -= len(batch) * int(np.prod(shape))
+            yield batch
+    yield from waiting.values()
+
+
+def _check_counts(kept: dict[str, Kept]) -> None:
+    expected = next(iter(kept.values())).emb_D.size
+    for image_path, (emb_D, *_) in kept.items():
+        if emb_D.size != expected:
+            told = f"{emb_D.size} numbers, {expected} for other images"
+            raise Violation(f"{image_path!r}: {told}", "dimension_varies")
+
+
+def _check_again(
+    model: ModelProcess, manifest: Manifest, kept: dict[str, Kept], fast: bool
+) -> None:
+    """Embed a few images once more, last ones first: after all others they must answer the same."""
+    step = max(1, len(kept) // AGAIN)
+    for image_path in list(kept)[::-step][:AGAIN]:
+        pixels_HW3, _ = decode(manifest.root / image_path)
+        (answer,) = model.embed(pixels_HW3[None])
+        emb_D, first_D = embedding_of(answer), kept[image_path].emb_D
+        if fast and difference(first_D, emb_D) <= FAST_TOLERANCE[model.device.type]:
+            continue
+        what = f"{image_path!r}: its answers before and after other images"
+        compare(first_D, emb_D, what, model, "depends_on_order")

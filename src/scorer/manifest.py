@@ -10,15 +10,12 @@ from typing import Protocol
 
 import pandas as pd
 
+from scorer.errors import UserError
 from scorer.retrieval import count_positives
 
 COLUMNS = ["image_path", "label", "domain", "split", "role"]
 ROLES = ("query", "index", "both")
 SHOWN = 5
-
-
-class UserError(Exception):
-    """A fault in the input; the message names file, row and remedy in one line."""
 
 
 @dataclass(frozen=True)

@@ -5,34 +5,57 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import resource
-import sys
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
-from scorer.contract import Check
+from scorer.budget import CHALLENGE_IMAGES, LIMIT_HOURS
+from scorer.contract import Checklist
 from scorer.embedding import Embedded
-from scorer.retrieval import METRICS, K
+from scorer.isolated.process import ModelProcess
+from scorer.neighbours import K
+from scorer.retrieval import METRICS
 
-CHALLENGE_IMAGES = 205_000  # 5,000 queries and 200,000 index images
-LIMIT_HOURS = 9
+
+@dataclass(frozen=True)
+class Host:
+    """Where a submission was judged, and under which limits."""
+
+    torch: str
+    device: str | None  # None: no process was started for it
+    limits: dict[str, Any]
+
+    @classmethod
+    def of(cls, model: ModelProcess | None) -> Host:
+        """What a model's process told of itself."""
+        if model is None:
+            return cls(version("torch"), None, {})
+        return cls(model.torch, model.device.name, model.limits)
 
 
-def provenance(submission: Path, checks: list[Check], device: torch.device) -> dict[str, Any]:
+def provenance(
+    submission: Path, digest: str, checklist: Checklist, host: Host, runtime: str
+) -> dict[str, Any]:
     """Describe what was judged and where: the part of score.json that a refused file has too."""
-    with open(submission, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {
-        "checks": [asdict(check) for check in checks],
+        "verdict": checklist.verdict,
+        "checks": [asdict(check) for check in checklist.checks],
         "submission": {"sha256": digest, "bytes": submission.stat().st_size},
-        "torch": str(torch.__version__),
-        "device": "cpu" if device.type == "cpu" else torch.cuda.get_device_name(device),
+        "torch": host.torch,
+        "runtime": runtime,
+        "device": host.device,
+        "limits": host.limits,
     }
+
+
+def sha256(path: Path) -> str:
+    """Of a file's bytes."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def summarise(judged: pd.DataFrame) -> dict[str, Any]:
@@ -65,8 +88,12 @@ def _plain(metrics: pd.Series) -> dict[str, float | None]:
     return {name: None if np.isnan(value) else float(value) for name, value in metrics.items()}
 
 
-def costs(embedded: Embedded, device: torch.device) -> dict[str, Any]:
-    """Report time and memory, and project the time to the challenge's number of images."""
+def costs(embedded: Embedded, peak_bytes: int) -> dict[str, Any]:
+    """Report time and memory, and project the time to the challenge's number of images.
+
+    Args:
+        peak_bytes: of the card where there is one, else of the model's process.
+    """
     count, dimension = embedded.emb_ND.shape
     decode, model = embedded.decode_seconds / count, embedded.model_seconds / count
     return {
@@ -74,18 +101,12 @@ def costs(embedded: Embedded, device: torch.device) -> dict[str, Any]:
         "seconds_per_image": {"decode": decode, "model": model, "total": decode + model},
         "projected_hours": (decode + model) * CHALLENGE_IMAGES / 3600,
         "limit_hours": LIMIT_HOURS,
-        "peak_memory_mb": _peak_memory_bytes(device) / 2**20,
+        "peak_memory_mb": peak_bytes / 2**20,
         "images": count,
         "images_with_exif_rotation": embedded.rotated,
+        "images_resumed": embedded.resumed,
+        "fast_difference": embedded.fast_difference,
     }
-
-
-def _peak_memory_bytes(device: torch.device) -> int:
-    """Peak of the card where there is one, else of the whole process (getrusage)."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def neighbour_table(
@@ -148,8 +169,24 @@ def format_table(score: dict[str, Any]) -> str:
         f"model {seconds['model'] * 1000:.1f}); {CHALLENGE_IMAGES:,} images would take "
         f"{score['projected_hours']:.2f} h of {LIMIT_HOURS} h on this machine "
         f"({score['device']}); peak memory {score['peak_memory_mb']:,.0f} MB",
+        _budget_line(score["budget"]),
     ]
+    open_limits = [name for name, limit in score["limits"].items() if not limit["held"]]
+    if open_limits:
+        lines.append(f"limits that this system did not hold: {', '.join(open_limits)}")
     return "\n".join(lines)
+
+
+def _budget_line(budget: dict[str, Any]) -> str:
+    if "fault" in budget:
+        return f"{budget['card']}: not measured ({budget['fault']})"
+    memory = budget["memory_gb"]
+    return (
+        f"{budget['card']}: {budget['gflop_per_image']:,.1f} GFLOP an image, "
+        f"{budget['hours']['least']:.2f} to {budget['hours']['expected']:.2f} h of {LIMIT_HOURS} h, "
+        f"{sum(memory.values()) - memory['limit']:.1f} GB of {memory['limit']:.0f} GB; "
+        f"fits: {budget['fits']}"
+    )
 
 
 def _line(name: str, group: dict[str, Any], width: int) -> str:

@@ -190,6 +190,32 @@ def test_the_last_weights_are_exported_when_asked(tmp_path: Path) -> None:
     assert facts["last"]["validation"]["val_r_at_1"] == 0.5
 
 
+def test_matrices_in_fp16_take_half_the_file(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", TINY_VIT, head={"dim": 8, "norm": "bn"})
+    sizes = {}
+    for name, words in {"full": (), "half": ("--half",)}.items():
+        main(run, tmp_path / name, *words)
+        with zipfile.ZipFile(tmp_path / name / "submission.zip") as archive:
+            saved = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))
+        sizes[name] = sum(tensor.nbytes for tensor in saved.state_dict().values())
+    assert sizes["half"] < 0.55 * sizes["full"]
+    facts = json.loads((tmp_path / "half" / "export.json").read_text())["torchscript"]
+    assert 0 < facts["rounding"] < 1e-2 and facts["format"] <= RUNTIME_FORMAT
+    assert all(row["difference"] <= 1e-5 for row in facts["parity"])  # with weights as rounded
+    assert "| Matrices in fp16 | change the embedding by" in (tmp_path / "half/card.md").read_text()
+
+
+def test_what_fp16_cannot_hold_is_refused(tmp_path: Path) -> None:
+    run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "out"
+    model = open_model(run)
+    model.embedder.head.linear.weight.data[0, 0] = 1e5
+    save_model(model.embedder, run / "model.safetensors", 32)
+    with pytest.raises(UserError, match=r"head\.linear\.weight: .* 100000 is beyond .*--half"):
+        main(run, out, "--half")
+    with pytest.raises(UserError, match="change the embedding by 3.0e-02, above"):
+        export.check_rounding([{"difference": 0.03}], run)
+
+
 def test_more_than_64_dimensions_are_refused(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")  # without a head: the backbone's 128
     with pytest.raises(UserError, match=r"128 dimensions.*64.*model\.head\.dim"):

@@ -28,6 +28,7 @@ from guie.export import (
 )
 from guie.model import Scored
 from guie.model.preprocess import Preprocess
+from scorer.runtime import check_runtime
 from torch111.architectures import OTHERS, build
 from torch111.compact import compact
 
@@ -74,6 +75,7 @@ def test_other_architectures_are_portable_and_unchanged(name: str, tmp_path: Pat
     package(encoder, preprocess(size_px), path)
     downgrade(path)
     assert check_operators(path) == []
+    check_runtime(path)  # the scorer's own, written apart
     assert format_version(path) <= RUNTIME_FORMAT
     eager = Scored(preprocess(size_px), encoder)
     for row in parity(eager, path, [*odd_sizes(size_px)[:-1], (300, 400)]):

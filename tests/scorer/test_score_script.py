@@ -11,10 +11,12 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
-from scorer_toys import write_submission
+from scorer_toys import arguments, write_submission
 
 import score
-from scorer.manifest import UserError
+from scorer import embedding
+from scorer.cache import EmbeddingCache
+from scorer.errors import UserError
 from scorer.report import write_text
 
 SRC = Path(score.__file__).parent
@@ -45,8 +47,23 @@ def run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
 
 
-def arguments(submission, manifest, out):
-    return ["--submission", str(submission), "--manifest", str(manifest), "--out", str(out)]
+class OnlyOne(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().mean([2, 3]).reshape(1, 3)
+
+
+class ChangesAtOneHeight(FailsAtOneHeight):
+    """Answers as before, but is another one."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        if images.size(2) == 77:
+            self.height += 1
+        return images.float().mean([2, 3])
+
+
+class MixesItsBatch(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().mean([2, 3]) - images.float().mean() / images.size(0)
 
 
 def test_scores_without_the_package(submission, manifest, tmp_path):
@@ -67,13 +84,19 @@ def test_scores_without_the_package(submission, manifest, tmp_path):
     content = submission.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     assert result["submission"] == {"sha256": digest, "bytes": len(content)}
-    assert len(result["checks"]) == 11 and all(check["passed"] for check in result["checks"])
+    assert len(result["checks"]) == 13 and all(check["passed"] for check in result["checks"])
     seconds = result["seconds_per_image"]
     assert (
         seconds["total"] == pytest.approx(seconds["decode"] + seconds["model"]) and seconds["total"]
     )
     assert result["projected_hours"] == pytest.approx(seconds["total"] * 205_000 / 3600)
     assert result["peak_memory_mb"] > 50 and result["torch"] == torch.__version__
+    assert (result["verdict"], result["runtime"]) == ("keeps_the_contract", "1.11")
+    assert result["budget"]["fits"] == "yes" and result["budget"]["limit_hours"] == 9
+    assert set(result["limits"]) == {
+        *("network", "memory", "files", "threads", "writes", "time_per_image", "time")
+    }
+    assert not list(out.parent.glob("*.embeddings")) and not list(out.parent.glob(".score-*"))
 
 
 def test_neighbours_explain_the_score(submission, manifest, tmp_path):
@@ -109,9 +132,89 @@ def test_a_violation_is_one_line_and_leaves_the_checks(submission, manifest, tmp
     assert printed.startswith("VIOLATION every_image: 'images/toys/red_3.png': 3 of 3 numbers are")
     assert printed.count("\n") == 1
     result = json.loads(out.read_text())
-    assert set(result) == {"checks", "submission", "torch", "device"}
-    assert [check["passed"] for check in result["checks"]] == [True] * 10 + [False]
+    assert set(result) == {
+        *("verdict", "checks", "submission", "torch", "runtime", "device", "limits")
+    }
+    assert result["verdict"] == "not_finite"
+    assert [check["passed"] for check in result["checks"]] == [True] * 12 + [False]
     assert not (tmp_path / "neighbours.csv").exists(), "an earlier scoring's neighbours"
+
+
+def test_a_model_that_changes_on_the_way_is_told(manifest, tmp_path, capsys):
+    Image.new("RGB", (70, 77)).save(tmp_path / pd.read_csv(manifest)["image_path"][3])
+    broken = write_submission(tmp_path / "broken.zip", ChangesAtOneHeight(0))
+    with pytest.raises(SystemExit):
+        score.main(arguments(broken, manifest, tmp_path / "score.json"))
+    assert json.loads((tmp_path / "score.json").read_text())["verdict"] == "changes_itself"
+    assert "VIOLATION every_image: the model changed" in capsys.readouterr().out
+
+
+def test_a_killed_scoring_goes_on(submission, manifest, tmp_path, monkeypatch):
+    out, again = tmp_path / "score.json", tmp_path / "again.json"
+    score.main(arguments(submission, manifest, again))
+    embed, done = embedding._Pass.embed, []
+
+    def killed(pass_, batch):
+        if len(done) == 7:
+            raise KeyboardInterrupt
+        done.append(batch)
+        return embed(pass_, batch)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(embedding._Pass, "embed", killed)
+        with pytest.raises(KeyboardInterrupt):
+            score.main(arguments(submission, manifest, out))
+    with open(tmp_path / "score.embeddings", "ab") as file:
+        file.write(b"half a record")
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    left = tmp_path / f".score-{gone.pid}-x"
+    left.mkdir()
+    changed = tmp_path / pd.read_csv(manifest)["image_path"][0]
+    os.utime(changed, ns=(0, 0))  # another image, for all that is known
+    score.main(arguments(submission, manifest, out))
+    one, other = (json.loads(path.read_text()) for path in (out, again))
+    assert (one["images_resumed"], other["images_resumed"]) == (6, 0)
+    assert one["domains"] == other["domains"]
+    assert not left.exists(), "the model that the killed scoring had unpacked"
+    assert not (tmp_path / "score.embeddings").exists()
+
+
+def of_one_size(manifest):
+    for i, image_path in enumerate(pd.read_csv(manifest)["image_path"]):
+        path = manifest.parent / image_path
+        with Image.open(path) as image:
+            resized = image.convert("RGB").resize((24, 30 + i // 12))
+        resized.save(path)
+
+
+def test_fast_gives_the_same_score(submission, manifest, tmp_path):
+    of_one_size(manifest)
+    scores = []
+    for words in ((), ("--fast",)):
+        score.main([*arguments(submission, manifest, tmp_path / "score.json"), *words])
+        scores.append(json.loads((tmp_path / "score.json").read_text()))
+    slow, fast = scores
+    assert slow["fast_difference"] is None and 0 <= fast["fast_difference"] <= 1e-5
+    assert slow["domains"] == fast["domains"]
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [(MixesItsBatch(), "--fast: an image alone and in a batch differ by"), (OnlyOne(), "--fast: ")],
+)
+def test_fast_is_refused_where_batches_answer_otherwise(manifest, tmp_path, module, message):
+    of_one_size(manifest)
+    path = write_submission(tmp_path / "s.zip", module)
+    with pytest.raises(UserError, match=f"{message}.*score without it, one by one"):
+        score.main([*arguments(path, manifest, tmp_path / "score.json"), "--fast"])
+
+
+def test_two_scorings_do_not_share_a_file(submission, manifest, tmp_path):
+    cache = EmbeddingCache(tmp_path / "score.embeddings", "key")
+    with pytest.raises(UserError, match="another scoring writes there"):
+        score.main(arguments(submission, manifest, tmp_path / "score.json"))
+    cache.close(remove=True)
 
 
 def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_path):
@@ -120,6 +223,8 @@ def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_pa
     assert done.stderr == f"error: --manifest {tmp_path / 'none.csv'}: no such file\n"
     with pytest.raises(UserError, match="--out .*: must be the name of a .json file"):
         score.main(arguments(submission, manifest, submission))
+    with pytest.raises(UserError, match="--memory-gb 0.0: must be above 0"):
+        score.main([*arguments(submission, manifest, tmp_path / "s.json"), "--memory-gb", "0"])
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

@@ -3,20 +3,32 @@
 import io
 import resource
 import stat
+import tempfile
+import time
 import zipfile
+from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
-from scorer_toys import MeanColour, torchscript_bytes, write_submission, write_zip
+from scorer_toys import (
+    CountsCalls,
+    Crashes,
+    Hangs,
+    MeanColour,
+    TakesAllMemory,
+    write_submission,
+    write_zip,
+)
 
-from scorer.archive import Violation
-from scorer.contract import Checklist, to_batch, verify
+from scorer.archive import unpack_model
+from scorer.contract import Checklist, verified
+from scorer.errors import Violation
+from scorer.isolated.starting import Allowance
 
-CPU = torch.device("cpu")
 CHECKS = [
     "zip_layout",
     "format_version",
+    "torch_1_11",
     "loads",
     "original_size",
     "floating_point",
@@ -25,6 +37,7 @@ CHECKS = [
     "same_dimension",
     "same_answer_twice",
     "independent_of_other_images",
+    "unchanged",
 ]
 
 
@@ -99,37 +112,65 @@ class CountsSizeChanges(torch.nn.Module):
         return images.float().mean([2, 3]) + self.changes
 
 
+QUICK = Allowance(memory_bytes=2**29, threads=1, image_seconds=60)
+
+
 @pytest.mark.parametrize(
-    ("module", "check", "verdict"),
+    ("module", "check", "detail", "verdict"),
     [
-        (FixedSize(), "original_size", "fails at height 1, width 1: "),
-        (NeedsContiguous(), "original_size", "fails at height 1, width 2000: "),
-        (Integers(), "floating_point", "torch.uint8 for a 1x1 image"),
-        (BFloat(), "floating_point", "torch.bfloat16"),
-        (TooLong(), "dimension", "65 numbers for a 1x1 image"),
-        (Unguarded(), "finite", "3 of 3 numbers are NaN or infinite for a black image"),
-        (LongerForPortraits(), "same_dimension", "3 for a 1x1 image, 6 for a 2000x1 image"),
-        (Noisy(), "same_answer_twice", "two calls on one image differ by 0.00"),
-        (NormalisedByTheFirst(), "independent_of_other_images", "alone and after others differ"),
+        (FixedSize(), "original_size", "fails at height 1, width 1: ", "refuses_an_image"),
+        (NeedsContiguous(), "original_size", "at height 1, width 2000: ", "refuses_an_image"),
+        (Integers(), "floating_point", "torch.uint8 for a 1x1 image", "wrong_type"),
+        (BFloat(), "floating_point", "torch.bfloat16", "wrong_type"),
+        (TooLong(), "dimension", "65 numbers for a 1x1 image", "wrong_dimension"),
+        (Unguarded(), "finite", "3 of 3 numbers are NaN or infinite for a black", "not_finite"),
+        (LongerForPortraits(), "same_dimension", "3 for a 1x1 image, 6", "dimension_varies"),
+        (Noisy(), "same_answer_twice", "two calls on one image differ by 0.00", "random"),
+        (
+            NormalisedByTheFirst(),
+            "independent_of_other_images",
+            "alone and after others differ",
+            "depends_on_order",
+        ),
         (
             CountsSizeChanges(),
             "independent_of_other_images",
             "before and after another differ by 2",
+            "depends_on_order",
         ),
+        (CountsCalls(), "unchanged", "changed while it answered", "changes_itself"),
+        (Crashes(), "original_size", "its process went away: SIGFPE", "crash"),
+        (TakesAllMemory(), "original_size", "allocate", "out_of_memory"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, torch.nn.Module) else "",
 )
-def test_a_model_that_breaks_the_contract_is_named(tmp_path, module, check, verdict):
-    expect_violation(write_submission(tmp_path / "s.zip", module), check, verdict)
+def test_a_model_that_breaks_the_contract_is_named(tmp_path, module, check, detail, verdict):
+    expect_violation(write_submission(tmp_path / "s.zip", module), check, detail, verdict)
 
 
-def expect_violation(path, check, verdict):
+def test_a_model_that_hangs_is_stopped(tmp_path):
+    path = write_submission(tmp_path / "s.zip", Hangs())
+    began = time.monotonic()
+    allowance = Allowance(threads=1, image_seconds=0.5)
+    expect_violation(path, "original_size", "no answer within 0 s", "hang", allowance)
+    assert time.monotonic() - began < 10
+
+
+def test_a_scoring_that_takes_too_long_is_stopped(tmp_path):
+    path = write_submission(tmp_path / "s.zip", MeanColour())
+    allowance = Allowance(threads=1, total_seconds=1e-6)
+    expect_violation(path, "torch_1_11", "more than 0 s in all", "too_slow", allowance)
+
+
+def expect_violation(path, check, detail, verdict, allowance=QUICK, torch="1.11"):
     checklist = Checklist()
-    with pytest.raises(Violation):
-        verify(path, checklist, CPU, path.parent)
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        with pytest.raises(Violation):
+            with verified(path, checklist, Path(folder), allowance, torch):
+                pass
     *earlier, last = checklist.checks
-    assert (last.name, last.passed) == (check, False)
-    assert verdict in last.detail
+    assert (last.name, last.passed) == (check, False), last
+    assert detail in last.detail and checklist.verdict == verdict
     assert "; demanded: " in last.detail and "\n" not in last.detail
     assert [c.name for c in earlier] == CHECKS[: CHECKS.index(check)]
     assert all(c.passed for c in earlier)
@@ -140,17 +181,19 @@ def test_a_full_disk_is_no_fault_of_the_submission(submission, tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
-            verify(submission, Checklist(), CPU, tmp_path)
+            unpack_model(submission, tmp_path)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
 def test_a_good_model_passes_every_check(submission, tmp_path):
     checklist = Checklist()
-    model = verify(submission, checklist, CPU, tmp_path)
+    with verified(submission, checklist, tmp_path, QUICK) as model:
+        assert model.is_running
+    assert not model.is_running
     assert [c.name for c in checklist.checks] == CHECKS
     assert all(c.passed for c in checklist.checks)
-    assert not model.training
+    assert checklist.verdict == "keeps_the_contract"
 
 
 @pytest.mark.parametrize(
@@ -166,7 +209,7 @@ def test_a_good_model_passes_every_check(submission, tmp_path):
 )
 def test_zip_layout(tmp_path, names):
     path = write_zip(tmp_path / "s.zip", dict.fromkeys(names, b"x"))
-    expect_violation(path, "zip_layout", f"{len(names)} members: ")
+    expect_violation(path, "zip_layout", f"{len(names)} members: ", "bad_archive")
 
 
 def test_a_link_is_refused(tmp_path):
@@ -174,55 +217,36 @@ def test_a_link_is_refused(tmp_path):
     link.create_system, link.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
     with zipfile.ZipFile(tmp_path / "s.zip", "w") as archive:
         archive.writestr(link, "../elsewhere.pt")
-    expect_violation(tmp_path / "s.zip", "zip_layout", "saved_model.pt is a link")
+    expect_violation(tmp_path / "s.zip", "zip_layout", "saved_model.pt is a link", "bad_archive")
 
 
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     path = write_zip(tmp_path / "s.zip", {"saved_model.pt": bytes(10**6)})
-    expect_violation(path, "zip_layout", "unpack to 1,000,000, a ratio above 100")
+    expect_violation(path, "zip_layout", "unpack to 1,000,000, a ratio above 100", "bad_archive")
 
 
 def test_an_oversized_model_is_refused(submission, monkeypatch):
     monkeypatch.setattr("scorer.archive.MAX_BYTES", 1000)
-    expect_violation(submission, "zip_layout", "bytes unpacked, more than 1,000")
+    expect_violation(submission, "zip_layout", "bytes unpacked, more than 1,000", "bad_archive")
 
 
-@pytest.mark.parametrize("position", [50, 2000])
+@pytest.mark.parametrize("position", [50, 600])
 def test_a_damaged_zip_is_refused(tmp_path, submission, position):
     content = bytearray(submission.read_bytes())
     content[position] ^= 0xFF
     (tmp_path / "s.zip").write_bytes(content)
-    expect_violation(tmp_path / "s.zip", "zip_layout", "not a readable zip archive")
+    expect_violation(tmp_path / "s.zip", "zip_layout", "not a readable zip archive", "bad_archive")
 
 
 def test_a_file_that_is_no_zip_is_refused(tmp_path):
     (tmp_path / "s.zip").write_bytes(b"not a zip")
-    expect_violation(tmp_path / "s.zip", "zip_layout", "not a readable zip archive")
-
-
-def test_an_archive_that_torch_1_11_cannot_read_is_refused(tmp_path):
-    buffer = io.BytesIO()
-    with (
-        zipfile.ZipFile(io.BytesIO(torchscript_bytes(MeanColour()))) as old,
-        zipfile.ZipFile(buffer, "w") as new,
-    ):
-        for name in old.namelist():
-            new.writestr(name, b"10\n" if name.endswith("/version") else old.read(name))
-    path = write_zip(tmp_path / "s.zip", {"saved_model.pt": buffer.getvalue()})
-    expect_violation(path, "format_version", "format version 10 (re-export with export.py")
+    expect_violation(tmp_path / "s.zip", "zip_layout", "not a readable zip archive", "bad_archive")
 
 
 def test_something_else_than_torchscript_is_refused(tmp_path):
     path = write_zip(tmp_path / "s.zip", {"saved_model.pt": b"junk"})
-    expect_violation(path, "format_version", "saved_model.pt is no TorchScript archive")
+    expect_violation(path, "format_version", "is no TorchScript archive", "no_torchscript")
     buffer = io.BytesIO()
     torch.save({"weight": torch.ones(3)}, buffer)
     path = write_zip(tmp_path / "s.zip", {"saved_model.pt": buffer.getvalue()})
-    expect_violation(path, "loads", "constants.pkl")
-
-
-def test_the_input_is_uint8_of_original_size_in_pixel_order():
-    pixels_HW3 = np.arange(2 * 5 * 3, dtype=np.uint8).reshape(2, 5, 3)
-    batch = to_batch(pixels_HW3)
-    assert (batch.dtype, batch.shape) == (torch.uint8, (1, 3, 2, 5))
-    assert batch[0, 1, 1, 4] == pixels_HW3[1, 4, 1]
+    expect_violation(path, "loads", "constants.pkl", "does_not_load")

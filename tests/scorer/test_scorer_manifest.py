@@ -3,11 +3,13 @@
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 from PIL import Image
+from scorer_toys import arguments
 
-from scorer.embedding import decode, embed_images
-from scorer.manifest import UserError, read_manifest
+import score
+from scorer.decoding import decode
+from scorer.errors import UserError
+from scorer.manifest import read_manifest
 
 HEADER = "image_path,label,domain,split,role\n"
 
@@ -106,13 +108,13 @@ def test_nothing_to_find_is_refused_before_any_work(manifest):
     assert "no query shares a label with an index image" in refusal(manifest)
 
 
-def test_unreadable_images_are_all_named(manifest):
+def test_unreadable_images_are_all_named(submission, manifest):
     whole = (manifest.parent / "images/toys/red_0.jpg").read_bytes()
     (manifest.parent / "images/toys/red_0.jpg").write_bytes(whole[: len(whole) // 2])
     (manifest.parent / "images/art/grey_3.png").write_text("<html>")
-    model = torch.jit.script(torch.nn.Flatten())
+    out = manifest.parent / "score.json"
     with pytest.raises(UserError) as caught:
-        embed_images(model, read(manifest), torch.device("cpu"))
+        score.main(arguments(submission, manifest, out))
     message = str(caught.value)
     assert "line 2: image 'images/toys/red_0.jpg' cannot be decoded (" in message
     assert "line 17: image 'images/art/grey_3.png' cannot be decoded (cannot identify" in message

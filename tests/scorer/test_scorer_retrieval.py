@@ -6,8 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from scorer import neighbours
+from scorer.neighbours import nearest
 from scorer.report import summarise
-from scorer.retrieval import count_positives, is_public, judge, nearest, own_rows
+from scorer.retrieval import count_positives, is_public, judge, own_rows
 
 
 def frame(labels, paths, domain="d"):
@@ -40,7 +42,7 @@ def score(query_emb, queries, index_emb, index):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_search_and_metric_equal_their_slow_twins(seed, monkeypatch):
-    monkeypatch.setattr("scorer.retrieval.BLOCK_NUMBERS", 300)  # several blocks, the last partial
+    monkeypatch.setattr("scorer.neighbours.BLOCK_NUMBERS", 300)  # several blocks, the last partial
     rng = np.random.default_rng(seed)
     emb = rng.integers(0, 3, (60, 4)).astype(np.float32)  # a coarse grid: ties and duplicates
     labels = ["|".join(rng.choice(list("abcdefgh"), rng.integers(1, 3), False)) for _ in emb]
@@ -140,3 +142,31 @@ def test_the_public_split_never_moves():
     assert [i for i in range(20) if is_public(f"images/{i}.jpg")] == [1, 6, 7, 14, 15, 18, 19]
     share = np.mean([is_public(f"{i}.jpg") for i in range(20000)])
     assert share == pytest.approx(0.3, abs=0.01)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e15])
+def test_what_float32_cannot_settle_is_settled(scale, monkeypatch):
+    """Forty rows a rounding error apart, far more than the candidates that float32 names."""
+    rng = np.random.default_rng(0)
+    emb = np.repeat(rng.standard_normal((8, 16)), 40, axis=0).astype(np.float32)
+    emb[:, 3] += np.tile(np.float32([0, 1e-7, -1e-7, 3e-7]), 80)
+    emb = (emb[rng.permutation(len(emb))] * np.float32(scale)).astype(np.float32)
+    paths = [f"{i}.jpg" for i in range(len(emb))]
+    own = np.arange(0, len(emb), 7)
+    exhaustive, asked = neighbours._exhaustive, []
+    monkeypatch.setattr(
+        neighbours, "_exhaustive", lambda q, x, o: asked.append(len(q)) or exhaustive(q, x, o)
+    )
+    rows, _ = nearest(emb[own], emb, own)
+    assert asked == [len(own)]
+    for i, row in enumerate(own):
+        exact = [float(x) for x in emb[row] / scale], emb.astype(np.float64) / scale
+        assert list(rows[i]) == slow_neighbours(exact[0], paths[row], exact[1], paths)[:5]
+
+
+def test_what_float32_settles_is_not_compared_again(monkeypatch):
+    monkeypatch.setattr(neighbours, "_exhaustive", None)
+    emb = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
+    rows, _ = nearest(emb[:20], emb, np.arange(20))
+    for i in range(20):
+        assert list(rows[i]) == slow_neighbours(emb[i], i, emb, list(range(300)))[:5]

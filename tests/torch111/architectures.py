@@ -135,6 +135,10 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
         _clip(timm_model_name="resnet18", timm_pool="avg", timm_proj="linear", image_size=32),
         32,
     ),
+    "open_clip ConvNeXt": (
+        _clip(timm_model_name="convnext_atto", timm_pool="", timm_proj="linear", image_size=64),
+        64,
+    ),
     "timm EVA-02": (_timm("eva02_tiny_patch14_224", **{**TINY_VIT, "img_size": 28}), 28),
     "timm ResNet-50": (_timm("resnet50"), 32),
     "timm ConvNeXt": (_timm("convnext_atto"), 64),

@@ -5,8 +5,9 @@
 
 Downloads the 1.11 wheel once (750 MB), compiles load.cpp against its libtorch, compares the
 package's operator list with the runtime's, then exports every architecture in architectures.py, each
-with the next way to fit an image into a square, and compares the embeddings. Given submissions, it
-compares those instead with what today's PyTorch makes of them.
+with the next way to fit an image into a square, its matrices in fp32 and in fp16, and compares the
+embeddings: a table, with the largest difference. Given submissions, it compares those instead with what
+today's PyTorch makes of them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from architectures import ARCHITECTURES, build
 from compact import compact
 from runtime import compiled, fetched, runtime_embeddings
-from torch import nn
+from torch import Tensor, nn
 
 import guie.export
 from guie.export import check_operators, downgrade, odd_sizes, package
@@ -48,49 +49,69 @@ def main() -> None:
     print(f"operator list {'DIFFERS from' if failed else 'equals'} that of the runtime")
     with tempfile.TemporaryDirectory(dir=args.cache.expanduser()) as folder:
         pairs = submitted(args.submissions, folder) if args.submissions else exported(folder)
-        for name, model, path, size_px in pairs:
+        print("| model | image | weights | bytes | loads | largest difference |")
+        print("|---|---|---|---|---|---|")
+        for words, model, path, size_px in pairs:
             difference = compare(loader, model, path, size_px)
             failed |= not difference <= TOLERANCE
-            print(f"{difference:.1e}  {'ok  ' if difference <= TOLERANCE else 'FAIL'}  {name}")
+            loads = "yes" if difference < float("inf") else "NO"
+            told = f"{difference:.1e}" + ("" if difference <= TOLERANCE else " FAIL")
+            print(f"| {words} | {path.stat().st_size:,} | {loads} | {told} |", flush=True)
     sys.exit(int(failed))
 
 
 def exported(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
-    """Every architecture: its name, the eager model, the exported file, the image side."""
+    """Every architecture twice: in words, the eager model, the exported file, the image side."""
     for name, fit in zip(ARCHITECTURES, cycle(("squash", "pad", "crop")), strict=False):
         encoder, size_px = build(name)
         preprocess = Preprocess(size_px, [0.5] * 3, [0.25] * 3, fit)
         path = Path(folder, "saved_model.pt")
-        package(encoder, preprocess, path)
-        downgrade(path)
-        for problem in check_operators(path):
-            print(f"      {problem}")
-        yield f"{name}, {fit}", Scored(preprocess, encoder), path, size_px
+        for half in (False, True):  # which rounds the encoder's own weights, so it comes last
+            package(encoder, preprocess, path, half)
+            downgrade(path)
+            for problem in check_operators(path):
+                print(f"      {problem}")
+            words = f"{name} | {fit} | {'fp16' if half else 'fp32'}"
+            yield words, Scored(preprocess, encoder), path, size_px
 
 
 def submitted(submissions: list[Path], folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
-    """Each submission: its name, the model as today's PyTorch loads it, its file, an image side."""
+    """Each submission: in words, the model as today's PyTorch loads it, its file, an image side."""
     for submission in submissions:
         with zipfile.ZipFile(submission) as archive:
             path = Path(archive.extract("saved_model.pt", folder))
-        yield str(submission), torch.jit.load(path).eval(), path, 224
+        yield f"{submission} | its own | its own", torch.jit.load(path).eval(), path, 224
 
 
 def compare(loader: Path, model: nn.Module, path: Path, size_px: int) -> float:
     """Largest difference of the embeddings over noise of odd sizes; infinite if 1.11 refuses."""
+    images = noise(size_px)
+    return difference_to(answers(model, images), loader, path, images)
+
+
+def noise(size_px: int) -> list[Tensor]:
+    """uint8 (H, W, 3) of odd sizes."""
     generator = torch.Generator().manual_seed(0)
-    images = [
+    return [
         torch.randint(0, 256, (height, width, 3), generator=generator, dtype=torch.uint8)
         for height, width in odd_sizes(size_px)
     ]
+
+
+def answers(model: nn.Module, images: list[Tensor]) -> Tensor:
+    """(N, D) of today's PyTorch."""
     with torch.inference_mode():
-        expected_NCD = torch.stack([model(i.permute(2, 0, 1).unsqueeze(0)) for i in images])
+        return torch.cat([model(image.permute(2, 0, 1).unsqueeze(0)) for image in images])
+
+
+def difference_to(expected_ND: Tensor, loader: Path, path: Path, images: list[Tensor]) -> float:
+    """Of what 1.11 answers; infinite if it refuses the file."""
     try:
         found_ND = runtime_embeddings(loader, path, images)
     except subprocess.CalledProcessError as error:
         print(error.stderr.strip().splitlines()[-1])
         return float("inf")
-    return (expected_NCD[:, 0] - found_ND).abs().max().item()
+    return (expected_ND - found_ND).abs().max().item()
 
 
 if __name__ == "__main__":

@@ -6,17 +6,23 @@ not run; `parity` measures the saved file against the eager model.
 """
 
 from guie.export.archive import RUNTIME_FORMAT, downgrade, format_version, package
+from guie.export.formats import FORMATS, check_format, write_format
 from guie.export.operators import check_operators
-from guie.export.parity import odd_sizes, parity
+from guie.export.parity import differences, odd_sizes, parity, remembered
 from guie.export.portable import portable_operators
 
 __all__ = [
+    "FORMATS",
     "RUNTIME_FORMAT",
+    "check_format",
     "check_operators",
+    "differences",
     "downgrade",
     "format_version",
     "odd_sizes",
     "package",
     "parity",
     "portable_operators",
+    "remembered",
+    "write_format",
 ]

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from guie.base.files import replacing
+from guie.export.half import keep_in_half
 from guie.export.portable import follow_input_device, portable_operators
 from guie.export.stored import StoredZip
 from guie.model import Scored
@@ -28,7 +29,10 @@ REST_BYTES = 2**24
 
 
 def package(
-    encoder: nn.Module, preprocess: Preprocess | EnsemblePreprocess, path: str | Path
+    encoder: nn.Module,
+    preprocess: Preprocess | EnsemblePreprocess,
+    path: str | Path,
+    half: bool = False,
 ) -> None:
     """Save encoder and preprocessing as one TorchScript file, on the CPU, in fp32 and eval mode.
 
@@ -37,9 +41,14 @@ def package(
     is traced at the preprocessing's size. The rest is scripted: a trace would keep the steps and the
     shape of one image. Both are changed to what is saved: a copy would double the memory.
 
-    Raises UserError if there is no room for the file.
+    Args:
+        half: keep the matrices in fp16 (see `guie.export.half`).
+
+    Raises UserError if there is no room for the file, or a weight has none in fp16.
     """
     encoder.cpu().float().eval().requires_grad_(False)
+    if half:
+        keep_in_half(encoder)
     preprocess.cpu()
     prepared = preprocess(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
     example = (prepared, torch.ones(1, 3))

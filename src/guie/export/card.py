@@ -18,17 +18,55 @@ apply."""
 
 def model_card(facts: dict[str, Any]) -> str:
     """Markdown from the facts that `export.json` holds."""
+    about = about_model(facts)
     sections = {
+        **{title: about[title] for title in ("What it is", "Training", "Validation")},
+        "The file": _file(facts),
+        "Parity with the trained model": _parity(facts["torchscript"]),
+        "Intended use and limits": about["Intended use and limits"],
+        "How to score it": _scoring(facts["folder"]),
+    }
+    return _page(Path(facts["folder"]).name, sections)
+
+
+def file_card(facts: dict[str, Any], use: str) -> str:
+    """The card of a file for life outside the challenge.
+
+    Args:
+        facts: as `export.json` has them, the file's own under `made`.
+        use: Python that goes from a picture's file to its embedding.
+    """
+    made, file = facts["made"], facts["file"]
+    rows = [
+        ("File", f"`{made['name']}`, {file['bytes']:,} bytes"),
+        ("SHA-256", f"`{file['sha256']}`"),
+    ]
+    if made["data"]:
+        data = f"`{made['data']['name']}`, {made['data']['bytes']:,} bytes"
+        rows += [("Weights", data), ("Their SHA-256", f"`{made['data']['sha256']}`")]
+    rows += list(made["written_by"].items())
+    sections = {
+        "How to use it": f"```python\n{use}```\n\n`x` (1, D) is of unit length. {made['note']}",
+        "The file": _table(*rows),
+        "Parity with the trained model": _parity(made),
+        **about_model(facts | {"input": "uint8 (B, 3, H, W), RGB, original size"}),
+    }
+    return _page(made["name"], sections)
+
+
+def about_model(facts: dict[str, Any]) -> dict[str, str]:
+    """What is to say of a model, whatever file it lies in: text by title."""
+    return {
         "What it is": _what(facts),
         "Training": _training(facts["models"], facts["record"]),
         "Validation": _validation(facts["validation"]),
-        "The file": _file(facts),
-        "Parity with the trained model": _parity(facts["torchscript"]),
         "Intended use and limits": _USE,
-        "How to score it": _scoring(facts["folder"]),
     }
+
+
+def _page(name: str, sections: dict[str, str]) -> str:
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
-    return f"# Model card: {Path(facts['folder']).name}\n\n{body}\n"
+    return f"# Model card: {name}\n\n{body}\n"
 
 
 def _what(facts: dict[str, Any]) -> str:
@@ -38,7 +76,7 @@ def _what(facts: dict[str, Any]) -> str:
         ("Task", "an image of any size and domain -> one embedding of unit length"),
         ("Dimension", facts["dimension"]),
         ("Parameters", f"{facts['parameters'] / 1e6:.1f} M"),
-        ("Input", "uint8 (1, 3, H, W), RGB, original size"),
+        ("Input", facts.get("input", "uint8 (1, 3, H, W), RGB, original size")),
     ]
     if len(models) == 1:
         return _table(*rows, *_model(models[0], weights))
@@ -57,7 +95,7 @@ def _model(model: dict[str, Any], weights: dict[str, str] | None = None) -> list
     return [
         ("Backbone", f"{backbone['library']} `{backbone['name']}`{overlap}"),
         ("Pretrained weights", _pretrained(backbone["pretrained"], weights)),
-        ("Preprocessing, inside the file", f"{image['fit']} to {image['size_px']} px, bicubic"),
+        ("Preprocessing", f"{image['fit']} to {image['size_px']} px, bicubic"),
         ("Normalisation", f"mean {mean}; std {std}"),
     ]
 
@@ -125,13 +163,24 @@ def _file(facts: dict[str, Any]) -> str:
         ("Runtime", f"PyTorch {made['runtime']}; written by {made['written_by']}"),
         ("Format version", made["format"]),
         ("Operators", portable if made["runtime"] == "1.11" else "not checked"),
+        *_rounding(made),
     )
 
 
+def _rounding(made: dict[str, Any]) -> list[tuple[str, str]]:
+    """What weights kept in fp16 change of the answers; nothing where they are in fp32."""
+    if "rounding" not in made:
+        return []
+    return [("Matrices in fp16", f"change the embedding by {made['rounding']:.1e} at most")]
+
+
+def _size(row: dict[str, Any]) -> str:
+    several = f", {row['images']} images at once" if row.get("images", 1) > 1 else ""
+    return f"{row['height']} x {row['width']}{several}"
+
+
 def _parity(made: dict[str, Any]) -> str:
-    rows = [
-        (f"{row['height']} x {row['width']}", f"{row['difference']:.1e}") for row in made["parity"]
-    ]
+    rows = [(_size(row), f"{row['difference']:.1e}") for row in made["parity"]]
     table = _table(*rows, header=("Height x width", "Difference"))
     return (
         "Largest absolute difference of the embeddings, of images half noise and half slow waves;"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+
+Answer = Callable[[Tensor], Tensor]  # uint8 (B, 3, H, W) -> (B, D)
 
 
 def parity(
@@ -15,20 +17,41 @@ def parity(
 ) -> list[dict[str, float]]:
     """Largest absolute difference of the embeddings, eager and saved, for each (height, width).
 
-    `eager` maps uint8 (1, 3, H, W) to (1, D), on the CPU. Half of each image is noise (every
-    frequency, where two resizes would differ most), half slow waves: one pass of the encoder, which
-    sees the same square whatever the size, tells of both. NaN where an answer is.
+    `eager` maps uint8 (1, 3, H, W) to (1, D), on the CPU. NaN where an answer is.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated, and demanded
         saved = torch.jit.load(str(path), map_location="cpu").eval()
+    return differences(eager, saved, sizes)
+
+
+def differences(
+    eager: Answer, found: Answer, sizes: Iterable[tuple[int, int]], images: int = 1
+) -> list[dict[str, float]]:
+    """Largest absolute difference of two models' answers, for each (height, width).
+
+    Half of each image is noise (every frequency, where two resizes would differ most), half slow
+    waves: one pass of the encoder, which sees the same square whatever the size, tells of both. NaN
+    where an answer is.
+
+    Args:
+        images: in one call, each shifted from the one before.
+    """
     rows = []
     with torch.inference_mode():
         for height, width in sizes:
-            images = _image(height, width)
-            difference = (eager(images) - saved(images)).abs().max().item()
+            image = _image(height, width)
+            batch = torch.cat([image.roll(shift, -1) for shift in range(images)])
+            difference = (eager(batch) - found(batch)).abs().max().item()
             rows.append({"height": height, "width": width, "difference": difference})
     return rows
+
+
+def remembered(model: Answer, sizes: Iterable[tuple[int, int]]) -> Answer:
+    """The answers of a model that is about to change, for `differences` of images of these sizes."""
+    with torch.inference_mode():
+        answers = {size: model(_image(*size)) for size in sizes}
+    return lambda images: answers[images.size(2), images.size(3)]
 
 
 def odd_sizes(size_px: int) -> list[tuple[int, int]]:

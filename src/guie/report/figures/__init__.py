@@ -5,6 +5,7 @@ from guie.report.figures.curves import training_curves
 from guie.report.figures.densities import densities
 from guie.report.figures.galleries import gallery
 from guie.report.figures.labels import calibration
+from guie.report.figures.leaderboard import local_against_leaderboard
 from guie.report.figures.maps import class_map, domain_map, project, sample_rows
 from guie.report.figures.panels import spectra, val_courses
 from guie.report.figures.scores import confusion, domain_bars, domain_intervals
@@ -27,6 +28,7 @@ __all__ = [
     "gallery",
     "heat_map",
     "lines_over",
+    "local_against_leaderboard",
     "noted_sheet",
     "project",
     "sample_rows",

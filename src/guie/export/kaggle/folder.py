@@ -1,0 +1,186 @@
+"""submissions/<name>/ as Kaggle's official client takes it: a data set, and a notebook that copies a file.
+
+The client uploads all files of the folder but its own metadata. What it asks of these is checked here,
+as version 2.2 has it (kaggle_api_extended.py: dataset_create_new, kernels_push).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+from guie.base.errors import UserError
+from guie.base.files import write_json, write_text
+from guie.export.facts import file_facts
+
+COMPETITION = "google-universal-image-embedding"
+DATASET, KERNEL, NOTEBOOK = "dataset-metadata.json", "kernel-metadata.json", "submit.ipynb"
+ZIP, MODEL = "submission.zip", "saved_model.pt"
+SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+LIMITS = (6, 50)  # characters of a data set's name and title
+
+# Kaggle unpacks archives in data sets, so the file may lie there as it was or alone.
+CODE = """\
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+INPUT = Path(os.environ.get("KAGGLE_INPUT", "/kaggle/input"))
+WORKING = Path(os.environ.get("KAGGLE_WORKING", "/kaggle/working"))
+
+source = [*INPUT.rglob("submission.zip"), *INPUT.rglob("saved_model.pt")][0]
+if source.suffix == ".zip":
+    shutil.copyfile(source, WORKING / "submission.zip")
+else:
+    with zipfile.ZipFile(WORKING / "submission.zip", "w") as archive:
+        archive.write(source, "saved_model.pt")
+print(source, (WORKING / "submission.zip").stat().st_size)
+"""
+
+
+def write_kaggle_folder(folder: Path, user: str, slug: str) -> None:
+    """Write both metadata files and the notebook beside submission.zip.
+
+    Args:
+        user: the account's name.
+        slug: of the data set; the notebook's ends with `-submit`.
+
+    Raises UserError for a name that Kaggle does not take.
+    """
+    for word in (user, slug):
+        if not SLUG.fullmatch(word):
+            raise UserError(f"{word!r}: Kaggle's names are of a-z, 0-9 and single hyphens")
+    if not LIMITS[0] <= len(slug) <= LIMITS[1] - len(" submit"):
+        raise UserError(
+            f"--slug {slug}: {LIMITS[0]} to {LIMITS[1] - 7} characters, not {len(slug)}"
+        )
+    title = slug.replace("-", " ")
+    dataset = {"title": title, "id": f"{user}/{slug}", "licenses": [{"name": "other"}]}
+    kernel = {
+        "id": f"{user}/{slug}-submit",
+        "title": f"{title} submit",
+        "code_file": NOTEBOOK,
+        "language": "python",
+        "kernel_type": "notebook",
+        "is_private": "true",
+        "enable_gpu": "false",
+        "enable_internet": "false",
+        "dataset_sources": [f"{user}/{slug}"],
+        "competition_sources": [COMPETITION],
+        "kernel_sources": [],
+    }
+    write_json(folder / DATASET, dataset)
+    write_json(folder / KERNEL, kernel)
+    write_text(folder / NOTEBOOK, json.dumps(_notebook(), indent=1) + "\n")
+
+
+def check_kaggle_folder(folder: Path) -> list[tuple[str, int]]:
+    """Check all that can be without a network; (name, bytes) of the files that would go up.
+
+    Raises UserError where the archive is not the one that was exported, metadata is not as the client
+    wants it, or the notebook, run here on a stand-in of Kaggle's folders, does not give the same file.
+    """
+    _check_archive(folder)
+    dataset, kernel = (_read(folder / name) for name in (DATASET, KERNEL))
+    for key in ("title", "id", "licenses"):
+        if key not in dataset:
+            raise UserError(f"{folder / DATASET}: no {key!r}")
+    if kernel.get("dataset_sources") != [dataset["id"]]:
+        raise UserError(f"{folder / KERNEL}: dataset_sources must be [{dataset['id']!r}]")
+    if kernel["id"].partition("/")[2] != kernel["title"].replace(" ", "-"):
+        raise UserError(f"{folder / KERNEL}: the title does not make the id's name")
+    if not (folder / kernel["code_file"]).is_file():
+        raise UserError(f"{folder / KERNEL}: no such code_file: {kernel['code_file']}")
+    _run_notebook(folder, packed=True)
+    _run_notebook(folder, packed=False)
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    return [
+        (file.name, file.stat().st_size) for file in files if file.name not in (DATASET, KERNEL)
+    ]
+
+
+def client_commands(folder: Path) -> list[str]:
+    """What to type, once the client is installed (`pip install kaggle`) and has its token."""
+    kernel = _read(folder / KERNEL)["id"]
+    return [
+        f"kaggle datasets create -p {folder}",
+        f"kaggle kernels push -p {folder}",
+        f"kaggle competitions submit {COMPETITION} -k {kernel} -v 1 -f {ZIP} -m {folder.name}",
+    ]
+
+
+def _check_archive(folder: Path) -> None:
+    path = folder / ZIP
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; export.py makes it")
+    with zipfile.ZipFile(path) as archive:
+        if archive.namelist() != [MODEL]:
+            raise UserError(f"{path}: holds {archive.namelist()}, not {MODEL} alone")
+    if _read(folder / "export.json")["file"] != file_facts(path):
+        raise UserError(f"{path}: is not the file that export.json describes; export it again")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; export.py and submit.py make it") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    return value
+
+
+def _run_notebook(folder: Path, packed: bool) -> None:
+    """Run it on the data set as it was sent (`packed`), or as Kaggle unpacks it; compare the file."""
+    cells = _read(folder / NOTEBOOK)["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    with tempfile.TemporaryDirectory(prefix=".kaggle-", dir=folder) as scratch:
+        data, working = Path(scratch, "input", "a-data-set"), Path(scratch, "working")
+        data.mkdir(parents=True)
+        working.mkdir()
+        if packed:
+            (data / ZIP).symlink_to((folder / ZIP).resolve())
+        else:
+            with zipfile.ZipFile(folder / ZIP) as archive, archive.open(MODEL) as packed_model:
+                with (data / MODEL).open("wb") as alone:
+                    shutil.copyfileobj(packed_model, alone)
+        places = {"KAGGLE_INPUT": str(data.parent), "KAGGLE_WORKING": str(working)}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True)
+        if done.returncode or not _same(working / ZIP, folder / ZIP):
+            reason = (done.stderr.strip().splitlines() or ["it gives another file"])[-1]
+            raise UserError(f"{folder / NOTEBOOK}: does not copy the submission: {reason}")
+
+
+def _same(copied: Path, sent: Path) -> bool:
+    """Whether both hold the same model."""
+    if not copied.is_file():
+        return False
+    with zipfile.ZipFile(copied) as one, zipfile.ZipFile(sent) as other:
+        return one.getinfo(MODEL).CRC == other.getinfo(MODEL).CRC
+
+
+def _notebook() -> dict[str, Any]:
+    told = "Copies the submission, which lies in the data set beside it. It trains and computes nothing."
+    cells: list[dict[str, Any]] = [
+        {"cell_type": "markdown", "id": "what", "metadata": {}, "source": [told]},
+        {
+            "cell_type": "code",
+            "id": "copy",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": CODE.splitlines(keepends=True),
+        },
+    ]
+    python = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return {"cells": cells, "metadata": {"kernelspec": python}, "nbformat": 4, "nbformat_minor": 5}

@@ -1,0 +1,96 @@
+"""Operations, memory and rate: what one call of a model costs, by measuring it once."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+RATE_SECONDS = 0.1
+
+
+class FlopCounter(TorchDispatchMode):
+    """Counts as PyTorch's own counter does, in what a TorchScript module dispatches too.
+
+    Matrix products, convolutions and attention, a multiply-add as two. PyTorch's own imports its
+    compiler first, which takes as long as torch itself.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        # Newer versions would import the compiler to keep it away from here.
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Called by PyTorch with every operator."""
+        found = func(*args, **(kwargs or {}))
+        if count := flop_registry.get(func._overloadpacket):
+            self.total += count(*args, **(kwargs or {}), out_val=found)
+        return found
+
+
+def flops(module: torch.jit.ScriptModule, image_1CHW: torch.Tensor) -> int:
+    """Operations of one call; 0 where the counter cannot see through an operator."""
+    try:
+        with FlopCounter() as counter:
+            module(image_1CHW)
+    except Exception:  # of the counter: the model itself has answered without it
+        return 0
+    return counter.total
+
+
+class Peak:
+    """Peak memory of a stretch of work; on the CPU by the kernel's own mark, where it can be reset."""
+
+    def __init__(self) -> None:
+        try:  # opened before the process may no longer write anywhere
+            self.mark: int | None = os.open("/proc/self/clear_refs", os.O_WRONLY)
+        except OSError:
+            self.mark = None
+
+    def begin(self, device: torch.device) -> int:
+        """Bytes held now."""
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+            return torch.cuda.memory_allocated(device)
+        if self.mark is not None:
+            ctypes.CDLL(None).malloc_trim(0)  # what is free already must not hide what is taken
+            os.write(self.mark, b"5")
+        return status_bytes("VmRSS")
+
+    def end(self, device: torch.device) -> int:
+        """Most bytes held since `begin`."""
+        if device.type == "cuda":
+            return torch.cuda.max_memory_allocated(device)
+        return status_bytes("VmHWM")
+
+
+def status_bytes(name: str) -> int:
+    """A line of /proc/self/status; 0 where there is none."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
+
+
+def matmul_rate(device: torch.device) -> float:
+    """Operations a second that this machine reaches in a matrix product of a transformer's size."""
+    a = torch.randn(256, 1024, device=device)
+    b = torch.randn(1024, 1024, device=device)
+    float((a @ b)[0, 0])
+    began, turns = time.perf_counter(), 0
+    while time.perf_counter() - began < RATE_SECONDS:
+        float((a @ b)[0, 0])
+        turns += 1
+    return turns * 2 * 256 * 1024 * 1024 / (time.perf_counter() - began)

@@ -1,0 +1,188 @@
+"""The scorer's side of a model's process: asks, waits so long and no longer, and says how it ended.
+
+Shape legend: B images of one size, H height, W width, D numbers of an embedding.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scorer.errors import UserError, Violation
+from scorer.isolated import wire
+from scorer.isolated.starting import LOAD_SECONDS, Allowance, server
+
+MAX_NUMBERS = 64
+_NO_MEMORY = ("bad_alloc", "allocate memory", "out of memory")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a model answers to one image: a dtype, how many numbers, and they, if they are fit."""
+
+    type: str
+    count: int
+    numbers_D: np.ndarray | None  # float32; None: of another type, or too many
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Device:
+    """Where a model runs: `cpu` or `cuda`, and its name."""
+
+    type: str
+    name: str
+
+
+class ModelProcess:
+    """One load of a submitted model. Whatever it does, what is raised here is a `Violation`."""
+
+    def __init__(self, model: Path, scratch: Path, allowance: Allowance, deadline: float) -> None:
+        self.allowance, self.deadline = allowance, max(deadline, time.monotonic() + LOAD_SECONDS)
+        self.server = server()
+        # No file of the scratch folder: the process could put a pipe in its place.
+        self.stderr = tempfile.TemporaryFile()
+        self.pid, self.line = self.server.fork(model, scratch, allowance, self.stderr.fileno())
+        self.is_running, self.peak_bytes, self.weight_bytes = True, 0, 0
+        try:  # the model is not there yet: what fails now is not its fault
+            told, _ = self.ask("begin", LOAD_SECONDS, threads=allowance.threads)
+        except Violation as fault:
+            raise UserError(f"no process for the model: {fault}") from fault
+        self.device = Device("cuda" if told["type"] == "cuda" else "cpu", str(told["name"]))
+        self.deadline = deadline
+        self.torch, self.limits = str(told["torch"]), dict(told["limits"]) | _times(allowance)
+
+    def inspect(self) -> None:
+        """Refuse what PyTorch 1.11 would not open."""
+        self.ask("inspect", LOAD_SECONDS)
+
+    def load(self) -> None:
+        """Load the model as the host does: `torch.jit.load`, then `eval()`."""
+        self.weight_bytes = int(_number(self.ask("load", LOAD_SECONDS)[0], "weight_bytes"))
+
+    def state(self) -> int:
+        """A number that changes with whatever the model holds."""
+        return _number(self.ask("state", LOAD_SECONDS)[0], "state")
+
+    def measure(self, pixels_HW3: np.ndarray) -> dict[str, float]:
+        """Operations, activations' bytes and seconds of one image; this machine's operations a second."""
+        height, width, _ = pixels_HW3.shape
+        seconds = 10 * self.allowance.image_seconds
+        told, _ = self.ask("measure", seconds, pixels_HW3, height=height, width=width)
+        keys = ("flops", "activation_bytes", "seconds", "machine_flops")
+        return {key: _number(told, key) for key in keys}
+
+    def embed(self, pixels_BHW3: np.ndarray) -> list[Answer]:
+        """What the model answers to images of one size, given as one batch."""
+        count, height, width, _ = pixels_BHW3.shape
+        size = {"count": count, "height": height, "width": width}
+        began = time.perf_counter()
+        limit = self.allowance.image_seconds * count
+        told, payload = self.ask("embed", limit, pixels_BHW3, **size)
+        lengths = told.get("numbers")
+        if not isinstance(lengths, list) or len(lengths) != count:
+            raise self._garbled()
+        rows = self._rows(payload, [_number({"n": n}, "n") for n in lengths])
+        self.peak_bytes = max(self.peak_bytes, _number(told, "peak_bytes"))
+        # Its own word, for the way there and back is the scorer's; but no more than has passed.
+        seconds = min(float(_number(told, "seconds")), time.perf_counter() - began) / count
+        kind = str(told.get("type"))
+        return [Answer(kind, n, row, seconds) for n, row in zip(lengths, rows, strict=True)]
+
+    def _rows(self, payload: bytearray, lengths: list[int]) -> list[np.ndarray | None]:
+        if not payload:
+            return [None] * len(lengths)
+        if len(payload) != 4 * sum(lengths) or max(lengths) > MAX_NUMBERS:
+            raise self._garbled()
+        numbers = np.frombuffer(bytes(payload), "<f4")
+        return list(np.split(numbers, np.cumsum(lengths)[:-1]))
+
+    def ask(
+        self, what: str, seconds: float, payload: Any = b"", **words: Any
+    ) -> tuple[dict[str, Any], bytearray]:
+        """Send a request, wait for its answer. Raises Violation, in time."""
+        left = self.deadline - time.monotonic()
+        if left <= 0:
+            self.end()
+            raise Violation(f"more than {self.allowance.total_seconds:,.0f} s in all", "too_slow")
+        wait = min(left, seconds)
+        try:
+            wire.send(self.line, {"do": what, **words}, payload, wait)
+            answer, numbers = wire.receive(self.line, wait)
+        except TimeoutError:
+            self.end()
+            raise Violation(f"no answer within {wait:,.0f} s", "hang") from None
+        except wire.Broken as fault:
+            raise self._ended(str(fault)) from None
+        if "fault" in answer:
+            kind = "out_of_memory" if answer.get("no_memory") is True else ""
+            raise Violation(str(answer["fault"])[:300], kind)
+        return answer, numbers
+
+    def _garbled(self) -> Violation:
+        self.end()
+        return Violation("its process answers what no answer is", "crash")
+
+    def _ended(self, how: str) -> Violation:
+        code, said = self.end(), self._last_words()
+        name = signal.Signals(-code).name if code < 0 else f"code {code}"
+        told = f"its process {how}: {name}" + (f" ({said})" if said else "")
+        for_memory = code == -signal.SIGKILL or any(word in said for word in _NO_MEMORY)
+        return Violation(told, "out_of_memory" if for_memory else "crash")
+
+    def _last_words(self) -> str:
+        self.stderr.seek(max(0, os.fstat(self.stderr.fileno()).st_size - 2000))
+        lines = self.stderr.read(2000).decode(errors="replace").split("\n")
+        said = [line.strip() for line in lines if line.strip()]
+        return "".join(c for c in said[-1] if c.isprintable())[:200] if said else ""
+
+    def end(self) -> int:
+        """Kill the process; its exit code, where that is not known yet."""
+        if not self.is_running:
+            return 0
+        self.is_running = False
+        self.line.close()
+        return self.server.end(self.pid)
+
+
+class House:
+    """Where a submission's processes live: one scratch folder, one allowance, one clock."""
+
+    def __init__(self, model: Path, allowance: Allowance) -> None:
+        # Beside the model, which may not be written.
+        self.model, self.scratch, self.allowance = model, model.with_name("scratch"), allowance
+        self.scratch.mkdir()
+        self.deadline = time.monotonic() + allowance.total_seconds
+
+    @contextmanager
+    def process(self) -> Iterator[ModelProcess]:
+        """A fresh process, ended when the block is left."""
+        process = ModelProcess(self.model, self.scratch, self.allowance, self.deadline)
+        try:
+            yield process
+        finally:
+            process.end()
+
+
+def _times(allowance: Allowance) -> dict[str, Any]:
+    """The limits that the scorer itself holds."""
+    image_seconds, total_hours = allowance.image_seconds, allowance.total_seconds / 3600
+    times = {"time_per_image": f"{image_seconds:g} s", "time": f"{total_hours:g} h in all"}
+    return {name: {"held": True, "how": how} for name, how in times.items()}
+
+
+def _number(told: dict[str, Any], key: str) -> Any:
+    """A finite number of an answer, not negative; 0 for what is none: nothing there is to be trusted."""
+    value = told.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0
+    return value if 0 <= value < float("inf") else 0

@@ -1,0 +1,125 @@
+"""One load of the submitted model, in a process of its own: does what it is asked until it is left.
+
+Shape legend: B images of one size, H height, W width, D numbers of an embedding.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from scorer.errors import Violation, one_line
+from scorer.isolated import wire
+from scorer.isolated.counting import Peak, flops, matmul_rate, status_bytes
+from scorer.isolated.limits import Binding
+from scorer.isolated.state import attribute_names, fingerprint
+from scorer.loading import lacks_memory, load
+from scorer.runtime import check_runtime
+
+MAX_NUMBERS = 64  # of a row that is sent back; of a longer one only its length is
+# What NumPy, through which the host reads the numbers, has a type for.
+SENT = (torch.float16, torch.float32, torch.float64)
+
+
+class Session:
+    """Answers requests of `process.ModelProcess`; each is a method named `do_...`."""
+
+    def __init__(self, line: socket.socket, model: Path, binding: Binding) -> None:
+        self.line, self.path, self.binding = line, model, binding
+        self.peak = Peak()
+        self.module: torch.jit.ScriptModule | None = None
+        self.device = torch.device("cpu")
+
+    def serve(self) -> None:
+        """Answer until the scorer goes away."""
+        while True:
+            request, payload = wire.receive(self.line, most_bytes=wire.MAX_REQUEST_BYTES)
+            try:
+                answer, numbers = getattr(self, f"do_{request.pop('do')}")(payload, **request)
+            except Violation as fault:
+                answer, numbers = {"fault": str(fault)}, b""
+            except Exception as error:  # whatever the submitted model raises
+                answer, numbers = {"fault": one_line(error), "no_memory": lacks_memory(error)}, b""
+            wire.send(self.line, answer, numbers)
+
+    def do_begin(self, _: bytearray, threads: int) -> tuple[dict[str, Any], bytes]:
+        torch.set_num_threads(threads)
+        if torch.cuda.is_available():
+            self.device = torch.device("cuda")
+            torch.zeros(1, device=self.device)  # opens the driver before the folder is closed
+        on_card = self.device.type == "cuda"
+        self.binding.close(on_card)
+        name = torch.cuda.get_device_name(self.device) if on_card else "cpu"
+        told = {"type": self.device.type, "name": name, "torch": str(torch.__version__)}
+        return told | {"limits": self.binding.described()}, b""
+
+    def do_inspect(self, _: bytearray) -> tuple[dict[str, Any], bytes]:
+        check_runtime(self.path)
+        return {}, b""
+
+    def do_load(self, _: bytearray) -> tuple[dict[str, Any], bytes]:
+        self.module = None  # one copy of the weights at a time
+        self.module = load(self.path, self.device)
+        return {"weight_bytes": sum(t.nbytes for t in self.module.state_dict().values())}, b""
+
+    def do_state(self, _: bytearray) -> tuple[dict[str, Any], bytes]:
+        return {"state": fingerprint(self._loaded(), attribute_names(self.path))}, b""
+
+    def do_embed(
+        self, pixels: bytearray, count: int, height: int, width: int
+    ) -> tuple[dict[str, Any], bytes]:
+        began = time.perf_counter()
+        with torch.no_grad():
+            output = self._loaded()(self._batch(pixels, count, height, width))
+            rows = [torch.flatten(output[i]) for i in range(count)]
+            rows = [row.cpu() for row in rows]
+        seconds = time.perf_counter() - began
+        lengths = [row.numel() for row in rows]
+        told: dict[str, Any] = {"type": str(rows[0].dtype), "numbers": lengths, "seconds": seconds}
+        told["peak_bytes"] = self._peak_bytes()
+        if rows[0].dtype not in SENT or max(lengths) > MAX_NUMBERS:
+            return told, b""
+        return told, torch.cat(rows).float().numpy().tobytes()
+
+    def do_measure(
+        self, pixels: bytearray, height: int, width: int
+    ) -> tuple[dict[str, Any], bytes]:
+        """Operations of one image, as dispatched, and what it takes beside the weights at its peak."""
+        image = self._batch(pixels, 1, height, width)
+        with torch.no_grad():
+            before = self.peak.begin(self.device)
+            self._loaded()(image)
+            used_bytes = self.peak.end(self.device) - before
+            operations = flops(self._loaded(), image)
+            began = time.perf_counter()
+            self._loaded()(image)
+            seconds = time.perf_counter() - began
+        return {
+            "flops": operations,
+            "activation_bytes": max(0, used_bytes),
+            "seconds": seconds,
+            "machine_flops": matmul_rate(self.device),
+        }, b""
+
+    def _batch(self, pixels: bytearray, count: int, height: int, width: int) -> torch.Tensor:
+        """The host's input: uint8, (1, 3, H, W), original size.
+
+        As torchvision's `PILToTensor` leaves it the memory is in pixel order, so a model that needs
+        contiguous channels fails here as it would there.
+        """
+        images_BHW3 = torch.frombuffer(pixels, dtype=torch.uint8).view(count, height, width, 3)
+        return images_BHW3.permute(0, 3, 1, 2).to(self.device)
+
+    def _loaded(self) -> torch.jit.ScriptModule:
+        if self.module is None:
+            raise RuntimeError("no model is loaded")
+        return self.module
+
+    def _peak_bytes(self) -> int:
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_reserved(self.device)
+        return status_bytes("VmHWM")

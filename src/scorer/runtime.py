@@ -1,0 +1,150 @@
+"""Would PyTorch 1.11, the challenge's, open a TorchScript file that today's opens?
+
+The format version is `archive.check_format_version`'s. Here: records whose layout 1.11 does not know,
+offsets that its zip reader takes for others, and operators that it lacks or calls otherwise. Written
+apart from the exporter's own check on purpose; the list of operators alone is common to both.
+"""
+
+from __future__ import annotations
+
+import ast
+import struct
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from scorer.archive import ZIP_ERRORS
+from scorer.errors import Violation, one_line
+
+OPERATORS = Path(__file__).with_name("operators_1_11.txt")
+NAMED = 3  # operators in one message
+_UNSET = 2**32 - 1  # in a field of 32 bits: look into the zip64 extra field
+_END = struct.Struct("<4s4H2IH")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_TYPES_OF_LITERALS = {bool: ("bool", "Scalar"), str: ("str", "Device")}
+
+
+class Overload(NamedTuple):
+    """What one overload of an operator takes: types by name, in order."""
+
+    types: dict[str, str]
+    positional: int  # the first so many may be given by position
+    required: frozenset[str]
+
+
+def check_runtime(path: Path) -> None:
+    """Refuse a TorchScript archive that PyTorch 1.11 could not open.
+
+    Raises:
+        Violation: what it could not read, in one line.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            _refuse_offsets(path, archive)
+            _refuse_debug_records(archive)
+            unknown = sorted({name for name, call in _calls(archive) if not _is_known(name, call)})
+    except (*ZIP_ERRORS, SyntaxError, RecursionError, MemoryError) as error:
+        raise Violation(f"its code cannot be read ({one_line(error)})") from error
+    if unknown:
+        more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
+        shown = ", ".join(unknown[:NAMED])
+        raise Violation(f"operators that PyTorch 1.11 lacks or calls otherwise: {shown}{more}")
+
+
+def _refuse_debug_records(archive: zipfile.ZipFile) -> None:
+    records = [name for name in archive.namelist() if name.endswith(".debug_pkl")]
+    if records:
+        raise Violation(
+            f"{len(records)} .debug_pkl records, whose layout PyTorch 1.11 does not know"
+        )
+
+
+def _refuse_offsets(path: Path, archive: zipfile.ZipFile) -> None:
+    """1.11's miniz takes 0xFFFFFFFF for the offset itself, unless the size is in zip64 as well."""
+    count = len(archive.infolist())
+    with path.open("rb") as file:
+        file.seek(archive.start_dir)
+        directory = file.read()
+    place = 0
+    for _ in range(count):
+        fields = _CENTRAL.unpack_from(directory, place)
+        sizes, lengths, offset = fields[8:10], fields[10:13], fields[16]
+        if offset == _UNSET and _UNSET not in sizes:
+            raise Violation("a zip64 offset that the zip reader of PyTorch 1.11 takes for another")
+        place += _CENTRAL.size + sum(lengths)
+
+
+def _calls(archive: zipfile.ZipFile) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of an operator in the archive's source text, by the operator's name."""
+    for record in archive.namelist():
+        if "/code/" not in record or not record.endswith(".py"):
+            continue
+        for node in ast.walk(ast.parse(archive.read(record))):
+            if isinstance(node, ast.Call) and (name := _operator(node.func)):
+                yield name, node
+
+
+def _operator(function: ast.expr) -> str | None:
+    """`torch.relu` is aten::relu, `ops.prim.max` is prim::max; all else is no operator."""
+    words: list[str] = []
+    while isinstance(function, ast.Attribute):
+        words.insert(0, function.attr)
+        function = function.value
+    if not isinstance(function, ast.Name) or not words:
+        return None
+    if function.id == "torch":
+        return "aten::" + ".".join(words)
+    return f"{words[0]}::{'.'.join(words[1:])}" if function.id == "ops" else None
+
+
+def _is_known(name: str, call: ast.Call) -> bool:
+    return any(_takes(overload, call) for overload in _operators().get(name, ()))
+
+
+def _takes(overload: Overload, call: ast.Call) -> bool:
+    if "..." in overload.types.values():
+        return True
+    if len(call.args) > overload.positional:
+        return False
+    given = dict(zip(overload.types, call.args, strict=False))
+    given.update({str(keyword.arg): keyword.value for keyword in call.keywords})
+    if not overload.required <= given.keys() <= overload.types.keys():
+        return False
+    return all(_may_be(value, overload.types[name]) for name, value in given.items())
+
+
+def _may_be(value: ast.expr, kind: str) -> bool:
+    """Whether a literal has this type; what is no literal may have any."""
+    if kind.rstrip("?") in ("t", "t1", "t2", "Any"):
+        return True
+    if isinstance(value, ast.List):
+        return "[" in kind
+    if not isinstance(value, ast.Constant):
+        return True
+    if value.value is None:
+        return kind.endswith("?")
+    bare = kind.rstrip("?").partition("[")[0]  # an int may stand for int[2]
+    if isinstance(value.value, int) and not isinstance(value.value, bool):
+        return bare in ("int", "float", "complex", "Scalar")
+    if isinstance(value.value, float):
+        return bare in ("float", "complex", "Scalar")
+    return bare in _TYPES_OF_LITERALS.get(type(value.value), (bare,))
+
+
+@cache
+def _operators() -> dict[str, list[Overload]]:
+    """Every operator of PyTorch 1.11 with its overloads, as the list beside this file has them."""
+    found: dict[str, list[Overload]] = {}
+    for line in OPERATORS.read_text(encoding="utf-8").splitlines():
+        if line.startswith("#"):
+            continue
+        name, _, rest = line.partition(" ")
+        words = [word for word in rest.split(", ") if word]
+        positional = words.index("*") if "*" in words else len(words)
+        pairs = [word.rpartition(" ")[::2] for word in words if word != "*"]
+        types = {argument.rstrip("="): kind or argument for kind, argument in pairs}
+        required = frozenset(argument for _, argument in pairs if not argument.endswith("="))
+        found.setdefault(name.partition(".")[0], []).append(Overload(types, positional, required))
+    return found

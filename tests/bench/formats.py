@@ -1,0 +1,108 @@
+"""Throughput of one model on the CPU in each format that export.py writes, in one run.
+
+python tests/bench/formats.py                       # a random ViT-Ti/16
+GUIE_REAL=... python tests/bench/formats.py --sizes 112 224
+
+Two ways to ask: one picture of 480 x 640 at a time, resized inside the file, as the challenge's scorer
+does, and a batch at the network's own size. The formats take turns, and time is that of the cores at
+work, so that neighbours on the machine count little; told are the median, the ratio to eager and the
+largest difference from it. ONNX is left out where onnxruntime is not installed (`make formats` has it in
+.venv-export).
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from guie.base.errors import UserError
+from guie.config import real_root
+from guie.export import downgrade, package
+from guie.export.formats import FORMATS, check_format, write_onnx, write_program
+from guie.export.onnx_file import open_onnx
+from guie.export.parity import Answer
+from guie.export.program import open_program
+from guie.export.symbolic import exported_program
+from guie.model import open_model
+
+WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[112, 224])
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    real = real_root()
+    weights = f":{real / WEIGHTS}" if real and (real / WEIGHTS).is_file() else ""
+    print(f"ViT-Ti/16, {'pretrained' if weights else 'random'}, {args.threads} thread(s)")
+    print("| network | asked | format | core ms an image | ratio to eager | difference |")
+    print("|---|---|---|---|---|---|")
+    for size_px in args.sizes:
+        with tempfile.TemporaryDirectory() as folder:
+            ways = formats(
+                f"timm:vit_tiny_patch16_224{weights}", size_px, Path(folder), args.threads
+            )
+            generator = torch.Generator().manual_seed(0)
+            for words, shape in (
+                ("one of 480 x 640", (1, 3, 480, 640)),
+                (f"{args.batch} of {size_px} px", (args.batch, 3, size_px, size_px)),
+            ):
+                images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+                for line in compared(ways, images, args.rounds):
+                    print(f"| {size_px} px | {words} | {line} |", flush=True)
+
+
+def formats(source: str, size_px: int, folder: Path, threads: int) -> dict[str, Answer]:
+    """The model by the name of each format that this machine can run."""
+    model = open_model(source, size_px)
+    program = exported_program(model.scored, source)
+    write_program(program, folder / "model.pt2")
+    ways: dict[str, Answer] = {"eager": model.scored}
+    ways["pt2"] = open_program(folder / "model.pt2")
+    try:
+        check_format("onnx")
+    except UserError as error:
+        print(error)
+    else:
+        write_onnx(program, folder / FORMATS["onnx"].name)
+        ways["onnx"] = open_onnx(folder / FORMATS["onnx"].name, threads)
+    again = open_model(source, size_px)  # which packaging changes
+    package(again.embedder, again.preprocess, folder / "saved_model.pt")
+    downgrade(folder / "saved_model.pt")
+    ways["torchscript for 1.11"] = torch.jit.load(folder / "saved_model.pt").eval()
+    return ways
+
+
+def compared(ways: dict[str, Answer], images: Tensor, rounds: int) -> list[str]:
+    """A line for each format: milliseconds of a core, ratio, difference."""
+    seconds: dict[str, list[float]] = {name: [] for name in ways}
+    with torch.inference_mode():
+        found = {name: ask(images) for name, ask in ways.items()}  # which warms them up
+        for ask in ways.values():
+            ask(images)
+        for _ in tqdm(range(rounds), leave=False):
+            for name, ask in ways.items():
+                began = time.process_time()
+                ask(images)
+                seconds[name].append(time.process_time() - began)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return [
+        f"{name} | {1000 * median / len(images):.1f} | {median / medians['eager']:.2f} |"
+        f" {(found[name] - found['eager']).abs().max():.1e}"
+        for name, median in medians.items()
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""The hub's folder: its card's own lines, run by a library that knows nothing of this package."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import huggingface_hub
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+import export
+from guie.base.errors import UserError
+from guie.config.model import HeadConfig
+from guie.export.hub import listing, write_hub_folder
+from guie.export.hub.head import head_recipe
+from guie.model import Embedder, open_model, side_by_side
+from guie.model.head import Head
+from guie.model.reduction import Reduction
+from tiny_runs import TINY_CLIP, tiny_run
+
+TINY_VIT = {
+    "library": "timm",
+    "name": "vit_tiny_patch16_224",
+    "kwargs": {"embed_dim": 48, "depth": 1, "num_heads": 3},
+}
+RESNET = {
+    "library": "timm",
+    "name": "resnet18",
+    "kwargs": {"layers": [1, 1, 1, 1], "channels": [8, 8, 8, 8]},
+}
+
+
+def to_hub(run: Path, out: Path, *more: str) -> None:
+    export.main(["--run", str(run), "--out", str(out), "--format", "hub", *more])
+
+
+def picture(folder: Path) -> torch.Tensor:
+    """A smooth picture, which two resizes see alike, in picture.jpg's place; uint8 (1, 3, H, W)."""
+    y, x = np.mgrid[0:90, 0:70] / 20.0
+    pixels = np.stack([np.sin(x + y), np.cos(x), np.sin(y)], -1)
+    Image.fromarray((127.5 + 127.5 * pixels).astype(np.uint8)).save(folder / "picture.png")
+    pixels = np.array(Image.open(folder / "picture.png"))
+    return torch.from_numpy(pixels).permute(2, 0, 1)[None]
+
+
+@pytest.mark.parametrize(
+    ("backbone", "fit", "head"),
+    [
+        (TINY_VIT, "squash", {"dim": 8, "norm": "bn"}),
+        (TINY_VIT, "pad", None),
+        (RESNET, "crop", {"dim": 8, "norm": "bn", "image_shape": True}),
+        (TINY_CLIP, "pad", {"dim": 8}),
+        ({**TINY_CLIP, "features": "pooled"}, "crop", {"dim": 8}),
+    ],
+    ids=["ViT", "ViT without head", "ResNet", "CLIP", "CLIP pooled"],
+)
+def test_the_cards_lines_give_the_models_embedding(
+    backbone: dict, fit: str, head: dict | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = {"size_px": 32, "fit": fit}
+    run = tiny_run(tmp_path / "run", moved=0.02, backbone=backbone, head=head, image=image)
+    to_hub(run, tmp_path / "hub")
+    card = (tmp_path / "hub" / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
+    assert "guie" not in code and (tmp_path / "hub/head/model.safetensors").exists() == bool(head)
+    images, model = picture(tmp_path), open_model(run)
+    monkeypatch.chdir(tmp_path)
+    told: dict = {}
+    exec(code.replace("picture.jpg", "picture.png"), told)
+    with torch.no_grad():
+        expected = model.scored(images)
+    assert told["x"].shape == expected.shape
+    assert torch.cosine_similarity(told["x"], expected).item() > 0.999  # PIL resizes in 8 bits
+    other = torch.cosine_similarity(told["x"], model.scored(255 - images)).item()
+    assert other < 0.99
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"norm": "l2"},
+        {"norm": "none", "bias": False},
+        {"norm": "bn"},
+        {"norm": "bn_plain", "bias": False, "hidden": [7, 5]},
+        {"norm": "bn", "image_shape": True},
+        {"norm": "l2", "parts": 2},
+        {"norm": "l2", "reduced_dim": 3},
+    ],
+    ids=str,
+)
+def test_head_lines_are_the_head(head: dict) -> None:
+    torch.manual_seed(0)
+    config = HeadConfig.model_validate({"dim": 4, **head})
+    module = Head(config, 6)
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm1d):
+            part.running_mean.normal_()
+            part.running_var.uniform_(0.5, 2)
+            if part.affine:
+                part.weight.data.uniform_(0.5, 2)
+                part.bias.data.normal_()
+    reduction = Reduction(4, 3) if config.reduced_dim else None
+    if reduction:
+        reduction.mean_D.normal_()
+        reduction.weight_DR.normal_()
+    tower = nn.Identity()
+    tower.dim = 6
+    embedder = Embedder(tower, module, reduction).eval()
+    features, height, width = torch.randn(1, 6), 60, 90
+    recipe = head_recipe(embedder)
+    told = {"x": features, "head": recipe.tensors, "F": nn.functional, "torch": torch}
+    exec("\n".join(recipe.lines), told | (sizes := {"height": height, "width": width}), told)
+    shapes = torch.tensor([[sizes["height"] / sizes["width"], height / 224, width / 224]])
+    with torch.no_grad():
+        torch.testing.assert_close(told["x"], embedder(features, shapes), atol=1e-6, rtol=1e-5)
+
+
+def test_what_no_library_has_a_place_for_is_refused(tmp_path: Path) -> None:
+    adapters = [{"kind": "adaptformer", "dim": 2}]
+    run = tiny_run(tmp_path / "run", backbone=TINY_VIT, adapters=adapters)
+    with pytest.raises(UserError, match="adapters, for which timm has no place"):
+        to_hub(run, tmp_path / "hub")
+    model = open_model(tiny_run(tmp_path / "plain", backbone=TINY_VIT))
+    with pytest.raises(UserError, match="one tower, and this is of several"):
+        write_hub_folder(side_by_side([model, model]), tmp_path / "hub", {})
+    model.embedder.backbone.set_image_size(32, 8)
+    with pytest.raises(UserError, match="overlapping patches, for which timm has no place"):
+        write_hub_folder(model, tmp_path / "hub", {})
+
+
+def test_a_tower_that_the_library_builds_otherwise_is_refused(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "run", backbone=TINY_VIT)
+    model = open_model(run)
+    model.embedder.backbone.tower.norm.eps = 0.1  # as by an argument that no config tells
+    with pytest.raises(UserError, match="timm gives other features of the same weights"):
+        write_hub_folder(model, tmp_path / "hub", {})
+    assert not list((tmp_path / "hub").iterdir())
+
+
+def test_a_dry_run_lists_what_would_go_and_asks_nobody(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub, "HfApi", None)
+    run, out = tiny_run(tmp_path / "run", backbone=TINY_VIT), tmp_path / "hub"
+    to_hub(run, out, "--push", "me/tiny", "--dry-run")
+    (out / "diary.txt").write_text("mine")
+    printed = capsys.readouterr().out
+    names = ["README.md", "config.json", "head/model.safetensors", "model.safetensors"]
+    assert re.findall(r"would go to me/tiny: (\S+), [\d,]+ bytes", printed) == names
+    assert [name for name, _ in listing(out, "me/tiny")] == names
+    assert json.loads((out / "config.json").read_text())["architecture"] == "vit_tiny_patch16_224"
+    for wrong in ("tiny", "me/ti ny", "a/b/c"):
+        with pytest.raises(UserError, match="--push"):
+            listing(out, wrong)

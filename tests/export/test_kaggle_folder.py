@@ -1,0 +1,134 @@
+"""A submission's folder for Kaggle's client, and the log of scores: nothing is sent anywhere."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+
+import submit
+from guie.base.errors import UserError
+from guie.base.files import write_json
+from guie.export.facts import file_facts
+from guie.export.kaggle import check_kaggle_folder, read_log
+from guie.report.figures import local_against_leaderboard
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder as export.py and score.py leave it; the model is some bytes."""
+    return made(tmp_path / "submissions" / "demo", b"a model")
+
+
+def made(folder: Path, model: bytes, score: float = 0.5) -> Path:
+    folder.mkdir(parents=True)
+    with zipfile.ZipFile(folder / "submission.zip", "w") as archive:
+        archive.writestr("saved_model.pt", model)
+    facts = file_facts(folder / "submission.zip")
+    models = [{"run": {"name": "demo"}}, {"run": {"name": "other"}}]
+    write_json(folder / "export.json", {"file": facts, "models": models, "source": "runs/demo"})
+    scores = {
+        "pooled": {"mmp_at_5": score},
+        "public": {"mmp_at_5": 0.4},
+        "private": {"mmp_at_5": None},
+    }
+    write_json(folder / "score.json", {"submission": facts, **scores})
+    return folder
+
+
+def call(folder: Path, *words: str) -> None:
+    submit.main(["--submission", str(folder), *words])
+
+
+def test_the_folder_is_ready_and_the_dry_run_says_so(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    call(folder, "--user", "me")
+    printed = capsys.readouterr().out
+    for words in (
+        "would go up: submission.zip",
+        "kaggle datasets create -p",
+        "-k me/guie-demo-submit",
+    ):
+        assert words in printed
+    assert "would go up: kernel-metadata.json" not in printed  # which the client keeps back
+    kernel = json.loads((folder / "kernel-metadata.json").read_text())
+    assert kernel["dataset_sources"] == ["me/guie-demo"] and kernel["enable_internet"] == "false"
+    nbformat.validate(nbformat.read(folder / "submit.ipynb", as_version=4))
+    assert not [path for path in folder.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "words"),
+    [
+        ("submission.zip", lambda old: old + b" ", "not the file that export.json describes"),
+        ("submit.ipynb", lambda old: old.replace(b"rglob", b"glob"), "does not copy .*IndexError"),
+        (
+            "submit.ipynb",
+            lambda old: old.replace(b'WORKING / \\"submission.zip', b'WORKING / \\"other.zip'),
+            "does not copy",
+        ),
+        ("dataset-metadata.json", lambda old: old.replace(b'"id"', b'"name"'), "no 'id'"),
+        ("dataset-metadata.json", lambda old: old[:-4], "not JSON"),
+        (
+            "kernel-metadata.json",
+            lambda old: old.replace(b'me/guie-demo"', b'you/x"'),
+            "dataset_sources",
+        ),
+        (
+            "kernel-metadata.json",
+            lambda old: old.replace(b"submit.ipynb", b"none.py"),
+            "no such code",
+        ),
+        ("kernel-metadata.json", lambda old: old.replace(b"demo submit", b"demo"), "does not make"),
+    ],
+)
+def test_what_the_client_would_refuse_is_told_in_one_line(
+    file: str, change, words: str, folder: Path
+) -> None:
+    call(folder, "--user", "me")
+    (folder / file).write_bytes(change((folder / file).read_bytes()))
+    with pytest.raises(UserError, match=words) as refused:
+        check_kaggle_folder(folder)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "words", [("--user", "Me!"), ("--user", "me", "--slug", "x"), ("--leaderboard", "61.2")]
+)
+def test_names_and_scores_that_cannot_be_are_refused(words: tuple[str, ...], folder: Path) -> None:
+    with pytest.raises(UserError):
+        call(folder, *words)
+    assert not (folder.parent / "log.csv").exists()
+
+
+def test_the_log_has_each_file_once_and_is_drawn(folder: Path) -> None:
+    log = folder.parent / "log.csv"
+    call(folder)
+    assert not log.with_suffix(".png").exists()
+    call(folder, "--leaderboard", "0.612", "0.618")
+    call(made(folder.parent / "next", b"another", score=0.6), "--leaderboard", "0.7")
+    call(folder)  # what was entered stays
+    first, second = read_log(log)
+    assert (first["name"], first["config"], first["local"]) == ("demo", "demo + other", "0.5000")
+    assert (first["leaderboard_public"], first["leaderboard_private"]) == ("0.612", "0.618")
+    assert (first["local_public"], first["local_private"]) == ("0.4000", "")
+    assert (second["leaderboard_public"], second["leaderboard_private"]) == ("0.7", "")
+    assert log.with_suffix(".png").stat().st_size > 1000
+
+
+def test_a_score_of_another_file_is_refused(folder: Path) -> None:
+    score = json.loads((folder / "score.json").read_text())
+    write_json(folder / "score.json", score | {"submission": {"sha256": "0"}})
+    with pytest.raises(UserError, match="another submission.zip; run score.py again"):
+        call(folder)
+
+
+def test_the_drawing_has_each_submission_by_name() -> None:
+    figure = local_against_leaderboard([("a", 0.5, 0.6), ("b $x$", 0.7, 0.65)])
+    (axes,) = figure.axes
+    assert [text.get_text() for text in axes.texts] == ["a", r"b \$x\$"]
+    assert [tuple(dot.get_offsets()[0]) for dot in axes.collections] == [(0.5, 0.6), (0.7, 0.65)]

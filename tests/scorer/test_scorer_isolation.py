@@ -1,0 +1,217 @@
+"""What a model's process may not do, and that nothing it says can make the scorer fall."""
+
+import json
+import os
+import signal
+import socket
+import struct
+import tempfile
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from scorer_toys import Hangs, MeanColour, Writes, rewritten, torchscript_bytes
+
+from scorer.errors import Violation
+from scorer.isolated import landlock, wire
+from scorer.isolated.limits import Binding
+from scorer.isolated.process import House, ModelProcess
+from scorer.isolated.starting import Allowance
+
+LINUX_LIMITS = {"network", "memory", "files", "threads", "writes", "time_per_image", "time"}
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A function that loads a module in a process of its own."""
+    running = []
+
+    def open_(module, **allowance):
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        path = folder / "saved_model.pt"
+        path.write_bytes(rewritten(torchscript_bytes(module), {}))
+        house = House(path, Allowance(**{"threads": 1, **allowance}))
+        process = ModelProcess(path, house.scratch, house.allowance, house.deadline)
+        running.append(process)
+        process.load()
+        return process
+
+    yield open_
+    for process in running:
+        process.end()
+
+
+def ask(process, height=4):
+    return process.embed(np.zeros((1, height, 4, 3), np.uint8))
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this system has no Landlock")
+def test_a_model_writes_into_its_scratch_folder_alone(opened, tmp_path):
+    outside = tmp_path / "outside.bin"
+    process = opened(Writes(str(outside)))
+    assert set(process.limits) == LINUX_LIMITS and process.limits["writes"]["held"]
+    with pytest.raises(Violation, match="(?i)permission denied"):
+        ask(process)
+    assert not outside.exists()
+    inside = opened(Writes("inside.bin"))
+    assert ask(inside)[0].count == 3  # the same model, where it may
+
+
+def test_the_network_is_not_there(opened):
+    process = opened(MeanColour())
+    if not process.limits["network"]["held"]:
+        pytest.skip(f"this system does not hold it: {process.limits['network']['how']}")
+    links = os.readlink(f"/proc/{process.pid}/ns/net"), os.readlink("/proc/self/ns/net")
+    assert links[0] != links[1]
+
+
+def test_the_process_ends_with_the_scorer(opened):
+    """The line closes; what computes for ever is ended by the system with who started it."""
+    process = opened(Hangs(), image_seconds=0.2)
+    with pytest.raises(Violation) as caught:
+        ask(process)
+    assert caught.value.verdict == "hang"
+    with pytest.raises(ProcessLookupError):
+        os.kill(process.pid, 0)
+
+
+def test_a_process_that_is_killed_is_a_verdict(opened):
+    process = opened(MeanColour())
+    os.kill(process.pid, signal.SIGKILL)
+    with pytest.raises(Violation, match="SIGKILL") as caught:
+        ask(process)
+    assert caught.value.verdict == "out_of_memory"
+
+
+def listening() -> tuple[ModelProcess, socket.socket]:
+    """The scorer's side without a process: the test says what one would."""
+    process = ModelProcess.__new__(ModelProcess)
+    process.line, theirs = socket.socketpair()
+    process.allowance, process.deadline = Allowance(threads=1), time.monotonic() + 60
+    process.is_running, process.peak_bytes, process.pid = True, 0, 0
+    process.stderr = tempfile.TemporaryFile()
+    process.server = SimpleNamespace(end=lambda pid: 0)
+    return process, theirs
+
+
+def frame(header: bytes, payload: bytes = b"") -> bytes:
+    return struct.pack("<II", len(header), len(payload)) + header + payload
+
+
+def told(**words) -> bytes:
+    return json.dumps({"type": "torch.float32", "numbers": [3], "seconds": 0.1} | words).encode()
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        struct.pack("<II", 2**31, 0),
+        struct.pack("<II", 2, 2**31) + b"{}",
+        frame(b"[]"),
+        frame(b"{"),
+        frame(b"[" * 60000),
+        frame(b"\xff\xff"),
+        frame(b"{}"),
+        frame(told(numbers=[3, 3]), bytes(12)),
+        frame(told(numbers=["x"]), bytes(12)),
+        frame(told(numbers=[-3]), bytes(12)),
+        frame(told(numbers=[True]), bytes(4)),
+        frame(told(numbers=[10**30]), bytes(12)),
+        frame(told(numbers=[4]), bytes(12)),
+        frame(told(), bytes(13)),
+        b"",
+    ],
+    ids=range(15),
+)
+def test_a_hostile_answer_is_a_crash_and_no_more(said):
+    process, theirs = listening()
+    theirs.sendall(said)
+    theirs.shutdown(socket.SHUT_WR)
+    with pytest.raises(Violation) as caught:
+        ask(process)
+    assert caught.value.verdict == "crash" and not process.is_running
+    theirs.close()
+
+
+def test_numbers_that_a_hostile_answer_makes_up_are_harmless():
+    process, theirs = listening()
+    words = told(seconds=float("inf"), peak_bytes="much", type=["?"])
+    theirs.sendall(frame(words.replace(b"Infinity", b"1e999"), bytes(12)))
+    (answer,) = ask(process)
+    assert (answer.type, answer.count, answer.seconds) == ("['?']", 3, 0.0)
+    theirs.close()
+
+
+def test_who_does_not_read_is_not_waited_for():
+    ours, theirs = socket.socketpair()
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        wire.send(ours, {}, bytes(2**24), 0.2)
+    assert time.monotonic() - began < 5
+    theirs.close()
+    with pytest.raises(wire.Broken):
+        wire.receive(ours, 1)
+
+
+def test_limits_are_told_where_the_system_refuses(monkeypatch, tmp_path):
+    binding = Binding(tmp_path, 2**30, 1)
+    monkeypatch.setattr(landlock, "version", lambda: 0)
+    binding._try("writes", binding._bind_writes)
+    assert binding.described()["writes"] == {
+        "held": False,
+        "how": "refused by the system: the system has no Landlock",
+    }
+
+
+def test_an_operation_is_counted_and_memory_measured(opened):
+    class Product(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            table = images.float().mean() + torch.ones([4096, 1024])
+            return (table @ torch.ones([1024, 3])).mean(0, keepdim=True)
+
+    measured = opened(Product()).measure(np.zeros((8, 8, 3), np.uint8))
+    assert measured["flops"] == 2 * 4096 * 1024 * 3
+    assert 2**24 <= measured["activation_bytes"] < 2**26
+    assert measured["machine_flops"] > 1e8 and measured["seconds"] > 0
+
+
+class Holds(torch.nn.Module):
+    """Attributes of many kinds, of which a call changes one, or none."""
+
+    maybe: torch.Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maybe = None
+        self.table = {"a": torch.ones(1)}
+        self.pair = (1, torch.ones(2))
+        self.numbers: list[float] = [1.0]
+        self.inner = torch.nn.ModuleList([torch.nn.Linear(2, 2)])
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        height = images.size(2)
+        if height == 1:
+            self.maybe = torch.ones(3)
+        elif height == 2:
+            self.table["a"] += 1
+        elif height == 3:
+            self.pair[1].add_(1)
+        elif height == 4:
+            self.numbers.append(2.0)
+        elif height == 5:
+            for layer in self.inner:
+                layer.weight.add_(1)
+        return images.float().mean([2, 3])
+
+
+def test_any_attribute_is_part_of_the_state(opened):
+    process = opened(Holds())
+    states = [process.state()]
+    assert process.state() == states[0]
+    for height in range(1, 7):
+        ask(process, height)
+        states.append(process.state())
+    assert len(set(states[:6])) == 6 and states[6] == states[5]

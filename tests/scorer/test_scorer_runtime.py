@@ -1,0 +1,145 @@
+"""Files that today's PyTorch opens and 1.11 would not: each is refused for what it is."""
+
+import io
+import struct
+import tempfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import torch
+from scorer_toys import MeanColour, rewritten, torchscript_bytes, write_submission, write_zip
+
+from scorer.contract import Checklist, verified
+from scorer.errors import Violation
+from scorer.isolated.starting import Allowance
+from scorer.runtime import OPERATORS, check_runtime
+
+ROOT = Path(__file__).parents[2]
+
+
+class Attends(torch.nn.Module):
+    """Calls what 1.11 has not: attention as one operator; gelu with an argument it has not."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        mean = images.float().mean([2, 3])
+        attended = torch.nn.functional.scaled_dot_product_attention(mean, mean, mean)
+        return torch.nn.functional.gelu(attended, approximate="tanh")
+
+
+def verdict(path: Path, runtime: str = "1.11") -> tuple[str, str]:
+    checklist = Checklist()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            with verified(path, checklist, Path(folder), Allowance(threads=1), runtime):
+                pass
+        except Violation:
+            pass
+    return checklist.verdict, checklist.checks[-1].detail
+
+
+def submission(folder: Path, content: bytes) -> Path:
+    return write_zip(folder / "s.zip", {"saved_model.pt": content})
+
+
+def test_a_file_of_today_is_a_verdict_of_its_own_and_can_be_waived(tmp_path):
+    path = submission(tmp_path, torchscript_bytes(MeanColour()))
+    told, detail = verdict(path)
+    assert told == "not_for_torch_1_11" and ".debug_pkl records" in detail
+    assert verdict(path, "current")[0] == "keeps_the_contract"
+
+
+def test_a_newer_format_is_refused(tmp_path):
+    content = rewritten(torchscript_bytes(MeanColour()), {"version": b"10\n"})
+    told, detail = verdict(submission(tmp_path, content))
+    assert told == "not_for_torch_1_11"
+    assert detail.startswith("format version 10 (re-export with export.py")
+
+
+def refusal(content: bytes, folder: Path) -> str:
+    path = folder / "saved_model.pt"
+    path.write_bytes(content)
+    with pytest.raises(Violation) as caught:
+        check_runtime(path)
+    return str(caught.value)
+
+
+def test_operators_are_read_from_the_code(tmp_path):
+    content = rewritten(torchscript_bytes(Attends()), {})
+    told = refusal(content, tmp_path)
+    assert told.endswith("calls otherwise: aten::gelu, aten::scaled_dot_product_attention")
+
+
+def test_an_offset_that_its_zip_reader_takes_for_another_is_refused(tmp_path):
+    """The first record's offset goes to the zip64 extra field, as Python's zipfile does at 2 GiB."""
+    content = rewritten(torchscript_bytes(MeanColour()), {})
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        start, name = archive.start_dir, len(archive.infolist()[0].filename)
+    entry, rest = content[start : start + 46 + name], content[start + 46 + name :]
+    extra = struct.pack("<HHQ", 1, 8, 0)
+    entry = entry[:30] + struct.pack("<H", len(extra)) + entry[32:42] + b"\xff" * 4 + entry[46:]
+    end = bytearray(rest + b"")
+    size = struct.unpack_from("<I", end, len(end) - 10)[0]
+    struct.pack_into("<I", end, len(end) - 10, size + len(extra))
+    told = refusal(content[:start] + entry + extra + end, tmp_path)
+    assert told == "a zip64 offset that the zip reader of PyTorch 1.11 takes for another"
+
+
+@pytest.mark.parametrize(
+    ("call", "known"),
+    [
+        ("torch.add(x, x, alpha=2)", True),
+        ("torch.add(x, x, beta=2)", False),
+        ("torch.gelu(x)", True),
+        ('torch.gelu(x, approximate="tanh")', False),
+        ("torch.constant_pad_nd(x, [1, 1])", True),
+        ('torch.pad(x, [1, 1], "constant", None)', False),
+        ("torch.sum(x, [1], True)", True),
+        ("torch.sum(x, [1], None, True, 3)", False),
+        ("torch.layer_norm(x, None)", False),
+        ("ops.prim.max(1, 2)", True),
+        ("ops.torchvision.nms(x, x, 0.5)", False),
+        ("(self.layer).forward(x, )", True),
+    ],
+)
+def test_calls_are_matched_with_the_overloads(tmp_path, call, known):
+    code = f"class M(Module):\n  def forward(self, x):\n    return {call}\n"
+    path = write_zip(tmp_path / "m.pt", {"m/code/__torch__.py": code.encode()})
+    if known:
+        check_runtime(path)
+    else:
+        assert "lacks or calls otherwise" in refusal(path.read_bytes(), tmp_path)
+
+
+def test_code_that_is_none_is_refused(tmp_path):
+    for code in (b"def (", b"x = " + b"(" * 5000, b"\xff\xfe\0"):
+        path = write_zip(tmp_path / "m.pt", {"m/code/__torch__.py": code})
+        assert refusal(path.read_bytes(), tmp_path).startswith("its code cannot be read")
+
+
+def test_the_exporter_reads_the_same_list():
+    """One file: the scorer stands alone and the package is installed alone, so a link joins them."""
+    assert (ROOT / "src/guie/export/operators_1_11.txt").resolve() == OPERATORS.resolve()
+
+
+@pytest.mark.slow
+def test_a_baseline_of_torchvision_is_refused(tmp_path):
+    """Scripted and saved by today's PyTorch; the real 1.11 dies on it."""
+    torchvision = pytest.importorskip("torchvision")
+
+    class Baseline(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net = torchvision.models.resnet18(num_classes=64)
+
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            x = torch.nn.functional.interpolate(
+                images / 255, [224, 224], mode="bicubic", antialias=True
+            )
+            return self.net(x)
+
+    content = torchscript_bytes(Baseline().eval())
+    assert verdict(submission(tmp_path, content))[0] == "not_for_torch_1_11"
+    told, _ = verdict(write_submission(tmp_path / "t.zip", Baseline().eval()))
+    assert told == "not_for_torch_1_11"  # its operators too
+    assert verdict(submission(tmp_path, content), "current")[0] == "keeps_the_contract"

@@ -1,0 +1,82 @@
+"""Two CLIP ViT-H/14 side by side in one file of 5 GB: does PyTorch 1.11 open it, with the same answers?
+
+python tests/torch111/two_vit_h.py --cache .cache/torch-1.11 --out runs/bench [--half]
+
+Random weights, a head of 32 dimensions each. The export and the comparison are processes of their own;
+printed are their seconds and peak memory, and the file's size. Needs 8 GB of memory, 6 GB of disk, g++.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import torch
+from check import TOLERANCE, answers, difference_to, noise
+from runtime import compiled, fetched
+from vit_h import timed
+
+from guie.config.model import ModelConfig
+from guie.export import check_operators, downgrade, package
+from guie.model import Ensemble, Scored, build_embedder, build_preprocess
+from guie.model.composition import EnsemblePreprocess
+
+SIZE_PX = 224
+MODEL = {
+    "backbone": {"library": "open_clip", "name": "ViT-H-14"},
+    "image": {"size_px": SIZE_PX},
+    "head": {"norm": "bn", "dim": 32},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cache", type=Path, required=True, help="folder of PyTorch 1.11")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--half", action="store_true", help="matrices in fp16")
+    parser.add_argument("--step", choices=("export", "runtime"), help="that one, in this process")
+    args = parser.parse_args()
+    path, answered = args.out / "saved_model.pt", args.out / "answers.pt"
+    if args.step == "export":
+        export(path, answered, args.half)
+        return
+    if args.step == "runtime":
+        run(compiled(fetched(args.cache)), path, answered)
+        return
+    args.out.mkdir(parents=True, exist_ok=True)
+    for step in ("export", "runtime"):
+        seconds, usage = timed([sys.executable, *sys.argv, "--step", step])
+        peak_gb = usage.ru_maxrss * 1024 / 1e9
+        print(f"== {step}: {seconds:.0f} s, peak {peak_gb:.1f} GB", flush=True)
+    print(f"== {path}: {path.stat().st_size:,} bytes")
+    path.unlink()
+
+
+def export(path: Path, answered: Path, half: bool) -> None:
+    torch.manual_seed(0)
+    config = ModelConfig.model_validate(MODEL)
+    members = [build_embedder(config).eval() for _ in range(2)]
+    squashed = [build_preprocess(config, member.backbone, SIZE_PX) for member in members]
+    preprocess = EnsemblePreprocess(squashed)
+    ensemble = Ensemble(members, preprocess).eval()
+    package(ensemble, preprocess, path, half)
+    torch.save(answers(Scored(preprocess, ensemble), noise(SIZE_PX)), answered)
+    downgrade(path)
+    problems = check_operators(path)
+    if problems:
+        sys.exit(problems[0])
+
+
+def run(loader: Path, path: Path, answered: Path) -> None:
+    expected_ND = torch.load(answered, weights_only=True)
+    difference = difference_to(expected_ND, loader, path, noise(SIZE_PX))
+    print(
+        f"PyTorch 1.11: {tuple(expected_ND.shape)} embeddings differ by {difference:.1e}",
+        flush=True,
+    )
+    sys.exit(int(not difference <= TOLERANCE))
+
+
+if __name__ == "__main__":
+    main()
