@@ -370,6 +370,7 @@ def _computed_by_two(rank: int, folder: Path, manifest: Manifest) -> None:
     distributed.destroy_process_group()
 
 
+@pytest.mark.slow  # that they share what they compute; the training of two is tested at once
 def test_two_processes_compute_what_one_does(manifest: Manifest, tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
         _computed_by_two, args=(tmp_path, manifest), nprocs=2, start_method="forkserver"

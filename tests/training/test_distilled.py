@@ -165,7 +165,7 @@ def logged(folder: Path) -> list[float]:
     return [line["loss"] for line in lines if "loss" in line]
 
 
-@pytest.mark.parametrize("frozen", [False, True])
+@pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_teachers_make_of_fixed_views_is_computed_once(
     frozen: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

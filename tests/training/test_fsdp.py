@@ -108,6 +108,7 @@ def test_the_launchers_files_say_what_is_tested_here() -> None:
     assert settings["fsdp_auto_wrap_policy"] == SHARDED["FSDP_AUTO_WRAP_POLICY"]
 
 
+@pytest.mark.slow  # its way back, and other folders, are tested at once
 def test_begun_by_one_and_ended_sharded(
     config: Path, one: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
