@@ -30,6 +30,7 @@ from guie.report.figures import (
     spectra,
 )
 
+AXES = 64  # of a spectrum, drawn
 Spaces = dict[str, np.ndarray]  # by model: unit vectors in the order of a table's rows
 
 
@@ -76,7 +77,7 @@ def draw_spaces(spaces: Spaces, table: pd.DataFrame, out: Path) -> None:
     points = {name: project(emb_ND[rows.index]) for name, emb_ND in spaces.items()}
     domain_map(points, rows["domain"]).savefig(out / "maps.png")
     spectra({
-        domain: {name: geometry.spectrum(emb_ND[own]) for name, emb_ND in spaces.items()}
+        domain: {name: geometry.spectrum(emb_ND[own])[:AXES] for name, emb_ND in spaces.items()}
         for domain, own in domains.items()
     }).savefig(out / "spectra.png")  # fmt: skip
     room = {name: geometry.room(emb_ND, table) for name, emb_ND in spaces.items()}
@@ -87,7 +88,7 @@ def draw_spaces(spaces: Spaces, table: pd.DataFrame, out: Path) -> None:
             ratio_rows(spaces[name], spaces[first], table.loc[own], domain).assign(panel=name)
             for name, (domain, own) in product(others, domains.items())
         ])  # fmt: skip
-        densities(ratios, f"distance over {first}'s", mark=1).savefig(out / "ratios.png")
+        densities(ratios, f"distance over that of {first}", mark=1).savefig(out / "ratios.png")
 
 
 def ratio_rows(
