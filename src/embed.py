@@ -39,7 +39,7 @@ from guie.evaluation.extract import Check
 from guie.evaluation.features.cache import FeatureCache, Features
 from guie.evaluation.features.computing import embed_into, recipe
 from guie.evaluation.text import embed_texts
-from guie.model import Ensemble, LoadedModel, open_model, with_layers
+from guie.model import Composition, LoadedModel, open_model, with_layers
 from guie.model.embedder import Embedder
 from guie.model.weights import sha256_of
 from guie.training.crew import Crew, Stopped
@@ -59,7 +59,7 @@ class Opened:
     process and step; `model`, None where a submission was opened.
     """
 
-    embedder: Embedder | Ensemble | Submission
+    embedder: Embedder | Composition | Submission
     preprocess: nn.Module
     recipe: dict[str, Any]
     batch_size: int

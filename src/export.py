@@ -182,7 +182,8 @@ def check_dimension(dimension: int, run: Path) -> None:
     if dimension > MAX_DIMENSION:
         raise UserError(
             f"{run}: the embedding has {dimension} dimensions, the challenge admits"
-            f" {MAX_DIMENSION}; train with a head (model.head.dim: {MAX_DIMENSION})"
+            f" {MAX_DIMENSION}; train with a head (model.head.dim: {MAX_DIMENSION}), or reduce it with"
+            " compose.py"
         )
 
 

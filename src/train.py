@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     config = load_config(args.config, RunConfig, args.set)
     if config.model.head and config.model.head.reduced_dim:
         raise UserError(
-            "model.head.reduced_dim: is fitted after training; leave it out, then run reduce.py"
+            "model.head.reduced_dim: is fitted after training; leave it out, then run compose.py"
         )
     accelerator = make_accelerator(
         mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out

@@ -121,7 +121,7 @@ def test_a_refused_key_is_told_and_what_needs_the_run_is_left_out(
 ) -> None:
     refuses = "import sys; sys.exit('0%|\\rerror: a.yaml: lr.classes: unknown key\\nmore')"
     runs = {"a": {"do": "{tree}/train.py", "files": "x"}, "b": {"do": "-c pass", "needs": "a"}}
-    runs["c"] = {"do": "{tree}/soup.py"}
+    runs["c"] = {"do": "{tree}/compose.py"}
     monkeypatch.setattr(guard, "PLAN", {"runs": runs})
     then, now = (side(tmp_path, name) for name in ("then", "now"))
     for one, text in ((then, ""), (now, refuses)):
@@ -132,7 +132,7 @@ def test_a_refused_key_is_told_and_what_needs_the_run_is_left_out(
     assert rows == [
         ("a", "-", "fails in now: error: a.yaml: lr.classes: unknown key"),
         ("b", "-", "left out: no a in now"),
-        ("c", "-", "left out: no soup.py in then; left out: no soup.py in now"),
+        ("c", "-", "left out: no compose.py in then; left out: no compose.py in now"),
     ]
 
 

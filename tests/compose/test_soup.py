@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-import soup
+from composing import composition, record
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.batches.dataset import Classes
-from guie.compose.soups import Soup, find_ingredients, similarity_by_part
+from guie.batches.dataset import Classes, EvalDataset
+from guie.compose.soups import Soup, ingredients_of, similarity_by_part
+from guie.compose.trials import examine, greedy_soup, uniform_soup
+from guie.config.compose import ModelMember
 from guie.config.stages import LearningRates, StageConfig
+from guie.data.manifest import load_manifest
 from guie.model import LoadedModel, open_model, save_model
-from guie.model.frozen_weights import frozen_names
+from guie.model.frozen_weights import frozen_names, read_tensors
 from guie.training.run.checkpoint import Checkpoints, Identity, TrainState
 from guie.training.run.folder import read_summary
 from guie.training.run.record import read_metrics
@@ -27,12 +30,14 @@ from tiny_runs import mix_with_val, tiny_config, tiny_run, weights
 BN = {"norm": "bn", "dim": 16}
 
 
-def main(out: Path, *runs: Path, more: tuple[str, ...] = ()) -> Path:
-    return soup.main(["--runs", *map(str, runs), "--out", str(out), "--workers", "0", *more])
+def run_twice(run: Path) -> dict[str, Any]:
+    """The same weights under their other name."""
+    shutil.copy(run / "model.safetensors", run / "last.safetensors")
+    return {"model": str(run), "weights": "last"}
 
 
-def record(run: Path) -> dict:
-    return json.loads((run / "record.json").read_text())["soup"]
+def main(out: Path, *members: Path | dict, **keys: Any) -> Path:
+    return composition(out, list(members), **{"join": "soup", **keys})
 
 
 def test_the_mean_is_that_by_hand(tmp_path: Path) -> None:
@@ -51,13 +56,16 @@ def test_the_mean_is_that_by_hand(tmp_path: Path) -> None:
     assert open_model(out).source == str(out)
 
 
-def test_a_soup_of_one_run_is_that_run_to_the_bit(tmp_path: Path) -> None:
+def test_one_member_alone_is_that_run_to_the_bit(tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "a", moved=0.1, head=BN)
     model = open_model(run)
     model.embedder.head.linear.bias.data[:3] = torch.tensor([-0.0, 1e-42, 3e38])
     save_model(model.embedder, run / "model.safetensors", 32)
-    out = main(tmp_path / "soup", run)
-    assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+    for out in (
+        main(tmp_path / "same", run, join=None),
+        main(tmp_path / "soup", run, run_twice(run)),
+    ):
+        assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
 
 
 def test_counters_do_not_keep_batch_norms_apart_but_statistics_are_averaged(tmp_path: Path) -> None:
@@ -141,15 +149,16 @@ def test_greedy_keeps_out_what_lowers_the_score(tmp_path: Path) -> None:
         return {"val_r_at_1": -abs(model.embedder.head.linear.bias[0].item() - 0.4)}
 
     runs = [shifted(tmp_path / name, bias) for name, bias in {"a": 5, "b": 1, "c": 0}.items()]
-    trials = soup.examine(find_ingredients(runs), score)
-    model, scores, done = soup.greedy_soup(trials, score)
+    members = [ModelMember(model=str(run)) for run in runs]
+    trials = examine(ingredients_of(members), score)
+    model, scores, done = greedy_soup(trials, score)
     # 0 first (-0.4), with 1 it is 0.5 (-0.1), with 5 it would be 2
-    assert [trial.ingredient.run.name for trial in done] == ["c", "b", "a"]
+    assert [Path(trial.ingredient.run).name for trial in done] == ["c", "b", "a"]
     assert [trial.kept for trial in done] == [True, True, False]
     assert (model.embedder.head.linear.bias == 0.5).all()
     assert scores["val_r_at_1"] == pytest.approx(-0.1)
     assert done[2].soup["val_r_at_1"] == pytest.approx(-1.6)
-    model, scores, _ = soup.uniform_soup(trials, score)
+    model, scores, _ = uniform_soup(trials, score)
     assert (model.embedder.head.linear.bias == 2).all()
 
 
@@ -158,8 +167,16 @@ def test_a_greedy_soup_is_scored_on_val(
 ) -> None:
     mix = mix_with_val(toy_manifest, tmp_path / "mix.csv")
     runs = [tiny_run(tmp_path / "a", moved=0.01), tiny_run(tmp_path / "b", moved=0.2)]
-    asked = ("--greedy", "--manifest", str(mix), "--root", str(toy_manifest.parent))
-    out = main(tmp_path / "soup", *runs, more=asked)
+    loaded = []
+    with pytest.MonkeyPatch.context() as patched:
+        opened = EvalDataset.__getitem__
+        patched.setattr(
+            EvalDataset, "__getitem__", lambda self, n: (loaded.append(n), opened(self, n))[1]
+        )
+        val = {"manifest": str(mix), "root": str(toy_manifest.parent)}
+        out = main(tmp_path / "soup", *runs, join={"name": "soup", "greedy": True}, val=val)
+    images = len(load_manifest(mix, toy_manifest.parent).split("val"))
+    assert len(loaded) == images + 1  # once for all trials, but for the one that tells how large
     told = record(out)
     best, other = told["members"]
     assert best["joined"] and best["alone"]["val_r_at_1"] >= other["alone"]["val_r_at_1"]
@@ -172,11 +189,11 @@ def test_a_greedy_soup_is_scored_on_val(
 
 
 def test_greedy_asks_for_a_val_split(toy_manifest: Path, tmp_path: Path) -> None:
-    run = tiny_run(tmp_path / "a")
-    with pytest.raises(UserError, match="--manifest"):
-        main(tmp_path / "soup", run, more=("--greedy",))
+    runs = [tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b")]
+    with pytest.raises(UserError, match="val: a greedy soup goes by a val split"):
+        main(tmp_path / "soup", *runs, join={"name": "soup", "greedy": True})
     with pytest.raises(UserError, match="no rows of split 'val'"):
-        main(tmp_path / "soup", run, more=("--manifest", str(toy_manifest)))
+        main(tmp_path / "soup", *runs, val={"manifest": str(toy_manifest)})
 
 
 @pytest.mark.parametrize("ema", [False, True])
@@ -202,7 +219,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
         checkpoints.save(
             trained.state_dict(), frozen_names(task.embedder), state, Identity("r", "c")
         )
-    out = main(tmp_path / "soup", run, more=("--checkpoints",))
+    out = main(tmp_path / "soup", {"model": str(run), "checkpoints": True})
     model = open_model(out)
     mean = ((expected[0] + expected[1]) / 2).float()
     assert torch.equal(model.embedder.head.linear.weight, mean)
@@ -210,31 +227,65 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
     damaged = checkpoints.paths()[0]
     damaged.write_bytes(damaged.read_bytes()[:-9])
     with pytest.raises(UserError, match="damaged"):
-        main(tmp_path / "again", run, more=("--checkpoints",))
+        main(tmp_path / "again", {"model": str(run), "checkpoints": True})
 
 
 def test_best_and_last_of_one_run(tmp_path: Path) -> None:
     run = tiny_run(tmp_path / "a")
     shutil.copy(tiny_run(tmp_path / "b", moved=0.1) / "last.safetensors", run / "last.safetensors")
-    out = main(tmp_path / "soup", run, more=("--weights", "model", "last"))
+    out = main(tmp_path / "soup", run, {"model": str(run), "weights": "last"})
     a, b = (weights(run, f"{name}.safetensors")["head.linear.weight"] for name in ("model", "last"))
     assert torch.equal(weights(out)["head.linear.weight"], (a / 2 + b / 2))
 
 
+def test_heads_are_averaged_over_one_tower(tmp_path: Path) -> None:
+    """Heads of different dropout rates, on one frozen tower: one pass scores them all."""
+    rates = [0.0, 0.3]
+    heads = [{"dim": 16, "dropout": rate, "norm": "none"} for rate in rates]
+    runs = [tiny_run(tmp_path / f"r{n}", head=head) for n, head in enumerate(heads)]
+    with torch.no_grad():
+        model = open_model(runs[1])
+        model.embedder.head.linear.weight.add_(0.01)
+        save_model(model.embedder, runs[1] / "model.safetensors", 32)
+    out = main(tmp_path / "heads", *runs, join="heads")
+    weight = "head.linear.weight"
+    expected = (weights(runs[0])[weight] + weights(runs[1])[weight]) / 2
+    torch.testing.assert_close(weights(out)[weight], expected)
+    moved = tiny_run(tmp_path / "m", moved=0.01, head=heads[0])
+    with pytest.raises(
+        UserError, match=r"backbone\.\S+ differs .* heads are averaged over one tower"
+    ):
+        main(tmp_path / "apart", runs[0], moved, join="heads")
+    bare = [tiny_run(tmp_path / name, head=None) for name in ("x", "y")]
+    with pytest.raises(UserError, match="has no head to average"):
+        main(tmp_path / "bare", *bare, join="heads")
+
+
+def test_branches_of_dropout_rates_are_folded(tmp_path: Path) -> None:
+    """The 3rd place's head: a Linear for each dropout rate, their mean; scored, it is one."""
+    head = {"dim": 16, "branches": {"linear": "separate", "dropouts": [0.01, 0.02, 0.03]}}
+    run = tiny_run(tmp_path / "a", head=head)
+    out = main(tmp_path / "folded", run, join=None)
+    rows = read_tensors(run / "model.safetensors")["head.linear.weight"].unflatten(0, (3, -1))
+    torch.testing.assert_close(weights(out)["head.linear.weight"], rows.mean(dim=0))
+    assert open_model(out).config.head.branches is None
+
+
 def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path / "a")
-    for words, told in (
-        ((tmp_path / "soup", run, run), "given twice"),
-        ((run, run), "holds a run already"),
-        ((tmp_path / "soup", tmp_path / "nowhere"), "no such run folder"),
-        ((tmp_path / "a soup", run), "a run's name"),
+    run, other = tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b")
+    for out, members, told in (
+        (tmp_path / "soup", (run, run), "given twice"),
+        (run, (run, other), "holds a model already"),
+        (tmp_path / "soup", (run, tmp_path / "nowhere"), "no such run folder"),
+        (tmp_path / "a soup", (run, other), "name: String should match"),
+        (tmp_path / "soup", ({"model": str(run), "checkpoints": True},), "no checkpoints"),
+        (tmp_path / "soup", (run,), "soup takes two at least"),
+        (tmp_path / "soup", (run, {"model": str(other), "size_px": 40}), "size_px and stride_px"),
     ):
         with pytest.raises(UserError, match=told):
-            main(*words)
-    with pytest.raises(UserError, match="no checkpoints"):
-        main(tmp_path / "soup", run, more=("--checkpoints",))
+            main(out, *members)
     model = open_model(run)
     model.embedder.head.linear.weight.data[0, 0] = float("nan")
     save_model(model.embedder, run / "model.safetensors", 32)
     with pytest.raises(UserError, match=r"head\.linear\.weight is not finite"):
-        main(tmp_path / "soup", run)
+        main(tmp_path / "soup", run, other)

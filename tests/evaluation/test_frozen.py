@@ -22,7 +22,7 @@ from guie.batches.dataset import TrainDataset, classes_of, training_rows
 from guie.batches.sampling import RankDraws, Sampler
 from guie.batches.sampling.streams import key
 from guie.config import RunConfig, config_from
-from guie.config.ensemble import MemberConfig
+from guie.config.composition import MemberConfig
 from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation import extract as embedding
 from guie.evaluation import validation
@@ -277,7 +277,7 @@ def test_rows_and_embeddings_of_one_backbone_are_kept_apart(
     for _ in range(2):
         rows = one.data().val
         member = MemberConfig(source="t", model=model)
-        embedder = LoadedModel(Embedder(one.backbone, None), one.preprocess, (member,), "t")
+        embedder = LoadedModel(Embedder(one.backbone, None), one.preprocess, member, "t")
         paths = manifest.split("val")["image_path"].tolist()
         found = cached_features(Accelerator(), embedder, paths, manifest.root, folder, workers=0)
         assert (rows.shape[1], found.shape[1]) == (128 + 3, 128)

@@ -44,7 +44,7 @@ def test_the_first_dimensions_of_an_ensemble_are_its_first_members() -> None:
         first = joined(dict(list(members.items())[:count]), "concat")
         assert np.array_equal(reduced(whole_ND, None, "first", 3 * count), first)
     for dim in (0, 13):
-        with pytest.raises(UserError, match=f"--dim {dim}: the embedding has 12 dimensions"):
+        with pytest.raises(UserError, match=f"dim {dim}: the embedding has 12 dimensions"):
             reduced(whole_ND, None, "first", dim)
 
 

@@ -18,7 +18,7 @@ from guie.base.errors import UserError
 from guie.config.model import HeadConfig
 from guie.export.hub import listing, write_hub_folder
 from guie.export.hub.head import head_recipe
-from guie.model import Embedder, open_model, side_by_side
+from guie.model import Embedder, composed, open_model
 from guie.model.head import Head
 from guie.model.reduction import Reduction
 from tiny_runs import TINY_CLIP, tiny_run
@@ -127,7 +127,7 @@ def test_what_no_library_has_a_place_for_is_refused(tmp_path: Path) -> None:
         to_hub(run, tmp_path / "hub")
     model = open_model(tiny_run(tmp_path / "plain", backbone=TINY_VIT))
     with pytest.raises(UserError, match="one tower, and this is of several"):
-        write_hub_folder(side_by_side([model, model]), tmp_path / "hub", {})
+        write_hub_folder(composed([model, model]), tmp_path / "hub", {})
     model.embedder.backbone.set_image_size(32, 8)
     with pytest.raises(UserError, match="overlapping patches, for which timm has no place"):
         write_hub_folder(model, tmp_path / "hub", {})

@@ -21,7 +21,7 @@ from guie.base.errors import UserError
 from guie.export import formats
 from guie.export.onnx_file import open_onnx
 from guie.export.symbolic import exported_program
-from guie.model import Scored, open_model, side_by_side
+from guie.model import Scored, composed, open_model
 from guie.model.preprocess import Preprocess
 from tiny_runs import tiny_run
 from torch111.architectures import ARCHITECTURES, build
@@ -164,7 +164,7 @@ def test_several_models_side_by_side_are_one_file(kind: str, tmp_path: Path) -> 
             tmp_path / "b", backbone=RESNET, head={"dim": 4}, size_px=40, image={"size_px": 40}
         ),
     ]
-    model = side_by_side([open_model(run) for run in runs])
+    model = composed([open_model(run) for run in runs])
     made = formats.write_format(kind, model, tmp_path)
     assert max(row["difference"] for row in made["parity"]) <= made["tolerance"]
 

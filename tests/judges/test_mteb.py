@@ -17,7 +17,7 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, Sidecar, load_manifest
 from guie.evaluation.extract import embed_files
-from guie.model import open_model, side_by_side
+from guie.model import composed, open_model
 from judges import ManifestTask, RunEncoder
 from tiny_runs import tiny_run
 
@@ -84,7 +84,7 @@ def model(request, runs):
     if request.param == "a library's model":
         torch.manual_seed(0)  # it has random weights
         return open_model("open_clip:guie-tiny", 32)
-    return side_by_side([open_model(run) for run in runs])
+    return composed([open_model(run) for run in runs])
 
 
 def test_a_model_is_judged_by_the_embeddings_of_embed_py(model, toy_manifest):

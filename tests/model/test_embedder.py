@@ -22,7 +22,7 @@ from guie.config.model import ModelConfig
 from guie.evaluation.extract import embed_files
 from guie.model import ImageSize, build_embedder, build_preprocess, open_model, save_model
 from guie.model.backbone import build_backbone
-from guie.model.loading import NoRandomNumbers
+from guie.model.rebuilding import NoRandomNumbers
 from guie.model.weights_file import WeightsMetadata
 
 
@@ -96,7 +96,7 @@ def test_a_model_of_one_member_states_what_it_is_built_from(source: str, tmp_pat
     assert member.source == word and member.model is model.config
     assert (member.run is None) == (source == "library")
     assert member.model.image.size_px == 48 and member.model.image.mean is None
-    (member,) = model.self_contained()
+    member = model.self_contained()
     assert member.model.image.mean == list(model.embedder.backbone.mean)
 
 

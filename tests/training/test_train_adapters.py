@@ -17,9 +17,9 @@ from toy_configs import write_config
 
 import embed
 import export
-import soup
 import train
 import two_processes
+from composing import composition
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
@@ -269,7 +269,7 @@ def test_one_tower_in_memory_serves_several(runs: tuple[Path, Path], run: Path) 
 
 @torch.no_grad()
 def test_a_soup_of_adapters_is_their_average(runs: tuple[Path, Path], tmp_path: Path) -> None:
-    soup.main(["--runs", *map(str, runs), "--out", str(tmp_path / "soup")])
+    composition(tmp_path / "soup", runs, join="soup")
     ours, *parts = (open_model(r).embedder.state_dict() for r in (tmp_path / "soup", *runs))
     for name, value in ours.items():
         expected = (parts[0][name] + parts[1][name]) / 2
@@ -280,7 +280,7 @@ def test_a_soup_of_adapters_is_their_average(runs: tuple[Path, Path], tmp_path: 
 
 def test_adapters_of_another_kind_make_no_soup(runs: tuple[Path, Path], run: Path) -> None:
     with pytest.raises(UserError, match="only models of one architecture"):
-        soup.main(["--runs", str(runs[0]), str(run), "--out", str(run.with_name("soup"))])
+        composition(run.with_name("soup"), [runs[0], run], join="soup")
 
 
 # ---------------------------------------------------------------- other ways to run the same

@@ -1,17 +1,17 @@
-"""Write the folder of a model that was made of others: a soup, several side by side, a reduced one."""
+"""Write the folder of a model that was made of others."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from pydantic import ValidationError
 
 from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.config import RunConfig
-from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig, MemberConfig
+from guie.config.composition import FILES, CompositionConfig, MemberConfig
 from guie.config.run import DataConfig
 from guie.config.stages import LearningRates, StageConfig
 from guie.model import LoadedModel, save_model, save_weights
@@ -23,8 +23,8 @@ from guie.training.run.record import write_record
 
 def refuse_existing(out: Path) -> None:
     """Raise UserError if there is a run already."""
-    if any((out / name).exists() for name in (RUN_FILE, ENSEMBLE_FILE)):
-        raise UserError(f"{out}: holds a run already; remove it, or choose another --out")
+    if any((out / name).exists() for name in (RUN_FILE, *FILES)):
+        raise UserError(f"{out}: holds a model already; remove it, or choose another name")
 
 
 def run_of(member: MemberConfig, manifest: str) -> RunConfig:
@@ -41,31 +41,24 @@ def run_of(member: MemberConfig, manifest: str) -> RunConfig:
 
 
 def write_run(
-    out: Path,
-    model: LoadedModel,
-    run: RunConfig | None,
-    scores: dict[str, float] | None,
-    **record: Any,
+    out: Path, model: LoadedModel, manifest: str, scores: dict[str, float] | None, **record: Any
 ) -> None:
     """Write a folder that `open_model` reads: weights, config, record, scores.
 
     Args:
-        run: that the model derives from; name and folder become those of `out`. Without effect on
-            a model of several members, which state their own.
+        manifest: what a library's model was adapted to.
         scores: of the val split, as `guie.evaluation.validation` returns them; None: not validated.
         record: what `record.json` shall say besides.
 
     Raises:
         UserError: a name that no run can have, or a file that cannot be written.
     """
-    if isinstance(model.embedder, Embedder):
-        assert run is not None  # that the one member derives from
-        config: RunConfig | EnsembleConfig = _derived(run, model, out)
-        save_model(model.embedder, out / BEST, model.preprocess.size_px)
+    part = model.self_contained()
+    if isinstance(part, MemberConfig):
+        config: RunConfig | CompositionConfig = _derived(part, manifest, out)
+        save_model(cast(Embedder, model.embedder), out / BEST, model.preprocess.size_px)
     else:
-        several = model.config
-        assert isinstance(several, EnsembleConfig)
-        config = several
+        config = part
         save_weights(model.embedder.state_dict(), out / BEST)
     if scores:
         line = {"step": 0, "stage": out.name, **scores}
@@ -76,10 +69,10 @@ def write_run(
     finish(out, {"best": best, "steps": 0})
 
 
-def _derived(run: RunConfig, model: LoadedModel, out: Path) -> RunConfig:
+def _derived(part: MemberConfig, manifest: str, out: Path) -> RunConfig:
     """The run's config with the model and place of the derived one."""
-    changed = {"name": out.name, "out": str(out.parent), "model": model.config.model_dump()}
+    changed = {"name": out.name, "out": str(out.parent), "model": part.model.model_dump()}
     try:
-        return RunConfig.model_validate(run.model_dump() | changed)
+        return RunConfig.model_validate(run_of(part, manifest).model_dump() | changed)
     except ValidationError:
         raise UserError(f"{out}: a run's name is of letters, digits, '_', '.' and '-'") from None

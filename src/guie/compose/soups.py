@@ -17,8 +17,11 @@ from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
-from guie.config.ensemble import MemberConfig
+from guie.config.compose import ModelMember
+from guie.config.composition import MemberConfig
 from guie.model import ImageSize, LoadedModel, open_model, rebuild
+from guie.model.loading import LIBRARIES
+from guie.model.weights import sha256_of, state_hash
 from guie.training.run.checkpoint import Checkpoints, load_checkpoint
 from guie.training.trained import embedder_weights
 
@@ -31,44 +34,54 @@ COUNTER = "num_batches_tracked"  # of batch normalisation; read by no forward pa
 
 @dataclass(frozen=True)
 class Ingredient:
-    """Weights that go into a soup: of a run its best, its last, or one of its checkpoints."""
+    """Weights that go into a soup: of a run its best, its last, or one of its checkpoints.
 
-    run: Path
-    file: Path
+    Attributes: `run`, the folder, or a library's model; `file`, the weights, None of a library.
+    """
+
+    run: str
+    file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """By which messages and records call it."""
+        return str(self.file or self.run)
 
     def load(self) -> LoadedModel:
         """The model with these weights. Raises UserError where they are not those of one model."""
+        if self.file is None:
+            return open_model(self.run)
         if self.file.suffix == ".pt":
-            return _load_from_checkpoint(self.run, self.file)
+            return _load_from_checkpoint(Path(self.run), self.file)
         model = open_model(self.run, weights=self.file.name)
-        if len(model.members) > 1:
-            raise UserError(f"{self.run}: stands for several models; average runs of each")
+        model.alone("average the runs of each, one by one")
         return model
 
+    def sha256(self) -> str:
+        """Of the file; of a library's model, of its weights."""
+        return sha256_of(self.file) if self.file else state_hash(self.load().embedder.state_dict())
 
-def find_ingredients(
-    runs: Sequence[Path], weights: Sequence[str] = ("model",), checkpoints: bool = False
-) -> list[Ingredient]:
-    """The ingredients of a soup: the named weights of every run, or all its checkpoints.
 
-    Args:
-        runs: their folders.
-        weights: of each run: `model` is its best by val score, `last` its last.
-        checkpoints: all checkpoints of each run instead.
+def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
+    """The ingredients of a soup: the weights that each member names, or all checkpoints of its run.
 
-    Raises UserError for a run that is given twice or has no checkpoint.
+    Raises UserError for weights that are named twice, or a run that has no checkpoint.
     """
-    twice = [run for number, run in enumerate(runs) if run.resolve() in _resolved(runs[:number])]
-    if twice:
-        raise UserError(f"{twice[0]}: given twice")
-    ingredients = []
-    for run in runs:
-        files = [run / f"{name}.safetensors" for name in weights]
-        if checkpoints:
-            files = Checkpoints(run, keep=1).paths()
+    ingredients: list[Ingredient] = []
+    for member in members:
+        run = Path(member.model)
+        files: list[Path | None] = [run / f"{member.weights}.safetensors"]
+        if member.checkpoints:
+            files = list(Checkpoints(run, keep=1).paths())
+        elif member.model.partition(":")[0] in LIBRARIES:
+            files = [None]
         if not files:
             raise UserError(f"{run}: no checkpoints there to average")
-        ingredients += [Ingredient(run, file) for file in files]
+        ingredients += [Ingredient(member.model, file) for file in files]
+    names = [str(Path(one.name).resolve()) for one in ingredients]
+    twice = [one.name for number, one in enumerate(ingredients) if names[number] in names[:number]]
+    if twice:
+        raise UserError(f"{twice[0]}: given twice")
     return ingredients
 
 
@@ -108,12 +121,12 @@ def refuse_other_architecture(
     for key in {**others, **own}:
         if own.get(key) != others.get(key):
             raise UserError(
-                f"{ingredient.file}: {key} is {own.get(key)}, that of {first.file}"
+                f"{ingredient.name}: {key} is {own.get(key)}, that of {first.name}"
                 f" {others.get(key)}; only models of one architecture and image size average"
             )
     for name, value in model.embedder.state_dict().items():
         if not value.isfinite().all():
-            raise UserError(f"{ingredient.file}: {name} is not finite; leave this one out")
+            raise UserError(f"{ingredient.name}: {name} is not finite; leave this one out")
 
 
 def similarity_by_part(a: State, b: State) -> dict[str, float]:
@@ -162,8 +175,4 @@ def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
         stage.stride_px or config.model.backbone.stride_px,
     )
     member = MemberConfig(source=str(file), model=size.set_in(config.model), run=config)
-    return rebuild([member], embedder_weights(saved), str(file))
-
-
-def _resolved(runs: Sequence[Path]) -> set[Path]:
-    return {run.resolve() for run in runs}
+    return rebuild(member, embedder_weights(saved), str(file))

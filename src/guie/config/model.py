@@ -94,7 +94,7 @@ class HeadConfig(Config):
     # Parts of the embedding, each of unit length before they stand side by side: the members of an
     # ensemble on one backbone (DREML)
     parts: PositiveInt = 1
-    # A fitted linear map of the embedding to so many dimensions follows; reduce.py sets it
+    # A fitted linear map of the embedding to so many dimensions follows; compose.py sets it
     reduced_dim: PositiveInt | None = None
 
     @model_validator(mode="after")

@@ -48,17 +48,17 @@ def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
     """
     images, given = emb_ND.shape
     if not 0 < dim < given:
-        raise UserError(f"--dim {dim}: the embedding has {given} dimensions; take 1 to {given - 1}")
+        raise UserError(f"dim {dim}: the embedding has {given} dimensions; take 1 to {given - 1}")
     if not np.isfinite(emb_ND).all():
         raise UserError("an embedding to be fitted on is not finite; look for a NaN in the model")
     if images <= dim:
-        raise UserError(f"--dim {dim}: needs more than {images} images or texts to be fitted on")
+        raise UserError(f"dim {dim}: needs more than {images} images or texts to be fitted on")
     # By the covariance: a deterministic solver whose time grows with D, hardly with N.
     pca = PCA(dim, svd_solver="covariance_eigh").fit(emb_ND.astype(np.float64))
     variance_R = pca.explained_variance_
     varied = int((variance_R > LEAST_VARIANCE * variance_R[0]).sum())
     if varied < dim:
-        raise UserError(f"--dim {dim}: what it is fitted on varies in {varied} dimensions only")
+        raise UserError(f"dim {dim}: what it is fitted on varies in {varied} dimensions only")
     weight_DR = pca.components_.T
     if whiten:
         weight_DR = weight_DR / np.sqrt(variance_R)

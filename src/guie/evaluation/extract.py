@@ -15,7 +15,7 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.batches.dataset import EvalDataset, Samples
 from guie.batches.loader import Ahead, eval_loader
-from guie.model.composition import AnyPreprocess
+from guie.model.looks import AnyPreprocess
 
 BLOCK = 4096  # images of all processes whose rows are gathered at once; the rest is off the device
 

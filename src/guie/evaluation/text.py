@@ -21,7 +21,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, save_arrays
 from guie.config.model import BackboneConfig
 from guie.config.zero_shot import ClipConfig
-from guie.model import Ensemble, LoadedModel
+from guie.model import LoadedModel
 from guie.model.backbone import Clip, create_clip
 from guie.model.weights import find_weights, sha256_of
 
@@ -67,10 +67,8 @@ def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
 
     Raises UserError for a model that has no text tower, or a head that takes more than features.
     """
-    several = len(model.members) > 1
-    if several or isinstance(model.embedder, Ensemble):
-        raise UserError(f"--texts: {model.source} stands for several models; embed by one of them")
-    backbone, embedder = model.members[0].model.backbone, model.embedder
+    member, embedder = model.alone("texts are embedded by one of them")
+    backbone = member.model.backbone
     own = Path(model.source) / "model_clip.safetensors"  # of task contrastive
     if own.is_file():
         found = {"pretrained": str(own), "sha256": None, "revision": None}

@@ -12,13 +12,14 @@ from guie.evaluation.extract import Check, embed_files, raise_fault
 from guie.evaluation.features.frozen import FrozenData, embed_rows
 from guie.evaluation.protocols import quick_scores
 from guie.model import LoadedModel
-from guie.model.composition import AnyPreprocess, Ensemble
+from guie.model.composition import Composition
 from guie.model.embedder import Embedder
+from guie.model.looks import AnyPreprocess
 
 
 def validate(
     accelerator: Accelerator,
-    embedder: Embedder | Ensemble,
+    embedder: Embedder | Composition,
     manifest: Manifest,
     preprocess: AnyPreprocess,
     workers: int,
@@ -44,7 +45,7 @@ def validate(
         emb_ND = embed_files(
             accelerator, embedder, preprocess, files, workers=workers, title="val", check=check
         )
-    return _flat(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
+    return flat_scores(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
 
 
 def validate_model(
@@ -55,7 +56,8 @@ def validate_model(
     return validate(accelerator, embedder, manifest, model.preprocess, workers)
 
 
-def _flat(scores: dict[str, Any]) -> dict[str, float]:
+def flat_scores(scores: dict[str, Any]) -> dict[str, float]:
+    """Means, and R@1 of each domain, by the keys of metrics.jsonl."""
     flat = {f"val_{key}": scores[key] for key in ("r_at_1", "mmp_at_5")}
     for domain, values in scores["domains"].items():
         flat[f"val_r_at_1/{domain}"] = values["r_at_1"]

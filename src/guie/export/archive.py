@@ -10,15 +10,15 @@ import zlib
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from guie.base.files import replacing
 from guie.export.half import keep_in_half
 from guie.export.portable import follow_input_device, portable_operators
 from guie.export.stored import StoredZip
 from guie.model import Scored
-from guie.model.composition import EnsemblePreprocess
-from guie.model.preprocess import Preprocess
+from guie.model.composition import Composition
+from guie.model.looks import AnyPreprocess
 
 # The newest file format that PyTorch 1.11 reads. Today's writes 10 where gelu is called (it gained
 # an argument, which `check_operators` guards) and down to 4 elsewhere, low ones in another record.
@@ -29,17 +29,15 @@ REST_BYTES = 2**24
 
 
 def package(
-    encoder: nn.Module,
-    preprocess: Preprocess | EnsemblePreprocess,
-    path: str | Path,
-    half: bool = False,
+    encoder: nn.Module, preprocess: AnyPreprocess, path: str | Path, half: bool = False
 ) -> None:
     """Save encoder and preprocessing as one TorchScript file, on the CPU, in fp32 and eval mode.
 
     The file holds `Scored`: uint8 (1, 3, H, W) of any size -> (1, D), all that the challenge's
     scorer calls. The encoder, what the preprocessing gives and shapes (1, 3), both float, -> (1, D),
     is traced at the preprocessing's size. The rest is scripted: a trace would keep the steps and the
-    shape of one image. Both are changed to what is saved: a copy would double the memory.
+    shape of one image. Of a composition each member is traced, and what joins them scripted: it may
+    leave out a pass. Both are changed to what is saved: a copy would double the memory.
 
     Args:
         half: keep the matrices in fp16 (see `guie.export.half`).
@@ -50,20 +48,27 @@ def package(
     if half:
         keep_in_half(encoder)
     preprocess.cpu()
-    prepared = preprocess(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
-    example = (prepared, torch.ones(1, 3))
     with warnings.catch_warnings(), torch.no_grad():
         # That shapes become constants is wanted, and so is TorchScript, though deprecated.
         for category in (torch.jit.TracerWarning, DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
-        with portable_operators():
-            # `parity` compares the saved file on many images, so not on one here.
-            traced = torch.jit.trace(encoder, example, check_trace=False)
-        follow_input_device(traced)
+        if isinstance(encoder, Composition):
+            traced: nn.Module = encoder.exchanged(_traced)
+        else:
+            prepared = preprocess(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
+            traced = _traced(encoder, (prepared, torch.ones(1, 3)))
         module = torch.jit.script(Scored(preprocess, traced).eval())
         with replacing(path, durable=False) as temporary:
             _reserve(temporary, sum(tensor.nbytes for tensor in module.state_dict().values()))
             torch.jit.save(module, str(temporary))
+
+
+def _traced(encoder: nn.Module, example: tuple[Tensor, Tensor]) -> nn.Module:
+    with portable_operators():
+        # `parity` compares the saved file on many images, so not on one here.
+        traced = torch.jit.trace(encoder, example, check_trace=False)
+    follow_input_device(traced)
+    return traced
 
 
 def downgrade(path: str | Path) -> None:

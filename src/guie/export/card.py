@@ -78,13 +78,30 @@ def _what(facts: dict[str, Any]) -> str:
         ("Parameters", f"{facts['parameters'] / 1e6:.1f} M"),
         ("Input", facts.get("input", "uint8 (1, 3, H, W), RGB, original size")),
     ]
+    composition = facts.get("composition")
+    if composition:
+        rows.append(("Models", f"{len(models)}, {_joined(composition)}"))
     if len(models) == 1:
         return _table(*rows, *_model(models[0], weights))
-    rows.append(("Models", f"{len(models)}, whose embeddings stand side by side"))
     return "\n\n".join(
         [_table(*rows)]
         + [f"### Model {n}\n\n{_table(*_model(model))}" for n, model in enumerate(models, 1)]
     )
+
+
+def _joined(composition: dict[str, Any]) -> str:
+    """How embeddings of members and views become one, in words."""
+    average = composition.get("join") == "average"
+    words = ["averaged" if average else "side by side"] if composition["members"][1:] else []
+    views = composition.get("views", [])
+    if len(views) > 1:
+        chosen = any(view.get("aspect") or view.get("domains") for view in views)
+        words.append(f"the mean of {'some of ' if chosen else ''}{len(views)} views of an image")
+    elif views:
+        words.append("in a view of its own: " + ", ".join(f"{k} {v}" for k, v in views[0].items()))
+    if "reduced_dim" in composition:
+        words.append(f"reduced to {composition['reduced_dim']} dimensions")
+    return ", ".join(words)
 
 
 def _model(model: dict[str, Any], weights: dict[str, str] | None = None) -> list[tuple[str, Any]]:

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from guie.config.composition import CompositionConfig, leaves
 from guie.model import LoadedModel
 from guie.training.run.record import read_metrics
 
@@ -21,12 +22,26 @@ def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
     return {
         "source": model.source,
         "parameters": sum(p.numel() for p in model.embedder.parameters()),
-        "models": [member.model_dump() for member in model.self_contained()],
+        "composition": composition_of(model),
+        "models": [member.model_dump() for member in leaves(model.self_contained())],
         "record": record,
         "weights": weights,
         "validation": validation_of(weights, run / "metrics.jsonl"),
         "dimension": model.embedder.dim,
     }
+
+
+def composition_of(model: LoadedModel) -> dict[str, Any] | None:
+    """How members become one embedding, by the keys of `CompositionConfig`; None of a model alone."""
+    if not isinstance(model.part, CompositionConfig):
+        return None
+    return _without_models(model.part.model_dump(exclude_defaults=True))
+
+
+def _without_models(part: dict[str, Any]) -> dict[str, Any]:
+    """Members by their source, which `models` tells of, or as compositions themselves."""
+    members = [_without_models(m) if "members" in m else m["source"] for m in part["members"]]
+    return part | {"members": members}
 
 
 def validation_of(weights: str, metrics: Path) -> dict[str, Any] | None:

@@ -94,8 +94,7 @@ def _padded(self: Preprocess, images: Tensor) -> Tensor:
 
 
 def _resize(self: Preprocess, images: Tensor, height: Side, width: Side) -> Tensor:
-    resized = torch.ops.aten._upsample_bicubic2d_aa(images.float(), [height, width], False)
-    return resized.clamp(0.0, 255.0)
+    return self.upsampled(images.float(), height, width).clamp(0.0, 255.0)
 
 
 def _crop(self: Preprocess, images: Tensor) -> Tensor:

@@ -7,12 +7,13 @@ Shape suffixes: B images, 3 channels, H x W the size given, S the network's side
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 
-Fit = Literal["squash", "pad", "crop"]
+from guie.config.composition import Resize
+from guie.config.model import Fit
 
 
 class Preprocess(nn.Module):
@@ -27,13 +28,20 @@ class Preprocess(nn.Module):
     images; more at hard edges, up to 30, where PIL clips between its two passes. It is called by
     the name of its core operator because `F.interpolate` compiles to operators that PyTorch 1.11
     lacks, and no branch skips it where the size already fits, so a trace could not lose it.
+    `resize` and `antialias` are what a composition may change of it; training knows the default alone.
 
     Raises ValueError for a size below 2, an unknown `fit`, mean or std of other than three numbers,
     or a std that is not positive.
     """
 
     def __init__(
-        self, size_px: int, mean: Sequence[float], std: Sequence[float], fit: Fit = "squash"
+        self,
+        size_px: int,
+        mean: Sequence[float],
+        std: Sequence[float],
+        fit: Fit = "squash",
+        resize: Resize = "bicubic",
+        antialias: bool = True,
     ) -> None:
         super().__init__()
         if size_px < 2:
@@ -44,6 +52,7 @@ class Preprocess(nn.Module):
             raise ValueError(f"mean {list(mean)}, std {list(std)}: three numbers each, std > 0")
         self.size_px = size_px
         self.fit: str = fit
+        self.bilinear, self.antialias = resize == "bilinear", antialias
         self.mean: Tensor
         self.std: Tensor
         # In grey levels. Not persistent: the config states them, and no checkpoint can disagree.
@@ -65,7 +74,10 @@ class Preprocess(nn.Module):
     def recipe(self) -> dict[str, Any]:
         """What it does, as JSON has it; mean and std on a 0..1 scale."""
         mean, std = ((grey / 255).flatten().tolist() for grey in (self.mean, self.std))
-        return {"size_px": self.size_px, "fit": self.fit, "mean": mean, "std": std}
+        recipe = {"size_px": self.size_px, "fit": self.fit, "mean": mean, "std": std}
+        if self.bilinear:  # what is as ever is not said: features on disk are known by this
+            recipe["resize"] = "bilinear"
+        return recipe if self.antialias else recipe | {"antialias": False}
 
     def resized(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) -> (B, 3, h, w) of the same type, not yet padded to S x S."""
@@ -119,8 +131,19 @@ class Preprocess(nn.Module):
         # CUDA's kernel keeps its taps in 48 KB of shared memory: from a reduction by 47 it refuses.
         if images.size(2) > 40 * height or images.size(3) > 40 * width:
             images = images.cpu()
-        resized = torch.ops.aten._upsample_bicubic2d_aa(images, [height, width], False)
+        resized = self.upsampled(images, height, width)
         return resized.clamp(0.0, 255.0).to(self.mean.device)
+
+    def upsampled(self, images: Tensor, height: int, width: int) -> Tensor:
+        """float (B, 3, H, W) -> (B, 3, height, width), by the kernel that is asked for."""
+        size = [height, width]
+        if self.bilinear and self.antialias:
+            return torch.ops.aten._upsample_bilinear2d_aa(images, size, False)
+        if self.bilinear:
+            return torch.ops.aten.upsample_bilinear2d(images, size, False)
+        if self.antialias:
+            return torch.ops.aten._upsample_bicubic2d_aa(images, size, False)
+        return torch.ops.aten.upsample_bicubic2d(images, size, False)
 
     def _crop(self, images: Tensor) -> Tensor:
         size = self.size_px

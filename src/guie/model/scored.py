@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from guie.model.composition import AnyPreprocess
+from guie.model.looks import AnyPreprocess
 from guie.model.shapes import image_shapes
 
 

@@ -89,6 +89,14 @@ def save_weights(
     # One entry: several are written in any order, and the same run would not give the same file.
     entries = {"guie": metadata.as_text()} if metadata else None
     state = {k: v.detach().cpu().contiguous() for k, v in state.items()}
+    known: set[int] = set()
+    for (
+        name,
+        value,
+    ) in state.items():  # members of a composition may share theirs; the format does not
+        if value.data_ptr() in known:
+            state[name] = value.clone()
+        known.add(value.data_ptr())
     with replacing(path) as temporary:
         save_file(state, temporary, metadata=entries)
 

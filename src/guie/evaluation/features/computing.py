@@ -30,7 +30,7 @@ from guie.data.looks.views import VIEWS
 from guie.evaluation.extract import Embeds, embed_blocks
 from guie.evaluation.features.cache import FeatureCache, Features
 from guie.model import LoadedModel, open_model
-from guie.model.composition import AnyPreprocess
+from guie.model.looks import AnyPreprocess
 from guie.model.weights import state_hash
 
 DECODER = "open_as_host"  # of EvalDataset

@@ -13,7 +13,7 @@ from guie.base.errors import UserError
 from guie.base.files import write_json, write_text
 from guie.base.locks import held
 from guie.config import RunConfig, load_config
-from guie.config.ensemble import ENSEMBLE_FILE
+from guie.config.composition import FILES
 from guie.training.run.record import write_record
 
 CLASSES = "classes.txt"
@@ -47,8 +47,8 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
     folder = Path(config.out) / config.name
     if overwrite:
         _empty(folder)
-    if (folder / ENSEMBLE_FILE).exists():
-        raise UserError(f"{folder}: holds several models; choose another name, or --overwrite it")
+    if any((folder / name).exists() for name in FILES):
+        raise UserError(f"{folder}: holds a composition; choose another name, or --overwrite it")
     if not (folder / "config.yaml").exists():
         write_record(folder, config)
         return folder, False

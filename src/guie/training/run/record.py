@@ -19,13 +19,13 @@ from accelerate import Accelerator
 
 from guie.base.files import append_text, write_json, write_text
 from guie.config import RunConfig
-from guie.config.ensemble import ENSEMBLE_FILE, EnsembleConfig
+from guie.config.composition import COMPOSITION_FILE, CompositionConfig
 
 VAL = "val_r_at_1"  # a line of a validation has it
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
 
-def write_record(folder: Path, config: RunConfig | EnsembleConfig) -> None:
+def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
     """Write the resolved config and `record.json` (command, commit, versions, machine)."""
     record = {
         "command": sys.argv,
@@ -36,7 +36,7 @@ def write_record(folder: Path, config: RunConfig | EnsembleConfig) -> None:
     }
     write_json(folder / "record.json", record)
     # Last: a folder with a config is a run that explains itself, whenever a kill fell.
-    file = ENSEMBLE_FILE if isinstance(config, EnsembleConfig) else "config.yaml"
+    file = COMPOSITION_FILE if isinstance(config, CompositionConfig) else "config.yaml"
     write_text(folder / file, yaml.safe_dump(config.model_dump(), sort_keys=False))
 
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sklearn.random_projection import GaussianRandomProjection
 
 import export
-import reduce
+from composing import composition, record
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.batches.dataset import EvalDataset
+from guie.compose.samples import Fits
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
 from guie.evaluation.components import balanced_sample, fit_components
@@ -30,9 +33,11 @@ def mix(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
 
 
-def main(model: str | Path, mix: Path, root: Path, out: Path, *more: str) -> Path:
-    words = ["--model", str(model), "--manifest", str(mix), "--root", str(root), "--out", str(out)]
-    return reduce.main([*words, "--workers", "0", *more])
+def main(model: str | Path, mix: Path, root: Path, out: Path, dim: int, **pca: Any) -> Path:
+    """Scored by val, and unless it is said otherwise PCA of the train images."""
+    data = {"manifest": str(mix), "root": str(root)}
+    how = {"name": "pca", "images": data, **pca}
+    return composition(out, [model], val=data, reduce={**how, "dim": dim})
 
 
 def embedded(
@@ -60,7 +65,7 @@ def test_a_reduced_run_is_its_principal_components(
     head: dict | None, whiten: bool, mix: Path, toy_manifest: Path, tmp_path: Path
 ) -> None:
     root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head=head)
-    out = main(run, mix, root, tmp_path / "out", "--dim", "8", *["--whiten"] * whiten)
+    out = main(run, mix, root, tmp_path / "out", 8, whiten=whiten)
     fit_ND, _ = embedded(run, mix, root, "train")
     val_ND, rows = embedded(run, mix, root, "val")
     found_NR, _ = embedded(out, mix, root, "val")
@@ -70,20 +75,13 @@ def test_a_reduced_run_is_its_principal_components(
 
     (line,) = read_metrics(out / "metrics.jsonl")
     assert line["val_mmp_at_5"] == pytest.approx(quick_scores(found_NR, rows)["mmp_at_5"])
-    told = json.loads((out / "record.json").read_text())["reduction"]
-    assert told["val_before"]["val_r_at_1"] == pytest.approx(quick_scores(val_ND, rows)["r_at_1"])
+    told = record(out)["reduction"]
+    before = record(out)["members"][0]["val"]
+    assert before["val_r_at_1"] == pytest.approx(quick_scores(val_ND, rows)["r_at_1"])
     variance_D = np.linalg.svd(fit_ND - fit_ND.mean(axis=0), compute_uv=False) ** 2
     np.testing.assert_allclose(
         told["explained_variance"], variance_D[:8] / variance_D.sum(), rtol=1e-3
     )
-
-
-def test_a_reduced_run_is_exported(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
-    run = tiny_run(tmp_path / "a", head={"dim": 32})
-    out = main(run, mix, toy_manifest.parent, tmp_path / "small", "--dim", "8")
-    export.main(["--run", str(out), "--out", str(tmp_path / "submission")])
-    facts = json.loads((tmp_path / "submission" / "export.json").read_text())
-    assert facts["dimension"] == 8
 
 
 def test_a_librarys_model_becomes_a_run(
@@ -95,13 +93,13 @@ def test_a_librarys_model_becomes_a_run(
         create_clip(BackboneConfig(library="open_clip", name="guie-tiny")).state_dict(), file
     )
     source, out = f"open_clip:guie-tiny:{file}", tmp_path / "small"
-    main(source, mix, toy_manifest.parent, out, "--dim", "32")
+    main(source, mix, toy_manifest.parent, out, 32)
     file.unlink()  # the run is whole without it
     model = open_model(out)
     assert model.embedder.dim == 32
     assert model.config.image.mean == list(model.embedder.backbone.mean)
     printed = capsys.readouterr().out
-    assert "128 -> 32 dimensions" in printed and "before val R@1" in printed
+    assert "128 dimensions, val R@1" in printed and "reduced to 32 dimensions, which" in printed
     export.main(["--run", str(out), "--out", str(tmp_path / "submission")])
 
 
@@ -114,34 +112,56 @@ def test_texts_are_enough(mix: Path, toy_manifest: Path, tmp_path: Path, monkeyp
     words = tmp_path / "words.txt"
     words.write_text("\n".join([*(f"word {n}" for n in range(30)), "", "word 3 "]))
     monkeypatch.chdir(tmp_path)  # where texts are kept
-    monkeypatch.setattr(reduce, "embed_files", None)  # no image is embedded to be fitted on
+    monkeypatch.setattr(Fits, "embedded", None)  # no image is embedded to be fitted on
     source, root = f"open_clip:guie-tiny:{file}", toy_manifest.parent
-    out = main(source, mix, root, tmp_path / "small", "--dim", "8", "--texts", str(words))
-    told = json.loads((out / "record.json").read_text())["reduction"]
+    out = main(source, mix, root, tmp_path / "small", 8, images=None, texts=str(words))
+    told = record(out)["reduction"]
     assert told["fitted_on"]["lines"] == 30
     assert open_model(out).embedder.dim == 8
     with pytest.raises(UserError, match="reads no texts"):
-        main(out, mix, root, tmp_path / "again", "--dim", "4", "--texts", str(words))
+        main(out, mix, root, tmp_path / "again", 4, images=None, texts=str(words))
 
 
 def test_only_train_or_val_is_fitted_on(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit):
-        main("x", mix, toy_manifest.parent, tmp_path / "small", "--split", "test")
-    fitted = []
+    root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head=None)
+    data = {"manifest": str(mix), "root": str(root), "per_domain": 3, "seed": 5}
+    with pytest.raises(UserError, match=r"reduce\.images\.split: Input should be 'train' or 'val'"):
+        main(run, mix, root, tmp_path / "x", 4, images=data | {"split": "test"})
+    with pytest.raises(UserError, match=r"has no domain 'sea' in its train split; it has \w+, "):
+        main(run, mix, root, tmp_path / "x", 4, images=data | {"domains": ["sea"]})
+    fitted: list[Path] = []
+    domains = load_manifest(mix, root).split("train").set_index("image_path")["domain"]
+    two = sorted(domains.unique())[:2]
 
-    def noting(*words, **settings):
-        fitted.extend(words[3])
-        return embed_files(*words, **settings)
+    def noting(self: EvalDataset, files: list[Path], *more: Any) -> None:
+        fitted[:] = files
+        opened(self, files, *more)
 
+    opened = EvalDataset.__init__
+    config = {"name": "pca", "dim": 4, "images": data | {"domains": two}}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(reduce, "embed_files", noting)
-        root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head=None)
-        main(run, mix, root, tmp_path / "b", "--dim", "4", "--per-domain", "3", "--seed", "5")
-    train = load_manifest(mix, root).split("train")
-    domains = train.set_index("image_path")["domain"]
+        patched.setattr(EvalDataset, "__init__", noting)
+        out = composition(tmp_path / "b", [run], reduce=config)
     names = [str(file.relative_to(root)) for file in fitted]
-    expected = domains.value_counts().clip(upper=3).to_dict()
+    expected = domains[domains.isin(two)].value_counts().clip(upper=3).to_dict()
     assert domains[names].value_counts().to_dict() == expected
+    assert record(out)["reduction"]["fitted_on"]["images"] == expected
+    with pytest.raises(UserError, match=r"dim 100: needs more than \d images"):
+        main(run, mix, root, tmp_path / "x", 100, images=data | {"domains": two})
+
+
+def test_a_random_matrix_and_the_first_numbers(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "a", head={"dim": 32})
+    picture = torch.randint(0, 256, (1, 3, 40, 30), dtype=torch.uint8)
+    with torch.no_grad():
+        whole = open_model(run).scored(picture)
+        first = composition(tmp_path / "f", [run], reduce={"name": "first", "dim": 8})
+        expected = torch.nn.functional.normalize(whole[:, :8], dim=1)
+        torch.testing.assert_close(open_model(first).scored(picture), expected)
+        drawn = composition(tmp_path / "r", [run], reduce={"name": "random", "dim": 8})
+        matrix = GaussianRandomProjection(8, random_state=0).fit(whole.numpy()).components_
+        expected = torch.nn.functional.normalize(whole @ torch.tensor(matrix.T).float(), dim=1)
+        torch.testing.assert_close(open_model(drawn).scored(picture), expected)
 
 
 def test_the_sample_does_not_depend_on_the_order_of_rows() -> None:
@@ -178,8 +198,11 @@ def test_what_cannot_be_fitted_is_told() -> None:
             fit_components(emb_ND, dim, whiten=True)
 
 
-def test_a_reduced_run_is_not_reduced_again(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+def test_what_is_reduced_is_reduced_again(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
     root, run = toy_manifest.parent, tiny_run(tmp_path / "a", head={"dim": 32})
-    out = main(run, mix, root, tmp_path / "b", "--dim", "8")
-    with pytest.raises(UserError, match="reduced already"):
-        main(out, mix, root, tmp_path / "c", "--dim", "4")
+    small = main(run, mix, root, tmp_path / "b", 8)
+    again = composition(tmp_path / "c", [small], reduce={"name": "first", "dim": 4})
+    picture = torch.randint(0, 256, (1, 3, 40, 30), dtype=torch.uint8)
+    with torch.no_grad():
+        expected = torch.nn.functional.normalize(open_model(small).scored(picture)[:, :4], dim=1)
+        torch.testing.assert_close(open_model(again).scored(picture), expected)

@@ -1,0 +1,245 @@
+"""Views of an image: which passes are made, what comes of them, and that the saved file agrees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from composing import composition, record
+from guie.base.errors import UserError
+from guie.compose import joining
+from guie.compose.domains import fit_domains
+from guie.data.manifest import load_manifest
+from guie.export import check_operators, downgrade, package, parity
+from guie.model import LoadedModel, composed, open_model
+from guie.model.shapes import image_shapes
+from tiny_runs import mix_with_val, tiny_run
+
+SQUARE, OTHERS = {"aspect": {"most": 1.0}}, {"aspect": {"above": 1.0}}
+# The 5th place's: one pass of a square, two of the rest, three where the domain asks for it
+BY_SHAPE = [{"part": 0.9, **SQUARE}, OTHERS, {"fit": "pad", "part": 0.9, **OTHERS}]
+SIZES = [(1, 1), (1, 2000), (32, 32), (50, 31), (90, 120)]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_run(tmp_path_factory.mktemp("runs") / "a")
+
+
+@pytest.fixture(scope="module")
+def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """At another size, by another statistic, with a head that takes the image's shape."""
+    image = {"size_px": 48, "fit": "pad", "mean": [0.5, 0.4, 0.3]}
+    head = {"dim": 24, "norm": "bn", "image_shape": True}
+    return tiny_run(tmp_path_factory.mktemp("runs") / "wide", size_px=48, head=head, image=image)
+
+
+@pytest.fixture(scope="module")
+def data(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    mix = mix_with_val(toy_manifest, tmp_path_factory.mktemp("mix") / "mix.csv")
+    return {"manifest": str(mix), "root": str(toy_manifest.parent)}
+
+
+@pytest.fixture(scope="module")
+def told(data: dict[str, str]) -> dict[str, Any]:
+    """Domains of images enough to be told apart."""
+    counts = load_manifest(data["manifest"], data["root"]).split("train")["domain"].value_counts()
+    return data | {"domains": sorted(counts[counts >= 5].index)}
+
+
+def picture(height: int, width: int) -> Tensor:
+    generator = torch.Generator().manual_seed(height * 7 + width)
+    return torch.randint(0, 256, (1, 3, height, width), dtype=torch.uint8, generator=generator)
+
+
+def passes(model: LoadedModel, image: Tensor) -> int:
+    """How often the member looks at an image."""
+    seen: list[int] = []
+    hook = model.embedder.members[0].register_forward_hook(lambda *words: seen.append(1))
+    model.scored(image)
+    hook.remove()
+    return len(seen)
+
+
+def seen_in(model: LoadedModel, views: list[dict[str, Any]], image: Tensor) -> Tensor:
+    """The mean of the views, each by itself."""
+    parts = [composed([model], views=[view]).scored(image) for view in views]
+    return functional.normalize(torch.stack(parts).sum(dim=0), dim=1)
+
+
+@torch.no_grad()
+def test_a_flip_is_the_mean_with_the_mirrored_picture(run: Path, tmp_path: Path) -> None:
+    model, one = open_model(composition(tmp_path / "flip", [run], views="flip")), open_model(run)
+    for image in (picture(50, 31), picture(40, 40)):
+        expected = one.scored(image) + one.scored(image.flip(3))
+        expected = functional.normalize(expected, dim=1)
+        torch.testing.assert_close(model.scored(image), expected, atol=1e-5, rtol=0)
+
+
+@torch.no_grad()
+def test_shapes_decide_about_passes(run: Path, tmp_path: Path) -> None:
+    model, one = open_model(composition(tmp_path / "x", [run], views=BY_SHAPE)), open_model(run)
+    for size, count in {(32, 32): 1, (1, 1): 1, (50, 31): 2, (1, 2000): 2}.items():
+        assert passes(model, picture(*size)) == count
+        views = BY_SHAPE[:1] if count == 1 else BY_SHAPE[1:]
+        plain = [{key: v for key, v in view.items() if key != "aspect"} for view in views]
+        expected = seen_in(one, plain, picture(*size))
+        torch.testing.assert_close(model.scored(picture(*size)), expected)
+
+
+@torch.no_grad()
+def test_a_batch_of_many_shapes_is_divided(run: Path) -> None:
+    model = composed([open_model(run)], views=BY_SHAPE)
+    images = [picture(*size) for size in SIZES]
+    prepared, shapes = (
+        torch.cat([f(image) for image in images]) for f in (model.preprocess, image_shapes)
+    )
+    together = model.embedder(prepared, shapes)
+    alone = torch.cat([model.scored(image) for image in images])
+    torch.testing.assert_close(together, alone)
+
+
+@torch.no_grad()
+def test_domains_decide_about_passes(run: Path, told: dict[str, Any], tmp_path: Path) -> None:
+    """Only of images that the classifier takes for this domain; it tells by the other views."""
+    wanted = told["domains"][-1]
+    views = [{}, {"fit": "pad", "domains": [wanted]}]
+    out = composition(tmp_path / "x", [run], views=views, classifier=told)
+    model, one = open_model(out), open_model(run)
+    assert 0 < record(out)["classifier"]["accuracy_held_out"] <= 1
+    names = model.config.domains
+    image, emb = picture(50, 31), one.scored(picture(50, 31))
+    found = names[int(model.embedder.classifier(emb).argmax())]
+    assert passes(model, image) == 1 + (found == wanted)
+    model.embedder.classifier.bias_N.zero_()
+    weight_DN = model.embedder.classifier.weight_DN.zero_()
+    weight_DN[:, names.index(wanted)] = emb[0]
+    assert passes(model, image) == 2
+    expected = seen_in(one, [{}, {"fit": "pad"}], image)
+    torch.testing.assert_close(model.scored(image), expected)
+    weight_DN[:, names.index(wanted)] = -emb[0]
+    assert passes(model, image) == 1
+    torch.testing.assert_close(model.scored(image), emb)
+
+
+def test_domains_are_told_by_a_linear_map() -> None:
+    rng = np.random.default_rng(0)
+    emb_FD = rng.normal(size=(90, 5)) + np.repeat(np.eye(5)[:3] * 8, 30, axis=0)
+    domain_F = np.repeat(["a", "b", "c"], 30)
+    for kept in (domain_F != "", domain_F != "c"):  # three, and two
+        names, weights, told = fit_domains(emb_FD[kept], domain_F[kept], {"a"})
+        logits = emb_FD[kept] @ weights["classifier.weight_DN"].numpy()
+        logits += weights["classifier.bias_N"].numpy()
+        assert (np.array(names)[logits.argmax(axis=1)] == domain_F[kept]).mean() > 0.97
+        assert told["accuracy_held_out"] > 0.9
+    with pytest.raises(UserError, match="no image of domain 'x' .* there are a, b, c"):
+        fit_domains(emb_FD, domain_F, {"x"})
+    with pytest.raises(UserError, match="30 images of a and 1 domains; it takes two"):
+        fit_domains(emb_FD[:30], domain_F[:30], {"a"})
+
+
+@torch.no_grad()
+def test_sizes_of_one_run_are_joined(run: Path, tmp_path: Path) -> None:
+    """Its position embeddings are interpolated, as a stage of training has it."""
+    members = [str(run), {"model": str(run), "size_px": 48}]
+    out = open_model(composition(tmp_path / "x", members, join="average"))
+    assert out.preprocess.sides_px == [32, 48]
+    (small, large), image = out.embedder.members, picture(50, 31)
+    assert small.backbone.size_px == 32 and large.backbone.size_px == 48
+    assert torch.equal(small.head.linear.weight, large.head.linear.weight)
+    alone = open_model(composition(tmp_path / "y", members[1:]))
+    expected = open_model(run).scored(image) + alone.scored(image)
+    torch.testing.assert_close(out.scored(image), functional.normalize(expected, dim=1))
+
+
+# All that is scripted in one: members, views, choices; make test-slow has the rest
+QUICK = ("by shape and domain",)
+COMPOSITIONS: dict[str, dict[str, Any]] = {
+    "side by side, weighted, PCA": {
+        "members": ["run", {"model": "wide", "weight": 2.0}],
+        "join": "side_by_side",
+        "reduce": {"name": "pca", "dim": 8, "whiten": True, "images": "data"},
+    },
+    "average of sizes": {"members": ["run", {"model": "run", "size_px": 40}], "join": "average"},
+    "soup, five crops": {"members": ["run", "again"], "join": "soup", "views": "five_crops"},
+    "by shape": {"members": ["run"], "views": BY_SHAPE},
+    "by shape and domain": {
+        "members": ["run", "wide"],
+        "join": "side_by_side",
+        "views": [*BY_SHAPE, {"fit": "pad", "domains": "wanted", **OTHERS}],
+        "classifier": "told",
+        "reduce": {"name": "random", "dim": 16},
+    },
+    "bilinear, not antialiased": {
+        "members": ["run"],
+        "views": [{"resize": "bilinear", "antialias": False}, {"antialias": False, "fit": "crop"}],
+    },
+    "nested": {
+        "members": [{"members": ["run", "again"], "join": "average", "views": BY_SHAPE}, "wide"],
+        "join": "side_by_side",
+        "views": [{"resize": "bilinear"}, {"flip": True}],
+        "reduce": {"name": "first", "dim": 32},
+    },
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in COMPOSITIONS]
+)
+def test_every_composition_is_saved_for_1_11(
+    name: str, run: Path, wide: Path, data: dict[str, str], told: dict[str, Any], tmp_path: Path
+) -> None:
+    """Whole: embedded and scored, from its folder, eager and saved alike, by operators of 1.11."""
+    again = tiny_run(tmp_path / "again", moved=0.01)
+    values = {"run": str(run), "wide": str(wide), "again": str(again), "data": data}
+    values |= {"told": told, "wanted": told["domains"][:2]}
+
+    def filled(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: filled(part) for key, part in value.items()}
+        if isinstance(value, list):
+            return [filled(part) for part in value]
+        return values.get(value, value) if isinstance(value, str) else value
+
+    out = composition(tmp_path / "out", **filled(COMPOSITIONS[name]), val=data)
+    model = open_model(out)
+    assert model.embedder.dim <= 64
+    assert json.loads((out / "summary.json").read_text())["best"]["val_r_at_1"] > 0
+    saved = tmp_path / "saved_model.pt"
+    package(model.embedder, model.preprocess, saved, half=name == "by shape and domain")
+    downgrade(saved)
+    assert check_operators(saved) == []
+    for row in parity(model.scored, saved, SIZES):
+        assert row["difference"] <= 1e-5, row
+
+
+def test_views_that_cannot_be_are_refused(
+    run: Path, data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for keys, told in (
+        ({"views": ["flop"]}, "unknown view 'flop'; allowed: whole, flip, five_crops"),
+        ({"views": [{"flp": True}]}, "flp: unknown key; did you mean flip"),
+        ({"views": [{"at": "top_left"}]}, "of a part of the image; set part below 1"),
+        ({"views": [SQUARE]}, r"none is of every image whose sides are as 1.001 to 1"),
+        ({"views": [{}, {"domains": ["cars"]}]}, "classifier: .*views ask for domains"),
+        ({"classifier": data}, "classifier: .*no view asks for domains"),
+        (
+            {"views": [{}, {"domains": ["sea"]}], "classifier": data},
+            "no image of domain 'sea' is there to tell it by; there are",
+        ),
+    ):
+        with pytest.raises(UserError, match=told) as refused:
+            composition(tmp_path / "x", [run], **keys)
+        assert "\n" not in str(refused.value)
+    monkeypatch.setattr(joining, "MOST_LOOKS_BYTES", 1 << 16)
+    with pytest.raises(
+        UserError, match="6 looks at an image, of 32 px and less, need 0 MB for each"
+    ):
+        composition(tmp_path / "x", [run], views=["whole", "five_crops"])

@@ -1,0 +1,26 @@
+"""Compositions of tiny runs, made by compose.py."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+import compose
+
+
+def composition(out: Path, members: Sequence[Any], **keys: Any) -> Path:
+    """`compose.py` on a config of these members and keys; the folder `out`, which it made."""
+    members = [str(member) if isinstance(member, Path) else member for member in members]
+    config = {"name": out.name, "out": str(out.parent), "members": members, "workers": 0, **keys}
+    file = out.parent / f"{out.name}.yaml"
+    file.write_text(yaml.safe_dump(config))
+    return compose.main(["--config", str(file)])
+
+
+def record(folder: Path) -> dict[str, Any]:
+    """How it was made."""
+    return json.loads((folder / "record.json").read_text())["composition"]
