@@ -5,9 +5,9 @@
 
 Downloads the 1.11 wheel once (750 MB), compiles load.cpp against its libtorch, compares the
 package's operator list with the runtime's, then exports every architecture in architectures.py, each
-with the next way to fit an image into a square, its matrices in fp32 and in fp16, and compares the
-embeddings: a table, with the largest difference. Given submissions, it compares those instead with what
-today's PyTorch makes of them.
+with the next way to fit an image into a square, its matrices in fp32 and in fp16, then every kind of
+composition in compositions.py, and compares the embeddings: a table, with the largest difference. Given
+submissions, it compares those instead with what today's PyTorch makes of them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 
+import compositions
 import torch
 from architectures import ARCHITECTURES, build
 from compact import compact
@@ -48,7 +49,9 @@ def main() -> None:
     failed = compact(schemas.stdout.splitlines()) != ours
     print(f"operator list {'DIFFERS from' if failed else 'equals'} that of the runtime")
     with tempfile.TemporaryDirectory(dir=args.cache.expanduser()) as folder:
-        pairs = submitted(args.submissions, folder) if args.submissions else exported(folder)
+        pairs = chain(exported(folder), composed(folder))
+        if args.submissions:
+            pairs = chain(submitted(args.submissions, folder))
         print("| model | image | weights | bytes | loads | largest difference |")
         print("|---|---|---|---|---|---|")
         for words, model, path, size_px in pairs:
@@ -73,6 +76,18 @@ def exported(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
                 print(f"      {problem}")
             words = f"{name} | {fit} | {'fp16' if half else 'fp32'}"
             yield words, Scored(preprocess, encoder), path, size_px
+
+
+def composed(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
+    """Every kind of composition, as `exported`."""
+    for number, name in enumerate(compositions.KINDS):
+        model, path, half = compositions.build(name), Path(folder, "saved_model.pt"), number % 2 > 0
+        package(model.embedder, model.preprocess, path, half)
+        downgrade(path)
+        for problem in check_operators(path):
+            print(f"      {problem}")
+        words = f"composition: {name} | its own | {'fp16' if half else 'fp32'}"
+        yield words, model.scored, path, model.preprocess.size_px
 
 
 def submitted(submissions: list[Path], folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:

@@ -17,10 +17,11 @@ from check import TOLERANCE, answers, difference_to, noise
 from runtime import compiled, fetched
 from vit_h import timed
 
+from guie.config.composition import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
 from guie.export import check_operators, downgrade, package
-from guie.model import Ensemble, Scored, build_embedder, build_preprocess
-from guie.model.composition import EnsemblePreprocess
+from guie.model import Composition, Scored, build_embedder
+from guie.model.looks import Inputs, Look
 
 SIZE_PX = 224
 MODEL = {
@@ -57,11 +58,13 @@ def export(path: Path, answered: Path, half: bool) -> None:
     torch.manual_seed(0)
     config = ModelConfig.model_validate(MODEL)
     members = [build_embedder(config).eval() for _ in range(2)]
-    squashed = [build_preprocess(config, member.backbone, SIZE_PX) for member in members]
-    preprocess = EnsemblePreprocess(squashed)
-    ensemble = Ensemble(members, preprocess).eval()
-    package(ensemble, preprocess, path, half)
-    torch.save(answers(Scored(preprocess, ensemble), noise(SIZE_PX)), answered)
+    backbone = members[0].backbone
+    look = Look(SIZE_PX, tuple(backbone.mean), tuple(backbone.std))
+    both = CompositionConfig(members=[MemberConfig(source="random", model=config)] * 2)
+    composition = Composition(both, members, [[look], [look]]).eval()
+    preprocess = Inputs(composition.looks)
+    package(composition, preprocess, path, half)
+    torch.save(answers(Scored(preprocess, composition), noise(SIZE_PX)), answered)
     downgrade(path)
     problems = check_operators(path)
     if problems:
