@@ -1,0 +1,93 @@
+"""configs/compose: each loads; a twin of each, of tiny runs, is made and saved as its original would be."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from composing import composition
+from guie.config import load_config
+from guie.config.base import read_yaml
+from guie.config.compose import ComposeConfig
+from guie.config.model import BackboneConfig
+from guie.export import check_operators, downgrade, package, parity
+from guie.model import open_model
+from guie.model.backbone import create_clip
+from tiny_runs import mix_with_val, tiny_run
+
+FOLDER = Path(__file__).parents[2] / "configs/compose"
+CONFIGS = sorted(FOLDER.glob("*.yaml"))
+FIELDS = ["who", "score", "departs", "command"]
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_it_loads_and_says_how_it_is_run(file: Path) -> None:
+    load_config(file, ComposeConfig)
+    text = re.match(r"(#.*\n)+", file.read_text(encoding="utf-8"))[0]
+    assert f"python src/compose.py --config configs/compose/{file.name}" in text
+    if file.stem.startswith("winner_"):
+        assert re.findall(r"# ([a-z]+) {2,}\S", text) == FIELDS
+        assert re.search(r"# score +.*?\d\.\d+.*?theirs", text, re.DOTALL)
+        assert text.endswith("# Not run here: no score of ours\n")
+
+
+class Twins:
+    """Tiny runs in place of those that a config names, all of one start; toy data in place of its."""
+
+    def __init__(self, folder: Path, data: dict[str, Any]):
+        self.folder, self.data = folder, data
+
+    def of(self, key: str, value: Any) -> Any:
+        if key in ("model", "members") and isinstance(value, str):
+            return self.model(value)
+        if key in ("images", "classifier"):
+            return self.data
+        if key == "domains":
+            return self.data["domains"][:2]
+        if key in ("size_px", "stride_px"):
+            return {"size_px": 48, "stride_px": 8}[key]
+        if key == "dim":
+            return 8
+        if key == "texts":
+            words = self.folder / "words.txt"
+            words.write_text("\n".join(f"word {n}" for n in range(30)))
+            return str(words)
+        if isinstance(value, dict):
+            return {name: self.of(name, part) for name, part in value.items()}
+        if isinstance(value, list):
+            return [self.of(key, part) for part in value]
+        return value
+
+    def model(self, word: str) -> str:
+        if word.startswith("open_clip:"):
+            file = self.folder / "clip.pt"
+            clip = create_clip(BackboneConfig(library="open_clip", name="guie-tiny"))
+            torch.save(clip.state_dict(), file)
+            return f"open_clip:guie-tiny:{file}"
+        run = self.folder / Path(word).name
+        return str(run if run.is_dir() else tiny_run(run, head={"dim": 16}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
+def test_its_twin_is_made_and_saved(
+    file: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where texts are kept
+    mix = mix_with_val(toy_manifest, tmp_path / "mix.csv")
+    val = {"manifest": str(mix), "root": str(toy_manifest.parent)}
+    twins = Twins(tmp_path, val | {"domains": ["apparel", "cars", "packages", "storefronts"]})
+    config = twins.of("", read_yaml(file)) | {"val": val}
+    model = open_model(
+        composition(tmp_path / "twin", **{k: v for k, v in config.items() if k != "name"})
+    )
+    saved = tmp_path / "saved_model.pt"
+    package(model.embedder, model.preprocess, saved)
+    downgrade(saved)
+    assert check_operators(saved) == [] and model.embedder.dim <= 64
+    for row in parity(model.scored, saved, [(1, 2000), (32, 32), (50, 31)]):
+        assert row["difference"] <= 1e-5, row
