@@ -31,9 +31,9 @@ from guie.report.figures.spread import seed_dots
 from guie.studies.code import Code, code_of
 from guie.studies.commands import Children, Failed
 from guie.studies.dispatch import work_off
-from guie.studies.jobs import Workshop
+from guie.studies.job import Job
 from guie.studies.markdown import decimal, rendered, write_between
-from guie.studies.plan import Job, Plan, read_plan
+from guie.studies.plan import Plan, read_plan
 from guie.studies.results import (
     Record,
     Results,
@@ -45,6 +45,7 @@ from guie.studies.results import (
 )
 from guie.studies.sharing import gpus, look_at_images, threads_of_each
 from guie.studies.tables import by_seed, ordered, scores, summary
+from guie.studies.workshop import Workshop
 from guie.training.interrupts import Interrupts
 
 SCRIPTS = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Studies of runs that nobody trains: small files, and scripts that stand in for the three."""
+"""Studies of runs that nobody trains: small files, and scripts that stand in for the four."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 import yaml
 
 from guie.studies.code import Code
-from guie.studies.plan import Job, Plan, read_plan
+from guie.studies.job import Job
+from guie.studies.plan import Plan, read_plan
 from guie.studies.results import Record, stamp
 
 BASE = """
@@ -51,6 +52,20 @@ best = {"val_r_at_1": score, "step": 5}
 summary = {"best": best, "seconds": 7.0, "peak_memory_mb": 9, "trainable_parameters": 1234}
 (run / "summary.json").write_text(json.dumps(summary))
 """
+# Counts its members, and notes that their folders are there
+COMPOSE = """
+import json, sys, yaml
+from pathlib import Path
+config = yaml.safe_load(Path(sys.argv[2]).read_text())
+run = Path(config["out"]) / config["name"]
+run.mkdir()
+runs = [Path(member["model"]) for member in config["members"]]
+told = [str(path.name) for path in runs if (path / "summary.json").exists()]
+(run / "composed.json").write_text(json.dumps({"members": told, "val": config["val"]}))
+line = {"step": 0, "val_r_at_1": 0.5, "val_mmp_at_5": 0.5, "val_r_at_1/cars": 0.5}
+(run / "metrics.jsonl").write_text(json.dumps(line) + chr(10))
+(run / "summary.json").write_text(json.dumps({"best": {"step": 0, "val_r_at_1": 0.5}, "steps": 0}))
+"""
 EMBED = """
 import sys
 from pathlib import Path
@@ -63,6 +78,8 @@ out = Path(sys.argv[sys.argv.index("--out") + 1])
 score = int(out.parent.name[-2:], 16) / 300
 scores = {"r_at_1": score, "mmp_at_5": score}
 told = {"mean": scores, "domains": {"cars": scores}}
+if "--draws" not in sys.argv:
+    told["intervals"] = {"mean": {"r_at_1": [score - 0.01, score + 0.02]}}
 if "--protocol" in sys.argv:
     headline = {"unified R@1": score, "harmonic R@1": score / 2}
     told = {"protocols": {"puma": {"headline": headline | {"harmonic MAP@R": None}}}}
@@ -84,9 +101,10 @@ def plan(folder: Path, **changes: Any) -> Plan:
 
 
 def scripts(folder: Path) -> Path:
-    """A folder with the three scripts."""
+    """A folder with the four scripts."""
     folder.mkdir()
-    for name, text in {"train": TRAIN, "embed": EMBED, "validate": VALIDATE}.items():
+    texts = {"train": TRAIN, "compose": COMPOSE, "embed": EMBED, "validate": VALIDATE}
+    for name, text in texts.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(text))
     return folder
 

@@ -14,7 +14,7 @@ import torch
 
 from guie.studies.commands import Children, Failed, Halted
 from guie.studies.dispatch import work_off
-from guie.studies.plan import Job
+from guie.studies.job import Job
 from guie.studies.results import Record
 from guie.studies.sharing import gpus, threads_of_each
 from guie.training.interrupts import Interrupts

@@ -130,6 +130,11 @@ def test_identity_is_what_a_run_depends_on(tmp_path: Path, monkeypatch: pytest.M
     assert len(found | {identity(here)}) == 1  # of every machine
 
 
+def composed(**keys: Any) -> dict[str, Any]:
+    """A composition of more seeds than the study's."""
+    return {"rows": {"plain": {}, "both": {"compose": keys, "seeds": 2}}}
+
+
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"rows": {}}, "s.yaml: rows: there is none"),
     ({"rows": {"plain": 3}}, "s.yaml: rows.plain: is to be a mapping"),
@@ -170,6 +175,23 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"unseen": {"A": []}}, "unseen.A: .*at least 1"),
     ({"test": {"split": "train"}}, "test.split: .*'val' or 'test'"),
     ({"test": {"root": "x"}}, "test.root: is of another manifest"),
+    (
+        composed(members=["plan", "p"], join="average"),
+        "rows.both.compose: no member is a row above",
+    ),
+    (composed(members=["plain"], name="x"), "rows.both.compose.name: is the study's to give"),
+    (
+        composed(members=["plain"], joint="x"),
+        "rows.both.compose.joint: unknown key; did you mean join",
+    ),
+    (
+        composed(members=["plain"]) | {"seeds": [0]} | {"unseen": {"A": ["cars"]}},
+        "no run of seed 1",
+    ),
+    (
+        {"rows": {"plain": {"compose": {"members": ["x"]}, "train.epochs": 2}}},
+        "s.yaml: rows.plain.compose: trains no run, and train.epochs is of one",
+    ),
 ]
 
 

@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -27,7 +28,7 @@ DRAW = study.Study.draw
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder where the three scripts are stand-ins, of which `fakes/` has the text."""
+    """A folder where the four scripts are stand-ins, of which `fakes/` has the text."""
     stand_in(tmp_path, monkeypatch)
     return tmp_path
 
@@ -250,6 +251,38 @@ def test_headlines_of_protocols_and_costs_are_columns(folder: Path) -> None:
     assert kinds(folder) == (4, 0) and len(trained(folder)) == 2  # tested anew, not trained
 
 
+def test_compositions_are_made_of_the_runs_of_rows_above(folder: Path) -> None:
+    both = {"members": ["plain", "softmax"], "join": "side_by_side"}
+    rows = {
+        **{
+            "plain": {"unseen": True},
+            "softmax": {"task.loss": {"name": "softmax"}, "unseen": True},
+        },
+        "both": {"compose": both, "unseen": True},
+        "both twice": {"compose": both | {"views": "flip"}},
+    }
+    path = written(folder, rows=rows, seeds=1, unseen={"A": ["cars"]}, intervals=True)
+    assert study.main([str(path), "--only", "both", "both twice", "--jobs", "2"]) == 0
+    assert len(trained(folder)) == 4  # each member once, with and without the fold
+    made = {p.parent.name[:-9]: json.loads(p.read_text()) for p in folder.rglob("composed.json")}
+    assert made.keys() == {"both_0", "both_0_A", "both_twice_0"}
+    assert [name[:-9] for name in made["both_0_A"]["members"]] == ["plain_0_A", "softmax_0_A"]
+    assert [made[name]["val"]["leave_out"] for name in ("both_0", "both_0_A")] == [[], ["cars"]]
+    assert re.search(r"\| both \| \.500 / \.500 \|.* \d*\.\d+ to \d*\.\d+ \|", table(folder))
+
+    assert study.main([str(path)]) == 0
+    assert len(trained(folder)) == 4 and kinds(folder) == (7, 0)
+
+    # Where records alone are left of the members, those are trained anew
+    for run in (folder / "runs/studies/s").glob("*_0_????????"):
+        shutil.rmtree(run)
+    lines = (folder / "s.json").read_text().splitlines(keepends=True)
+    kept = "".join(line for line in lines if '"row": "both' not in line)
+    (folder / "s.json").write_text(kept)
+    assert study.main([str(path)]) == 0
+    assert len(trained(folder)) == 6 and kinds(folder) == (7, 0)
+
+
 @pytest.mark.slow
 def test_the_road_of_a_study(toy_manifest: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """With the scripts as they are: two rows, one of them with a fold, on toy images."""
@@ -262,7 +295,14 @@ def test_the_road_of_a_study(toy_manifest: Path, tmp_path: Path, monkeypatch: An
         "model": {"backbone": TINY_CLIP, "image": {"size_px": 32}},
         "train": {"epochs": 1, "batch_size": 32, "lr": {"head": 1e-2, "classes": 1e-2}},
     }
+    both = {
+        "members": ["plain", "frozen"],
+        "join": "side_by_side",
+        "reduce": {"name": "pca", "dim": 8},
+    }
+    both["reduce"]["images"] = {"manifest": "${TOYS}/mix.csv"}
     rows = {"plain": {"unseen": True}, "frozen": {"train": {"cached_views": 1}}}
+    rows["both"] = {"compose": both}
     more = {"protocols": ["puma"], "unseen": {"A": [domain]}}
     path = written(tmp_path, run=run, rows=rows, seeds=1, **more)
     assert study.main([str(path), "--jobs", "2"]) == 0

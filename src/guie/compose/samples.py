@@ -44,6 +44,7 @@ class Fits:
         self.val: Manifest | None = None
         if config.val:
             self.val = load_manifest(config.val.manifest, config.val.root)
+            self.val = self.val.without(config.val.leave_out)
             self.val.split("val")  # refused where there is none
         self._kept: tuple[Any, Samples] | None = None
 
@@ -63,7 +64,7 @@ class Fits:
 
         Raises UserError for a domain that the manifest does not have.
         """
-        manifest = load_manifest(sample.manifest, sample.root)
+        manifest = load_manifest(sample.manifest, sample.root).without(sample.leave_out)
         rows = manifest.split(sample.split)
         known = sorted(rows["domain"].unique())
         missing = [name for name in sample.domains or [] if name not in known]

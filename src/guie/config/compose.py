@@ -37,6 +37,7 @@ class SampleConfig(Config):
     root: str | None = None  # default: the manifest's folder
     split: Literal["train", "val"] = "train"  # the test split is not looked at
     domains: Annotated[list[str], Field(min_length=1)] | None = None  # null: all of the manifest
+    leave_out: list[str] = []  # domains, of which the members saw nothing, say
     per_domain: PositiveInt = 9000  # images at most (UnED, 4.1)
     seed: Seed = 0  # of the choice of images
 
@@ -46,6 +47,7 @@ class ValConfig(Config):
 
     manifest: str
     root: str | None = None  # default: the manifest's folder
+    leave_out: list[str] = []  # domains that do not count
 
 
 class SoupConfig(Config):

@@ -57,9 +57,21 @@ class RowConfig(Config):
     why: str | None = None  # a line for those who read the file
     seeds: Seeds | None = None  # null: the study's
     unseen: bool = False  # trained without the domains of each of the study's folds, too
+    # One model of several, as a file of configs/compose/ without name and out: a member is the run of
+    # a row above, by that row's name and with the same seed, or any other model. No other key then
+    compose: dict[str, Any] | None = None
     # Values of keys of the run, by which it becomes a row for each combination of them. The row's
     # name has each in braces: `arcface, classes {lr.classes}` of `train.lr.classes: [.1, .3]`
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
+
+    @model_validator(mode="after")
+    def _trains_or_composes(self) -> RowConfig:
+        settings = [*(self.model_extra or {}), *(["grid"] if self.grid else [])]
+        if self.compose is not None and settings:
+            raise FaultAt(
+                "compose", f"trains no run, and {settings[0]} is of one; drop one of the two"
+            )
+        return self
 
 
 class StudyConfig(Config):
@@ -72,6 +84,7 @@ class StudyConfig(Config):
     # Research protocols, as validate.py's --protocol, whose headlines are columns too
     protocols: Annotated[list[str], AfterValidator(_each_once)] = []
     costs: bool = False  # columns of how many parameters train, and of the memory of a run
+    intervals: bool = False  # a column of the test's R@1: 95 %, over queries clustered by class
     unseen: dict[str, Domains] = {}  # a fold's name, and the domains that it leaves out
     rows: dict[str, Annotated[RowConfig, BeforeValidator(lambda row: {} if row is None else row)]]
 

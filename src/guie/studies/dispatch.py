@@ -10,7 +10,7 @@ from typing import Any
 from tqdm import tqdm
 
 from guie.studies.commands import Failed, Halted
-from guie.studies.plan import Job
+from guie.studies.job import Job
 from guie.studies.results import Record
 from guie.training.interrupts import Cause, Interrupts
 

@@ -14,7 +14,17 @@ from guie.base.files import write_text
 from guie.studies.code import UNKNOWN, Code
 from guie.studies.plan import Plan
 from guie.studies.results import Standing
-from guie.studies.tables import COSTS, SCORES, Gap, gaps, headlines, ordered, scores, summary
+from guie.studies.tables import (
+    COSTS,
+    INTERVAL,
+    SCORES,
+    Gap,
+    gaps,
+    headlines,
+    ordered,
+    scores,
+    summary,
+)
 
 NAMED = 12  # jobs of a kind that are missing; the rest are counted
 WORDS = {
@@ -59,6 +69,7 @@ def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
     columns = ["val", "test", *(["unseen"] if plan.folds() else [])]
     heads = ["", *(["seeds"] if several else []), *(f"{where} R@1 / mMP@5" for where in columns)]
     heads += [f"test R@1 against {_cell(plan.baseline)}"] if plan.baseline else []
+    heads += ["95 % of test R@1"] if plan.intervals else []
     more = list(headlines(plan))
     costs = [key for key in COSTS if plan.costs and table[key].notna().any()]
     heads += [*more, *(COSTS[key] for key in costs), "seconds"]
@@ -72,6 +83,7 @@ def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
         cells += [_pair(row, where, of_row, bool(_folds(plan, name))) for where in columns]
         if plan.baseline:
             cells.append("" if name == plan.baseline else _gain(row))
+        cells += [_interval(row)] if plan.intervals else []
         cells += ["" if math.isnan(row[key]) else _spread(row, key) for key in more]
         for key in (*costs, "seconds"):
             cells.append("" if math.isnan(row[key]) else f"{row[key]:,.0f}")
@@ -99,6 +111,12 @@ def _spread(row: pd.Series, key: str, sign: bool = False) -> str:
     return decimal(row[key], sign=sign) + (
         "" if math.isnan(deviation) else f" ± {decimal(deviation)}"
     )
+
+
+def _interval(row: pd.Series) -> str:
+    """Of the test's classes; over several seeds, the mean of its ends."""
+    low, high = (row[key] for key in INTERVAL)
+    return "" if math.isnan(low) else f"{decimal(low)} to {decimal(high)}"
 
 
 def _gain(row: pd.Series) -> str:

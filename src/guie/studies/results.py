@@ -18,7 +18,8 @@ from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.config.base import expanded
 from guie.studies.code import UNKNOWN, Code
-from guie.studies.plan import Job, Plan, read_plan
+from guie.studies.job import Job
+from guie.studies.plan import Plan, read_plan
 
 Record = dict[str, Any]
 LISTS = ("runs", "failures")

@@ -12,7 +12,7 @@ from guie.config.base import expanded
 from guie.data.looks.decoded import decoded_folder
 from guie.data.looks.precheck import find_unreadable
 from guie.data.manifest import load_manifest
-from guie.studies.plan import Job
+from guie.studies.job import Job
 
 
 def look_at_images(jobs: Iterable[Job], out: Path) -> None:

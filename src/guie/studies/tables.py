@@ -12,13 +12,15 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.evaluation.protocols import PROTOCOLS
-from guie.studies.plan import Job, Plan, Row
+from guie.studies.job import Job, Row
+from guie.studies.plan import Plan
 from guie.studies.results import Record, Standing
 
 METRICS = ("r_at_1", "mmp_at_5")
 WHERE = ("val", "test", "unseen")
 SCORES = [f"{where} {metric}" for where in WHERE for metric in METRICS]
 COMPARED = "test r_at_1"
+INTERVAL = ("test low", "test high")  # of COMPARED, 95 %
 COSTS = {
     "trainable_parameters": "parameters that train",
     "peak_memory_mb": "memory, MB",
@@ -53,6 +55,8 @@ def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
                 for metric in METRICS
             }
             line |= _unseen(plan, row, without)
+            ends = (said["test"] or {}).get("interval", [None, None])
+            line |= dict(zip(INTERVAL, ends, strict=True))
             line |= {key: whole.get(key) for key in ("seconds", *COSTS)}
             said_by = whole.get("protocols", {})
             line |= {

@@ -1,11 +1,12 @@
-"""A job from its training to its record: train.py, embed.py, validate.py, one after the other."""
+"""A job from its training to its record: train.py or compose.py, embed.py, validate.py, one by one."""
 
 from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ import yaml
 
 from guie.base.errors import UserError
 from guie.base.files import append_text, write_text
-from guie.config import RunConfig, load_config
 from guie.config.base import expanded
 from guie.studies.code import Code
 from guie.studies.commands import Children, Failed
-from guie.studies.plan import Job, digest
+from guie.studies.composed import ComposedJob, with_folders
+from guie.studies.job import Job, digest
 from guie.studies.results import Record, manifest_of, stamp
 from guie.training.run.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.run.folder import SUMMARY, read_summary
@@ -37,7 +38,7 @@ class Workshop:
     """Where and how the jobs of a study are done.
 
     Attributes: `out`, folder of the runs, which share what is cached there; `scripts`, folder of the
-    three; `code`, as the study began; `code_now`, as it is.
+    four; `code`, as the study began; `code_now`, as it is.
     """
 
     out: Path
@@ -47,6 +48,7 @@ class Workshop:
     code_now: Callable[[], Code]
     threads: int
     gpus: list[str]
+    _makers: dict[Path, threading.Lock] = field(default_factory=dict)
 
     def do(self, job: Job, slot: int) -> Record:
         """Train and test, from where an earlier try stopped; returns what came of it.
@@ -58,11 +60,9 @@ class Workshop:
         """
         made = stamp(job, self.code)  # of the data as it is now, whatever becomes of it meanwhile
         folder = self.out / self.folder_name(job)
-        scored = [job.test.model_dump(mode="json"), *job.protocols]
-        report = folder / f"report_{digest(scored)}.json"
+        report = folder / f"report_{digest(job.scored)}.json"
         try:
-            if not (folder / SUMMARY).exists():
-                self._train(job, folder, slot)
+            self._make(job, slot)
             if not report.exists():
                 self._test(job, folder, report, slot)
             self._embeddings(folder).unlink(missing_ok=True)
@@ -86,6 +86,26 @@ class Workshop:
         begun = sorted(self.out.glob(f"*_{end}.yaml"))
         return begun[0].stem if begun else f"{job.slug()}_{end}"
 
+    def _make(self, job: Job, slot: int) -> Path:
+        """The job's model, where it is not there yet; what several compositions need is made once."""
+        folder = self.out / self.folder_name(job)
+        with self._makers.setdefault(folder, threading.Lock()):
+            if not (folder / SUMMARY).exists():
+                if isinstance(job, ComposedJob):
+                    self._compose(job, folder, slot)
+                else:
+                    self._train(job, folder, slot)
+        return folder
+
+    def _compose(self, job: ComposedJob, folder: Path, slot: int) -> None:
+        """From the runs of other jobs, trained here where a record alone is left of them."""
+        runs = {name: str(self._make(member, slot)) for name, member in job.jobs.items()}
+        shutil.rmtree(folder, ignore_errors=True)  # what a kill has left
+        keys = {"name": folder.name, "out": str(self.out), "workers": job.config.data.workers}
+        path = self.out / f"{folder.name}.yaml"
+        write_text(path, yaml.safe_dump(with_folders(job.made, runs, **keys), sort_keys=False))
+        self._run(folder, slot, "compose.py", "--config", path)
+
     def _train(self, job: Job, folder: Path, slot: int) -> None:
         """From the newest checkpoint, where there is one."""
         config = job.config.model_copy(update={"name": folder.name, "out": str(self.out)})
@@ -97,16 +117,16 @@ class Workshop:
 
     def _test(self, job: Job, folder: Path, report: Path, slot: int) -> None:
         """Embed by the best weights, and score."""
-        data, test = load_config(folder / "config.yaml", RunConfig).data, job.test
-        manifest, root = data.manifest, data.root
-        if test.manifest:
-            manifest, root = expanded(test.manifest, "test.manifest"), test.root
+        data, test = job.config.data, job.test
+        own = test if test.manifest else data
+        manifest, root = expanded(str(own.manifest), "test.manifest"), own.root
         images = ["--manifest", manifest, "--split", test.split]
         images += ["--root", expanded(root, "test.root")] if root else []
         emb = self._embeddings(folder)
         made = ("--model", folder, "--out", emb, "--workers", data.workers)
         self._run(folder, slot, "embed.py", *made, *images)
-        scored = ("--embeddings", emb, "--draws", "0", *images)
+        draws = [] if job.intervals else ["--draws", "0"]
+        scored = ("--embeddings", emb, *draws, *images)
         if job.protocols:
             by = ("--protocol", *job.protocols, "--out", beside(report))
             self._run(folder, slot, "validate.py", *scored, *by)
@@ -145,12 +165,13 @@ class Workshop:
             "best_step": best and best["step"],
             "val": best and _val(folder, best["step"]),
             "test": _rounded(scores["mean"])
-            | {"domains": {name: _rounded(values) for name, values in domains.items()}},
+            | {"domains": {name: _rounded(values) for name, values in domains.items()}}
+            | _interval(scores),
             # The summary of a run that was cut short knows the last part alone
-            "seconds": None if resumed else summary["seconds"],
+            "seconds": None if resumed else summary.get("seconds"),
             "threads": self.threads,
             "device": summary.get("device"),
-            "peak_memory_mb": summary["peak_memory_mb"],
+            "peak_memory_mb": summary.get("peak_memory_mb"),
             "peak_gpu_memory_mb": summary.get("peak_gpu_memory_mb"),
             "trainable_parameters": summary.get("trainable_parameters"),
         }
@@ -171,6 +192,12 @@ def _val(folder: Path, step: int) -> Record:
     means = {key: value for key, value in rounded.items() if "/" not in key}
     of_domains = {key.partition("/")[2]: value for key, value in rounded.items() if "/" in key}
     return means | {"domains": {name: {"r_at_1": value} for name, value in of_domains.items()}}
+
+
+def _interval(scores: dict[str, Any]) -> Record:
+    """Of the mean's R@1, where it was drawn."""
+    drawn = scores.get("intervals", {}).get("mean", {}).get(METRICS[0])
+    return {"interval": [round(end, DIGITS) for end in drawn]} if drawn else {}
 
 
 def _rounded(scores: dict[str, Any]) -> Record:
