@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from guie.export.markdown import table
+
 _USE = """\
 Finding pictures of the same object or product, in any of the domains it was trained on: nearest
 neighbours by Euclidean distance, which for unit vectors ranks as cosine similarity does.
@@ -16,11 +18,16 @@ biases of the backbone's pretraining remain. The backbone's licence and those of
 apply."""
 
 
-def model_card(facts: dict[str, Any]) -> str:
-    """Markdown from the facts that `export.json` holds."""
+def model_card(facts: dict[str, Any], answers: dict[str, str] | None = None) -> str:
+    """Markdown from the facts that `export.json` holds.
+
+    Args:
+        answers: sections on what it was found to find, text by title.
+    """
     about = about_model(facts)
     sections = {
         **{title: about[title] for title in ("What it is", "Training", "Validation")},
+        **(answers or {}),
         "The file": _file(facts),
         "Parity with the trained model": _parity(facts["torchscript"]),
         "Intended use and limits": about["Intended use and limits"],
@@ -47,7 +54,7 @@ def file_card(facts: dict[str, Any], use: str) -> str:
     rows += list(made["written_by"].items())
     sections = {
         "How to use it": f"```python\n{use}```\n\n`x` (1, D) is of unit length. {made['note']}",
-        "The file": _table(*rows),
+        "The file": table(*rows),
         "Parity with the trained model": _parity(made),
         **about_model(facts | {"input": "uint8 (B, 3, H, W), RGB, original size"}),
     }
@@ -82,10 +89,10 @@ def _what(facts: dict[str, Any]) -> str:
     if composition:
         rows.append(("Models", f"{len(models)}, {_joined(composition)}"))
     if len(models) == 1:
-        return _table(*rows, *_model(models[0], weights))
+        return table(*rows, *_model(models[0], weights))
     return "\n\n".join(
-        [_table(*rows)]
-        + [f"### Model {n}\n\n{_table(*_model(model))}" for n, model in enumerate(models, 1)]
+        [table(*rows)]
+        + [f"### Model {n}\n\n{table(*_model(model))}" for n, model in enumerate(models, 1)]
     )
 
 
@@ -147,7 +154,7 @@ def _run(config: dict[str, Any]) -> str:
         domains = ", ".join(stage["domains"]) if stage["domains"] else "all domains"
         row = f"{stage['epochs']:g} epochs of batch {stage['batch_size']} at {size_px} px, "
         rows.append((f"Stage {number}", f"{row}{domains}; learning rates: {rates}"))
-    return _table(*rows)
+    return table(*rows)
 
 
 def _rates(lr: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -167,14 +174,14 @@ def _validation(best: dict[str, Any] | None) -> str:
     return (
         f"Validation split, merged index, at step {best['step']}: R@1 {best['val_r_at_1']:.3f},"
         f" mMP@5 {best['val_mmp_at_5']:.3f} (means over domains). It chose these weights, so it"
-        f" flatters them.\n\n{_table(*rows, header=('Domain', 'R@1'))}"
+        f" flatters them.\n\n{table(*rows, header=('Domain', 'R@1'))}"
     )
 
 
 def _file(facts: dict[str, Any]) -> str:
     made, file = facts["torchscript"], facts["file"]
     portable = "every operator is in PyTorch 1.11, with the arguments given"
-    return _table(
+    return table(
         ("Submission", f"`submission.zip` with `saved_model.pt`, {file['bytes']:,} bytes"),
         ("SHA-256", f"`{file['sha256']}`"),
         ("Runtime", f"PyTorch {made['runtime']}; written by {made['written_by']}"),
@@ -198,18 +205,13 @@ def _size(row: dict[str, Any]) -> str:
 
 def _parity(made: dict[str, Any]) -> str:
     rows = [(_size(row), f"{row['difference']:.1e}") for row in made["parity"]]
-    table = _table(*rows, header=("Height x width", "Difference"))
+    sizes = table(*rows, header=("Height x width", "Difference"))
     return (
         "Largest absolute difference of the embeddings, of images half noise and half slow waves;"
-        f" above {made['tolerance']:g} the export is refused.\n\n{table}"
+        f" above {made['tolerance']:g} the export is refused.\n\n{sizes}"
     )
 
 
 def _scoring(folder: str) -> str:
     command = f"python src/score.py --submission {folder}/submission.zip"
     return f"```\n{command} \\\n    --manifest MANIFEST --out {folder}/score.json\n```"
-
-
-def _table(*rows: tuple[Any, ...], header: tuple[str, ...] = ("", "")) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)

@@ -65,4 +65,14 @@ def heading(axes: Axes, x: float, y: float, text: str, color: str = INK) -> None
 
 def note(axes: Axes, x: float, y: float, text: str, color: str = MUTED) -> None:
     """Small text below (x, y)."""
-    axes.text(x, y, text, ha="left", va="top", fontsize=7.5, color=color, linespacing=1.1)
+    axes.text(
+        x,
+        y,
+        text,
+        ha="left",
+        va="top",
+        fontsize=7.5,
+        color=color,
+        linespacing=1.1,
+        parse_math=False,
+    )

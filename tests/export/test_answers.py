@@ -1,0 +1,137 @@
+"""The card's picture of the answer, from a scoring made by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from PIL import Image
+
+import card
+from guie.base.errors import UserError
+from guie.data.manifest import load_manifest
+from guie.export.answers import Answers, read_answers
+
+# query, its neighbours nearest first with their distances; `toys/b|x` is a class with a bar in its name
+CLASSES = {"a": "cars/a", "b": "toys/b|x", "c": "toys/$c$"}
+FOUND = {
+    "a0": [("a1", 0.1), ("b0", 0.5)],
+    "a1": [("a0", 0.1), ("a2", 0.4)],
+    "a2": [("b0", 0.2), ("a0", 0.3)],
+    "b0": [("a2", 0.2), ("b1", 0.6)],
+    "b1": [("b0", 0.6), ("a0", 0.9)],
+    "c0": [("a0", 0.05), ("a1", 0.07)],  # the one of its class: nothing counts
+}
+FACTS: dict[str, Any] = {
+    "folder": "s", "parameters": 1e6, "dimension": 64, "models": [], "record": None, "validation": None,
+    "torchscript": {"runtime": "1.11", "written_by": "2", "format": 9, "parity": [], "tolerance": 1e-5},
+    "file": {"bytes": 1, "sha256": "aa"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A submission's folder, scored, and a manifest `m.csv` with images beside it."""
+    rows = [
+        {
+            **{"image_path": f"{name}.png", "label": CLASSES[name[0]]},
+            **{"domain": CLASSES[name[0]].partition("/")[0], "split": "test", "role": "both"},
+        }
+        for name in FOUND
+    ]
+    pd.DataFrame(rows).to_csv(tmp_path / "m.csv", index=False)
+    for name in FOUND:
+        Image.new("RGB", (8, 8), "teal").save(tmp_path / f"{name}.png")
+    domains = {"cars": {"mmp_at_5": 0.6}, "toys": {"mmp_at_5": 0.2}, "none": {"mmp_at_5": None}}
+    score = {
+        **{"verdict": "keeps_the_contract", "submission": {"sha256": "aa"}, "device": "cpu"},
+        **{
+            "domains": domains,
+            "mean": {"mmp_at_5": 0.4, "r_at_1": 0.5},
+            "pooled": {"mmp_at_5": 0.45},
+        },
+        **{"seconds_per_image": {"total": 0.004}, "images_with_exif_rotation": 2},
+    }
+    submission = tmp_path / "s"
+    submission.mkdir()
+    (submission / "score.json").write_text(json.dumps(score))
+    (submission / "export.json").write_text(json.dumps(FACTS))
+    found = [
+        {
+            **{"query": f"{query}.png", "rank": rank, "image_path": f"{name}.png"},
+            **{"distance": distance, "relevant": int(name[0] == query[0])},
+            **{"counted": int(query[0] != "c")},
+        }
+        for query, neighbours in FOUND.items()
+        for rank, (name, distance) in enumerate(neighbours, 1)
+    ]
+    pd.DataFrame(found).to_csv(submission / "neighbours.csv", index=False)
+    return submission
+
+
+def answers(folder: Path) -> Answers:
+    return read_answers(folder, load_manifest(folder.with_name("m.csv")), "test")
+
+
+def test_what_is_said_of_answers(folder: Path) -> None:
+    found = answers(folder)
+    assert found.first["query"].tolist() == ["a0.png", "a1.png", "a2.png", "b0.png", "b1.png"]
+    (worst,) = found.worst_classes().itertuples()
+    assert (worst.label, worst.queries, worst.taken_for) == ("cars/a", 3, "toys/b")
+    assert worst.right == pytest.approx(2 / 3)
+    pairs = found.strays()[["domain", "found_domain"]].to_numpy().tolist()
+    assert pairs == [["toys", "cars"], ["cars", "toys"]]
+    assert found.strays()["share"].tolist() == pytest.approx([1 / 2, 1 / 3])
+    trust = found.trust()
+    assert trust["right"].tolist() == [1, 1, 0, 0, 1] and trust["queries"].sum() == 5
+    assert trust["nearest"].is_monotonic_increasing
+    assert found.mistakes()["query"].unique().tolist() == ["a2.png", "b0.png"]
+    examples = found.examples()["query"].unique()
+    assert len(examples) == 2 and "c0.png" not in examples
+
+
+def test_the_card_has_pictures_and_what_it_cannot_do(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))]
+    card.main(words)
+    names = {"domains.png", "answers.png", "mistakes.png"}
+    assert {path.name for path in folder.glob("*.png")} == names
+    text = (folder / "card.md").read_text()
+    assert all(f"]({name})" in text for name in names)
+    assert "mMP@5 **0.450**" in text and "| cars/a | 67% | 3 | toys/b |" in text
+    assert "2 images are to be turned" in text and text.index("cannot do") < text.index("The file")
+
+    card.main([*words, "--no-images"])
+    assert {path.name for path in folder.glob("*.png")} == {"domains.png"}
+    assert "answers.png" not in (folder / "card.md").read_text()
+
+
+def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
+    def change(**values: Any) -> None:
+        score = json.loads((folder / "score.json").read_text())
+        (folder / "score.json").write_text(json.dumps(score | values))
+
+    neighbours = (folder / "neighbours.csv").read_text()
+    (folder / "neighbours.csv").write_text(neighbours.replace("b1.png", "z.png", 1))
+    with pytest.raises(UserError, match=r"neighbours.csv: line 9: z.png is not in the test split"):
+        answers(folder)
+    change(submission={"sha256": "bb"})
+    with pytest.raises(UserError, match="is of another submission.zip; score it again"):
+        answers(folder)
+    change(verdict="crash")
+    with pytest.raises(UserError, match="crash: there are no answers"):
+        answers(folder)
+    (folder / "score.json").unlink()
+    with pytest.raises(UserError, match=r"score.json: not there; score.py writes it"):
+        answers(folder)
+
+
+def test_an_image_that_is_gone_is_told(folder: Path) -> None:
+    for name in FOUND:
+        (folder.parent / f"{name}.png").unlink()
+    with pytest.raises(UserError, match=r"\.png"):
+        card.main(["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))])
