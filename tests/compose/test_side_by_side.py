@@ -17,7 +17,7 @@ import export
 import train
 from composing import composition, record
 from guie.base.errors import UserError
-from guie.model import composed, open_model
+from guie.model import at_size, composed, open_model
 from guie.training.run.record import read_metrics
 from tiny_runs import mix_with_val, tiny_run, weights
 
@@ -176,11 +176,26 @@ def test_compositions_are_members_of_others(runs: list[Path], tmp_path: Path) ->
     assert told[1]["model"] == "soup of a, b"
 
 
-def test_a_model_with_itself_ranks_as_alone_and_is_saved(runs: list[Path], tmp_path: Path) -> None:
-    one, twice = open_model(runs[0]), open_model(main([runs[0]] * 2, tmp_path / "twice"))
-    with torch.no_grad():
-        embs = [[model.scored(p).numpy() for p in pictures()] for model in (one, twice)]
+@torch.no_grad()
+def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
+    runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export, "odd_sizes", lambda size_px: [(1, 99)])
+    sizes = [{"model": str(runs[0]), "size_px": size_px} for size_px in (32, 64)]
+    twice = main(sizes, tmp_path / "twice")
+    one, both = open_model(runs[0]), open_model(main([runs[0]] * 2, tmp_path / "both"))
+    embs = [[model.scored(p).numpy() for p in pictures()] for model in (one, both)]
     np.testing.assert_allclose(embs[0][0] @ embs[0][1].T, embs[1][0] @ embs[1][1].T, atol=1e-6)
+
+    for out in (runs[0], twice):
+        export.main(["--run", str(out), "--out", str(out / "exported")])
+    for file in ("model.safetensors", "exported/submission.zip"):
+        single, double = ((out / file).stat().st_size for out in (runs[0], twice))
+        assert double < 1.2 * single  # position embeddings alone are written twice
+    apart = functional.normalize(
+        torch.cat([at_size(one, s).scored(pictures()[0]) for s in (32, 64)], 1)
+    )
+    torch.testing.assert_close(open_model(twice).scored(pictures()[0]), apart)
 
 
 def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> None:

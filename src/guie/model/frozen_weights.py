@@ -27,6 +27,7 @@ from guie.model.embedder import Embedder
 from guie.model.weights import is_file, state_hash
 
 PATTERN = "frozen-*"
+SHARED = "shared"  # key of a file's metadata: name -> the name under which its tensor stands
 BACKBONE = "backbone."  # what its names begin with in an embedder
 
 
@@ -118,9 +119,11 @@ def remove_unused(folder: Path, used: Iterable[str | None]) -> None:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file."""
+    """All tensors of a safetensors file; names that share one have it in common."""
     with safe_open(file, framework="pt") as stored:
-        return {name: stored.get_tensor(name) for name in sorted(stored.keys())}
+        state = {name: stored.get_tensor(name) for name in sorted(stored.keys())}
+        shared = json.loads((stored.metadata() or {}).get(SHARED, "{}"))
+    return state | {name: state[of] for name, of in shared.items()}
 
 
 def _as_told(base: Base, names: list[str], folder: Path) -> dict[str, Any]:

@@ -127,7 +127,7 @@ def _metadata(file: Path) -> WeightsMetadata:
 
 def _open_composition(file: Path, weights: str) -> LoadedModel:
     config, folder = load_config(file, CompositionConfig), file.parent
-    return rebuild(config, read_tensors(folder / weights), str(folder))
+    return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
 
 
 def _open_library(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
@@ -118,7 +119,21 @@ def composed(
     for number, model in enumerate(models):
         own = model.embedder.state_dict()
         state |= {f"members.{number}.{name}": value for name, value in own.items()}
-    return rebuild(config, state, ", ".join(model.source for model in models), share=True)
+    source = ", ".join(model.source for model in models)
+    return rebuild(config, _equal_as_one(state), source, share=True)
+
+
+def _equal_as_one(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights, equal ones as one tensor: a run at two sizes has most of its own twice."""
+    known: dict[tuple[Any, ...], list[Tensor]] = {}
+    shared = {}
+    for name, value in state.items():
+        key = (value.shape, value.dtype, *value.flatten()[:4].tolist())
+        alike = known.setdefault(key, [])
+        shared[name] = next((own for own in alike if torch.equal(own, value)), value)
+        if shared[name] is value:
+            alike.append(value)
+    return shared
 
 
 def _built(

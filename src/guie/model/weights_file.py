@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -14,7 +15,7 @@ from torch import Tensor
 from guie.base.files import replacing
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.model.embedder import Embedder
-from guie.model.frozen_weights import Base, frozen_names, keep_frozen
+from guie.model.frozen_weights import SHARED, Base, frozen_names, keep_frozen
 
 
 @dataclass(frozen=True)
@@ -85,20 +86,21 @@ def save_model(
 def save_weights(
     state: Mapping[str, Tensor], path: Path, metadata: WeightsMetadata | None = None
 ) -> None:
-    """Write weights atomically, and what is known of them."""
+    """Write weights atomically, and what is known of them; what members share is written once."""
+    state = {k: v.detach().cpu().contiguous() for k, v in state.items()}
+    first: dict[tuple[int, torch.Size], str] = {}
+    shared = {
+        name: of
+        for name, value in state.items()
+        if value.numel() and (of := first.setdefault((value.data_ptr(), value.shape), name)) != name
+    }
     # One entry: several are written in any order, and the same run would not give the same file.
     entries = {"guie": metadata.as_text()} if metadata else None
-    state = {k: v.detach().cpu().contiguous() for k, v in state.items()}
-    known: set[int] = set()
-    for (
-        name,
-        value,
-    ) in state.items():  # members of a composition may share theirs; the format does not
-        if value.data_ptr() in known:
-            state[name] = value.clone()
-        known.add(value.data_ptr())
+    if shared:
+        assert not metadata  # of one model, which shares nothing
+        entries = {SHARED: json.dumps(shared)}
     with replacing(path) as temporary:
-        save_file(state, temporary, metadata=entries)
+        save_file({k: v for k, v in state.items() if k not in shared}, temporary, metadata=entries)
 
 
 def read_metadata(path: Path) -> WeightsMetadata | None:
