@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-import card
+import describe
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
 from guie.export.answers import Answers, read_answers
@@ -97,7 +97,7 @@ def test_the_card_has_pictures_and_what_it_cannot_do(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))]
-    card.main(words)
+    describe.main(words)
     names = {"domains.png", "answers.png", "mistakes.png"}
     assert {path.name for path in folder.glob("*.png")} == names
     text = (folder / "card.md").read_text()
@@ -105,7 +105,7 @@ def test_the_card_has_pictures_and_what_it_cannot_do(
     assert "mMP@5 **0.450**" in text and "| cars/a | 67% | 3 | toys/b |" in text
     assert "2 images are to be turned" in text and text.index("cannot do") < text.index("The file")
 
-    card.main([*words, "--no-images"])
+    describe.main([*words, "--no-images"])
     assert {path.name for path in folder.glob("*.png")} == {"domains.png"}
     assert "answers.png" not in (folder / "card.md").read_text()
 
@@ -134,4 +134,4 @@ def test_an_image_that_is_gone_is_told(folder: Path) -> None:
     for name in FOUND:
         (folder.parent / f"{name}.png").unlink()
     with pytest.raises(UserError, match=r"\.png"):
-        card.main(["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))])
+        describe.main(["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))])

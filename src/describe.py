@@ -1,7 +1,7 @@
 """Add to a scored submission's card what it finds and what it cannot do: bars, galleries, tables.
 
-python src/card.py --submission submissions/demo --manifest input/mix_demo.csv
-python src/card.py --submission submissions/demo --manifest mix.parquet --root input --no-images
+python src/describe.py --submission submissions/demo --manifest input/mix_demo.csv
+python src/describe.py --submission submissions/demo --manifest mix.parquet --root input --no-images
 
 Reads export.json, score.json and neighbours.csv in the folder, as export.py and score.py left them, and
 writes card.md anew with domains.png, answers.png and mistakes.png beside it. A query of each domain is
