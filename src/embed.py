@@ -13,18 +13,14 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from accelerate import Accelerator
-from torch import Tensor, nn
 
 from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
@@ -37,47 +33,13 @@ from guie.data.looks.precheck import TO_EMBED, readable
 from guie.data.manifest import Manifest, load_manifest, read_companion
 from guie.evaluation.extract import Check
 from guie.evaluation.features.cache import FeatureCache, Features
-from guie.evaluation.features.computing import embed_into, recipe
+from guie.evaluation.features.computing import embed_into
+from guie.evaluation.opened import Opened, open_any
 from guie.evaluation.text import embed_texts
-from guie.model import Composition, LoadedModel, open_model, with_layers
-from guie.model.embedder import Embedder
-from guie.model.weights import sha256_of
 from guie.training.crew import Crew, Stopped
 from guie.training.interrupts import Interrupts
-from scorer.archive import unpack_model
-from scorer.errors import Violation
-from scorer.loading import load
 
 SPLITS = ("train", "val", "test")
-
-
-@dataclass(frozen=True)
-class Opened:
-    """A model of any kind, as it embeds.
-
-    Attributes: `recipe`, all that an embedding depends on but the image; `batch_size`, images of a
-    process and step; `model`, None where a submission was opened.
-    """
-
-    embedder: Embedder | Composition | Submission
-    preprocess: nn.Module
-    recipe: dict[str, Any]
-    batch_size: int
-    model: LoadedModel | None = None
-
-
-class Submission(nn.Module):
-    """A submission's model as an embedder of raw images, one at a time."""
-
-    def __init__(self, path: Path, device: torch.device, folder: Path):
-        super().__init__()
-        self.model = load(unpack_model(path, folder), device)
-        probe = torch.zeros(1, 3, 8, 8, dtype=torch.uint8, device=device)
-        self.dim = self.model(probe)[0].numel()
-
-    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
-        """(1, 3, H, W) uint8 -> (1, D). It sees the image's shape itself."""
-        return self.model(images_BCHW)[0].reshape(1, -1)
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -123,7 +85,10 @@ def main(argv: Sequence[str] | None = None) -> Path:
     out, interrupts = Path(args.out), Interrupts()
     accelerator = make_accelerator()
     with Crew(accelerator, interrupts) as crew:
-        opened = open_any(args, accelerator)
+        layers = LayersConfig(of=args.layers, pool=args.pool) if args.layers else None
+        opened = open_any(
+            args.model, accelerator, out.parent, args.size_px, args.fit, args.batch_size, layers
+        )
         names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
         manifest = load_manifest(args.manifest, args.root)
         crop = crops_by(args.boxes, manifest)
@@ -199,33 +164,6 @@ def crops_by(path: str | None, manifest: Manifest) -> Callable[[Sequence[str]], 
 def parts_of(out: Path) -> Path:
     """The folder of what is done of `out`."""
     return out.with_name(f"{out.name}.parts")
-
-
-def open_any(args: argparse.Namespace, accelerator: Accelerator) -> Opened:
-    """The model that `--model` names. Raises UserError if there is none."""
-    if args.model.endswith(".zip"):
-        if args.layers:
-            raise UserError("--layers: a submission gives its embedding alone; give the run")
-        submission = _submission(args.model, accelerator, Path(args.out).parent)
-        made_of = {"submission_sha256": sha256_of(Path(args.model))}
-        # Raw images differ in size: no preprocessing here, batches of one.
-        return Opened(submission, nn.Identity(), made_of, batch_size=1)
-    model = open_model(args.model, args.size_px, args.fit)
-    if args.layers:
-        model = with_layers(model, LayersConfig(of=args.layers, pool=args.pool))
-    made_of = recipe(model, accelerator.mixed_precision)
-    embedder = model.embedder.to(accelerator.device)
-    return Opened(embedder, model.preprocess, made_of, args.batch_size, model)
-
-
-def _submission(path: str, accelerator: Accelerator, folder: Path) -> Submission:
-    """The submission's model, unpacked for the moment in a folder that is made if need be."""
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".embed-", dir=folder) as temporary:
-            return Submission(Path(path), accelerator.device, Path(temporary)).eval()
-    except Violation as violation:
-        raise UserError(f"{path}: {violation}") from None
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import cv2
 import numpy as np
 import pandas as pd
 import torch
+from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -99,6 +100,7 @@ class EvalDataset(Samples):
 
     Args:
         boxes: what each is cropped to first, None for the whole.
+        open_image: how they are decoded.
     """
 
     def __init__(
@@ -106,15 +108,17 @@ class EvalDataset(Samples):
         files: Sequence[Path],
         preprocess: Callable[[Tensor], Tensor],
         boxes: Sequence[Box | None] | None = None,
+        open_image: Callable[[Path], Image.Image] = open_as_host,
     ):
         self.files, self.preprocess, self.boxes = files, preprocess, boxes
+        self.open_image = open_image
 
     def __len__(self) -> int:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """The network's input (3, S, S), and the shape (3,) of the image as it came, or of its box."""
-        image = patiently(partial(open_as_host, self.files[index]))
+        image = patiently(partial(self.open_image, self.files[index]))
         box = self.boxes[index] if self.boxes else None
         if box:
             image = image.crop(box)

@@ -27,13 +27,9 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
     no such folder or no image in it.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise UserError(f"{folder}: no such folder")
-    real = os.path.realpath(folder)
-    images: list[str] = []
-    skipped: Counter[str] = Counter()
-    for file, entry in _walk(folder):
-        reason = _why_not(file, entry, real)
+    images, skipped = [], Counter[str]()
+    for file, reason in _looked_through(folder):
+        reason = reason or _why_no_class(file)
         if reason:
             skipped[reason] += 1
         else:
@@ -46,6 +42,31 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
         for file in sorted(images)
     ]
     return pd.DataFrame(rows, columns=COLUMNS, dtype=str), skipped
+
+
+def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
+    """Paths of every image below `folder`, in classes or not; a count of skipped files by reason.
+
+    What `read_folder` says of links and extensions holds. Raises UserError as it.
+    """
+    images, skipped = [], Counter[str]()
+    for file, reason in _looked_through(Path(folder)):
+        if reason:
+            skipped[reason] += 1
+        else:
+            images.append(file)
+    if not images:
+        raise UserError(f"{folder}: no image in it{_skipped_text(skipped)}")
+    return sorted(images), skipped
+
+
+def _looked_through(folder: Path) -> Iterator[tuple[str, str | None]]:
+    """Every file below, and why it is no image, None if it is one. Raises UserError for no folder."""
+    if not folder.is_dir():
+        raise UserError(f"{folder}: no such folder")
+    real = os.path.realpath(folder)
+    for file, entry in _walk(folder):
+        yield file, _why_not(file, entry, real)
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
@@ -66,8 +87,8 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
 
 
 def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
-    """Why an entry is no image of a class below `folder`, a real path; None if it is one."""
-    class_name, _, name = file.rpartition("/")
+    """Why an entry is no image below `folder`, a real path; None if it is one."""
+    name = file.rpartition("/")[2]
     suffix = Path(name).suffix.lower()
     if name.startswith(".") or name == "Thumbs.db":
         return "hidden or system file"
@@ -77,14 +98,18 @@ def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
         return "link that leaves the folder"
     if suffix not in IMAGE_SUFFIXES:
         return f"no image by its extension ({suffix or 'none'})"
-    if not class_name:
-        return "not in a class folder"
-    if "|" in class_name:
-        return "class name with |, which joins several labels"
     # surrogates stand for bytes that are not UTF-8, which no manifest can hold
     if re.search(r"[\n\r\ud800-\udfff]", file):
         return "name with a line break or not in UTF-8"
     return None
+
+
+def _why_no_class(file: str) -> str | None:
+    """Why an image is of no class; None if it is of one."""
+    class_name = file.rpartition("/")[0]
+    if not class_name:
+        return "not in a class folder"
+    return "class name with |, which joins several labels" if "|" in class_name else None
 
 
 def _is_within(folder: str, file: str) -> bool:

@@ -23,6 +23,7 @@ from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import EvalDataset, as_batch
 from guie.config.cleaning import CleaningConfig
+from guie.data.images import open_as_host
 from guie.data.looks.boxes import Box
 from guie.data.looks.decoded import absolute, file_states
 from guie.data.looks.thumbnails import thumbnails
@@ -33,7 +34,7 @@ from guie.model import LoadedModel, open_model
 from guie.model.looks import AnyPreprocess
 from guie.model.weights import state_hash
 
-DECODER = "open_as_host"  # of EvalDataset
+DECODER = open_as_host.__name__  # of EvalDataset, if by no other
 
 
 class Embedding(Embeds, Protocol):
@@ -112,22 +113,25 @@ def embed_into(
     preprocess: Callable[[Tensor], Tensor],
     files: Sequence[str],
     boxes: Sequence[Box | None] | None = None,
+    open_image: Callable[[Path], Image.Image] = open_as_host,
     **settings: Any,
 ) -> pd.DataFrame:
     """Compute what the cache has none of, in all processes; returns what `FeatureCache.open` takes.
 
     Args:
         boxes: what each image is cropped to, None for the whole; the cache keeps them apart.
+        open_image: how they are decoded; the cache keeps that apart too.
         settings: of `embed_blocks`.
 
     Raises UserError as `cached_features`.
     """
     boxes = boxes or [None] * len(files)
-    states = from_main(accelerator, lambda: readable_states(files, DECODER))
-    states = states.assign(decoder=[f"{DECODER} {tuple(box)}" if box else DECODER for box in boxes])
+    decoder = open_image.__name__
+    states = from_main(accelerator, lambda: readable_states(files, decoder))
+    states = states.assign(decoder=[f"{decoder} {tuple(box)}" if box else decoder for box in boxes])
     missing = from_main(accelerator, lambda: cache.missing(states))
     wanted, crops = [Path(files[row]) for row in missing], [boxes[row] for row in missing]
-    dataset = EvalDataset(wanted, preprocess, crops)
+    dataset = EvalDataset(wanted, preprocess, crops, open_image)
     blocks = embed_blocks(accelerator, embedder, dataset, **settings)
     fill(accelerator, cache, states, missing, blocks)
     return states
