@@ -7,6 +7,7 @@ submission). `patiently` opens what a network disk may have lost for a moment.
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import time
@@ -15,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
@@ -63,6 +64,11 @@ def open_as_seen(path: str | Path) -> Image.Image:
     Raises UserError naming the file if it cannot be decoded whole.
     """
     return _decode(path, _as_seen)
+
+
+def picture_of(data: bytes, name: str = "the picture") -> Image.Image:
+    """As `open_as_seen`, of bytes that somebody sent. Raises UserError that calls them by `name`."""
+    return _decode(io.BytesIO(data), _as_seen, name)
 
 
 def open_part(
@@ -115,13 +121,18 @@ def patiently(open_image: Callable[[], T]) -> T:
     return open_image()
 
 
-def _decode(path: str | Path, convert: Callable[[ImageFile.ImageFile], T]) -> T:
+def _decode(
+    file: str | Path | BinaryIO,
+    convert: Callable[[ImageFile.ImageFile], T],
+    name: str | None = None,
+) -> T:
+    path = name or file
     try:
-        if os.path.exists(path) and not os.path.isfile(path):
+        if isinstance(file, str | Path) and os.path.exists(file) and not os.path.isfile(file):
             raise UserError(f"{path}: not a regular file")  # opening a pipe would wait for ever
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
-            with Image.open(path) as image:
+            with Image.open(file) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise UserError(
                         f"{path}: {image.width} x {image.height} is over {MAX_PIXELS:,} pixels;"

@@ -1,0 +1,198 @@
+"""Make an index, or bring one up to date: what is known is kept, the rest is embedded.
+
+A killed run goes on: what is embedded is kept beside the index, in `parts/`, until all is there.
+Shapes: N pictures, D dimensions.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pandas as pd
+from accelerate import Accelerator
+
+from guie.base.devices import from_main
+from guie.base.errors import UserError
+from guie.base.files import replacing
+from guie.data.images import open_as_seen
+from guie.data.looks.decoded import absolute
+from guie.data.looks.precheck import find_unreadable
+from guie.evaluation.extract import Check, raise_fault
+from guie.evaluation.features.cache import FeatureCache
+from guie.evaluation.features.computing import embed_into
+from guie.evaluation.opened import Opened
+from guie.search.engines import Approximate, Engine, Flat, fill, trained
+from guie.search.index import FACTS, FAISS, Facts, Index, read_index, recipe_hash, write_index
+from guie.search.sources import Pictures
+from guie.search.sureness import sureness_of
+
+PARTS, DROPPED = "parts", "dropped.csv"
+SAME = ["image_path", "size_bytes", "mtime_ns"]
+RECALLED = 200  # pictures on which the recall of an approximation is measured
+RANKS = (1, 10)
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What an update found: counts of pictures, and the ones that cannot be read."""
+
+    new: int
+    changed: int
+    removed: int
+    kept: int
+    unreadable: pd.DataFrame
+
+    @property
+    def told(self) -> str:
+        parts = [
+            f"{n:,} {word}" for word in ("new", "changed", "removed") if (n := getattr(self, word))
+        ]
+        return ", ".join([*parts, f"{self.kept:,} as they were"])
+
+
+def build(
+    out: Path,
+    opened: Opened,
+    facts: Facts,
+    pictures: Pictures,
+    accelerator: Accelerator,
+    *,
+    workers: int = 2,
+    check: Check = raise_fault,
+) -> tuple[Index, Changes] | None:
+    """Index the pictures; every process must call it, and the main one alone gets what came of it.
+
+    Args:
+        facts: what is asked for; counts, recipe and measurements are filled in.
+
+    Raises UserError where the folder holds an index of another model or kind, or nothing is readable.
+    """
+    facts = replace(facts, recipe=recipe_hash(opened.recipe), dimension=opened.embedder.dim)
+    old = from_main(accelerator, lambda: _known(out, facts, pictures))
+    look = partial(_readable, out, pictures, workers)
+    files, unreadable = from_main(accelerator, look)
+    row_N = from_main(accelerator, lambda: _rows_of(files, old))
+    missing = files[row_N < 0].reset_index(drop=True)
+    cache = FeatureCache(out / PARTS, opened.recipe, np.float32)
+    states = embed_into(
+        cache,
+        accelerator,
+        opened.embedder,
+        opened.preprocess,
+        absolute(pictures.root, missing["image_path"].tolist()),
+        open_image=open_as_seen,
+        batch_size=opened.batch_size,
+        workers=workers,
+        check=check,
+    )
+    if not accelerator.is_main_process:
+        return None
+    vectors_ND = np.empty((len(files), facts.dimension), np.float32)
+    if old is not None:
+        vectors_ND[row_N >= 0] = old.vectors()[row_N[row_N >= 0]]
+    vectors_ND[row_N < 0] = as_units(np.asarray(cache.open(states, facts.dimension)))
+    index = finish(out, facts, files, vectors_ND)
+    shutil.rmtree(out / PARTS, ignore_errors=True)
+    return index, _changes(files, old, row_N, unreadable)
+
+
+def finish(out: Path, facts: Facts, files: pd.DataFrame, vectors_ND: np.ndarray) -> Index:
+    """Write the index: vectors, faiss' file where one is asked for, how sure and how exact it is."""
+    (out / FACTS).unlink(missing_ok=True)
+    flat = Flat(vectors_ND)
+    engine: Engine = flat
+    if facts.factory:
+        made = trained(facts.factory, vectors_ND)
+        fill(made, vectors_ND)
+        with replacing(out / FAISS) as temporary:
+            faiss.write_index(made, str(temporary))
+        engine = Approximate(made, vectors_ND, facts.probes)
+        facts = replace(facts, recall=recall(engine, flat, vectors_ND))
+    sureness = sureness_of(files, vectors_ND, engine)
+    facts = replace(facts, pictures=len(files), sureness=sureness)
+    return write_index(out, facts, files, vectors_ND)
+
+
+def recall(engine: Engine, exact: Engine, vectors_ND: np.ndarray) -> dict[str, float]:
+    """`recall_at_1` and `recall_at_10`: the share of the exact neighbours that an engine finds."""
+    rng = np.random.default_rng(0)
+    rows = np.sort(rng.permutation(len(vectors_ND))[:RECALLED])
+    queries_BD = np.asarray(vectors_ND[rows])
+    found_BK, _ = engine.search(queries_BD, max(RANKS), rows.tolist())
+    exact_BK, _ = exact.search(queries_BD, max(RANKS), rows.tolist())
+    return {
+        f"recall_at_{k}": float(
+            np.mean(
+                [
+                    len({*a[:k]} & {*b[:k]}) / len(b[:k])
+                    for a, b in zip(found_BK, exact_BK, strict=True)
+                ]
+            )
+        )
+        for k in RANKS
+    }
+
+
+def as_units(emb_ND: np.ndarray) -> np.ndarray:
+    """Rows of length 1. Raises UserError for one that is not finite, or has no direction."""
+    length_N = np.linalg.norm(emb_ND, axis=1)
+    if not (np.isfinite(length_N) & (length_N > 0)).all():
+        raise UserError("an embedding is zero or not finite; look for a fault in the model")
+    return emb_ND / length_N[:, None]
+
+
+def _known(out: Path, facts: Facts, pictures: Pictures) -> Index | None:
+    """The index that is there already. Raises UserError where it is of another model."""
+    out.mkdir(parents=True, exist_ok=True)
+    if not (out / FACTS).exists():
+        return None
+    old = read_index(out)
+    if old.facts.recipe != facts.recipe:
+        raise UserError(
+            f"{out}: is of the model {old.facts.model}, or of other weights of it; vectors of two models"
+            " cannot be compared: name another --out, or delete the folder"
+        )
+    if old.facts.root != str(pictures.root):
+        raise UserError(f"{out}: is of {old.facts.root}, not {pictures.root}; name another --out")
+    return old
+
+
+def _readable(out: Path, pictures: Pictures, workers: int) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Rows whose picture can be decoded, and the others with the reason, written down too."""
+    files = pictures.files
+    table = files[["image_path"]].assign(split="train")  # decoded as a person sees it
+    bad = find_unreadable(table, pictures.root, out / ".cache", max(1, workers))
+    left = files.drop(bad.index).reset_index(drop=True)
+    if left.empty:
+        raise UserError(f"{pictures.root}: none of {len(files):,} pictures can be read")
+    bad = bad[["image_path", "reason"]].reset_index(drop=True)
+    (out / DROPPED).unlink(missing_ok=True)
+    if len(bad):
+        with replacing(out / DROPPED) as temporary:
+            bad.to_csv(temporary, index=False)
+    return left, bad
+
+
+def _rows_of(files: pd.DataFrame, old: Index | None) -> np.ndarray:
+    """(N,) where each picture stands in the old index, unchanged; -1: nowhere."""
+    if old is None:
+        return np.full(len(files), -1)
+    rows = old.files[SAME].assign(row=np.arange(len(old.files)))
+    return files[SAME].merge(rows, "left", on=SAME)["row"].fillna(-1).to_numpy(np.int64)
+
+
+def _changes(
+    files: pd.DataFrame, old: Index | None, row_N: np.ndarray, unreadable: pd.DataFrame
+) -> Changes:
+    before: Sequence[str] = old.files["image_path"].tolist() if old is not None else []
+    known = set(before)
+    fresh = files.loc[row_N < 0, "image_path"]
+    changed = int(fresh.isin(known).sum())
+    removed = len(known - set(files["image_path"]))
+    return Changes(len(fresh) - changed, changed, removed, int((row_N >= 0).sum()), unreadable)

@@ -1,0 +1,82 @@
+"""Copies and look-alikes in an index, by the evidence that curation goes by.
+
+Hashes name candidates, the index's own vectors (or its pictures' pixels) confirm them, pixels decide:
+`guie.curation.copies`. Groups: what is linked, over others too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+
+from guie.base.errors import UserError
+from guie.config.cleaning import NearConfig
+from guie.curation.copies.evidence import Grade
+from guie.curation.copies.links import Links, find_links
+from guie.curation.copies.pixels import Pixels
+from guie.data.images import open_as_seen
+from guie.data.looks.fingerprints import fingerprints
+from guie.data.looks.thumbnails import thumbnails
+from guie.search.index import Index
+
+KINDS = {"equal": "equal pixels", "copy": "a copy", "alike": "may be a copy, or only look like one"}
+
+
+def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.DataFrame:
+    """Pictures that are copies of one another or look it, in groups.
+
+    Columns: group (from 1, the largest first), image_path, kind (of `KINDS`, by the surest link of the
+    group's pictures to it), difference (by pixels, 0 of equal ones), domain, label. A group holds two
+    pictures at least.
+    """
+    root = Path(index.facts.root)
+    files = index.files
+    prints = fingerprints(files["image_path"].tolist(), root, open_as_seen, workers, "copies")
+    table = prints.reset_index(names="image_path").assign(
+        domain=files["domain"].replace("", "pictures"), label=files["label"].replace("", "unknown")
+    )
+    bad = table[table["reason"] != ""]
+    if len(bad):
+        raise UserError(
+            f"{root / bad['image_path'].iloc[0]}: {bad['reason'].iloc[0]} ({len(bad)} such); bring the"
+            " index up to date first: the same `search.py index` again"
+        )
+
+    def embed(paths: Sequence[str], view: str) -> np.ndarray:
+        return thumbnails(paths, view, root=root, workers=workers)
+
+    links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers))
+    return _grouped(index.files, links)
+
+
+def _grouped(files: pd.DataFrame, links: Links) -> pd.DataFrame:
+    picture = files["image_path"].map(links.pictures)
+    near = links.near
+    size = int(links.pictures.max()) + 1 if len(links.pictures) else 0
+    ones = np.ones(len(near), bool)
+    graph = coo_matrix((ones, (near["picture"], near["other"])), shape=(size, size))
+    _, group_of = connected_components(graph, directed=False)
+    rows = files.assign(picture=picture, group=group_of[picture])
+    rows = rows[rows.groupby("group")["image_path"].transform("size") > 1]
+    best = near.sort_values(["grade", "difference"], ascending=[False, True])
+    best = best.drop_duplicates("picture").set_index("picture")
+    equal = rows.groupby("picture")["image_path"].transform("size") > 1
+    grade, difference = (rows["picture"].map(best[key]) for key in ("grade", "difference"))
+    kinds = np.where(equal, "equal", np.where(grade >= Grade.COPY, "copy", "alike"))
+    rows = rows.assign(kind=kinds, difference=difference.where(~equal, 0.0))
+    return _numbered(rows)
+
+
+def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
+    """Groups counted from 1, the largest first, of equal ones the first by path."""
+    first = rows.groupby("group")["image_path"].agg(["size", "min"])
+    order = first.sort_values(["size", "min"], ascending=[False, True]).index
+    number = pd.Series(np.arange(1, len(order) + 1), order)
+    rows = rows.assign(group=rows["group"].map(number)).sort_values(["group", "image_path"])
+    columns = ["group", "image_path", "kind", "difference", "domain", "label"]
+    return rows[columns].reset_index(drop=True)

@@ -1,0 +1,136 @@
+"""How an index is searched: exactly, or by faiss' approximation with exact distances in the end.
+
+Shapes: B queries, N pictures, D dimensions, K neighbours, C candidates, R rows that are asked about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Protocol
+
+import faiss
+import numpy as np
+
+from guie.base.errors import UserError
+from guie.evaluation.neighbours import ExactIndex
+from guie.search.index import FAISS, REMEDY, Index
+
+CANDIDATES = 4  # times K, of which the exact distances decide
+FEWEST = 100
+TRAINED_ON = 100_000  # vectors at most
+ADDED = 100_000  # vectors at once
+
+Found = tuple[np.ndarray, np.ndarray]  # rows (B, K), -1 where there is none, and similarities
+
+
+class Engine(Protocol):
+    """Nearest rows of an index."""
+
+    def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
+        """The K most similar rows, of equal ones the lower row, without each query's own."""
+        ...
+
+
+class Flat:
+    """Exact."""
+
+    def __init__(self, vectors_ND: np.ndarray):
+        self.vectors_ND = vectors_ND
+
+    @cached_property
+    def _exact(self) -> ExactIndex:
+        return ExactIndex(np.asarray(self.vectors_ND))
+
+    def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
+        """See `Engine.search`."""
+        hidden = (np.arange(len(own_B)), np.asarray(own_B)) if own_B is not None else None
+        return self._exact.search(queries_BD, k, hidden)
+
+
+class Approximate:
+    """faiss names candidates, and their exact similarities decide."""
+
+    def __init__(self, faiss_index: faiss.Index, vectors_ND: np.ndarray, probes: int | None):
+        self.faiss_index, self.vectors_ND = faiss_index, vectors_ND
+        if probes:
+            faiss.ParameterSpace().set_index_parameter(faiss_index, "nprobe", probes)
+
+    def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
+        """See `Engine.search`."""
+        count = min(max(CANDIDATES * k, FEWEST), len(self.vectors_ND))
+        queries_BD = np.ascontiguousarray(queries_BD, np.float32)
+        _, rows_BC = self.faiss_index.search(queries_BD, count)
+        rows_BC = np.sort(
+            rows_BC, axis=1
+        )  # of equal ones the lower row; nearby ones are read together
+        score_BC = np.einsum("bcd,bd->bc", self.vectors_ND[rows_BC], queries_BD)
+        score_BC[rows_BC < 0] = -np.inf
+        if own_B is not None:
+            score_BC[rows_BC == np.asarray(own_B)[:, None]] = -np.inf
+        order_BK = np.argsort(-score_BC, axis=1, kind="stable")[:, :k]
+        rows_BK, score_BK = (np.take_along_axis(x, order_BK, 1) for x in (rows_BC, score_BC))
+        return np.where(np.isinf(score_BK), -1, rows_BK), score_BK
+
+
+def among(
+    vectors_ND: np.ndarray, rows_R: np.ndarray, query_D: np.ndarray, k: int, own: int | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The K most similar of some rows to one query, exactly: rows and similarities."""
+    score_R = np.asarray(vectors_ND[rows_R]) @ query_D
+    if own is not None:
+        score_R[rows_R == own] = -np.inf
+    order_K = np.argsort(-score_R, kind="stable")[:k]
+    order_K = order_K[score_R[order_K] > -np.inf]
+    return rows_R[order_K], score_R[order_K]
+
+
+def engine_of(index: Index) -> Engine:
+    """What searches an index. Raises UserError where its files are not whole."""
+    vectors_ND = index.vectors()
+    if index.facts.factory is None:
+        return Flat(vectors_ND)
+    path = index.folder / FAISS
+    found = _read(str(path))
+    if (found.ntotal, found.d) != vectors_ND.shape:
+        raise UserError(
+            f"{path}: {found.ntotal} vectors of {found.d} numbers, the index is of {vectors_ND.shape};"
+            f" {REMEDY}"
+        )
+    return Approximate(found, vectors_ND, index.facts.probes)
+
+
+def _read(path: str) -> faiss.Index:
+    try:
+        return faiss.read_index(path, faiss.IO_FLAG_MMAP | faiss.IO_FLAG_ONDISK_SAME_DIR)
+    except RuntimeError as error:
+        raise UserError(
+            f"{path}: cannot be read by faiss ({_last_words(error)}); {REMEDY}"
+        ) from None
+
+
+def trained(factory: str, vectors_ND: np.ndarray, seed: int = 0) -> faiss.Index:
+    """An empty faiss index of that kind, trained on a sample. Raises UserError for an unknown string."""
+    dim = vectors_ND.shape[1]
+    try:
+        made = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
+        if not made.is_trained:
+            count = min(len(vectors_ND), TRAINED_ON)
+            rows = np.random.default_rng(seed).choice(len(vectors_ND), count, replace=False)
+            made.train(np.ascontiguousarray(vectors_ND[np.sort(rows)], np.float32))
+    except RuntimeError as error:
+        raise UserError(
+            f"--factory {factory}: faiss refuses it for {len(vectors_ND):,} vectors of {dim} numbers:"
+            f" {_last_words(error)}"
+        ) from None
+    return made
+
+
+def fill(made: faiss.Index, vectors_ND: np.ndarray) -> None:
+    """Add all vectors, some at a time."""
+    for start in range(0, len(vectors_ND), ADDED):
+        made.add(np.ascontiguousarray(vectors_ND[start : start + ADDED], np.float32))
+
+
+def _last_words(error: RuntimeError) -> str:
+    return str(error).strip().splitlines()[-1].rpartition("Error: ")[2]

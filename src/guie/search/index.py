@@ -1,0 +1,112 @@
+"""An index on disk: which pictures, their vectors, and the model that made them.
+
+    index.json      what is indexed by which model: `Facts`
+    files.parquet   a row a picture: image_path, domain, label (empty where unknown), the file's size and time
+    vectors.npy     float32 (N, D) of unit length, in the rows' order
+    vectors.faiss   beside them, where a faiss factory string was asked for
+
+Shapes: N pictures, D dimensions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from guie.base.errors import UserError
+from guie.base.files import replacing, write_json
+
+VERSION = 1
+FACTS, FILES, FLAT, FAISS = "index.json", "files.parquet", "vectors.npy", "vectors.faiss"
+COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns"]
+REMEDY = "index the pictures again into another --out"
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What an index is of.
+
+    Attributes: `model`, the word that opens it, with `size_px` and `fit` of a library's; `recipe`, a
+    hash of all that a vector depends on but the picture; `source` and `root`, where the pictures are;
+    `factory`, faiss' string, None of a flat and exact one; `sureness`, see `guie.search.sureness`.
+    """
+
+    model: str
+    recipe: str
+    dimension: int
+    pictures: int
+    source: str
+    root: str
+    size_px: int | None = None
+    fit: str = "squash"
+    factory: str | None = None
+    probes: int | None = None
+    recall: dict[str, float] = field(default_factory=dict)
+    sureness: dict[str, Any] | None = None
+    shard: str | None = None
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Index:
+    """An opened index; vectors stay on disk until they are asked for."""
+
+    folder: Path
+    facts: Facts
+    files: pd.DataFrame
+
+    def vectors(self) -> np.ndarray:
+        """(N, D), mapped from the disk. Raises UserError where there are others than the rows."""
+        path = self.folder / FLAT
+        try:
+            vectors_ND = np.load(path, mmap_mode="r")
+        except (OSError, ValueError) as error:
+            raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
+        wanted = (self.facts.pictures, self.facts.dimension)
+        if vectors_ND.shape != wanted or vectors_ND.dtype != np.float32:
+            raise UserError(f"{path}: holds {vectors_ND.shape}, the index is of {wanted}; {REMEDY}")
+        return vectors_ND
+
+
+def recipe_hash(recipe: dict[str, Any]) -> str:
+    """By which an index knows its model again."""
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read_index(folder: str | Path) -> Index:
+    """Open an index. Raises UserError where there is none, or not a whole one."""
+    folder = Path(folder)
+    try:
+        facts = Facts(**json.loads((folder / FACTS).read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no index; `search.py index` makes one") from None
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(f"{folder / FACTS}: cannot be read ({error}); {REMEDY}") from None
+    if facts.version != VERSION:
+        raise UserError(f"{folder}: an index of version {facts.version}, not {VERSION}; {REMEDY}")
+    try:
+        files = pd.read_parquet(folder / FILES, columns=COLUMNS)
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder / FILES}: cannot be read ({error}); {REMEDY}") from None
+    if len(files) != facts.pictures:
+        raise UserError(
+            f"{folder / FILES}: {len(files)} rows, the index is of {facts.pictures}; {REMEDY}"
+        )
+    return Index(folder, facts, files)
+
+
+def write_index(folder: Path, facts: Facts, files: pd.DataFrame, vectors_ND: np.ndarray) -> Index:
+    """Write rows, vectors, and last the facts, without which there is no index."""
+    (folder / FACTS).unlink(missing_ok=True)
+    with replacing(folder / FLAT) as temporary, open(temporary, "wb") as file:
+        np.save(file, np.ascontiguousarray(vectors_ND, np.float32))
+    with replacing(folder / FILES) as temporary:
+        files[COLUMNS].to_parquet(temporary, index=False)
+    write_json(folder / FACTS, asdict(facts))
+    return Index(folder, facts, files.reset_index(drop=True))

@@ -1,0 +1,176 @@
+"""Queries to an index: by a picture, a part of one, or a picture that it holds.
+
+Shapes: B pictures, D dimensions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+import numpy as np
+import torch
+from PIL import Image
+
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError
+from guie.batches.dataset import as_batch
+from guie.data.images import open_as_seen
+from guie.evaluation.opened import Opened, open_any
+from guie.model.shapes import image_shapes
+from guie.search.building import as_units
+from guie.search.engines import Engine, among, engine_of
+from guie.search.index import Index, read_index, recipe_hash
+from guie.search.sureness import sure
+
+Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright picture
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A neighbour. `distance`: Euclidean, of unit vectors; `sure`: see `guie.search.sureness.sure`."""
+
+    row: int
+    image_path: str
+    domain: str
+    label: str
+    similarity: float
+    distance: float
+    sure: float | None
+
+
+class Searcher:
+    """An index, and the model that its queries need.
+
+    Args:
+        opened: None: it is opened when the first picture is embedded.
+
+    Raises UserError where the model is not the one that the index was made by.
+    """
+
+    def __init__(self, index: Index, engine: Engine, model: str | None = None):
+        self.index, self.engine = index, engine
+        self.vectors_ND = index.vectors()
+        self._word = model or index.facts.model
+        self._opened: Opened | None = None
+        self._lock = Lock()  # models are not asked by two threads at once
+
+    @property
+    def domains(self) -> list[str]:
+        """Of the index, in order."""
+        return sorted(set(self.index.files["domain"]) - {""})
+
+    def open_model(self) -> Opened:
+        """The model, opened once. Raises UserError where there is none, or another."""
+        with self._lock:
+            if self._opened is None:
+                facts = self.index.facts
+                folder, accelerator = self.index.folder, make_accelerator()
+                opened = open_any(self._word, accelerator, folder, facts.size_px, facts.fit)
+                if recipe_hash(opened.recipe) != facts.recipe:
+                    raise UserError(
+                        f"{self._word}: not the model that {folder} was made by, or of other weights; its"
+                        " vectors cannot be compared: index the pictures again, or name that model"
+                    )
+                opened.embedder.eval()
+                self._opened, self._device = opened, accelerator.device
+        return self._opened
+
+    @torch.inference_mode()
+    def embed(self, pictures: Sequence[Image.Image]) -> np.ndarray:
+        """(B, D) of unit length, of upright RGB pictures."""
+        opened = self.open_model()
+        with self._lock:
+            rows = []
+            for picture in pictures:
+                image_1CHW = as_batch(np.asarray(picture))
+                taken = opened.preprocess(image_1CHW), image_shapes(image_1CHW)
+                emb_1D = opened.embedder(*(part.to(self._device) for part in taken))
+                rows.append(emb_1D.float().cpu())
+        return as_units(torch.cat(rows).numpy())
+
+    def query(
+        self,
+        picture: str | Path | Image.Image,
+        k: int = 10,
+        box: Corners | None = None,
+        domain: str | None = None,
+    ) -> list[Hit]:
+        """The K pictures that are nearest to this one, or to a part of it.
+
+        Raises UserError for a picture that cannot be decoded, a box that is not in it, no such domain.
+        """
+        image = picture if isinstance(picture, Image.Image) else open_as_seen(picture)
+        return self.near(self.embed([cropped(image, box)])[0], k, domain)
+
+    def like(self, row: int, k: int = 10, domain: str | None = None) -> list[Hit]:
+        """The K pictures that are nearest to one of the index, without itself."""
+        return self.near(np.asarray(self.vectors_ND[row]), k, domain, own=row)
+
+    def near(
+        self, query_D: np.ndarray, k: int = 10, domain: str | None = None, own: int | None = None
+    ) -> list[Hit]:
+        """The K pictures nearest to a vector of unit length.
+
+        Args:
+            domain: only of domains that contain these letters.
+            own: a row that does not count.
+
+        Raises UserError where no domain contains them.
+        """
+        if domain:
+            rows_R = self._rows_of(domain)
+            rows_K, score_K = among(self.vectors_ND, rows_R, query_D, k, own)
+        else:
+            owns = None if own is None else [own]
+            rows_1K, score_1K = self.engine.search(query_D[None].astype(np.float32), k, owns)
+            rows_K, score_K = rows_1K[0][rows_1K[0] >= 0], score_1K[0][rows_1K[0] >= 0]
+        return [self._hit(int(r), float(s)) for r, s in zip(rows_K, score_K, strict=True)]
+
+    def _rows_of(self, letters: str) -> np.ndarray:
+        wanted = {name for name in self.domains if letters.casefold() in name.casefold()}
+        if not wanted:
+            known = ", ".join(self.domains) or "none"
+            raise UserError(f"no domain contains {letters!r}; the index has: {known}")
+        return np.flatnonzero(self.index.files["domain"].isin(wanted))
+
+    def _hit(self, row: int, similarity: float) -> Hit:
+        about = self.index.files.iloc[row]
+        distance = math.sqrt(max(0.0, 2 - 2 * similarity))
+        return Hit(
+            row=row,
+            image_path=str(about["image_path"]),
+            domain=str(about["domain"]),
+            label=str(about["label"]),
+            similarity=similarity,
+            distance=distance,
+            sure=sure(self.index.facts.sureness, similarity),
+        )
+
+
+def open_index(folder: str | Path, model: str | None = None) -> Searcher:
+    """Open an index for queries.
+
+    Args:
+        model: the word that opens its model, where that has moved.
+
+    Raises UserError where there is no index, or it is not whole.
+    """
+    index = read_index(folder)
+    return Searcher(index, engine_of(index), model)
+
+
+def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:
+    """A part of a picture; the whole without a box. Raises UserError for a box that is not in it."""
+    if box is None:
+        return picture
+    left, top, right, bottom = box
+    if not (0 <= left < right <= picture.width and 0 <= top < bottom <= picture.height):
+        raise UserError(
+            f"box {','.join(map(str, box))}: is not in the picture of {picture.width} x {picture.height};"
+            " it is left,top,right,bottom in pixels"
+        )
+    return picture.crop(box)

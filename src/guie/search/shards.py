@@ -1,0 +1,118 @@
+"""An index in parts, made by several machines or processes, and joined.
+
+Each shard is an index by itself. Joined, vectors are copied file by file, never all in memory; faiss'
+inverted lists are merged on disk (`faiss.contrib.ondisk`), so that 100 million vectors take the memory of
+one shard. Shapes: N pictures of all shards, D dimensions.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import faiss
+import numpy as np
+import pandas as pd
+from faiss.contrib.ondisk import merge_ondisk
+from numpy.lib.format import open_memmap
+from tqdm import tqdm
+
+from guie.base.errors import UserError
+from guie.base.files import replacing, write_json
+from guie.search.building import recall
+from guie.search.engines import ADDED, Approximate, Flat, fill, trained
+from guie.search.index import COLUMNS, FACTS, FAISS, FILES, FLAT, Facts, Index, read_index
+from guie.search.sureness import sureness_of
+
+LISTS = "vectors.ivfdata"  # of faiss, beside its index
+
+
+def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int | None) -> Index:
+    """One index of several shards.
+
+    Args:
+        factory: faiss' string with an inverted file (`IVF`), trained on all shards alike; None: flat.
+
+    Raises UserError where the shards are not of one model and source, or hold one picture twice.
+    """
+    shards = [read_index(folder) for folder in folders]
+    facts = _common(shards)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / FACTS).unlink(missing_ok=True)
+    files = pd.concat([shard.files for shard in shards], ignore_index=True)
+    twice = files["image_path"][files["image_path"].duplicated()]
+    if len(twice):
+        raise UserError(f"{twice.iloc[0]}: in two of the shards; each picture belongs to one")
+    vectors_ND = _copied(shards, out / FLAT, len(files), facts.dimension)
+    with replacing(out / FILES) as temporary:
+        files[COLUMNS].to_parquet(temporary, index=False)
+    facts = replace(facts, factory=factory, probes=probes, pictures=len(files), shard=None)
+    flat = Flat(vectors_ND)
+    engine: Flat | Approximate = flat
+    if factory:
+        made = _merged(factory, shards, vectors_ND, out)
+        engine = Approximate(made, vectors_ND, probes)
+        facts = replace(facts, recall=recall(engine, flat, vectors_ND))
+    facts = replace(facts, sureness=sureness_of(files, vectors_ND, engine))
+    write_json(out / FACTS, asdict(facts))
+    return read_index(out)
+
+
+def _common(shards: Sequence[Index]) -> Facts:
+    first = shards[0]
+    for shard in shards[1:]:
+        for key, what in (("recipe", "another model"), ("root", "another folder")):
+            if getattr(shard.facts, key) != getattr(first.facts, key):
+                raise UserError(f"{shard.folder}: is of {what} than {first.folder}")
+    return first.facts
+
+
+def _copied(shards: Sequence[Index], path: Path, count: int, dim: int) -> np.ndarray:
+    """All vectors in one file, mapped."""
+    with replacing(path) as temporary:
+        whole_ND = open_memmap(temporary, "w+", np.float32, (count, dim))
+        start = 0
+        for shard in tqdm(shards, desc="vectors", unit="shard"):
+            own = shard.vectors()
+            for at in range(0, len(own), ADDED):
+                part = own[at : at + ADDED]
+                whole_ND[start + at : start + at + len(part)] = part
+            start += len(own)
+        whole_ND.flush()
+        del whole_ND
+    return np.load(path, mmap_mode="r")
+
+
+def _merged(
+    factory: str, shards: Sequence[Index], vectors_ND: np.ndarray, out: Path
+) -> faiss.Index:
+    """faiss' inverted lists of each shard in a file of its own, then all of them in one."""
+    empty = trained(factory, vectors_ND)
+    if not isinstance(faiss.downcast_index(empty), faiss.IndexIVF):
+        raise UserError(f"--factory {factory}: has no inverted lists to merge; take IVF..., say")
+    parts = out / "lists"
+    parts.mkdir(exist_ok=True)
+    names, start = [], 0
+    for number, shard in enumerate(tqdm(shards, desc="lists", unit="shard")):
+        own = faiss.clone_index(empty)
+        vectors = shard.vectors()
+        for at in range(0, len(vectors), ADDED):
+            part = np.ascontiguousarray(vectors[at : at + ADDED])
+            own.add_with_ids(part, np.arange(start + at, start + at + len(part)))
+        start += len(vectors)
+        names.append(str(parts / f"{number}.faiss"))
+        faiss.write_index(own, names[-1])
+    merge_ondisk(empty, names, str(out / LISTS))
+    with replacing(out / FAISS) as temporary:
+        faiss.write_index(empty, str(temporary))
+    shutil.rmtree(parts)
+    return empty
+
+
+def fill_whole(factory: str, vectors_ND: np.ndarray) -> faiss.Index:
+    """The same without shards: what a merged one is compared with."""
+    made = trained(factory, vectors_ND)
+    fill(made, vectors_ND)
+    return made

@@ -1,0 +1,1 @@
+"""A local page over an index: pictures in, neighbours out."""

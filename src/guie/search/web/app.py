@@ -1,0 +1,186 @@
+"""The page's server: what it answers, and what it refuses.
+
+It hears the machine itself alone unless told otherwise; uploads are limited, decoded as foreign data, and
+kept in memory only; pictures of the index are named by their row, never by a path; nothing but the files
+of `static/` is ever a script (Content-Security-Policy), and another site's page gets no answer (Host and
+Origin).
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Collection
+from dataclasses import asdict
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from flask import Flask, Response, abort, jsonify, request, send_from_directory
+from werkzeug.exceptions import HTTPException
+
+from guie.base.errors import UserError
+from guie.data.images import open_as_seen, picture_of
+from guie.search.pages import as_jpeg
+from guie.search.searcher import Corners, Searcher, cropped
+from guie.search.sureness import told
+
+MOST_BYTES = 32 << 20  # of an upload
+MOST_NEIGHBOURS = 100
+SIDES_PX = (320, 1024)  # of pictures of the index
+KEPT = 64  # queries whose vectors are remembered, for other domains and counts
+STATIC = Path(__file__).parent / "static"
+HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:;"
+        " media-src 'self' blob:; connect-src 'self'; base-uri 'none'; form-action 'none';"
+        " frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+
+
+class Queries:
+    """Vectors of the last queries by a token that cannot be guessed; the oldest go."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._lock = Lock()
+
+    def add(self, query_D: np.ndarray) -> str:
+        token = secrets.token_urlsafe(12)
+        with self._lock:
+            self._kept[token] = query_D
+            while len(self._kept) > KEPT:
+                self._kept.popitem(last=False)
+        return token
+
+    def get(self, token: str) -> np.ndarray:
+        """Raises UserError where it is not known, or no longer."""
+        with self._lock:
+            if token not in self._kept:
+                raise UserError("that query is no longer known; send the picture again")
+            self._kept.move_to_end(token)
+            return self._kept[token]
+
+
+def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
+    """The application.
+
+    Args:
+        hosts: names that it may be called by, `localhost` say, without a port.
+    """
+    app = Flask("guie.search.web", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
+    app.config["MAX_FORM_MEMORY_SIZE"] = MOST_BYTES
+    queries, index = Queries(), searcher.index
+
+    @app.before_request
+    def _from_here() -> None:
+        """A foreign page that has its name point here is refused (DNS rebinding), and so are its scripts."""
+        origin = request.headers.get("Origin")
+        names = [request.host] + ([origin.partition("://")[2]] if origin else [])
+        if any(_name(name) not in hosts for name in names):
+            abort(403, "not called by a name of this machine")
+
+    @app.after_request
+    def _guarded(response: Response) -> Response:
+        response.headers.update(HEADERS)
+        return response
+
+    @app.errorhandler(HTTPException)
+    def _refused(error: HTTPException) -> tuple[Response, int]:
+        words = error.description or "refused"
+        if error.code == 413:
+            words = f"the picture is larger than {MOST_BYTES >> 20} MB"
+        return jsonify(error=words), error.code or 500
+
+    @app.errorhandler(UserError)
+    def _at_fault(error: UserError) -> tuple[Response, int]:
+        return jsonify(error=str(error)), 400
+
+    @app.get("/")
+    def page() -> Response:
+        return send_from_directory(STATIC, "search.html")
+
+    @app.get("/static/<name>")
+    def static_file(name: str) -> Response:
+        return send_from_directory(STATIC, name)
+
+    @app.get("/about")
+    def about() -> dict[str, Any]:
+        facts = index.facts
+        return {
+            **{"pictures": facts.pictures, "source": Path(facts.source).name, "model": facts.model},
+            **{"domains": searcher.domains, "sure": told(facts.sureness)},
+        }
+
+    @app.post("/search")
+    def search() -> dict[str, Any]:
+        if "picture" not in request.files:
+            raise UserError("no picture came along")
+        began = time.perf_counter()
+        picture = picture_of(request.files["picture"].read())
+        picture = cropped(picture, _corners(request.form.get("box")))
+        query_D = searcher.embed([picture])[0]
+        return {"token": queries.add(query_D), **neighbours(query_D, None, began)}
+
+    @app.get("/neighbours")
+    def of_known() -> dict[str, Any]:
+        began = time.perf_counter()
+        if "row" in request.args:
+            row = _row(request.args["row"])
+            return neighbours(np.asarray(searcher.vectors_ND[row]), row, began)
+        return neighbours(queries.get(request.args.get("token", "")), None, began)
+
+    @app.get("/picture/<int:row>")
+    def picture(row: int) -> Response:
+        side_px = request.args.get("side", SIDES_PX[0], int)
+        if side_px not in SIDES_PX:
+            raise UserError(f"side: is {' or '.join(map(str, SIDES_PX))}")
+        seen = open_as_seen(_file(_row(str(row))))
+        seen.thumbnail((side_px, side_px), reducing_gap=2.0)
+        return Response(as_jpeg(seen), mimetype="image/jpeg")
+
+    def neighbours(query_D: np.ndarray, own: int | None, began: float) -> dict[str, Any]:
+        k = request.args.get("k", 12, int)
+        if not 1 <= k <= MOST_NEIGHBOURS:
+            raise UserError(f"k: is to be 1 to {MOST_NEIGHBOURS}")
+        hits = searcher.near(query_D, k, request.args.get("domain") or None, own)
+        return {"hits": [asdict(hit) for hit in hits], "seconds": time.perf_counter() - began}
+
+    def _row(text: str) -> int:
+        if not text.isdigit() or int(text) >= index.facts.pictures:
+            raise UserError(f"row {text}: the index has {index.facts.pictures:,} pictures")
+        return int(text)
+
+    def _file(row: int) -> Path:
+        """Of a picture, which may have gone, or become a link to elsewhere, since it was indexed."""
+        root = os.path.realpath(index.facts.root)
+        file = os.path.realpath(os.path.join(root, index.files["image_path"].iloc[row]))
+        if os.path.commonpath([root, file]) != root:
+            raise UserError("that picture is a link that leaves the folder")
+        return Path(file)
+
+    return app
+
+
+def _name(host: str) -> str:
+    """Without the port, `[::1]:80` too."""
+    return host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+
+
+def _corners(text: str | None) -> Corners | None:
+    if not text:
+        return None
+    parts = text.split(",")
+    if len(parts) != 4 or not all(part.strip().isdigit() for part in parts):
+        raise UserError(f"box {text[:40]}: is to be left,top,right,bottom in pixels")
+    left, top, right, bottom = map(int, parts)
+    return left, top, right, bottom

@@ -1,0 +1,251 @@
+"""Search over one's own pictures: make an index, ask it, look at it in a browser, find copies in it.
+
+python src/search.py index --model runs/demo --images ~/Pictures --out runs/pictures
+python src/search.py query --index runs/pictures photo.jpg [--box 10,20,200,300] [--html found.html]
+python src/search.py serve --index runs/pictures
+python src/search.py duplicates --index runs/pictures --out copies.csv [--html copies.html]
+
+index takes a folder, an archive or a manifest, and any model that embed.py takes; the same command again
+brings an index up to date, or goes on where it was killed, and `accelerate launch` makes it by several
+processes. It is exact; --factory IVF4096,PQ16 has faiss approximate, and measures what that loses.
+
+Shards of a large set, made by several machines, then joined with inverted lists on disk:
+
+python src/search.py index --model M --images IMAGES --out runs/part_0 --shard 0/4
+python src/search.py merge --shards runs/part_* --out runs/all --factory IVF4096,SQ8
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from guie.base import errors
+from guie.base.devices import from_main, make_accelerator
+from guie.base.errors import UserError
+from guie.base.files import replacing, write_text
+from guie.data.images import open_as_seen
+from guie.evaluation.opened import open_any
+from guie.search.building import DROPPED, Changes, build
+from guie.search.duplicates import find_duplicates
+from guie.search.index import Facts, Index, read_index
+from guie.search.pages import answers_page, duplicates_page
+from guie.search.searcher import Corners, Hit, cropped, open_index
+from guie.search.shards import merge
+from guie.search.sources import pictures_of, shard_of
+from guie.training.crew import Crew
+from guie.training.interrupts import Interrupts
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+NAMED = 5  # files that cannot be read; the rest are counted
+
+
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    add = commands.add_parser("index", help="make an index, or bring it up to date").add_argument
+    add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
+    add("--images", type=Path, required=True, help="folder, archive or manifest")
+    add("--root", type=Path, help="of a manifest's images (default: its folder)")
+    add("--out", type=Path, required=True, help="folder of the index")
+    add("--factory", help="faiss' string of an approximation (default: flat and exact)")
+    add("--probes", type=_positive, help="inverted lists that a query looks into (default: 32)")
+    add("--shard", type=_shard, help="N/M: each Mth picture from the Nth on")
+    add("--size-px", type=_positive, help="image size of a library's model")
+    add("--fit", choices=("squash", "pad", "crop"), default="squash", help="of a library's model")
+    add("--batch-size", type=_positive, default=128, help="images per process and step")
+    add("--workers", type=_positive, default=2, help="loader processes per process")
+
+    add = commands.add_parser("merge", help="join shards").add_argument
+    add("--shards", type=Path, nargs="+", required=True, help="their folders")
+    add("--out", type=Path, required=True, help="folder of the whole")
+    add("--factory", help="with an inverted file, IVF...; default: flat and exact")
+    add("--probes", type=_positive, help="as of index")
+
+    query = commands.add_parser("query", help="neighbours of pictures")
+    query.add_argument("pictures", type=Path, nargs="+")
+    query.add_argument("--box", type=_corners, help="left,top,right,bottom: a part of them")
+    query.add_argument("--k", type=_positive, default=10)
+    query.add_argument("--domain", help="only domains that contain these letters")
+    query.add_argument("--json", type=Path, metavar="FILE", help="what was found, as data")
+    query.add_argument("--html", type=Path, metavar="FILE", help="a page of it")
+
+    serve = commands.add_parser("serve", help="a page in the browser")
+    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--host", default=LOOPBACK[0], help="who may call: this machine alone")
+
+    copies = commands.add_parser("duplicates", help="copies and look-alikes")
+    copies.add_argument("--out", type=Path, required=True, help="CSV: a row a picture of a group")
+    copies.add_argument("--html", type=Path, metavar="FILE", help="a page of them")
+    copies.add_argument("--mirrored", action="store_true", help="a mirror image is a copy too")
+    copies.add_argument("--workers", type=_positive, default=2)
+    for command in (query, serve, copies):
+        command.add_argument("--index", type=Path, required=True)
+    for command in (query, serve):
+        command.add_argument("--model", help="where the index' model has moved to")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the command. Raises UserError."""
+    args = parse_args(argv)
+    commands = {
+        **{"index": index, "merge": join, "query": query, "serve": serve},
+        **{"duplicates": duplicates},
+    }
+    commands[args.command](args)
+
+
+def index(args: argparse.Namespace) -> None:
+    """Make an index, or bring it up to date."""
+    interrupts = Interrupts()
+    accelerator = make_accelerator()
+    with Crew(accelerator, interrupts) as crew:
+        pictures = from_main(accelerator, lambda: pictures_of(args.images, args.root))
+        if args.shard:
+            pictures = shard_of(pictures, *args.shard)
+        model = (args.model, accelerator, args.out, args.size_px, args.fit, args.batch_size)
+        facts = Facts(
+            model=args.model,
+            recipe="",
+            dimension=0,
+            pictures=0,
+            source=str(args.images),
+            root=str(pictures.root),
+            size_px=args.size_px,
+            fit=args.fit,
+            factory=args.factory,
+            probes=_probes(args),
+            shard="/".join(map(str, args.shard)) if args.shard else None,
+        )
+        settings = {"workers": args.workers, "check": crew.check}
+        with interrupts:
+            made = build(args.out, open_any(*model), facts, pictures, accelerator, **settings)
+        if made:
+            print(told(*made))
+            for reason, count in pictures.skipped.items():
+                print(f"left out: {count:,} files, {reason}")
+        # All leave together: a process that outlives its group aborts on the way out.
+        accelerator.wait_for_everyone()
+        accelerator.end_training()
+
+
+def told(made: Index, changes: Changes) -> str:
+    """What an index holds, and what became of it."""
+    lines = [_about(made) + f": {changes.told}"]
+    bad = changes.unreadable
+    lines += [f"left out: {row.image_path}: {row.reason}" for row in bad.head(NAMED).itertuples()]
+    if len(bad) > NAMED:
+        lines.append(f"and {len(bad) - NAMED:,} more in {made.folder / DROPPED}")
+    return "\n".join(lines)
+
+
+def join(args: argparse.Namespace) -> None:
+    """Merge shards."""
+    print(_about(merge(args.shards, args.out, args.factory, _probes(args))))
+
+
+def query(args: argparse.Namespace) -> None:
+    """List the neighbours of pictures."""
+    searcher = open_index(args.index, args.model)
+    asked = []
+    for path in args.pictures:
+        picture = cropped(open_as_seen(path), args.box)
+        hits = searcher.query(picture, args.k, domain=args.domain)
+        asked.append((str(path), picture, hits))
+        print("\n".join([str(path), *map(_line, hits)]))
+    if args.json:
+        values = [{"query": name, "hits": [asdict(hit) for hit in hits]} for name, _, hits in asked]
+        write_text(args.json, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    if args.html:
+        answers_page(args.html, searcher.index, asked)
+        print(f"wrote {args.html}")
+
+
+def serve(args: argparse.Namespace) -> None:
+    """Answer a browser until Ctrl-C."""
+    from werkzeug.serving import make_server
+
+    from guie.search.web.app import make_app
+
+    searcher = open_index(args.index, args.model)
+    searcher.open_model()  # before the first visitor waits for it
+    if args.host not in LOOPBACK:
+        print(
+            f"warning: whoever reaches {args.host}:{args.port} sees the pictures of this index",
+            file=sys.stderr,
+        )
+    hosts = {*LOOPBACK, f"[{LOOPBACK[2]}]", args.host}
+    try:
+        server = make_server(args.host, args.port, make_app(searcher, hosts), threaded=True)
+    except (OSError, SystemExit, OverflowError):
+        raise UserError(
+            f"--port {args.port}: cannot listen there on {args.host}; name another --port"
+        ) from None
+    print(f"http://{args.host}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print("ended")
+
+
+def duplicates(args: argparse.Namespace) -> None:
+    """Write groups of copies."""
+    opened = read_index(args.index)
+    found = find_duplicates(opened, args.workers, args.mirrored)
+    with replacing(args.out) as temporary:
+        found.to_csv(temporary, index=False)
+    kinds = found["kind"].value_counts()
+    told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()) or "none"
+    print(f"{args.out}: {found['group'].nunique():,} groups; pictures: {told}")
+    if args.html:
+        duplicates_page(args.html, opened, found)
+        print(f"wrote {args.html}")
+
+
+def _about(made: Index) -> str:
+    facts = made.facts
+    kind = facts.factory or "flat, exact"
+    recall = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in facts.recall.items())
+    return f"{made.folder}: {facts.pictures:,} pictures, {facts.dimension} numbers ({kind}{recall})"
+
+
+def _line(hit: Hit) -> str:
+    sure = "" if hit.sure is None else f"  sure {hit.sure:.2f}"
+    about = f"  {hit.label or hit.domain}" if hit.label or hit.domain else ""
+    return f"  {hit.distance:.3f}{sure}  {hit.image_path}{about}"
+
+
+def _probes(args: argparse.Namespace) -> int | None:
+    return args.probes or (32 if args.factory and "IVF" in args.factory else None)
+
+
+def _positive(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text}: is to be 1 or more")
+    return int(text)
+
+
+def _shard(text: str) -> tuple[int, int]:
+    number, slash, count = text.partition("/")
+    if not (slash and number.isdigit() and count.isdigit() and int(number) < int(count)):
+        raise argparse.ArgumentTypeError(f"{text}: is to be N/M, with N from 0 to M - 1")
+    return int(number), int(count)
+
+
+def _corners(text: str) -> Corners:
+    parts = text.split(",")
+    if len(parts) != 4 or not all(part.strip().isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"{text}: is to be left,top,right,bottom in pixels")
+    left, top, right, bottom = map(int, parts)
+    return left, top, right, bottom
+
+
+if __name__ == "__main__":
+    errors.run(main)
