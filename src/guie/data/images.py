@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import cv2
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, ImageOps
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from guie.base.errors import UserError
 
@@ -144,7 +144,9 @@ def _decode(
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such image") from error
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
-        raise UserError(f"{path}: not a readable image: {error}") from error
+        unknown = name and isinstance(error, UnidentifiedImageError)
+        said = "" if unknown else f": {error}"  # which has the bytes' place in memory
+        raise UserError(f"{path}: not a readable image{said}") from error
 
 
 def _part(

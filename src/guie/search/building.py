@@ -28,7 +28,16 @@ from guie.evaluation.features.cache import FeatureCache
 from guie.evaluation.features.computing import embed_into
 from guie.evaluation.opened import Opened
 from guie.search.engines import Approximate, Engine, Flat, fill, trained
-from guie.search.index import FACTS, FAISS, Facts, Index, read_index, recipe_hash, write_index
+from guie.search.index import (
+    FACTS,
+    FAISS,
+    LISTS,
+    Facts,
+    Index,
+    read_index,
+    recipe_hash,
+    write_index,
+)
 from guie.search.sources import Pictures
 from guie.search.sureness import sureness_of
 
@@ -104,7 +113,8 @@ def build(
 
 def finish(out: Path, facts: Facts, files: pd.DataFrame, vectors_ND: np.ndarray) -> Index:
     """Write the index: vectors, faiss' file where one is asked for, how sure and how exact it is."""
-    (out / FACTS).unlink(missing_ok=True)
+    for name in (FACTS, FAISS, LISTS):  # of another kind, perhaps
+        (out / name).unlink(missing_ok=True)
     flat = Flat(vectors_ND)
     engine: Engine = flat
     if facts.factory:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import faiss
@@ -14,7 +15,7 @@ import numpy as np
 
 from guie.base.errors import UserError
 from guie.evaluation.neighbours import ExactIndex
-from guie.search.index import FAISS, REMEDY, Index
+from guie.search.index import FAISS, LISTS, REMEDY, Index
 
 CANDIDATES = 4  # times K, of which the exact distances decide
 FEWEST = 100
@@ -91,7 +92,7 @@ def engine_of(index: Index) -> Engine:
     if index.facts.factory is None:
         return Flat(vectors_ND)
     path = index.folder / FAISS
-    found = _read(str(path))
+    found = _read(path)
     if (found.ntotal, found.d) != vectors_ND.shape:
         raise UserError(
             f"{path}: {found.ntotal} vectors of {found.d} numbers, the index is of {vectors_ND.shape};"
@@ -100,9 +101,12 @@ def engine_of(index: Index) -> Engine:
     return Approximate(found, vectors_ND, index.facts.probes)
 
 
-def _read(path: str) -> faiss.Index:
+def _read(path: Path) -> faiss.Index:
+    """Mapped: inverted lists of its own file, or those beside it that shards were merged into."""
+    merged = path.with_name(LISTS).exists()
+    flags = faiss.IO_FLAG_ONDISK_SAME_DIR if merged else faiss.IO_FLAG_MMAP
     try:
-        return faiss.read_index(path, faiss.IO_FLAG_MMAP | faiss.IO_FLAG_ONDISK_SAME_DIR)
+        return faiss.read_index(str(path), flags)
     except RuntimeError as error:
         raise UserError(
             f"{path}: cannot be read by faiss ({_last_words(error)}); {REMEDY}"

@@ -24,6 +24,7 @@ from guie.base.files import replacing, write_json
 
 VERSION = 1
 FACTS, FILES, FLAT, FAISS = "index.json", "files.parquet", "vectors.npy", "vectors.faiss"
+LISTS = "vectors.ivfdata"  # inverted lists of merged shards, beside FAISS
 COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns"]
 REMEDY = "index the pictures again into another --out"
 

@@ -22,11 +22,9 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
 from guie.search.building import recall
-from guie.search.engines import ADDED, Approximate, Flat, fill, trained
-from guie.search.index import COLUMNS, FACTS, FAISS, FILES, FLAT, Facts, Index, read_index
+from guie.search.engines import ADDED, Approximate, Flat, trained
+from guie.search.index import COLUMNS, FACTS, FAISS, FILES, FLAT, LISTS, Facts, Index, read_index
 from guie.search.sureness import sureness_of
-
-LISTS = "vectors.ivfdata"  # of faiss, beside its index
 
 
 def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int | None) -> Index:
@@ -40,7 +38,8 @@ def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int |
     shards = [read_index(folder) for folder in folders]
     facts = _common(shards)
     out.mkdir(parents=True, exist_ok=True)
-    (out / FACTS).unlink(missing_ok=True)
+    for name in (FACTS, FAISS, LISTS):
+        (out / name).unlink(missing_ok=True)
     files = pd.concat([shard.files for shard in shards], ignore_index=True)
     twice = files["image_path"][files["image_path"].duplicated()]
     if len(twice):
@@ -109,10 +108,3 @@ def _merged(
         faiss.write_index(empty, str(temporary))
     shutil.rmtree(parts)
     return empty
-
-
-def fill_whole(factory: str, vectors_ND: np.ndarray) -> faiss.Index:
-    """The same without shards: what a merged one is compared with."""
-    made = trained(factory, vectors_ND)
-    fill(made, vectors_ND)
-    return made

@@ -128,7 +128,8 @@ def embed_into(
     boxes = boxes or [None] * len(files)
     decoder = open_image.__name__
     states = from_main(accelerator, lambda: readable_states(files, decoder))
-    states = states.assign(decoder=[f"{decoder} {tuple(box)}" if box else decoder for box in boxes])
+    decoders = [f"{decoder} {tuple(box)}" if box else decoder for box in boxes]
+    states = states.assign(decoder=pd.Series(decoders, states.index, dtype=str))
     missing = from_main(accelerator, lambda: cache.missing(states))
     wanted, crops = [Path(files[row]) for row in missing], [boxes[row] for row in missing]
     dataset = EvalDataset(wanted, preprocess, crops, open_image)

@@ -117,7 +117,8 @@ def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
     def about() -> dict[str, Any]:
         facts = index.facts
         return {
-            **{"pictures": facts.pictures, "source": Path(facts.source).name, "model": facts.model},
+            **{"pictures": facts.pictures, "source": Path(facts.source).name},
+            **{"model": facts.model.rpartition("/")[2]},  # places of this machine stay here
             **{"domains": searcher.domains, "sure": told(facts.sureness)},
         }
 

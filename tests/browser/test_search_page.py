@@ -1,0 +1,109 @@
+"""The search page in a browser: a picture in, a box drawn, a domain typed, a neighbour clicked."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from werkzeug.serving import make_server
+
+from browsing import NARROW, WIDE, overflow
+from guie.search import open_index
+from guie.search.web.app import make_app
+from some_pictures import folder_of, indexed, picture
+from tiny_runs import tiny_run
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Of the page over 30 pictures, one of which has a name that wants to be a tag."""
+    place = tmp_path_factory.mktemp("page")
+    run, pictures = tiny_run(place / "run"), folder_of(place)
+    picture(3, 50).save(pictures / "left" / "<img src=x onerror=alert(1)>.png")
+    indexed(run, pictures, place / "index")
+    picture(3, 50, (200, 160)).save(place / "asked.png")
+    (place / "words.txt").write_text("no picture")
+    app = make_app(open_index(place / "index"), ("127.0.0.1",))
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/ {place}"
+    server.shutdown()
+
+
+@pytest.mark.parametrize("width, dark", [(WIDE, False), (NARROW, True)])
+def test_a_search_from_a_file_to_a_neighbours_neighbours(
+    browse, address: str, width: int, dark: bool
+) -> None:
+    from playwright.sync_api import expect
+
+    url, place = address.split()
+    page = browse(width=width, dark=dark)
+    page.goto(url)
+    expect(page.locator("#about")).to_contain_text("31 pictures")
+    page.set_input_files("#file", Path(place) / "asked.png")
+    page.wait_for_selector(".hit img")
+    assert page.locator(".hit").count() == 12 and overflow(page) <= 0
+    whole = page.locator(".hit .path").all_inner_texts()
+
+    box = page.locator("#shown").bounding_box()
+    page.mouse.move(box["x"] + 2, box["y"] + 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 3)
+    with page.expect_request("**/search?*") as asked:
+        page.mouse.up()
+    assert b'name="box"' in (asked.value.post_data_buffer or b"")
+    paths = page.locator(".hit .path")
+    expect(paths).not_to_have_text(whole)
+    with page.expect_response("**/search?*"):
+        page.click("#whole")
+    expect(paths).to_have_text(whole)
+
+    page.fill("#domain", "lef")
+    expect(paths).to_have_text([re.compile("^left/")] * 12)
+    with page.expect_response("**/neighbours?*row=*"):
+        page.locator(".hit").nth(1).click()
+    page.wait_for_selector(".hit img")
+    page.fill("#domain", "nowhere")
+    page.wait_for_selector("#said.fault")
+    assert "no domain contains 'nowhere'" in page.inner_text("#said")
+
+
+def test_what_is_no_picture_is_told_and_a_name_is_no_tag(browse, address: str) -> None:
+    from playwright.sync_api import expect
+
+    url, place = address.split()
+    page = browse()
+    page.goto(url)
+    page.set_input_files("#file", Path(place) / "words.txt")
+    assert "words.txt is no picture" in page.inner_text("#said")
+    page.set_input_files("#file", Path(place) / "asked.png")
+    page.wait_for_selector(".hit img")
+    page.select_option("#k", "48")
+    expect(page.locator(".hit")).to_have_count(31)
+    assert any("<img src=x" in text for text in page.locator(".hit .path").all_inner_texts())
+    assert page.locator(".hit img[src=x]").count() == 0
+
+
+def test_a_picture_is_dropped_and_pasted(browse, address: str) -> None:
+    url, place = address.split()
+    page = browse()
+    page.goto(url)
+    data = list((Path(place) / "asked.png").read_bytes())
+    for kind in ("drop", "paste"):
+        transfer = page.evaluate_handle(
+            "bytes => { const t = new DataTransfer();"
+            " t.items.add(new File([new Uint8Array(bytes)], 'a.png', {type: 'image/png'})); return t; }",
+            data,
+        )
+        with page.expect_response("**/search?*") as answered:
+            if kind == "drop":
+                page.dispatch_event("#drop", "drop", {"dataTransfer": transfer})
+            else:
+                page.evaluate(
+                    "t => document.dispatchEvent(new ClipboardEvent('paste', {clipboardData: t}))",
+                    transfer,
+                )
+        assert answered.value.ok

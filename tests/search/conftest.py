@@ -1,0 +1,25 @@
+"""A tiny run, pictures, and an index of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from guie.search.searcher import Searcher, open_index
+from some_pictures import folder_of, indexed
+from tiny_runs import tiny_run
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_run(tmp_path_factory.mktemp("search") / "run")
+
+
+@pytest.fixture(scope="session")
+def searcher(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
+    """Of 30 labelled pictures; no test changes it."""
+    place = tmp_path_factory.mktemp("indexed")
+    folder_of(place)
+    indexed(run, place / "m.csv", place / "index")
+    return open_index(place / "index")

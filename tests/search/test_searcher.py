@@ -1,0 +1,158 @@
+"""Queries: by a picture, its part, a picture of the index; among domains; exactly and nearly so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+import search
+from guie.base.errors import UserError
+from guie.search import Searcher, open_index
+from guie.search.building import finish
+from guie.search.engines import Flat, engine_of
+from guie.search.index import Facts
+from guie.search.sureness import sure, sureness_of, told
+from some_pictures import folder_of, indexed, picture
+
+
+def test_a_picture_finds_itself_and_its_class(searcher: Searcher) -> None:
+    root = Path(searcher.index.facts.root)
+    path = searcher.index.files["image_path"].iloc[7]
+    first, *rest = searcher.query(root / path, k=5)
+    assert first.image_path == path and first.distance < 1e-3 and len(rest) == 4
+    assert [hit.distance for hit in rest] == sorted(hit.distance for hit in rest)
+    assert path not in [hit.image_path for hit in searcher.like(7, k=29)]
+    assert len(searcher.like(7, k=100)) == 29
+    vectors = searcher.vectors_ND
+    expected = np.argsort(-(vectors @ vectors[7]), kind="stable")[1:6]
+    assert [hit.row for hit in searcher.like(7, k=5)] == expected.tolist()
+    similarity = float(vectors[expected[0]] @ vectors[7])
+    assert searcher.like(7, k=1)[0].distance == pytest.approx((2 - 2 * similarity) ** 0.5, abs=1e-5)
+
+
+def test_among_domains(searcher: Searcher) -> None:
+    plain = [hit for hit in searcher.like(7, k=29) if hit.domain == "left"]
+    among = searcher.like(7, k=29, domain="LEF")
+    assert [hit.row for hit in among] == [hit.row for hit in plain]
+    with pytest.raises(UserError, match="no domain contains 'x'; the index has: left, right"):
+        searcher.like(7, domain="x")
+
+
+def test_a_box_is_a_picture_of_its_own_and_a_turned_one_stands_upright(
+    searcher: Searcher, tmp_path: Path
+) -> None:
+    inner, whole = picture(3, 50), Image.new("RGB", (90, 80), "white")
+    whole.paste(inner, (20, 30))
+    boxed = searcher.query(whole, 3, (20, 30, 60, 62))
+    assert boxed == searcher.query(inner, 3) != searcher.query(whole, 3)
+    for box in ((0, 0, 91, 10), (5, 5, 5, 9), (9, 0, 4, 8)):
+        with pytest.raises(UserError, match="is not in the picture of 90 x 80"):
+            searcher.query(whole, 3, box)
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned right by a quarter
+    inner.rotate(90, expand=True).save(tmp_path / "turned.png", exif=exif)
+    assert searcher.query(tmp_path / "turned.png", 3) == searcher.query(inner, 3)
+
+
+def test_how_sure_it_is(searcher: Searcher) -> None:
+    known = searcher.index.facts.sureness
+    assert known and known["labelled"] and known["pictures"] == 30
+    sures = [hit.sure for hit in searcher.like(7, k=29)]
+    assert all(0 <= s <= 1 for s in sures) and sures == sorted(sures, reverse=True)
+    assert "had its label" in told(known)
+
+    # One class on each side of a gap: near is right, far is wrong
+    rng = np.random.default_rng(0)
+    centres = np.repeat(np.eye(32)[:30], 2, axis=0)
+    noise = np.repeat([[0.02], [0.02]] * 20 + [[3.0], [3.0]] * 10, 1, axis=0)
+    vectors = (centres + noise * rng.normal(size=(60, 32)) / 5).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    files = pd.DataFrame({"label": np.repeat([f"d/{n}" for n in range(30)], 2)})
+    found = sureness_of(files, vectors, Flat(vectors))
+    assert sure(found, 0.999) > 0.99 and sure(found, 0.3) < 0.5
+    unlabelled = sureness_of(files.assign(label=""), vectors, Flat(vectors))
+    assert unlabelled and not unlabelled["labelled"] and "farther away" in told(unlabelled)
+    assert sure(unlabelled, 1.0) == 1 and sure(unlabelled, -1.0) == 0
+    assert (
+        sureness_of(files[:9], vectors[:9], Flat(vectors[:9])) is None and sure(None, 0.5) is None
+    )
+
+
+def test_an_approximation_tells_what_it_loses(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(3000, 16)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    names = [f"{n}.png" for n in range(len(vectors))]
+    files = pd.DataFrame(
+        {"image_path": names, "domain": "", "label": "", "size_bytes": 1, "mtime_ns": 1}
+    )
+    facts = Facts("m", "r", 16, 0, "s", str(tmp_path), factory="IVF16,SQ8")
+    recalls = []
+    for probes in (1, 16):
+        (tmp_path / str(probes)).mkdir()
+        asked = Facts(**{**facts.__dict__, "probes": probes})
+        made = finish(tmp_path / str(probes), asked, files, vectors)
+        recalls.append(made.facts.recall["recall_at_10"])
+        rows, scores = engine_of(made).search(vectors[:5], 3)
+        assert rows[:, 0].tolist() == [0, 1, 2, 3, 4] and np.allclose(scores[:, 0], 1, atol=1e-5)
+    assert recalls[0] < 0.9 < 0.99 < recalls[1]
+    with pytest.raises(UserError, match="--factory nonsense: faiss refuses it for 3,000 vectors"):
+        finish(tmp_path, Facts(**{**facts.__dict__, "factory": "nonsense"}), files, vectors)
+
+
+def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pictures, out = folder_of(tmp_path, classes=4, each=6), tmp_path / "index"
+    made = ["index", "--model", str(run), "--images", str(pictures), "--workers", "1"]
+    search.main([*made, "--out", str(out)])
+    assert f"{out}: 24 pictures, 16 numbers (flat, exact): 24 new" in capsys.readouterr().out
+    asked = [str(pictures / "left" / "1_0.png"), str(pictures / "right" / "0_0.png")]
+    words = ["query", "--index", str(out), *asked, "--k", "3", "--domain", "left"]
+    found = [f"--{kind}={tmp_path / 'found'}.{kind}" for kind in ("json", "html")]
+    search.main([*words, *found])
+    first, second = json.loads((tmp_path / "found.json").read_text())
+    assert first["hits"][0]["image_path"] == "left/1_0.png"
+    assert {hit["domain"] for hit in second["hits"]} == {"left"}
+    page = (tmp_path / "found.html").read_text()
+    assert page.count("data:image/jpeg") == 8 and "<script" not in page
+    with pytest.raises(SystemExit):
+        search.main(["query", "--index", str(out), asked[0], "--box", "1,2,3"])
+
+    # Shards by themselves, joined: the same vectors, the same answers
+    for number in range(4):
+        search.main([*made, "--out", str(tmp_path / f"part_{number}"), "--shard", f"{number}/4"])
+    parts = [str(tmp_path / f"part_{number}") for number in range(4)]
+    whole = open_index(out)
+    for kind in ([], ["--factory", "IVF2,Flat", "--probes", "2"]):
+        joined = tmp_path / f"joined{len(kind)}"
+        search.main(["merge", "--shards", *parts, "--out", str(joined), *kind])
+        both = open_index(joined)
+        query = whole.vectors_ND[5]
+        names = [[hit.image_path for hit in one.near(query, 6)] for one in (whole, both)]
+        assert names[0] == names[1]
+    with pytest.raises(UserError, match="in two of the shards"):
+        search.main(["merge", "--shards", parts[0], parts[0], "--out", str(tmp_path / "twice")])
+    with pytest.raises(UserError, match="has no inverted lists to merge"):
+        search.main(["merge", "--shards", *parts, "--out", str(joined), "--factory", "SQ8"])
+
+
+def test_copies_of_an_index(run: Path, tmp_path: Path) -> None:
+    pictures = folder_of(tmp_path, classes=3, each=2)
+    base = Image.effect_noise((96, 96), 80).resize((192, 192)).convert("RGB")
+    base.save(pictures / "one.png")
+    base.save(pictures / "right" / "the_same.bmp")
+    base.resize((160, 160)).save(pictures / "smaller.jpg", quality=85)
+    indexed(run, pictures, tmp_path / "index")
+    out = tmp_path / "copies.csv"
+    search.main(["duplicates", "--index", str(tmp_path / "index"), "--out", str(out),
+                 "--html", str(tmp_path / "copies.html")])  # fmt: skip
+    found = pd.read_csv(out).set_index("image_path")
+    group = found[found["group"] == found.loc["one.png", "group"]]
+    assert set(group.index) == {"one.png", "right/the_same.bmp", "smaller.jpg"}
+    assert group.loc["one.png", "kind"] == "equal" == group.loc["right/the_same.bmp", "kind"]
+    assert group.loc["smaller.jpg", "kind"] in ("copy", "alike")
+    assert "smaller.jpg" in (tmp_path / "copies.html").read_text()

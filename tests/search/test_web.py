@@ -1,0 +1,136 @@
+"""The page's server: what it answers, and what it refuses with a word."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from flask.testing import FlaskClient
+from PIL import Image
+
+from guie.search import Searcher, open_index
+from guie.search.web.app import KEPT, MOST_BYTES, Queries, make_app
+from some_pictures import folder_of, indexed, picture
+
+HOSTS = ("localhost", "127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def client(searcher: Searcher) -> FlaskClient:
+    return make_app(searcher, HOSTS).test_client()
+
+
+def png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def huge() -> bytes:
+    """A PNG of 20,000 x 15,000 pixels, 300 million of them, in some hundred bytes."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", 20_000, 15_000, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", head), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def test_a_picture_that_is_sent_finds_its_neighbours(
+    client: FlaskClient, searcher: Searcher
+) -> None:
+    sent = png(picture(3, 50))
+    found = client.post("/search?k=4", data={"picture": (io.BytesIO(sent), "a.png")}).json
+    expected = searcher.query(picture(3, 50), 4)
+    assert [hit["row"] for hit in found["hits"]] == [hit.row for hit in expected]
+    assert found["hits"][0]["sure"] == pytest.approx(expected[0].sure)
+    among = client.get(f"/neighbours?token={found['token']}&domain=left&k=30").json
+    assert {hit["domain"] for hit in among["hits"]} == {"left"}
+    like = client.get("/neighbours?row=7&k=2").json
+    assert [hit["row"] for hit in like["hits"]] == [hit.row for hit in searcher.like(7, 2)]
+    boxed = {"picture": (io.BytesIO(sent), "a.png"), "box": "0,0,20,20"}
+    parts = client.post("/search?k=4", data=boxed).json["hits"]
+    assert [hit["row"] for hit in parts] == [
+        hit.row for hit in searcher.query(picture(3, 50), 4, (0, 0, 20, 20))
+    ]
+    shown = Image.open(io.BytesIO(client.get("/picture/7").data))
+    assert shown.size == (40, 32) and shown.format == "JPEG"
+    about = client.get("/about").json
+    assert about["domains"] == ["left", "right"] and "/" not in about["model"] + about["source"]
+
+
+@pytest.mark.parametrize(
+    "sent, told",
+    [
+        (b"", "not a readable image"),
+        (b"#!/bin/sh\nrm -rf /\n", "not a readable image"),
+        (
+            b"<svg xmlns='http://www.w3.org/2000/svg'><script>1</script></svg>",
+            "not a readable image",
+        ),
+        (png(picture(0, 0))[:90], "not a readable image"),
+        (huge(), "decompression bomb"),
+    ],
+)
+def test_what_is_no_picture_is_refused(client: FlaskClient, sent: bytes, told: str) -> None:
+    answer = client.post("/search", data={"picture": (io.BytesIO(sent), "x")})
+    assert answer.status_code == 400 and told in answer.json["error"]
+
+
+def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
+    large = {"picture": (io.BytesIO(bytes(MOST_BYTES + 1)), "x")}
+    answer = client.post("/search", data=large)
+    assert answer.status_code == 413 and "larger than 32 MB" in answer.json["error"]
+    for words, told in (
+        ("/neighbours?row=30", "has 30 pictures"),
+        ("/neighbours?row=-1", "row -1"),
+        ("/neighbours?row=1&k=0", "k: is to be 1 to 100"),
+        ("/neighbours?row=1&domain=x", "no domain contains 'x'"),
+        ("/neighbours?token=x", "no longer known"),
+        ("/picture/1?side=9999", "side: is 320 or 1024"),
+    ):
+        answer = client.get(words)
+        assert answer.status_code == 400 and told in answer.json["error"]
+    box = {"picture": (io.BytesIO(png(picture(0, 0))), "x"), "box": "1;2;3;4"}
+    assert "left,top,right,bottom" in client.post("/search", data=box).json["error"]
+    assert client.post("/search", data={}).json["error"] == "no picture came along"
+    for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/picture/..%2f7", "/picture/m.csv"):
+        assert client.get(path).status_code == 404
+
+
+def test_another_sites_page_gets_no_answer(client: FlaskClient) -> None:
+    assert client.get("/", headers={"Host": "evil.example"}).status_code == 403
+    assert client.get("/", headers={"Origin": "https://evil.example"}).status_code == 403
+    page = client.get("/", headers={"Host": "127.0.0.1:8000", "Origin": "http://localhost:8000"})
+    assert page.status_code == 200 and page.data.startswith(b"<!doctype html>")
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    assert page.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_a_picture_that_went_or_became_a_link_is_told(run: Path, tmp_path: Path) -> None:
+    pictures = folder_of(tmp_path, classes=2, each=2)
+    indexed(run, pictures, tmp_path / "index")
+    client = make_app(open_index(tmp_path / "index"), HOSTS).test_client()
+    first, second, *_ = sorted(pictures.rglob("*.png"))
+    secret = tmp_path / "secret.png"
+    os.replace(first, secret)
+    assert "no such image" in client.get("/picture/0").json["error"]
+    first.symlink_to(secret)
+    assert client.get("/picture/0").json["error"] == "that picture is a link that leaves the folder"
+    assert client.get("/picture/1").status_code == 200 and second.exists()
+
+
+def test_the_last_queries_are_remembered_and_no_more(searcher: Searcher) -> None:
+    queries, vector = Queries(), searcher.vectors_ND[0]
+    tokens = [queries.add(vector) for _ in range(KEPT + 1)]
+    assert len(set(tokens)) == KEPT + 1 and queries.get(tokens[-1]) is vector
+    with pytest.raises(Exception, match="no longer known"):
+        queries.get(tokens[0])

@@ -1,0 +1,53 @@
+"""A folder of small pictures: stripes by class, each a little different."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from accelerate import Accelerator
+from PIL import Image
+
+from guie.evaluation.opened import Opened, open_any
+from guie.search.building import Changes, build
+from guie.search.index import Facts, Index
+from guie.search.sources import pictures_of
+
+
+def picture(kind: int, number: int, size: tuple[int, int] = (40, 32)) -> Image.Image:
+    """Stripes of a colour and width that a class has, with noise of its own."""
+    rng = np.random.default_rng([kind, number])
+    color = np.random.default_rng(kind).integers(40, 216, 3)
+    width, height = size
+    stripes = (np.arange(width) // (2 + kind % 5) % 2)[None, :, None] * color
+    noise = rng.integers(-12, 13, (height, width, 3))
+    return Image.fromarray(np.clip(stripes + 20 + noise, 0, 255).astype(np.uint8))
+
+
+def folder_of(place: Path, classes: int = 6, each: int = 5) -> Path:
+    """`<domain>/<class>_<n>.png`, two domains, and `m.csv` beside it with labels."""
+    rows = []
+    for kind in range(classes):
+        for number in range(each):
+            path = Path("left" if kind % 2 else "right", f"{kind}_{number}.png")
+            (place / "pictures" / path).parent.mkdir(parents=True, exist_ok=True)
+            picture(kind, number).save(place / "pictures" / path)
+            domain = path.parts[0]
+            rows.append((f"pictures/{path}", f"{domain}/{kind}", domain, "test", "both"))
+    names = ["image_path", "label", "domain", "split", "role"]
+    pd.DataFrame(rows, columns=names).to_csv(place / "m.csv", index=False)
+    return place / "pictures"
+
+
+def opened(run: Path, folder: Path) -> Opened:
+    return open_any(str(run), Accelerator(), folder)
+
+
+def indexed(run: Path, source: Path, out: Path, **keys) -> tuple[Index, Changes]:
+    """An index of a source by a run."""
+    found = pictures_of(source)
+    facts = Facts(str(run), "", 0, 0, str(source), str(found.root), **keys)
+    made = build(out, opened(run, out), facts, found, Accelerator(), workers=1)
+    assert made is not None
+    return made
