@@ -91,6 +91,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/copies.py
 	$(BIN)/python tests/bench/exact_search.py --share 0.02
 	$(BIN)/python tests/bench/challenge_search.py
+	$(BIN)/python tests/bench/searching.py --vectors 100000
 	$(BIN)/python tests/bench/formats.py --sizes 112 --rounds 3
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)

@@ -18,7 +18,7 @@ from guie.evaluation.neighbours import ExactIndex
 from guie.search.index import FAISS, LISTS, REMEDY, Index
 
 CANDIDATES = 4  # times K, of which the exact distances decide
-FEWEST = 100
+FEWEST = 40
 TRAINED_ON = 100_000  # vectors at most
 ADDED = 100_000  # vectors at once
 
