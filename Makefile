@@ -5,8 +5,8 @@ UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lowest test-slow judges formats lint format kill guard bench notebooks \
-	torch111 lock lock-lowest lock-judges lock-export clean
+.PHONY: help setup demo test test-lowest test-slow judges formats browser chromium lint format kill guard \
+	bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,7 +25,7 @@ setup: .venv/ready  ## .venv with the locked versions (quick when present)
 
 # These see what is in .venv, .pth files included: a third copy of torch would be 6 GB
 PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
-.venv-judges/ready .venv-export/ready: .venv-%/ready: .venv/ready requirements-%.txt requirements-%.lock
+.venv-judges/ready .venv-export/ready .venv-browser/ready: .venv-%/ready: .venv/ready requirements-%.txt requirements-%.lock
 	@test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" \
 		> $$($(@D)/bin/python -c '$(PACKAGES)')/of_venv.pth
@@ -53,6 +53,15 @@ judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft, in an
 
 formats: .venv-export/ready  ## ONNX and .pt2 against the model, with onnxruntime in an environment of its own
 	.venv-export/bin/python -m pytest tests/export/test_life.py
+
+browser: chromium .venv-browser/ready  ## the pages in a real browser: Debian's Chromium, driven by playwright
+	.venv-browser/bin/python -m pytest tests/browser
+
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null \
+		|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get update -qq \
+			&& apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
+		|| { echo "Chromium is needed, nothing was tested; on Debian: apt-get install chromium"; exit 1; }
 
 lint: setup  ## ruff: rules and format; mypy: types of src/
 	$(BIN)/ruff check .
@@ -99,7 +108,8 @@ lock-lowest: $(UV)  ## renew requirements.lowest from the bounds in requirements
 
 lock-judges:  ## renew requirements-judges.lock from .venv-judges
 lock-export:  ## renew requirements-export.lock from .venv-export
-lock-judges lock-export: lock-%: .venv-%/ready
+lock-browser:  ## renew requirements-browser.lock from .venv-browser
+lock-judges lock-export lock-browser: lock-%: .venv-%/ready
 	@{ head -2 requirements-$*.lock; \
 		.venv-$*/bin/python -m pip freeze --exclude-editable --exclude guie \
 		| grep -vxFf requirements.lock; } \
