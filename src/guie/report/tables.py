@@ -31,7 +31,7 @@ def report_table(report: Mapping[str, Any]) -> str:
         key=lambda key: int(key.rpartition("_")[2]),
     )
     width = max(map(len, [*domains, "pooled"]))
-    heads = "".join(f"{_title(key):>9}" for key in columns)
+    heads = "".join(f"{metric_title(key):>9}" for key in columns)
     lines = [f"{'':{width}}{heads}  queries  without positive"]
     for name, scores in domains.items():
         counts = f"{scores['queries']:9,}{scores['queries_without_positive']:18,}"
@@ -68,7 +68,7 @@ def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
 def _certainty(report: Mapping[str, Any]) -> str:
     found = report["intervals"]
     told = [
-        f"{_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
+        f"{metric_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
         for key, (low, high) in found["mean"].items()
         if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
     ]
@@ -84,10 +84,11 @@ def _standard(domains: Mapping[str, Mapping[str, Any]]) -> set[str]:
     return {key for key in keys if key.startswith("recall_at_")} if everything else set()
 
 
-def _title(key: str) -> str:
-    if key in COLUMNS:
-        return COLUMNS[key]
-    return f"Rec@{key.rpartition('_')[2]}"
+def metric_title(key: str) -> str:
+    """What a table's head calls a metric."""
+    if key.startswith("recall_at_"):
+        return f"Rec@{key.rpartition('_')[2]}"
+    return COLUMNS.get(key, key.replace("_", " "))
 
 
 def _line(name: str, scores: Mapping[str, Any], columns: list[str], width: int) -> str:

@@ -1,0 +1,58 @@
+"""What a page of scores is made of: models, and what their queries were answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from guie.evaluation.diagnosis import Gaps, Nearest, gaps, nearest
+from guie.evaluation.protocols import Part, Protocol
+from guie.evaluation.searching import Embedded
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One model under the protocols of the page.
+
+    Attributes:
+        name: what the page calls it.
+        reports: of `run_protocol`, one a protocol; those of the first model hold `against`.
+        embedded: unit vectors [T, D], or those of each domain's specialist.
+    """
+
+    name: str
+    reports: Sequence[Mapping[str, Any]]
+    embedded: Embedded
+
+
+@dataclass(frozen=True)
+class Look:
+    """A model's answers in the part that the page looks into."""
+
+    name: str
+    near: Nearest
+    gaps: Gaps
+
+
+def looked_into(protocols: Sequence[Protocol]) -> Part | None:
+    """The first part whose answers are right or wrong by labels, over an index that stays as it is."""
+    parts = (part for protocol in protocols for part in protocol.parts)
+    return next((part for part in parts if not (part.graded or part.gallery_draws)), None)
+
+
+def looks(models: Sequence[Scored], part: Part, table: pd.DataFrame) -> list[Look]:
+    """Ask all models again, and keep who answered."""
+    found = []
+    for model in models:
+        near = nearest(part, table, model.embedded)
+        found.append(Look(model.name, near, gaps(part, table, model.embedded, near)))
+    return found
+
+
+def asked_domains(near: Nearest, table: pd.DataFrame) -> np.ndarray:
+    """The domain of each query, [Q]."""
+    return table["domain"].to_numpy()[near.query_Q]
