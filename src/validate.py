@@ -37,8 +37,8 @@ from guie.evaluation.protocols import (
 from guie.evaluation.protocols.graded_parts import read_grades
 from guie.evaluation.rankings import read_rankings, write_rankings
 from guie.evaluation.sources import read_embeddings, reduce_embeddings, table_of
-from guie.report.pages.evaluation import Scored, write_evaluation
-from guie.report.tables import protocol_table, report_table
+from guie.report.pages.evaluation import judged_models, write_evaluation
+from guie.report.tables import reports_table
 
 EXAMPLES = """
 examples:
@@ -72,7 +72,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_sources(parser)
     _add_protocols(parser)
     parser.add_argument("--out", type=Path, required=True, help="report.json")
-    parser.add_argument("--html", type=Path, metavar="PAGE.html", help="a page to look into it, too")
+    parser.add_argument(
+        "--html", type=Path, metavar="PAGE.html", help="a page to look into it, too"
+    )
     parser.add_argument("--no-images", action="store_true", help="leave pictures out of --html")
     parser.add_argument(
         "--write-results", type=Path, metavar="R.json", help="the best 1,000 of each query"
@@ -182,12 +184,10 @@ def search(
         )
         finish(args, protocols, next(iter(reports.values())))
         if args.html:
-            scored = [Scored(name, of, as_units(models[name], table)) for name, of in reports.items()]
             about = f"{manifest.path.name}, {args.split} split"
-            write_evaluation(
-                args.html, scored, protocols, table, manifest.root,
-                about=about, pictures=not args.no_images,
-            )  # fmt: skip
+            judged = judged_models(models, reports, table)
+            pictures = None if args.no_images else manifest.root
+            write_evaluation(args.html, judged, protocols, table, pictures, about)
             print(f"wrote {args.html}")
         if args.write_results:
             write_rankings(args.write_results, as_units(given, table), table)
@@ -216,18 +216,8 @@ def finish(
     args: argparse.Namespace, protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]]
 ) -> None:
     """Show the reports and write them."""
-    print(told(protocols, reports, plain=not args.protocol))
+    print(reports_table(protocols, reports, plain=not args.protocol))
     write(args.out, reports, plain=not args.protocol)
-
-
-def told(protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]], plain: bool) -> str:
-    """What the terminal shows."""
-    shown = []
-    for protocol, report in zip(protocols, reports, strict=True):
-        (one, *_) = report["parts"].values()
-        shown.append(report_table(one) if plain else protocol_table(protocol, report))
-        shown += [sentence for one in report.get("against", []) for sentence in one["verdicts"]]
-    return "\n".join(shown)
 
 
 def write(out: Path, reports: Sequence[dict[str, Any]], plain: bool) -> None:

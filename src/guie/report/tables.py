@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guie.evaluation.protocols import HARMONIC, Protocol
@@ -63,6 +63,18 @@ def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
     for name, part in report["parts"].items():
         lines += ["", *([f"{name}:"] if name != part["index"] else []), report_table(part)]
     return "\n".join(lines)
+
+
+def reports_table(
+    protocols: Sequence[Protocol], reports: Sequence[Mapping[str, Any]], plain: bool
+) -> str:
+    """All that the terminal shows of one model, verdicts against others last; `plain`: one part alone."""
+    shown = []
+    for protocol, report in zip(protocols, reports, strict=True):
+        (one, *_) = report["parts"].values()
+        shown.append(report_table(one) if plain else protocol_table(protocol, report))
+        shown += [sentence for one in report.get("against", []) for sentence in one["verdicts"]]
+    return "\n".join(shown)
 
 
 def _certainty(report: Mapping[str, Any]) -> str:

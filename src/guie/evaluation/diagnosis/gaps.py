@@ -36,9 +36,7 @@ class Gaps:
     any_negative_S: np.ndarray
 
 
-def gaps(
-    part: Part, table: pd.DataFrame, embedded: Embedded, near: Nearest, seed: int = 0
-) -> Gaps:
+def gaps(part: Part, table: pd.DataFrame, embedded: Embedded, near: Nearest, seed: int = 0) -> Gaps:
     """Of a sample of queries, as many of each domain as there are, distances in the part's index.
 
     NaN where the index has no wrong answer. Arguments as of `nearest`.

@@ -64,19 +64,23 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embedded) -> Nearest:
     Raises ValueError where no query has a positive.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
-    found, searched = [], np.zeros(len(table), bool)
+    found: list[dict[str, np.ndarray]] = []
+    searched = np.zeros(len(table), bool)
     for search in searches(part.index, images, group_T):
         searched[search.index_I] = True
         for unit_TD, one in Searcher(images, embedded).by_embedding(search):
             found += list(_by_blocks(images, unit_TD, one))
     if not found:
         raise ValueError("no query has a positive in the index")
-    query_Q, *columns = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    order_Q = np.argsort(query_Q, kind="stable")
-    return Nearest(query_Q[order_Q], *(c[order_Q] for c in columns), np.flatnonzero(searched))
+    columns = {key: np.concatenate([block[key] for block in found]) for key in found[0]}
+    order_Q = np.argsort(columns["query_Q"], kind="stable")
+    ordered = {key: column[order_Q] for key, column in columns.items()}
+    return Nearest(**ordered, index_I=np.flatnonzero(searched))
 
 
-def _by_blocks(images: Images, unit_TD: np.ndarray, search: Search) -> Iterator[tuple]:
+def _by_blocks(
+    images: Images, unit_TD: np.ndarray, search: Search
+) -> Iterator[dict[str, np.ndarray]]:
     """Yield the attributes of `Nearest`, block by block."""
     positives_Q = images.count_positives(search.query_Q, search.index_I)
     query_Q, positives_Q = search.query_Q[positives_Q > 0], positives_Q[positives_Q > 0]
@@ -95,14 +99,14 @@ def _by_blocks(images: Images, unit_TD: np.ndarray, search: Search) -> Iterator[
         hit_B = np.where(relevant_BK.any(axis=1), relevant_BK.argmax(axis=1) + 1, 0)
         with np.errstate(invalid="ignore"):
             distance_BK = np.sqrt(np.maximum(2 - 2 * _wide(score_BK, -np.inf), 0))
-        yield (
-            rows_B,
-            _wide(row_BK, -1).astype(np.int32),
-            distance_BK.astype(np.float32),
-            _wide(relevant_BK, False),
-            hit_B,
-            positives_Q[start : start + size],
-        )
+        yield {
+            "query_Q": rows_B,
+            "found_QK": _wide(row_BK, -1).astype(np.int32),
+            "distance_QK": distance_BK.astype(np.float32),
+            "relevant_QK": _wide(relevant_BK, False),
+            "first_hit_Q": hit_B,
+            "positives_Q": positives_Q[start : start + size],
+        }
 
 
 def _wide(values_BK: np.ndarray, nothing: float) -> np.ndarray:

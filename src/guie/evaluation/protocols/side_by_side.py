@@ -22,7 +22,7 @@ def share_models(
 ) -> None:
     """Search and keep this process's blocks of `run_models`."""
     for protocol in protocols:
-        for name, given, prefixed in _each(models, kept):
+        for _, given, prefixed in _each(models, kept):
             assert prefixed is not None
             share_protocol(protocol, given, table, prefixed, quirks)
 

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from guie.report.figures.style import FAINT, INK, MUTED, PALETTE, new_figure, telling, tidy
 
@@ -70,6 +71,7 @@ def difficulty_panel(r_at_1_C: np.ndarray, color: str) -> Figure:
     for bar, start, count in zip(bars, edges, counts, strict=False):
         telling(bar, f"R@1 {start:.1f} to {start + 1 / CLASS_BINS:.1f}: {count:,} classes")
     axes.set(xlim=(0, 1))
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.set_xlabel("R@1 of the class", fontsize=SMALL, color=MUTED)
     return figure
 
@@ -91,6 +93,10 @@ def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
     axes.set(xscale="log", yscale="log")
     axes.set_xticks([0.5, 1, 10, 100], ["0", "1", "10", "100"])
     axes.set_xticks([], minor=True)
+    axes.set_ylim(0.7, None)
+    # Powers of ten as plain text: mathematical text is no text of the page.
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("times among the first ten", fontsize=SMALL, color=MUTED)
     return figure
 

@@ -63,7 +63,8 @@ def gap_panels(look: Look, table: pd.DataFrame) -> list[Panel]:
     for place, domain in enumerate(largest_domains(look, table)):
         own_S = domain_S == domain
         apart = np.nanmedian(found.negative_S[own_S] - found.positive_S[own_S])
-        about = f"the nearest wrong lies {apart:+.3f} from the nearest right, median"
+        side = "farther" if apart >= 0 else "nearer"
+        about = f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
         figure = gap_panel({kind: values[own_S] for kind, values in kinds.items()}, most)
         panels.append(_panel(domain, about, figure, f"gaps-{place}", f"Distances, {domain}"))
     return panels

@@ -94,7 +94,9 @@ class Galleries:
         """The pairs of domains that are confused most, with the nearest mistakes of each."""
         wrong = strayed(self.near, self.table)
         asked = pd.Series(self.domain_T[self.near.query_Q]).value_counts()
-        pairs = wrong.groupby(["asked", "answered"]).size().sort_values(ascending=False, kind="stable")
+        pairs = (
+            wrong.groupby(["asked", "answered"]).size().sort_values(ascending=False, kind="stable")
+        )
         found = []
         for (one, other), count in pairs[:PAIRS].items():
             own = wrong[(wrong["asked"] == one) & (wrong["answered"] == other)]

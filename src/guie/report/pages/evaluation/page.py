@@ -11,6 +11,7 @@ from tqdm import tqdm
 
 from guie.evaluation.diagnosis import by_class, class_confusions, domain_shares, hubness, outcomes
 from guie.evaluation.protocols import Part, Protocol
+from guie.evaluation.statistics import Comparison, verdict
 from guie.report.figures.style import domain_colors
 from guie.report.pages.evaluation.charts import (
     difficulty_panels,
@@ -35,10 +36,8 @@ def write_evaluation(
     models: Sequence[Scored],
     protocols: Sequence[Protocol],
     table: pd.DataFrame,
-    root: str | Path,
-    *,
+    root: str | Path | None,
     about: str = "",
-    pictures: bool = True,
 ) -> None:
     """Write the page that shows how good models are, and where they fail.
 
@@ -49,37 +48,41 @@ def write_evaluation(
         path: the HTML file.
         models: the first is looked into, the others stand beside it.
         table: rows T of one split.
-        root: folder that image_path starts from.
+        root: folder that image_path starts from; None leaves every picture out.
         about: what was asked, for the page's head.
-        pictures: False leaves every picture out.
 
     Raises:
         UserError: the file cannot be written. A picture that cannot be decoded is shown as such.
     """
     part = looked_into(protocols)
     with tqdm(desc="page", unit="img", disable=None) as bar:
-        shown = Pictures(Path(root), bar) if pictures else None
+        folder = None if root is None else Path(root)
         values: dict[str, Any] = {
             "name": models[0].name,
             "others": [model.name for model in models[1:]],
             "about": about,
             "limit": ROWS,
             "tables": score_tables(models, protocols),
-            "verdicts": _verdicts(models[0]),
+            "verdicts": _verdicts(models),
             "published": beside({model.name: model.reports for model in models}),
             "colors": domain_colors(table["domain"]),
-            "picture": shown,
+            "picture": folder and Pictures(folder, bar),
             "part": part,
         }
         if part is not None:
-            values |= _inside(models, part, table, Path(root) if pictures else None, bar)
+            values |= _inside(models, part, table, folder, bar)
         write_page(path, "evaluation/page.html.j2", values)
 
 
-def _verdicts(model: Scored) -> list[str]:
-    """Who is ahead of whom, in words; each protocol, each other model."""
-    found = [one for report in model.reports for one in report.get("against", [])]
-    return [sentence for one in found for sentence in one["verdicts"]]
+def _verdicts(models: Sequence[Scored]) -> list[str]:
+    """Who is ahead of whom, in words, by the page's names: each protocol, each other model."""
+    first, *others = models
+    return [
+        verdict(Comparison(**one), (other.name, first.name), title)
+        for report in first.reports
+        for other, against in zip(others, report.get("against", []), strict=False)
+        for title, one in against["differences"].items()
+    ]
 
 
 def _inside(

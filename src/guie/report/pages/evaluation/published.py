@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
 PERCENT = 100.0
+OVER_ALL = {"mean", "pooled", "public", "private"}
 
 
 class Table(BaseModel):
@@ -65,30 +66,49 @@ def papers() -> list[Paper]:
 
 
 def beside(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Beside]:
-    """The published tables of the protocols that our models were scored under.
+    """The published tables of the protocols and domains that our models were scored on.
+
+    A table is left out where ours has a domain that it has not: those are other images. What is
+    over all domains has our number only where ours has all of them.
 
     Args:
-        models: by name, the reports of `run_protocol`. A table without one column that we have a
-            number for is left out: those are other data sets.
+        models: by name, the reports of `run_protocol`.
     """
     found = []
     for paper in papers():
         for table in paper.tables:
             ours = {
-                name: [_ours(report, path) for path in table.columns.values()]
+                name: [_ours(report, table, path) for path in table.columns.values()]
                 for name, reports in models.items()
                 for report in reports
-                if report["protocol"] == table.protocol
+                if report["protocol"] == table.protocol and _of_these(report, table)
             }
             if any(number is not None for row in ours.values() for number in row):
                 found.append(Beside(paper.paper, table, ours))
     return found
 
 
-def _ours(report: Mapping[str, Any], path: tuple[str, str, str]) -> float | None:
-    """Our number in percent; None where the protocol was not asked of that domain."""
+def _domains(table: Table) -> set[str]:
+    return {of for _, of, _ in table.columns.values()} - OVER_ALL
+
+
+def _asked(report: Mapping[str, Any], table: Table) -> set[str]:
+    """The domains of our report's parts that the table's columns stand in."""
+    parts = {part for part, _, _ in table.columns.values()} & set(report["parts"])
+    return {domain for part in parts for domain in report["parts"][part]["domains"]}
+
+
+def _of_these(report: Mapping[str, Any], table: Table) -> bool:
+    return not _domains(table) or _asked(report, table) <= _domains(table)
+
+
+def _ours(report: Mapping[str, Any], table: Table, path: tuple[str, str, str]) -> float | None:
+    """Our number in percent; None where there is none that compares."""
     name, of, metric = path
     part = report["parts"].get(name, {})
-    values = part.get(of) or part.get("domains", {}).get(of) or {}
-    number = values.get(metric)
+    if of in OVER_ALL:
+        whole = not _domains(table) or _asked(report, table) == _domains(table)
+        number = part.get(of, {}).get(metric) if whole else None
+    else:
+        number = part.get("domains", {}).get(of, {}).get(metric)
     return None if number is None else PERCENT * number

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from guie.evaluation.diagnosis import Gaps, Nearest, gaps, nearest
-from guie.evaluation.protocols import Part, Protocol
+from guie.evaluation.protocols import Given, Part, Protocol, as_units
 from guie.evaluation.searching import Embedded
 
 
@@ -36,6 +37,36 @@ class Look:
     name: str
     near: Nearest
     gaps: Gaps
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Files as a page calls them: without the folders that all share, and without `.npz`.
+
+    One file alone keeps its folder, which is mostly the run's name.
+    """
+    parts = [
+        Path(name).with_suffix("").parts if name.endswith(".npz") else (name,) for name in names
+    ]
+    least = min(map(len, parts))
+    shared = 0
+    while shared < least - 1 and len({own[shared] for own in parts}) == 1:
+        shared += 1
+    if len(parts) == 1:
+        shared = max(0, least - 2)
+    return ["/".join(own[shared:]) for own in parts]
+
+
+def judged_models(
+    models: Mapping[str, Given],
+    reports: Mapping[str, Sequence[Mapping[str, Any]]],
+    table: pd.DataFrame,
+) -> list[Scored]:
+    """Models by their files, with the reports of `run_models`, under short names."""
+    names = short_names(list(models))
+    return [
+        Scored(name, reports[file], as_units(given, table))
+        for name, (file, given) in zip(names, models.items(), strict=True)
+    ]
 
 
 def looked_into(protocols: Sequence[Protocol]) -> Part | None:

@@ -110,9 +110,12 @@ def _row(
         found = [_cell(report, name, key) for _, report in reports]
         most = max((c.value for c in found if c.value is not None), default=None)
         several = len(reports) > 1
-        cells += [c._replace(best=several and c.value is not None and c.value == most) for c in found]
+        cells += [
+            c._replace(best=several and c.value is not None and c.value == most) for c in found
+        ]
     counts = reports[0][1]["domains"].get(name, {})
-    return Row(title, *(counts.get(key) for key in COUNTS), cells)
+    asked, alone = (counts.get(key) for key in COUNTS)
+    return Row(title, asked, alone, cells)
 
 
 def _cell(report: Mapping[str, Any], name: str, key: str) -> Cell:
