@@ -85,4 +85,5 @@ def _scaled(xy_N2: np.ndarray) -> np.ndarray:
     low, high = xy_N2.min(axis=0), xy_N2.max(axis=0)
     scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)
     middle = (low + high) / 2
-    return np.round((xy_N2 - middle) * scale + SIDE / 2, 1).astype(float)
+    placed_N2 = (xy_N2 - middle).astype(np.float64) * scale + SIDE / 2
+    return placed_N2.round(1)

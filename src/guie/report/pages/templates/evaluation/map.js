@@ -45,10 +45,10 @@ if (atlas) {
     if (kept) show(i);
   };
   const nearest = (event) => {
-    const box = atlas.getBoundingClientRect(), scale = box.width / 1000;
+    const to = atlas.getScreenCTM(); // from the map's units to the screen's
     let best = -1, least = REACH_PX;
     points.forEach((point, i) => {
-      const away = Math.hypot(box.x + point.x * scale - event.clientX, box.y + point.y * scale - event.clientY);
+      const away = Math.hypot(to.a * point.x + to.e - event.clientX, to.d * point.y + to.f - event.clientY);
       if (away < least && shown(i)) [best, least] = [i, away];
     });
     return best;
