@@ -104,6 +104,8 @@ def test_hubs_by_hand():
         first_hit_Q=np.array([0, 2, 0, 1]),
         positives_Q=np.ones(4, int),
         index_I=np.arange(4),
+        asked=4,
+        sampled=False,
     )
     table = pd.DataFrame({"domain": list("aabb")})
     assert occurrences(near).tolist() == [0, 0, 2, 4]
@@ -175,6 +177,23 @@ def test_it_is_what_the_score_saw(crowd, index):
             assert own_Q.sum() == scores["queries"] - scores["queries_without_positive"]
             assert near.right_Q[own_Q].mean() == pytest.approx(scores["r_at_1"])
             assert near.recall_at(10)[own_Q].mean() == pytest.approx(scores["recall_at_10"])
+
+
+def test_a_long_search_asks_a_sample(crowd):
+    """So that a page costs minutes whatever its index: the same queries of any model."""
+    table, unit_TD = crowd
+    whole = nearest(MERGED, table, unit_TD)
+    some, other = (
+        nearest(MERGED, table, unit_TD[:, order], most_pairs=10_000)
+        for order in (np.arange(6), np.arange(5))
+    )
+    assert some.sampled and not whole.sampled and some.asked == whole.asked
+    assert 30 < len(some.query_Q) < len(whole.query_Q) / 2
+    assert some.query_Q.tolist() == other.query_Q.tolist()
+    places = np.searchsorted(whole.query_Q, some.query_Q)
+    assert (whole.found_QK[places] == some.found_QK).all()
+    assert (whole.first_hit_Q[places] == some.first_hit_Q).all()
+    assert set(gaps(MERGED, table, unit_TD, some).query_S) <= set(some.query_Q)
 
 
 def test_gaps_tell_who_is_right(crowd):

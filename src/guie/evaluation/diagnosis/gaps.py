@@ -17,6 +17,7 @@ from guie.evaluation.protocols.retrieval import groups_of, images_of
 from guie.evaluation.searching import Embedded, Images, Search, Searcher, searches
 
 QUERIES = 2_000  # a share of them is known to .01
+PAIRS = 4 * 10**8  # of query and index image: fewer queries where the index is larger
 BLOCK_FLOATS = 2**24  # similarities of one block
 
 
@@ -43,8 +44,9 @@ def gaps(part: Part, table: pd.DataFrame, embedded: Embedded, near: Nearest, see
     """
     images, group_T = images_of(part, table), groups_of(part, table)
     asked = table.iloc[near.query_Q].assign(row=near.query_Q)
-    share = max(1, QUERIES // asked["domain"].nunique())
-    chosen = set(balanced_sample(asked, share, seed)["row"])
+    queries = min(QUERIES, PAIRS // len(near.index_I))
+    of_each = max(1, queries // asked["domain"].nunique())
+    chosen = set(balanced_sample(asked, of_each, seed)["row"])
     rng = np.random.default_rng(seed)
     found = []
     for search in searches(part.index, images, group_T):

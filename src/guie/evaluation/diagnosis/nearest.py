@@ -7,18 +7,20 @@ D dimensions.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from guie.base.seeds import seeded_draws
 from guie.evaluation.neighbours import ExactIndex, block_size
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.retrieval import groups_of, images_of
 from guie.evaluation.searching import MOST_QUERIES, Embedded, Images, Search, Searcher, searches
 
 DEPTH = 100  # ranks that are looked at for the first right answer
+MOST_PAIRS = 4 * 10**10  # of query and index image: a minute on two cores
 SHOWN = 10  # ranks that are kept: N_10 is what hubness is measured by
 
 
@@ -33,6 +35,8 @@ class Nearest:
         first_hit_Q: rank of the first right answer, from 1; 0 where none is among the first DEPTH.
         positives_Q: right answers in the index.
         index_I: rows that were searched for any query.
+        asked: how many queries the part has; more than Q where some have no positive, or where
+            `sampled`: only some were asked, drawn by chance.
     """
 
     query_Q: np.ndarray
@@ -42,6 +46,8 @@ class Nearest:
     first_hit_Q: np.ndarray
     positives_Q: np.ndarray
     index_I: np.ndarray
+    asked: int
+    sampled: bool
 
     @property
     def right_Q(self) -> np.ndarray:
@@ -53,17 +59,25 @@ class Nearest:
         return (self.first_hit_Q > 0) & (self.first_hit_Q <= k)
 
 
-def nearest(part: Part, table: pd.DataFrame, embedded: Embedded) -> Nearest:
+def nearest(
+    part: Part, table: pd.DataFrame, embedded: Embedded, most_pairs: int = MOST_PAIRS
+) -> Nearest:
     """Ask every query that has a positive, in the index that the part says.
 
     Args:
         part: of a protocol; relevance is by labels, whatever it grades.
         table: rows T of one split: image_path, label, domain, role, and dataset where there is one.
         embedded: unit vectors [T, D], or those of each domain's specialist.
+        most_pairs: of query and index image; where there are more, a sample of the queries is asked,
+            the same for every model.
 
     Raises ValueError where no query has a positive.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
+    asked = int(images.is_query_T.sum())
+    pairs = sum(len(s.query_Q) * len(s.index_I) for s in searches(part.index, images, group_T))
+    if pairs > most_pairs:
+        images = _sampled(images, table, most_pairs / pairs)
     found: list[dict[str, np.ndarray]] = []
     searched = np.zeros(len(table), bool)
     for search in searches(part.index, images, group_T):
@@ -75,7 +89,18 @@ def nearest(part: Part, table: pd.DataFrame, embedded: Embedded) -> Nearest:
     columns = {key: np.concatenate([block[key] for block in found]) for key in found[0]}
     order_Q = np.argsort(columns["query_Q"], kind="stable")
     ordered = {key: column[order_Q] for key, column in columns.items()}
-    return Nearest(**ordered, index_I=np.flatnonzero(searched))
+    index_I = np.flatnonzero(searched)
+    return Nearest(**ordered, index_I=index_I, asked=asked, sampled=pairs > most_pairs)
+
+
+def _sampled(images: Images, table: pd.DataFrame, share: float) -> Images:
+    """The same where a share of the queries is asked, by their paths alone."""
+    rows = np.flatnonzero(images.is_query_T)
+    draws = seeded_draws(0, table["image_path"].to_numpy()[rows])
+    chosen = rows[np.argsort(draws, kind="stable")[: max(1, int(share * len(rows)))]]
+    is_query_T = np.zeros(len(table), bool)
+    is_query_T[chosen] = True
+    return replace(images, is_query_T=is_query_T)
 
 
 def _by_blocks(

@@ -61,13 +61,7 @@ class Galleries:
 
     def mistakes(self) -> list[Answered]:
         """Queries whose wrong first answer lies nearest, of each domain alike, nearest first."""
-        near = self.near
-        wrong = np.flatnonzero(~near.right_Q)
-        order = wrong[np.argsort(near.distance_QK[wrong, 0], kind="stable")]
-        turn = pd.Series(order).groupby(self.domain_T[near.query_Q[order]]).cumcount()
-        chosen = order[np.argsort(turn.to_numpy(), kind="stable")][:MISTAKES]
-        chosen = chosen[np.argsort(near.distance_QK[chosen, 0], kind="stable")]
-        return [self._answered(place, 1) for place in chosen]
+        return self._nearest_of(np.flatnonzero(~self.near.right_Q), MISTAKES)
 
     def worst(self, classes: pd.DataFrame) -> list[Answered]:
         """One query of each of the hardest classes, of each domain in turn, with its answers.
@@ -122,16 +116,21 @@ class Galleries:
     def changed(self, other: Nearest) -> tuple[list[Answered], list[Answered]]:
         """Queries that this model answers right and the other wrong, and the other way round.
 
-        Nearest wrong answers first; shown is what the one that is wrong found.
+        Shown is what the one that is wrong found.
         """
         won = np.flatnonzero(self.near.right_Q & ~other.right_Q)
         lost = np.flatnonzero(~self.near.right_Q & other.right_Q)
         of_other = Galleries(other, self.table)
-        return of_other._nearest_of(won), self._nearest_of(lost)
+        return of_other._nearest_of(won, CHANGED), self._nearest_of(lost, CHANGED)
 
-    def _nearest_of(self, places: np.ndarray) -> list[Answered]:
-        order = np.argsort(self.near.distance_QK[places, 0], kind="stable")
-        return [self._answered(place, 1) for place in places[order][:CHANGED]]
+    def _nearest_of(self, places: np.ndarray, count: int) -> list[Answered]:
+        """Those whose first answer lies nearest, of each domain in turn; then nearest first."""
+        distance_Q = self.near.distance_QK[:, 0]
+        order = places[np.argsort(distance_Q[places], kind="stable")]
+        turn = pd.Series(order).groupby(self.domain_T[self.near.query_Q[order]]).cumcount()
+        chosen = order[np.argsort(turn.to_numpy(), kind="stable")][:count]
+        chosen = chosen[np.argsort(distance_Q[chosen], kind="stable")]
+        return [self._answered(place, 1) for place in chosen]
 
     def _answered(self, place: int, answers: int, about: str = "") -> Answered:
         near = self.near

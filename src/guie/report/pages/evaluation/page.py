@@ -96,6 +96,7 @@ def _inside(
     domains = largest_domains(first, table)
     shares = domain_shares(first.near, table)
     return {
+        "near": first.near,
         "classes": classes[:ROWS].to_dict("records"),
         "classes_found": len(classes),
         "confusions": class_confusions(first.near, table)[:ROWS].to_dict("records"),
