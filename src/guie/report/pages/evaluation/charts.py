@@ -90,10 +90,10 @@ def occurrence_chart(looks: Sequence[Look]) -> Markup:
     return inline_svg(occurrence_panel(counts), "hubs", "Images by how often they are found")
 
 
-def largest_domains(look: Look, table: pd.DataFrame) -> list[str]:
-    """The domains that panels are drawn of: those with the most queries, sorted."""
+def largest_domains(look: Look, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
+    """The domains that there is room for: those with the most queries, sorted."""
     counts = pd.Series(asked_domains(look.near, table)).value_counts()
-    return sorted(str(name) for name in counts.index[:MOST_PANELS])
+    return sorted(str(name) for name in counts.index[:most])
 
 
 def _recalls(look: Look, table: pd.DataFrame) -> pd.DataFrame:

@@ -29,6 +29,7 @@ from guie.report.pages.pictures import Pictures
 from guie.report.pages.templating import write_page
 
 ROWS = 200  # of a table; the rest are counted
+MATRIX = 40  # domains of it
 
 
 def write_evaluation(
@@ -95,12 +96,15 @@ def _inside(
     classes = by_class(first.near, table)
     domains = largest_domains(first, table)
     shares = domain_shares(first.near, table)
+    shown = largest_domains(first, table, MATRIX)
+    answering = shown if len(shares) > len(shown) else list(shares.columns)
     return {
         "near": first.near,
         "classes": classes[:ROWS].to_dict("records"),
         "classes_found": len(classes),
         "confusions": class_confusions(first.near, table)[:ROWS].to_dict("records"),
-        "shares": shares,
+        "shares": shares.loc[shown, answering],
+        "domains_found": len(shares),
         "mistakes": galleries.mistakes(),
         "worst": galleries.worst(classes),
         "strays": galleries.strays(),
