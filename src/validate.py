@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,17 @@ from guie.evaluation.protocols import (
     QUIRKS,
     Given,
     Protocol,
-    against,
     as_units,
     protocol_of,
+    run_models,
     run_protocol,
-    share_protocol,
+    share_models,
 )
 from guie.evaluation.protocols.graded_parts import read_grades
 from guie.evaluation.rankings import read_rankings, write_rankings
 from guie.evaluation.sources import read_embeddings, reduce_embeddings, table_of
-from guie.report.tables import protocol_table, report_table
+from guie.report.pages.evaluation import judged_models, write_evaluation
+from guie.report.tables import reports_table
 
 EXAMPLES = """
 examples:
@@ -47,7 +47,8 @@ examples:
   python src/validate.py --embeddings val.npz --manifest mix.parquet --split val \\
       --index separate --out val_separate.json
   python src/validate.py --embeddings E.npz --manifest M --protocol uned puma --out uned.json
-  python src/validate.py --embeddings E.npz --against other.npz --manifest M --out report.json
+  python src/validate.py --embeddings E.npz --against other.npz third.npz --manifest M \\
+      --out report.json --html report.html
   python src/validate.py --specialists cars=cars.npz food=food.npz --manifest M --protocol uned \\
       --out oracle.json
   python src/validate.py --results R.json --manifest input/ilias.parquet --protocol ilias \\
@@ -72,6 +73,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_protocols(parser)
     parser.add_argument("--out", type=Path, required=True, help="report.json")
     parser.add_argument(
+        "--html", type=Path, metavar="PAGE.html", help="a page to look into it, too"
+    )
+    parser.add_argument("--no-images", action="store_true", help="leave pictures out of --html")
+    parser.add_argument(
         "--write-results", type=Path, metavar="R.json", help="the best 1,000 of each query"
     )
     args = parser.parse_args(argv)
@@ -79,8 +84,15 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--index: a protocol says what is searched; leave one of the two out")
     if args.quirk and not args.protocol:
         parser.error("--quirk: is of a protocol; name it by --protocol")
-    if args.results and (args.against or args.reduce or args.write_results):
-        parser.error("--results: has no embeddings; leave out --against, --reduce, --write-results")
+    if args.results and (args.against or args.reduce or args.write_results or args.html):
+        parser.error(
+            "--results: has no embeddings; leave out --against, --reduce, --write-results, --html"
+        )
+    names = [str(path) for path in (args.embeddings, *args.against)]
+    if len(set(names)) < len(names):
+        parser.error("--against: names a file twice, or that of --embeddings; leave one out")
+    if args.no_images and not args.html:
+        parser.error("--no-images: is of --html; name the page")
     if args.unlisted_negative and not args.results:
         parser.error("--unlisted-negative: is of --results; leave it out")
     return args
@@ -116,7 +128,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         help="train images that PCA is fitted on, as given above",
     )
     add("--manifest", type=Path, required=True, help="CSV or Parquet table")
-    add("--root", type=Path, help="folder of the images (default: the manifest's; none is opened)")
+    add("--root", type=Path, help="folder of the images (default: the manifest's)")
     add("--split", choices=("val", "test"), default="test", help="default: test")
 
 
@@ -129,7 +141,7 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
     )
     add("--protocol", nargs="+", default=[], metavar="NAME", help="see below")
     add("--quirk", nargs="+", default=[], metavar="NAME", help="see below")
-    add("--against", type=Path, metavar="E.npz", help="another model: the verdict")
+    add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="others: the verdicts")
     add("--draws", type=int, default=DRAWS, help=f"of the bootstrap, 0 for none (default: {DRAWS})")
 
 
@@ -153,36 +165,38 @@ def search(
 ) -> None:
     """Score embeddings, in one process or in several."""
     given = embeddings_of(args, manifest, table)
-    other = load_embeddings(args.against, table) if args.against else None
+    models: dict[str, Given] = {str(args.embeddings or "the specialists"): given}
+    models |= {str(path): load_embeddings(path, table) for path in args.against}
     grades = None
     if any(part.graded for protocol in protocols for part in protocol.parts):
         grades = read_grades(companion_path(manifest.path, "relevance"))
 
-    def share(kept: KeptBlocks) -> None:
-        for protocol in protocols:
-            share_protocol(protocol, given, table, kept, args.quirk)
-            if other is not None:
-                share_protocol(protocol, other, table, kept.within("against"), args.quirk)
-
     def work(kept: KeptBlocks | None) -> None:
-        run = partial(run_protocol, table=table, quirks=args.quirk, grades=grades)
-        reports = []
-        for protocol in protocols:
-            report, ours = run(protocol, given, draws=args.draws, kept=kept)
-            if other is not None:
-                _, theirs = run(protocol, other, draws=0, kept=kept and kept.within("against"))
-                names = (str(args.embeddings or "the specialists"), str(args.against))
-                report["against"] = against(protocol, ours, theirs, names)
-            reports.append(report)
-        finish(args, protocols, reports)
+        reports = run_models(
+            protocols,
+            models,
+            table,
+            quirks=args.quirk,
+            draws=args.draws,
+            draws_of_others=args.draws if args.html else 0,
+            kept=kept,
+            grades=grades,
+        )
+        finish(args, protocols, next(iter(reports.values())))
+        if args.html:
+            about = f"{manifest.path.name}, {args.split} split"
+            judged = judged_models(models, reports, table)
+            pictures = None if args.no_images else manifest.root
+            write_evaluation(args.html, judged, protocols, table, pictures, about)
+            print(f"wrote {args.html}")
         if args.write_results:
             write_rankings(args.write_results, as_units(given, table), table)
             print(f"wrote {args.write_results}")
 
-    arrays = [*arrays_of(given), *arrays_of(other)]
+    arrays = [array for model in models.values() for array in arrays_of(model)]
     search_together(
         work,
-        share,
+        lambda kept: share_models(protocols, models, table, kept, args.quirk),
         folder=args.out.with_name(f"{args.out.name}.parts"),
         key=key_of(arrays, table, args.protocol, args.index, args.quirk),
         pairs=pairs_of(table) * len(arrays) * len(protocols),
@@ -202,18 +216,8 @@ def finish(
     args: argparse.Namespace, protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]]
 ) -> None:
     """Show the reports and write them."""
-    print(told(protocols, reports, plain=not args.protocol))
+    print(reports_table(protocols, reports, plain=not args.protocol))
     write(args.out, reports, plain=not args.protocol)
-
-
-def told(protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]], plain: bool) -> str:
-    """What the terminal shows."""
-    shown = []
-    for protocol, report in zip(protocols, reports, strict=True):
-        (one, *_) = report["parts"].values()
-        shown.append(report_table(one) if plain else protocol_table(protocol, report))
-        shown += report.get("against", {}).get("verdicts", [])
-    return "\n".join(shown)
 
 
 def write(out: Path, reports: Sequence[dict[str, Any]], plain: bool) -> None:

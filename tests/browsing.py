@@ -69,7 +69,7 @@ def paged(
     page = context.new_page()
     page.on("pageerror", lambda error: faults.append(str(error)))
     page.on("console", lambda told: faults.append(told.text) if _is_fault(told) else None)
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(10_000)
     yield page
     context.close()
     assert not faults, faults

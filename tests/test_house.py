@@ -172,7 +172,11 @@ def test_the_lowest_versions_are_the_bounds_of_the_ranges() -> None:
         assert f"{lowest[name]}.".startswith(f"{bound}."), f"{name}: make lock-lowest"
 
 
-def test_the_judges_leave_the_locked_versions_alone() -> None:
+@pytest.mark.parametrize(
+    "extra, brings",
+    [("judges", {"mteb", "torchmetrics"}), ("export", {"onnx"}), ("browser", {"playwright"})],
+)
+def test_an_extra_leaves_the_locked_versions_alone(extra: str, brings: set[str]) -> None:
     """One environment holds both, and each version stands in one place."""
     locked, added = (
         {
@@ -180,9 +184,9 @@ def test_the_judges_leave_the_locked_versions_alone() -> None:
             for line in (SRC.parent / name).read_text().splitlines()
             if not line.startswith("#")
         }
-        for name in ("requirements.lock", "requirements-judges.lock")
+        for name in ("requirements.lock", f"requirements-{extra}.lock")
     )
-    assert {"mteb", "torchmetrics"} <= added
+    assert brings <= added
     assert not locked & added
 
 

@@ -122,13 +122,13 @@ class Searcher:
         """The named metrics of each query of a search, by its row T; NaN where it has no positive."""
         blocks = [
             values.set_index(rows_B)
-            for unit_TD, part in self._by_embedding(search)
+            for unit_TD, part in self.by_embedding(search)
             for rows_B, values in self._by_blocks(unit_TD, part, keys)
         ]
         scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
         return scores.reindex(search.query_Q)
 
-    def _by_embedding(self, search: Search) -> list[tuple[np.ndarray, Search]]:
+    def by_embedding(self, search: Search) -> list[tuple[np.ndarray, Search]]:
         """The embeddings [T, D] that are searched, each with its queries."""
         if isinstance(self.embedded, np.ndarray):
             return [(self.embedded, search)]

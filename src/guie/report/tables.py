@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from guie.evaluation.protocols import HARMONIC, Protocol
@@ -31,7 +31,7 @@ def report_table(report: Mapping[str, Any]) -> str:
         key=lambda key: int(key.rpartition("_")[2]),
     )
     width = max(map(len, [*domains, "pooled"]))
-    heads = "".join(f"{_title(key):>9}" for key in columns)
+    heads = "".join(f"{metric_title(key):>9}" for key in columns)
     lines = [f"{'':{width}}{heads}  queries  without positive"]
     for name, scores in domains.items():
         counts = f"{scores['queries']:9,}{scores['queries_without_positive']:18,}"
@@ -65,10 +65,22 @@ def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def reports_table(
+    protocols: Sequence[Protocol], reports: Sequence[Mapping[str, Any]], plain: bool
+) -> str:
+    """All that the terminal shows of one model, verdicts against others last; `plain`: one part alone."""
+    shown = []
+    for protocol, report in zip(protocols, reports, strict=True):
+        (one, *_) = report["parts"].values()
+        shown.append(report_table(one) if plain else protocol_table(protocol, report))
+        shown += [sentence for one in report.get("against", []) for sentence in one["verdicts"]]
+    return "\n".join(shown)
+
+
 def _certainty(report: Mapping[str, Any]) -> str:
     found = report["intervals"]
     told = [
-        f"{_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
+        f"{metric_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
         for key, (low, high) in found["mean"].items()
         if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
     ]
@@ -84,10 +96,11 @@ def _standard(domains: Mapping[str, Mapping[str, Any]]) -> set[str]:
     return {key for key in keys if key.startswith("recall_at_")} if everything else set()
 
 
-def _title(key: str) -> str:
-    if key in COLUMNS:
-        return COLUMNS[key]
-    return f"Rec@{key.rpartition('_')[2]}"
+def metric_title(key: str) -> str:
+    """What a table's head calls a metric."""
+    if key.startswith("recall_at_"):
+        return f"Rec@{key.rpartition('_')[2]}"
+    return COLUMNS.get(key, key.replace("_", " "))
 
 
 def _line(name: str, scores: Mapping[str, Any], columns: list[str], width: int) -> str:

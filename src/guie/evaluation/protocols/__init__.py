@@ -14,6 +14,7 @@ from guie.evaluation.protocols.evaluating import (
     share_protocol,
 )
 from guie.evaluation.protocols.retrieval import HARMONIC, Scores
+from guie.evaluation.protocols.side_by_side import run_models, share_models
 
 __all__ = [
     "DRAWS",
@@ -32,8 +33,10 @@ __all__ = [
     "evaluate",
     "protocol_of",
     "quick_scores",
+    "run_models",
     "run_protocol",
     "score_part",
+    "share_models",
     "share_protocol",
     "with_subsets",
     "with_texts",

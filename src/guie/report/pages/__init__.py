@@ -1,4 +1,4 @@
-"""The page that a mix is judged by: what came in, what each rule took, what is left."""
+"""Pages that need nothing beside them: of a mix here, of an embedding's scores in `evaluation`."""
 
 from guie.report.pages.funnel import left_after
 from guie.report.pages.page import write_report

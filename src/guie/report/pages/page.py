@@ -8,10 +8,8 @@ from typing import Any
 
 import pandas as pd
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from tqdm import tqdm
 
-from guie.base.files import write_text
 from guie.report.figures.sizes import described, histograms
 from guie.report.figures.style import domain_colors
 from guie.report.pages.charts import charts, size_charts
@@ -20,6 +18,7 @@ from guie.report.pages.pairs import SHOWN, accepting, evidence, groups
 from guie.report.pages.pictures import Pictures
 from guie.report.pages.samples import galleries
 from guie.report.pages.sizes import class_sizes
+from guie.report.pages.templating import write_page
 
 ROWS = 200  # of a table; the rest are counted
 
@@ -65,10 +64,7 @@ def write_report(
         "metric": metric,
     }
     with tqdm(desc="report", unit="img", disable=None) as bar:
-        template = _environment().get_template("report.html.j2")
-        page = template.render(values, picture=Pictures(Path(root), bar))
-    # a file's name may hold bytes that are no UTF-8
-    write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))
+        write_page(path, "report.html.j2", {**values, "picture": Pictures(Path(root), bar)})
 
 
 def _mix(summary: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
@@ -111,18 +107,6 @@ def _cleaning(
         "merges_found": 0 if merges is None else len(merges),
         "accepting": accepting,
     }
-
-
-def _environment() -> Environment:
-    """Templates that escape whatever they are given."""
-    return Environment(
-        loader=PackageLoader("guie.report.pages"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
 
 
 def _records(table: pd.DataFrame | None) -> list[dict[str, Any]]:

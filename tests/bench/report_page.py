@@ -1,0 +1,123 @@
+"""The page of a report of 100,000 queries: its size, the seconds to write it, and to open it.
+
+python tests/bench/report_page.py [--queries 100000] [--models 2] [--keep PAGE.html]
+
+Synthetic: ten domains, classes of ten, 64-D vectors around centres of classes and domains; pictures of
+600 x 400 px drawn of noise and shapes, 2,000 files for all rows together (as many as a page ever opens,
+and more than it keeps). The page is opened by Chromium where `make browser` has put its driver; else the
+last lines are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from PIL import Image
+from tqdm import tqdm
+
+from guie.evaluation.protocols import protocol_of, run_models
+from guie.report.pages.evaluation import judged_models, write_evaluation
+from guie.training.run.record import peak_memory_mb
+
+DOMAINS, CLASS_SIZE, DIM, FILES = 10, 10, 64, 2_000
+SPREAD = 1.1  # of a class about its centre, against 1 of the centres: R@1 near .8
+
+
+def table_of(queries: int, root: Path) -> pd.DataFrame:
+    """Rows of a test split; rows share picture files by hard links, a name each."""
+    files = [root / f"{number}.jpg" for number in range(FILES)]
+    for number, file in enumerate(tqdm(files, "pictures")):
+        rng = np.random.default_rng(number)
+        coarse = rng.integers(0, 256, (8, 12, 3)).astype(np.uint8)
+        Image.fromarray(coarse).resize((600, 400), Image.Resampling.BICUBIC).save(file, quality=90)
+    row = np.arange(queries)
+    domain = np.array([f"domain_{number}" for number in range(DOMAINS)])[row % DOMAINS]
+    label = [
+        f"{d}/class_{i:05d}" for d, i in zip(domain, row // (DOMAINS * CLASS_SIZE), strict=True)
+    ]
+    names = []
+    for number in row:
+        name = f"row_{number}.jpg"
+        (root / name).hardlink_to(files[number % FILES])
+        names.append(name)
+    return pd.DataFrame({"image_path": names, "label": label, "domain": domain, "role": "both"})
+
+
+def embedded(table: pd.DataFrame, seed: int) -> np.ndarray:
+    """Vectors [T, DIM] about centres of classes, which lie about centres of domains."""
+    rng = np.random.default_rng(seed)
+    classes, names = pd.factorize(table["label"])
+    of_class = pd.factorize(pd.Series(names).str.partition("/")[0])[0]
+    centre_CD = rng.normal(size=(DOMAINS, DIM))[of_class] + rng.normal(size=(len(names), DIM))
+    noise_TD = rng.normal(size=(len(table), DIM))
+    return (centre_CD[classes] + SPREAD * noise_TD).astype(np.float32)
+
+
+def opened(page: Path) -> dict[str, float]:
+    """Seconds until the page is loaded and laid out, until a table is sorted, and its memory."""
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return {}
+    import os
+    import shutil
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser")
+    if program is None:
+        return {}
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=program, chromium_sandbox=os.geteuid() != 0
+        )
+        seconds = []
+        for _ in range(3):
+            tab = browser.new_page(viewport={"width": 1400, "height": 900})
+            begun = time.perf_counter()
+            tab.goto(page.as_uri())
+            tab.evaluate("document.body.offsetHeight")
+            seconds.append(time.perf_counter() - begun)
+            begun = time.perf_counter()
+            tab.locator("#classes table thead button").first.click()
+            sorted_in = time.perf_counter() - begun
+            tab.close()
+        browser.close()
+    return {"opened": float(np.median(seconds)), "sorted a table of classes": sorted_in}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--queries", type=int, default=100_000)
+    parser.add_argument("--models", type=int, default=2)
+    parser.add_argument("--draws", type=int, default=2000)
+    parser.add_argument("--keep", type=Path, help="where the page stays")
+    args = parser.parse_args()
+    protocol = protocol_of("merged")
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        table = table_of(args.queries, root)
+        models = {f"model_{seed}": embedded(table, seed) for seed in range(args.models)}
+        begun = time.perf_counter()
+        reports = run_models(
+            [protocol], models, table, draws=args.draws, draws_of_others=args.draws
+        )
+        scored = time.perf_counter() - begun
+        judged = judged_models(models, reports, table)
+        print(f"R@1 {reports['model_0'][0]['headline']['R@1']:.3f}, {args.queries:,} queries")
+        print(f"scored with intervals, {args.models} models: {scored:.1f} s")
+        for name, pictures in (("with pictures", root), ("--no-images", None)):
+            page = (args.keep or root / "page.html").with_stem(f"page_{name[:4].strip('-')}")
+            begun = time.perf_counter()
+            write_evaluation(page, judged, [protocol], table, pictures)
+            wrote = time.perf_counter() - begun
+            print(f"{name}: {page.stat().st_size / 1e6:.2f} MB, written in {wrote:.1f} s", end="")
+            told = "; ".join(f"{what} in {seconds:.2f} s" for what, seconds in opened(page).items())
+            print(f"; {told or 'not opened: no browser'}; peak {peak_memory_mb():,.0f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""The page of a report as a person meets it: sorted, pointed at, on a phone, in the dark."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from browsing import NARROW, overflow
+from scored_pages import (
+    BROKEN,
+    CLASSES,
+    CLOSING,
+    DOMAINS,
+    IMAGES,
+    MISSING,
+    SCRIPT,
+    embeddings,
+    scored_table,
+    write_scored,
+)
+
+# Relative luminance and contrast as WCAG 2.2 defines them, of colours as the browser computes them.
+CONTRAST = """([ink, paper]) => {
+  const light = (color) => color.match(/[\\d.]+/g).slice(0, 3).map(Number)
+    .map((c) => (c /= 255) <= .03928 ? c / 12.92 : ((c + .055) / 1.055) ** 2.4)
+    .reduce((sum, c, i) => sum + c * [.2126, .7152, .0722][i], 0);
+  const [low, high] = [light(ink), light(paper)].sort((a, b) => a - b);
+  return (high + .05) / (low + .05);
+}"""
+COLOR = "(element) => getComputedStyle(element).color"
+
+
+@pytest.fixture(scope="session")
+def root(browser, tmp_path_factory):
+    """A folder of pictures; asks for the browser first, so that nothing is drawn where there is none."""
+    return tmp_path_factory.mktemp("judged")
+
+
+@pytest.fixture(scope="session")
+def table(root):
+    return scored_table(root)
+
+
+@pytest.fixture(scope="session")
+def address(root, table) -> str:
+    """A page of two models."""
+    models = {"runs/a/E.npz": embeddings(table, 1.0), "runs/b/E.npz": embeddings(table, 1.6, 1)}
+    write_scored(root / "two.html", root, table, models=models)
+    return (root / "two.html").as_uri()
+
+
+@pytest.fixture(scope="session")
+def bare_address(root, table) -> str:
+    """A page without pictures."""
+    write_scored(root / "bare.html", root, table, pictures=False)
+    return (root / "bare.html").as_uri()
+
+
+def points(page) -> list[dict]:
+    """The data of the map."""
+    return json.loads(page.locator("#map-points").text_content())
+
+
+def centre(page, place: int) -> tuple[float, float]:
+    """Where the circle of a point stands on the screen, by the point's number in the data."""
+    page.locator("svg.points").scroll_into_view_if_needed()
+    point = points(page)[place]
+    circle = page.locator(f"circle[cx='{point['x']}'][cy='{point['y']}']").first
+    box = circle.bounding_box()
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def lonely(page) -> int:
+    """A point that no other lies near, so that pointing there means it."""
+    found = points(page)
+    xy_N2 = np.array([(point["x"], point["y"]) for point in found])
+    away_NN = np.linalg.norm(xy_N2[:, None] - xy_N2, axis=2) + np.diag([1e9] * len(found))
+    return int(away_NN.min(axis=1).argmax())
+
+
+def test_a_click_on_a_head_sorts(page, address):
+    page.goto(address)
+    table = page.locator("#scores table").first
+    cells = table.locator("tbody tr td:nth-child(2)")
+
+    def shown() -> list[float]:
+        return [
+            float(value) for value in cells.evaluate_all("all => all.map((c) => c.dataset.sort)")
+        ]
+
+    foot = table.locator("tfoot").inner_text()
+    head = table.locator("thead button").nth(1)
+    before = shown()
+    head.click()
+    assert shown() == sorted(before) and len(set(before)) > 1
+    head.click()
+    assert shown() == sorted(before, reverse=True)
+    assert table.locator("tfoot").inner_text() == foot
+    names = table.locator("tbody th")
+    table.locator("thead button").first.click()
+    assert sorted(names.all_inner_texts()) == sorted(DOMAINS)
+
+
+def test_pointing_at_the_map_shows_who_is_there(page, address):
+    page.goto(address)
+    place = lonely(page)
+    page.mouse.move(*centre(page, place))
+    told = page.evaluate(
+        "(i) => JSON.parse(document.getElementById('map-points').textContent)[i]", place
+    )
+    card = page.locator(".atlas .found")
+    assert card.locator(".label").inner_text() == told["label"]
+    assert card.locator(".path").inner_text() == told["path"]
+    assert ("✓" in card.locator(".verdict").inner_text()) == told["right"]
+    row = int(told["path"].partition(".")[0])
+    if row not in (MISSING, BROKEN):
+        pixel = card.locator("canvas.asked").evaluate(
+            "(canvas) => [...canvas.getContext('2d').getImageData(64, 64, 1, 1).data]"
+        )
+        assert pixel[:3] == pytest.approx([5 * row, 90, 200], abs=12)  # JPEG
+
+
+def test_a_click_keeps_a_point_and_rings_its_class(page, address):
+    page.goto(address)
+    place = lonely(page)
+    x, y = centre(page, place)
+    page.mouse.click(x, y)
+    label = page.locator(".atlas .found .label").inner_text()
+    assert page.locator("circle.same").count() == IMAGES
+    page.mouse.move(*centre(page, 0 if place else 1))
+    assert page.locator(".atlas .found .label").inner_text() == label
+    page.keyboard.press("Escape")
+    assert page.locator("circle.same").count() == 0
+
+
+def test_arrows_walk_over_the_map(page, address):
+    page.goto(address)
+    page.locator("svg.points").focus()
+    seen = []
+    for key in ("ArrowRight", "ArrowRight", "ArrowUp", "ArrowLeft"):
+        page.keyboard.press(key)
+        seen.append(page.locator(".atlas .found .path").inner_text())
+    assert len(set(seen)) >= 3
+    page.keyboard.press("Enter")
+    assert page.locator("circle.same").count() == IMAGES
+
+
+def test_domains_are_taken_off_the_map(page, address):
+    page.goto(address)
+    visible = page.locator("circle:not(.off)")
+    every = len(DOMAINS) * CLASSES * IMAGES
+    assert visible.count() == every
+    page.locator(".legend button", has_text="cars").click()
+    assert visible.count() == every - CLASSES * IMAGES
+    page.locator(".legend button", has_text="cars").click()
+    page.get_by_label("mistakes alone").check()
+    assert visible.count() == page.locator("circle.wrong").count() < every
+
+
+def test_a_picture_that_is_not_there_is_told(page, address, table):
+    page.goto(address)
+    wanted = {table["image_path"][row] for row in (MISSING, BROKEN)}
+    told = {}
+    for place in range(len(points(page))):
+        page.mouse.move(*centre(page, place))
+        path = page.locator(".atlas .found .path").inner_text()  # that of one upon it, maybe
+        told[path] = page.locator("canvas.asked").get_attribute("aria-label")
+        if wanted <= told.keys():
+            break
+    assert wanted <= told.keys()
+    assert all(("cannot be shown" in words) == (path in wanted) for path, words in told.items())
+
+
+@pytest.mark.parametrize("width", [NARROW, 320])
+def test_a_phone_shows_it_without_scrolling_sideways(browse, address, width):
+    page = browse(width=width, touch=True)
+    page.goto(address)
+    assert overflow(page) <= 0
+    page.touchscreen.tap(*centre(page, lonely(page)))
+    map_box = page.locator("svg.points").bounding_box()
+    assert map_box["width"] > 0.8 * width
+    assert page.locator(".atlas .found .label").inner_text()
+    below = page.locator(".atlas .about").bounding_box()
+    assert below["y"] >= map_box["y"] + map_box["height"]  # not over it
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_it_is_read_in_the_light_and_in_the_dark(browse, address, dark):
+    page = browse(dark=dark)
+    page.goto(address)
+    paper = page.locator("body").evaluate("(body) => getComputedStyle(body).backgroundColor")
+    assert (sum(map(int, paper[4:-1].split(","))) < 3 * 60) == dark
+    for what in ("h1", ".quiet >> nth=0", "nav a >> nth=0", "#scores small >> nth=0", ".verdict"):
+        ink = page.locator(what).first.evaluate(COLOR)
+        assert page.evaluate(CONTRAST, [ink, paper]) >= 4.5, what
+
+
+def test_no_images_leaves_every_picture_out(page, bare_address):
+    page.goto(bare_address)
+    assert page.locator("img, canvas, image").count() == 0
+    page.mouse.move(*centre(page, lonely(page)))
+    assert page.locator(".atlas .found .label").inner_text()
+
+
+def test_names_from_outside_are_text(page, address):
+    page.goto(address)
+    assert page.title() == "a/E: how good it is, and where it fails"
+    assert page.locator("#scores tbody th", has_text=SCRIPT).count() == 1
+    assert page.locator(".label", has_text=CLOSING).count() > 0

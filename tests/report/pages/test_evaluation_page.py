@@ -1,0 +1,179 @@
+"""The page of a report: whole in one file, every name escaped, its numbers those of the report."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+from page_parser import Page
+
+import validate
+from guie.base.errors import UserError
+from guie.evaluation.protocols import evaluate, protocol_of
+from guie.report.pages.evaluation import Scored, write_evaluation
+from guie.report.pages.evaluation.scored import short_names
+from scored_pages import (
+    BROKEN,
+    CLOSING,
+    DOMAINS,
+    MISSING,
+    SCRIPT,
+    embeddings,
+    scored_table,
+    write_scored,
+)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("pictures")
+
+
+@pytest.fixture(scope="module")
+def table(root):
+    return scored_table(root)
+
+
+@pytest.fixture(scope="module")
+def written(root, table):
+    return partial(write_scored, root / "page.html", root, table)
+
+
+@pytest.fixture(scope="module")
+def one(written) -> str:
+    return written()
+
+
+@pytest.fixture(scope="module")
+def two(written, table) -> str:
+    models = {"runs/a/E.npz": embeddings(table, 1.0), "runs/b/E.npz": embeddings(table, 1.6, 1)}
+    return written(models=models)
+
+
+def test_nothing_comes_from_elsewhere(two):
+    page = Page(two)
+    assert page.open == []
+    assert all(attrs["src"].startswith("data:image/jpeg;base64,") for attrs in page.all("img"))
+    assert all(attrs["href"].startswith("#") for attrs in page.all("a"))
+    assert not any(name.startswith("on") for _, attrs in page.elements for name in attrs)
+    assert not page.all("link") and "@import" not in two and "://" not in two
+    [policy] = [attrs for attrs in page.all("meta") if "http-equiv" in attrs]
+    assert policy["content"].startswith("default-src 'none'")
+    names = [attrs["id"] for _, attrs in page.elements if "id" in attrs]
+    assert len(names) == len(set(names))
+    assert {attrs["href"][1:] for attrs in page.all("a")} <= set(names)
+
+
+def test_foreign_names_stay_text(two):
+    page = Page(two)
+    assert SCRIPT not in two and "<img src=x" not in two
+    assert len(page.all("script")) == 3  # the points, the sheet, and the page's own
+    assert SCRIPT in page.text and any(CLOSING in text for text in page.text)
+    data = json.loads(re.search(r'id="map-points">(.*?)</script>', two)[1])
+    assert {point["domain"] for point in data} == set(DOMAINS)
+
+
+def test_the_numbers_are_the_reports(one, table):
+    report = evaluate(embeddings(table, 1.0), table)
+    page = Page(one)
+    values = [attrs["data-sort"] for attrs in page.all("td") if "data-sort" in attrs]
+    for name in DOMAINS:
+        for key in ("r_at_1", "mmp_at_5", "map_at_100"):
+            assert str(report["domains"][name][key]) in values
+    assert str(report["mean"]["r_at_1"]) in values
+    assert sum("interval" in attrs.get("class", "") for attrs in page.all("span")) > 12
+
+
+def test_two_models_stand_side_by_side(two):
+    page = Page(two)
+    assert any(re.match(r"R@1: .*a/E is .*b/E", text) for text in page.text)
+    assert "by a/E alone" in page.text and "by b/E alone" in page.text
+    assert sum("best" in attrs.get("class", "") for attrs in page.all("td")) >= 3 * 3
+
+
+def test_what_cannot_be_shown_is_told(one, table):
+    sheet = json.loads(re.search(r'id="map-sheet">(.*?)</script>', one)[1])
+    points = json.loads(re.search(r'id="map-points">(.*?)</script>', one)[1])
+    at = {point["path"]: place for place, point in enumerate(points)}
+    for row in (MISSING, BROKEN):
+        assert sheet["faults"][str(2 * at[table["image_path"][row]])]
+    assert len(sheet["faults"]) < 20
+
+
+def test_without_images_there_is_no_picture(written):
+    page = Page(html := written(pictures=False))
+    assert not page.all("img") and not page.all("canvas") and "data:image" not in html
+    assert page.all("circle") and "cars" in page.text
+
+
+def test_same_input_same_bytes(one, written):
+    assert written() == one
+
+
+def test_specialists_have_no_map_in_common(written, table):
+    oracle = {name: embeddings(table, 1.0, seed) for seed, name in enumerate(DOMAINS)}
+    html = written(models={"the specialists": oracle}, pictures=False)
+    assert 'id="map"' not in html and 'id="hubs"' in html
+
+
+def test_graded_pairs_have_no_classes_to_look_into(root, table):
+    """Scores alone, by whatever metrics the protocol has; where they cannot be written, one line."""
+    protocol = protocol_of("revisited")
+    scores = {"easy_ap": 0.5, "queries": 3, "queries_without_positive": 0}
+    part = {"domains": {"roxford": scores}, "mean": {"easy_ap": 0.5}, "index": "separate"}
+    reports = [{"protocol": "revisited", "parts": {"separate": part | {"dimension": 8}}}]
+    model = Scored("ours", reports, embeddings(table, 1.0))
+    (root / "folder").mkdir()
+    with pytest.raises(UserError, match="folder"):
+        write_evaluation(root / "folder", [model], [protocol], table, root)
+    write_evaluation(root / "graded.html", [model], [protocol], table, root)
+    page = Page((root / "graded.html").read_text())
+    assert "easy ap" in page.text and "0.500" in page.text and not page.all("svg")
+
+
+def test_short_names():
+    assert short_names(["/x/runs/a/E.npz"]) == ["a/E"]
+    assert short_names(["/x/runs/a/E.npz", "/x/runs/b/c/E.npz"]) == ["a/E", "b/c/E"]
+    assert short_names(["E.npz"]) == ["E"] and short_names(["the specialists"]) == [
+        "the specialists"
+    ]
+    assert short_names(["/x/a.npz", "/x/b.npz", "/x/c.npz"]) == ["a", "b", "c"]
+
+
+@pytest.fixture
+def arguments(tmp_path, root, table) -> list[str]:
+    table.to_csv(tmp_path / "mix.csv", index=False)
+    for name, noise in (("E", 1.0), ("other", 1.5)):
+        paths = table["image_path"].to_numpy(str)
+        np.savez(tmp_path / f"{name}.npz", image_path=paths, embedding=embeddings(table, noise))
+    files = {"embeddings": "E.npz", "manifest": "mix.csv", "out": "r.json", "html": "page.html"}
+    words = [word for key, name in files.items() for word in (f"--{key}", str(tmp_path / name))]
+    return [*words, "--root", str(root), "--draws", "20"]
+
+
+def test_validate_writes_it(tmp_path, arguments, capsys):
+    other = str(tmp_path / "other.npz")
+    validate.main([*arguments, "--against", other, "--no-images"])
+    assert f"wrote {tmp_path / 'page.html'}" in capsys.readouterr().out
+    page = Page((tmp_path / "page.html").read_text())
+    assert "Side by side" in page.text and "mix.csv, test split" in page.text
+    assert not page.all("img")
+    [told] = json.loads((tmp_path / "r.json").read_text())["against"]
+    assert told["embeddings"] == other and len(told["verdicts"]) == 2
+
+
+@pytest.mark.parametrize(
+    "words, told",
+    [
+        (["--against", "E.npz"], "names a file twice"),
+        (["--against", "other.npz", "other.npz"], "names a file twice"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tmp_path, arguments, capsys, words, told):
+    words = [words[0], *(str(tmp_path / name) for name in words[1:])]
+    with pytest.raises(SystemExit):
+        validate.main([*arguments, *words])
+    assert told in capsys.readouterr().err
