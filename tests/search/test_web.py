@@ -76,6 +76,7 @@ def test_a_picture_that_is_sent_finds_its_neighbours(
             "not a readable image",
         ),
         (png(picture(0, 0))[:90], "not a readable image"),
+        (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a readable image"),
         (huge(), "decompression bomb"),
     ],
 )

@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -39,6 +39,9 @@ REDUCTIONS = {
 }
 # A file server that starts anew is away for seconds; a file that is gone for good costs as many, once.
 WAITS_S = (0.5, 1.0, 2.0, 4.0)
+
+# What is read of foreign bytes: Pillow has readers that start programs (EPS) or are seldom looked at.
+FOREIGN = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
 
 PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always converts to RGB
 
@@ -67,8 +70,13 @@ def open_as_seen(path: str | Path) -> Image.Image:
 
 
 def picture_of(data: bytes, name: str = "the picture") -> Image.Image:
-    """As `open_as_seen`, of bytes that somebody sent. Raises UserError that calls them by `name`."""
-    return _decode(io.BytesIO(data), _as_seen, name)
+    """As `open_as_seen`, of bytes that somebody sent, in a format of FOREIGN.
+
+    Raises UserError that calls them by `name`.
+    """
+    Image.init()
+    formats = [one for one in FOREIGN if one in Image.OPEN]
+    return _decode(io.BytesIO(data), _as_seen, name, formats)
 
 
 def open_part(
@@ -125,6 +133,7 @@ def _decode(
     file: str | Path | BinaryIO,
     convert: Callable[[ImageFile.ImageFile], T],
     name: str | None = None,
+    formats: Sequence[str] | None = None,
 ) -> T:
     path = name or file
     try:
@@ -132,7 +141,7 @@ def _decode(
             raise UserError(f"{path}: not a regular file")  # opening a pipe would wait for ever
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
-            with Image.open(file) as image:
+            with Image.open(file, formats=formats) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise UserError(
                         f"{path}: {image.width} x {image.height} is over {MAX_PIXELS:,} pixels;"
