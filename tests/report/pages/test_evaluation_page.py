@@ -134,13 +134,21 @@ def test_graded_pairs_have_no_classes_to_look_into(root, table):
     assert "easy ap" in page.text and "0.500" in page.text and not page.all("svg")
 
 
-def test_short_names():
-    assert short_names(["/x/runs/a/E.npz"]) == ["a/E"]
-    assert short_names(["/x/runs/a/E.npz", "/x/runs/b/c/E.npz"]) == ["a/E", "b/c/E"]
-    assert short_names(["E.npz"]) == ["E"] and short_names(["the specialists"]) == [
-        "the specialists"
-    ]
-    assert short_names(["/x/a.npz", "/x/b.npz", "/x/c.npz"]) == ["a", "b", "c"]
+@pytest.mark.parametrize(
+    "files, names",
+    [
+        (["/x/runs/a/E.npz"], ["a/E"]),
+        (["E.npz"], ["E"]),
+        (["/E.npz"], ["/E"]),
+        (["the specialists"], ["the specialists"]),
+        (["the specialists", "/x/runs/side.npz"], ["the specialists", "side"]),
+        (["/x/runs/a/E.npz", "/x/runs/b/c/E.npz"], ["a/E", "c/E"]),
+        (["/x/a.npz", "/x/b.npz", "/x/c.npz"], ["a", "b", "c"]),
+        (["E.npz", "./E.npz"], ["E.npz", "./E.npz"]),
+    ],
+)
+def test_short_names(files, names):
+    assert short_names(files) == names
 
 
 @pytest.fixture

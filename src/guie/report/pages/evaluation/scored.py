@@ -40,20 +40,20 @@ class Look:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Files as a page calls them: without the folders that all share, and without `.npz`.
+    """Files as a page calls them: their ends, as short as tells them apart, without `.npz`.
 
     One file alone keeps its folder, which is mostly the run's name.
     """
     parts = [
         Path(name).with_suffix("").parts if name.endswith(".npz") else (name,) for name in names
     ]
-    least = min(map(len, parts))
-    shared = 0
-    while shared < least - 1 and len({own[shared] for own in parts}) == 1:
-        shared += 1
     if len(parts) == 1:
-        shared = max(0, least - 2)
-    return ["/".join(own[shared:]) for own in parts]
+        return ["/".join(parts[0][-2:]).replace("//", "/")]
+    for count in range(1, max(map(len, parts)) + 1):
+        ends = ["/".join(own[-count:]) for own in parts]
+        if len(set(ends)) == len(ends):
+            return ends
+    return list(names)
 
 
 def judged_models(
