@@ -61,6 +61,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--fit", choices=("squash", "pad", "crop"), default="squash", help="of a library's model")
     add("--batch-size", type=_positive, default=128, help="images per process and step")
     add("--workers", type=_positive, default=2, help="loader processes per process")
+    add("--fewer", action="store_true", help="most pictures are gone, and that is right")
 
     add = commands.add_parser("merge", help="join shards").add_argument
     add("--shards", type=Path, nargs="+", required=True, help="their folders")
@@ -124,7 +125,7 @@ def index(args: argparse.Namespace) -> None:
             probes=_probes(args),
             shard="/".join(map(str, args.shard)) if args.shard else None,
         )
-        settings = {"workers": args.workers, "check": crew.check}
+        settings = {"workers": args.workers, "fewer": args.fewer, "check": crew.check}
         with interrupts:
             made = build(args.out, open_any(*model), facts, pictures, accelerator, **settings)
         if made:

@@ -44,10 +44,12 @@ def opened(run: Path, folder: Path) -> Opened:
     return open_any(str(run), Accelerator(), folder)
 
 
-def indexed(run: Path, source: Path, out: Path, **keys) -> tuple[Index, Changes]:
+def indexed(
+    run: Path, source: Path, out: Path, fewer: bool = False, **keys
+) -> tuple[Index, Changes]:
     """An index of a source by a run."""
     found = pictures_of(source)
     facts = Facts(str(run), "", 0, 0, str(source), str(found.root), **keys)
-    made = build(out, opened(run, out), facts, found, Accelerator(), workers=1)
+    made = build(out, opened(run, out), facts, found, Accelerator(), workers=1, fewer=fewer)
     assert made is not None
     return made

@@ -30,7 +30,7 @@ import search
 from guie.search import open_index
 from guie.search.building import finish
 from guie.search.engines import CANDIDATES, FEWEST, Approximate, Flat, fill, trained
-from guie.search.index import FAISS, FLAT, Facts, write_index
+from guie.search.index import FAISS, FLAT, Facts, next_generation, publish, write_rows
 from guie.search.shards import merge
 
 DIM, K, PROBES, TURNS = 64, 10, 32, 21
@@ -143,7 +143,9 @@ def sharded(vectors_ND: np.ndarray, folder: Path) -> str:
         rows = np.arange(number, count, 4)
         part = folder / f"part_{number}"
         part.mkdir()
-        write_index(part, facts(None, len(rows)), files(count).iloc[rows], vectors_ND[rows])
+        data = next_generation(part)
+        write_rows(data, files(count).iloc[rows], vectors_ND[rows])
+        publish(data, facts(None, len(rows)))
         parts.append(part)
     began = time.perf_counter()
     merged = merge(parts, folder / "merged", factory, PROBES)
@@ -155,7 +157,7 @@ def sharded(vectors_ND: np.ndarray, folder: Path) -> str:
         for row in range(20)
     ]
     alike = np.mean([a == b for a, b in zip(same[:20], same[20:], strict=True)])
-    sizes = {p.name: p.stat().st_size for p in merged.folder.iterdir()}
+    sizes = {p.name: p.stat().st_size for p in merged.data.iterdir()}
     flat, rest = sizes[FLAT] / count, (sum(sizes.values()) - sizes[FLAT]) / count
     hundred = 100e6 / count
     return (

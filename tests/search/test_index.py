@@ -42,6 +42,7 @@ def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
     assert "1 new, 1 changed, 1 removed, 4 as they were" in changes.told
     assert made.files["image_path"].tolist() == sorted(made.files["image_path"])
     assert not (out / PARTS).exists() and not (out / "dropped.csv").exists()
+    assert [path.name for path in out.glob("g*")] == ["g2"]
     np.testing.assert_array_equal(made.vectors()[2], before[2])  # left/1_2.png as it was
     assert not np.array_equal(made.vectors()[0], before[0])
     searcher = open_index(out)
@@ -72,6 +73,30 @@ def test_a_killed_one_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.Mon
     assert changes.new == 4
 
 
+def test_a_kill_leaves_the_old_index_and_a_folder_that_shrank_is_asked_about(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=4), tmp_path / "index"
+    indexed(run, pictures, out)
+    picture(1, 9).save(pictures / "new.png")
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("guie.search.building.publish", killed)
+        with pytest.raises(KeyboardInterrupt):
+            indexed(run, pictures, out)
+    assert len(open_index(out).like(0, k=99)) == 7  # as before
+    assert indexed(run, pictures, out)[1].new == 1
+
+    shutil.rmtree(pictures / "left")
+    (pictures / "right" / "0_0.png").unlink()
+    with pytest.raises(UserError, match="5 of the 9 pictures that .* knows are gone; .* --fewer"):
+        indexed(run, pictures, out)
+    assert indexed(run, pictures, out, fewer=True)[1].removed == 5
+
+
 def test_archives_and_shards(run: Path, tmp_path: Path) -> None:
     folder_of(tmp_path, classes=2, each=3)
     with tarfile.open(tmp_path / "all.tar.gz", "w:gz") as archive:
@@ -100,7 +125,7 @@ def test_what_is_not_its_own_is_refused(run: Path, tmp_path: Path) -> None:
         pictures_of(tmp_path / "empty")
 
 
-@pytest.mark.parametrize("name", [FACTS, FILES, FLAT])
+@pytest.mark.parametrize("name", [FACTS, f"g1/{FILES}", f"g1/{FLAT}"])
 def test_a_damaged_index_is_told_by_its_file(name: str, run: Path, tmp_path: Path) -> None:
     out = tmp_path / "index"
     indexed(run, folder_of(tmp_path, classes=2, each=2), out)

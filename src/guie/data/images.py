@@ -12,7 +12,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -133,7 +133,7 @@ def _decode(
     file: str | Path | BinaryIO,
     convert: Callable[[ImageFile.ImageFile], T],
     name: str | None = None,
-    formats: Sequence[str] | None = None,
+    formats: list[str] | None = None,
 ) -> T:
     path = name or file
     try:

@@ -31,12 +31,13 @@ from guie.search.engines import Approximate, Engine, Flat, fill, trained
 from guie.search.index import (
     FACTS,
     FAISS,
-    LISTS,
     Facts,
     Index,
+    next_generation,
+    publish,
     read_index,
     recipe_hash,
-    write_index,
+    write_rows,
 )
 from guie.search.sources import Pictures
 from guie.search.sureness import sureness_of
@@ -45,6 +46,7 @@ PARTS, DROPPED = "parts", "dropped.csv"
 SAME = ["image_path", "size_bytes", "mtime_ns"]
 RECALLED = 200  # pictures on which the recall of an approximation is measured
 RANKS = (1, 10)
+LEFT = 0.5  # of the pictures: where fewer are left, a disk may be away
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,7 @@ def build(
     accelerator: Accelerator,
     *,
     workers: int = 2,
+    fewer: bool = False,
     check: Check = raise_fault,
 ) -> tuple[Index, Changes] | None:
     """Index the pictures; every process must call it, and the main one alone gets what came of it.
@@ -80,10 +83,11 @@ def build(
     Args:
         facts: what is asked for; counts, recipe and measurements are filled in.
 
-    Raises UserError where the folder holds an index of another model or kind, or nothing is readable.
+    Raises UserError where the folder holds an index of another model, nothing is readable, or most of the
+    pictures are gone and `fewer` does not say that this is right.
     """
     facts = replace(facts, recipe=recipe_hash(opened.recipe), dimension=opened.embedder.dim)
-    old = from_main(accelerator, lambda: _known(out, facts, pictures))
+    old = from_main(accelerator, lambda: _known(out, facts, pictures, fewer))
     look = partial(_readable, out, pictures, workers)
     files, unreadable = from_main(accelerator, look)
     row_N = from_main(accelerator, lambda: _rows_of(files, old))
@@ -113,20 +117,20 @@ def build(
 
 def finish(out: Path, facts: Facts, files: pd.DataFrame, vectors_ND: np.ndarray) -> Index:
     """Write the index: vectors, faiss' file where one is asked for, how sure and how exact it is."""
-    for name in (FACTS, FAISS, LISTS):  # of another kind, perhaps
-        (out / name).unlink(missing_ok=True)
+    data = next_generation(out)
+    write_rows(data, files, vectors_ND)
     flat = Flat(vectors_ND)
     engine: Engine = flat
     if facts.factory:
         made = trained(facts.factory, vectors_ND)
         fill(made, vectors_ND)
-        with replacing(out / FAISS) as temporary:
+        with replacing(data / FAISS) as temporary:
             faiss.write_index(made, str(temporary))
         engine = Approximate(made, vectors_ND, facts.probes)
         facts = replace(facts, recall=recall(engine, flat, vectors_ND))
     sureness = sureness_of(files, vectors_ND, engine)
     facts = replace(facts, pictures=len(files), sureness=sureness)
-    return write_index(out, facts, files, vectors_ND)
+    return publish(data, facts)
 
 
 def recall(engine: Engine, exact: Engine, vectors_ND: np.ndarray) -> dict[str, float]:
@@ -157,8 +161,8 @@ def as_units(emb_ND: np.ndarray) -> np.ndarray:
     return emb_ND / length_N[:, None]
 
 
-def _known(out: Path, facts: Facts, pictures: Pictures) -> Index | None:
-    """The index that is there already. Raises UserError where it is of another model."""
+def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | None:
+    """The index that is there already. Raises UserError where it is of another model, or of far more."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / FACTS).exists():
         return None
@@ -170,6 +174,12 @@ def _known(out: Path, facts: Facts, pictures: Pictures) -> Index | None:
         )
     if old.facts.root != str(pictures.root):
         raise UserError(f"{out}: is of {old.facts.root}, not {pictures.root}; name another --out")
+    left = old.files["image_path"].isin(pictures.files["image_path"]).sum()
+    if left < LEFT * len(old.files) and not fewer:
+        raise UserError(
+            f"{pictures.root}: {len(old.files) - left:,} of the {len(old.files):,} pictures that {out} knows"
+            " are gone; is the whole folder there? --fewer says that it is"
+        )
     return old
 
 

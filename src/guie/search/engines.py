@@ -91,7 +91,7 @@ def engine_of(index: Index) -> Engine:
     vectors_ND = index.vectors()
     if index.facts.factory is None:
         return Flat(vectors_ND)
-    path = index.folder / FAISS
+    path = index.data / FAISS
     found = _read(path)
     if (found.ntotal, found.d) != vectors_ND.shape:
         raise UserError(

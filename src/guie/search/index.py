@@ -1,6 +1,7 @@
 """An index on disk: which pictures, their vectors, and the model that made them.
 
-    index.json      what is indexed by which model: `Facts`
+    index.json      what is indexed by which model: `Facts`, and which folder beside it has the rest
+    g1/             one generation of it, replaced as a whole:
     files.parquet   a row a picture: image_path, domain, label (empty where unknown), the file's size and time
     vectors.npy     float32 (N, D) of unit length, in the rows' order
     vectors.faiss   beside them, where a faiss factory string was asked for
@@ -12,7 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field
+import shutil
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,7 @@ class Facts:
     recall: dict[str, float] = field(default_factory=dict)
     sureness: dict[str, Any] | None = None
     shard: str | None = None
+    generation: str = ""
     version: int = VERSION
 
 
@@ -62,9 +65,14 @@ class Index:
     facts: Facts
     files: pd.DataFrame
 
+    @property
+    def data(self) -> Path:
+        """The folder of this generation's files."""
+        return self.folder / self.facts.generation
+
     def vectors(self) -> np.ndarray:
         """(N, D), mapped from the disk. Raises UserError where there are others than the rows."""
-        path = self.folder / FLAT
+        path = self.data / FLAT
         try:
             vectors_ND = np.load(path, mmap_mode="r")
         except (OSError, ValueError) as error:
@@ -92,22 +100,44 @@ def read_index(folder: str | Path) -> Index:
     if facts.version != VERSION:
         raise UserError(f"{folder}: an index of version {facts.version}, not {VERSION}; {REMEDY}")
     try:
-        files = pd.read_parquet(folder / FILES, columns=COLUMNS)
+        rows = folder / facts.generation / FILES
+        files = pd.read_parquet(rows, columns=COLUMNS)
     except (OSError, ValueError) as error:
-        raise UserError(f"{folder / FILES}: cannot be read ({error}); {REMEDY}") from None
+        raise UserError(f"{rows}: cannot be read ({error}); {REMEDY}") from None
     if len(files) != facts.pictures:
-        raise UserError(
-            f"{folder / FILES}: {len(files)} rows, the index is of {facts.pictures}; {REMEDY}"
-        )
+        raise UserError(f"{rows}: {len(files)} rows, the index is of {facts.pictures}; {REMEDY}")
     return Index(folder, facts, files)
 
 
-def write_index(folder: Path, facts: Facts, files: pd.DataFrame, vectors_ND: np.ndarray) -> Index:
-    """Write rows, vectors, and last the facts, without which there is no index."""
-    (folder / FACTS).unlink(missing_ok=True)
-    with replacing(folder / FLAT) as temporary, open(temporary, "wb") as file:
+def next_generation(folder: Path) -> Path:
+    """A new folder for the files of an index; those of the present one stay until it is replaced."""
+    numbers = [int(p.name[1:]) for p in folder.glob("g*") if p.name[1:].isdigit()]
+    data = folder / f"g{max(numbers, default=0) + 1}"
+    data.mkdir(parents=True)
+    return data
+
+
+def write_rows(data: Path, files: pd.DataFrame, vectors_ND: np.ndarray) -> None:
+    """Write rows and vectors of a generation."""
+    with replacing(data / FLAT) as temporary, open(temporary, "wb") as file:
         np.save(file, np.ascontiguousarray(vectors_ND, np.float32))
-    with replacing(folder / FILES) as temporary:
+    write_files(data, files)
+
+
+def write_files(data: Path, files: pd.DataFrame) -> None:
+    """Write the rows of a generation."""
+    with replacing(data / FILES) as temporary:
         files[COLUMNS].to_parquet(temporary, index=False)
-    write_json(folder / FACTS, asdict(facts))
-    return Index(folder, facts, files.reset_index(drop=True))
+
+
+def publish(data: Path, facts: Facts) -> Index:
+    """Make a generation, all of whose files are written, the index; older ones go.
+
+    A kill leaves the old index or the new one, each whole.
+    """
+    folder = data.parent
+    write_json(folder / FACTS, asdict(replace(facts, generation=data.name)))
+    for other in folder.glob("g*"):
+        if other != data and other.name[1:].isdigit():
+            shutil.rmtree(other, ignore_errors=True)
+    return read_index(folder)

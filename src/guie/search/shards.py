@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import faiss
@@ -20,10 +20,20 @@ from numpy.lib.format import open_memmap
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.files import replacing, write_json
+from guie.base.files import replacing
 from guie.search.building import recall
 from guie.search.engines import ADDED, Approximate, Flat, trained
-from guie.search.index import COLUMNS, FACTS, FAISS, FILES, FLAT, LISTS, Facts, Index, read_index
+from guie.search.index import (
+    FAISS,
+    FLAT,
+    LISTS,
+    Facts,
+    Index,
+    next_generation,
+    publish,
+    read_index,
+    write_files,
+)
 from guie.search.sureness import sureness_of
 
 
@@ -37,26 +47,21 @@ def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int |
     """
     shards = [read_index(folder) for folder in folders]
     facts = _common(shards)
-    out.mkdir(parents=True, exist_ok=True)
-    for name in (FACTS, FAISS, LISTS):
-        (out / name).unlink(missing_ok=True)
     files = pd.concat([shard.files for shard in shards], ignore_index=True)
     twice = files["image_path"][files["image_path"].duplicated()]
     if len(twice):
         raise UserError(f"{twice.iloc[0]}: in two of the shards; each picture belongs to one")
-    vectors_ND = _copied(shards, out / FLAT, len(files), facts.dimension)
-    with replacing(out / FILES) as temporary:
-        files[COLUMNS].to_parquet(temporary, index=False)
+    data = next_generation(out)
+    vectors_ND = _copied(shards, data / FLAT, len(files), facts.dimension)
+    write_files(data, files)
     facts = replace(facts, factory=factory, probes=probes, pictures=len(files), shard=None)
     flat = Flat(vectors_ND)
     engine: Flat | Approximate = flat
     if factory:
-        made = _merged(factory, shards, vectors_ND, out)
+        made = _merged(factory, shards, vectors_ND, data)
         engine = Approximate(made, vectors_ND, probes)
         facts = replace(facts, recall=recall(engine, flat, vectors_ND))
-    facts = replace(facts, sureness=sureness_of(files, vectors_ND, engine))
-    write_json(out / FACTS, asdict(facts))
-    return read_index(out)
+    return publish(data, replace(facts, sureness=sureness_of(files, vectors_ND, engine)))
 
 
 def _common(shards: Sequence[Index]) -> Facts:
