@@ -11,6 +11,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import search
+import two_processes
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen
 from guie.search import open_index
@@ -150,3 +152,14 @@ def test_pictures_of_a_manifest_keep_its_labels(tmp_path: Path) -> None:
     found = pictures_of(tmp_path / "m.csv")
     table = pd.read_csv(tmp_path / "m.csv").sort_values("image_path")
     assert found.files["label"].tolist() == table["label"].tolist()
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_index_of_one(run: Path, tmp_path: Path) -> None:
+    words = ["index", "--model", str(run), "--images", str(folder_of(tmp_path)), "--workers", "1"]
+    search.main([*words, "--out", str(tmp_path / "one")])
+    two_processes.run("search", [*words, "--out", str(tmp_path / "two")])
+    one, two = (read_index(tmp_path / name) for name in ("one", "two"))
+    assert one.files.equals(two.files)
+    np.testing.assert_allclose(one.vectors(), two.vectors(), atol=1e-6)
+    assert one.facts.sureness == two.facts.sureness
