@@ -185,3 +185,21 @@ def test_what_makes_no_sense_is_refused(tmp_path, arguments, capsys, words, told
     with pytest.raises(SystemExit):
         validate.main([*arguments, *words])
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_perfect_model_on_little_has_nothing_to_show(root, table):
+    """One class alone in its domain: no wrong answer lies there; five queries make no map."""
+    few = table.iloc[[0, 1, 2, 17, 18]].reset_index(drop=True)
+    html = write_scored(
+        root / "few.html",
+        root,
+        few,
+        models={"E.npz": embeddings(few, 0.0)},
+        protocols=["separate"],
+    )
+    page = Page(html)
+    assert "Every first answer is right." in page.text
+    assert "No query is answered by another domain." in page.text
+    assert "no wrong answer in the index" in page.text and 'id="map"' not in html
+    assert not any(re.search(r"\bnan\b", text, re.IGNORECASE) for text in page.text)

@@ -62,12 +62,19 @@ def gap_panels(look: Look, table: pd.DataFrame) -> list[Panel]:
     panels = []
     for place, domain in enumerate(largest_domains(look, table)):
         own_S = domain_S == domain
-        apart = np.nanmedian(found.negative_S[own_S] - found.positive_S[own_S])
-        side = "farther" if apart >= 0 else "nearer"
-        about = f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
+        apart_S = found.negative_S[own_S] - found.positive_S[own_S]
+        about = _apart(apart_S[np.isfinite(apart_S)])
         figure = gap_panel({kind: values[own_S] for kind, values in kinds.items()}, most)
         panels.append(_panel(domain, about, figure, f"gaps-{place}", f"Distances, {domain}"))
     return panels
+
+
+def _apart(apart_S: np.ndarray) -> str:
+    if not len(apart_S):
+        return "no wrong answer in the index"
+    apart = float(np.median(apart_S))
+    side = "farther" if apart >= 0 else "nearer"
+    return f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
 
 
 def difficulty_panels(
