@@ -67,6 +67,7 @@ def run(folder: Path, domains: list[str], **blocks) -> tuple[pd.DataFrame, dict]
     return load_manifest(folder / "input/mix.csv").table, summary
 
 
+@pytest.mark.slow
 def test_cleaning_stops_at_a_leak_and_drops_it_when_told(toys: Path, clip: str) -> None:
     table = load_manifest(toys / "input/toys/manifest.csv").table
     domains = sorted({*table["domain"].iloc[-2:], *first_test(table)["domain"], "cars"})

@@ -71,6 +71,7 @@ def measured(links: Links, table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
+@pytest.mark.slow
 def test_near_copies_without_a_model(copied):
     root, table = copied
     links = find_links(

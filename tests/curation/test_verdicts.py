@@ -50,6 +50,7 @@ def said(root: Path, verdict: str) -> None:
     table.to_csv(path, index=False)
 
 
+@pytest.mark.slow
 def test_a_word_against_a_copy_keeps_both_at_the_next_run_and_every_later_one(folders):
     assert len(mixed(folders, "clean.share_max=0.5")) == 15, "both of a conflict go"
     said(folders, "Not a copy ")

@@ -118,6 +118,7 @@ def _channels_last(out_BCHW: torch.Tensor) -> bool:
     return out_BCHW.is_contiguous(memory_format=torch.channels_last)
 
 
+@pytest.mark.slow
 def test_channels_last_trains_alike(toy_manifest: Path, tmp_path: Path) -> None:
     resnet = {"library": "timm", "name": "test_resnet"}
     words = ["--config", str(write_config(tmp_path, toy_manifest, resnet)), "--set"]

@@ -88,6 +88,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(
         assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
 
 
+@pytest.mark.slow
 def test_two_processes_teach_as_one(config: Path, run: Path, tmp_path: Path) -> None:
     """But for what is drawn: no teacher is dropped here. The memory holds whole batches, in any order."""
     words = ["--config", str(config), "--set", "task.criteria.3.relation.drop=0"]

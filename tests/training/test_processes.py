@@ -86,6 +86,7 @@ def test_two_processes_equal_one_also_resumed_by_one(
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)
 
 
+@pytest.mark.slow
 def test_two_processes_resume_to_the_same_bits_with_dropout(config: Path, one: Path) -> None:
     words = ["--config", str(config), "--set", "model.head.dropout=0.5", "--set"]
     two_processes.run("train", [*words, "name=whole"])

@@ -106,6 +106,7 @@ def test_every_schedule(schedule: dict, written, monkeypatch: pytest.MonkeyPatch
     same(stopped_and_resumed(config, 4, monkeypatch), whole)
 
 
+@pytest.mark.slow
 def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.MonkeyPatch) -> None:
     """UnED squashes the images that it trains on, and scores their central squares."""
     image = {"size_px": 32, "fit": "crop"}
