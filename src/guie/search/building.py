@@ -16,6 +16,7 @@ import faiss
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
+from faiss.contrib.exhaustive_search import knn_ground_truth
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
@@ -27,7 +28,7 @@ from guie.evaluation.extract import Check, raise_fault
 from guie.evaluation.features.cache import FeatureCache
 from guie.evaluation.features.computing import embed_into
 from guie.evaluation.opened import Opened
-from guie.search.engines import Approximate, Engine, Flat, fill, trained
+from guie.search.engines import ADDED, Approximate, Engine, Flat, fill, trained
 from guie.search.index import (
     FACTS,
     FAISS,
@@ -119,38 +120,39 @@ def finish(out: Path, facts: Facts, files: pd.DataFrame, vectors_ND: np.ndarray)
     """Write the index: vectors, faiss' file where one is asked for, how sure and how exact it is."""
     data = next_generation(out)
     write_rows(data, files, vectors_ND)
-    flat = Flat(vectors_ND)
-    engine: Engine = flat
+    engine: Engine = Flat(vectors_ND)
     if facts.factory:
         made = trained(facts.factory, vectors_ND)
         fill(made, vectors_ND)
         with replacing(data / FAISS) as temporary:
             faiss.write_index(made, str(temporary))
         engine = Approximate(made, vectors_ND, facts.probes)
-        facts = replace(facts, recall=recall(engine, flat, vectors_ND))
+        facts = replace(facts, recall=recall(engine, vectors_ND))
     sureness = sureness_of(files, vectors_ND, engine)
     facts = replace(facts, pictures=len(files), sureness=sureness)
     return publish(data, facts)
 
 
-def recall(engine: Engine, exact: Engine, vectors_ND: np.ndarray) -> dict[str, float]:
-    """`recall_at_1` and `recall_at_10`: the share of the exact neighbours that an engine finds."""
+def recall(engine: Engine, vectors_ND: np.ndarray) -> dict[str, float]:
+    """`recall_at_1` and `recall_at_10`: the share of the exact neighbours that an engine finds.
+
+    The exact ones are looked for block by block, for the vectors may be more than memory holds.
+    """
     rng = np.random.default_rng(0)
     rows = np.sort(rng.permutation(len(vectors_ND))[:RECALLED])
-    queries_BD = np.asarray(vectors_ND[rows])
+    queries_BD = np.ascontiguousarray(vectors_ND[rows])
     found_BK, _ = engine.search(queries_BD, max(RANKS), rows.tolist())
-    exact_BK, _ = exact.search(queries_BD, max(RANKS), rows.tolist())
-    return {
-        f"recall_at_{k}": float(
-            np.mean(
-                [
-                    len({*a[:k]} & {*b[:k]}) / len(b[:k])
-                    for a, b in zip(found_BK, exact_BK, strict=True)
-                ]
-            )
-        )
-        for k in RANKS
-    }
+    blocks = (vectors_ND[at : at + ADDED] for at in range(0, len(vectors_ND), ADDED))
+    more = min(max(RANKS) + 1, len(vectors_ND))  # a picture finds itself
+    _, exact_BK = knn_ground_truth(queries_BD, blocks, more, faiss.METRIC_INNER_PRODUCT)
+    others = [own[own != row] for row, own in zip(rows, exact_BK, strict=True)]
+    return {f"recall_at_{k}": _shared(found_BK, others, k) for k in RANKS}
+
+
+def _shared(found_BK: np.ndarray, exact: Sequence[np.ndarray], k: int) -> float:
+    """The share of the first K exact ones that are among the first K found."""
+    pairs = zip(found_BK[:, :k], exact, strict=True)
+    return float(np.mean([np.isin(right[:k], found).mean() for found, right in pairs]))
 
 
 def as_units(emb_ND: np.ndarray) -> np.ndarray:

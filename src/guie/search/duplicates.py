@@ -1,12 +1,12 @@
 """Copies and look-alikes in an index, by the evidence that curation goes by.
 
-Hashes name candidates, the index's own vectors (or its pictures' pixels) confirm them, pixels decide:
-`guie.curation.copies`. Groups: what is linked, over others too.
+Hashes name candidates, thumbnails confirm them, pixels decide: `guie.curation.copies`. Groups: what is
+linked, over others too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -46,10 +46,7 @@ def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.Da
             f"{root / bad['image_path'].iloc[0]}: {bad['reason'].iloc[0]} ({len(bad)} such); bring the"
             " index up to date first: the same `search.py index` again"
         )
-
-    def embed(paths: Sequence[str], view: str) -> np.ndarray:
-        return thumbnails(paths, view, root=root, workers=workers)
-
+    embed = partial(thumbnails, root=root, workers=workers)
     links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers))
     return _grouped(index.files, links)
 

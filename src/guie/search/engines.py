@@ -62,9 +62,8 @@ class Approximate:
         count = min(max(CANDIDATES * k, FEWEST), len(self.vectors_ND))
         queries_BD = np.ascontiguousarray(queries_BD, np.float32)
         _, rows_BC = self.faiss_index.search(queries_BD, count)
-        rows_BC = np.sort(
-            rows_BC, axis=1
-        )  # of equal ones the lower row; nearby ones are read together
+        # Of equal ones the lower row; nearby ones are read together
+        rows_BC = np.sort(rows_BC, axis=1)
         score_BC = np.einsum("bcd,bd->bc", self.vectors_ND[rows_BC], queries_BD)
         score_BC[rows_BC < 0] = -np.inf
         if own_B is not None:

@@ -43,12 +43,12 @@ class Hit:
 
 
 class Searcher:
-    """An index, and the model that its queries need.
+    """An index, and the model that its queries need, opened when the first picture is embedded.
 
     Args:
-        opened: None: it is opened when the first picture is embedded.
+        model: the word that opens it, where it has moved.
 
-    Raises UserError where the model is not the one that the index was made by.
+    Raises UserError where the vectors on disk are not the index's.
     """
 
     def __init__(self, index: Index, engine: Engine, model: str | None = None):

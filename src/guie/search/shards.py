@@ -1,8 +1,9 @@
 """An index in parts, made by several machines or processes, and joined.
 
 Each shard is an index by itself. Joined, vectors are copied file by file, never all in memory; faiss'
-inverted lists are merged on disk (`faiss.contrib.ondisk`), so that 100 million vectors take the memory of
-one shard. Shapes: N pictures of all shards, D dimensions.
+inverted lists are merged on disk (`faiss.contrib.ondisk`): memory holds the codes of one shard, the rows of
+all, and the vectors that faiss trains on. A flat index of them is
+searched in memory, though. Shapes: N pictures of all shards, D dimensions.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.search.building import recall
-from guie.search.engines import ADDED, Approximate, Flat, trained
+from guie.search.engines import ADDED, Approximate, Engine, Flat, trained
 from guie.search.index import (
     FAISS,
     FLAT,
@@ -55,12 +56,11 @@ def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int |
     vectors_ND = _copied(shards, data / FLAT, len(files), facts.dimension)
     write_files(data, files)
     facts = replace(facts, factory=factory, probes=probes, pictures=len(files), shard=None)
-    flat = Flat(vectors_ND)
-    engine: Flat | Approximate = flat
+    engine: Engine = Flat(vectors_ND)
     if factory:
         made = _merged(factory, shards, vectors_ND, data)
         engine = Approximate(made, vectors_ND, probes)
-        facts = replace(facts, recall=recall(engine, flat, vectors_ND))
+        facts = replace(facts, recall=recall(engine, vectors_ND))
     return publish(data, replace(facts, sureness=sureness_of(files, vectors_ND, engine)))
 
 
