@@ -34,7 +34,7 @@ from guie.search.building import DROPPED, Changes, build
 from guie.search.duplicates import find_duplicates
 from guie.search.index import Facts, Index, read_index
 from guie.search.pages import answers_page, duplicates_page
-from guie.search.searcher import Corners, Hit, cropped, open_index
+from guie.search.searcher import Corners, Hit, corners_of, cropped, open_index
 from guie.search.shards import merge
 from guie.search.sources import pictures_of, shard_of
 from guie.training.crew import Crew
@@ -241,11 +241,10 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _corners(text: str) -> Corners:
-    parts = text.split(",")
-    if len(parts) != 4 or not all(part.strip().isdigit() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text}: is to be left,top,right,bottom in pixels")
-    left, top, right, bottom = map(int, parts)
-    return left, top, right, bottom
+    try:
+        return corners_of(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

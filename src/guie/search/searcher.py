@@ -163,6 +163,15 @@ def open_index(folder: str | Path, model: str | None = None) -> Searcher:
     return Searcher(index, engine_of(index), model)
 
 
+def corners_of(text: str) -> Corners:
+    """`10,20,200,300`. Raises UserError for anything else."""
+    parts = text.split(",")
+    if len(parts) != 4 or not all(part.strip().isdigit() for part in parts):
+        raise UserError(f"box {text[:40]}: is to be left,top,right,bottom in pixels")
+    left, top, right, bottom = map(int, parts)
+    return left, top, right, bottom
+
+
 def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:
     """A part of a picture; the whole without a box. Raises UserError for a box that is not in it."""
     if box is None:

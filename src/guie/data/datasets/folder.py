@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -26,21 +26,13 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
     so that a loop of them ends, nor links to files outside of `folder`. Raises UserError if there is
     no such folder or no image in it.
     """
-    folder = Path(folder)
-    images, skipped = [], Counter[str]()
-    for file, reason in _looked_through(folder):
-        reason = reason or _why_no_class(file)
-        if reason:
-            skipped[reason] += 1
-        else:
-            images.append(file)
+    images, skipped = _parted(
+        (file, reason or _why_no_class(file)) for file, reason in _looked_through(Path(folder))
+    )
     if not images:
         raise UserError(f"{folder}: no <class>/<image> in it{_skipped_text(skipped)}")
     role = "train" if split == "train" else "both"
-    rows = [
-        (file, f"{domain}/{file.rpartition('/')[0]}", domain, split, role)
-        for file in sorted(images)
-    ]
+    rows = [(file, f"{domain}/{file.rpartition('/')[0]}", domain, split, role) for file in images]
     return pd.DataFrame(rows, columns=COLUMNS, dtype=str), skipped
 
 
@@ -49,14 +41,20 @@ def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
 
     What `read_folder` says of links and extensions holds. Raises UserError as it.
     """
+    images, skipped = _parted(_looked_through(Path(folder)))
+    if not images:
+        raise UserError(f"{folder}: no image in it{_skipped_text(skipped)}")
+    return images, skipped
+
+
+def _parted(files: Iterable[tuple[str, str | None]]) -> tuple[list[str], Counter[str]]:
+    """Those without a reason against them, in order; of the others how many for each reason."""
     images, skipped = [], Counter[str]()
-    for file, reason in _looked_through(Path(folder)):
+    for file, reason in files:
         if reason:
             skipped[reason] += 1
         else:
             images.append(file)
-    if not images:
-        raise UserError(f"{folder}: no image in it{_skipped_text(skipped)}")
     return sorted(images), skipped
 
 

@@ -25,7 +25,7 @@ from werkzeug.exceptions import HTTPException
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen, picture_of
 from guie.search.pages import as_jpeg
-from guie.search.searcher import Corners, Searcher, cropped
+from guie.search.searcher import Searcher, corners_of, cropped
 from guie.search.sureness import told
 
 MOST_BYTES = 32 << 20  # of an upload
@@ -128,7 +128,8 @@ def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
             raise UserError("no picture came along")
         began = time.perf_counter()
         picture = picture_of(request.files["picture"].read())
-        picture = cropped(picture, _corners(request.form.get("box")))
+        box = request.form.get("box")
+        picture = cropped(picture, corners_of(box) if box else None)
         query_D = searcher.embed([picture])[0]
         return {"token": queries.add(query_D), **neighbours(query_D, None, began)}
 
@@ -175,13 +176,3 @@ def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
 def _name(host: str) -> str:
     """Without the port, `[::1]:80` too."""
     return host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
-
-
-def _corners(text: str | None) -> Corners | None:
-    if not text:
-        return None
-    parts = text.split(",")
-    if len(parts) != 4 or not all(part.strip().isdigit() for part in parts):
-        raise UserError(f"box {text[:40]}: is to be left,top,right,bottom in pixels")
-    left, top, right, bottom = map(int, parts)
-    return left, top, right, bottom
