@@ -29,8 +29,16 @@ import embed
 import search
 from guie.search import open_index
 from guie.search.building import finish
-from guie.search.engines import CANDIDATES, FEWEST, Approximate, Flat, fill, trained
-from guie.search.index import FAISS, FLAT, Facts, next_generation, publish, write_rows
+from guie.search.engines import CANDIDATES, FEWEST, Approximate, Flat, filled
+from guie.search.index import (
+    FAISS,
+    FLAT,
+    Facts,
+    next_generation,
+    publish,
+    write_files,
+    write_vectors,
+)
 from guie.search.shards import merge
 
 DIM, K, PROBES, TURNS = 64, 10, 32, 21
@@ -79,8 +87,8 @@ def queried(vectors_ND: np.ndarray, queries_BD: np.ndarray) -> Iterator[str]:
     yield from compared("flat", partial(flat.search, k=K), bare, queries_BD, exact_BK)
     lists = int(4 * len(vectors_ND) ** 0.5)
     for kind in KINDS:
-        made = trained(f"IVF{lists},{kind}", vectors_ND)
-        fill(made, vectors_ND)
+        with tempfile.TemporaryDirectory() as folder:
+            made = filled(f"IVF{lists},{kind}", vectors_ND, Path(folder))
         near = Approximate(made, vectors_ND, PROBES)
         name = f"IVF{lists},{kind}, {PROBES} probes"
         peer = faiss.IndexRefineFlat(made, faiss.swig_ptr(vectors_ND))
@@ -124,7 +132,7 @@ def opened(vectors_ND: np.ndarray, folder: Path) -> str:
     times = []
     for name, factory in (("flat", None), ("near", f"IVF{int(4 * len(vectors_ND) ** 0.5)},SQ8")):
         (folder / name).mkdir()
-        finish(folder / name, facts(factory), files(len(vectors_ND)), vectors_ND)
+        finish(folder / name, facts(factory), files(len(vectors_ND)), [vectors_ND])
         began = time.perf_counter()
         open_index(folder / name).near(vectors_ND[0], K)
         times.append(time.perf_counter() - began)
@@ -144,7 +152,8 @@ def sharded(vectors_ND: np.ndarray, folder: Path) -> str:
         part = folder / f"part_{number}"
         part.mkdir()
         data = next_generation(part)
-        write_rows(data, files(count).iloc[rows], vectors_ND[rows])
+        write_vectors(data, [vectors_ND[rows]], len(rows), DIM)
+        write_files(data, files(count).iloc[rows])
         publish(data, facts(None, len(rows)))
         parts.append(part)
     began = time.perf_counter()

@@ -96,13 +96,13 @@ def test_an_approximation_tells_what_it_loses(tmp_path: Path) -> None:
     for probes in (1, 16):
         (tmp_path / str(probes)).mkdir()
         asked = Facts(**{**facts.__dict__, "probes": probes})
-        made = finish(tmp_path / str(probes), asked, files, vectors)
+        made = finish(tmp_path / str(probes), asked, files, [vectors])
         recalls.append(made.facts.recall["recall_at_10"])
         rows, scores = engine_of(made).search(vectors[:5], 3)
         assert rows[:, 0].tolist() == [0, 1, 2, 3, 4] and np.allclose(scores[:, 0], 1, atol=1e-5)
     assert recalls[0] < 0.9 < 0.99 < recalls[1]
     with pytest.raises(UserError, match="--factory nonsense: faiss refuses it for 3,000 vectors"):
-        finish(tmp_path, Facts(**{**facts.__dict__, "factory": "nonsense"}), files, vectors)
+        finish(tmp_path, Facts(**{**facts.__dict__, "factory": "nonsense"}), files, [vectors])
 
 
 def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

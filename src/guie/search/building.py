@@ -7,7 +7,7 @@ Shapes: N pictures, D dimensions.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -25,20 +25,20 @@ from guie.data.images import open_as_seen
 from guie.data.looks.decoded import absolute
 from guie.data.looks.precheck import find_unreadable
 from guie.evaluation.extract import Check, raise_fault
-from guie.evaluation.features.cache import FeatureCache
+from guie.evaluation.features.cache import FeatureCache, Features
 from guie.evaluation.features.computing import embed_into
 from guie.evaluation.opened import Opened
-from guie.search.engines import ADDED, Approximate, Engine, Flat, fill, trained
+from guie.search.engines import ADDED, Approximate, Engine, Flat, MakeFaiss, filled
 from guie.search.index import (
     FACTS,
-    FAISS,
     Facts,
     Index,
     next_generation,
     publish,
     read_index,
     recipe_hash,
-    write_rows,
+    write_files,
+    write_vectors,
 )
 from guie.search.sources import Pictures
 from guie.search.sureness import sureness_of
@@ -107,30 +107,33 @@ def build(
     )
     if not accelerator.is_main_process:
         return None
-    vectors_ND = np.empty((len(files), facts.dimension), np.float32)
-    if old is not None:
-        vectors_ND[row_N >= 0] = old.vectors()[row_N[row_N >= 0]]
-    vectors_ND[row_N < 0] = as_units(np.asarray(cache.open(states, facts.dimension)))
-    index = finish(out, facts, files, vectors_ND)
+    index = finish(out, facts, files, _blocks(row_N, old, cache.open(states, facts.dimension)))
     shutil.rmtree(out / PARTS, ignore_errors=True)
     return index, _changes(files, old, row_N, unreadable)
 
 
-def finish(out: Path, facts: Facts, files: pd.DataFrame, vectors_ND: np.ndarray) -> Index:
-    """Write the index: vectors, faiss' file where one is asked for, how sure and how exact it is."""
+def finish(
+    out: Path,
+    facts: Facts,
+    files: pd.DataFrame,
+    blocks: Iterable[np.ndarray],
+    make: MakeFaiss = filled,
+) -> Index:
+    """Write the index: vectors, faiss' file where one is asked for, how sure and how exact it is.
+
+    Args:
+        blocks: (B, D) of unit length, in the order of the files.
+        make: of a factory string, all vectors (mapped) and the folder, where it writes FAISS.
+    """
     data = next_generation(out)
-    write_rows(data, files, vectors_ND)
+    vectors_ND = write_vectors(data, blocks, len(files), facts.dimension)
+    write_files(data, files)
     engine: Engine = Flat(vectors_ND)
     if facts.factory:
-        made = trained(facts.factory, vectors_ND)
-        fill(made, vectors_ND)
-        with replacing(data / FAISS) as temporary:
-            faiss.write_index(made, str(temporary))
-        engine = Approximate(made, vectors_ND, facts.probes)
+        engine = Approximate(make(facts.factory, vectors_ND, data), vectors_ND, facts.probes)
         facts = replace(facts, recall=recall(engine, vectors_ND))
     sureness = sureness_of(files, vectors_ND, engine)
-    facts = replace(facts, pictures=len(files), sureness=sureness)
-    return publish(data, facts)
+    return publish(data, replace(facts, pictures=len(files), sureness=sureness))
 
 
 def recall(engine: Engine, vectors_ND: np.ndarray) -> dict[str, float]:
@@ -161,6 +164,18 @@ def as_units(emb_ND: np.ndarray) -> np.ndarray:
     if not (np.isfinite(length_N) & (length_N > 0)).all():
         raise UserError("an embedding is zero or not finite; look for a fault in the model")
     return emb_ND / length_N[:, None]
+
+
+def _blocks(row_N: np.ndarray, old: Index | None, fresh: Features) -> Iterator[np.ndarray]:
+    """Vectors of the old index where it has them, fresh ones elsewhere, in the order of the files."""
+    new_N = np.cumsum(row_N < 0) - 1
+    for at in range(0, len(row_N), ADDED):
+        row_B, new_B = row_N[at : at + ADDED], new_N[at : at + ADDED]
+        block_BD = np.empty((len(row_B), fresh.shape[1]), np.float32)
+        block_BD[row_B < 0] = as_units(fresh[new_B[row_B < 0]])
+        if old is not None:
+            block_BD[row_B >= 0] = old.vectors()[row_B[row_B >= 0]]
+        yield block_BD
 
 
 def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | None:

@@ -5,7 +5,7 @@ Shapes: B queries, N pictures, D dimensions, K neighbours, C candidates, R rows 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -14,6 +14,7 @@ import faiss
 import numpy as np
 
 from guie.base.errors import UserError
+from guie.base.files import replacing
 from guie.evaluation.neighbours import ExactIndex
 from guie.search.index import FAISS, LISTS, REMEDY, Index
 
@@ -22,6 +23,7 @@ FEWEST = 40
 TRAINED_ON = 100_000  # vectors at most
 ADDED = 100_000  # vectors at once
 
+MakeFaiss = Callable[[str, np.ndarray, Path], faiss.Index]
 Found = tuple[np.ndarray, np.ndarray]  # rows (B, K), -1 where there is none, and similarities
 
 
@@ -129,10 +131,14 @@ def trained(factory: str, vectors_ND: np.ndarray, seed: int = 0) -> faiss.Index:
     return made
 
 
-def fill(made: faiss.Index, vectors_ND: np.ndarray) -> None:
-    """Add all vectors, some at a time."""
+def filled(factory: str, vectors_ND: np.ndarray, data: Path) -> faiss.Index:
+    """faiss' index of all vectors, added some at a time; written to the folder, too."""
+    made = trained(factory, vectors_ND)
     for start in range(0, len(vectors_ND), ADDED):
         made.add(np.ascontiguousarray(vectors_ND[start : start + ADDED], np.float32))
+    with replacing(data / FAISS) as temporary:
+        faiss.write_index(made, str(temporary))
+    return made
 
 
 def _last_words(error: RuntimeError) -> str:

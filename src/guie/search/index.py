@@ -14,12 +14,14 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.lib.format import open_memmap
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
@@ -117,11 +119,19 @@ def next_generation(folder: Path) -> Path:
     return data
 
 
-def write_rows(data: Path, files: pd.DataFrame, vectors_ND: np.ndarray) -> None:
-    """Write rows and vectors of a generation."""
-    with replacing(data / FLAT) as temporary, open(temporary, "wb") as file:
-        np.save(file, np.ascontiguousarray(vectors_ND, np.float32))
-    write_files(data, files)
+def write_vectors(
+    data: Path, blocks: Iterable[np.ndarray], count: int, dimension: int
+) -> np.ndarray:
+    """Write the vectors of a generation, block after block, never all in memory; returns them mapped."""
+    with replacing(data / FLAT) as temporary:
+        whole_ND = open_memmap(temporary, "w+", np.float32, (count, dimension))
+        at = 0
+        for block_BD in blocks:
+            whole_ND[at : at + len(block_BD)] = block_BD
+            at += len(block_BD)
+        whole_ND.flush()
+        del whole_ND
+    return np.load(data / FLAT, mmap_mode="r")
 
 
 def write_files(data: Path, files: pd.DataFrame) -> None:
