@@ -24,6 +24,7 @@ from guie.base.files import replacing
 from guie.data.images import open_as_seen
 from guie.data.looks.decoded import absolute
 from guie.data.looks.precheck import find_unreadable
+from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.extract import Check, raise_fault
 from guie.evaluation.features.cache import FeatureCache, Features
 from guie.evaluation.features.computing import embed_into
@@ -107,7 +108,9 @@ def build(
     )
     if not accelerator.is_main_process:
         return None
-    index = finish(out, facts, files, _blocks(row_N, old, cache.open(states, facts.dimension)))
+    index = finish(
+        out, facts, files, _blocks(files, row_N, old, cache.open(states, facts.dimension))
+    )
     shutil.rmtree(out / PARTS, ignore_errors=True)
     return index, _changes(files, old, row_N, unreadable)
 
@@ -158,23 +161,19 @@ def _shared(found_BK: np.ndarray, exact: Sequence[np.ndarray], k: int) -> float:
     return float(np.mean([np.isin(right[:k], found).mean() for found, right in pairs]))
 
 
-def as_units(emb_ND: np.ndarray) -> np.ndarray:
-    """Rows of length 1. Raises UserError for one that is not finite, or has no direction."""
-    length_N = np.linalg.norm(emb_ND, axis=1)
-    if not (np.isfinite(length_N) & (length_N > 0)).all():
-        raise UserError("an embedding is zero or not finite; look for a fault in the model")
-    return emb_ND / length_N[:, None]
-
-
-def _blocks(row_N: np.ndarray, old: Index | None, fresh: Features) -> Iterator[np.ndarray]:
+def _blocks(
+    files: pd.DataFrame, row_N: np.ndarray, old: Index | None, fresh: Features
+) -> Iterator[np.ndarray]:
     """Vectors of the old index where it has them, fresh ones elsewhere, in the order of the files."""
-    new_N = np.cumsum(row_N < 0) - 1
+    new_N, path_N = np.cumsum(row_N < 0) - 1, files["image_path"].to_numpy()
     for at in range(0, len(row_N), ADDED):
         row_B, new_B = row_N[at : at + ADDED], new_N[at : at + ADDED]
         block_BD = np.empty((len(row_B), fresh.shape[1]), np.float32)
-        block_BD[row_B < 0] = as_units(fresh[new_B[row_B < 0]])
+        is_new_B = row_B < 0
+        paths = path_N[at : at + ADDED][is_new_B]
+        block_BD[is_new_B] = unit_vectors(fresh[new_B[is_new_B]], paths)
         if old is not None:
-            block_BD[row_B >= 0] = old.vectors()[row_B[row_B >= 0]]
+            block_BD[~is_new_B] = old.vectors()[row_B[~is_new_B]]
         yield block_BD
 
 

@@ -19,9 +19,9 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import as_batch
 from guie.data.images import open_as_seen
+from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.opened import Opened, open_any
 from guie.model.shapes import image_shapes
-from guie.search.building import as_units
 from guie.search.engines import Engine, among, engine_of
 from guie.search.index import Index, read_index, recipe_hash
 from guie.search.sureness import sure
@@ -90,7 +90,7 @@ class Searcher:
                 taken = opened.preprocess(image_1CHW), image_shapes(image_1CHW)
                 emb_1D = opened.embedder(*(part.to(self._device) for part in taken))
                 rows.append(emb_1D.float().cpu())
-        return as_units(torch.cat(rows).numpy())
+        return unit_vectors(torch.cat(rows).numpy(), [f"picture {n}" for n in range(len(rows))])
 
     def query(
         self,

@@ -24,6 +24,7 @@ from werkzeug.exceptions import HTTPException
 
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen, picture_of
+from guie.search.index import Index
 from guie.search.pages import as_jpeg
 from guie.search.searcher import Searcher, corners_of, cropped
 from guie.search.sureness import told
@@ -79,7 +80,14 @@ def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
     app = Flask("guie.search.web", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.config["MAX_FORM_MEMORY_SIZE"] = MOST_BYTES
-    queries, index = Queries(), searcher.index
+    _guard(app, hosts)
+    _show(app, searcher)
+    _answer(app, searcher)
+    return app
+
+
+def _guard(app: Flask, hosts: Collection[str]) -> None:
+    """Who may ask, what goes along with each answer, and faults as a word."""
 
     @app.before_request
     def _from_here() -> None:
@@ -105,6 +113,10 @@ def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
     def _at_fault(error: UserError) -> tuple[Response, int]:
         return jsonify(error=str(error)), 400
 
+
+def _show(app: Flask, searcher: Searcher) -> None:
+    """The page itself, and the pictures of the index."""
+
     @app.get("/")
     def page() -> Response:
         return send_from_directory(STATIC, "search.html")
@@ -115,12 +127,26 @@ def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
 
     @app.get("/about")
     def about() -> dict[str, Any]:
-        facts = index.facts
+        facts = searcher.index.facts
         return {
             **{"pictures": facts.pictures, "source": Path(facts.source).name},
             **{"model": facts.model.rpartition("/")[2]},  # places of this machine stay here
             **{"domains": searcher.domains, "sure": told(facts.sureness)},
         }
+
+    @app.get("/picture/<int:row>")
+    def picture(row: int) -> Response:
+        side_px = request.args.get("side", SIDES_PX[0], int)
+        if side_px not in SIDES_PX:
+            raise UserError(f"side: is {' or '.join(map(str, SIDES_PX))}")
+        seen = open_as_seen(_file(searcher.index, _row(searcher.index, str(row))))
+        seen.thumbnail((side_px, side_px), reducing_gap=2.0)
+        return Response(as_jpeg(seen), mimetype="image/jpeg")
+
+
+def _answer(app: Flask, searcher: Searcher) -> None:
+    """Neighbours of a picture that is sent, of one sent before, of one of the index."""
+    queries = Queries()
 
     @app.post("/search")
     def search() -> dict[str, Any]:
@@ -137,18 +163,9 @@ def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
     def of_known() -> dict[str, Any]:
         began = time.perf_counter()
         if "row" in request.args:
-            row = _row(request.args["row"])
+            row = _row(searcher.index, request.args["row"])
             return neighbours(np.asarray(searcher.vectors_ND[row]), row, began)
         return neighbours(queries.get(request.args.get("token", "")), None, began)
-
-    @app.get("/picture/<int:row>")
-    def picture(row: int) -> Response:
-        side_px = request.args.get("side", SIDES_PX[0], int)
-        if side_px not in SIDES_PX:
-            raise UserError(f"side: is {' or '.join(map(str, SIDES_PX))}")
-        seen = open_as_seen(_file(_row(str(row))))
-        seen.thumbnail((side_px, side_px), reducing_gap=2.0)
-        return Response(as_jpeg(seen), mimetype="image/jpeg")
 
     def neighbours(query_D: np.ndarray, own: int | None, began: float) -> dict[str, Any]:
         k = request.args.get("k", 12, int)
@@ -157,20 +174,20 @@ def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
         hits = searcher.near(query_D, k, request.args.get("domain") or None, own)
         return {"hits": [asdict(hit) for hit in hits], "seconds": time.perf_counter() - began}
 
-    def _row(text: str) -> int:
-        if not text.isdigit() or int(text) >= index.facts.pictures:
-            raise UserError(f"row {text}: the index has {index.facts.pictures:,} pictures")
-        return int(text)
 
-    def _file(row: int) -> Path:
-        """Of a picture, which may have gone, or become a link to elsewhere, since it was indexed."""
-        root = os.path.realpath(index.facts.root)
-        file = os.path.realpath(os.path.join(root, index.files["image_path"].iloc[row]))
-        if os.path.commonpath([root, file]) != root:
-            raise UserError("that picture is a link that leaves the folder")
-        return Path(file)
+def _row(index: Index, text: str) -> int:
+    if not text.isdigit() or int(text) >= index.facts.pictures:
+        raise UserError(f"row {text}: the index has {index.facts.pictures:,} pictures")
+    return int(text)
 
-    return app
+
+def _file(index: Index, row: int) -> Path:
+    """Of a picture, which may have gone, or become a link to elsewhere, since it was indexed."""
+    root = os.path.realpath(index.facts.root)
+    file = os.path.realpath(os.path.join(root, index.files["image_path"].iloc[row]))
+    if os.path.commonpath([root, file]) != root:
+        raise UserError("that picture is a link that leaves the folder")
+    return Path(file)
 
 
 def _name(host: str) -> str:
