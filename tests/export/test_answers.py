@@ -99,14 +99,15 @@ def test_the_card_has_pictures_and_what_it_cannot_do(
     words = ["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))]
     describe.main(words)
     names = {"domains.png", "answers.png", "mistakes.png"}
-    assert {path.name for path in folder.glob("*.png")} == names
+    assert {path.name for path in folder.glob("card/*.png")} == names
     text = (folder / "card.md").read_text()
-    assert all(f"]({name})" in text for name in names)
+    assert all(f"](card/{name})" in text for name in names)
+    assert not [path for path in folder.glob("*") if path.suffix == ".png"]
     assert "mMP@5 **0.450**" in text and "| cars/a | 67% | 3 | toys/b |" in text
     assert "2 images are to be turned" in text and text.index("cannot do") < text.index("The file")
 
     describe.main([*words, "--no-images"])
-    assert {path.name for path in folder.glob("*.png")} == {"domains.png"}
+    assert {path.name for path in folder.glob("card/*.png")} == {"domains.png"}
     assert "answers.png" not in (folder / "card.md").read_text()
 
 

@@ -11,7 +11,8 @@ from guie.export.answers import LEAST_QUERIES, Answers
 from guie.export.markdown import cell, table
 from guie.report.figures import domain_bars, gallery
 
-PER_DOMAIN, EXAMPLES, MISTAKES = "domains.png", "answers.png", "mistakes.png"
+# In a folder of their own, which Kaggle's client leaves out: they show pictures of the data set
+PER_DOMAIN, EXAMPLES, MISTAKES = "card/domains.png", "card/answers.png", "card/mistakes.png"
 
 
 def draw(answers: Answers, folder: Path, root: Path | None) -> list[str]:
