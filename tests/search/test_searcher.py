@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+# pytorch-metric-learning loads it, and faiss is stricter from then on: tests of both in one process
+import faiss.contrib.torch_utils  # noqa: F401
 import numpy as np
 import pandas as pd
 import pytest

@@ -76,7 +76,7 @@ class Index:
         """(N, D), mapped from the disk. Raises UserError where there are others than the rows."""
         path = self.data / FLAT
         try:
-            vectors_ND = np.load(path, mmap_mode="r")
+            vectors_ND = _mapped(path)
         except (OSError, ValueError) as error:
             raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
         wanted = (self.facts.pictures, self.facts.dimension)
@@ -131,7 +131,12 @@ def write_vectors(
             at += len(block_BD)
         whole_ND.flush()
         del whole_ND
-    return np.load(data / FLAT, mmap_mode="r")
+    return _mapped(data / FLAT)
+
+
+def _mapped(path: Path) -> np.ndarray:
+    """On the disk, yet a plain array: faiss refuses numpy's memmap once its torch functions are loaded."""
+    return np.asarray(np.load(path, mmap_mode="r"))
 
 
 def write_files(data: Path, files: pd.DataFrame) -> None:
