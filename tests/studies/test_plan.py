@@ -87,6 +87,15 @@ def test_a_fold_is_a_run_that_leaves_its_domains_out(tmp_path: Path) -> None:
     assert order == [("plain", 0, None), ("other", 0, None), ("plain", 0, "A"), ("plain", 0, "B")]
 
 
+@pytest.mark.parametrize(("unseen", "seeds"), [(True, [5, 7]), (1, [5]), (3, [5, 7]), (False, [])])
+def test_so_many_seeds_leave_domains_out(
+    tmp_path: Path, unseen: bool | int, seeds: list[int]
+) -> None:
+    rows = {"plain": {"unseen": unseen}}
+    study = plan(tmp_path, rows=rows, seeds=[5, 7], unseen={"A": ["leaves"]})
+    assert [seed for _, seed, fold in study.jobs if fold] == seeds
+
+
 def test_a_study_may_begin_with_another(tmp_path: Path) -> None:
     """The base of its runs is found beside the file that names it."""
     written(tmp_path / "below", seeds=3)
@@ -172,6 +181,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"rows": {"plain": {"unseen": True}}}, "unseen: names no fold, and row 'plain' asks"),
     ({"unseen": {"A": ["cars"], "B": ["cars"]}}, "unseen: cars is left out by two folds"),
+    ({"rows": {"plain": {"unseen": 0}}, "unseen": {"A": ["cars"]}}, "unseen.*greater than"),
     ({"unseen": {"A": []}}, "unseen.A: .*at least 1"),
     ({"test": {"split": "train"}}, "test.split: .*'val' or 'test'"),
     ({"test": {"root": "x"}}, "test.root: is of another manifest"),

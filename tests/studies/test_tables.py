@@ -76,6 +76,17 @@ def test_the_unseen_are_read_from_the_run_that_did_not_see_them(tmp_path: Path) 
         scores(study, Standing(done, {}, {}, 0))
 
 
+def test_fewer_seeds_may_leave_domains_out(tmp_path: Path) -> None:
+    study = plan(tmp_path, rows={"plain": {"unseen": 1}}, seeds=2, unseen={"A": ["cars"]})
+    done = {
+        job.identity: record(job, 0.7, domains={"cars": 0.3, "emoji": 0.9})
+        for job in study.jobs.values()
+    }
+    text = rendered(study, Standing(done, {}, {}, 0))
+    assert "| .700 ± .000 / .350 ± .000 | .300 / .150 (1 seed) |" in text
+    assert "Yet to be run" not in text
+
+
 def test_the_table_says_what_is_there_and_what_is_not(study: Plan) -> None:
     failed = study.jobs["softmax", 1, None]
     failure = record(failed, 0.0) | {"step": "train.py", "error": "a | b"}

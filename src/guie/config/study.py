@@ -56,7 +56,8 @@ class RowConfig(Config):
 
     why: str | None = None  # a line for those who read the file
     seeds: Seeds | None = None  # null: the study's
-    unseen: bool = False  # trained without the domains of each of the study's folds, too
+    # Trained without the domains of each of the study's folds, too; of a number, so many of its seeds
+    unseen: bool | Annotated[int, Field(ge=1)] = False
     # One model of several, as a file of configs/compose/ without name and out: a member is the run of
     # a row above, by that row's name and with the same seed, or any other model. No other key then
     compose: dict[str, Any] | None = None

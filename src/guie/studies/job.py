@@ -71,16 +71,22 @@ class Job:
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table. `folds`: domains that are left out, by fold; empty where it has none."""
+    """A line of the table.
+
+    Attributes: `folds`, domains that are left out, by fold, empty where it has none; `unseen`, the
+    seeds that are trained without them, too.
+    """
 
     name: str
     seeds: list[int]
     folds: dict[str, list[str]]
+    unseen: list[int]
     why: str | None = None
 
     def keys(self, seed: int) -> list[Key]:
         """Of all jobs of a seed; the first sees every domain."""
-        return [(self.name, seed, fold) for fold in (None, *self.folds)]
+        folds = self.folds if seed in self.unseen else {}
+        return [(self.name, seed, fold) for fold in (None, *folds)]
 
 
 def digest(value: Any) -> str:

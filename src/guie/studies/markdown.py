@@ -103,7 +103,13 @@ def _pair(row: pd.Series, where: str, missing: list[Gap], asked: bool) -> str:
             return ""
         whys = {gap.why for gap in missing if (gap.job.fold is not None) == (where == "unseen")}
         return next((why for why in WORDS if why in whys), "none")
-    return " / ".join(_spread(row, key) for key in keys)
+    fewer = where == "unseen" and row["seeds unseen"] < row["seeds"]
+    told = f" ({_seeds(row['seeds unseen'])})" if fewer else ""
+    return " / ".join(_spread(row, key) for key in keys) + told
+
+
+def _seeds(count: float) -> str:
+    return f"{count:.0f} seed" + ("s" if count > 1 else "")
 
 
 def _spread(row: pd.Series, key: str, sign: bool = False) -> str:

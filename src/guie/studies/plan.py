@@ -66,7 +66,9 @@ def read_plan(path: Path) -> Plan:
         composed = own.get("compose") if config.compose is not None else None
         unfolded = [(name, composed)] if composed else points(name, own, config.grid, common)
         for told, values in unfolded:
-            row = Row(told, config.seeds or study.seeds, folds, config.why)
+            seeds = config.seeds or study.seeds
+            unseen = seeds if config.unseen is True else seeds[: config.unseen]
+            row = Row(told, seeds, folds, unseen, config.why)
             if any(row.name == other.name for other in rows):
                 faults.append(f"{own.told()}: a second row {row.name!r}; name one otherwise")
             rows.append(row)

@@ -47,7 +47,7 @@ def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
     for row in plan.rows:
         for seed in row.seeds:
             found = [standing.done.get(plan.jobs[key].identity) for key in row.keys(seed)]
-            whole, without = found[0] or {}, dict(zip(row.folds, found[1:], strict=True))
+            whole, without = found[0] or {}, dict(zip(row.folds, found[1:], strict=False))
             said = {"val": whole.get("val"), "test": whole.get("test"), "unseen": None}
             line = {
                 f"{where} {metric}": (said[where] or {}).get(metric)
@@ -90,7 +90,8 @@ def headlines(plan: Plan) -> dict[str, tuple[str, str]]:
 
 
 def summary(lines: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
-    """Of each row the means of its numbers, and beside each `deviation of` it; seeds tested.
+    """Of each row the means of its numbers, and beside each `deviation of` it; how many `seeds` were
+    tested, and how many on the `seeds unseen`.
 
     With a baseline `gain`, `deviation of gain` and `pairs`: the difference of COMPARED to it over
     the seeds that both have. Rows in the order of `lines`.
@@ -99,6 +100,7 @@ def summary(lines: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
     columns = [column for column in lines if column not in ("row", "seed")]
     table = groups[columns].mean().join(groups[columns].std().add_prefix("deviation of "))
     table["seeds"] = groups[COMPARED].count()
+    table["seeds unseen"] = groups["unseen r_at_1"].count()
     if baseline is not None:
         by_seed = lines.pivot(index="seed", columns="row", values=COMPARED)[table.index]
         gains = by_seed.sub(by_seed[baseline], axis=0)
