@@ -32,7 +32,7 @@ VARIANTS = {
 def config(**settings: bool) -> RunConfig:
     backbone = {"library": "timm", "name": "resnet50"}
     model = {"backbone": backbone, "image": {"size_px": 224}}
-    train = {"epochs": 1.0, "lr": {"backbone": 1e-3}}
+    train = {"epochs": 1.0, "lr": {"backbone": 1e-3, "classes": 1.0}}
     values = {"name": "bench", "data": {"manifest": "none.csv"}, "model": model, "train": train}
     return config_from(values | settings, RunConfig)
 
