@@ -65,6 +65,7 @@ def main() -> None:
 
 def formats(source: str, size_px: int, folder: Path, threads: int) -> dict[str, Answer]:
     """The model by the name of each format that this machine can run."""
+    torch.manual_seed(0)
     model = open_model(source, size_px)
     program = exported_program(model.scored, source)
     write_program(program, folder / "model.pt2")
@@ -77,6 +78,7 @@ def formats(source: str, size_px: int, folder: Path, threads: int) -> dict[str, 
     else:
         write_onnx(program, folder / FORMATS["onnx"].name)
         ways["onnx"] = open_onnx(folder / FORMATS["onnx"].name, threads)
+    torch.manual_seed(0)  # random weights are the same ones
     again = open_model(source, size_px)  # which packaging changes
     package(again.embedder, again.preprocess, folder / "saved_model.pt")
     downgrade(folder / "saved_model.pt")
