@@ -46,8 +46,10 @@ def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
     lines = []
     for row in plan.rows:
         for seed in row.seeds:
-            found = [standing.done.get(plan.jobs[key].identity) for key in row.keys(seed)]
-            whole, without = found[0] or {}, dict(zip(row.folds, found[1:], strict=False))
+            without = {
+                key[-1]: standing.done.get(plan.jobs[key].identity) for key in row.keys(seed)
+            }
+            whole = without.pop(None) or {}
             said = {"val": whole.get("val"), "test": whole.get("test"), "unseen": None}
             line = {
                 f"{where} {metric}": (said[where] or {}).get(metric)
@@ -140,7 +142,7 @@ def gaps(plan: Plan, standing: Standing) -> list[Gap]:
     return found
 
 
-def _unseen(plan: Plan, row: Row, without: dict[str, Record | None]) -> dict[str, float]:
+def _unseen(plan: Plan, row: Row, without: dict[str | None, Record | None]) -> dict[str, float]:
     """The two scores of one seed, from its runs by fold; NaN where one is missing or has no query."""
     runs = {fold: record for fold, record in without.items() if record}
     if not row.folds or len(runs) < len(row.folds):
