@@ -18,11 +18,11 @@ from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.model import BackboneConfig
+from guie.losses.relational import drift, squared_distance
 from guie.model.backbone import create_clip
 from guie.training.optim import averaged, freeze
 from guie.training.step import gradients
 from guie.training.tasks import Task, build_task
-from guie.training.tasks.retention import drift, squared_distance
 
 TINY = {"library": "open_clip", "name": "guie-tiny"}
 CLASSES = Classes(["a/0", "a/1", "b/0"], [4, 4, 4], ["a", "a", "b"])

@@ -4,6 +4,7 @@ from torch import nn
 
 from guie.config.relational import MatchingConfig, RelationConfig, RkdConfig, SndConfig
 from guie.losses.relational.distances import Rkd
+from guie.losses.relational.forgetting import drift, squared_distance
 from guie.losses.relational.matching import Matching, mean_of
 from guie.losses.relational.neighbours import Snd
 from guie.losses.relational.relation import Relation
@@ -32,6 +33,8 @@ __all__ = [
     "Similarity",
     "Snd",
     "build_relation",
+    "drift",
     "kl_of_logits",
     "mean_of",
+    "squared_distance",
 ]

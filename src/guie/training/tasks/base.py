@@ -15,7 +15,7 @@ from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.model import save_model
 from guie.model.embedder import Embedder
-from guie.training.tasks.retention import Retention
+from guie.training.teachers import Retention
 
 
 class Output(NamedTuple):

@@ -18,6 +18,7 @@ from guie.config.distillation import TeacherConfig
 from guie.model import LoadedModel, open_model
 from guie.model.preprocess import Preprocess
 from guie.model.weights import state_hash
+from guie.training.teachers.apart import Apart, frozen
 
 
 class Taught(NamedTuple):
@@ -33,8 +34,6 @@ class Teacher:
 
     Attributes: `name`, of its losses in the log; `classes_C`, of all training classes by id, which it
     teaches.
-
-    It is no module: no checkpoint, optimiser, reducer or `train()` reaches it.
     """
 
     name: str
@@ -67,14 +66,11 @@ class Teacher:
         return Taught(rows_B, emb_BT)
 
 
-class Teachers:
-    """All teachers of a run; like each of them no module, and one for the task and its averages."""
+class Teachers(Apart):
+    """All teachers of a run."""
 
     def __init__(self, teachers: Sequence[Teacher]):
         self.teachers = list(teachers)
-
-    def __deepcopy__(self, memo: dict) -> Teachers:
-        return self
 
     def to(self, device: torch.device) -> None:
         """Move them to where the student trains."""
@@ -134,7 +130,7 @@ def _open(config: TeacherConfig, number: int, run: RunConfig, domains: Sequence[
             f" {', '.join(sorted(set(domains)))}"
         )
     model = open_model(config.model, config.size_px)
-    model.embedder.eval().requires_grad_(False)
+    frozen(model.embedder)
     taught = set(config.domains or domains)
     classes_C = torch.tensor([domain in taught for domain in domains])
     return Teacher(Path(config.model).name, model, classes_C)

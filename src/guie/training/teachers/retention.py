@@ -1,38 +1,31 @@
-"""Terms against forgetting what the backbone was pretrained for.
+"""The pretrained backbone as a teacher of the one that trains: terms against forgetting.
 
 Shapes: B images, G generic images, F backbone features.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
-from torch.nn import functional
+from torch import Tensor
 
 from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.config.run import GenericImagesConfig
+from guie.losses.relational import drift, squared_distance
 from guie.model.backbone import Backbone, build_backbone
+from guie.training.teachers.apart import Apart, frozen
 
 
-class Retention:
-    """Holds the backbone's weights, its features, or both to the pretrained ones.
+class Retention(Apart):
+    """A teacher that is the student's own beginning: weights, features, or both are held to its.
 
-    The pretrained backbone stands apart: this is no module, so no checkpoint, optimiser, reducer or
-    `train()` reaches it. It is read from its own file at the start of every stage that trains the
-    backbone, a resumed one too.
+    It is read from its own file at the start of every stage that trains the backbone, a resumed one too.
     """
 
     def __init__(self, config: RunConfig):
         assert config.retention is not None
         self.run, self.config = config, config.retention
         self.pretrained: Backbone | None = None
-
-    def __deepcopy__(self, memo: dict) -> Retention:
-        return self  # a task's moving average is never trained: one pretrained backbone is enough
 
     @property
     def generic(self) -> GenericImagesConfig | None:
@@ -96,45 +89,4 @@ def pretrained_for(config: RunConfig, number: int) -> Backbone:
         backbone.set_image_size(
             size_px or model.image.size_px, stride_px or model.backbone.stride_px
         )
-    return backbone.eval().requires_grad_(False)
-
-
-def drift(feat_BF: Tensor, pretrained_BF: Tensor) -> Tensor:
-    """Mean of 1 - cos between features and pretrained ones.
-
-    As half the squared distance of their directions, which loses no digits where they are close.
-    """
-    ours_BF = functional.normalize(feat_BF.float(), dim=-1)
-    theirs_BF = functional.normalize(pretrained_BF.float(), dim=-1)
-    return (ours_BF - theirs_BF).square().sum(-1).mean() / 2
-
-
-def squared_distance(student: nn.Module, pretrained: nn.Module) -> Tensor:
-    """Sum of squared differences of the student's trainable parameters from the pretrained ones.
-
-    L2-SP (Li et al., Explicit Inductive Bias for Transfer Learning with Convolutional Networks, ICML
-    2018); the paper's weight alpha is twice ours.
-    """
-    theirs = dict(pretrained.named_parameters())
-    trained = [(theirs[name], p) for name, p in student.named_parameters() if p.requires_grad]
-    if not trained:  # a stage that trains adapters alone
-        return next(student.parameters()).new_zeros(())
-    pretrained_values, values = zip(*trained, strict=True)
-    return _SquaredDistance.apply(pretrained_values, *values)
-
-
-class _SquaredDistance(torch.autograd.Function):
-    """Keeps no difference for the backward pass: that would be one more copy of the backbone."""
-
-    @staticmethod
-    def forward(ctx: Any, pretrained: tuple[Tensor, ...], *values: Tensor) -> Tensor:
-        ctx.pretrained = pretrained
-        ctx.save_for_backward(*values)
-        apart = [(p - p0).square_().sum() for p, p0 in zip(values, pretrained, strict=True)]
-        return torch.stack(apart).sum()
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, *tuple[Tensor, ...]]:
-        pairs = zip(ctx.saved_tensors, ctx.pretrained, strict=True)
-        return None, *((p - p0).mul_(2 * grad) for p, p0 in pairs)
+    return frozen(backbone)
