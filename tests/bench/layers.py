@@ -11,6 +11,8 @@ earlier one on test.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -44,12 +46,10 @@ def main() -> None:
     args = parser.parse_args()
     manifest = load_manifest(args.manifest)
     layers = args.layers or blocks(open_model(args.model, args.size_px))
-    parts = [scored(args, manifest, EMBEDDING, open_model(args.model, args.size_px), [EMBEDDING])]
-    for pool in args.pool:
-        model = with_layers(
-            open_model(args.model, args.size_px), LayersConfig(of=layers, pool=pool)
-        )
-        parts.append(scored(args, manifest, pool, model, layers))
+    parts = []
+    for pool in (EMBEDDING, *args.pool):
+        opened = partial(open_model, args.model, args.size_px)
+        parts.append(scored(opened, pool, layers, manifest, args.workers))
     table = pd.concat(parts)
     print(markdown(table))
     print(chosen(table))
@@ -73,20 +73,33 @@ def blocks(model: LoadedModel) -> list[str]:
 
 
 def scored(
-    args: argparse.Namespace, manifest: Manifest, pool: str, model: LoadedModel, layers: list[str]
+    opened: Callable[[], LoadedModel],
+    pool: str,
+    layers: list[str],
+    manifest: Manifest,
+    workers: int,
+    splits: Sequence[str] = SPLITS,
 ) -> pd.DataFrame:
-    """R@1 by layer, pool and split: a column a domain, and `mean`."""
+    """R@1 by layer, pool and split: a column a domain, and `mean`.
+
+    Args:
+        opened: the model, anew at each call.
+        pool: of the layers; EMBEDDING: the model's own, `layers` aside.
+    """
+    model, layers = opened(), layers if pool != EMBEDDING else [EMBEDDING]
+    if pool != EMBEDDING:
+        model = with_layers(model, LayersConfig(of=layers, pool=pool))
     accelerator = make_accelerator()
     embedder = model.embedder.to(accelerator.device)
-    widths = [embedder.dim] if pool == EMBEDDING else widths_of(args, layers, pool)
+    widths = [embedder.dim] if pool == EMBEDDING else widths_of(opened, layers, pool)
     ends = np.cumsum(widths)
     lines = {}
-    for split in SPLITS:
+    for split in splits:
         rows = manifest.split(split)
         rows = rows.assign(role="both") if split == "train" else rows
         files = [manifest.file(path) for path in rows["image_path"]]
         emb_ND = embed_files(accelerator, embedder, model.preprocess, files,
-                             workers=args.workers, title=f"{pool}, {split}")  # fmt: skip
+                             workers=workers, title=f"{pool}, {split}")  # fmt: skip
         for layer, end, width in zip(layers, ends, widths, strict=True):
             found = quick_scores(np.ascontiguousarray(emb_ND[:, end - width : end]), rows)
             domains = {name: values["r_at_1"] for name, values in found["domains"].items()}
@@ -95,13 +108,10 @@ def scored(
     return table.set_axis(pd.MultiIndex.from_tuples(lines, names=("layer", "pool", "split")))
 
 
-def widths_of(args: argparse.Namespace, layers: list[str], pool: str) -> list[int]:
+def widths_of(opened: Callable[[], LoadedModel], layers: list[str], pool: str) -> list[int]:
     """How many features each layer gives."""
-    of_each = []
-    for layer in layers:
-        model = open_model(args.model, args.size_px)
-        of_each.append(with_layers(model, LayersConfig(of=[layer], pool=pool)).embedder.dim)
-    return of_each
+    alone = (LayersConfig(of=[layer], pool=pool) for layer in layers)
+    return [with_layers(opened(), config).embedder.dim for config in alone]
 
 
 def markdown(table: pd.DataFrame) -> str:
