@@ -1,0 +1,143 @@
+"""Twins of the recipes in small: they train to the end, and resume to the same bits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import train
+from guie.config import RunConfig, load_config
+from guie.config.stages import StageConfig
+from guie.training.optim import block_of
+from guie.training.run.checkpoint import Checkpoints, load_checkpoint
+from guie.training.run.record import read_metrics
+from tiny_twins import STEPS, twin
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
+
+
+OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
+
+
+def marked(recipe: Path) -> Any:
+    """As a parameter; where a recipe only changes another, or is of VGG, its twin is a slow test."""
+    derived = re.search(r"^base:", recipe.read_text(encoding="utf-8"), re.MULTILINE)
+    own_task = recipe.stem in ("unify_snd_3", "udon_clip")
+    of_vgg = recipe.stem.startswith("layers_")
+    slow = [pytest.mark.slow] if of_vgg or (derived and not own_task) else []
+    return pytest.param(recipe, id=recipe.stem, marks=slow)
+
+
+@pytest.fixture(scope="module")
+def trained(
+    toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], tuple[Path, Path]]:
+    """(config, run folder) of a recipe's twin, trained once."""
+
+    @cache
+    def of(name: str) -> tuple[Path, Path]:
+        recipe = load_config(CONFIGS / f"recipes/{name}.yaml", RunConfig)
+        config = twin(recipe, tmp_path_factory.mktemp(name), toy_manifest)
+        return config, train.main(["--config", str(config)])
+
+    return of
+
+
+@pytest.mark.parametrize("recipe", [*map(marked, RECIPES)])
+def test_a_twin_trains_to_the_end(recipe: Path, trained: Callable) -> None:
+    """Every stage takes its steps; what it freezes keeps its bits, all else moves."""
+    config, folder = trained(recipe.stem)
+    stages = load_config(config, RunConfig).stages
+    lines = [line for line in read_metrics(folder / "metrics.jsonl") if "loss" in line]
+    assert [line["stage"] for line in lines] == [s.name for s in stages for _ in range(STEPS)]
+    assert all(math.isfinite(line["loss"]) for line in lines)
+    for number, first, last in stage_ends(folder):
+        assert moved(first, last) == expected(first, stages[number]), stages[number].name
+
+
+def stage_ends(folder: Path) -> list[tuple[int, dict[str, Any], dict[str, Any]]]:
+    """(stage, task after its first step, task after its last) of every stage."""
+    by_stage: dict[int, list[Path]] = {}
+    for path in Checkpoints(folder, keep=999).paths():
+        by_stage.setdefault(load_checkpoint(path)["state"].stage, []).append(path)
+    tasks = {n: [load_checkpoint(p)["task"] for p in (s[0], s[-1])] for n, s in by_stage.items()}
+    return [(number, *pair) for number, pair in sorted(tasks.items())]
+
+
+PARTS = {"adapters": "adapters", "prompts": "prompts", "head": "head", "criterion": "classes"}
+
+
+PARTS |= {"criteria": "classes", "relations": "matching", "projector": "projector"}
+
+
+def place(name: str) -> str | None:
+    """The part of the model that a weight belongs to, of a backbone with the number of its block."""
+    words = name.split(".")
+    if "tower" not in words:
+        return next((part for key, part in PARTS.items() if key in words), None)
+    block = block_of(name)
+    return "backbone" if block is None else f"block {block}"
+
+
+def moved(first: dict[str, Any], last: dict[str, Any]) -> set[str]:
+    """Places with a weight that changed."""
+    names = [
+        n for n in first if n.endswith(("weight", "bias", "weight_CD", "stage_AD", "proj", "LD"))
+    ]
+    return {place(n) for n in names if not torch.equal(first[n], last[n])} - {None}
+
+
+def expected(task: dict[str, Any], stage: StageConfig) -> set[str]:
+    """Places that a stage trains, by its rates."""
+    places = {place(name) for name in task} - {None}
+    rates = {p: stage.lr.of(p) for p in places if not p.startswith("block")}
+    for block in places - rates.keys():
+        bounds = [n for n in stage.lr.blocks if n <= int(block.split()[1])]
+        rates[block] = stage.lr.blocks[max(bounds)] if bounds else stage.lr.of("backbone")
+    return {name for name, rate in rates.items() if rate > 0}
+
+
+@pytest.mark.parametrize(
+    ("name", "steps"), [pytest.param("winner_1", 13, marks=pytest.mark.slow), ("winner_5", 1)]
+)
+def test_a_twin_resumes_to_the_same_bits(
+    name: str, steps: int, trained: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped amid a stage and gone on with, it ends as without a stop."""
+    config, whole = trained(name)
+    words = ["--config", str(config), "--set", "name=cut"]
+    kind = OPTIMIZERS[load_config(config, RunConfig).stages[0].optimizer.name]
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, kind, steps)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(words)
+    cut = train.main([*words, "--resume"])
+    assert (cut / "metrics.jsonl").read_bytes() == (whole / "metrics.jsonl").read_bytes()
+    ours, theirs = (load_file(run / "last.safetensors") for run in (cut, whole))
+    assert ours.keys() == theirs.keys()
+    for key, value in ours.items():
+        assert torch.equal(theirs[key], value), key
+
+
+def interrupted_after(patched: pytest.MonkeyPatch, kind: type, steps: int) -> None:
+    """Make the optimiser's next step after so many raise KeyboardInterrupt."""
+    done, step = [], kind.step
+
+    def counting(self, *args, **kwargs):
+        done.append(1)
+        if len(done) > steps:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    patched.setattr(kind, "step", counting)
