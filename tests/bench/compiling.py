@@ -1,6 +1,7 @@
 """What torch.compile and channels_last bring a tower's training step, in one run.
 
 python tests/bench/compiling.py [--towers vit_tiny_patch16_224 resnet50] [--batch 16] [--steps 10]
+TIMM_FUSED_ATTN=0 python tests/bench/compiling.py --towers vit_tiny_patch16_224 --size-px 80 --bf16
 
 A step is forward and backward, fp32 or (--bf16) under autocast, on a GPU where there is one. Steps
 of the variants alternate, so that all meet the same machine; the first of each, where it compiles,
@@ -55,24 +56,27 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--bf16", action="store_true")
+    parser.add_argument("--size-px", type=int, default=224)
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    images_BCHW = torch.randn(args.batch, 3, 224, 224, device=device)
+    images_BCHW = torch.randn(args.batch, 3, args.size_px, args.size_px, device=device)
     print(f"batch {args.batch}, {device}, {torch.get_num_threads()} threads, {args.steps} steps")
     for name in args.towers:
-        plain = timm.create_model(name, num_classes=0).to(device).train()
-        towers = {variant: copy.deepcopy(plain) for variant in VARIANTS}
-        for variant, settings in VARIANTS.items():
-            if settings:
+        size = {"img_size": args.size_px} if "vit" in name else {}
+        plain = timm.create_model(name, num_classes=0, **size).to(device).train()
+        towers = {variant: copy.deepcopy(plain) for variant in args.variants}
+        for variant in args.variants:
+            if settings := VARIANTS[variant]:
                 set_up_tower(towers[variant], config(**settings))
         seconds = {variant: [] for variant in towers}
         for _ in range(args.steps + 1):
             for variant, tower in towers.items():
                 seconds[variant].append(step(tower, images_BCHW, args.bf16))
-        print(f"{name:<28}{'s/step':>9}{'of plain':>10}{'first s':>9}")
+        print(f"{name:<28}{'s/step':>9}{'of first':>10}{'first s':>9}")
         middle = {variant: statistics.median(taken[1:]) for variant, taken in seconds.items()}
         for variant, taken in seconds.items():
-            share = middle[variant] / middle["plain"]
+            share = middle[variant] / middle[args.variants[0]]
             print(f"  {variant:<26}{middle[variant]:>9.3f}{share:>10.2f}{taken[0]:>9.1f}")
 
 
