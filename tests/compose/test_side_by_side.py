@@ -17,7 +17,8 @@ import export
 import train
 from composing import composition, record
 from guie.base.errors import UserError
-from guie.model import at_size, composed, open_model
+from guie.config.layers import LayersConfig
+from guie.model import at_size, composed, open_model, with_layers
 from guie.training.run.record import read_metrics
 from tiny_runs import mix_with_val, tiny_run, weights
 
@@ -76,6 +77,38 @@ def test_the_cosine_is_the_weighted_mean_of_the_members(runs: list[Path], tmp_pa
     ]
     expected = sum(w * cosine for w, cosine in zip(shares, cosines[1:], strict=True)) / sum(shares)
     torch.testing.assert_close(cosines[0], expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("reduce", [None, {"name": "first", "dim": 8}], ids=["whole", "reduced"])
+def test_a_members_own_layer_takes_the_place_of_its_embedding(
+    reduce: dict | None, runs: list[Path], tmp_path: Path
+) -> None:
+    layers = {"of": ["transformer.resblocks.0"], "pool": "token"}
+    alone = {"model": str(runs[0]), "layers": layers}
+    one = open_model(composition(tmp_path / "one", [alone], reduce=reduce))
+    both = open_model(composition(tmp_path / "two", [alone, str(runs[1])], join="side_by_side"))
+    model = with_layers(open_model(runs[0]), LayersConfig.model_validate(layers))
+    for picture in pictures():
+        beneath = functional.normalize(model.scored(picture), dim=1)
+        expected = functional.normalize(beneath[:, :8], dim=1) if reduce else beneath
+        torch.testing.assert_close(functional.normalize(one.scored(picture), dim=1), expected)
+        pair = torch.cat([beneath, open_model(runs[1]).scored(picture)], dim=1)
+        torch.testing.assert_close(both.scored(picture), functional.normalize(pair, dim=1))
+    assert not any("resblocks.1" in name for name in one.embedder.state_dict())
+
+
+def test_layers_of_what_has_none_are_refused(runs: list[Path], tmp_path: Path) -> None:
+    both = composition(tmp_path / "two", runs[:2], join="side_by_side")
+    for member, told in (
+        ({"model": str(both), "layers": {"of": ["x"]}}, "take layers of each of them"),
+        ({"model": str(runs[0]), "layers": {"of": ["x"]}}, "has no layer 'x'"),
+    ):
+        with pytest.raises(UserError, match=told):
+            composition(tmp_path / "none", [member])
+    member = {"model": str(runs[0]), "layers": {"of": ["transformer.resblocks.0"]}}
+    with pytest.raises(UserError, match="layers are not of soup"):
+        composition(tmp_path / "none", [member, str(runs[1])], join="soup")
 
 
 @torch.no_grad()

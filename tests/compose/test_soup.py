@@ -280,7 +280,11 @@ def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
         (tmp_path / "a soup", (run, other), "name: String should match"),
         (tmp_path / "soup", ({"model": str(run), "checkpoints": True},), "no checkpoints"),
         (tmp_path / "soup", (run,), "soup takes two at least"),
-        (tmp_path / "soup", (run, {"model": str(other), "size_px": 40}), "size_px and stride_px"),
+        (
+            tmp_path / "soup",
+            (run, {"model": str(other), "size_px": 40}),
+            "size_px, stride_px and layers",
+        ),
     ):
         with pytest.raises(UserError, match=told):
             main(out, *members)

@@ -24,7 +24,7 @@ from guie.compose.trials import (
 )
 from guie.config.compose import Composed, HeadsConfig, ModelMember, SoupConfig
 from guie.config.composition import ViewConfig
-from guie.model import LoadedModel, at_size, composed, open_model
+from guie.model import LoadedModel, at_size, composed, open_model, with_layers
 from guie.model.looks import Inputs
 from guie.model.weights import state_hash
 
@@ -123,6 +123,8 @@ def _member(config: ModelMember | Composed, fits: Fits) -> Made:
     model = open_model(config.model, weights=f"{config.weights}.safetensors")
     if config.size_px or config.stride_px:
         model = at_size(model, config.size_px, config.stride_px)
+    if config.layers:
+        model = with_layers(model, config.layers)
     record = {"weights_sha256": state_hash(model.embedder.state_dict())}
     return Made(model, fits.scores(model), record)
 

@@ -18,6 +18,7 @@ from pydantic import (
 from guie.config.base import Config
 from guie.config.composition import ViewConfig, refuse_blind
 from guie.config.faults import FaultAt
+from guie.config.layers import LayersConfig
 
 Seed = Annotated[int, Field(ge=0)]
 
@@ -127,6 +128,7 @@ class ModelMember(Config):
     weight: PositiveFloat = 1.0
     size_px: PositiveInt | None = None  # of its images, in place of its own
     stride_px: PositiveInt | None = None  # of its patches, in place of its own
+    layers: LayersConfig | None = None  # of its tower, in place of its embedding
 
 
 def _kind(value: Any) -> str:
@@ -193,10 +195,10 @@ class Composed(Config):
                 raise FaultAt(
                     f"members.{number}", f"{join} is of runs; compose this one first, by itself"
                 )
-            if member.weight != 1 or member.size_px or member.stride_px:
+            if member.weight != 1 or member.size_px or member.stride_px or member.layers:
                 raise FaultAt(
                     f"members.{number}",
-                    f"weight, size_px and stride_px are not of {join}, a plain mean of weights",
+                    f"weight, size_px, stride_px and layers are not of {join}, a plain mean of weights",
                 )
 
     def parts(self) -> Iterator[Composed]:

@@ -56,14 +56,14 @@ def open_model(
 
 
 def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:
-    """The features of the tower's own layers in place of the embedding: what each layer is worth.
+    """The features of the tower's own layers in place of the embedding; it is no longer what a run trained.
 
     Raises UserError where the model is a composition, or has not these layers.
     """
-    member, embedder = model.alone("--layers is of one model")
+    member, embedder = model.alone("take layers of each of them")
     embedder.backbone.take_layers(layers)
     changed = member.model.model_copy(update={"layers": layers, "head": None})
-    part = member.model_copy(update={"model": changed})
+    part = member.model_copy(update={"model": changed, "run": None})
     return replace(model, embedder=Embedder(embedder.backbone, None).eval(), part=part)
 
 
