@@ -125,6 +125,8 @@ def small_backbone(backbone: dict[str, Any], folder: Path, depth: int | None) ->
         small["kwargs"] = {**backbone["kwargs"], "layers": [1] * 4, "channels": [8] * 4}
     elif backbone["name"].startswith("vgg"):
         small["kwargs"] = {**backbone["kwargs"], "mlp_ratio": 0.01}
+    elif backbone["name"].startswith("inception"):
+        pass  # it has no smaller one
     elif backbone["library"] == "timm":
         sizes = {"embed_dim": WIDTH, "num_heads": 2, "mlp_ratio": 2.0}
         sizes |= {"depth": depth} if depth else {}
@@ -155,6 +157,8 @@ def small_clip(name: str, folder: Path, depth: int | None) -> str:
 
 def patch_size(backbone: dict[str, Any]) -> int:
     """Side of the patches of a small backbone; of a convolutional one, what its last map is smaller by."""
+    if backbone["name"].startswith("inception"):
+        return 96  # below 75 px its maps would be empty
     if backbone["name"].startswith(("resnet", "vgg")):
         return 32
     if backbone["library"] == "timm":

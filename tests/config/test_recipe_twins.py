@@ -22,11 +22,7 @@ from guie.training.run.record import read_metrics
 from tiny_twins import STEPS, twin
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
 RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
-
-
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
@@ -76,8 +72,6 @@ def stage_ends(folder: Path) -> list[tuple[int, dict[str, Any], dict[str, Any]]]
 
 
 PARTS = {"adapters": "adapters", "prompts": "prompts", "head": "head", "criterion": "classes"}
-
-
 PARTS |= {"criteria": "classes", "relations": "matching", "projector": "projector"}
 
 

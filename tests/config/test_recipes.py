@@ -15,14 +15,8 @@ from guie.config.model import BackboneConfig
 from guie.data.datasets import DATASETS
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-
-
 RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
-
-
 FIELDS = ("who", "score", "departs", "command", "needs")
-
-
 all_recipes = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
 
@@ -66,7 +60,9 @@ def test_a_score_of_ours_has_its_place() -> None:
 @all_recipes
 def test_a_recipe_names_weights_that_exist(recipe: Path) -> None:
     backbone = load_config(recipe, RunConfig).model.backbone
-    if backbone.library == "timm":
+    if backbone.pretrained is None:
+        assert recipe.stem == "layers_net_c"  # all of it begins anew
+    elif backbone.library == "timm":
         assert f"{backbone.name}.{backbone.pretrained}" in timm.list_pretrained()
     else:
         assert (backbone.name, backbone.pretrained) in open_clip.list_pretrained()
@@ -94,7 +90,8 @@ def native_size(backbone: BackboneConfig) -> tuple[int, int]:
         size_px = vision["image_size"]
     else:
         name = backbone.name
-        size_px = timm.get_pretrained_cfg(f"{name}.{backbone.pretrained}").input_size[-1]
+        tagged = f"{name}.{backbone.pretrained}" if backbone.pretrained else name
+        size_px = timm.get_pretrained_cfg(tagged).input_size[-1]
     patch = re.search(r"patch(\d+)", name)
     return size_px, int(patch[1]) if patch else 1
 
@@ -131,8 +128,6 @@ def test_commands_name_the_recipe_and_files_that_exist(recipe: Path) -> None:
 # ---------------------------------------------------------------- UnED (Ypsilantis et al. 2023, 4.1)
 
 # Table 2: images of the train splits.
-
-
 UNED_TRAIN_IMAGES = {
     **{"food2k": 472_349, "cars": 6_346, "sop": 48_942, "inshop": 20_897},
     **{"inat": 273_929, "met": 397_121, "gldv2": 1_422_914, "rp2k": 188_724},

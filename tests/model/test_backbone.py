@@ -96,14 +96,26 @@ def test_a_bad_backbone_is_named(backbone: dict, change: dict, said: str) -> Non
         build_backbone(BackboneConfig(**{**backbone, **change}))
 
 
-def test_batch_statistics_of_the_backbone_stay() -> None:
-    config = {"library": "timm", "name": "resnet10t", "kwargs": {}}
+@pytest.mark.parametrize("reset", [[], ["layer4"], None], ids=["none", "last", "all"])
+def test_batch_statistics_are_learned_of_what_begins_anew(
+    reset: list[str] | None, tmp_path: Path
+) -> None:
+    """And stay those of the pretraining elsewhere; a head's own learn always."""
+    config = {"library": "timm", "name": "resnet10t"}
+    if reset is not None:
+        file = tmp_path / "w.safetensors"
+        save_file(timm.create_model("resnet10t").state_dict(), file)
+        config |= {"pretrained": str(file), "reset": reset}
     embedder = build_embedder(model_config(config, head={"norm": "bn"})).train()
-    bn = embedder.backbone.tower.bn1
-    before = bn.running_mean.clone()
+    tower = embedder.backbone.tower
+    norms = {n: m for n, m in tower.named_modules() if isinstance(m, torch.nn.BatchNorm2d)}
+    before = {name: norm.running_mean.clone() for name, norm in norms.items()}
     embedder(torch.randn(4, 3, 32, 32))
-    torch.testing.assert_close(bn.running_mean, before)
-    assert embedder.head.norm.training  # the head's own learns
+    moved = {n for n, norm in norms.items() if not torch.equal(norm.running_mean, before[n])}
+    new = ("",) if reset is None else tuple(reset)
+    assert moved == {name for name in norms if name.startswith(new)} and embedder.head.norm.training
+    embedder.eval()
+    assert not any(norm.training for norm in norms.values())
 
 
 @pytest.mark.parametrize("name", ["vit_h14", "vit_l14_336"])

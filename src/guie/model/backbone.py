@@ -36,7 +36,8 @@ class Backbone(nn.Module):
 
     Attributes: `dim` (F); `size_px`, the side of its images; `stride_px`, of patches that overlap,
     None where they lie side by side or there are none; `mean` and `std`, what the tower was trained
-    with, on a 0..1 scale; `adapters` and `prompts`, what `guie.model.adapters` has added to the tower.
+    with, on a 0..1 scale; `adapters` and `prompts`, what `guie.model.adapters` has added to the tower;
+    `new`, modules of the tower by name that were not pretrained, "" for all of it.
 
     Args:
         native: the library's description of the pretraining: `size`, `mean`, `std`.
@@ -59,6 +60,7 @@ class Backbone(nn.Module):
         self.adapters: Any = None
         self.prompts: Any = None
         self.layers: Layers | None = None
+        self.new: list[str] = []
         self.mean, self.std = list(native["mean"]), list(native["std"])
         size = native["size"]
         self.native_px = self.size_px = size if isinstance(size, int) else size[-1]
@@ -112,15 +114,19 @@ class Backbone(nn.Module):
             ) from None
 
     def train(self, mode: bool = True) -> Backbone:
-        """Train mode, but batch statistics stay those of the pretraining.
+        """Train mode, but batch statistics stay those of the pretraining, where there was one.
 
-        One-domain batches would pull BatchNorm to the domain of the step.
+        One-domain batches would pull BatchNorm to the domain of the step. What begins anew has no
+        statistics yet: there they are learned, by several processes those of the first one's images.
         """
         super().train(mode)
-        for module in self.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        for name, module in self.tower.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not self._is_new(name):
                 module.eval()
         return self
+
+    def _is_new(self, name: str) -> bool:
+        return any(not new or f"{name}.".startswith(f"{new}.") for new in self.new)
 
 
 def build_backbone(
@@ -137,6 +143,7 @@ def build_backbone(
             backbone = _build_timm(config, weights, size_px)
         else:
             backbone = backbone_of_clip(create_clip(config, weights), config, size_px)
+    backbone.new = config.reset if config.pretrained else [""]
     if config.reset and weights:
         _begin_anew(backbone, config, size_px)
     return backbone
