@@ -35,8 +35,11 @@ of_every_kind = pytest.mark.parametrize("family", [*FAMILIES, *CONVOLUTIONS])
 
 
 def stand_in(family: str) -> Backbone:
+    """As if it were pretrained: what is not learns its batch statistics."""
     torch.manual_seed(0)
-    return (FAMILIES | CONVOLUTIONS)[family]()
+    backbone = (FAMILIES | CONVOLUTIONS)[family]()
+    backbone.new = []
+    return backbone
 
 
 def trunk_of(backbone: Backbone) -> nn.Module:
@@ -107,13 +110,15 @@ def test_each_backbone_of_the_configs_is_of_a_kind_tested_here(
 
 @of_every_kind
 def test_features_are_finite_and_each_images_own(family: str) -> None:
-    backbone, images = stand_in(family), images_of(40, count=3)
+    backbone = stand_in(family)
+    images = images_of(backbone.size_px, count=3)
     for mode in (True, False):
         feat_BF = backbone.train(mode)(images)
         assert feat_BF.shape == (3, backbone.dim) and feat_BF.dtype == torch.float32
         assert feat_BF.isfinite().all()
         alone_BF = torch.cat([backbone(image[None]) for image in images])
-        torch.testing.assert_close(feat_BF, alone_BF, atol=1e-5, rtol=0)
+        atol = 1e-5 * max(1.0, feat_BF.abs().max().item())  # random Inception gives millions
+        torch.testing.assert_close(feat_BF, alone_BF, atol=atol, rtol=0)
         assert torch.pdist(feat_BF).min() > 1e-3
 
 
@@ -240,7 +245,9 @@ def test_checkpointing_computes_blocks_again_to_the_same_gradients(family: str) 
 @of_every_kind
 def test_a_submission_of_it_runs_in_1_11_and_answers_the_same(family: str, tmp_path: Path) -> None:
     backbone = stand_in(family)
-    backbone.set_image_size(44, 6 if family in FAMILIES else None)
+    size_px = backbone.size_px + 4
+    backbone.set_image_size(size_px, 6 if family in FAMILIES else None)
     embedder = Embedder(backbone, None).eval()
-    preprocess = build_preprocess(model_config({"library": "timm", "name": family}), backbone, 44)
+    model = model_config({"library": "timm", "name": family})
+    preprocess = build_preprocess(model, backbone, size_px)
     check_exported(embedder, preprocess, tmp_path)

@@ -75,9 +75,9 @@ def _timm_backbone(name: str, **kwargs: object) -> Callable[[], Backbone]:
     return lambda: _stirred(build_backbone(config, 40))
 
 
-def _convolutions(name: str, **small: object) -> Callable[[], Backbone]:
+def _convolutions(name: str, size_px: int = 40, **small: object) -> Callable[[], Backbone]:
     config = BackboneConfig(library="timm", name=name, kwargs=small)
-    return lambda: build_backbone(config, 40)
+    return lambda: build_backbone(config, size_px)
 
 
 def _stirred(backbone: Backbone) -> Backbone:
@@ -87,6 +87,8 @@ def _stirred(backbone: Backbone) -> Backbone:
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
     return backbone
 
+
+INCEPTION_PX = 75  # of fewer its last maps would be empty
 
 # What the configs name, in small: two blocks, images of 5 x 5 patches.
 FAMILIES: dict[str, Callable[[], Backbone]] = {
@@ -109,6 +111,7 @@ CONVOLUTIONS: dict[str, Callable[[], Backbone]] = {
         "resnet18", layers=(2, 2, 2, 2), channels=(64, 16, 16, 16)
     ),
     "timm VGG": _convolutions("vgg16_bn", mlp_ratio=0.01),
+    "timm Inception": _convolutions("inception_v3", INCEPTION_PX),  # there is no smaller one
 }
 
 
@@ -149,7 +152,10 @@ OTHERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 ARCHITECTURES = {
     **{name: (backbone, 40) for name, backbone in FAMILIES.items()},
     **{f"{name}, overlapping": (_overlapping(b), 44) for name, b in FAMILIES.items()},
-    **{name: (backbone, 40) for name, backbone in CONVOLUTIONS.items()},
+    **{
+        name: (backbone, INCEPTION_PX if name == "timm Inception" else 40)
+        for name, backbone in CONVOLUTIONS.items()
+    },
     **OTHERS,
 }
 
