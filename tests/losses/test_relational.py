@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.relational import Perplexity, RelationConfig
-from guie.losses.relational import build_relation, kl_of_logits, mean_of
+from guie.losses.relational import Logits, build_relation, kl_of_logits, mean_of
 from guie.losses.relational.matching import dropped
 from guie.losses.relational.standardising import ByDimension, PhiS, hadamard
 from student_and_teacher import DIM, TEACHER, built, embeddings, unit
@@ -117,6 +117,19 @@ def test_kl_of_logits_is_its_definition() -> None:
     ours, theirs = torch.randn(3, 4), torch.randn(3, 4)
     p, q = (theirs / 0.1).softmax(1), (ours / 0.1).softmax(1)
     torch.testing.assert_close(kl_of_logits(ours, theirs, 0.1), (p * (p / q).log()).sum(1).mean())
+
+
+def test_logits_are_of_the_nearest_centre_of_each_class() -> None:
+    student, teacher = embeddings(3)
+    weight_CkT = torch.randn(4, 2, TEACHER, dtype=torch.float64)
+    cosines = torch.stack(
+        [torch.stack([max(row @ unit(c).T) for c in weight_CkT]) for row in teacher]
+    )
+    ours = student @ torch.randn(DIM, 4, dtype=torch.float64)
+    loss = Logits(torch.arange(4), weight_CkT, 0.2)(ours, teacher)
+    torch.testing.assert_close(loss, kl_of_logits(ours, cosines, 0.2))
+    nobody = Logits(torch.arange(4), weight_CkT, 0.2)(ours[:0], teacher[:0])
+    assert nobody == 0 and not torch.autograd.grad(nobody, student)[0].any()
 
 
 @pytest.mark.parametrize("kind", [ByDimension, PhiS])

@@ -13,16 +13,18 @@ from toy_configs import write_config
 
 import train
 import two_processes
+from class_weights import with_class_weights
 from guie.base.errors import UserError
 from guie.batches.batch import Batch
 from guie.config.distillation import TeacherConfig
 from guie.data.manifest import load_manifest
 from guie.evaluation.features import views
-from guie.model import open_model
+from guie.model import build_embedder, open_model, save_model
 from guie.model.preprocess import Preprocess
 from guie.training import stage
 from guie.training.run.record import read_metrics
 from guie.training.teachers import open_teachers
+from guie.training.teachers.class_weights import read_class_weights
 from tiny_runs import TINY_CLIP, cut_and_resumed, interrupted_after, tiny_config, tiny_run
 
 CRITERIA = [
@@ -30,6 +32,7 @@ CRITERIA = [
     {"relation": {"name": "snd", "sigma": {"perplexity": 4}, "queue": 64}},
     {"relation": {"name": "rkd", "angle": 1.0}, "domains": ["cars", "food", "toys"]},
     {"relation": {"name": "matching", "standardise": {"name": "phi_s", "steps": 2}, "drop": 0.5}},
+    {"relation": {"name": "logits"}},
 ]
 STAGE = {
     "epochs": 1,
@@ -39,12 +42,15 @@ STAGE = {
 
 
 @pytest.fixture(scope="module")
-def teachers(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def teachers(mix: Path, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
     """One for three domains, at another size, mean and std than the student; one for all."""
+    labels = sorted(set(load_manifest(mix).table["label"]))
     folder = tmp_path_factory.mktemp("teachers")
     image = {"size_px": 40, "mean": [0.4, 0.5, 0.6], "std": [0.3, 0.2, 0.1]}
     some = tiny_run(folder / "some", start=1, image=image, size_px=40)
     every = tiny_run(folder / "every", start=2)
+    for folder in (some, every):
+        with_class_weights(folder, labels)
     return [{"model": str(some), "domains": ["cars", "food", "toys"]}, {"model": str(every)}]
 
 
@@ -70,11 +76,13 @@ def run(config: Path) -> Path:
 def test_every_teacher_is_heard_and_none_is_kept(run: Path, teachers: list) -> None:
     lines = [line for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
     said = {key for line in lines for key in line}
-    names = ("snd", "rkd", "matching")
+    names = ("snd", "rkd", "matching", "logits")
     assert {f"{name}/{teacher}" for name in names for teacher in ("some", "every")} <= said
     assert "labels" in said and lines[-1]["loss"] < lines[2]["loss"]
     kept = set(load_file(run / "model.safetensors"))
     assert {name.split(".")[0] for name in kept} == {"backbone", "head"}
+    labels = (run / "classes.txt").read_text(encoding="utf-8").splitlines()
+    assert read_class_weights(run, labels)[1].shape == (len(labels), 1, 16)
     open_model(run)
 
 
@@ -134,8 +142,7 @@ def test_another_teacher_is_refused_on_resume(
         with pytest.raises(KeyboardInterrupt):
             train.main(words)
     other = load_file(own / "model.safetensors")
-    shutil.rmtree(own)
-    tiny_run(own, start=9)
+    save_model(build_embedder(tiny_config(own).model), own / "model.safetensors")
     assert set(other) == set(load_file(own / "model.safetensors"))
     with pytest.raises(UserError, match=r"task\.teachers\.1\.model: .* has other weights"):
         train.main([*words, "--resume"])
@@ -150,6 +157,7 @@ REFUSALS = {
     "task.criteria.1.relation.sigma=0": "sigma",
     "task.criteria.1.relation.sigma.perplexity=95": "perplexity 95: an image has 95 others",
     "task.criteria.1.relation.name=nothing": "relation",
+    "task.criteria.0.loss={name: supcon}": "logits needs one loss with class weights .* has 0",
 }
 
 

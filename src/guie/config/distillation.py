@@ -10,6 +10,7 @@ from guie.config.base import Config
 from guie.config.losses import LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
 from guie.config.relational import (
+    LogitsConfig,
     MatchingConfig,
     NonNegative,
     Perplexity,
@@ -106,6 +107,18 @@ class DistillationConfig(Config):
             raise ValueError(
                 "criteria has no relation, so nothing is learnt from the teachers; give one, or take"
                 " task classification"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _logits_have_classes(self) -> DistillationConfig:
+        softmaxes = [loss for loss in self.losses if isinstance(loss, MarginSoftmaxConfig)]
+        if len(softmaxes) != 1 and any(
+            isinstance(term.relation, LogitsConfig) for term in self.criteria
+        ):
+            raise ValueError(
+                f"relation logits needs one loss with class weights beside it, and criteria has"
+                f" {len(softmaxes)}; take one of softmax, arcface, cosface and curricularface"
             )
         return self
 

@@ -66,6 +66,16 @@ class SimilarityConfig(Config):
     name: Literal["similarity"]
 
 
+class LogitsConfig(Config):
+    """Cosines to the classes that both know, as a softmax (Hinton et al.; UDON).
+
+    Both need class weights: the student one margin softmax among the criteria, a teacher its run's.
+    """
+
+    name: Literal["logits"]
+    temperature: PositiveFloat = 0.1
+
+
 class DimensionConfig(Config):
     """A teacher's features by their mean and deviation, each dimension for itself (UNIC)."""
 
@@ -97,4 +107,4 @@ class MatchingConfig(Config):
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
-RelationConfig = RkdConfig | SndConfig | SimilarityConfig | MatchingConfig
+RelationConfig = RkdConfig | SndConfig | SimilarityConfig | LogitsConfig | MatchingConfig

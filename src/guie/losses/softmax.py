@@ -66,6 +66,11 @@ class MarginSoftmax(Criterion):
         self.register_buffer("place_C", None, persistent=False)
         self.stage_edges = None
 
+    @property
+    def classes(self) -> int:
+        """C, how many."""
+        return len(self.weight_CD) // self.centers
+
     def set_epoch(self, epoch: float) -> None:
         """Tell a scheduled margin how far training is, in (fractional) epochs from 0."""
         self.rule.set_epoch(epoch)
@@ -81,7 +86,7 @@ class MarginSoftmax(Criterion):
         """As of every criterion."""
         self._close_stage()
         self.rule.set_margin(margin)
-        own_C = torch.zeros(len(self.weight_CD) // self.centers, dtype=torch.bool)
+        own_C = torch.zeros(self.classes, dtype=torch.bool)
         own_C[list(class_ids)] = True
         own_C = own_C.to(self.weight_CD.device)
         if reset is not None:
@@ -143,9 +148,16 @@ class MarginSoftmax(Criterion):
 
     def cosines(self, emb_BD: Tensor, class_ids: Tensor) -> Tensor:
         """To these classes, (B, len(class_ids)): of several centres the nearest counts."""
-        weight_AD, place_N, _ = self._competing(class_ids)
-        weight_NkD = weight_AD.to(emb_BD.dtype).unflatten(0, (-1, self.centers))[place_N]
-        return (functional.normalize(weight_NkD, dim=-1) @ emb_BD.T).amax(1).T
+        return cosines(emb_BD, self.centers_of(class_ids).to(emb_BD.dtype))
+
+    def centers_of(self, class_ids: Tensor) -> Tensor:
+        """Weights of these classes, (len(class_ids), k, D), as trained last: in a stage apart or not."""
+        weight_NkD = self.weight_CD.unflatten(0, (-1, self.centers))[class_ids]
+        if self.stage_AD is None or self.place_C is None:
+            return weight_NkD
+        place_N = self.place_C[class_ids]
+        apart_NkD = self.stage_AD.unflatten(0, (-1, self.centers))[place_N.clamp_min(0)]
+        return torch.where((place_N >= 0)[:, None, None], apart_NkD, weight_NkD)
 
     def _competing(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
         """Weights of the classes that compete, each image's place among them, edges there."""
@@ -162,3 +174,8 @@ class MarginSoftmax(Criterion):
         own_BkD = functional.normalize(own_BkD, dim=-1)
         cos_B = (own_BkD * emb_BD[:, None]).sum(-1).amax(1)
         return self.rule.hardening(cos_B, label_B, self.scale)
+
+
+def cosines(emb_BD: Tensor, weight_CkD: Tensor) -> Tensor:
+    """Of unit-length embeddings to classes, (B, C): of several centres the nearest counts."""
+    return (functional.normalize(weight_CkD, dim=-1) @ emb_BD.T).amax(1).T

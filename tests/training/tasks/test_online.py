@@ -140,6 +140,8 @@ def test_cosines_are_to_the_nearest_centre_also_in_a_stage_of_its_own() -> None:
     torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
     criterion.open_stage([1, 3], alone=True)
     torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
+    every = torch.einsum("nd,ckd->nck", emb, weight).amax(2)
+    torch.testing.assert_close(criterion.cosines(emb, torch.arange(5)), every)
 
 
 @pytest.fixture(scope="module")

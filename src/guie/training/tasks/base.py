@@ -13,9 +13,11 @@ from torch import Tensor, nn
 
 from guie.batches.batch import Batch
 from guie.config import RunConfig
+from guie.losses import MarginSoftmax
 from guie.model import save_model
 from guie.model.embedder import Embedder
 from guie.training.teachers import Retention
+from guie.training.teachers.class_weights import save_class_weights
 
 
 class Output(NamedTuple):
@@ -29,6 +31,11 @@ class Task(nn.Module):
     """Takes a `Batch` and returns an `Output`. What stands inside, DDP synchronises."""
 
     embedder: Embedder
+
+    @property
+    def classifier(self) -> MarginSoftmax | None:
+        """Whose class weights live among the embeddings, where there is one."""
+        return None
 
     def __init__(self, config: RunConfig):
         super().__init__()
@@ -110,6 +117,11 @@ class Task(nn.Module):
         return Output(loss + more, logs | terms)
 
     def save(self, folder: Path, stem: str) -> None:
-        """Write `<stem>.safetensors`, the embedder."""
+        """Write `<stem>.safetensors`, the embedder, and the class weights if there are any.
+
+        These, `<stem>_classes.safetensors`, are what a student of this run takes its logits from.
+        """
         file = folder / f"{stem}.safetensors"
         save_model(self.embedder, file, pretrained=self.config.base)
+        if self.classifier:
+            save_class_weights(self.classifier, folder / f"{stem}_classes.safetensors")

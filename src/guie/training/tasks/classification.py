@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import cast
 
 from torch import nn
 from torch.nn import functional
@@ -12,7 +13,7 @@ from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.tasks import ClassificationConfig
-from guie.losses import Criterion, MetaclassLoss, build_loss
+from guie.losses import Criterion, MarginSoftmax, MetaclassLoss, build_loss
 from guie.model import build_embedder
 from guie.training.tasks.base import Output, Task
 
@@ -33,6 +34,11 @@ class ClassificationTask(Task):
             self.criterion = MetaclassLoss(loss, groups, dim, members, classes.sizes)
         else:
             self.criterion = build_loss(loss, dim, classes.sizes, classes.domains)
+
+    @property
+    def classifier(self) -> MarginSoftmax | None:
+        alone = isinstance(self.criterion, MarginSoftmax) and not len(self.projector)
+        return cast(MarginSoftmax, self.criterion) if alone else None
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         parts = super().parts() | {"classes": dict(self.criterion.named_parameters())}

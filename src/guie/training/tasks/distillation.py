@@ -17,13 +17,14 @@ from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.distillation import DistillationConfig, TermConfig
-from guie.config.relational import MatchingConfig
-from guie.losses import Criterion, build_loss
+from guie.config.relational import LogitsConfig, MatchingConfig, RelationConfig
+from guie.losses import Criterion, MarginSoftmax, build_loss
 from guie.losses.processes import at_least_fp32, gather_rows
-from guie.losses.relational import build_relation, mean_of
+from guie.losses.relational import Logits, build_relation, mean_of
 from guie.model import build_embedder, build_preprocess
 from guie.training.tasks.base import Output, Task
-from guie.training.teachers import Taught, open_teachers
+from guie.training.teachers import Taught, Teacher, open_teachers
+from guie.training.teachers.class_weights import read_class_weights
 
 
 class DistillationTask(Task):
@@ -51,11 +52,16 @@ class DistillationTask(Task):
                 self.criteria[str(number)] = built
             if term.relation:
                 self.relations[str(number)] = nn.ModuleList(
-                    build_relation(term.relation, dim, teacher.dim)
+                    _relation(term.relation, dim, teacher, classes.labels)
                     for teacher in self.teachers.teachers
                 )
             mask_C = torch.tensor([d in (term.domains or classes.domains) for d in classes.domains])
             self.register_buffer(f"classes_{number}", mask_C, persistent=False)
+
+    @property
+    def classifier(self) -> MarginSoftmax | None:
+        found = [one for one in self._criteria() if isinstance(one, MarginSoftmax)]
+        return found[0] if len(found) == 1 else None
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         parts = super().parts()
@@ -143,7 +149,7 @@ class DistillationTask(Task):
                 for one in taught
             ]
             values = [
-                relation(emb_ND[own_N], emb_NT[own_N])
+                relation(self._seen_by(relation, emb_ND[own_N]), emb_NT[own_N])
                 for relation, (own_N, emb_NT) in zip(relations, pairs, strict=True)
             ]
             if isinstance(term.relation, MatchingConfig):
@@ -162,5 +168,28 @@ class DistillationTask(Task):
         }
         return loss, logs
 
+    def _seen_by(self, relation: nn.Module, emb_ND: Tensor) -> Tensor:
+        """What of the student a relation compares: its embeddings, or its cosines to classes."""
+        if not isinstance(relation, Logits):
+            return emb_ND
+        assert self.classifier is not None  # see the config
+        return self.classifier.cosines(emb_ND, relation.class_ids)
+
     def _criteria(self) -> list[Criterion]:
         return cast("list[Criterion]", list(self.criteria.values()))
+
+
+def _relation(
+    config: RelationConfig, dim: int, teacher: Teacher, labels: Sequence[str]
+) -> nn.Module:
+    """To one teacher; of logits, over the classes that it teaches and knows by name."""
+    if not isinstance(config, LogitsConfig):
+        return build_relation(config, dim, teacher.dim)
+    shared_C, weight_CkT = read_class_weights(teacher.model.source, labels)
+    taught_C = teacher.classes_C[shared_C]
+    if int(taught_C.sum()) < 2:
+        raise UserError(
+            f"{teacher.model.source}: knows {int(taught_C.sum())} of the classes that it is to teach,"
+            " so logits say nothing; take another relation"
+        )
+    return Logits(shared_C[taught_C], weight_CkT[taught_C], config.temperature)

@@ -75,6 +75,10 @@ class OnlineTask(Task):
             self.teachers.append(OnlineTeacher(self.task, features, own, classes))
         self.similarity = Similarity()
 
+    @property
+    def classifier(self) -> MarginSoftmax:
+        return self.criterion
+
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         named = {"student": self.criterion}
         named |= {d: teacher.criterion for d, teacher in self._by_domain().items()}

@@ -1,0 +1,24 @@
+"""Class weights in a run's folder, as train.py leaves them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from guie.config import RunConfig, load_config
+from guie.losses import MarginSoftmax
+from guie.losses.rules import CosFace
+from guie.training.run.folder import keep_classes
+from guie.training.teachers.class_weights import FILE, save_class_weights
+
+
+def with_class_weights(folder: Path, labels: list[str], seed: int = 0) -> Path:
+    """The run, knowing these classes by random weights."""
+    head = load_config(folder / "config.yaml", RunConfig).model.head
+    assert head
+    torch.manual_seed(seed)
+    classifier = MarginSoftmax(len(labels), head.dim, CosFace(0.0), scale=16.0, centers=2)
+    keep_classes(folder, labels)
+    save_class_weights(classifier, folder / FILE)
+    return folder
