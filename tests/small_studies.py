@@ -8,12 +8,14 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
+import study
 from guie.studies.code import Code
 from guie.studies.job import Job
 from guie.studies.plan import Plan, read_plan
-from guie.studies.results import Record, stamp
+from guie.studies.results import Record, read_results, stamp
 
 BASE = """
 name: base
@@ -125,3 +127,28 @@ def record(job: Job, test: float, code: Code = CODE, **more: Any) -> Record:
 def luck(job: Job) -> float:
     """A score that is the job's own."""
     return int(hashlib.sha256(json.dumps(job.training).encode()).hexdigest()[:4], 16) / 65536
+
+
+def stand_in(folder: Path, patched: pytest.MonkeyPatch) -> None:
+    if not (folder / "fakes").exists():
+        scripts(folder / "fakes")
+    patched.chdir(folder)
+    patched.setattr(study, "SCRIPTS", folder / "fakes")
+    patched.setattr(study, "code_of", lambda: CODE)
+    patched.setattr(study, "look_at_images", lambda jobs, out: None)
+    patched.setattr(study.Study, "draw", lambda study, now: None)
+
+
+def trained(folder: Path) -> list[str]:
+    """Names of the runs that were begun, in order."""
+    path = folder / "runs/studies/s/trained"
+    return path.read_text().split() if path.exists() else []
+
+
+def table(folder: Path) -> str:
+    return (folder / "runs/studies/s/table.md").read_text()
+
+
+def kinds(folder: Path) -> tuple[int, int]:
+    results = read_results(folder / "s.json")
+    return len(results.runs), len(results.failures)

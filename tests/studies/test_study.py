@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import re
-import shutil
 import signal
 import threading
 from dataclasses import replace
@@ -20,42 +19,10 @@ from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
 from guie.studies.results import read_results
 from kills import until
-from small_studies import CODE, scripts, written
+from small_studies import CODE, kinds, stand_in, table, trained, written
 from tiny_runs import TINY_CLIP, mix_with_val
 
 DRAW = study.Study.draw
-
-
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder where the four scripts are stand-ins, of which `fakes/` has the text."""
-    stand_in(tmp_path, monkeypatch)
-    return tmp_path
-
-
-def stand_in(folder: Path, patched: pytest.MonkeyPatch) -> None:
-    if not (folder / "fakes").exists():
-        scripts(folder / "fakes")
-    patched.chdir(folder)
-    patched.setattr(study, "SCRIPTS", folder / "fakes")
-    patched.setattr(study, "code_of", lambda: CODE)
-    patched.setattr(study, "look_at_images", lambda jobs, out: None)
-    patched.setattr(study.Study, "draw", lambda study, now: None)
-
-
-def trained(folder: Path) -> list[str]:
-    """Names of the runs that were begun, in order."""
-    path = folder / "runs/studies/s/trained"
-    return path.read_text().split() if path.exists() else []
-
-
-def table(folder: Path) -> str:
-    return (folder / "runs/studies/s/table.md").read_text()
-
-
-def kinds(folder: Path) -> tuple[int, int]:
-    results = read_results(folder / "s.json")
-    return len(results.runs), len(results.failures)
 
 
 def test_a_study_is_run_once(
@@ -249,38 +216,6 @@ def test_headlines_of_protocols_and_costs_are_columns(folder: Path) -> None:
     written(folder, seeds=1)
     assert study.main([str(path)]) == 0
     assert kinds(folder) == (4, 0) and len(trained(folder)) == 2  # tested anew, not trained
-
-
-def test_compositions_are_made_of_the_runs_of_rows_above(folder: Path) -> None:
-    both = {"members": ["plain", "softmax"], "join": "side_by_side"}
-    rows = {
-        **{
-            "plain": {"unseen": True},
-            "softmax": {"task.loss": {"name": "softmax"}, "unseen": True},
-        },
-        "both": {"compose": both, "unseen": True},
-        "both twice": {"compose": both | {"views": "flip"}},
-    }
-    path = written(folder, rows=rows, seeds=1, unseen={"A": ["cars"]}, intervals=True)
-    assert study.main([str(path), "--only", "both", "both twice", "--jobs", "2"]) == 0
-    assert len(trained(folder)) == 4  # each member once, with and without the fold
-    made = {p.parent.name[:-9]: json.loads(p.read_text()) for p in folder.rglob("composed.json")}
-    assert made.keys() == {"both_0", "both_0_A", "both_twice_0"}
-    assert [name[:-9] for name in made["both_0_A"]["members"]] == ["plain_0_A", "softmax_0_A"]
-    assert [made[name]["val"]["leave_out"] for name in ("both_0", "both_0_A")] == [[], ["cars"]]
-    assert re.search(r"\| both \| \.500 / \.500 \|.* \d*\.\d+ to \d*\.\d+ \|", table(folder))
-
-    assert study.main([str(path)]) == 0
-    assert len(trained(folder)) == 4 and kinds(folder) == (7, 0)
-
-    # Where records alone are left of the members, those are trained anew
-    for run in (folder / "runs/studies/s").glob("*_0_????????"):
-        shutil.rmtree(run)
-    lines = (folder / "s.json").read_text().splitlines(keepends=True)
-    kept = "".join(line for line in lines if '"row": "both' not in line)
-    (folder / "s.json").write_text(kept)
-    assert study.main([str(path)]) == 0
-    assert len(trained(folder)) == 6 and kinds(folder) == (7, 0)
 
 
 @pytest.mark.slow

@@ -59,7 +59,8 @@ class RowConfig(Config):
     # Trained without the domains of each of the study's folds, too; of a number, so many of its seeds
     unseen: bool | Annotated[int, Field(ge=1)] = False
     # One model of several, as a file of configs/compose/ without name and out: a member is the run of
-    # a row above, by that row's name and with the same seed, or any other model. No other key then
+    # a row above, by that row's name and with the same seed, by `NAME, seed 2` with another, or any
+    # other model. No other key then. Teachers of a task distillation are named in the same way
     compose: dict[str, Any] | None = None
     # Values of keys of the run, by which it becomes a row for each combination of them. The row's
     # name has each in braces: `arcface, classes {lr.classes}` of `train.lr.classes: [.1, .3]`

@@ -11,7 +11,7 @@ from guie.base.errors import UserError
 from guie.config.base import validated
 from guie.config.compose import ComposeConfig, ModelMember
 from guie.config.written import Written
-from guie.studies.job import Job, Key, Row
+from guie.studies.job import Job, Key, Row, rows_above
 
 OF_THE_STUDY = ("name", "out")  # which gives each its own
 FREE = {*OF_THE_STUDY, "workers", "batch_size"}  # nothing depends on them
@@ -21,19 +21,16 @@ FREE = {*OF_THE_STUDY, "workers", "batch_size"}  # nothing depends on them
 class ComposedJob(Job):
     """A composition and its test; `config` is that of its first member, for the data's sake.
 
-    Attributes: `made`, the composition, its members as written; `jobs`, the members that are rows, by
-    name.
+    Attributes: `made`, the composition, its members as written.
     """
 
     made: ComposeConfig = field(kw_only=True)
-    jobs: Mapping[str, Job] = field(kw_only=True)
 
     @cached_property
     def training(self) -> dict[str, Any]:
         """All that the composition depends on besides code and data, its members' training too."""
         values = self.made.model_dump(mode="json", exclude_defaults=True, exclude=FREE)
-        trained = {name: job.training for name, job in self.jobs.items()}
-        return {"composition": values, "members": trained, "seed": self.seed}
+        return {"composition": values, "members": self._trained, "seed": self.seed}
 
 
 def composed_jobs(
@@ -50,19 +47,17 @@ def composed_jobs(
     with such a seed or fold.
     """
     whole = _composition(written, common)
-    rows = {name for name, _, _ in jobs}
-    named = [name for name in dict.fromkeys(_models(whole)) if name in rows]
-    if not named:
-        raise UserError(
-            f"{written.told()}: no member is a row above; of other models make it by compose.py"
-        )
     for seed in row.seeds:
         for _, _, fold in row.keys(seed):
-            members = {name: _member(written, jobs, (name, seed, fold)) for name in named}
+            members = rows_above(_models(whole), seed, fold, jobs, written)
+            if not members:
+                raise UserError(
+                    f"{written.told()}: no member is a row above; of other models make it by compose.py"
+                )
             first = next(iter(members.values()))
             scored = first.test, first.protocols, first.intervals
             made = _without(whole, row.folds[fold] if fold else [])
-            yield ComposedJob(row.name, seed, fold, first.config, *scored, made=made, jobs=members)
+            yield ComposedJob(row.name, seed, fold, first.config, *scored, made=made, needs=members)
 
 
 def with_folders(made: ComposeConfig, folders: Mapping[str, str], **keys: Any) -> dict[str, Any]:
@@ -91,14 +86,6 @@ def _composition(written: Written, common: Written) -> ComposeConfig:
 def _models(made: ComposeConfig) -> Iterator[str]:
     for part in made.parts():
         yield from (m.model for m in part.members if isinstance(m, ModelMember))
-
-
-def _member(written: Written, jobs: Mapping[Key, Job], key: Key) -> Job:
-    if key not in jobs:
-        name, seed, fold = key
-        told = f"seed {seed}" + (f" and without fold {fold}" if fold else "")
-        raise UserError(f"{written.told()}: {name} has no run of {told}; give both the same")
-    return jobs[key]
 
 
 def _without(made: ComposeConfig, left_out: list[str]) -> ComposeConfig:

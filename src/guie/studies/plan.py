@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ from guie.config.run import RunConfig
 from guie.config.study import ScoredOn, StudyConfig
 from guie.config.written import Written
 from guie.evaluation.protocols import PROTOCOLS
-from guie.studies.composed import ComposedJob, composed_jobs
-from guie.studies.job import Job, Key, Row
+from guie.studies.composed import composed_jobs
+from guie.studies.job import Job, Key, Row, rows_above
+from guie.studies.taught import teachers
 from guie.studies.unfolding import points, run_of
 
 
@@ -37,7 +38,7 @@ class Plan:
 
     def chosen(self, rows: Iterable[str] | None, seeds: Iterable[int] | None) -> list[Job]:
         """Jobs in the order of work: seed by seed, so that rows can be compared early; of a seed the
-        trainings first, of which compositions are made.
+        jobs that need no other first.
 
         Raises UserError for a row or a seed that the study does not have.
         """
@@ -45,7 +46,7 @@ class Plan:
         all_seeds = sorted({seed for _, seed, _ in self.jobs})
         wanted = _known(seeds, all_seeds, "--seeds", "seed")
         jobs = [job for job in self.jobs.values() if job.row in names and job.seed in wanted]
-        return sorted(jobs, key=lambda j: (j.seed, isinstance(j, ComposedJob), j.fold is not None))
+        return sorted(jobs, key=lambda j: (j.seed, bool(j.needs), j.fold is not None))
 
     def folds(self) -> dict[str, list[str]]:
         """Domains that are left out, by fold, where any row leaves some out."""
@@ -76,7 +77,7 @@ def read_plan(path: Path) -> Plan:
                 if composed:
                     found: Iterable[Job] = composed_jobs(row, values, jobs, common)
                 else:
-                    found = _jobs(row, values, study)
+                    found = _jobs(row, values, study, jobs)
                 jobs |= {job.key: job for job in found}
             except UserError as error:
                 faults += str(error).splitlines()
@@ -94,8 +95,8 @@ def read_plan(path: Path) -> Plan:
     return Plan(path, study.baseline, study.test, rows, jobs, protocols, *shown)
 
 
-def _jobs(row: Row, values: Written, study: StudyConfig) -> Iterable[Job]:
-    """Of all seeds and folds. Raises UserError as `read_plan`."""
+def _jobs(row: Row, values: Written, study: StudyConfig, above: Mapping[Key, Job]) -> Iterable[Job]:
+    """Of all seeds and folds, some of them taught by jobs above. Raises UserError as `read_plan`."""
     whole = validated(values, RunConfig, variables=False)
     for seed in row.seeds:
         for _, _, fold in row.keys(seed):
@@ -105,7 +106,8 @@ def _jobs(row: Row, values: Written, study: StudyConfig) -> Iterable[Job]:
                 data = data.model_copy(update={"leave_out": sorted(left_out)})
             config = whole.model_copy(update={"seed": seed, "data": data})
             scored = study.test, tuple(study.protocols), study.intervals
-            yield Job(row.name, seed, fold, config, *scored)
+            needs = rows_above(teachers(config), seed, fold, above, values)
+            yield Job(row.name, seed, fold, config, *scored, needs=needs)
 
 
 def _known(wanted: Iterable[Any] | None, there: list[Any], option: str, what: str) -> list[Any]:

@@ -20,6 +20,7 @@ from guie.studies.commands import Children, Failed
 from guie.studies.composed import ComposedJob, with_folders
 from guie.studies.job import Job, digest
 from guie.studies.results import Record, manifest_of, stamp
+from guie.studies.taught import taught_by
 from guie.training.run.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.run.folder import SUMMARY, read_summary
 from guie.training.run.record import VAL, read_metrics
@@ -97,9 +98,13 @@ class Workshop:
                     self._train(job, folder, slot)
         return folder
 
+    def _needed(self, job: Job, slot: int) -> dict[str, str]:
+        """Folders of the models that it takes, trained here where a record alone is left of them."""
+        return {name: str(self._make(other, slot)) for name, other in job.needs.items()}
+
     def _compose(self, job: ComposedJob, folder: Path, slot: int) -> None:
-        """From the runs of other jobs, trained here where a record alone is left of them."""
-        runs = {name: str(self._make(member, slot)) for name, member in job.jobs.items()}
+        """From the runs of other jobs."""
+        runs = self._needed(job, slot)
         shutil.rmtree(folder, ignore_errors=True)  # what a kill has left
         keys = {"name": folder.name, "out": str(self.out), "workers": job.config.data.workers}
         path = self.out / f"{folder.name}.yaml"
@@ -108,7 +113,8 @@ class Workshop:
 
     def _train(self, job: Job, folder: Path, slot: int) -> None:
         """From the newest checkpoint, where there is one."""
-        config = job.config.model_copy(update={"name": folder.name, "out": str(self.out)})
+        config = taught_by(job.config, self._needed(job, slot))
+        config = config.model_copy(update={"name": folder.name, "out": str(self.out)})
         path = self.out / f"{folder.name}.yaml"
         write_text(path, yaml.safe_dump(config.model_dump(), sort_keys=False))
         if any((folder / CHECKPOINTS).glob("step_*")):

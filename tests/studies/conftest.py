@@ -1,0 +1,16 @@
+"""A folder in which a study finds stand-ins for the four scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from small_studies import stand_in
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder where the four scripts are stand-ins, of which `fakes/` has the text."""
+    stand_in(tmp_path, monkeypatch)
+    return tmp_path
