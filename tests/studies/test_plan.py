@@ -176,6 +176,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "rows.p .rate.: .rate. in its name is no key of its grid",
     ),
     (
+        {"rows": {"e {epochs}": {"grid": {"train.epochs": [2, 4]}, "stages.0.epochs": 1}}},
+        "its grid makes one run of 'e 2' and 'e 4'; where stages set a key",
+    ),
+    (
         {"rows": {"plain": {}, "pl{epochs}": {"grid": {"train.epochs": ["ain"]}}}},
         "a second row 'plain'",
     ),

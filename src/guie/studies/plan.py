@@ -65,7 +65,7 @@ def read_plan(path: Path) -> Plan:
         own = written.value["rows"].value[name]
         folds = study.unseen if config.unseen else {}
         composed = own.get("compose") if config.compose is not None else None
-        unfolded = [(name, composed)] if composed else points(name, own, config.grid, common)
+        unfolded = list([(name, composed)] if composed else points(name, own, config.grid, common))
         for told, values in unfolded:
             seeds = config.seeds or study.seeds
             unseen = seeds if config.unseen is True else seeds[: config.unseen]
@@ -81,6 +81,7 @@ def read_plan(path: Path) -> Plan:
                 jobs |= {job.key: job for job in found}
             except UserError as error:
                 faults += str(error).splitlines()
+        faults += _alike(own, [told for told, _ in unfolded], jobs)
     if study.baseline is not None and study.baseline not in [row.name for row in rows]:
         where = written.value["baseline"].told()
         faults.append(f"{where}: no row {study.baseline!r}; it is one of the rows")
@@ -93,6 +94,17 @@ def read_plan(path: Path) -> Plan:
     protocols = tuple(study.protocols)
     shown = study.costs, study.intervals
     return Plan(path, study.baseline, study.test, rows, jobs, protocols, *shown)
+
+
+def _alike(own: Written, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
+    """What is wrong with a row that unfolds to the same run twice."""
+    first: dict[str, str] = {}
+    for (name, _, _), job in jobs.items():
+        if name in names and first.setdefault(job.identity, name) != name:
+            yield (
+                f"{own.told()}: its grid makes one run of {first[job.identity]!r} and {name!r}; where"
+                " stages set a key themselves, vary it there: stages.0.lr.classes"
+            )
 
 
 def _jobs(row: Row, values: Written, study: StudyConfig, above: Mapping[Key, Job]) -> Iterable[Job]:
