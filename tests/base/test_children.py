@@ -75,9 +75,11 @@ def test_an_event_can_be_read_though_its_last_reader_was_killed(method) -> None:
         event, busy = own.Event(), own.RawValue("b", False)
         reader = own.Process(target=look, args=(event, busy))
         reader.start()
-        assert until(lambda busy=busy: busy.value)
-        reader.kill()
-        reader.join()
+        try:
+            assert until(lambda busy=busy: busy.value, 60)  # it imports torch
+        finally:  # it never ends of itself
+            reader.kill()
+            reader.join()
         assert not event.is_set()
         event.set()
         assert event.is_set()
