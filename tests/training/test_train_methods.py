@@ -44,7 +44,8 @@ def test_a_tiny_clip_pretrains_and_its_weights_load(
 
 LOSSES = [
     *("softmax", "arcface", "cosface", "curricularface", "triplet", "margin", "multi_similarity"),
-    *("supcon", "proxy_anchor", "proxy_nca", "soft_triple", "batch_all", "hyperbolic"),
+    *("supcon", "proxy_anchor", "batch_all", "hyperbolic"),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("proxy_nca", "soft_triple")),
 ]
 
 # Beside the weights of classes, with which test_train.py resumes to the same bits.
