@@ -5,11 +5,13 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import threading
 from pathlib import Path
 
 import faiss
 import pytest
 import torch
+from tqdm import tqdm
 
 import toydomains
 from guie.config import real_root
@@ -19,6 +21,9 @@ torch.set_num_threads(1)
 faiss.omp_set_num_threads(1)
 # Processes of tests are forks of a server that has imported this: in milliseconds, not seconds.
 multiprocessing.get_context("forkserver").set_forkserver_preload(["train", "embed", "validate"])
+# Nor do they share a bar's lock with this one: one that is killed while it holds it would never give it back.
+tqdm.set_lock(threading.RLock())
+tqdm.monitor_interval = 0  # its thread takes the lock too, and a fork would find it taken
 os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 # Autograd starts its threads at the first backward pass, one for each kind of device it sees then. On
