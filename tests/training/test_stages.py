@@ -24,9 +24,11 @@ SAMPLERS = [
     {"name": "mixed", "temperature": 2.0, "factors": {"cars": 2.0}},
     {"name": "mixed", "images_per_class": 3},
     {"name": "dataset_size", "images_per_class": 3, "rare_classes": "leave_out"},
-    {"name": "balanced"},
+    pytest.param({"name": "balanced"}, marks=pytest.mark.slow),
     {"name": "round_robin"},
-    {"name": "specialist_steps", "steps": {"packages": 3, "cars": 1}},
+    pytest.param(
+        {"name": "specialist_steps", "steps": {"packages": 3, "cars": 1}}, marks=pytest.mark.slow
+    ),
     {"name": "loss_driven", "period": "2 steps"},
 ]
 SCHEDULES = [
