@@ -42,4 +42,6 @@ def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tenso
     row = {label: number for number, label in enumerate(known)}
     shared = [number for number, label in enumerate(labels) if label in row]
     weight_CkT = read_tensors(folder / FILE)[KEY]
-    return torch.tensor(shared), weight_CkT[[row[labels[number]] for number in shared]]
+    return torch.tensor(shared, dtype=torch.long), weight_CkT[
+        [row[labels[number]] for number in shared]
+    ]
