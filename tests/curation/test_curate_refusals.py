@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -60,11 +60,12 @@ def test_classes_trained_on_and_tested_across_sources_are_refused(place):
     assert not Path("input/mix.csv").exists()
 
 
-def test_command_line_tells_a_user_error_in_one_line(place):
-    command = [sys.executable, str(REPOSITORY / "src/curate.py"), "--config", "nowhere.yaml"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2
-    assert done.stderr == "error: nowhere.yaml: no such config file\n"
+def test_command_line_tells_a_user_error_in_one_line(place, monkeypatch, capsys):
+    command = str(REPOSITORY / "src/curate.py")
+    monkeypatch.setattr(sys, "argv", [command, "--config", "nowhere.yaml"])
+    with pytest.raises(SystemExit, match="^2$"):
+        runpy.run_path(command, run_name="__main__")
+    assert capsys.readouterr().err == "error: nowhere.yaml: no such config file\n"
 
 
 def test_config_or_list_must_be_given(capsys):

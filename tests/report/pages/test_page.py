@@ -8,6 +8,7 @@ import re
 
 import numpy as np
 import pandas as pd
+import pytest
 from mix_report import MERGES, ODD, SELECTION, earned, rows, summary
 from page_parser import Page
 from PIL import Image
@@ -96,6 +97,7 @@ def test_a_name_that_is_no_utf8_is_written(written, table):
     assert "bad-\\udcff.jpg" in written(summary=summary(table, dropped_files=files))
 
 
+@pytest.mark.slow
 def test_hundreds_of_domains_make_a_page_of_megabytes_not_more(tmp_path):
     table = rows(*(("x", f"{d}/{c}", "train", n) for d in range(300) for c, n in enumerate((1, 5))))
     table["image_path"] = "none.jpg"
