@@ -20,11 +20,13 @@ from guie.config.distillation import TeacherConfig
 from guie.data.manifest import load_manifest
 from guie.evaluation.features import views
 from guie.model import build_embedder, open_model, save_model
+from guie.model.frozen_weights import read_tensors
 from guie.model.preprocess import Preprocess
+from guie.model.weights_file import save_weights
 from guie.training import stage
 from guie.training.run.record import read_metrics
 from guie.training.teachers import open_teachers
-from guie.training.teachers.class_weights import read_class_weights
+from guie.training.teachers.class_weights import FILE, read_class_weights
 from tiny_runs import TINY_CLIP, cut_and_resumed, interrupted_after, tiny_config, tiny_run
 
 CRITERIA = [
@@ -141,6 +143,11 @@ def test_another_teacher_is_refused_on_resume(
         interrupted_after(patched, steps=3)
         with pytest.raises(KeyboardInterrupt):
             train.main(words)
+    classes = read_tensors(own / FILE)
+    save_weights({name: weight + 1 for name, weight in classes.items()}, own / FILE)
+    with pytest.raises(UserError, match=r"task\.teachers\.1\.model: .* has other weights"):
+        train.main([*words, "--resume"])
+    save_weights(classes, own / FILE)
     other = load_file(own / "model.safetensors")
     save_model(build_embedder(tiny_config(own).model), own / "model.safetensors")
     assert set(other) == set(load_file(own / "model.safetensors"))

@@ -22,6 +22,7 @@ from guie.losses import Criterion, MarginSoftmax, build_loss
 from guie.losses.processes import at_least_fp32, gather_rows
 from guie.losses.relational import Logits, build_relation, mean_of
 from guie.model import build_embedder, build_preprocess
+from guie.model.weights import state_hash
 from guie.training.tasks.base import Output, Task
 from guie.training.teachers import Taught, Teacher, open_teachers
 from guie.training.teachers.class_weights import read_class_weights
@@ -109,10 +110,16 @@ class DistillationTask(Task):
         return self.finished(batch, feat_BF, total, logs)
 
     def get_extra_state(self) -> list[str]:
-        return self.teachers.hashes
+        """Of what each teacher says: its weights, and those of its classes where a relation reads them."""
+        known = [*self.teachers.hashes]
+        for relations in self.relations.values():
+            for number, relation in enumerate(cast(nn.ModuleList, relations)):
+                if isinstance(relation, Logits):
+                    known[number] += state_hash({"classes": relation.weight_CkT})
+        return known
 
     def set_extra_state(self, state: list[str]) -> None:
-        for number, (then, now) in enumerate(zip(state, self.teachers.hashes, strict=True)):
+        for number, (then, now) in enumerate(zip(state, self.get_extra_state(), strict=True)):
             if then != now:
                 raise UserError(
                     f"task.teachers.{number}.model: {self.task.teachers[number].model} has other"
