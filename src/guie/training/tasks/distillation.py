@@ -7,6 +7,7 @@ T of a teacher.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import cast
 
 import torch
@@ -109,7 +110,8 @@ class DistillationTask(Task):
             }
         return self.finished(batch, feat_BF, total, logs)
 
-    def get_extra_state(self) -> list[str]:
+    @cached_property
+    def _hashes(self) -> list[str]:
         """Of what each teacher says: its weights, and those of its classes where a relation reads them."""
         known = [*self.teachers.hashes]
         for relations in self.relations.values():
@@ -118,8 +120,11 @@ class DistillationTask(Task):
                     known[number] += state_hash({"classes": relation.weight_CkT})
         return known
 
+    def get_extra_state(self) -> list[str]:
+        return self._hashes
+
     def set_extra_state(self, state: list[str]) -> None:
-        for number, (then, now) in enumerate(zip(state, self.get_extra_state(), strict=True)):
+        for number, (then, now) in enumerate(zip(state, self._hashes, strict=True)):
             if then != now:
                 raise UserError(
                     f"task.teachers.{number}.model: {self.task.teachers[number].model} has other"
