@@ -40,6 +40,7 @@ from guie.training.run.folder import (
 )
 from guie.training.sharding import refuse_unshardable
 from guie.training.stage import Material, Stage, enter_stage, material_of
+from guie.training.starting import start_from
 from guie.training.step import (
     LossWatch,
     gradients_within_memory,
@@ -123,6 +124,8 @@ def train(
     run, saved = open_progress(accelerator, config, material, folder, crew)
     torch.manual_seed(config.seed)
     task = build_task(config, material.classes, weights=saved is None).to(accelerator.device)
+    if config.start and saved is None:
+        accelerator.print(start_from(task.embedder, config))
     for stage in config.stages:
         refuse_unknown_blocks(task, stage.lr)
     while run.state.stage < len(config.stages):

@@ -82,6 +82,25 @@ def test_teachers_are_runs_of_rows_above(folder: Path) -> None:
     assert len(trained(folder)) == 6 and kinds(folder) == (6, 0)
 
 
+def test_a_run_starts_from_a_row_above(folder: Path) -> None:
+    """From a soup of it, even, of the same fold."""
+    soup = {"members": ["plain, seed 0", "plain, seed 1"], "join": "soup"}
+    rows = {
+        "plain": {"seeds": 2, "unseen": True},
+        "soup": {"compose": soup, "unseen": True},
+        "further": {"start": "soup", "unseen": True},
+    }
+    path = written(folder, rows=rows, seeds=1, unseen={"A": ["cars"]})
+    assert study.main([str(path), "--only", "further"]) == 0
+    for end in ("", "_A"):
+        (config,) = (folder / "runs/studies/s").glob(f"further_0{end}_????????.yaml")
+        start = Path(yaml.safe_load(config.read_text())["start"])
+        assert start.name[:-9] == f"soup_0{end}"
+        made = yaml.safe_load(start.with_name(f"{start.name}.yaml").read_text())
+        names = [Path(member["model"]).name[:-9] for member in made["members"]]
+        assert names == [f"plain_0{end}", f"plain_1{end}"]
+
+
 def test_a_student_is_what_its_teachers_make_it(folder: Path) -> None:
     def identity(epochs: int) -> str:
         rows = {"plain": {"train.epochs": epochs}, "taught": student("plain")}

@@ -13,9 +13,9 @@ from guie.config.run import RunConfig
 from guie.config.study import ScoredOn, StudyConfig
 from guie.config.written import Written
 from guie.evaluation.protocols import PROTOCOLS
+from guie.studies.above import models
 from guie.studies.composed import composed_jobs
 from guie.studies.job import Job, Key, Row, rows_above
-from guie.studies.taught import teachers
 from guie.studies.unfolding import points, run_of
 
 
@@ -118,7 +118,7 @@ def _jobs(row: Row, values: Written, study: StudyConfig, above: Mapping[Key, Job
                 data = data.model_copy(update={"leave_out": sorted(left_out)})
             config = whole.model_copy(update={"seed": seed, "data": data})
             scored = study.test, tuple(study.protocols), study.intervals
-            needs = rows_above(teachers(config), seed, fold, above, values)
+            needs = rows_above(models(config), seed, fold, above, values)
             yield Job(row.name, seed, fold, config, *scored, needs=needs)
 
 

@@ -15,12 +15,12 @@ import yaml
 from guie.base.errors import UserError
 from guie.base.files import append_text, write_text
 from guie.config.base import expanded
+from guie.studies.above import with_models
 from guie.studies.code import Code
 from guie.studies.commands import Children, Failed
 from guie.studies.composed import ComposedJob, with_folders
 from guie.studies.job import Job, digest
 from guie.studies.results import Record, manifest_of, stamp
-from guie.studies.taught import taught_by
 from guie.training.run.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.run.folder import SUMMARY, read_summary
 from guie.training.run.record import VAL, read_metrics
@@ -113,7 +113,7 @@ class Workshop:
 
     def _train(self, job: Job, folder: Path, slot: int) -> None:
         """From the newest checkpoint, where there is one."""
-        config = taught_by(job.config, self._needed(job, slot))
+        config = with_models(job.config, self._needed(job, slot))
         config = config.model_copy(update={"name": folder.name, "out": str(self.out)})
         path = self.out / f"{folder.name}.yaml"
         write_text(path, yaml.safe_dump(config.model_dump(), sort_keys=False))

@@ -16,7 +16,8 @@ from guie.batches.dataset import rows_hash
 from guie.config import RunConfig
 from guie.evaluation.validation import validate
 from guie.model.frozen_weights import Base, frozen_names, remove_unused
-from guie.model.weights import weights_record
+from guie.model.loading import BEST
+from guie.model.weights import sha256_of, weights_record
 from guie.model.weights_file import read_metadata
 from guie.training.compiling import uncompiled
 from guie.training.crew import Crew, Stopped
@@ -136,6 +137,14 @@ class Progress:
         return summary
 
 
+def _begun_with(config: RunConfig) -> dict[str, Any]:
+    """What a run writes down of the weights that it begins with."""
+    known: dict[str, Any] = {"weights": weights_record(config.model.backbone)}
+    if config.start and (file := Path(config.start) / BEST).is_file():
+        known["start"] = {"model": config.start, "sha256": sha256_of(file)}
+    return known
+
+
 def open_progress(
     accelerator: Accelerator, config: RunConfig, material: Material, folder: Path, crew: Crew
 ) -> tuple[Progress, dict[str, Any] | None]:
@@ -153,7 +162,7 @@ def open_progress(
         if config.retention:
             check_weights(folder, weights_record(config.model.backbone))
     elif main:
-        add_to_record(folder, weights=weights_record(config.model.backbone))
+        add_to_record(folder, **_begun_with(config))
     state = saved["state"] if saved else TrainState()
     log = RunLog(folder, accelerator, state.global_step, state.unscored)
     where = (accelerator, config, material, folder, crew)
