@@ -124,7 +124,7 @@ def train(
     run, saved = open_progress(accelerator, config, material, folder, crew)
     torch.manual_seed(config.seed)
     task = build_task(config, material.classes, weights=saved is None).to(accelerator.device)
-    if config.start and saved is None:
+    if config.start_from and saved is None:
         accelerator.print(start_from(task.embedder, config))
     for stage in config.stages:
         refuse_unknown_blocks(task, stage.lr)

@@ -88,13 +88,13 @@ def test_a_run_starts_from_a_row_above(folder: Path) -> None:
     rows = {
         "plain": {"seeds": 2, "unseen": True},
         "soup": {"compose": soup, "unseen": True},
-        "further": {"start": "soup", "unseen": True},
+        "further": {"start_from": "soup", "unseen": True},
     }
     path = written(folder, rows=rows, seeds=1, unseen={"A": ["cars"]})
     assert study.main([str(path), "--only", "further"]) == 0
     for end in ("", "_A"):
         (config,) = (folder / "runs/studies/s").glob(f"further_0{end}_????????.yaml")
-        start = Path(yaml.safe_load(config.read_text())["start"])
+        start = Path(yaml.safe_load(config.read_text())["start_from"])
         assert start.name[:-9] == f"soup_0{end}"
         made = yaml.safe_load(start.with_name(f"{start.name}.yaml").read_text())
         names = [Path(member["model"]).name[:-9] for member in made["members"]]

@@ -24,7 +24,7 @@ Weights = dict[str, torch.Tensor]
 
 def begun(start: Path | str, folder: Path, **model: Any) -> tuple[Embedder, str]:
     """A new embedder that starts from another model, and what is said of it."""
-    config = tiny_config(folder, **model).model_copy(update={"start": str(start)})
+    config = tiny_config(folder, **model).model_copy(update={"start_from": str(start)})
     embedder = build_embedder(config.model)
     return embedder, start_from(embedder, config)
 
@@ -76,18 +76,18 @@ def test_at_another_image_size_positions_are_resampled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "model", "message"),
     [
-        ("nowhere", {}, "start: .*nowhere: no such run folder"),
+        ("nowhere", {}, "start_from: .*nowhere: no such run folder"),
         (
             "other",
             {"backbone": {"library": "timm", "name": "test_vit"}, "image": {"size_px": 64}},
-            "start: .*other has another tower than model.backbone, test_vit",
+            "start_from: .*other has another tower than model.backbone, test_vit",
         ),
         (
             "other",
             {"image": {"size_px": 32, "mean": [0.5] * 3}},
-            r"model.image.mean: \[0.5, 0.5, 0.5\], and start, .*other, has \[0.48",
+            r"model.image.mean: \[0.5, 0.5, 0.5\], and start_from, .*other, has \[0.48",
         ),
-        ("both", {}, "start: .*both: stands for several models or views"),
+        ("both", {}, "start_from: .*both: stands for several models or views"),
     ],
 )
 def test_what_does_not_fit_is_refused(
@@ -107,10 +107,10 @@ def test_a_run_starts_from_another_and_resumes_without_it(
     stages = [{"epochs": 1, "lr": lr, "validate_every": "3 steps"}]
     model = {"backbone": TINY_CLIP, "image": {"size_px": 32}, "head": {"dim": 16}}
     path = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=model, stages=stages)
-    words = ["--config", str(path), "--set", f"start={other}"]
+    words = ["--config", str(path), "--set", f"start_from={other}"]
     run = train.main([*words, "--set", "name=whole"])
     plain = train.main(["--config", str(path), "--set", "name=plain"])
-    assert load_config(run / "config.yaml", RunConfig).start == str(other)
+    assert load_config(run / "config.yaml", RunConfig).start_from == str(other)
     assert json.loads((run / "record.json").read_text())["start"]["model"] == str(other)
     first, without = ((f / "metrics.jsonl").read_text().splitlines()[0] for f in (run, plain))
     assert json.loads(first)["loss"] != json.loads(without)["loss"]

@@ -71,7 +71,7 @@ class RunConfig(Config):
     out: str = "runs"
     # Any model of the same tower, a run or a soup of runs: its weights are what this one begins with
     # (class weights begin anew; `retention` still holds to the pretrained ones). null: pretrained
-    start: str | None = None
+    start_from: str | None = None
     seed: Annotated[int, Field(ge=0)] = 0
     # YAML reads a bare no as false
     precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(_no_for_false)] = "no"

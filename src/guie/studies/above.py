@@ -12,7 +12,7 @@ def models(config: RunConfig) -> list[str]:
     """Models that a run learns or starts from, as written."""
     task = config.task
     taught = [one.model for one in task.teachers] if isinstance(task, DistillationConfig) else []
-    return [*taught, *([config.start] if config.start else [])]
+    return [*taught, *([config.start_from] if config.start_from else [])]
 
 
 def with_models(config: RunConfig, folders: Mapping[str, str]) -> RunConfig:
@@ -24,5 +24,5 @@ def with_models(config: RunConfig, folders: Mapping[str, str]) -> RunConfig:
             for teacher in task.teachers
         ]
         task = task.model_copy(update={"teachers": placed})
-    start = folders.get(config.start, config.start) if config.start else None
-    return config.model_copy(update={"task": task, "start": start})
+    start = folders.get(config.start_from, config.start_from) if config.start_from else None
+    return config.model_copy(update={"task": task, "start_from": start})

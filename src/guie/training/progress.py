@@ -140,8 +140,8 @@ class Progress:
 def _begun_with(config: RunConfig) -> dict[str, Any]:
     """What a run writes down of the weights that it begins with."""
     known: dict[str, Any] = {"weights": weights_record(config.model.backbone)}
-    if config.start and (file := Path(config.start) / BEST).is_file():
-        known["start"] = {"model": config.start, "sha256": sha256_of(file)}
+    if config.start_from and (file := Path(config.start_from) / BEST).is_file():
+        known["start"] = {"model": config.start_from, "sha256": sha256_of(file)}
     return known
 
 

@@ -18,26 +18,26 @@ PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.")
 
 
 def start_from(embedder: Embedder, config: RunConfig) -> str:
-    """Load the weights of `config.start` into a new embedder, which is changed; say what was taken.
+    """Load the weights of `config.start_from` into a new embedder, which is changed; say what was taken.
 
     For images of another size its position embeddings are resampled. A head of other shapes begins
     anew, and so do adapters and prompts that are not the other's.
 
     Raises UserError where there is no such model, it stands for several, or its tower is another.
     """
-    assert config.start is not None
+    assert config.start_from is not None
     backbone, size_px = config.model.backbone, config.model.image.size_px
     try:
         # A library draws weights as it builds: the run's own random numbers stay what they are
         with torch.random.fork_rng(devices=[]):
-            given = at_size(open_model(config.start), size_px, backbone.stride_px)
+            given = at_size(open_model(config.start_from), size_px, backbone.stride_px)
     except UserError as error:
-        raise UserError(f"start: {error}") from None
+        raise UserError(f"start_from: {error}") from None
     state, own = given.embedder.state_dict(), embedder.state_dict()
     taken = [part for part in PARTS if _shapes(own, part) == _shapes(state, part) != {}]
     if TOWER not in taken:
         raise UserError(
-            f"start: {config.start} has another tower than model.backbone, {backbone.name}; start from"
+            f"start_from: {config.start_from} has another tower than model.backbone, {backbone.name}; start from"
             " a run of the same, or drop it"
         )
     own |= {name: state[name] for part in taken for name in _shapes(own, part)}
@@ -45,7 +45,7 @@ def start_from(embedder: Embedder, config: RunConfig) -> str:
     anew = [part for part in PARTS if part not in taken and _shapes(own, part)]
     _refuse_other_pixels(given, build_preprocess(config.model, embedder.backbone, size_px), config)
     told = [f"{part.strip('.').rpartition('.')[2]} anew" for part in anew]
-    return ", ".join([f"starts from {config.start}", *told])
+    return ", ".join([f"starts from {config.start_from}", *told])
 
 
 def _refuse_other_pixels(given: LoadedModel, own: Preprocess, config: RunConfig) -> None:
@@ -55,7 +55,7 @@ def _refuse_other_pixels(given: LoadedModel, own: Preprocess, config: RunConfig)
         then, now = _levels(given.preprocess, key), _levels(own, key)
         if then != now:
             raise UserError(
-                f"model.image.{key}: {now}, and start, {config.start}, has {then}; give it the same"
+                f"model.image.{key}: {now}, and start_from, {config.start_from}, has {then}; give it the same"
             )
 
 
