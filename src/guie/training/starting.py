@@ -37,8 +37,8 @@ def start_from(embedder: Embedder, config: RunConfig) -> str:
     taken = [part for part in PARTS if _shapes(own, part) == _shapes(state, part) != {}]
     if TOWER not in taken:
         raise UserError(
-            f"start_from: {config.start_from} has another tower than model.backbone, {backbone.name}; start from"
-            " a run of the same, or drop it"
+            f"start_from: {config.start_from} has another tower than model.backbone, {backbone.name};"
+            " start from a run of the same, or drop it"
         )
     own |= {name: state[name] for part in taken for name in _shapes(own, part)}
     embedder.load_state_dict(own)
