@@ -1,12 +1,12 @@
 """How several models fill their space: room and directions of each domain, classes apart, the unseen near.
 
 python tests/bench/geometry.py --manifest $M --out runs/geometry --embeddings own=folder all=u.npz
-python tests/bench/geometry.py --manifest $M --out runs/geometry --embeddings one=1.npz all=16.npz --train
+python tests/bench/geometry.py --manifest $M --out runs/geometry --embeddings all=16.npz one=16.npz:48 --train
 
 Embeddings are embed.py's of the test split, and with --train of the train split too (embed.py --split train
---out 1.train.npz beside 1.npz). Of a folder the rows of each domain are in its own file, cars.npz. Distances
-are compared with the first's. Prints one table or two; writes maps.png, spectra.png, ratios.png, room.png,
-and with --train pairs.png and nearest.png.
+--out 16.train.npz beside 16.npz); `:48` takes the first 48 numbers alone. Of a folder the rows of each domain
+are in its own file, cars.npz. Distances are compared with the first's. Prints one
+table or two; writes maps.png, spectra.png, ratios.png, room.png, and with --train pairs.png and nearest.png.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--embeddings", nargs="+", required=True, metavar="NAME=E.npz")
+    parser.add_argument("--embeddings", nargs="+", required=True, metavar="NAME=E.npz[:DIM]")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--train", action="store_true")
     args = parser.parse_args()
-    files = {name: Path(file) for name, _, file in (one.partition("=") for one in args.embeddings)}
+    files = dict(named(one) for one in args.embeddings)
     manifest = load_manifest(args.manifest)
     table = manifest.split("test").drop_duplicates("image_path").reset_index(drop=True)
     spaces = read(files, table)
@@ -52,12 +52,26 @@ def main() -> None:
     print(markdown(by_domain(spaces, table)))
     if args.train:
         seen = manifest.split("train").drop_duplicates("image_path").reset_index(drop=True)
-        train = read({name: file.with_suffix(".train.npz") for name, file in files.items()}, seen)
+        of_train = {n: (file.with_suffix(".train.npz"), dim) for n, (file, dim) in files.items()}
+        train = read(of_train, seen)
         print(markdown(draw_crowding(spaces, table, train, seen, args.out)))
 
 
-def read(files: dict[str, Path], table: pd.DataFrame) -> Spaces:
-    return {name: space(file, table) for name, file in files.items()}
+def named(written: str) -> tuple[str, tuple[Path, int | None]]:
+    """`NAME=E.npz:48` -> the name, the file, how many of its numbers; None: all."""
+    name, _, rest = written.partition("=")
+    file, _, dim = rest.partition(":")
+    return name, (Path(file), int(dim) if dim else None)
+
+
+def read(files: dict[str, tuple[Path, int | None]], table: pd.DataFrame) -> Spaces:
+    return {name: first(space(file, table), dim) for name, (file, dim) in files.items()}
+
+
+def first(emb_ND: np.ndarray, dim: int | None) -> np.ndarray:
+    """The first numbers, of unit length: of members side by side the first members."""
+    cut_ND = emb_ND[:, :dim]
+    return cut_ND / np.linalg.norm(cut_ND, axis=1, keepdims=True)
 
 
 def space(file: Path, table: pd.DataFrame) -> np.ndarray:
