@@ -44,6 +44,12 @@ RESET, ALONE = stages(classes="reset"), stages(softmax_over="stage")
 CONTRASTIVE = {"task": {"name": "contrastive"}}
 RANDOM = {"model": {"backbone": {**PRETRAINED, "pretrained": None}, "image": {"size_px": 32}}}
 GENERIC = {"manifest": "g.csv"}
+BLENDS = stages(augment={"mixup": 0.5}, lr={"head": 0.1})
+OF_CARS = {
+    "name": "distillation",
+    "teachers": [{"model": "t", "domains": ["cars"]}],
+    "criteria": [{"relation": {"name": "rkd"}}],
+}
 CASES = {
     "an unknown loss": (pairs("arcfase"), "task.loss.name: .*'arcfase'.*arcface"),
     "a stage without domains": (stages(domains=[]), "stages.0.domains: .* at least 1 item"),
@@ -71,6 +77,14 @@ CASES = {
     "retention while frozen": (
         {"retention": {"weights": 1}, **stages()},
         "retention: no stage trains the backbone",
+    ),
+    "blends of captions": (
+        CONTRASTIVE | stages(augment={"mixup": 0.5}, lr={"backbone": 0.1, "classes": 0}),
+        "stages.0.augment.mixup: a blend of two images has no label and no caption",
+    ),
+    "blends for a specialist": (
+        BLENDS | {"task": OF_CARS},
+        "stages.0.augment.mixup: a blend may be of two domains",
     ),
     "negative retention": ({"retention": {"features": -1}}, "retention.features: .*equal to 0"),
 }

@@ -161,6 +161,7 @@ REFUSALS = {
     "task.criteria=[{weight: 1}]": "a summand is either a loss or a relation",
     "task.criteria=[{loss: {name: arcface}}]": "criteria has no relation",
     "task.criteria.0.domains=[cars]": r"stages\.0\.sampler: .*mixes domains in a batch",
+    "stages.0.augment.mixup=0.5": "a blend of two images has no label",
     "task.criteria.1.relation.sigma=0": "sigma",
     "task.criteria.1.relation.sigma.perplexity=95": "perplexity 95: an image has 95 others",
     "task.criteria.1.relation.name=nothing": "relation",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,15 +66,12 @@ class TrainDataset(Dataset):
 
     def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
         step, position, row = key
-        drawn = np.random.SeedSequence([*self.seed, step, position]).generate_state(2).tolist()
-        part = self.augment.part(drawn[0])
-        file = self.root / self.paths[row]
-        part_HWC, size = patiently(partial(open_part, file, part, self._enough))
-        part_HWC = self.augment.at_full_size(part_HWC, drawn[1])
-        resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
-        view_HWC = self.augment(resized_HWC.contiguous().numpy(), drawn[1])
+        drawn = np.random.SeedSequence([*self.seed, step, position]).generate_state(3).tolist()
+        view_CHW, size = self._view(row, drawn[0], drawn[1])
+        if self.augment.config.mixup:
+            view_CHW = self._blended(view_CHW, drawn[2])
         sample = {
-            "image": self.preprocess.padded(_planes(view_HWC)[None])[0],
+            "image": view_CHW,
             "shape": torch.tensor(image_shape(*size)),
             "label": self.labels[row],
             "row": row,
@@ -81,6 +79,27 @@ class TrainDataset(Dataset):
         if self.captions is not None:
             sample["caption"] = self.captions[row]
         return sample
+
+    def _view(
+        self, row: int, seed_of_part: int, seed_of_pixels: int
+    ) -> tuple[Tensor, tuple[int, int]]:
+        """A view (3, S, S) uint8, and the height and width in pixels of the whole image."""
+        part = self.augment.part(seed_of_part)
+        file = self.root / self.paths[row]
+        part_HWC, size = patiently(partial(open_part, file, part, self._enough))
+        part_HWC = self.augment.at_full_size(part_HWC, seed_of_pixels)
+        resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
+        view_HWC = self.augment(resized_HWC.contiguous().numpy(), seed_of_pixels)
+        return self.preprocess.padded(_planes(view_HWC)[None])[0], size
+
+    def _blended(self, view_CHW: Tensor, seed: int) -> Tensor:
+        """The view, or a blend of it with one of any row: see `AugmentConfig.mixup`."""
+        draw = random.Random(seed)
+        if draw.random() >= self.augment.config.mixup:
+            return view_CHW
+        row, part, pixels = draw.randrange(len(self)), draw.getrandbits(32), draw.getrandbits(32)
+        other_CHW, _ = self._view(row, part, pixels)
+        return torch.lerp(view_CHW.float(), other_CHW.float(), draw.random()).round().byte()
 
     def _enough(self, height: int, width: int) -> bool:
         if self.augment.config.full_size:

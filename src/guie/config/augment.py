@@ -77,6 +77,11 @@ class AugmentConfig(Config):
     erase_boxes: PositiveInt = 1  # 8 in the 6th place's (albumentations' default)
     erase_color: Literal["grey", "black"] = "grey"  # black: the 1st, 2nd and 6th place's
 
+    # Of views that are blended with one of another training image, by a weight drawn from 0 to 1, for a
+    # student to copy its teachers where there are no images (Beyer et al., Knowledge distillation: A good
+    # teacher is patient and consistent, CVPR 2022, 3)
+    mixup: Probability = 0.0
+
     @property
     def distorts(self) -> bool:
         """Whether there is anything of auto to jpeg."""

@@ -14,7 +14,7 @@ from guie.config.losses import ClassWeightsConfig, LossConfig, MarginSoftmaxConf
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.sampling import MixedConfig
 from guie.config.stages import NonNegative, StageConfig
-from guie.config.tasks import ClassificationConfig, TaskConfig
+from guie.config.tasks import ClassificationConfig, TaskConfig, unblendable
 
 
 def _no_for_false(value: Any) -> Any:
@@ -208,6 +208,13 @@ class RunConfig(Config):
             else:
                 continue
             raise FaultAt(f"stages.{number}.repeated_views", why)
+        return self
+
+    @model_validator(mode="after")
+    def _blended_images_have_teachers_alone(self) -> RunConfig:
+        for number, stage in enumerate(self.stages):
+            if stage.augment.mixup and (why := unblendable(self.task)):
+                raise FaultAt(f"stages.{number}.augment.mixup", f"{why}; set it to 0")
         return self
 
     @model_validator(mode="after")

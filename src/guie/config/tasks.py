@@ -57,3 +57,12 @@ TaskConfig = Annotated[
     Field(discriminator="name"),
     BeforeValidator(_classification_unless_named),
 ]
+
+
+def unblendable(task: TaskConfig) -> str | None:
+    """Why its batches cannot have blends of two images; None: they can."""
+    if task.losses or not isinstance(task, DistillationConfig):
+        return "a blend of two images has no label and no caption, only teachers tell what it is"
+    if any(one.domains for one in task.teachers) or any(one.domains for one in task.criteria):
+        return "a blend may be of two domains, and task has teachers or criteria of some alone"
+    return None

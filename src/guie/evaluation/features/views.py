@@ -6,6 +6,7 @@ the image, counted from 0, it takes view n mod k: a function of the step, so a r
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -105,6 +106,8 @@ def _view_caches(
         "augment": dataset.augment.config.model_dump(mode="json"),
         "version": f"{VERSION}, albumentations {version('albumentations')}",
     }
+    if dataset.augment.config.mixup:  # which image shines through depends on all that are there
+        drawn["rows"] = hashlib.sha256("\n".join(dataset.paths).encode()).hexdigest()
     return [
         FeatureCache(folder, known_by | {"view": {"number": view, **drawn}})
         for view in range(views)
