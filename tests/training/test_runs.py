@@ -68,6 +68,26 @@ def test_an_unfinished_run_is_resumed_only_when_asked(tmp_path: Path) -> None:
     )
 
 
+def test_a_run_that_never_stepped_gives_way_to_another(tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    keep_classes(folder, ["a/1"])
+    for name in ("metrics.jsonl", "events.out.tfevents.1.vm.2.0"):
+        (folder / name).touch()
+    other = config(tmp_path, seed=1)
+    assert open_run(other, resume=False, overwrite=False) == (folder, False)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.yaml", "record.json"]
+    assert "seed: 1" in (folder / "config.yaml").read_text()
+
+
+@pytest.mark.parametrize("left", ["metrics.jsonl", "model.safetensors", "notes.txt"])
+def test_what_a_folder_holds_besides_is_not_given_up(left: str, tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    (folder / left).write_text('{"step": 20}\n')
+    with pytest.raises(UserError, match="another config .seed: 0, now 1"):
+        open_run(config(tmp_path, seed=1), resume=False, overwrite=False)
+    assert (folder / left).exists()
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     one = config(tmp_path)
     with locked(one):

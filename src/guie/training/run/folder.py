@@ -14,7 +14,7 @@ from guie.base.files import write_json, write_text
 from guie.base.locks import held
 from guie.config import RunConfig, load_config
 from guie.config.composition import FILES
-from guie.training.run.record import write_record
+from guie.training.run.record import METRICS, write_record
 
 CLASSES = "classes.txt"
 LOCK = ".lock"
@@ -41,11 +41,12 @@ def locked(config: RunConfig) -> Iterator[None]:
 def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:
     """Make or reopen the folder of a run; return it, and whether the run is finished already.
 
-    A run killed before its first checkpoint simply starts again. Raises UserError if the folder
-    holds another run, or an unfinished one that nobody asked to resume.
+    A run killed before its first checkpoint simply starts again, and one that never logged a step
+    gives way to any other. Raises UserError if the folder holds another run, or an unfinished one
+    that nobody asked to resume.
     """
     folder = Path(config.out) / config.name
-    if overwrite:
+    if overwrite or _never_stepped(folder):
         _empty(folder)
     if any((folder / name).exists() for name in FILES):
         raise UserError(f"{folder}: holds a composition; choose another name, or --overwrite it")
@@ -142,6 +143,18 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
     for key, value in items:
         flat |= _flat(value, f"{prefix}.{key}" if prefix else str(key))
     return flat
+
+
+def _never_stepped(folder: Path) -> bool:
+    """Whether all that it holds is what a run writes before its first step: it was refused, or killed."""
+    if not (folder / "config.yaml").exists():
+        return False
+    first = {LOCK, CLASSES, METRICS, "config.yaml", "record.json"}
+    logged = (folder / METRICS).exists() and (folder / METRICS).stat().st_size
+    names = {
+        path.name for path in folder.iterdir() if not path.name.startswith("events.out.tfevents.")
+    }
+    return names <= first and not logged
 
 
 def _empty(folder: Path) -> None:

@@ -21,6 +21,7 @@ from guie.base.files import append_text, write_json, write_text
 from guie.config import RunConfig
 from guie.config.composition import COMPOSITION_FILE, CompositionConfig
 
+METRICS = "metrics.jsonl"
 VAL = "val_r_at_1"  # a line of a validation has it
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
@@ -77,7 +78,7 @@ class RunLog:
 
     def __init__(self, folder: Path, accelerator: Accelerator, step: int, unscored: bool = False):
         self.folder, self.accelerator = folder, accelerator
-        self.path = folder / "metrics.jsonl"
+        self.path = folder / METRICS
         if accelerator.is_main_process:
             self._rewind(step, unscored)
 
