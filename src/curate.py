@@ -46,7 +46,7 @@ from guie.data.datasets.finding import listing
 from guie.data.datasets.source import with_path
 from guie.data.manifest import Sidecar, save_manifest
 from guie.evaluation.features import embed_for
-from guie.training.run.record import read_metrics
+from guie.training.run.record import METRICS_FILE, read_metrics
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -110,7 +110,7 @@ def _train_on(
     done = train.main(
         ["--config", selection.full, "--resume", *(w for word in words for w in ("--set", word))]
     )
-    lines = [line for line in read_metrics(done / "metrics.jsonl") if "val_r_at_1" in line]
+    lines = [line for line in read_metrics(done / METRICS_FILE) if "val_r_at_1" in line]
     best = max(lines, key=lambda line: line[f"val_{selection.metric}"])
     prefix = "val_r_at_1/"
     domains = {key.removeprefix(prefix): best[key] for key in best if key.startswith(prefix)}

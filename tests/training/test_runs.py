@@ -71,7 +71,7 @@ def test_an_unfinished_run_is_resumed_only_when_asked(tmp_path: Path) -> None:
 def test_a_run_that_never_stepped_gives_way_to_another(tmp_path: Path) -> None:
     folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
     keep_classes(folder, ["a/1"])
-    for name in ("metrics.jsonl", "events.out.tfevents.1.vm.2.0"):
+    for name in ("metrics.jsonl", "events.out.tfevents.1.vm.2.0", "dropped.csv"):
         (folder / name).touch()
     other = config(tmp_path, seed=1)
     assert open_run(other, resume=False, overwrite=False) == (folder, False)

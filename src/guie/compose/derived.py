@@ -18,7 +18,7 @@ from guie.model import LoadedModel, save_model, save_weights
 from guie.model.embedder import Embedder
 from guie.model.loading import BEST, RUN_FILE
 from guie.training.run.folder import add_to_record, finish
-from guie.training.run.record import write_record
+from guie.training.run.record import METRICS_FILE, write_record
 
 
 def refuse_existing(out: Path) -> None:
@@ -62,7 +62,7 @@ def write_run(
         save_weights(model.embedder.state_dict(), out / BEST)
     if scores:
         line = {"step": 0, "stage": out.name, **scores}
-        write_text(out / "metrics.jsonl", json.dumps(line, allow_nan=False) + "\n")
+        write_text(out / METRICS_FILE, json.dumps(line, allow_nan=False) + "\n")
     write_record(out, config)
     add_to_record(out, **record)
     best = {"val_r_at_1": scores["val_r_at_1"], "step": 0} if scores else None

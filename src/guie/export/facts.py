@@ -10,7 +10,7 @@ from typing import Any
 
 from guie.config.composition import CompositionConfig, leaves
 from guie.model import LoadedModel
-from guie.training.run.record import read_metrics
+from guie.training.run.record import METRICS_FILE, read_metrics
 
 ABSOLUTE = re.compile(r"^([^/]*=|)(/.*)$")  # alone, or in an argument KEY=VALUE
 
@@ -26,7 +26,7 @@ def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
         "models": [member.model_dump() for member in leaves(model.self_contained())],
         "record": record,
         "weights": weights,
-        "validation": validation_of(weights, run / "metrics.jsonl"),
+        "validation": validation_of(weights, run / METRICS_FILE),
         "dimension": model.embedder.dim,
     }
 

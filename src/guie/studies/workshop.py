@@ -23,7 +23,7 @@ from guie.studies.job import Job, digest
 from guie.studies.results import Record, manifest_of, stamp
 from guie.training.run.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.run.folder import SUMMARY, read_summary
-from guie.training.run.record import VAL, read_metrics
+from guie.training.run.record import METRICS_FILE, VAL, read_metrics
 
 METRICS = ("r_at_1", "mmp_at_5")
 DIGITS = 5
@@ -190,7 +190,7 @@ def beside(report: Path) -> Path:
 
 def _val(folder: Path, step: int) -> Record:
     """Scores of the best weights: R@1 of each domain, and the means."""
-    lines = read_metrics(folder / "metrics.jsonl")
+    lines = read_metrics(folder / METRICS_FILE)
     line = next(line for line in lines if VAL in line and line["step"] == step)
     rounded = {
         key.removeprefix("val_"): round(v, DIGITS) for key, v in line.items() if "val_" in key

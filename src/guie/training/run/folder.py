@@ -14,7 +14,7 @@ from guie.base.files import write_json, write_text
 from guie.base.locks import held
 from guie.config import RunConfig, load_config
 from guie.config.composition import FILES
-from guie.training.run.record import METRICS, write_record
+from guie.training.run.record import METRICS_FILE, write_record
 
 CLASSES = "classes.txt"
 LOCK = ".lock"
@@ -23,6 +23,11 @@ FREE = {
     *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
     *("accumulate", "on_out_of_memory"),
 }
+# What a run writes before its first step
+FIRST = (
+    *(LOCK, CLASSES, METRICS_FILE, "config.yaml", "record.json"),
+    *("events.out.tfevents.*", "dropped*.csv"),
+)
 SUMMARY = "summary.json"  # written last: a run that has one is finished
 
 
@@ -146,15 +151,11 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _never_stepped(folder: Path) -> bool:
-    """Whether all that it holds is what a run writes before its first step: it was refused, or killed."""
+    """Whether a run was refused or killed there before its first step, and nothing else lies there."""
     if not (folder / "config.yaml").exists():
         return False
-    first = {LOCK, CLASSES, METRICS, "config.yaml", "record.json"}
-    logged = (folder / METRICS).exists() and (folder / METRICS).stat().st_size
-    names = {
-        path.name for path in folder.iterdir() if not path.name.startswith("events.out.tfevents.")
-    }
-    return names <= first and not logged
+    logged = (folder / METRICS_FILE).exists() and (folder / METRICS_FILE).stat().st_size > 0
+    return not logged and all(any(map(path.match, FIRST)) for path in folder.iterdir())
 
 
 def _empty(folder: Path) -> None:

@@ -21,7 +21,7 @@ from guie.base.files import append_text, write_json, write_text
 from guie.config import RunConfig
 from guie.config.composition import COMPOSITION_FILE, CompositionConfig
 
-METRICS = "metrics.jsonl"
+METRICS_FILE = "metrics.jsonl"
 VAL = "val_r_at_1"  # a line of a validation has it
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
@@ -78,7 +78,7 @@ class RunLog:
 
     def __init__(self, folder: Path, accelerator: Accelerator, step: int, unscored: bool = False):
         self.folder, self.accelerator = folder, accelerator
-        self.path = folder / METRICS
+        self.path = folder / METRICS_FILE
         if accelerator.is_main_process:
             self._rewind(step, unscored)
 
