@@ -3,7 +3,7 @@
 python src/describe.py --submission submissions/demo --manifest input/mix_demo.csv
 python src/describe.py --submission submissions/demo --manifest mix.parquet --root input --no-images
 
-Reads export.json, score.json and neighbours.csv in the folder, as export.py and score.py left them, and
+Reads export.json, score.json and score.neighbours.csv in the folder, as export.py and score.py left them, and
 writes card.md anew, and domains.png, answers.png and mistakes.png in card/, which submit.py's upload leaves
 out. A query of each domain is drawn at random; --no-images shows none, for data that must not be shown.
 """

@@ -14,16 +14,18 @@ from typing import Any
 import pandas as pd
 
 from scorer import budget, report
+from scorer.archive import MODEL_NAME
 from scorer.cache import EmbeddingCache
 from scorer.contract import MAX_DIMENSION, Checklist, verified
 from scorer.embedding import Embedded, embed_images
 from scorer.errors import UserError, Violation
-from scorer.isolated.process import ModelProcess
+from scorer.isolated.process import ModelProcess, SandboxedModel
 from scorer.isolated.starting import Allowance, server
 from scorer.manifest import Manifest, read_manifest
 from scorer.neighbours import nearest
 from scorer.retrieval import judge, own_rows
 
+MAX_LIMIT = 10**6  # seconds, hours, GB, threads: no more fits what the system counts with
 EXAMPLES = """
 examples:
   python src/score.py --submission submissions/demo/submission.zip \\
@@ -33,8 +35,8 @@ examples:
   python src/score.py --submission today.zip --torch current --fast \\
       --manifest input/demo/manifest.csv --out runs/demo/score.json
 
-The model runs in a process of its own, under limits that score.json lists. A scoring that was killed
-goes on where it stopped when the same command is given again.
+The model runs in a process of its own, under limits that score.json lists, and sees the images in a
+secret order. A scoring that was killed goes on where it stopped when the same command is given again.
 
 exit code: 0 scored; 1 the submission breaks the contract (score.json then holds the checks);
 2 a fault in the manifest, an image or an argument
@@ -50,7 +52,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--split", default="test", help="the manifest's split (default: test)")
     parser.add_argument("--root", type=Path, help="folder of the images (default: the manifest's)")
     parser.add_argument(
-        "--out", type=Path, required=True, help="score.json; neighbours.csv is written beside it"
+        "--out", type=Path, required=True, help="score.json; score.neighbours.csv goes beside it"
     )
     parser.add_argument(
         "--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)"
@@ -84,18 +86,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     check_arguments(args)
     server()  # imports torch while the manifest is read
     manifest = read_manifest(args.manifest, args.split, args.root or args.manifest.parent)
-    neighbours_path = args.out.with_name("neighbours.csv")
+    neighbours_path = args.out.with_suffix(".neighbours.csv")
     checklist, digest = Checklist(), report.sha256(args.submission)
     scoring = Scoring(args, manifest, checklist, digest)
-    try:
-        embedded = scoring.embed()
-    except Violation:
+    embedded = scoring.embed()
+    if embedded is None:
         neighbours_path.unlink(missing_ok=True)  # an earlier scoring's do not belong to this file
         report.write_json(args.out, scoring.provenance())
-        failed = checklist.checks[-1]
-        print(f"VIOLATION {failed.name}: {failed.detail} [{checklist.verdict}]")
+        for name, detail in checklist.failed.items():
+            print(f"VIOLATION {name}: {detail}")
+        print(f"no score: {checklist.verdict}")
         sys.exit(1)
     score, neighbours = evaluate(manifest, embedded)
+    neighbours = neighbours.assign(submission=digest)
     score |= report.costs(embedded, scoring.peak_bytes) | {"budget": scoring.budget}
     score |= scoring.provenance()
     report.write_text(neighbours_path, neighbours.to_csv(index=False))
@@ -115,8 +118,8 @@ class Scoring:
         self.budget: dict[str, Any] = {}
         self.kept = args.out.with_suffix(".embeddings")
 
-    def embed(self) -> Embedded:
-        """Check the contract, measure, embed. Raises UserError and Violation."""
+    def embed(self) -> Embedded | None:
+        """Check the contract, measure, embed; None where the contract is broken. Raises UserError."""
         args = self.args
         allowance = Allowance(
             int(args.memory_gb * 2**30), args.threads, args.image_seconds, args.total_hours * 3600
@@ -125,16 +128,21 @@ class Scoring:
         remove_left_over(args.out.parent)
         prefix = f".score-{os.getpid()}-"
         with tempfile.TemporaryDirectory(prefix=prefix, dir=args.out.parent) as folder:
-            house = verified(args.submission, self.checklist, Path(folder), allowance, args.torch)
-            with house as model:
+            sandboxed = verified(
+                args.submission, self.checklist, Path(folder), allowance, args.torch
+            )
+            if sandboxed is None:
+                return None
+            embedded = None
+            demand = f"1 to {MAX_DIMENSION} finite numbers, always as many, in any order"
+            with self.checklist.check("every_image", demand), sandboxed.process() as model:
                 self.host = report.Host.of(model)
-                demand = f"1 to {MAX_DIMENSION} finite numbers, always as many, in any order"
-                with self.checklist.check("every_image", demand):
-                    embedded = self._embed(model)
+                model.load()
+                embedded = self._embed(sandboxed, model)
                 self.peak_bytes = model.peak_bytes
-        return embedded
+            return embedded
 
-    def _embed(self, model: ModelProcess) -> Embedded:
+    def _embed(self, sandboxed: SandboxedModel, model: ModelProcess) -> Embedded:
         images = [self.manifest.root / path for path in self.manifest.images()]
         self.budget = budget.measured(model, images)
         if told := budget.warning(self.budget):
@@ -142,7 +150,7 @@ class Scoring:
         key = f"{self.digest} {model.torch} {model.device} {self.args.fast}"
         cache, is_kept = EmbeddingCache(self.kept, key), True
         try:
-            return embed_images(model, self.manifest, cache, self.args.fast)
+            return embed_images(sandboxed, model, self.manifest, cache, self.args.fast)
         except Violation as fault:
             is_kept = fault.verdict == "too_slow"
             raise
@@ -168,16 +176,24 @@ def remove_left_over(parent: Path) -> None:
         try:
             os.kill(int(pid), 0)
         except ProcessLookupError:
-            shutil.rmtree(folder, ignore_errors=True)
-        except (ValueError, PermissionError):  # no scoring's, or another user's that still runs
+            names = {path.name.partition("-")[0] for path in folder.iterdir()}
+            if names <= {MODEL_NAME, "scratch"}:
+                shutil.rmtree(folder, ignore_errors=True)
+        except (
+            OSError,
+            ValueError,
+            OverflowError,
+        ):  # no scoring's, or another user's that still runs
             continue
 
 
 def check_arguments(args: argparse.Namespace) -> None:
     """Refuse what cannot be before hours are spent on the images."""
     for name in ("memory_gb", "image_seconds", "total_hours", "threads"):
-        if not getattr(args, name) > 0:
-            raise UserError(f"--{name.replace('_', '-')} {getattr(args, name)}: must be above 0")
+        value = getattr(args, name)
+        if not 0 < value <= MAX_LIMIT:  # a NaN is neither
+            told = f"must be above 0 and at most {MAX_LIMIT:,}"
+            raise UserError(f"--{name.replace('_', '-')} {value}: {told}")
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
         if not path.is_file():
             raise UserError(f"{flag} {path}: no such file")

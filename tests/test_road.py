@@ -74,5 +74,5 @@ def test_without_a_val_split_the_last_weights_are_the_model(road: Path) -> None:
 def test_every_file_of_the_contract_is_there(road: Path) -> None:
     score_json = json.loads((road / "score.json").read_text())
     assert all(check["passed"] for check in score_json["checks"])
-    for name in ("card.md", "export.json", "neighbours.csv"):
+    for name in ("card.md", "export.json", "score.neighbours.csv"):
         assert (road / name).is_file()

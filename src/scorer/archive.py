@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from scorer.errors import Violation, one_line
@@ -17,6 +19,8 @@ MAX_FORMAT_VERSION = 9
 MAX_BYTES = 16 * 2**30
 # Trained weights hardly compress and code compresses about tenfold; a zip bomb, a thousandfold.
 MAX_RATIO = 100
+# zipfile holds the whole list of members in memory: this is of some 40,000 of them.
+MAX_LIST_BYTES = 2**22
 CHUNK_BYTES = 2**20
 # What zipfile raises for a file that is damaged, encrypted or of an unknown compression.
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
@@ -40,7 +44,7 @@ def unpack_model(path: Path, folder: Path) -> Path:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _opened(path) as archive:
             _refuse_layout(archive.infolist())
             _refuse_bomb(archive)
             with archive.open(MODEL_NAME) as member:
@@ -48,6 +52,21 @@ def _chunks(path: Path) -> Iterator[bytes]:
                     yield chunk
     except ZIP_ERRORS as error:
         raise Violation(f"not a readable zip archive ({one_line(error)})") from error
+
+
+class _Listed(io.FileIO):
+    """A zip file whose list of members, which zipfile reads in one piece, has a limit."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        if size is not None and size > MAX_LIST_BYTES:
+            raise ValueError(f"a list of members of {size:,} bytes, more than {MAX_LIST_BYTES:,}")
+        return super().read(size) or b""
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
+    with _Listed(path) as file, zipfile.ZipFile(file) as archive:
+        yield archive
 
 
 def _refuse_layout(members: list[zipfile.ZipInfo]) -> None:
@@ -76,7 +95,7 @@ def inspect_archive(path: Path) -> int:
         Violation: not a TorchScript archive, or one that unpacks to too much.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _opened(path) as archive:
             _refuse_bomb(archive)
             return _format_version(archive)
     except ZIP_ERRORS as error:

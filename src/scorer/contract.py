@@ -1,4 +1,4 @@
-"""The scoring contract as a list of checks. The first one that fails ends the scoring, with a verdict.
+"""The scoring contract as a list of checks. One that fails is the verdict, and there is no score.
 
 Shape legend: H height, W width, D numbers of the embedding (at most 64).
 """
@@ -14,7 +14,7 @@ import numpy as np
 
 from scorer.archive import MAX_FORMAT_VERSION, MODEL_NAME, inspect_archive, unpack_model
 from scorer.errors import Violation
-from scorer.isolated.process import MAX_NUMBERS, Answer, House, ModelProcess
+from scorer.isolated.process import MAX_NUMBERS, TYPES, Answer, ModelProcess, SandboxedModel
 from scorer.isolated.starting import Allowance
 
 MAX_DIMENSION = MAX_NUMBERS
@@ -22,6 +22,7 @@ MAX_DIMENSION = MAX_NUMBERS
 # calls, which shows at half precision. Randomness and leaking state show far above either bound.
 TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}
 # Height and width in px: the degenerate, both orientations, and the usual input square.
+ONE, OTHER = "a 320x240 image", "a 240x320 image"  # of those, asked for more than once
 SIZES_HW = ((1, 1), (1, 2000), (2000, 1), (320, 240), (240, 320), (224, 224))
 # What a failed check says of the submission, in a word; a process that ends has words of its own:
 # crash, hang, out_of_memory, too_slow.
@@ -29,6 +30,7 @@ VERDICTS = {
     "zip_layout": "bad_archive",
     "format_version": "not_for_torch_1_11",
     "torch_1_11": "not_for_torch_1_11",
+    "file_access": "reads_files",
     "loads": "does_not_load",
     "original_size": "refuses_an_image",
     "floating_point": "wrong_type",
@@ -52,33 +54,36 @@ class Check:
 
 
 class Checklist:
-    """The checks so far, in the order in which they were made, and what they come to."""
+    """The checks so far, in the order in which they were made; `verdict` is of the first that failed."""
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
         self.verdict = "keeps_the_contract"
 
+    @property
+    def failed(self) -> dict[str, str]:
+        """What was found, by the checks that failed."""
+        return {check.name: check.detail for check in self.checks if not check.passed}
+
     @contextmanager
     def check(self, name: str, demand: str) -> Iterator[None]:
-        """Record the outcome of the block; a `Violation` in it is recorded and passed on."""
+        """Record the outcome of the block; a `Violation` in it is recorded and goes no further."""
         try:
             yield
         except Violation as violation:
+            if not self.failed:
+                self.verdict = violation.verdict or VERDICTS[name]
             self.checks.append(Check(name, False, f"{violation}; demanded: {demand}"))
-            self.verdict = violation.verdict or VERDICTS[name]
-            raise
-        self.checks.append(Check(name, True, demand))
+        else:
+            self.checks.append(Check(name, True, demand))
 
 
 def _type_fault(answer: Answer) -> str | None:
-    # bfloat16 is left out: NumPy, through which the host reads the numbers, has no such type.
-    allowed = ("torch.float16", "torch.float32", "torch.float64")
-    return None if answer.type in allowed else f"numbers of type {answer.type}"
+    return None if answer.type in TYPES else f"numbers of type {answer.type}"
 
 
 def _count_fault(answer: Answer) -> str | None:
-    fit = 1 <= answer.count <= MAX_DIMENSION and answer.numbers_D is not None
-    return None if fit else f"{answer.count} numbers"
+    return None if 1 <= answer.count <= MAX_DIMENSION else f"{answer.count} numbers"
 
 
 def _finite_fault(answer: Answer) -> str | None:
@@ -93,6 +98,10 @@ OUTPUT_RULES = (
 )
 
 
+def _fit(answer: Answer) -> bool:
+    return not any(fault_of(answer) for _, _, fault_of in OUTPUT_RULES)
+
+
 def embedding_of(answer: Answer) -> np.ndarray:
     """The embedding that an answer is: float32, [D]. Raises Violation by `OUTPUT_RULES`."""
     for name, _, fault_of in OUTPUT_RULES:
@@ -102,84 +111,118 @@ def embedding_of(answer: Answer) -> np.ndarray:
     return answer.numbers_D
 
 
-def forward(model: ModelProcess, pixels_HW3: np.ndarray) -> Answer:
-    """Call the model as the host does: `flatten(model(batch)[0])`, uint8, original size.
-
-    Raises:
-        Violation: the model raises, or its output has no `[0]` that is a tensor.
-    """
-    try:
-        return model.embed(pixels_HW3[None])[0]
-    except Violation as fault:
-        height, width, _ = pixels_HW3.shape
-        told = f"fails at height {height}, width {width}: {fault}"
-        raise Violation(told, fault.verdict) from fault
-
-
-def embed(model: ModelProcess, pixels_HW3: np.ndarray) -> np.ndarray:
-    """Embed one image: float32, [D].
+def embedding(model: ModelProcess, pixels_HW3: np.ndarray) -> np.ndarray:
+    """Embed one image as the host does: float32, [D].
 
     Raises:
         Violation: the model fails or its output breaks one of `OUTPUT_RULES`.
     """
-    return embedding_of(forward(model, pixels_HW3))
+    return embedding_of(model.embed(pixels_HW3[None])[0])
 
 
-@contextmanager
 def verified(
     path: Path, checklist: Checklist, folder: Path, allowance: Allowance, torch: str = "1.11"
-) -> Iterator[ModelProcess]:
-    """Check the submission against the contract, recording each outcome; a fresh load of its model.
+) -> SandboxedModel | None:
+    """Check a submission against the contract; it, unpacked, or None where it breaks the contract.
+
+    What a later check does not need is no reason to leave it out: all that is broken is recorded.
 
     Args:
-        folder: an empty one, where it is unpacked and may write.
+        folder: an empty one, where it is unpacked.
         torch: "1.11", or "current" for a scorer with today's.
-
-    Raises:
-        Violation: at the first check that fails.
     """
     with checklist.check("zip_layout", f"one file, {MODEL_NAME}, at the root of a zip"):
         unpacked = unpack_model(path, folder)
-    _check_format(unpacked, checklist, torch)
-    house = House(unpacked, allowance)
-    with house.process() as model:
+    if checklist.failed:
+        return None
+    if not _check_format(unpacked, checklist, torch):
+        return None
+    sandboxed = SandboxedModel(unpacked, allowance)
+    with sandboxed.process() as model:
         if torch == "1.11":
             with checklist.check("torch_1_11", "records and operators that PyTorch 1.11 knows"):
-                model.inspect()
+                model.inspect("torch_1_11")
+            if not model.is_running:
+                return None
+        with checklist.check("file_access", "no operator that reads or writes files"):
+            model.inspect("file_access")
+        if "file_access" in checklist.failed:
+            return None
         with checklist.check("loads", "TorchScript that torch.jit.load opens"):
             model.load()
             state = model.state()
-        with checklist.check("original_size", "uint8 images (1, 3, H, W) of any size are accepted"):
-            outputs = {name: forward(model, image) for name, image in _probes().items()}
-        _check_outputs(outputs, checklist)
-        answers, later = _check_repeated(model, checklist)
-    with house.process() as model:
-        _check_alone(model, answers, checklist)
+        if "loads" in checklist.failed:
+            return None
+        outputs = _check_sizes(model, checklist)
+        if outputs:
+            _check_outputs(outputs, checklist)
+        if not {ONE, OTHER} <= {size for size, answer in outputs.items() if _fit(answer)}:
+            return None  # there is nothing to compare
+        later = _check_repeated(model, checklist)
+    if later:
+        if "same_answer_twice" not in checklist.failed:
+            with sandboxed.process() as model:
+                _check_alone(model, later.answers, checklist)
         with checklist.check("unchanged", "the model is after its answers what it was before"):
-            if later != state:
+            if later.state != state:
                 raise Violation("its parameters, buffers or attributes changed while it answered")
-        yield model
+    return None if checklist.failed else sandboxed
 
 
-def _check_format(unpacked: Path, checklist: Checklist, torch: str) -> None:
+def _check_format(unpacked: Path, checklist: Checklist, torch: str) -> int:
+    """The version, be it the wrong one; 0: it is no archive to go on with."""
+    version = 0
     newest = MAX_FORMAT_VERSION if torch == "1.11" else 10**9
     demand = f"at most {newest}, as PyTorch 1.11 reads" if torch == "1.11" else "TorchScript"
     with checklist.check("format_version", demand):
         version = inspect_archive(unpacked)
         if version > newest:
             raise Violation(f"format version {version} (re-export with export.py, which writes 9)")
+    return version
 
 
-def _check_repeated(model: ModelProcess, checklist: Checklist) -> tuple[dict[str, np.ndarray], int]:
-    """Ask for one image twice, and again after another; what was answered, and the state after."""
-    bound = _bound(model)
-    one, other = _noise(320, 240), _noise(240, 320)
-    with checklist.check("same_answer_twice", bound):
-        first_D = embed(model, one)
-        compare(first_D, embed(model, one), "two calls on one image", model)
-        late_D = embed(model, other)
-        answers = {"first": first_D, "late": late_D, "again": embed(model, one)}
-        return answers, model.state()
+def _check_sizes(model: ModelProcess, checklist: Checklist) -> dict[str, Answer]:
+    """What the model answers to images of every size, where it answers, as the host calls it."""
+    outputs, faults = {}, {}
+    with checklist.check("original_size", "uint8 images (1, 3, H, W) of any size are accepted"):
+        for name, pixels_HW3 in _probes().items():
+            try:
+                outputs[name] = model.embed(pixels_HW3[None])[0]
+            except Violation as fault:
+                faults[name] = fault
+                if not model.is_running:
+                    break
+        _refuse({name: f"fails for {name}: {fault}" for name, fault in faults.items()}, faults)
+    return outputs
+
+
+def _refuse(told: dict[str, str], faults: dict[str, Violation] | None = None) -> None:
+    """Raise a Violation of the first fault, which names the other images that have one."""
+    if told:
+        first, *others = told
+        more = f"; also {', '.join(others)}" if others else ""
+        raise Violation(told[first] + more, faults[first].verdict if faults else "")
+
+
+@dataclass(frozen=True)
+class Later:
+    """A model that has answered a few times: what it said, and its state then."""
+
+    answers: dict[str, np.ndarray]
+    state: int
+
+
+def _check_repeated(model: ModelProcess, checklist: Checklist) -> Later | None:
+    """Ask for one image twice, and again after another; None where it answers no more."""
+    one, other = _probes()[ONE], _probes()[OTHER]
+    later = None
+    with checklist.check("same_answer_twice", _bound(model)):
+        first_D = embedding(model, one)
+        again_D, other_D = embedding(model, one), embedding(model, other)
+        answers = {"first": first_D, "late": other_D, "again": embedding(model, one)}
+        later = Later(answers, model.state())
+        compare(first_D, again_D, "two calls on one image", model)
+    return later
 
 
 def _check_alone(fresh: ModelProcess, answers: dict[str, np.ndarray], checklist: Checklist) -> None:
@@ -187,7 +230,7 @@ def _check_alone(fresh: ModelProcess, answers: dict[str, np.ndarray], checklist:
         between = "an image before and after another"
         compare(answers["first"], answers["again"], between, fresh)
         fresh.load()
-        alone_D = embed(fresh, _noise(240, 320))
+        alone_D = embedding(fresh, _probes()[OTHER])
         compare(alone_D, answers["late"], "an image alone and after others", fresh)
 
 
@@ -225,11 +268,10 @@ def _probes() -> dict[str, np.ndarray]:
 def _check_outputs(outputs: dict[str, Answer], checklist: Checklist) -> None:
     for name, demand, fault_of in OUTPUT_RULES:
         with checklist.check(name, demand):
-            for image, answer in outputs.items():
-                if fault := fault_of(answer):
-                    raise Violation(f"{fault} for {image}")
+            faults = {image: fault_of(answer) for image, answer in outputs.items()}
+            _refuse({image: f"{fault} for {image}" for image, fault in faults.items() if fault})
     with checklist.check("same_dimension", "the same number of numbers for every image"):
         counts = {image: answer.count for image, answer in outputs.items()}
-        least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-        if counts[least] != counts[most]:
+        if len(set(counts.values())) > 1:
+            least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
             raise Violation(f"{counts[least]} for {least}, {counts[most]} for {most}")

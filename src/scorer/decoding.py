@@ -15,6 +15,8 @@ from PIL import ExifTags, Image
 from scorer.errors import one_line
 
 AHEAD = 8  # images
+# Pillow has readers that start programs (EPS) or that hardly anybody has looked at.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class Decoded:
 
 
 def decode(path: Path) -> tuple[np.ndarray, bool]:
-    """Decode an image as the host does: `convert("RGB")`, no EXIF turn, 16 bits clipped.
+    """Decode an image of one of FORMATS as the host does: `convert("RGB")`, no EXIF turn, 16 bits clipped.
 
     Returns:
         The pixels, uint8 [H, W, 3], and whether an EXIF orientation was ignored.
@@ -37,7 +39,8 @@ def decode(path: Path) -> tuple[np.ndarray, bool]:
     Raises:
         Exception: whatever Pillow raises for a broken file, which is of many types.
     """
-    with Image.open(path) as image:
+    Image.init()  # by then OPEN has the formats that this Pillow knows
+    with Image.open(path, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
         pixels_HW3 = np.array(image.convert("RGB"))
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     return pixels_HW3, orientation in range(2, 9)

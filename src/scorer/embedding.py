@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -9,10 +10,10 @@ import numpy as np
 from tqdm import tqdm
 
 from scorer.cache import EmbeddingCache, Kept, image_key
-from scorer.contract import compare, difference, embedding_of
+from scorer.contract import compare, difference, embedding, embedding_of
 from scorer.decoding import Decoded, decode, decoded
 from scorer.errors import UserError, Violation
-from scorer.isolated.process import ModelProcess
+from scorer.isolated.process import ModelProcess, SandboxedModel
 from scorer.manifest import Manifest
 
 BATCH = 16  # images of one size, with --fast
@@ -20,7 +21,8 @@ HELD_BYTES = 2**28  # images that wait for others of their size
 PROVEN = 3  # batches that are embedded one by one too
 # A batch is multiplied in another order than one image, and rounds otherwise.
 FAST_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}
-AGAIN = 8  # images that are embedded a second time at the end
+AGAIN = 64  # images that a fresh process is asked for once more at the end
+SECRET = random.SystemRandom()  # which no submission can foretell
 
 
 @dataclass(frozen=True)
@@ -36,18 +38,27 @@ class Embedded:
 
 
 def embed_images(
-    model: ModelProcess, manifest: Manifest, cache: EmbeddingCache, fast: bool = False
+    sandboxed: SandboxedModel,
+    model: ModelProcess,
+    manifest: Manifest,
+    cache: EmbeddingCache,
+    fast: bool = False,
 ) -> Embedded:
-    """Embed every image of the manifest, in the order of `manifest.images()`.
+    """Embed every image of the manifest; rows in the order of `manifest.images()`.
+
+    The model sees them in a secret order, for a manifest's own tells which images belong together. Some
+    are asked for again in a fresh process, in another order: whatever a model remembers, and however
+    it hides that, its answers differ there.
 
     Args:
+        model: a process in which it is loaded.
         cache: what it has is not embedded again; what is embedded goes there at once.
         fast: batches of one size, where the first ones answer as single images do.
 
     Raises:
         UserError: images that cannot be decoded, all of them named; or batches answer otherwise.
-        Violation: the model fails on an image, an embedding breaks the contract, an image is answered
-            otherwise at the end, or the model has changed.
+        Violation: the model fails on an image, an embedding breaks the contract, a fresh process
+            answers otherwise, or the model has changed.
     """
     rows = manifest.images()
     keys = {image_path: image_key(manifest.root, image_path) for image_path in rows}
@@ -56,9 +67,12 @@ def embed_images(
     _embed_missing(pass_, manifest, keys, cache)
     everything = {image_path: cache.records[keys[image_path]] for image_path in rows}
     _check_counts(everything)
-    _check_again(model, manifest, everything, fast)
     if model.state() != before:
         raise Violation("the model changed while it answered", "changes_itself")
+    model.end()  # before another one takes as much memory
+    with sandboxed.process() as fresh:
+        fresh.load()
+        _check_again(fresh, manifest, everything, fast)
     return Embedded(
         np.stack([kept.emb_D for kept in everything.values()]),
         sum(kept.decode_seconds for kept in everything.values()),
@@ -72,19 +86,20 @@ def embed_images(
 def _embed_missing(
     pass_: _Pass, manifest: Manifest, keys: dict[str, bytes], cache: EmbeddingCache
 ) -> None:
-    rows, faults = manifest.images(), []
+    rows, faults = manifest.images(), {}
     todo = [image_path for image_path in rows if keys[image_path] not in cache.records]
+    SECRET.shuffle(todo)
     with tqdm(total=len(rows), initial=len(rows) - len(todo), desc="embed", unit="image") as bar:
         for batch in _batches(decoded(manifest.root, todo), pass_.size):
             for image in batch:
                 if image.pixels_HW3 is None:
                     told = f"image {image.image_path!r} cannot be decoded ({image.fault})"
-                    faults.append(f"{rows[image.image_path]}: {told}")
+                    faults[image.image_path] = f"{rows[image.image_path]}: {told}"
             if not faults:  # else there will be no score: only look for further bad files
                 for image, kept in pass_.embed(batch):
                     cache.add(keys[image.image_path], kept)
             bar.update(len(batch))
-    manifest.refuse(faults)
+    manifest.refuse([faults[image_path] for image_path in rows if image_path in faults])
 
 
 class _Pass:
@@ -156,15 +171,13 @@ def _check_counts(kept: dict[str, Kept]) -> None:
 
 
 def _check_again(
-    model: ModelProcess, manifest: Manifest, kept: dict[str, Kept], fast: bool
+    fresh: ModelProcess, manifest: Manifest, kept: dict[str, Kept], fast: bool
 ) -> None:
-    """Embed a few images once more, last ones first: after all others they must answer the same."""
-    step = max(1, len(kept) // AGAIN)
-    for image_path in list(kept)[::-step][:AGAIN]:
+    """Embed a secret choice of images once more, each alone. Raises Violation where an answer differs."""
+    for image_path in SECRET.sample(list(kept), min(AGAIN, len(kept))):
         pixels_HW3, _ = decode(manifest.root / image_path)
-        (answer,) = model.embed(pixels_HW3[None])
-        emb_D, first_D = embedding_of(answer), kept[image_path].emb_D
-        if fast and difference(first_D, emb_D) <= FAST_TOLERANCE[model.device.type]:
+        emb_D, first_D = embedding(fresh, pixels_HW3), kept[image_path].emb_D
+        if fast and difference(first_D, emb_D) <= FAST_TOLERANCE[fresh.device.type]:
             continue
-        what = f"{image_path!r}: its answers before and after other images"
-        compare(first_D, emb_D, what, model, "depends_on_order")
+        what = f"{image_path!r}: its answers among the other images and in a fresh process"
+        compare(first_D, emb_D, what, fresh, "depends_on_order")

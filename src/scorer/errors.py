@@ -18,6 +18,11 @@ class Violation(Exception):
         self.verdict = verdict
 
 
+def printable(text: str, most: int = 300) -> str:
+    """Foreign words without what a terminal would obey: escapes, line breaks, marks of direction."""
+    return "".join(c for c in text if c.isprintable())[:most]
+
+
 def one_line(error: object) -> str:
     """One line of an error: PyTorch names the cause in the first, TorchScript in the last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,6 +17,7 @@ from scorer.retrieval import count_positives
 COLUMNS = ["image_path", "label", "domain", "split", "role"]
 ROLES = ("query", "index", "both")
 SHOWN = 5
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # line breaks among them
 
 
 @dataclass(frozen=True)
@@ -128,6 +130,9 @@ def _row_fault(row: Row, root: Path) -> str | None:
     for column in ("image_path", "label", "domain"):
         if not getattr(row, column).strip():
             return f"{column} is empty"
+    for column in ("label", "domain"):
+        if CONTROL.search(value := getattr(row, column)):
+            return f"{column} {value!r} holds a line break or another control character"
     if "" in (label.strip() for label in row.label.split("|")):
         return f"label {row.label!r} holds an empty label"
     if row.role not in ROLES:
@@ -135,6 +140,8 @@ def _row_fault(row: Row, root: Path) -> str | None:
     image_path = PurePosixPath(row.image_path)
     if image_path.is_absolute() or ".." in image_path.parts:
         return f"image_path {row.image_path!r} leads out of the root"
+    if str(image_path) != row.image_path:  # else one image could be two
+        return f"image_path {row.image_path!r} must be written {str(image_path)!r}"
     if not os.path.isfile(root / image_path):  # unlike is_file, False for any unusable name
         return f"no image {row.image_path!r} under {root}"
     return None

@@ -1,4 +1,4 @@
-"""What a scoring leaves behind: score.json, neighbours.csv and a table to read."""
+"""What a scoring leaves behind: score.json, score.neighbours.csv and a table to read."""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from typing import NamedTuple
 from scorer.archive import ZIP_ERRORS
 from scorer.errors import Violation, one_line
 
+# Operators by which PyTorch reads and writes files, in whatever namespace.
+FILE_ACCESS = {"from_file", "save", "load_tensor"}
 OPERATORS = Path(__file__).with_name("operators_1_11.txt")
 NAMED = 3  # operators in one message
 _UNSET = 2**32 - 1  # in a field of 32 bits: look into the zip64 extra field
@@ -34,6 +36,25 @@ class Overload(NamedTuple):
     required: frozenset[str]
 
 
+def refuse_file_access(path: Path) -> None:
+    """Refuse a TorchScript archive whose code names an operator that reads or writes files.
+
+    Any mention counts, for `f = torch.save` calls it too, and so does `getattr(torch, "save")`.
+
+    Raises:
+        Violation: the operators, in one line.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            nodes = [node for source in _sources(archive) for node in ast.walk(source)]
+    except (*ZIP_ERRORS, SyntaxError, RecursionError) as error:
+        raise Violation(f"its code cannot be read ({one_line(error)})") from error
+    named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    named |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
+    if found := sorted(named & FILE_ACCESS):
+        raise Violation(f"operators that read or write files: {', '.join(found)}")
+
+
 def check_runtime(path: Path) -> None:
     """Refuse a TorchScript archive that PyTorch 1.11 could not open.
 
@@ -45,7 +66,7 @@ def check_runtime(path: Path) -> None:
             _refuse_offsets(path, archive)
             _refuse_debug_records(archive)
             unknown = sorted({name for name, call in _calls(archive) if not _is_known(name, call)})
-    except (*ZIP_ERRORS, SyntaxError, RecursionError, MemoryError) as error:
+    except (*ZIP_ERRORS, SyntaxError, RecursionError) as error:
         raise Violation(f"its code cannot be read ({one_line(error)})") from error
     if unknown:
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
@@ -76,12 +97,20 @@ def _refuse_offsets(path: Path, archive: zipfile.ZipFile) -> None:
         place += _CENTRAL.size + sum(lengths)
 
 
+def _sources(archive: zipfile.ZipFile) -> Iterator[ast.Module]:
+    """The archive's source text. PyTorch finds a record by its name in any case, the first of several."""
+    names = [record.lower() for record in archive.namelist()]
+    if len(names) > len(set(names)):
+        raise ValueError("two records of one name")
+    for record in archive.namelist():
+        if record.lower().endswith(".py"):
+            yield ast.parse(archive.read(record))
+
+
 def _calls(archive: zipfile.ZipFile) -> Iterator[tuple[str, ast.Call]]:
     """Every call of an operator in the archive's source text, by the operator's name."""
-    for record in archive.namelist():
-        if "/code/" not in record or not record.endswith(".py"):
-            continue
-        for node in ast.walk(ast.parse(archive.read(record))):
+    for source in _sources(archive):
+        for node in ast.walk(source):
             if isinstance(node, ast.Call) and (name := _operator(node.func)):
                 yield name, node
 

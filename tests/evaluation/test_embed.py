@@ -1,7 +1,9 @@
-"""embed.py beyond whole images: boxes that queries are cropped to, queries of words."""
+"""embed.py beyond whole images: boxes that queries are cropped to, queries of words, foreign submissions."""
 
 from __future__ import annotations
 
+import io
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -153,3 +155,56 @@ def test_a_model_without_texts_is_refused(name, job, clip, tmp_path) -> None:
     with pytest.raises(UserError, match=fault):
         embedded(job, *texts(tmp_path))
     assert not (tmp_path / "E.npz").exists()
+
+
+class MeanColour(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().mean([2, 3])
+
+
+class Crashes(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().mean([2, 3]) + images.size(2) % (images.size(1) - 3)
+
+
+class Overwrites(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        torch.save(images, "mix.csv")
+        return images.float().mean([2, 3])
+
+
+class Reads(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().mean([2, 3]) + torch.from_file("mix.csv", False, 1)[0]
+
+
+def submission(module: torch.nn.Module, folder: Path) -> list[str]:
+    content = io.BytesIO()
+    torch.jit.save(torch.jit.script(module), content)
+    with zipfile.ZipFile(folder / "foreign.zip", "w") as archive:
+        archive.writestr("saved_model.pt", content.getvalue())
+    return ["--model", str(folder / "foreign.zip")]
+
+
+def test_a_submission_embeds_raw_images(job, tmp_path) -> None:
+    found = embedded(job, *submission(MeanColour(), tmp_path))
+    with Image.open(tmp_path / "q.png") as image:
+        expected = np.asarray(image, np.float32).mean((0, 1))
+    assert np.allclose(found["q.png"], expected, atol=1e-4)
+    assert not list(tmp_path.glob(".embed-*")), "what was unpacked"
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [
+        (Overwrites(), "operators that read or write files: save"),
+        (Reads(), "operators that read or write files: from_file"),
+        (Crashes(), "its process went away: SIGFPE"),
+    ],
+)
+def test_a_foreign_submission_is_confined(job, tmp_path, monkeypatch, module, message) -> None:
+    monkeypatch.chdir(tmp_path)
+    before = (tmp_path / "mix.csv").read_bytes()
+    with pytest.raises(UserError, match=f"foreign.zip: .*{message}"):
+        embed.main([*job, *submission(module, tmp_path)])
+    assert (tmp_path / "mix.csv").read_bytes() == before

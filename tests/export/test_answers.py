@@ -68,7 +68,8 @@ def folder(tmp_path: Path) -> Path:
         for query, neighbours in FOUND.items()
         for rank, (name, distance) in enumerate(neighbours, 1)
     ]
-    pd.DataFrame(found).to_csv(submission / "neighbours.csv", index=False)
+    table = pd.DataFrame(found).assign(submission="aa")
+    table.to_csv(submission / "score.neighbours.csv", index=False)
     return submission
 
 
@@ -116,8 +117,12 @@ def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
         score = json.loads((folder / "score.json").read_text())
         (folder / "score.json").write_text(json.dumps(score | values))
 
-    neighbours = (folder / "neighbours.csv").read_text()
-    (folder / "neighbours.csv").write_text(neighbours.replace("b1.png", "z.png", 1))
+    path = folder / "score.neighbours.csv"
+    neighbours = path.read_text()
+    path.write_text(neighbours.replace(",aa", ",bb"))  # of a scoring of another file since
+    with pytest.raises(UserError, match=r"neighbours.csv: is of another submission.zip; score it"):
+        answers(folder)
+    path.write_text(neighbours.replace("b1.png", "z.png", 1))
     with pytest.raises(UserError, match=r"neighbours.csv: line 9: z.png is not in the test split"):
         answers(folder)
     change(submission={"sha256": "bb"})

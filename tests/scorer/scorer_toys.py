@@ -80,6 +80,17 @@ class CountsCalls(torch.nn.Module):
         return images.float().mean([2, 3]) * (1.0 if self.calls < 1000000 else 0.0)
 
 
+class Reads(torch.nn.Module):
+    """Answers with a file's first four bytes."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__()
+        self.path = path
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return torch.from_file(self.path, False, 4, dtype=torch.uint8).float()[None]
+
+
 class Writes(torch.nn.Module):
     """Makes a file of its own, by a tensor that is mapped to it."""
 

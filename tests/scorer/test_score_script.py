@@ -84,7 +84,7 @@ def test_scores_without_the_package(submission, manifest, tmp_path):
     content = submission.read_bytes()
     digest = hashlib.sha256(content).hexdigest()
     assert result["submission"] == {"sha256": digest, "bytes": len(content)}
-    assert len(result["checks"]) == 13 and all(check["passed"] for check in result["checks"])
+    assert len(result["checks"]) == 14 and all(check["passed"] for check in result["checks"])
     seconds = result["seconds_per_image"]
     assert (
         seconds["total"] == pytest.approx(seconds["decode"] + seconds["model"]) and seconds["total"]
@@ -94,7 +94,7 @@ def test_scores_without_the_package(submission, manifest, tmp_path):
     assert (result["verdict"], result["runtime"]) == ("keeps_the_contract", "1.11")
     assert result["budget"]["fits"] == "yes" and result["budget"]["limit_hours"] == 9
     assert set(result["limits"]) == {
-        *("network", "memory", "files", "threads", "writes", "time_per_image", "time")
+        *("network", "memory", "files", "threads", "reads", "writes", "time_per_image", "time")
     }
     assert not list(out.parent.glob("*.embeddings")) and not list(out.parent.glob(".score-*"))
 
@@ -106,8 +106,10 @@ def test_neighbours_explain_the_score(submission, manifest, tmp_path):
     table.to_csv(manifest, index=False)
     out = tmp_path / "score.json"
     score.main(arguments(submission, manifest, out))
-    rows = pd.read_csv(tmp_path / "neighbours.csv")
-    assert list(rows.columns) == ["query", "rank", "image_path", "distance", "relevant", "counted"]
+    rows = pd.read_csv(tmp_path / "score.neighbours.csv")
+    columns = ["query", "rank", "image_path", "distance", "relevant", "counted", "submission"]
+    assert list(rows.columns) == columns
+    assert set(rows["submission"]) == {hashlib.sha256(submission.read_bytes()).hexdigest()}
     assert len(rows) == 10 * 5 and (rows["query"] != rows["image_path"]).all()
     assert (rows.groupby("query")["distance"].diff().dropna() >= 0).all()
     counted = rows[rows["counted"] == 1]
@@ -116,6 +118,14 @@ def test_neighbours_explain_the_score(submission, manifest, tmp_path):
     assert 0 < recomputed < 1
     assert result["pooled"]["mmp_at_5"] == pytest.approx(recomputed)
     assert result["pooled"]["r_at_1"] == rows[rows["rank"] == 1]["relevant"].mean()
+
+
+def test_two_scorings_in_one_folder_keep_their_neighbours(submission, manifest, tmp_path):
+    for name in ("one", "other"):
+        score.main(arguments(submission, manifest, tmp_path / f"{name}.json"))
+    assert {path.name for path in tmp_path.glob("*neighbours*")} == {
+        *("one.neighbours.csv", "other.neighbours.csv")
+    }
 
 
 def test_a_violation_is_one_line_and_leaves_the_checks(submission, manifest, tmp_path, capsys):
@@ -130,14 +140,14 @@ def test_a_violation_is_one_line_and_leaves_the_checks(submission, manifest, tmp
     assert stopped.value.code == 1
     printed = capsys.readouterr().out
     assert printed.startswith("VIOLATION every_image: 'images/toys/red_3.png': 3 of 3 numbers are")
-    assert printed.count("\n") == 1
+    assert printed.endswith("\nno score: not_finite\n") and printed.count("\n") == 2
     result = json.loads(out.read_text())
     assert set(result) == {
         *("verdict", "checks", "submission", "torch", "runtime", "device", "limits")
     }
     assert result["verdict"] == "not_finite"
-    assert [check["passed"] for check in result["checks"]] == [True] * 12 + [False]
-    assert not (tmp_path / "neighbours.csv").exists(), "an earlier scoring's neighbours"
+    assert [check["passed"] for check in result["checks"]] == [True] * 13 + [False]
+    assert not (tmp_path / "score.neighbours.csv").exists(), "an earlier scoring's neighbours"
 
 
 def test_a_model_that_changes_on_the_way_is_told(manifest, tmp_path, capsys):
@@ -170,7 +180,7 @@ def test_a_killed_scoring_goes_on(submission, manifest, tmp_path, monkeypatch):
     gone.wait()
     left = tmp_path / f".score-{gone.pid}-x"
     left.mkdir()
-    changed = tmp_path / pd.read_csv(manifest)["image_path"][0]
+    changed = tmp_path / done[0][0].image_path
     os.utime(changed, ns=(0, 0))  # another image, for all that is known
     score.main(arguments(submission, manifest, out))
     one, other = (json.loads(path.read_text()) for path in (out, again))
@@ -223,8 +233,9 @@ def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_pa
     assert done.stderr == f"error: --manifest {tmp_path / 'none.csv'}: no such file\n"
     with pytest.raises(UserError, match="--out .*: must be the name of a .json file"):
         score.main(arguments(submission, manifest, submission))
-    with pytest.raises(UserError, match="--memory-gb 0.0: must be above 0"):
-        score.main([*arguments(submission, manifest, tmp_path / "s.json"), "--memory-gb", "0"])
+    for flag, value in (("--memory-gb", "0"), ("--memory-gb", "inf"), ("--image-seconds", "nan")):
+        with pytest.raises(UserError, match=f"{flag} .*: must be above 0 and at most 1,000,000"):
+            score.main([*arguments(submission, manifest, tmp_path / "s.json"), flag, value])
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

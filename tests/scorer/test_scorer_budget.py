@@ -6,7 +6,7 @@ import torch
 from scorer_toys import rewritten, torchscript_bytes
 
 from scorer.budget import Cost, measure, project, warning
-from scorer.isolated.process import House
+from scorer.isolated.process import SandboxedModel
 from scorer.isolated.starting import Allowance
 
 
@@ -69,7 +69,7 @@ def test_a_model_is_counted_as_by_hand(tmp_path):
 
     path = tmp_path / "saved_model.pt"
     path.write_bytes(rewritten(torchscript_bytes(Scored()), {}))
-    with House(path, Allowance(threads=1)).process() as model:
+    with SandboxedModel(path, Allowance(threads=1)).process() as model:
         model.load()
         cost = measure(model, [])
     assert cost.counted and cost.flops == vit_flops(17, 48, 3, 8)

@@ -7,41 +7,41 @@ import socket
 import struct
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from scorer_toys import Hangs, MeanColour, Writes, rewritten, torchscript_bytes
+from scorer_toys import Hangs, MeanColour, Reads, Writes, rewritten, torchscript_bytes
 
 from scorer.errors import Violation
 from scorer.isolated import landlock, wire
 from scorer.isolated.limits import Binding
-from scorer.isolated.process import House, ModelProcess
+from scorer.isolated.process import ModelProcess, SandboxedModel
 from scorer.isolated.starting import Allowance
 
-LINUX_LIMITS = {"network", "memory", "files", "threads", "writes", "time_per_image", "time"}
+LINUX_LIMITS = {
+    *("network", "memory", "files", "threads", "reads", "writes", "time_per_image", "time")
+}
 
 
 @pytest.fixture
 def opened(tmp_path):
     """A function that loads a module in a process of its own."""
-    running = []
 
     def open_(module, **allowance):
         folder = Path(tempfile.mkdtemp(dir=tmp_path))
         path = folder / "saved_model.pt"
         path.write_bytes(rewritten(torchscript_bytes(module), {}))
-        house = House(path, Allowance(**{"threads": 1, **allowance}))
-        process = ModelProcess(path, house.scratch, house.allowance, house.deadline)
-        running.append(process)
+        model = SandboxedModel(path, Allowance(**{"threads": 1, **allowance}))
+        process = running.enter_context(model.process())
         process.load()
         return process
 
-    yield open_
-    for process in running:
-        process.end()
+    with ExitStack() as running:
+        yield open_
 
 
 def ask(process, height=4):
@@ -49,15 +49,43 @@ def ask(process, height=4):
 
 
 @pytest.mark.skipif(not landlock.version(), reason="this system has no Landlock")
-def test_a_model_writes_into_its_scratch_folder_alone(opened, tmp_path):
-    outside = tmp_path / "outside.bin"
-    process = opened(Writes(str(outside)))
-    assert set(process.limits) == LINUX_LIMITS and process.limits["writes"]["held"]
-    with pytest.raises(Violation, match="(?i)permission denied"):
-        ask(process)
-    assert not outside.exists()
-    inside = opened(Writes("inside.bin"))
-    assert ask(inside)[0].count == 3  # the same model, where it may
+def test_a_model_writes_nowhere(opened, tmp_path):
+    for path in (tmp_path / "outside.bin", Path("inside.bin")):  # the latter in its own folder
+        process = opened(Writes(str(path)))
+        assert set(process.limits) == LINUX_LIMITS and process.limits["writes"]["held"]
+        with pytest.raises(Violation, match="(?i)permission denied"):
+            ask(process)
+    assert not list(tmp_path.rglob("*.bin"))
+
+
+@pytest.mark.skipif(not landlock.version(), reason="this system has no Landlock")
+def test_a_model_reads_libraries_alone(opened, tmp_path):
+    """Not even what it can name reaches its answers or the words of its errors."""
+    secret = tmp_path / "manifest.csv"
+    secret.write_text("labels")
+    assert opened(MeanColour()).limits["reads"]["held"]
+    for path in (secret, Path("/etc/passwd"), Path("/proc/self/environ"), Path(__file__)):
+        with pytest.raises(Violation, match="(?i)permission denied"):
+            ask(opened(Reads(str(path))))
+    assert ask(opened(Reads(torch.__file__)))[0].count == 4  # the same model, where it may
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="of root alone")
+def test_no_limit_of_threads_is_claimed_for_root(opened):
+    limit = opened(MeanColour()).limits["threads"]
+    assert limit == {"held": False, "how": "refused by the system: it counts no process of root's"}
+
+
+def test_what_a_model_says_cannot_reach_the_terminal_as_a_command(opened):
+    class Shouts(torch.nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            if images.size(1) == 3:
+                raise RuntimeError("\x1b]0;owned\x07\x1b[2J\u202e\x9b1m")
+            return images
+
+    with pytest.raises(Violation) as caught:
+        ask(opened(Shouts()))
+    assert str(caught.value).isprintable()
 
 
 def test_the_network_is_not_there(opened):
@@ -159,8 +187,8 @@ def test_who_does_not_read_is_not_waited_for():
 def test_limits_are_told_where_the_system_refuses(monkeypatch, tmp_path):
     binding = Binding(tmp_path, 2**30, 1)
     monkeypatch.setattr(landlock, "version", lambda: 0)
-    binding._try("writes", binding._bind_writes)
-    assert binding.described()["writes"] == {
+    binding._try("reads", binding._bind_paths)
+    assert binding.described()["reads"] == {
         "held": False,
         "how": "refused by the system: the system has no Landlock",
     }

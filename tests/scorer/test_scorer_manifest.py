@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 from scorer_toys import arguments
 
 import score
@@ -67,6 +67,27 @@ def test_every_bad_row_is_named_with_its_line(manifest):
     }.items():
         assert f"line {line}: {fault}" in message
     assert message.endswith("; and 2 more")
+
+
+def test_one_image_by_two_names_and_labels_of_two_lines_are_refused(manifest):
+    with open(manifest, "a", encoding="utf-8") as file:
+        file.write("./images/toys/red_0.jpg,toys/red,toys,test,both\n")
+        file.write("images//toys/red_0.jpg,toys/red,toys,test,both\n")
+        file.write("images/toys/red_1.png,toys/r\u2028ed,toys,test,both\n")
+        file.write('images/toys/red_1.png,toys/red,"to\nys",test,both\n')
+    message = refusal(manifest)
+    written = "must be written 'images/toys/red_0.jpg'"
+    assert f"line 18: image_path './images/toys/red_0.jpg' {written}" in message
+    assert f"line 19: image_path 'images//toys/red_0.jpg' {written}" in message
+    assert "line 20: label 'toys/r\\u2028ed' holds a line break or another control" in message
+    assert "line 21: domain 'to\\nys' holds a line break or another control" in message
+
+
+def test_a_format_that_would_start_a_program_is_not_decoded(tmp_path):
+    path = tmp_path / "x.jpg"
+    Image.new("RGB", (8, 8)).save(path, "EPS")
+    with pytest.raises(UnidentifiedImageError):
+        decode(path)
 
 
 def test_missing_file_and_repeated_row(manifest):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
+import weakref
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
@@ -37,28 +42,48 @@ class Opened:
 class Submission(nn.Module):
     """A submission's model as an embedder of raw images, one at a time.
 
-    Raises UserError where it is no submission.
+    It is foreign code, so it runs as the scorer runs it: in a process of its own that reads nothing but
+    itself and libraries, and writes nothing. The process ends with this object.
+
+    Raises UserError where it is no submission, and where it fails on an image.
     """
 
     def __init__(self, path: Path, device: torch.device, folder: Path):
         super().__init__()
         # Here, for whoever has the package alone, without the scorer beside it
+        from scorer import contract, errors
         from scorer.archive import unpack_model
-        from scorer.errors import Violation
-        from scorer.loading import load
+        from scorer.isolated.process import SandboxedModel
+        from scorer.isolated.starting import Allowance
 
+        self.path, self.embedding = path, contract.embedding
+        self.faults = (errors.Violation, errors.UserError)
         folder.mkdir(parents=True, exist_ok=True)
-        try:
-            with tempfile.TemporaryDirectory(prefix=".embed-", dir=folder) as temporary:
-                self.model = load(unpack_model(path, Path(temporary)), device)
-        except Violation as violation:
-            raise UserError(f"{path}: {violation}") from None
-        probe = torch.zeros(1, 3, 8, 8, dtype=torch.uint8, device=device)
-        self.dim = self.model(probe)[0].numel()
+        running = ExitStack()
+        weakref.finalize(self, running.close)
+        temporary = running.enter_context(tempfile.TemporaryDirectory(prefix=".embed-", dir=folder))
+        with self._refusals():
+            unpacked = unpack_model(path, Path(temporary))
+            allowance = Allowance(device=str(device), total_seconds=math.inf)
+            sandboxed = SandboxedModel(unpacked, allowance)
+            self.process = running.enter_context(sandboxed.process())
+            self.process.inspect("file_access")
+            self.process.load()
+            unpacked.unlink()  # gigabytes, which a kill would leave
+            self.dim = len(self.embedding(self.process, np.zeros((8, 8, 3), np.uint8)))
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """(1, 3, H, W) uint8 -> (1, D). It sees the image's shape itself."""
-        return self.model(images_BCHW)[0].reshape(1, -1)
+        pixels_HW3 = images_BCHW[0].permute(1, 2, 0).cpu().contiguous().numpy()
+        with self._refusals():
+            return torch.tensor(self.embedding(self.process, pixels_HW3))[None]
+
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        try:
+            yield
+        except self.faults as fault:
+            raise UserError(f"{self.path}: {fault}") from None
 
 
 def open_any(

@@ -22,7 +22,7 @@ BANDS = 5  # of distance, as many queries in each
 
 @dataclass(frozen=True)
 class Answers:
-    """score.json and neighbours.csv of a submission's folder, and the manifest's rows of that split.
+    """score.json and score.neighbours.csv of a submission's folder, and the manifest's rows of that split.
 
     Attributes: `neighbours`, as the scorer wrote them, without queries that have no positive.
     """
@@ -111,11 +111,13 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
         raise UserError(f"{folder / 'score.json'}: {score.get('verdict')}: there are no answers")
     if score["submission"]["sha256"] != facts["file"]["sha256"]:
         raise UserError(f"{folder / 'score.json'}: is of another submission.zip; score it again")
-    path = folder / "neighbours.csv"
+    path = folder / "score.neighbours.csv"
     try:
         neighbours = pd.read_csv(path, dtype={"query": str, "image_path": str})
     except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+        raise UserError(f"{path}: cannot be read: {error}; score the submission again") from None
+    if set(neighbours.get("submission", [])) != {facts["file"]["sha256"]}:
+        raise UserError(f"{path}: is of another submission.zip; score it again")
     rows = manifest.split(split)
     known = set(rows["image_path"])
     for row, (query, found) in enumerate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -49,39 +48,45 @@ def flops(module: torch.jit.ScriptModule, image_1CHW: torch.Tensor) -> int:
     return counter.total
 
 
-class Peak:
-    """Peak memory of a stretch of work; on the CPU by the kernel's own mark, where it can be reset."""
+class Memory:
+    """What this process holds; on the CPU by the kernel's own marks.
+
+    Opened before the process gives up the file system.
+    """
 
     def __init__(self) -> None:
-        try:  # opened before the process may no longer write anywhere
-            self.mark: int | None = os.open("/proc/self/clear_refs", os.O_WRONLY)
-        except OSError:
-            self.mark = None
+        self.clear_refs = _opened("/proc/self/clear_refs", os.O_WRONLY)
+        self.status = _opened("/proc/self/status", os.O_RDONLY)
 
     def begin(self, device: torch.device) -> int:
         """Bytes held now."""
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             return torch.cuda.memory_allocated(device)
-        if self.mark is not None:
+        if self.clear_refs is not None:
             ctypes.CDLL(None).malloc_trim(0)  # what is free already must not hide what is taken
-            os.write(self.mark, b"5")
-        return status_bytes("VmRSS")
+            os.write(self.clear_refs, b"5")
+        return self.of("VmRSS")
 
     def end(self, device: torch.device) -> int:
         """Most bytes held since `begin`."""
         if device.type == "cuda":
             return torch.cuda.max_memory_allocated(device)
-        return status_bytes("VmHWM")
+        return self.of("VmHWM")
+
+    def of(self, name: str) -> int:
+        """Bytes, by a line of /proc/self/status; 0 where there is none."""
+        if self.status is None:
+            return 0
+        lines = os.pread(self.status, 2**16, 0).decode().splitlines()
+        return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
 
 
-def status_bytes(name: str) -> int:
-    """A line of /proc/self/status; 0 where there is none."""
+def _opened(path: str, how: int) -> int | None:
     try:
-        lines = Path("/proc/self/status").read_text().splitlines()
+        return os.open(path, how)
     except OSError:
-        return 0
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
+        return None
 
 
 def matmul_rate(device: torch.device) -> float:

@@ -1,4 +1,4 @@
-"""Landlock through its system calls: a process gives up writing outside one folder, for good.
+"""Landlock through its system calls: a process gives up most of the file system, for good.
 
 Documentation/userspace-api/landlock.rst of the Linux kernel; numbers from include/uapi/linux/landlock.h.
 """
@@ -9,6 +9,7 @@ import ctypes
 import os
 import struct
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same on every architecture but alpha
@@ -16,7 +17,7 @@ _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _PR_SET_NO_NEW_PRIVS = 38
 # Start a program; write to a file; remove, and make anything from a folder to a device; from versions
 # 2 and 3 on: move to another folder, truncate.
-_EXECUTE = 1 << 0
+_EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
 _WRITE, _REMOVE_AND_MAKE, _REFER, _TRUNCATE = 1 << 1, 0b1_1111_1111 << 4, 1 << 13, 1 << 14
 _TCP = 0b11  # bind, connect; from version 4 on
 _SCOPED = 0b11  # abstract sockets, signals; from version 6 on
@@ -30,11 +31,14 @@ def version() -> int:
     return max(found, 0)
 
 
-def restrict(folder: Path, devices: list[Path]) -> None:
-    """Let this thread, and all that it starts from now on, write in a folder and to devices alone, and
-    start no program.
+def restrict(readable: Iterable[Path], devices: Iterable[Path]) -> None:
+    """Let this thread, and all that it starts from now on, read these files and folders, write to
+    devices alone, and start no program.
 
     TCP goes too where the kernel's version knows it, and signals to processes outside.
+
+    Args:
+        readable: those that are not there are passed over, as are devices.
 
     Raises:
         OSError: the system refuses.
@@ -44,14 +48,14 @@ def restrict(folder: Path, devices: list[Path]) -> None:
         raise OSError("the system has no Landlock")
     writing = _WRITE | _REMOVE_AND_MAKE
     writing |= (_REFER if known >= 2 else 0) | (_TRUNCATE if known >= 3 else 0)
-    rules = struct.pack(
-        "<QQQ", _EXECUTE | writing, _TCP if known >= 4 else 0, _SCOPED if known >= 6 else 0
-    )
+    files = _EXECUTE | _READ_FILE | _READ_FOLDER | writing
+    rules = struct.pack("<QQQ", files, _TCP if known >= 4 else 0, _SCOPED if known >= 6 else 0)
     size = 24 if known >= 6 else 16 if known >= 4 else 8
     ruleset = _checked(_CREATE, rules[:size], size, 0)
-    _allow(ruleset, folder, writing)
-    for device in devices:
-        _allow(ruleset, device, writing & (_WRITE | _TRUNCATE))
+    for path in filter(Path.exists, readable):
+        _allow(ruleset, path, _READ_FILE | (_READ_FOLDER if path.is_dir() else 0))
+    for device in filter(Path.exists, devices):
+        _allow(ruleset, device, _READ_FILE | writing & (_WRITE | _TRUNCATE))
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "no_new_privs is refused")
     _checked(_RESTRICT, ruleset, 0)

@@ -8,17 +8,23 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+import sysconfig
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import scorer
 from scorer.isolated import landlock
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _PR_SET_PDEATHSIG = 1
-# Written by the model's process into its scratch folder, a file at most.
-FILE_BYTES = 64 * 2**20
+# A file may grow to this where the system does not forbid to write; errors go into one such.
+FILE_BYTES = 2**20
 SPARE_THREADS = 32  # beside those that compute
+# What PyTorch looks at beside its libraries: processors, the loader's list, the driver's facts.
+SYSTEM = ("/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/driver/nvidia", "/etc/ld.so.cache")
+MODULES = ("stdlib", "platstdlib", "purelib", "platlib")  # by sysconfig
+DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 
 @dataclass(frozen=True)
@@ -32,8 +38,9 @@ class Limit:
 class Binding:
     """The limits of this process, in the order in which they must be taken on."""
 
-    def __init__(self, scratch: Path, memory_bytes: int, threads: int) -> None:
-        self.scratch, self.memory_bytes, self.threads = scratch, memory_bytes, threads
+    def __init__(self, model: Path, memory_bytes: int, threads: int) -> None:
+        self.model, self.memory_bytes, self.threads = model, memory_bytes, threads
+        self.is_root = os.getuid() == 0  # in a namespace of its own it no longer knows
         self.taken: dict[str, Limit] = {}
 
     def enter(self) -> None:
@@ -44,19 +51,17 @@ class Binding:
         _prefer_to_die()
 
     def close(self, on_card: bool) -> None:
-        """Bind memory, threads and writing, once libraries and drivers are mapped."""
+        """Bind memory, threads and files, once libraries and drivers are mapped."""
         if on_card:
             self.taken["memory"] = Limit(False, "CUDA maps more addresses than it uses memory")
         else:
             self._try("memory", self._bind_memory)
         self._try("files", self._bind_files)
-        if self.taken[
-            "network"
-        ].held:  # counted in the namespace; elsewhere, with all of the user's
-            self._try("threads", self._bind_threads)
-        else:
-            self.taken["threads"] = Limit(False, f"asked for {self.threads}; no namespace to count")
-        self._try("writes", self._bind_writes)
+        self._try("threads", self._bind_threads)
+        self._try("reads", self._bind_paths)
+        self.taken["writes"] = self.taken["reads"]
+        if self.taken["reads"].held:
+            self.taken["writes"] = Limit(True, f"none (Landlock {landlock.version()})")
         if not self.taken["network"].held and landlock.version() >= 4:
             self.taken["network"] = Limit(self.taken["writes"].held, "no TCP (Landlock)")
 
@@ -92,13 +97,25 @@ class Binding:
         return f"{FILE_BYTES / 2**20:.0f} MiB each (RLIMIT_FSIZE)"
 
     def _bind_threads(self) -> str:
+        if self.is_root:
+            raise OSError("it counts no process of root's")
+        if not self.taken["network"].held:
+            raise OSError("without a namespace, all of the user's processes would count")
         _bind(resource.RLIMIT_NPROC, self.threads + SPARE_THREADS)
         return f"{self.threads} to compute, {SPARE_THREADS} beside them (RLIMIT_NPROC)"
 
-    def _bind_writes(self) -> str:
-        devices = [Path("/dev/null"), *Path("/dev").glob("nvidia*")]
-        landlock.restrict(self.scratch, [device for device in devices if device.exists()])
-        return f"a scratch folder alone (Landlock {landlock.version()})"
+    def _bind_paths(self) -> str:
+        devices = [*map(Path, DEVICES), *Path("/dev").glob("nvidia*")]
+        landlock.restrict([self.model, *_libraries(), *map(Path, SYSTEM)], devices)
+        return f"the model and libraries alone (Landlock {landlock.version()})"
+
+
+def _libraries() -> Iterator[Path]:
+    """Folders of Python's modules and of all that is mapped by now; what is loaded later lies there too."""
+    yield Path(scorer.__file__).parent
+    yield from (Path(sysconfig.get_path(name)) for name in MODULES)
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    yield from {Path(line[line.index("/") :]).parent for line in lines if ".so" in line}
 
 
 def follow_parent() -> None:

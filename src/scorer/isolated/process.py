@@ -17,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from scorer.errors import UserError, Violation
+from scorer.errors import UserError, Violation, printable
 from scorer.isolated import wire
 from scorer.isolated.starting import LOAD_SECONDS, Allowance, server
 
 MAX_NUMBERS = 64
+# bfloat16 is left out: NumPy, through which the host reads the numbers, has no such type.
+TYPES = ("torch.float16", "torch.float32", "torch.float64")
 _NO_MEMORY = ("bad_alloc", "allocate memory", "out of memory")
 
 
@@ -54,16 +56,17 @@ class ModelProcess:
         self.pid, self.line = self.server.fork(model, scratch, allowance, self.stderr.fileno())
         self.is_running, self.peak_bytes, self.weight_bytes = True, 0, 0
         try:  # the model is not there yet: what fails now is not its fault
-            told, _ = self.ask("begin", LOAD_SECONDS, threads=allowance.threads)
+            words = {"threads": allowance.threads, "device": allowance.device}
+            told, _ = self.ask("begin", LOAD_SECONDS, **words)
         except Violation as fault:
             raise UserError(f"no process for the model: {fault}") from fault
         self.device = Device("cuda" if told["type"] == "cuda" else "cpu", str(told["name"]))
         self.deadline = deadline
         self.torch, self.limits = str(told["torch"]), dict(told["limits"]) | _times(allowance)
 
-    def inspect(self) -> None:
-        """Refuse what PyTorch 1.11 would not open."""
-        self.ask("inspect", LOAD_SECONDS)
+    def inspect(self, check: str) -> None:
+        """Refuse `file_access`, or what `torch_1_11` would not open, by the code in the file."""
+        self.ask("inspect", LOAD_SECONDS, check=check)
 
     def load(self) -> None:
         """Load the model as the host does: `torch.jit.load`, then `eval()`."""
@@ -91,16 +94,16 @@ class ModelProcess:
         lengths = told.get("numbers")
         if not isinstance(lengths, list) or len(lengths) != count:
             raise self._garbled()
-        rows = self._rows(payload, [_number({"n": n}, "n") for n in lengths])
+        kind = printable(str(told.get("type")))
+        lengths = [_number({"n": n}, "n") for n in lengths]
+        fit = kind in TYPES and 0 < max(lengths) <= MAX_NUMBERS
+        rows = self._rows(payload, lengths) if fit or payload else [None] * count
         self.peak_bytes = max(self.peak_bytes, _number(told, "peak_bytes"))
         # Its own word, for the way there and back is the scorer's; but no more than has passed.
         seconds = min(float(_number(told, "seconds")), time.perf_counter() - began) / count
-        kind = str(told.get("type"))
         return [Answer(kind, n, row, seconds) for n, row in zip(lengths, rows, strict=True)]
 
     def _rows(self, payload: bytearray, lengths: list[int]) -> list[np.ndarray | None]:
-        if not payload:
-            return [None] * len(lengths)
         if len(payload) != 4 * sum(lengths) or max(lengths) > MAX_NUMBERS:
             raise self._garbled()
         numbers = np.frombuffer(bytes(payload), "<f4")
@@ -125,7 +128,7 @@ class ModelProcess:
             raise self._ended(str(fault)) from None
         if "fault" in answer:
             kind = "out_of_memory" if answer.get("no_memory") is True else ""
-            raise Violation(str(answer["fault"])[:300], kind)
+            raise Violation(printable(str(answer["fault"])), kind)
         return answer, numbers
 
     def _garbled(self) -> Violation:
@@ -143,7 +146,7 @@ class ModelProcess:
         self.stderr.seek(max(0, os.fstat(self.stderr.fileno()).st_size - 2000))
         lines = self.stderr.read(2000).decode(errors="replace").split("\n")
         said = [line.strip() for line in lines if line.strip()]
-        return "".join(c for c in said[-1] if c.isprintable())[:200] if said else ""
+        return printable(said[-1], 200) if said else ""
 
     def end(self) -> int:
         """Kill the process; its exit code, where that is not known yet."""
@@ -154,23 +157,22 @@ class ModelProcess:
         return self.server.end(self.pid)
 
 
-class House:
-    """Where a submission's processes live: one scratch folder, one allowance, one clock."""
+class SandboxedModel:
+    """An unpacked submission, whose processes have one allowance and one clock."""
 
     def __init__(self, model: Path, allowance: Allowance) -> None:
-        # Beside the model, which may not be written.
-        self.model, self.scratch, self.allowance = model, model.with_name("scratch"), allowance
-        self.scratch.mkdir()
+        self.model, self.allowance = model, allowance
         self.deadline = time.monotonic() + allowance.total_seconds
 
     @contextmanager
     def process(self) -> Iterator[ModelProcess]:
-        """A fresh process, ended when the block is left."""
-        process = ModelProcess(self.model, self.scratch, self.allowance, self.deadline)
-        try:
-            yield process
-        finally:
-            process.end()
+        """A fresh process in an empty folder, both gone when the block is left."""
+        with tempfile.TemporaryDirectory(prefix="scratch-", dir=self.model.parent) as scratch:
+            process = ModelProcess(self.model, Path(scratch), self.allowance, self.deadline)
+            try:
+                yield process
+            finally:
+                process.end()
 
 
 def _times(allowance: Allowance) -> dict[str, Any]:

@@ -16,14 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from scorer.isolated import wire
-from scorer.isolated.limits import Binding, follow_parent
+from scorer.isolated.limits import Binding
 from scorer.isolated.session import Session
 
 
 def main(descriptor: int) -> None:
-    """Serve until the scorer goes away."""
+    """Serve until the scorer goes away, which closes the line.
+
+    Its death could not be followed: Linux tells of the thread that started this process.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    follow_parent()
     control = socket.socket(fileno=descriptor)
     while True:
         words, lines, _, _ = socket.recv_fds(control, wire.MAX_JSON_BYTES, 2)
@@ -50,9 +52,10 @@ def run(line: socket.socket, errors: int, request: dict[str, Any]) -> None:
     code = 1
     try:
         _into(scratch, errors)
-        binding = Binding(scratch, request["memory_bytes"], request["threads"])
+        model = Path(request["model"])
+        binding = Binding(model, request["memory_bytes"], request["threads"])
         binding.enter()
-        Session(line, Path(request["model"]), binding).serve()
+        Session(line, model, binding).serve()
     except wire.Broken:
         code = 0  # the scorer has heard enough
     finally:

@@ -14,11 +14,11 @@ import torch
 
 from scorer.errors import Violation, one_line
 from scorer.isolated import wire
-from scorer.isolated.counting import Peak, flops, matmul_rate, status_bytes
+from scorer.isolated.counting import Memory, flops, matmul_rate
 from scorer.isolated.limits import Binding
 from scorer.isolated.state import attribute_names, fingerprint
 from scorer.loading import lacks_memory, load
-from scorer.runtime import check_runtime
+from scorer.runtime import check_runtime, refuse_file_access
 
 MAX_NUMBERS = 64  # of a row that is sent back; of a longer one only its length is
 # What NumPy, through which the host reads the numbers, has a type for.
@@ -30,9 +30,9 @@ class Session:
 
     def __init__(self, line: socket.socket, model: Path, binding: Binding) -> None:
         self.line, self.path, self.binding = line, model, binding
-        self.peak = Peak()
+        self.memory = Memory()
         self.module: torch.jit.ScriptModule | None = None
-        self.device = torch.device("cpu")
+        self.device = torch.device("cpu")  # until it is told which
 
     def serve(self) -> None:
         """Answer until the scorer goes away."""
@@ -46,10 +46,10 @@ class Session:
                 answer, numbers = {"fault": one_line(error), "no_memory": lacks_memory(error)}, b""
             wire.send(self.line, answer, numbers)
 
-    def do_begin(self, _: bytearray, threads: int) -> tuple[dict[str, Any], bytes]:
+    def do_begin(self, _: bytearray, threads: int, device: str) -> tuple[dict[str, Any], bytes]:
         torch.set_num_threads(threads)
-        if torch.cuda.is_available():
-            self.device = torch.device("cuda")
+        self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if self.device.type == "cuda":
             torch.zeros(1, device=self.device)  # opens the driver before the folder is closed
         on_card = self.device.type == "cuda"
         self.binding.close(on_card)
@@ -57,8 +57,8 @@ class Session:
         told = {"type": self.device.type, "name": name, "torch": str(torch.__version__)}
         return told | {"limits": self.binding.described()}, b""
 
-    def do_inspect(self, _: bytearray) -> tuple[dict[str, Any], bytes]:
-        check_runtime(self.path)
+    def do_inspect(self, _: bytearray, check: str) -> tuple[dict[str, Any], bytes]:
+        {"file_access": refuse_file_access, "torch_1_11": check_runtime}[check](self.path)
         return {}, b""
 
     def do_load(self, _: bytearray) -> tuple[dict[str, Any], bytes]:
@@ -72,6 +72,8 @@ class Session:
     def do_embed(
         self, pixels: bytearray, count: int, height: int, width: int
     ) -> tuple[dict[str, Any], bytes]:
+        # Else the generator's state would be a memory of earlier images, and dropout look repeatable.
+        torch.seed()
         began = time.perf_counter()
         with torch.no_grad():
             output = self._loaded()(self._batch(pixels, count, height, width))
@@ -91,9 +93,9 @@ class Session:
         """Operations of one image, as dispatched, and what it takes beside the weights at its peak."""
         image = self._batch(pixels, 1, height, width)
         with torch.no_grad():
-            before = self.peak.begin(self.device)
+            before = self.memory.begin(self.device)
             self._loaded()(image)
-            used_bytes = self.peak.end(self.device) - before
+            used_bytes = self.memory.end(self.device) - before
             operations = flops(self._loaded(), image)
             began = time.perf_counter()
             self._loaded()(image)
@@ -122,4 +124,4 @@ class Session:
     def _peak_bytes(self) -> int:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_reserved(self.device)
-        return status_bytes("VmHWM")
+        return self.memory.of("VmHWM")

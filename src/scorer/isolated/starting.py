@@ -33,12 +33,16 @@ def _threads() -> int:
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a submission may use: memory beside PyTorch's own, threads, seconds."""
+    """What a submission may use: memory beside PyTorch's own, threads, seconds, a device.
+
+    `device`: `cpu`, `cuda:1`; empty: a GPU where there is one.
+    """
 
     memory_bytes: int = 16 * 2**30
     threads: int = field(default_factory=_threads)
     image_seconds: float = 120.0
     total_seconds: float = 24 * 3600.0
+    device: str = ""
 
 
 class Server:

@@ -23,7 +23,7 @@ def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure
     min(5, n), where n is the number of positives, and are not counted.
 
     Args:
-        neighbours: rows of the scorer's `neighbours.csv`: query, rank, image_path, distance,
+        neighbours: rows of the scorer's `score.neighbours.csv`: query, rank, image_path, distance,
             relevant, counted; the queries are drawn in this order.
         table: the manifest's rows of that split: image_path, label, domain.
         root: folder of the images.
