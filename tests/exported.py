@@ -7,7 +7,7 @@ from pathlib import Path
 from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
 from guie.model import Embedder, Scored
 from guie.model.preprocess import Preprocess
-from scorer.runtime import check_runtime
+from scorer.isolated.runtime import check_runtime
 
 
 def check_exported(embedder: Embedder, preprocess: Preprocess, folder: Path) -> None:

@@ -15,6 +15,7 @@ from scorer.decoding import Decoded, decode, decoded
 from scorer.errors import UserError, Violation
 from scorer.isolated.process import ModelProcess, SandboxedModel
 from scorer.manifest import Manifest
+from scorer.neighbours import nearest
 
 BATCH = 16  # images of one size, with --fast
 HELD_BYTES = 2**28  # images that wait for others of their size
@@ -22,6 +23,7 @@ PROVEN = 3  # batches that are embedded one by one too
 # A batch is multiplied in another order than one image, and rounds otherwise.
 FAST_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}
 AGAIN = 64  # images that a fresh process is asked for once more at the end
+SHARED = 0.9  # of their neighbours, at least: near ties may change places by rounding
 SECRET = random.SystemRandom()  # which no submission can foretell
 
 
@@ -174,10 +176,22 @@ def _check_again(
     fresh: ModelProcess, manifest: Manifest, kept: dict[str, Kept], fast: bool
 ) -> None:
     """Embed a secret choice of images once more, each alone. Raises Violation where an answer differs."""
-    for image_path in SECRET.sample(list(kept), min(AGAIN, len(kept))):
+    image_paths, again = list(kept), []
+    rows = SECRET.sample(range(len(kept)), min(AGAIN, len(kept)))
+    for image_path in (image_paths[row] for row in rows):
         pixels_HW3, _ = decode(manifest.root / image_path)
         emb_D, first_D = embedding(fresh, pixels_HW3), kept[image_path].emb_D
+        again.append(emb_D)
         if fast and difference(first_D, emb_D) <= FAST_TOLERANCE[fresh.device.type]:
             continue
         what = f"{image_path!r}: its answers among the other images and in a fresh process"
         compare(first_D, emb_D, what, fresh, "depends_on_order")
+    # Beside one large number that says nothing, all that tells images apart could pass for rounding.
+    emb_ND, own_R = np.stack([k.emb_D for k in kept.values()]), np.array(rows)
+    found, found_again = (
+        nearest(emb_RD, emb_ND, own_R)[0] for emb_RD in (emb_ND[own_R], np.stack(again))
+    )
+    shared = np.mean([np.isin(a, b).mean() for a, b in zip(found, found_again, strict=True)])
+    if shared < SHARED:
+        told = f"{1 - shared:.0%} of the neighbours of images are others in a fresh process"
+        raise Violation(told, "depends_on_order")

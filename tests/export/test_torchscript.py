@@ -28,7 +28,7 @@ from guie.export import (
 )
 from guie.model import Scored
 from guie.model.preprocess import Preprocess
-from scorer.runtime import check_runtime
+from scorer.isolated.runtime import check_runtime
 from torch111.architectures import OTHERS, build
 from torch111.compact import compact
 

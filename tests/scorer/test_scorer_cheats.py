@@ -17,7 +17,7 @@ from scorer_toys import arguments, rewritten, torchscript_bytes, write_submissio
 import score
 from scorer import embedding
 from scorer.errors import Violation
-from scorer.runtime import refuse_file_access
+from scorer.isolated.runtime import refuse_file_access
 
 SLOTS = 64  # the last one is written to by whoever only looks
 SEEN, BATCHES = torch.zeros(SLOTS), torch.zeros(1)
@@ -64,6 +64,17 @@ class KnowsTheOrder(torch.nn.Module):
         found = torch.zeros(1, 16)
         if is_of_a_data_set(images):
             found[0, images_before(images) // 4] = 1.0
+        return found
+
+
+class HidesInRounding(torch.nn.Module):
+    """Knows the order too, and says so far below the rounding of a number that is always the same."""
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        found = torch.zeros(1, 17)
+        found[0, 16] = 1e6
+        if is_of_a_data_set(images):
+            found[0, images_before(images) // 4] = 0.4
         return found
 
 
@@ -140,6 +151,12 @@ def test_what_a_model_remembers_in_hiding_shows_in_a_fresh_process(manifest, mod
     assert "among the other images and in a fresh process differ by" in last["detail"]
 
 
+def test_what_passes_for_rounding_must_find_the_same_neighbours(manifest):
+    result = scored(HidesInRounding(), manifest)
+    assert result["verdict"] == "depends_on_order"
+    assert "of the neighbours of images are others" in result["checks"][-1]["detail"]
+
+
 def test_a_batch_is_compared_with_single_images_to_the_end(manifest, monkeypatch):
     monkeypatch.setattr(embedding, "BATCH", 2)
     for path in (manifest.parent / "images").rglob("*.*"):
@@ -175,8 +192,9 @@ def written_by_hand(folder: Path, lines: str, upper: bool = False) -> Path:
     ):
         for name in old.namelist():
             content = old.read(name).replace(b"return torch.relu(images)", lines.encode())
-            is_upper = upper and name.endswith(".py")
-            new.writestr(name.replace("code/", "CODE/").upper() if is_upper else name, content)
+            if upper:
+                name = name.replace("code/", "CODE/").replace(".py", ".PY")
+            new.writestr(name, content)
     torch.jit.load(str(path))
     return path
 
@@ -196,14 +214,25 @@ def test_file_access_is_found_by_whatever_name_it_goes(tmp_path, lines):
         refuse_file_access(written_by_hand(tmp_path, lines))
 
 
-def test_code_is_read_where_pytorch_finds_it(tmp_path):
-    """It looks a record up in any case, and one of two that differ in nothing else."""
-    path = written_by_hand(tmp_path, "return torch.from_file('x', False, 4)", upper=True)
+READS = "return torch.from_file('x', False, 4)"
+
+
+def test_code_is_found_in_any_case(tmp_path):
     with pytest.raises(Violation, match="read or write files"):
-        refuse_file_access(path)
-    path = written_by_hand(tmp_path, "return images")
-    with zipfile.ZipFile(path, "a") as archive:
+        refuse_file_access(written_by_hand(tmp_path, READS, upper=True))
+
+
+def test_a_second_list_of_records_deceives_nobody(tmp_path):
+    """Python's zipfile takes the list right before the end record, PyTorch the one that this names."""
+    path = written_by_hand(tmp_path, READS)
+    guilty = path.read_bytes()
+    innocent = written_by_hand(tmp_path, "return images".ljust(len(READS))).read_bytes()
+    assert len(innocent) == len(guilty), "else the end record would not fit both"
+    end_bytes = 22
+    path.write_bytes(guilty[:-end_bytes] + innocent)
+    with zipfile.ZipFile(path) as archive:
         (code,) = (name for name in archive.namelist() if name.endswith(".py"))
-        archive.writestr(code.upper(), "")
-    with pytest.raises(Violation, match="two records of one name"):
+        assert b"from_file" not in archive.read(code)
+    assert "from_file" in torch.jit.load(str(path)).code
+    with pytest.raises(Violation, match="read or write files"):
         refuse_file_access(path)

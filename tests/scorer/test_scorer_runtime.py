@@ -12,8 +12,8 @@ from scorer_toys import MeanColour, rewritten, torchscript_bytes, write_submissi
 
 from scorer.contract import Checklist, verified
 from scorer.errors import Violation
+from scorer.isolated.runtime import OPERATORS, check_runtime
 from scorer.isolated.starting import Allowance
-from scorer.runtime import OPERATORS, check_runtime
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,6 +81,12 @@ def test_an_offset_that_its_zip_reader_takes_for_another_is_refused(tmp_path):
     assert told == "a zip64 offset that the zip reader of PyTorch 1.11 takes for another"
 
 
+def archive(folder: Path, code: bytes) -> Path:
+    """As little as PyTorch's reader takes for a TorchScript archive."""
+    members = {"m/version": b"9", "m/code/__torch__.py": code}
+    return write_zip(folder / "m.pt", members)
+
+
 @pytest.mark.parametrize(
     ("call", "known"),
     [
@@ -100,7 +106,7 @@ def test_an_offset_that_its_zip_reader_takes_for_another_is_refused(tmp_path):
 )
 def test_calls_are_matched_with_the_overloads(tmp_path, call, known):
     code = f"class M(Module):\n  def forward(self, x):\n    return {call}\n"
-    path = write_zip(tmp_path / "m.pt", {"m/code/__torch__.py": code.encode()})
+    path = archive(tmp_path, code.encode())
     if known:
         check_runtime(path)
     else:
@@ -109,7 +115,7 @@ def test_calls_are_matched_with_the_overloads(tmp_path, call, known):
 
 def test_code_that_is_none_is_refused(tmp_path):
     for code in (b"def (", b"x = " + b"(" * 5000, b"\xff\xfe\0"):
-        path = write_zip(tmp_path / "m.pt", {"m/code/__torch__.py": code})
+        path = archive(tmp_path, code)
         assert refusal(path.read_bytes(), tmp_path).startswith("its code cannot be read")
 
 

@@ -16,9 +16,9 @@ from scorer.errors import Violation, one_line
 from scorer.isolated import wire
 from scorer.isolated.counting import Memory, flops, matmul_rate
 from scorer.isolated.limits import Binding
+from scorer.isolated.runtime import check_runtime, code_of, refuse_file_access
 from scorer.isolated.state import attribute_names, fingerprint
 from scorer.loading import lacks_memory, load
-from scorer.runtime import check_runtime, refuse_file_access
 
 MAX_NUMBERS = 64  # of a row that is sent back; of a longer one only its length is
 # What NumPy, through which the host reads the numbers, has a type for.
@@ -67,7 +67,7 @@ class Session:
         return {"weight_bytes": sum(t.nbytes for t in self.module.state_dict().values())}, b""
 
     def do_state(self, _: bytearray) -> tuple[dict[str, Any], bytes]:
-        return {"state": fingerprint(self._loaded(), attribute_names(self.path))}, b""
+        return {"state": fingerprint(self._loaded(), attribute_names(code_of(self.path)))}, b""
 
     def do_embed(
         self, pixels: bytearray, count: int, height: int, width: int

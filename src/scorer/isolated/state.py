@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-import zipfile
 import zlib
 from collections.abc import Iterator
 from enum import Enum
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -15,14 +13,9 @@ import torch
 _PLAIN = (type(None), bool, int, float, complex, str, Enum, torch.device, torch.dtype)
 
 
-def attribute_names(path: Path) -> list[str]:
+def attribute_names(code: list[ast.Module]) -> list[str]:
     """The names of all attributes of all classes in a TorchScript archive, from its source text."""
-    names: set[str] = set()
-    with zipfile.ZipFile(path) as archive:
-        for record in archive.namelist():
-            if "/code/" in record and record.endswith(".py"):
-                names.update(_declared(ast.parse(archive.read(record))))
-    return sorted(names)
+    return sorted({name for source in code for name in _declared(source)})
 
 
 def _declared(source: ast.Module) -> Iterator[str]:

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
+
 from scorer.archive import ZIP_ERRORS
 from scorer.errors import Violation, one_line
 
@@ -23,7 +25,6 @@ FILE_ACCESS = {"from_file", "save", "load_tensor"}
 OPERATORS = Path(__file__).with_name("operators_1_11.txt")
 NAMED = 3  # operators in one message
 _UNSET = 2**32 - 1  # in a field of 32 bits: look into the zip64 extra field
-_END = struct.Struct("<4s4H2IH")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _TYPES_OF_LITERALS = {bool: ("bool", "Scalar"), str: ("str", "Device")}
 
@@ -36,6 +37,23 @@ class Overload(NamedTuple):
     required: frozenset[str]
 
 
+def code_of(path: Path) -> list[ast.Module]:
+    """The source text of a TorchScript archive, by PyTorch's own reader.
+
+    Another reader may find other text: PyTorch takes a record by its name in any case, and the list of
+    records where the end of the file says that it is.
+
+    Raises:
+        Violation: it cannot be read.
+    """
+    try:
+        reader = torch._C.PyTorchFileReader(str(path))
+        names = [name for name in reader.get_all_records() if name.lower().endswith(".py")]
+        return [ast.parse(reader.get_record(name)) for name in names]
+    except (RuntimeError, SyntaxError, ValueError, RecursionError) as error:
+        raise Violation(f"its code cannot be read ({one_line(error)})") from error
+
+
 def refuse_file_access(path: Path) -> None:
     """Refuse a TorchScript archive whose code names an operator that reads or writes files.
 
@@ -44,11 +62,7 @@ def refuse_file_access(path: Path) -> None:
     Raises:
         Violation: the operators, in one line.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            nodes = [node for source in _sources(archive) for node in ast.walk(source)]
-    except (*ZIP_ERRORS, SyntaxError, RecursionError) as error:
-        raise Violation(f"its code cannot be read ({one_line(error)})") from error
+    nodes = [node for source in code_of(path) for node in ast.walk(source)]
     named = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
     named |= {str(node.value) for node in nodes if isinstance(node, ast.Constant)}
     if found := sorted(named & FILE_ACCESS):
@@ -65,9 +79,9 @@ def check_runtime(path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             _refuse_offsets(path, archive)
             _refuse_debug_records(archive)
-            unknown = sorted({name for name, call in _calls(archive) if not _is_known(name, call)})
-    except (*ZIP_ERRORS, SyntaxError, RecursionError) as error:
-        raise Violation(f"its code cannot be read ({one_line(error)})") from error
+    except ZIP_ERRORS as error:
+        raise Violation(f"its records cannot be read ({one_line(error)})") from error
+    unknown = sorted({name for name, call in _calls(code_of(path)) if not _is_known(name, call)})
     if unknown:
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         shown = ", ".join(unknown[:NAMED])
@@ -97,19 +111,9 @@ def _refuse_offsets(path: Path, archive: zipfile.ZipFile) -> None:
         place += _CENTRAL.size + sum(lengths)
 
 
-def _sources(archive: zipfile.ZipFile) -> Iterator[ast.Module]:
-    """The archive's source text. PyTorch finds a record by its name in any case, the first of several."""
-    names = [record.lower() for record in archive.namelist()]
-    if len(names) > len(set(names)):
-        raise ValueError("two records of one name")
-    for record in archive.namelist():
-        if record.lower().endswith(".py"):
-            yield ast.parse(archive.read(record))
-
-
-def _calls(archive: zipfile.ZipFile) -> Iterator[tuple[str, ast.Call]]:
-    """Every call of an operator in the archive's source text, by the operator's name."""
-    for source in _sources(archive):
+def _calls(code: list[ast.Module]) -> Iterator[tuple[str, ast.Call]]:
+    """Every call of an operator in the source text, by the operator's name."""
+    for source in code:
         for node in ast.walk(source):
             if isinstance(node, ast.Call) and (name := _operator(node.func)):
                 yield name, node
