@@ -25,7 +25,8 @@ from scorer.manifest import Manifest, read_manifest
 from scorer.neighbours import nearest
 from scorer.retrieval import judge, own_rows
 
-MAX_LIMIT = 10**6  # seconds, hours, GB, threads: no more fits what the system counts with
+MAX_LIMIT = 10**6  # seconds, hours, GB: no more fits what the system counts with
+MAX_THREADS = 1024
 EXAMPLES = """
 examples:
   python src/score.py --submission submissions/demo/submission.zip \\
@@ -91,7 +92,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     scoring = Scoring(args, manifest, checklist, digest)
     embedded = scoring.embed()
     if embedded is None:
-        neighbours_path.unlink(missing_ok=True)  # an earlier scoring's do not belong to this file
         report.write_json(args.out, scoring.provenance())
         for name, detail in checklist.failed.items():
             print(f"VIOLATION {name}: {detail}")
@@ -190,13 +190,13 @@ def remove_left_over(parent: Path) -> None:
 def check_arguments(args: argparse.Namespace) -> None:
     """Refuse what cannot be before hours are spent on the images."""
     for name in ("memory_gb", "image_seconds", "total_hours", "threads"):
-        value = getattr(args, name)
-        if not 0 < value <= MAX_LIMIT:  # a NaN is neither
-            told = f"must be above 0 and at most {MAX_LIMIT:,}"
+        value, most = getattr(args, name), MAX_THREADS if name == "threads" else MAX_LIMIT
+        if not 0 < value <= most:  # a NaN is neither
+            told = f"must be above 0 and at most {most:,}"
             raise UserError(f"--{name.replace('_', '-')} {value}: {told}")
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
         if not path.is_file():
-            raise UserError(f"{flag} {path}: no such file")
+            raise UserError(f"{flag} {path}: no such regular file")
     if args.out.suffix != ".json" or args.out.is_dir():
         raise UserError(f"--out {args.out}: must be the name of a .json file")
     try:

@@ -52,7 +52,7 @@ class EmbeddingCache:
             file with another key is begun anew.
 
     Raises:
-        UserError: another scoring writes to the file.
+        UserError: another scoring writes to the file, or it is none of a scoring's.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -65,6 +65,9 @@ class EmbeddingCache:
             raise UserError(f"{path}: another scoring writes there; give another --out") from None
         self.file.seek(0)
         content = self.file.read()
+        if content and not content.startswith(_MAGIC):
+            self.file.close()
+            raise UserError(f"{path}: no scoring wrote this file; move it, or give another --out")
         if content[: len(head)] != head:
             self.file.truncate(0)
             self.file.write(head)

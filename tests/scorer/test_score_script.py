@@ -147,7 +147,7 @@ def test_a_violation_is_one_line_and_leaves_the_checks(submission, manifest, tmp
     }
     assert result["verdict"] == "not_finite"
     assert [check["passed"] for check in result["checks"]] == [True] * 13 + [False]
-    assert not (tmp_path / "score.neighbours.csv").exists(), "an earlier scoring's neighbours"
+    assert len(pd.read_csv(tmp_path / "score.neighbours.csv")), "of the earlier file, by its hash"
 
 
 def test_a_model_that_changes_on_the_way_is_told(manifest, tmp_path, capsys):
@@ -220,6 +220,18 @@ def test_fast_is_refused_where_batches_answer_otherwise(manifest, tmp_path, modu
         score.main([*arguments(path, manifest, tmp_path / "score.json"), "--fast"])
 
 
+def test_files_of_others_stay(submission, manifest, tmp_path):
+    kept = tmp_path / "score.embeddings"
+    kept.write_bytes(b"somebody's own")
+    folder = tmp_path / ".score-999999999-mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    (tmp_path / f".score-{10**30}-x").mkdir()
+    with pytest.raises(UserError, match="score.embeddings: no scoring wrote this file; move it"):
+        score.main(arguments(submission, manifest, tmp_path / "score.json"))
+    assert kept.read_bytes() == b"somebody's own" and (folder / "notes.txt").is_file()
+
+
 def test_two_scorings_do_not_share_a_file(submission, manifest, tmp_path):
     cache = EmbeddingCache(tmp_path / "score.embeddings", "key")
     with pytest.raises(UserError, match="another scoring writes there"):
@@ -230,7 +242,7 @@ def test_two_scorings_do_not_share_a_file(submission, manifest, tmp_path):
 def test_a_fault_of_the_user_is_one_line_and_code_2(submission, manifest, tmp_path):
     done = run(*arguments(submission, tmp_path / "none.csv", tmp_path / "score.json"))
     assert done.returncode == 2
-    assert done.stderr == f"error: --manifest {tmp_path / 'none.csv'}: no such file\n"
+    assert done.stderr == f"error: --manifest {tmp_path / 'none.csv'}: no such regular file\n"
     with pytest.raises(UserError, match="--out .*: must be the name of a .json file"):
         score.main(arguments(submission, manifest, submission))
     for flag, value in (("--memory-gb", "0"), ("--memory-gb", "inf"), ("--image-seconds", "nan")):
