@@ -15,7 +15,7 @@ import torch
 import yaml
 
 import embed
-import guie.config.base as config_base
+import guie.config.reading as config_reading
 from guie.base import errors
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
@@ -156,8 +156,8 @@ model.eval()
 
 
 def test_the_loader_of_configs_is_a_safe_one() -> None:
-    assert issubclass(config_base._Loader, yaml.SafeLoader)
-    added = set(config_base._Loader.yaml_constructors) - set(yaml.SafeLoader.yaml_constructors)
+    assert issubclass(config_reading._Loader, yaml.SafeLoader)
+    added = set(config_reading._Loader.yaml_constructors) - set(yaml.SafeLoader.yaml_constructors)
     assert not added, "a constructor of its own could build anything"
 
 
@@ -183,7 +183,7 @@ def bomb(tmp_path: Path) -> Bomb:
 def test_a_config_builds_no_objects(tmp_path: Path, bomb: Bomb) -> None:
     (tmp_path / "c.yaml").write_text(f"a: !!python/object/apply:os.mkdir ['{bomb.folder}']\n")
     with pytest.raises(UserError, match="line 1: not valid YAML"):
-        config_base.read_yaml(tmp_path / "c.yaml")
+        config_reading.read_yaml(tmp_path / "c.yaml")
     assert not bomb.folder.exists()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from guie.base import errors, files
 from guie.base.errors import UserError
-from guie.base.files import append_text, replacing, write_text
+from guie.base.files import append_text, quoted, read_json, refuse_special, replacing, write_text
 
 # Writes NEW by each library below a limit on the size of files, and tells what came of it.
 WRITER = """
@@ -249,3 +250,43 @@ errors.run(main)
     # The thread that writes may tell it too.
     line = "error: a write failed: the disk is full; free some space or write elsewhere"
     assert set(done.stderr.splitlines()) == {line}
+
+
+def test_what_is_no_regular_file_is_refused_and_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to("file")
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(tmp_path / "socket"))
+        for name in ("pipe", "zero", "socket", "."):
+            with pytest.raises(UserError, match=f"{tmp_path / name}: not a regular file"):
+                refuse_special(tmp_path / name)
+    for name in ("file", "link", "absent"):
+        refuse_special(tmp_path / name)
+    with pytest.raises(UserError, match=r"'a\\x00b': no name of a file"):
+        refuse_special("a\0b")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "[" * 100_000, "9" * 6_000, "\xff"])
+def test_json_that_is_none_is_refused_in_one_line(text: str, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(text, encoding="latin-1")
+    with pytest.raises(
+        UserError, match=r"a\.json: not (JSON|a JSON object).*; export again"
+    ) as caught:
+        read_json(tmp_path / "a.json", "export again")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["demo", "sub x'; touch PWN; '", "$(touch PWN)", "a\nb", "\x1b]0;t\x07", "é", "caf\udce9"],
+)
+def test_a_shell_takes_a_printed_path_as_one_word(name: str, tmp_path: Path) -> None:
+    """And a terminal acts on no byte of it."""
+    word = quoted(name)
+    assert word.isprintable()
+    command = ["bash", "-c", f"printf '<%s>' {word}"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout == b"<" + os.fsencode(name) + b">"
+    assert not list(tmp_path.iterdir())

@@ -11,9 +11,9 @@ import torch
 
 from composing import composition
 from guie.config import load_config
-from guie.config.base import read_yaml
 from guie.config.compose import ComposeConfig
 from guie.config.model import BackboneConfig
+from guie.config.reading import read_yaml
 from guie.export import check_operators, downgrade, package, parity
 from guie.model import open_model
 from guie.model.backbone import create_clip

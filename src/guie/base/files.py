@@ -6,7 +6,10 @@ import errno
 import json
 import os
 import re
+import shlex
 import shutil
+import stat
+import string
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +23,48 @@ from guie.base.errors import DISK_FULL, UserError
 
 PROBE_BYTES = 2**16
 BLOCK_BYTES = 512  # of stat, whatever the file system's own
+PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # what $'...' holds as it is
+
+
+def refuse_special(path: str | Path) -> None:
+    """Raise UserError for a folder, a pipe, a device: reading one can wait, or go on, for ever.
+
+    Links are followed. A file that is absent passes: its reader says so.
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    except ValueError:  # a NUL, which YAML can write
+        raise UserError(f"{str(path)!r}: no name of a file") from None
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{path}: not a regular file")
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    """The object of a JSON file. Raises UserError with the remedy where there is none."""
+    refuse_special(path)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; {remedy}") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path}: not JSON: {error}; {remedy}") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: not a JSON object; {remedy}")
+    return value
+
+
+def quoted(path: str | Path) -> str:
+    """The path as one word of a printed command, whatever its name holds.
+
+    Control characters, which a terminal would act on, are escaped as $'...' (bash, zsh).
+    """
+    text = str(path)
+    if text.isprintable():
+        return shlex.quote(text)
+    letters = (chr(byte) for byte in os.fsencode(text))
+    return "$'" + "".join(c if c in PLAIN else f"\\{ord(c):03o}" for c in letters) + "'"
 
 
 @contextmanager

@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
-import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from guie.base.errors import UserError
 from guie.config.faults import explained
+from guie.config.reading import parsed, read_yaml
 from guie.config.written import Written, handed_down, merged, override
 
 
@@ -27,39 +27,6 @@ class Config(BaseModel):
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
-
-
-class _Loader(yaml.SafeLoader):
-    """SafeLoader that reads 1e-4 as a number; YAML 1.1 wants 1.0e-4 and would give a string."""
-
-
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float",
-    re.compile(r"^[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$"),
-    list("-+.0123456789"),
-)
-
-
-def read_yaml(path: str | Path) -> Any:
-    """Parse a YAML file safely. Raises UserError naming the file and the line."""
-    path = Path(path)
-    try:
-        return _parsed(path.read_text(encoding="utf-8"), str(path))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such config file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
-
-
-def _parsed(text: str, source: str) -> Any:
-    try:
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f"line {mark.line + 1}: " if mark else ""
-        raise UserError(
-            f"{source}: {line}not valid YAML: {getattr(error, 'problem', error)}"
-        ) from None
 
 
 def load_config(
@@ -76,7 +43,7 @@ def load_config(
         key, equals, text = words.partition("=")
         if not equals:
             raise UserError(f"--set {words}: expected key=value, for example train.epochs=2")
-        override(values, key, _parsed(text, f"--set {words}"), f"--set {words}")
+        override(values, key, parsed(text, f"--set {words}"), f"--set {words}")
     return validated(values, model)
 
 

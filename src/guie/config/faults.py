@@ -13,6 +13,7 @@ from guie.config.written import Place, Written, as_place
 
 Model = type[BaseModel]
 
+SHOWN = 200  # characters of a value
 NUMBER = "number"  # tag of a union's branch that is a number
 
 
@@ -71,15 +72,21 @@ def _said(fault: ErrorDetails, model: Model) -> str:
         case "model_type" | "model_attributes_type":
             names = _names_at(place, model)
             keys = f"name: {' | '.join(names)}" if names else ", ".join(_keys_at(place, model))
-            return f"is to be a mapping of {keys} (found {fault['input']!r})"
+            return f"is to be a mapping of {keys} (found {_shown(fault['input'])})"
         case "float_type" if place[-1] == NUMBER:
             keys = ", ".join(_keys_at(place[:-1], model))
-            return f"is to be a number, or a mapping of {keys} (found {fault['input']!r})"
+            return f"is to be a number, or a mapping of {keys} (found {_shown(fault['input'])})"
     own = fault.get("ctx", {}).get("error")
     message = own.said if isinstance(own, FaultAt) else fault["msg"].removeprefix("Value error, ")
     of_key = "a key: " if place[-1:] == ("[key]",) else ""
-    found = "" if isinstance(fault["input"], dict) else f" (found {fault['input']!r})"
+    found = "" if isinstance(fault["input"], dict) else f" (found {_shown(fault['input'])})"
     return f"{of_key}{message}{found}"
+
+
+def _shown(value: Any) -> str:
+    """The value, or as much of it as a line has room for."""
+    text = repr(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> str:

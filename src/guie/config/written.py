@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +17,7 @@ BY_NAME = {"task", "loss", "sampler", "optimizer", "schedule", "adapters", "prom
 
 def as_place(key: str) -> Place:
     """`stages.0.lr` -> ("stages", 0, "lr"); as YAML has it, a key of digits is a number."""
-    return tuple(int(part) if part.isdigit() else part for part in key.split("."))
+    return tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in key.split("."))
 
 
 @dataclass(frozen=True)

@@ -64,3 +64,9 @@ def test_index_is_train_lets_an_image_be_train_and_index(written):
 def test_index_is_train_excuses_nothing_else(written, row):
     path = written(f"{GOOD}\n{row}", sidecar="domains: {toys: {index_is_train: true}}")
     assert ":8: image" in refusal(path)
+
+
+def test_a_domain_that_is_declared_twice_is_refused(written):
+    """The last one would count without a word."""
+    twice = "domains:\n  toys: {shared_classes: true}\n  toys: {}"
+    assert "line 3: key 'toys' stands in line 2 already" in refusal(written(sidecar=twice))

@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from guie.base.errors import UserError
-from guie.config.base import Config, read_yaml
+from guie.config.base import Config
+from guie.config.reading import read_yaml
 
 
 class DomainDeclaration(Config):
