@@ -80,12 +80,38 @@ def test_a_word_holds_where_equal_pixels_alone_are_looked_for(folders):
     assert len(left) == 15 and not left["image_path"].str.contains("02|03").any()
 
 
-def test_a_word_on_what_is_not_in_the_mix_is_kept_and_passed_over(folders):
+def test_a_word_on_what_is_not_in_the_mix_is_kept_and_named(folders, capsys):
     line = "elsewhere/a.png,elsewhere/b.png,copy"
     (folders / "mix.verdicts.csv").write_text(f"image_path,other_path,verdict\n{line}\n")
     mixed(folders, "clean.share_max=0.5")
     lines = (folders / "mix.verdicts.csv").read_text().splitlines()
     assert lines[1].startswith(line) and len(lines) == 3
+    said = "note: mix.verdicts.csv judges 2 images that the mix does not have: elsewhere/a.png, "
+    assert said in capsys.readouterr().out
+
+
+def test_columns_of_a_person_stay_as_they_are(folders):
+    """And with them rows that have a remark and no verdict, whether their pair is found or not."""
+    path = folders / "mix.verdicts.csv"
+    pair, other = "birds/class1/copy.png,birds/class0/00.png", "x.png,y.png"
+    head = "who,image_path,other_path,verdict,remark"
+    path.write_text(f'{head}\n007,{pair},not a copy,"a, ""b"" NA"\n,{other},, later\n')
+    for _ in range(2):
+        assert len(mixed(folders)) == 17
+        lines = path.read_text().splitlines()
+        assert lines[0].startswith(f"{head},kind,") and len(lines) == 3
+        assert lines[1].startswith(f'007,{pair},not a copy,"a, ""b"" NA",')
+        assert lines[2].startswith(f",{other},, later,")
+
+
+def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
+    path = folders / "mix.verdicts.csv"
+    one, other = "birds/class2/02.png", "birds/class3/03.png"
+    path.write_text(
+        f"image_path,other_path,verdict\n{one},{other},copy\n{other},{one},not a copy\n"
+    )
+    for _ in range(2):  # the second time it is the file that the first has written
+        assert len(mixed(folders, "clean.share_max=0.5")) == 15
 
 
 @pytest.mark.parametrize(
@@ -94,7 +120,12 @@ def test_a_word_on_what_is_not_in_the_mix_is_kept_and_passed_over(folders):
         ("image_path,other_path,verdict\na,b,copy\na,c,maybe\n", "line 3: verdict 'maybe'; write"),
         ("image_path,verdict\na,copy\n", "no column other_path"),
         ("", "cannot be read"),
-        ('image_path,other_path,verdict\n"a,b,copy\n', "cannot be read"),
+        ('image_path,other_path,verdict\n"a,b,copy\n', "csv:2: a quote is opened"),
+        ("image_path,other_path,verdict\na,b,copy,,\n", "csv:2: 5 columns where the header has 3"),
+        ("image_path,other_path,verdict\n\na,b,copy,\n", "csv:3: 4 columns where the header"),
+        ("image_path,other_path,verdict\na,b,copy\na,b\n", "csv:3: 2 columns where the header"),
+        ("image_path,other_path,verdict\n\na,b,maybe\n", "line 3: verdict 'maybe'; write"),
+        ("image_path,other_path,verdict,verdict\na,b,copy,\n", "column 'verdict' stands twice"),
     ],
 )
 def test_a_damaged_table_is_refused_by_line(folders, text, match):

@@ -79,6 +79,8 @@ def test_sources_are_renamed_and_joined() -> None:
         ("image_path,x1_px,y1_px,x2_px\n", "boxes.csv: no column 'y2_px'; it needs image_path, x1"),
         ("", "boxes.csv: cannot be read"),
         (None, "boxes.csv: cannot be read .No such file"),
+        ("image_path,x1_px,y1_px,x2_px,y2_px\na,1,2,3,4,\n", "boxes.csv:2: 6 columns where"),
+        ("image_path,x1_px,y1_px,x2_px,y2_px\na,1,2,3\n", "boxes.csv:2: 4 columns where"),
     ],
 )
 def test_a_table_that_is_none_is_refused(text: str | None, fault: str, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 
 import pandas as pd
 import pytest
@@ -24,12 +25,18 @@ def test_unreadable_tables_are_refused_by_name(tmp_path):
         "absent.csv": (None, "no such manifest"),
         "blank.csv": (b"\n \n", "is empty"),
         "text.parquet": (b"PAR?", "cannot be read as a table"),
-        "folder.csv": ("folder", "cannot be read as a table"),
+        "folder.csv": ("folder", "not a regular file"),
+        "pipe.csv": ("pipe", "not a regular file"),
+        "zero.csv": ("zero", "not a regular file"),
     }
     for name, (content, fault) in cases.items():
         path = tmp_path / name
         if content == "folder":
             path.mkdir()
+        elif content == "pipe":
+            os.mkfifo(path)
+        elif content == "zero":
+            path.symlink_to("/dev/zero")
         elif content is not None:
             path.write_bytes(content)
         message = refusal(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.curation.copies.evidence import Grade
+from guie.data.manifest.reading import read_csv_rows
 
 WORDS = {"copy": True, "not a copy": False}
 KEY = ["image_path", "other_path"]
@@ -25,36 +27,41 @@ class Verdicts:
     """The table as it lies beside the mix; of its rows those count that have a verdict."""
 
     path: Path
-    table: pd.DataFrame  # COLUMNS, all text
+    table: pd.DataFrame  # COLUMNS, and those that somebody has added, all text
 
     @classmethod
     def read(cls, path: Path) -> Verdicts:
         """The table at `path`, empty where there is none.
 
-        Raises UserError naming the row that says anything but `copy` and `not a copy`.
+        Raises UserError naming the line that is no row, or says anything but `copy` and `not a copy`.
         """
         if not path.exists():
             return cls(path, pd.DataFrame(columns=COLUMNS, dtype=str))
-        try:
-            table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8-sig")
-        except (ValueError, OSError) as error:  # pandas' own are ValueErrors
-            raise UserError(f"{path}: cannot be read ({error}); mend it, or delete it") from None
+        rows = read_csv_rows(path)
+        table = rows.table
         missing = {*KEY, "verdict"} - set(table)
         if missing:
             raise UserError(f"{path}: no column {', '.join(sorted(missing))}; mend or delete it")
         table["verdict"] = table["verdict"].str.strip().str.lower()
-        wrong = table.index[~table["verdict"].isin(["", *WORDS])]
+        wrong = np.flatnonzero(~table["verdict"].isin(["", *WORDS]))
         if len(wrong):
             raise UserError(
-                f"{path}: line {wrong[0] + 2}: verdict {table['verdict'][wrong[0]]!r}; write copy,"
-                " not a copy, or nothing"
+                f"{path}: line {rows.places[wrong[0]]}: verdict {table['verdict'][wrong[0]]!r};"
+                " write copy, not a copy, or nothing"
             )
-        return cls(path, table.reindex(columns=COLUMNS, fill_value=""))
+        added = [name for name in COLUMNS if name not in table]
+        return cls(path, table.reindex(columns=[*table, *added], fill_value=""))
 
     @property
     def given(self) -> pd.DataFrame:
         """The rows that have a verdict; of a pair that stands twice the last one."""
-        return self.table[self.table["verdict"] != ""].drop_duplicates(KEY, keep="last")
+        said = self.table[self.table["verdict"] != ""]
+        return said[~_pairs(said).duplicated(keep="last")]
+
+    def unknown(self, images: Collection[str]) -> list[str]:
+        """Names in rows with a verdict that no image has."""
+        named = self.given[KEY].to_numpy().ravel()
+        return sorted({*named} - {*images})
 
     def applied(self, pairs: pd.DataFrame, pictures: pd.Series) -> pd.DataFrame:
         """The pairs, with what is a copy beyond doubt, and without what is none.
@@ -96,14 +103,23 @@ class Verdicts:
     def write(self, findings: pd.DataFrame) -> None:
         """Write the near pairs of the findings, doubtful ones first, after what was said before.
 
-        A verdict stays, whether its pair is found again or not.
+        A verdict stays, whether its pair is found again or not; so does a row with text in a column
+        that is not ours.
         """
         pairs = findings[findings["copy"] == "near"].round({"limit": 4}).assign(verdict="")
         pairs = pairs.sort_values(["sure", "difference", *KEY])
-        rows = pd.concat([self.given, pairs[COLUMNS].astype(str)], ignore_index=True)
-        unordered = [frozenset(pair) for pair in zip(rows[KEY[0]], rows[KEY[1]], strict=True)]
-        rows = rows[~pd.Series(unordered, dtype=object).duplicated()]
+        foreign = self.table.drop(columns=COLUMNS)
+        noted = self.table[(foreign != "").any(axis=1) & ~self.table.index.isin(self.given.index)]
+        kept = pd.concat([self.given, noted], ignore_index=True)
+        new = ~_pairs(pairs).duplicated() & ~_pairs(pairs).isin(_pairs(kept))
+        rows = pd.concat([kept, pairs.loc[new, COLUMNS].astype(str)], ignore_index=True).fillna("")
         if rows.empty and not self.path.exists():
             return
         with replacing(self.path) as temporary:
             rows.to_csv(temporary, index=False)
+
+
+def _pairs(rows: pd.DataFrame) -> pd.Series:
+    """The two images of each row, in whatever order they stand."""
+    pairs = [frozenset(pair) for pair in zip(rows[KEY[0]], rows[KEY[1]], strict=True)]
+    return pd.Series(pairs, rows.index, dtype=object)

@@ -41,6 +41,7 @@ def clean_rows(
     account.findings, account.limits = cleaned.findings, cleaned.links.limits
     verdicts.write(cleaned.findings)
     account.notes += [*_placeholders(cleaned), *_emptied(cleaned), *_doubtful(cleaned, verdicts)]
+    account.notes += _unknown(verdicts, table["image_path"])
     _refuse(cleaned.table, account, cleaned.excess, cleaning.share_max)
     if cleaning.suggest_merges is not None:
         account.merges = suggest_merges(cleaned.table, cleaning.suggest_merges, embed)
@@ -90,6 +91,17 @@ def _doubtful(cleaned: Cleaned, verdicts: Verdicts) -> list[str]:
     return [
         f"{doubtful:,} images may be copies of others and were left alone: look at them on the page,"
         f" and write copy or not a copy into {verdicts.path.name}"
+    ]
+
+
+def _unknown(verdicts: Verdicts, images: pd.Series) -> list[str]:
+    """A mix may have lost images since somebody judged them, but a name may be mistyped too."""
+    names = verdicts.unknown(images)
+    if not names:
+        return []
+    shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    return [
+        f"{verdicts.path.name} judges {len(names):,} images that the mix does not have: {shown}"
     ]
 
 

@@ -22,6 +22,7 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.data.manifest.columns import one_class_each
+from guie.data.manifest.reading import read_csv_rows
 
 COLUMNS = {
     "relevance": ("query", "image", "grade"),
@@ -43,11 +44,7 @@ def companion_path(manifest: Path, kind: str) -> Path:
 def read_companion(path: Path, kind: str) -> pd.DataFrame:
     """Its columns as text, indexed from 0. Raises UserError."""
     needed = ", ".join(COLUMNS[kind])
-    try:
-        rows = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error).strip()
-        raise UserError(f"{path}: cannot be read ({reason}); a CSV of {needed}") from None
+    rows = read_csv_rows(path).table
     for column in COLUMNS[kind]:
         if column not in rows:
             raise UserError(f"{path}: no column {column!r}; it needs {needed}")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from guie.base.errors import UserError
+from guie.base.files import refuse_special
 from guie.data.manifest.columns import REQUIRED, Fault
 
 SAVE_AS = "save it as CSV in UTF-8, with commas between the columns"
@@ -44,6 +45,7 @@ def read_rows(path: Path) -> Rows:
     Raises UserError where the file as a whole cannot be taken for a manifest; lines that cannot be
     taken for a row are returned as faults.
     """
+    refuse_special(path)
     try:
         rows = _read_parquet(path) if path.suffix == ".parquet" else _read_csv(path)
     except FileNotFoundError:
@@ -52,6 +54,29 @@ def read_rows(path: Path) -> Rows:
         raise UserError(f"{path}: cannot be read as a table: {error}") from None
     if rows.table.empty and not rows.faults:
         raise UserError(f"{path}: has a header but no rows")
+    return rows
+
+
+def read_csv_rows(path: Path) -> Rows:
+    """The rows of any CSV with a header, indexed from 0, all columns as text, blank lines left out.
+
+    Raises UserError naming the file, and the first line that is no row.
+    """
+    refuse_special(path)
+    try:
+        data = path.read_bytes()
+        columns: list[str] = next((row for row in _reader(data) if not _is_blank(row)), [])
+    except (OSError, csv.Error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read ({reason}); mend it") from None
+    twice = sorted({name for name in columns if columns.count(name) > 1})
+    if not columns or twice:
+        fault = f"column {twice[0]!r} stands twice" if twice else "no line names its columns"
+        raise UserError(f"{path}: cannot be read ({fault}); mend it")
+    rows = _read_by_line(data, columns)
+    if rows.faults:
+        line, what = min(rows.faults)
+        raise UserError(f"{path}:{line}: {what}")
     return rows
 
 
