@@ -6,7 +6,7 @@ import pytest
 from manifest_rows import GOOD, HEADER, refusal
 
 from guie.base.errors import UserError
-from guie.data.manifest import SHOWN, load_manifest
+from guie.data.manifest import SHOWN, checks, load_manifest
 
 
 def test_good_manifest_loads(written):
@@ -119,6 +119,24 @@ def test_bad_weights_are_named_all_at_once(written, weight):
     lines = refusal(written(rows, header=f"{HEADER},weight")).splitlines()
     assert [line.split(": ")[0][-2:] for line in lines] == [":2", ":3"]
     assert all(f"weight {weight!r} is not a positive number" in line for line in lines)
+
+
+@pytest.mark.parametrize("weight", ["1e9", "1e300", "1001", "1e-300", "5e-324"])
+def test_weights_beyond_any_epoch_are_named_by_line(written, weight):
+    rows = f"t/0.jpg,toys/x,toys,train,train,1\nt/1.jpg,toys/x,toys,train,train,{weight}"
+    message = refusal(written(rows, header=f"{HEADER},weight"))
+    said = f"m.csv:3: weight '{weight}': an epoch draws an image 1e-09 to 1,000 times"
+    assert message.endswith(said)
+
+
+def test_an_epoch_that_no_memory_holds_is_refused(written, monkeypatch):
+    monkeypatch.setattr(checks, "EPOCH_MAX", 1_500)
+    rows = [f"t/{n}.jpg,toys/x,toys,{role},1000" for n, role in enumerate(["train,train"] * 2)]
+    held_out = "t/9.jpg,toys/y,toys,test,query,1000"
+    header = f"{HEADER},weight"
+    said = "m.csv:2: weight: those of train make an epoch of 2,000 images, 1,500 are allowed"
+    assert said in refusal(written("\n".join(rows), header=header))
+    load_manifest(written("\n".join([rows[0], held_out]), header=header))
 
 
 def test_weights_load_as_numbers(written):

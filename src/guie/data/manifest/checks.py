@@ -10,6 +10,10 @@ import pandas as pd
 from guie.data.manifest.columns import ROLES, Fault, one_class_each
 from guie.data.manifest.sidecar import Sidecar
 
+# An epoch has as many images as the weights in sum, and its order must fit into memory
+WEIGHTS = (1e-9, 1000)  # least and most of an image
+EPOCH_MAX = 500_000_000
+
 
 def check(
     table: pd.DataFrame,
@@ -53,9 +57,18 @@ def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
     for row in table.index[~outside & parts.str.contains(r"(?:^|/)\.?/|/\.?$")]:
         yield row, f"image_path {table['image_path'][row]!r}: write it without './' and '//'"
     if "weight" in table.columns:
-        weight = pd.to_numeric(table["weight"], errors="coerce")
-        for row in table.index[~((weight > 0) & (weight < float("inf")))]:
+        weight = pd.to_numeric(table["weight"], errors="coerce").to_numpy(float, na_value=np.nan)
+        positive = (weight > 0) & (weight < np.inf)
+        for row in table.index[~positive]:
             yield row, f"weight {table['weight'][row]!r} is not a positive number"
+        least, most = WEIGHTS
+        for row in table.index[positive & ((weight < least) | (weight > most))]:
+            said = f"an epoch draws an image {least:g} to {most:,} times"
+            yield row, f"weight {table['weight'][row]!r}: {said}"
+        trained = positive & (weight <= most) & (table["split"] == "train").to_numpy()
+        if (images := weight[trained].sum()) > EPOCH_MAX:
+            said = f"an epoch of {images:,.0f} images, {EPOCH_MAX:,} are allowed; lower the weights"
+            yield table.index[trained][0], f"weight: those of train make {said}"
 
 
 def _label_faults(table: pd.DataFrame) -> Iterator[Fault]:
