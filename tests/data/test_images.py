@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from guie.base.errors import UserError
-from guie.data.images import open_as_host, open_as_seen
+from guie.data.images import open_as_host, open_as_seen, size_as_host
 
 GRADIENT = np.linspace(0, 255, 40 * 20).reshape(20, 40).astype(np.uint8)
 
@@ -101,3 +101,31 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, reader) -> None:
         reader(tmp_path / "pipe.jpg")
     with pytest.raises(UserError, match="not a regular file"):
         reader(tmp_path)
+
+
+@pytest.mark.parametrize("reader", [open_as_seen, open_as_host, size_as_host])
+def test_postscript_under_another_name_starts_no_program(tmp_path, reader, monkeypatch) -> None:
+    path = tmp_path / "picture.jpg"
+    path.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\nshowpage\n")
+    started = []
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *args: started.append(args))
+    with pytest.raises(UserError, match=r"picture\.jpg: not a readable image: it is none of JPEG"):
+        reader(path)
+    assert not started
+
+
+@pytest.mark.parametrize(
+    "kind", ["JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "MPO"]
+)
+def test_formats_of_data_sets_are_read_whatever_the_name(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "picture.jpg"
+    Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(path, kind)
+    assert open_as_seen(path).size == open_as_host(path).size == (40, 20)
+
+
+@pytest.mark.parametrize("kind", ["ICO", "TGA", "PCX", "EPS", "PDF"])
+def test_other_formats_are_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "picture.png"
+    Image.fromarray(np.stack([GRADIENT] * 3, axis=-1)).save(path, kind)
+    with pytest.raises(UserError, match="it is none of"):
+        open_as_seen(path)

@@ -8,13 +8,12 @@ submission). `patiently` opens what a network disk may have lost for a moment.
 from __future__ import annotations
 
 import io
-import os
 import sys
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
@@ -23,6 +22,7 @@ import numpy as np
 from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from guie.base.errors import UserError
+from guie.base.files import refuse_special
 
 # What is done in parallel is done by processes. A pool of OpenCV's threads that was started before a
 # fork would hang the child at its next word with it.
@@ -40,8 +40,19 @@ REDUCTIONS = {
 # A file server that starts anew is away for seconds; a file that is gone for good costs as many, once.
 WAITS_S = (0.5, 1.0, 2.0, 4.0)
 
-# What is read of foreign bytes: Pillow has readers that start programs (EPS) or are seldom looked at.
-FOREIGN = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+# What is read, whatever a file's name: Pillow has readers that start programs (EPS) or are seldom
+# looked at.
+FOREIGN = (
+    "JPEG",
+    "MPO",
+    "PNG",
+    "WEBP",
+    "GIF",
+    "BMP",
+    "TIFF",
+    "AVIF",
+)  # of bytes that somebody sent
+FORMATS = (*FOREIGN, "PPM", "JPEG2000")  # of files
 
 PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always converts to RGB
 
@@ -74,9 +85,7 @@ def picture_of(data: bytes, name: str = "the picture") -> Image.Image:
 
     Raises UserError that calls them by `name`.
     """
-    Image.init()
-    formats = [one for one in FOREIGN if one in Image.OPEN]
-    return _decode(io.BytesIO(data), _as_seen, name, formats)
+    return _decode(io.BytesIO(data), _as_seen, name, FOREIGN)
 
 
 def open_part(
@@ -133,15 +142,15 @@ def _decode(
     file: str | Path | BinaryIO,
     convert: Callable[[ImageFile.ImageFile], T],
     name: str | None = None,
-    formats: list[str] | None = None,
+    formats: Sequence[str] = FORMATS,
 ) -> T:
     path = name or file
     try:
-        if isinstance(file, str | Path) and os.path.exists(file) and not os.path.isfile(file):
-            raise UserError(f"{path}: not a regular file")  # opening a pipe would wait for ever
+        if isinstance(file, str | Path):
+            refuse_special(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
-            with Image.open(file, formats=formats) as image:
+            with Image.open(file, formats=_available(formats)) as image:
                 if image.width * image.height > MAX_PIXELS:
                     raise UserError(
                         f"{path}: {image.width} x {image.height} is over {MAX_PIXELS:,} pixels;"
@@ -153,9 +162,16 @@ def _decode(
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such image") from error
     except Exception as error:  # Pillow's plugins raise almost anything on damaged files
-        unknown = name and isinstance(error, UnidentifiedImageError)
-        said = "" if unknown else f": {error}"  # which has the bytes' place in memory
-        raise UserError(f"{path}: not a readable image{said}") from error
+        unknown = isinstance(error, UnidentifiedImageError)
+        said = f"it is none of {', '.join(_available(formats))}" if unknown else str(error)
+        raise UserError(f"{path}: not a readable image: {said}") from error
+
+
+@lru_cache
+def _available(formats: Sequence[str]) -> list[str]:
+    """Those that this Pillow reads: it may be built without one, and MPO is read as JPEG."""
+    Image.init()
+    return [one for one in formats if one in Image.OPEN]
 
 
 def _part(
