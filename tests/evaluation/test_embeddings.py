@@ -1,10 +1,14 @@
 """Embeddings in files: what is read, and what is refused by name."""
 
+import os
+import zipfile
+
 import numpy as np
 import pytest
 from scored_tables import gaussian_embeddings, mixed_table, table_of
 
 from guie.base.errors import UserError
+from guie.evaluation import embeddings
 from guie.evaluation.embeddings import align, load_embeddings
 
 
@@ -106,3 +110,57 @@ def test_load_embeddings_reads_what_numpy_writes(tmp_path):
     arrays = arrays_for(table, np.float16)
     np.savez_compressed(tmp_path / "E.npz", **arrays)
     np.testing.assert_array_equal(load_embeddings(tmp_path / "E.npz", table), arrays["embedding"])
+
+
+def npy(shape: str, descr: str = "'<f4'", data: bytes = b"") -> bytes:
+    """An array's file with a header that claims what it likes."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}}}"
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode() + data
+
+
+@pytest.mark.parametrize(
+    ("embedding", "said"),
+    [
+        (npy(f"({10**12}, 64)"), "needs more memory than there is"),
+        (npy(f"({10**30}, 64)"), "no .npz of plain arrays"),
+        (npy("(100, 64)"), "no .npz of plain arrays"),
+        (npy("(-1, 64)"), "no .npz of plain arrays"),
+        (npy("()", data=b"1234"), r"shape \[\]; must have shape"),
+        (npy("(2,)", "'|O'"), "no .npz of plain arrays"),
+        (npy("(" + "(" * 5_000), "no .npz of plain arrays"),
+        (b"not an array", "no .npz of plain arrays"),
+    ],
+)
+def test_a_header_that_claims_too_much_is_refused_in_one_line(embedding, said, tmp_path):
+    path, table = tmp_path / "E.npz", mixed_table()
+    np.savez(path, image_path=arrays_for(table)["image_path"])
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("embedding.npy", embedding)
+    with pytest.raises(UserError, match=f"E.npz: .*{said}") as refused:
+        load_embeddings(path, table)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_decompression_bomb_is_refused_unread(tmp_path, monkeypatch):
+    monkeypatch.setattr(embeddings, "BOMB_BYTES", 2**20)
+    path, table = tmp_path / "E.npz", mixed_table()
+    zeros_ND = np.zeros((len(table), 50_000), np.float32)
+    np.savez_compressed(path, image_path=arrays_for(table)["image_path"], embedding=zeros_ND)
+    with pytest.raises(UserError, match="E.npz: embedding.npy unpacks .* decompression bomb"):
+        load_embeddings(path, table)
+
+
+@pytest.mark.parametrize("keep", [0.3, 0.9, 0.999])
+def test_a_file_that_was_cut_is_refused(keep, tmp_path):
+    path, table = tmp_path / "E.npz", mixed_table()
+    np.savez(path, **arrays_for(table))
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
+    with pytest.raises(UserError, match="no .npz of plain arrays"):
+        load_embeddings(path, table)
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "E.npz")
+    with pytest.raises(UserError, match="E.npz: not a regular file"):
+        load_embeddings(tmp_path / "E.npz", mixed_table())

@@ -6,7 +6,6 @@ Shape legend: T rows of the table, N rows of a file, D dimensions.
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,16 +13,27 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.base.files import refuse_special
+
+# Compressed embeddings are hardly smaller than plain ones; long paths in columns of one width may be.
+BOMB_BYTES, BOMB_RATIO = 2**30, 200
 
 
 def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
     """Read an E.npz as `embed.py` writes it and `align` it to the table. Raises UserError."""
+    refuse_special(path)
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = dict(file)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, TypeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        arrays = _arrays(path)
+    except UserError:
+        raise
+    except MemoryError:
+        raise UserError(
+            f"{path}: an array needs more memory than there is; embed one split at a time, or write"
+            " it again with embed.py if it is damaged"
+        ) from None
+    except Exception as error:  # numpy and zipfile raise almost anything on damaged files
+        if reason := getattr(error, "strerror", None):
+            raise UserError(f"{path}: cannot be read ({reason})") from error
         raise UserError(f"{path}: no .npz of plain arrays; write it with embed.py") from error
     return align(arrays, table, source=str(path))
 
@@ -84,6 +94,22 @@ def refuse(paths: Sequence[str] | np.ndarray | pd.Index, fault: str, remedy: str
     """Raise UserError where there are any paths: how many, and the first."""
     if len(paths):
         raise UserError(f"{fault} for {len(paths)} image(s), first {str(paths[0])!r}; {remedy}")
+
+
+def _arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """All arrays of an .npz. Raises UserError for one that unpacks to far more than embeddings do."""
+    with zipfile.ZipFile(path) as archive:
+        for member in archive.infolist():
+            if member.file_size > max(BOMB_BYTES, BOMB_RATIO * member.compress_size):
+                raise UserError(
+                    f"{path}: {member.filename} unpacks from {member.compress_size:,} to"
+                    f" {member.file_size:,} bytes; refused as a decompression bomb"
+                )
+    with np.load(path, allow_pickle=False) as file:
+        arrays = {name: file[name] for name in file.files}
+    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+        raise ValueError("a member that is no array")
+    return arrays
 
 
 def _checked(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarray, np.ndarray]:

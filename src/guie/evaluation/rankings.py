@@ -20,7 +20,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.files import replacing
+from guie.base.files import refuse_special, replacing
 from guie.evaluation.neighbours import NOTHING, ExactIndex, block_size
 from guie.evaluation.searching import Embedded, Images, searches
 
@@ -155,6 +155,7 @@ def _ranked(embedded: Embedded, images: Images) -> Iterator[tuple[int, np.ndarra
 
 
 def _read(path: Path) -> JsonObject:
+    refuse_special(path)
     try:
         with path.open(encoding="utf-8") as file:
             found = json.load(file, object_pairs_hook=_object)
