@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -24,6 +23,7 @@ import pandas as pd
 
 import train
 from guie.base.errors import run
+from guie.base.files import quoted
 from guie.config import MixConfig, load_config
 from guie.config.selection import SelectionConfig
 from guie.curation.classes.oversampling import oversample
@@ -67,7 +67,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     seconds = time.perf_counter() - started
     print(f"{len(table):,} rows -> {config.out} in {seconds:.1f} s; look at {account.page}")
     if config.image_root != Path(config.out).parent:
-        print(f"image_path starts from {config.image_root}: give it to other commands as --root")
+        root = quoted(config.image_root)
+        print(f"image_path starts from {root}: give it to other commands as --root")
 
 
 def curate(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFrame, Sidecar]:
@@ -119,7 +120,8 @@ def _train_on(
 
 def _command(args: argparse.Namespace) -> str:
     words = ["python", "src/curate.py", "--config", args.config]
-    return shlex.join(words + [word for override in args.set for word in ("--set", override)])
+    words += [word for override in args.set for word in ("--set", override)]
+    return " ".join(map(quoted, words))
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -11,12 +11,11 @@ out. A query of each domain is drawn at random; --no-images shows none, for data
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from guie.base import errors
-from guie.base.files import write_text
+from guie.base.files import read_json, write_text
 from guie.data.manifest import load_manifest
 from guie.export.answer_card import draw, sections
 from guie.export.answers import read_answers
@@ -42,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     manifest = load_manifest(args.manifest, args.root)
     answers = read_answers(args.submission, manifest, args.split)
     pictures = draw(answers, args.submission, None if args.no_images else manifest.root)
-    facts = json.loads((args.submission / "export.json").read_text(encoding="utf-8"))
+    facts = read_json(args.submission / "export.json", "export.py writes it")
     card = args.submission / "card.md"
     write_text(card, model_card(facts, sections(answers, pictures)))
     print(f"wrote {card}, with {', '.join(pictures)}")

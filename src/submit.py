@@ -18,7 +18,7 @@ from pathlib import Path
 
 from guie.base import errors
 from guie.base.errors import UserError
-from guie.base.files import replacing
+from guie.base.files import quoted, replacing
 from guie.export.kaggle import (
     check_kaggle_folder,
     client_commands,
@@ -55,7 +55,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     folder = args.submission
     if not (folder / "export.json").is_file():
-        raise UserError(f"{folder}: no export.json; `export.py --out {folder}` makes a submission")
+        raise UserError(
+            f"{folder}: no export.json; `export.py --out {quoted(folder)}` makes a submission"
+        )
     if args.user:
         slug = args.slug or f"guie-{folder.resolve().name.lower().replace('_', '-')}"
         write_kaggle_folder(folder, args.user, slug)

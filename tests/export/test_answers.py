@@ -132,7 +132,7 @@ def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="crash: there are no answers"):
         answers(folder)
     (folder / "score.json").unlink()
-    with pytest.raises(UserError, match=r"score.json: not there; score.py writes it"):
+    with pytest.raises(UserError, match=r"score.json: no such file; score.py writes it"):
         answers(folder)
 
 

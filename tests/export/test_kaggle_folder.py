@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import submit
 from guie.base.errors import UserError
 from guie.base.files import write_json
 from guie.export.facts import file_facts
-from guie.export.kaggle import check_kaggle_folder, read_log
+from guie.export.kaggle import LOG_COLUMNS, check_kaggle_folder, read_log
 from guie.report.figures import local_against_leaderboard
+
+HEADER = ",".join(LOG_COLUMNS) + "\n"
 
 
 @pytest.fixture
@@ -118,6 +121,49 @@ def test_the_log_has_each_file_once_and_is_drawn(folder: Path) -> None:
     assert (first["local_public"], first["local_private"]) == ("0.4000", "")
     assert (second["leaderboard_public"], second["leaderboard_private"]) == ("0.7", "")
     assert log.with_suffix(".png").stat().st_size > 1000
+
+
+def test_a_name_of_a_folder_cannot_run_in_a_shell(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """Its commands are meant to be pasted."""
+    parent = tmp_path / "$(touch PWN)"
+    for name in ("sub x'; touch PWN; '", "a\ntouch PWN\n"):
+        folder = made(parent / name, name.encode())
+        call(folder, "--user", "me", "--slug", "guie-demo")
+        printed = capsys.readouterr().out.partition("To send it:\n")[2]
+        *commands, _ = printed.removesuffix("\n").split("\n")
+        assert len(commands) == 3
+        script = "kaggle() { printf '%s\\0' \"$@\"; }\n" + "\n".join(commands)
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+        words = done.stdout.split("\0")
+        assert words.count(str(folder)) == 2 and words[-2] == name
+    assert not list(tmp_path.rglob("PWN")) and not done.stderr
+    with pytest.raises(UserError, match="no export.json; `export.py --out '.*touch PWN.*'` makes"):
+        call(parent)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        ("export.json", "{}", "export.json: not as export.py writes it"),
+        ("export.json", "[]", "export.json: not a JSON object; export.py makes it"),
+        ("export.json", "{", "export.json: not JSON: .*; export.py makes it"),
+        ("score.json", "{}", "score.json: not as score.py writes it; run score.py again"),
+        ("score.json", '{"submission": {"sha256": "0"}, "pooled": null}', "not as score.py writes"),
+        ("../log.csv", "", "log.csv: cannot be read"),
+        ("../log.csv", "date,name\n", "log.csv: its first line must be date,name,sha256"),
+        ("../log.csv", HEADER + ",,,,,,,,,\n", "log.csv:2: 10 columns where the header has 9"),
+        ("../log.csv", HEADER + 'd,n,s,c,"0,61",,,,\n', "log.csv:2: local '0,61' is no number"),
+    ],
+)
+def test_files_that_somebody_has_changed_are_refused_in_one_line(
+    file: str, text: str, words: str, folder: Path
+) -> None:
+    (folder / file).write_text(text)
+    with pytest.raises(UserError, match=words) as refused:
+        call(folder)
+    assert "\n" not in str(refused.value) and (folder / file).read_text() == text
 
 
 def test_a_score_of_another_file_is_refused(folder: Path) -> None:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.base.files import read_json
 from guie.data.manifest import Manifest
 
 LEAST_QUERIES = 3  # of a class of which something is said
@@ -106,7 +106,8 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
     Raises UserError where it was not scored, broke the contract, was exported anew since, or was scored
     on other images than the split's.
     """
-    score, facts = _json(folder / "score.json"), _json(folder / "export.json")
+    score = read_json(folder / "score.json", "score.py writes it")
+    facts = read_json(folder / "export.json", "export.py writes it")
     if score.get("verdict") != "keeps_the_contract":
         raise UserError(f"{folder / 'score.json'}: {score.get('verdict')}: there are no answers")
     if score["submission"]["sha256"] != facts["file"]["sha256"]:
@@ -133,13 +134,3 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
     if not counted.any():
         raise UserError(f"{path}: no query has a positive: there is nothing to show")
     return Answers(score, neighbours[counted], rows)
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        remedy = "score.py writes it" if path.name == "score.json" else "export.py writes it"
-        raise UserError(f"{path}: not there; {remedy}") from None
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from guie.base.files import quoted
 from guie.export.markdown import table
 
 _USE = """\
@@ -213,5 +214,6 @@ def _parity(made: dict[str, Any]) -> str:
 
 
 def _scoring(folder: str) -> str:
-    command = f"python src/score.py --submission {folder}/submission.zip"
-    return f"```\n{command} \\\n    --manifest MANIFEST --out {folder}/score.json\n```"
+    submission, score = quoted(f"{folder}/submission.zip"), quoted(f"{folder}/score.json")
+    command = f"python src/score.py --submission {submission}"
+    return f"```\n{command} \\\n    --manifest MANIFEST --out {score}\n```"

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from pathlib import Path
 from typing import Any
 
+from guie.base.files import read_json
 from guie.config.composition import CompositionConfig, leaves
 from guie.model import LoadedModel
 from guie.training.run.record import METRICS_FILE, read_metrics
@@ -18,7 +18,7 @@ ABSOLUTE = re.compile(r"^([^/]*=|)(/.*)$")  # alone, or in an argument KEY=VALUE
 def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
     """What is known of the run: its models, code version and the validation of its weights."""
     file = run / "record.json"
-    record = json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
+    record = read_json(file, "train.py writes it") if file.exists() else None
     return {
         "source": model.source,
         "parameters": sum(p.numel() for p in model.embedder.parameters()),

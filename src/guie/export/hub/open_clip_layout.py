@@ -23,7 +23,7 @@ from guie.model.weights_file import save_weights
 FILES = ("open_clip_config.json", "open_clip_model.safetensors")
 IMPORT = "open_clip"
 LOAD = """\
-tower, transform = open_clip.create_model_from_pretrained("{address}")
+tower, transform = open_clip.create_model_from_pretrained({address})
 tower.eval()
 """
 ENCODE = "tower.encode_image(images)"

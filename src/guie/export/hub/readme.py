@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import ModuleType
 from typing import Any
 
@@ -56,14 +57,15 @@ def _use(
     ]
     if image["fit"] == "pad" and library == "timm":
         imports[2] += ", ImageOps"
-    load = layout.LOAD.format(address=f"local-dir:{name}")
+    load = layout.LOAD.format(address=json.dumps(f"local-dir:{name}"))
     picture = 'image = Image.open("picture.jpg").convert("RGB")\nwidth, height = image.size\n'
     if library == "timm":  # open_clip pads with white itself
         picture += _PAD.get(image["fit"], "").format(**image)
+    head = json.dumps(f"{name}/head/model.safetensors")  # quoted as Python quotes it
     lines = [
         *("\n".join(imports), load, picture),
         "images = transform(image)[None]\nwith torch.no_grad():\n    x = " + layout.ENCODE + "\n",
-        *([f'head = load_file("{name}/head/model.safetensors")'] if recipe.tensors else []),
+        *([f"head = load_file({head})"] if recipe.tensors else []),
         *recipe.lines,
     ]
     code = "\n".join(lines)

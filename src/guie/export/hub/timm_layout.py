@@ -18,7 +18,7 @@ from guie.model.weights_file import save_weights
 FILES = ("config.json", "model.safetensors")
 IMPORT = "timm"
 LOAD = """\
-tower = timm.create_model("{address}", pretrained=True).eval()
+tower = timm.create_model({address}, pretrained=True).eval()
 transform = timm.data.create_transform(**timm.data.resolve_model_data_config(tower))
 """
 ENCODE = "tower(images)"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from guie.base.errors import UserError
-from guie.base.files import write_json, write_text
+from guie.base.files import quoted, read_json, write_json, write_text
 from guie.export.facts import file_facts
 
 COMPETITION = "google-universal-image-embedding"
@@ -58,7 +58,10 @@ def write_kaggle_folder(folder: Path, user: str, slug: str) -> None:
     """
     for word in (user, slug):
         if not SLUG.fullmatch(word):
-            raise UserError(f"{word!r}: Kaggle's names are of a-z, 0-9 and single hyphens")
+            raise UserError(
+                f"{word!r}: Kaggle's names are of a-z, 0-9 and single hyphens; give others by --user"
+                " and --slug"
+            )
     if not LIMITS[0] <= len(slug) <= LIMITS[1] - len(" submit"):
         raise UserError(
             f"--slug {slug}: {LIMITS[0]} to {LIMITS[1] - 7} characters, not {len(slug)}"
@@ -91,9 +94,11 @@ def check_kaggle_folder(folder: Path) -> list[tuple[str, int]]:
     """
     _check_archive(folder)
     dataset, kernel = (_read(folder / name) for name in (DATASET, KERNEL))
-    for key in ("title", "id", "licenses"):
-        if key not in dataset:
-            raise UserError(f"{folder / DATASET}: no {key!r}")
+    needed = {DATASET: ("title", "id", "licenses"), KERNEL: ("title", "id", "code_file")}
+    for name, found in ((DATASET, dataset), (KERNEL, kernel)):
+        for key in needed[name]:
+            if key not in found:
+                raise UserError(f"{folder / name}: no {key!r}")
     if kernel.get("dataset_sources") != [dataset["id"]]:
         raise UserError(f"{folder / KERNEL}: dataset_sources must be [{dataset['id']!r}]")
     if kernel["id"].partition("/")[2] != kernel["title"].replace(" ", "-"):
@@ -112,9 +117,10 @@ def client_commands(folder: Path) -> list[str]:
     """What to type, once the client is installed (`pip install kaggle`) and has its token."""
     kernel = _read(folder / KERNEL)["id"]
     return [
-        f"kaggle datasets create -p {folder}",
-        f"kaggle kernels push -p {folder}",
-        f"kaggle competitions submit {COMPETITION} -k {kernel} -v 1 -f {ZIP} -m {folder.name}",
+        f"kaggle datasets create -p {quoted(folder)}",
+        f"kaggle kernels push -p {quoted(folder)}",
+        f"kaggle competitions submit {COMPETITION} -k {quoted(kernel)} -v 1 -f {ZIP}"
+        f" -m {quoted(folder.resolve().name)}",
     ]
 
 
@@ -122,21 +128,19 @@ def _check_archive(folder: Path) -> None:
     path = folder / ZIP
     if not path.is_file():
         raise UserError(f"{path}: no such file; export.py makes it")
-    with zipfile.ZipFile(path) as archive:
-        if archive.namelist() != [MODEL]:
-            raise UserError(f"{path}: holds {archive.namelist()}, not {MODEL} alone")
-    if _read(folder / "export.json")["file"] != file_facts(path):
+    if _read(folder / "export.json").get("file") != file_facts(path):
         raise UserError(f"{path}: is not the file that export.json describes; export it again")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise UserError(f"{path}: no zip archive ({error}); export it again") from None
+    if names != [MODEL]:
+        raise UserError(f"{path}: holds {names}, not {MODEL} alone")
 
 
 def _read(path: Path) -> dict[str, Any]:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: no such file; export.py and submit.py make it") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    return value
+    return read_json(path, "export.py and submit.py make it")
 
 
 def _run_notebook(folder: Path, packed: bool) -> None:

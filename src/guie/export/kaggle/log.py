@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+
+import numpy as np
+import pandas as pd
 
 from guie.base.errors import UserError
-from guie.base.files import write_text
+from guie.base.files import read_json, write_text
+from guie.data.manifest.reading import read_csv_rows
 from guie.export.facts import file_facts
 
 METRIC = "mmp_at_5"
@@ -21,14 +23,19 @@ LOG_COLUMNS = (
 
 
 def read_log(path: Path) -> list[dict[str, str]]:
-    """Its rows; none where there is no file. Raises UserError for other columns."""
+    """Its rows; none where there is no file. Raises UserError for other columns, or a score that is none."""
     if not path.exists():
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != LOG_COLUMNS:
-            raise UserError(f"{path}: its first line must be {','.join(LOG_COLUMNS)}")
-        return list(reader)
+    rows = read_csv_rows(path)
+    if tuple(rows.table.columns) != LOG_COLUMNS:
+        raise UserError(f"{path}: its first line must be {','.join(LOG_COLUMNS)}")
+    for name in LOG_COLUMNS[LOG_COLUMNS.index("local") :]:
+        text = rows.table[name]
+        wrong = np.flatnonzero((text != "") & pd.to_numeric(text, errors="coerce").isna())
+        if len(wrong):
+            line, score = rows.places[wrong[0]], text[wrong[0]]
+            raise UserError(f"{path}:{line}: {name} {score!r} is no number, such as 0.612")
+    return [dict(zip(LOG_COLUMNS, row, strict=True)) for row in rows.table.to_numpy()]
 
 
 def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, str]:
@@ -39,15 +46,19 @@ def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, s
 
     Raises UserError where score.json is of another file, or the leaderboard's is no score.
     """
-    described = json.loads((folder / "export.json").read_text(encoding="utf-8"))
+    described = read_json(folder / "export.json", "export.py makes it")
     digest = file_facts(folder / "submission.zip")["sha256"]
-    configs = [member["run"]["name"] for member in described["models"] if member["run"]]
+    try:
+        configs = [member["run"]["name"] for member in described["models"] if member["run"]]
+        config = " + ".join(configs) or described["source"]
+    except (KeyError, TypeError):
+        raise UserError(f"{folder / 'export.json'}: not as export.py writes it") from None
     row = dict.fromkeys(LOG_COLUMNS, "")
     row |= {
         "date": datetime.now(UTC).date().isoformat(),
-        "name": folder.name,
+        "name": folder.resolve().name,
         "sha256": digest,
-        "config": " + ".join(configs) or described["source"],
+        "config": config,
     }
     row |= _local(folder / "score.json", digest)
     names = ("leaderboard_public", "leaderboard_private")
@@ -77,9 +88,14 @@ def enter(path: Path, row: dict[str, str]) -> list[dict[str, str]]:
 def _local(path: Path, digest: str) -> dict[str, str]:
     if not path.is_file():
         return {}
-    score: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    if score["submission"]["sha256"] != digest:
-        raise UserError(f"{path}: is of another submission.zip; run score.py again")
+    score = read_json(path, "score.py makes it")
     places = {"local": "pooled", "local_public": "public", "local_private": "private"}
-    values = {name: score.get(place, {}).get(METRIC) for name, place in places.items()}
-    return {name: f"{value:.4f}" for name, value in values.items() if value is not None}
+    try:
+        scored = score["submission"]["sha256"]
+        values = {name: score.get(place, {}).get(METRIC) for name, place in places.items()}
+        row = {name: f"{value:.4f}" for name, value in values.items() if value is not None}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise UserError(f"{path}: not as score.py writes it; run score.py again") from None
+    if scored != digest:
+        raise UserError(f"{path}: is of another submission.zip; run score.py again")
+    return row
