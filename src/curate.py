@@ -13,7 +13,9 @@ same bytes, whatever the number of workers.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
+import re
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -47,6 +49,8 @@ from guie.data.datasets.source import with_path
 from guie.data.manifest import Sidecar, save_manifest
 from guie.evaluation.features import embed_for
 from guie.training.run.record import METRICS_FILE, read_metrics
+
+SLUG_CHARS = 80  # of a mix's name in those of its files
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -104,10 +108,13 @@ def _train_on(
     """Score a mix by a whole run of train.py: the best val score of the metric."""
     assert selection.full is not None  # the evaluator is `full`
     folder = config.beside(".selection")
-    manifest = folder / f"{name}.csv"
+    slug = re.sub(r"[^\w.-]", "_", name)[:SLUG_CHARS]
+    if slug != name:  # of several sources, or a cap: what a run's name cannot hold
+        slug += f"_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    manifest = folder / f"{slug}.csv"
     save_manifest(rows, manifest)
     words = [f"data.manifest={manifest}", f"data.root={config.image_root}", f"seed={seed}"]
-    words += [f"name={name}-{seed}", f"out={folder}"]
+    words += [f"name={slug}-{seed}", f"out={folder}"]
     done = train.main(
         ["--config", selection.full, "--resume", *(w for word in words for w in ("--set", word))]
     )

@@ -59,7 +59,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"
     )
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    parser.add_argument("--overwrite", action="store_true", help="delete that run first")
+    parser.add_argument("--overwrite", action="store_true", help="delete that run's files first")
     parser.add_argument(
         "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
     )

@@ -277,7 +277,7 @@ def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
         (tmp_path / "soup", (run, run), "given twice"),
         (run, (run, other), "holds a model already"),
         (tmp_path / "soup", (run, tmp_path / "nowhere"), "no such run folder"),
-        (tmp_path / "a soup", (run, other), "name: String should match"),
+        (tmp_path / "a soup", (run, other), "name: a name is made of letters"),
         (tmp_path / "soup", ({"model": str(run), "checkpoints": True},), "no checkpoints"),
         (tmp_path / "soup", (run,), "soup takes two at least"),
         (

@@ -12,10 +12,15 @@ import pytest
 import torch
 import yaml
 from PIL import Image
+from pydantic import TypeAdapter
 from safetensors.torch import save_file
 
 import curate
 from guie.base.errors import UserError
+from guie.base.files import write_text
+from guie.config import MixConfig, config_from
+from guie.config.base import Name
+from guie.config.selection import SelectionConfig
 from guie.data.manifest import load_manifest, save_manifest
 from guie.model import backbone  # noqa: F401  (tells open_clip of guie-tiny)
 
@@ -160,6 +165,30 @@ def test_a_selection_keeps_what_earns_its_place(
     first = (toys / "input/mix.html").read_bytes()
     again, _ = run(toys, domains, selection=selection)  # from the log, to the same bytes
     assert again.equals(table) and (toys / "input/mix.html").read_bytes() == first
+
+
+@pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])
+def test_a_whole_training_has_a_name_that_a_run_can_have(
+    mix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(words: list[str]) -> Path:
+        values = dict(word.split("=", 1) for word in words if "=" in word)
+        assert TypeAdapter(Name).validate_python(values["name"]) and values["name"].endswith("-3")
+        assert Path(values["data.manifest"]).parent == Path(values["out"])
+        write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
+        return tmp_path
+
+    monkeypatch.setattr(curate.train, "main", trained)
+    values = {
+        "name": "m",
+        "out": str(tmp_path / "m.csv"),
+        "sources": [{"kind": "toy", "path": "t"}],
+    }
+    config = config_from(values, MixConfig)
+    row = dict.fromkeys(("image_path", "label", "domain", "split", "role"), "x")
+    selection = SelectionConfig(evaluator="full", full="judge.yaml")
+    score = curate._train_on(pd.DataFrame([row]), mix, 3, config=config, selection=selection)
+    assert score.value == 0.5
 
 
 @pytest.mark.slow

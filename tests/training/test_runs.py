@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import fcntl
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from guie.base.errors import UserError
-from guie.config import RunConfig
+from guie.config import MixConfig, RunConfig, config_from
+from guie.config.compose import ComposeConfig
 from guie.training.run.folder import (
     add_to_record,
     check_weights,
@@ -88,6 +90,105 @@ def test_what_a_folder_holds_besides_is_not_given_up(left: str, tmp_path: Path) 
     assert (folder / left).exists()
 
 
+def holding(folder: Path, names: list[str]) -> Path:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("the user's")
+    return folder
+
+
+def contents(folder: Path) -> set[str]:
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.parametrize("name", [".", "..", "...", "a/b", "", "a\nb", "a b"])
+def test_a_name_names_one_folder(name: str, tmp_path: Path) -> None:
+    shared = {"name": name, "data": {"manifest": "m.csv"}}
+    for model, more in (
+        (RunConfig, {"model": config(tmp_path).model.model_dump(), "stages": []}),
+        (ComposeConfig, {"members": ["runs/a"]}),
+        (MixConfig, {"out": "m.csv", "sources": [{"kind": "toy", "path": "t"}]}),
+    ):
+        with pytest.raises(UserError, match="name: a name is made of letters.* not of dots alone"):
+            config_from(shared | more, model)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["photo.jpg"],
+        ["config.yaml", "model.safetensors"],  # of another program
+        ["record.json"],
+        ["other_run/config.yaml"],  # a folder of runs
+        ["step_00000001-0123456789abcdef.pt"],
+    ],
+)
+def test_only_runs_are_overwritten(names: list[str], tmp_path: Path) -> None:
+    folder = holding(tmp_path / "t", names)
+    with pytest.raises(UserError, match=r"t: holds .* no record.json .* choose another name") as e:
+        open_run(config(tmp_path), resume=False, overwrite=True)
+    assert "\n" not in str(e.value) and contents(folder) == set(names)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.safetensors", "record.json", "summary.json", "dropped.csv"]
+)
+def test_a_new_run_replaces_no_file_that_is_not_its_own(name: str, tmp_path: Path) -> None:
+    folder = holding(tmp_path / "t", [name, "notes.txt"])
+    with pytest.raises(UserError, match=f"holds {name}, which would be replaced"):
+        open_run(config(tmp_path), resume=False, overwrite=False)
+    assert (folder / name).read_text() == "the user's"
+    (folder / name).unlink()
+    assert open_run(config(tmp_path), resume=False, overwrite=False) == (folder, False)
+    assert (folder / "notes.txt").exists()
+
+
+def test_overwriting_leaves_what_no_run_writes(tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    checkpoint = "checkpoints/step_00000001-0123456789abcdef.pt"
+    ours = ["model.safetensors", "last_classes.safetensors", "frozen-0123456789abcdef.json"]
+    ours += ["summary.json", ".model.12.tmp.safetensors", checkpoint, "checkpoints/new.pt"]
+    theirs = ["E.npz", "frozen-2024.json", "checkpoints/step_best.pt", "models/model.safetensors"]
+    holding(folder, ours + theirs)
+    assert open_run(config(tmp_path, seed=1), resume=False, overwrite=True) == (folder, False)
+    assert contents(folder) == {"config.yaml", "record.json", *theirs}
+
+
+def test_a_link_is_removed_and_never_followed(tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    disk = holding(tmp_path / "disk", ["step_00000001-0123456789abcdef.pt"])
+    (folder / "checkpoints").symlink_to(disk)
+    open_run(config(tmp_path, seed=1), resume=False, overwrite=True)
+    assert not (folder / "checkpoints").is_symlink() and len(contents(disk)) == 1
+
+
+def test_a_run_may_lie_behind_a_link(tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "t").symlink_to(tmp_path / "disk")
+    for seed in (0, 1):
+        open_run(config(tmp_path, seed=seed), resume=False, overwrite=True)
+    assert (tmp_path / "t").is_symlink()
+    assert contents(tmp_path / "disk") == {"config.yaml", "record.json"}
+
+
+def test_a_run_does_not_overwrite_what_it_begins_with(tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    holding(folder, ["model.safetensors"])
+    other = config(tmp_path, start_from=str(folder))
+    with pytest.raises(UserError, match="start_from: .* is what --overwrite would delete"):
+        open_run(other, resume=False, overwrite=True)
+    assert (folder / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("theirs", ["dropped_by_hand.csv", "dropped.csv/photo.jpg"])
+def test_a_run_that_never_stepped_takes_no_file_along(theirs: str, tmp_path: Path) -> None:
+    folder, _ = open_run(config(tmp_path), resume=False, overwrite=False)
+    holding(folder, [theirs])
+    with suppress(UserError):
+        open_run(config(tmp_path, seed=1), resume=False, overwrite=False)
+    assert (folder / theirs).exists()
+
+
 def test_one_process_at_a_time(tmp_path: Path) -> None:
     one = config(tmp_path)
     with locked(one):
@@ -103,6 +204,15 @@ def test_a_changed_class_list_is_named(tmp_path: Path) -> None:
     keep_classes(tmp_path, ["a/1", "a/2", "b/1"])
     with pytest.raises(UserError, match="3 classes.* now has 2 .gone: a/2, b/1; new: c/1"):
         keep_classes(tmp_path, ["a/1", "c/1"])
+
+
+@pytest.mark.parametrize("end", ["\u2028", "\x85", "\r", "\x0b"])
+def test_a_class_list_is_read_as_it_was_written(end: str, tmp_path: Path) -> None:
+    """Runs were begun with such labels before manifests refused them."""
+    for _ in range(2):
+        keep_classes(tmp_path, [f"a/red{end}one", "a/two"])
+    with pytest.raises(UserError, match="begun with 2 classes"):
+        keep_classes(tmp_path, ["a/two"])
 
 
 def test_retention_goes_on_towards_the_same_weights_only(tmp_path: Path) -> None:

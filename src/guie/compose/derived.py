@@ -17,14 +17,15 @@ from guie.config.stages import LearningRates, StageConfig
 from guie.model import LoadedModel, save_model, save_weights
 from guie.model.embedder import Embedder
 from guie.model.loading import BEST, RUN_FILE
-from guie.training.run.folder import add_to_record, finish
-from guie.training.run.record import METRICS_FILE, write_record
+from guie.training.run.folder import add_to_record, finish, refuse_foreign
+from guie.training.run.record import METRICS_FILE, begin_record, write_record
 
 
 def refuse_existing(out: Path) -> None:
-    """Raise UserError if there is a run already."""
+    """Raise UserError if there is a run already, or a file that is not ours and would be replaced."""
     if any((out / name).exists() for name in (RUN_FILE, *FILES)):
         raise UserError(f"{out}: holds a model already; remove it, or choose another name")
+    refuse_foreign(out)
 
 
 def run_of(member: MemberConfig, manifest: str) -> RunConfig:
@@ -53,6 +54,7 @@ def write_run(
     Raises:
         UserError: a name that no run can have, or a file that cannot be written.
     """
+    begin_record(out)  # first: what a kill leaves behind is ours, and the next try may replace it
     part = model.self_contained()
     if isinstance(part, MemberConfig):
         config: RunConfig | CompositionConfig = _derived(part, manifest, out)

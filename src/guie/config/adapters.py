@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
 
-from guie.config.base import Config
+from guie.config.base import Config, Width
 from guie.config.faults import FaultAt
 
 Keep = Annotated[float, Field(gt=0, le=1)]
@@ -28,7 +28,7 @@ class StochasticConfig(GateConfig):
     """Beside attention and MLP of each block: up(ReLU(down(norm(z)))), on by chance (PUMA, 4.2)."""
 
     kind: Literal["stochastic"]
-    dim: PositiveInt = 128  # r, of the bottleneck
+    dim: Width = 128  # r, of the bottleneck
     keep: Keep = 0.5
     scale: PositiveFloat = 1.0  # of what is added; eq. 5 has none, the code .1
     blocks: Blocks = "all"
@@ -38,7 +38,7 @@ class AdaptFormerConfig(Config):
     """Beside the MLP of each block, with biases and a fixed scale (Chen et al., NeurIPS 2022)."""
 
     kind: Literal["adaptformer"]
-    dim: PositiveInt = 64
+    dim: Width = 64
     scale: PositiveFloat = 0.1
     blocks: Blocks = "all"
 
@@ -47,7 +47,7 @@ class LoraConfig(GateConfig):
     """Low-rank changes of weight matrices (Hu et al., ICLR 2022); keep below 1: stochastic LoRA."""
 
     kind: Literal["lora"]
-    rank: PositiveInt = 8
+    rank: Width = 8
     alpha: PositiveFloat | None = None  # the change is times alpha / rank; null: rank
     of: Annotated[list[Place], Field(min_length=1)] = ["q", "v"]
     blocks: Blocks = "all"

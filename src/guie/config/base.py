@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from guie.base.errors import UserError
 from guie.config.faults import explained
@@ -27,6 +27,20 @@ class Config(BaseModel):
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+def _names_a_folder(name: str) -> str:
+    # `.` and `..` are the folder of all runs, and the one above it.
+    if not re.fullmatch(r"[\w.-]+", name) or not name.strip("."):
+        raise ValueError(
+            "a name is made of letters, digits, '_', '-' and '.', and not of dots alone"
+        )
+    return name
+
+
+Name = Annotated[str, AfterValidator(_names_a_folder)]  # of a run, a composition, a mix
+Seed = Annotated[int, Field(ge=0, lt=2**64)]  # torch takes 64 bits
+Width = Annotated[int, Field(gt=0, le=2**16)]  # numbers of an embedding, or outputs of a layer
 
 
 def load_config(

@@ -15,12 +15,10 @@ from pydantic import (
     model_validator,
 )
 
-from guie.config.base import Config
+from guie.config.base import Config, Name, Seed, Width
 from guie.config.composition import ViewConfig, refuse_blind
 from guie.config.faults import FaultAt
 from guie.config.layers import LayersConfig
-
-Seed = Annotated[int, Field(ge=0)]
 
 PART = 0.875  # of the side, in five crops: 224 of 256 px
 CORNERS = ("top_left", "top_right", "bottom_left", "bottom_right", "center")
@@ -89,7 +87,7 @@ class PcaConfig(Config):
     """Principal components: of images, or of texts, a line each, by the CLIP that the member is."""
 
     name: Literal["pca"]
-    dim: PositiveInt = 64
+    dim: Width = 64
     whiten: bool = False  # give all the same variance
     images: SampleConfig | None = None
     texts: str | None = None  # a file
@@ -105,7 +103,7 @@ class RandomConfig(Config):
     """A Gaussian matrix: what fewer dimensions alone cost."""
 
     name: Literal["random"]
-    dim: PositiveInt = 64
+    dim: Width = 64
     seed: Seed = 0
 
 
@@ -113,7 +111,7 @@ class FirstConfig(Config):
     """The numbers that stand first; side by side, those of the first members (DREML's prefixes)."""
 
     name: Literal["first"]
-    dim: PositiveInt = 64
+    dim: Width = 64
 
 
 ReduceConfig = Annotated[PcaConfig | RandomConfig | FirstConfig, Field(discriminator="name")]
@@ -225,7 +223,7 @@ Member = Annotated[
 class ComposeConfig(Composed):
     """A composition, and the folder that it is written to."""
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: Name
     out: str = "runs"  # the folder of <name>/
     val: ValConfig | None = None  # null: nothing is scored
     workers: Annotated[int, Field(ge=0)] = 2  # loader processes per process

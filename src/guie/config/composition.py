@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, PositiveInt, Tag
+from pydantic import Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 from pydantic import model_validator as checked
 
-from guie.config.base import Config
+from guie.config.base import Config, Width
 from guie.config.faults import FaultAt
 from guie.config.model import Fit, ModelConfig
 from guie.config.run import RunConfig
@@ -88,7 +88,7 @@ class CompositionConfig(Config):
     weights: list[PositiveFloat] | None = None  # of the members; null: all alike
     views: list[ViewConfig] = Field([ViewConfig()], min_length=1)
     domains: list[str] = []  # that the classifier tells apart, where views ask for domains
-    reduced_dim: PositiveInt | None = None  # a linear map to so many dimensions follows
+    reduced_dim: Width | None = None  # a linear map to so many dimensions follows
 
     @checked(mode="after")
     def _fits_together(self) -> CompositionConfig:

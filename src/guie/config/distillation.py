@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from guie.config.base import Config
+from guie.config.base import Config, Width
 from guie.config.losses import LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
 from guie.config.relational import (
@@ -53,7 +53,7 @@ class OnlineConfig(Config):
         default=SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"),
         discriminator="name",
     )
-    teacher_dim: PositiveInt = 256  # of a teacher's embedding; its head is one Linear
+    teacher_dim: Width = 256  # of a teacher's embedding; its head is one Linear
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
     # Weights of four terms; their sum is divided by the sum of these
     student: NonNegative = 1.0

@@ -19,7 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.config.base import Config
+from guie.config.base import Config, Seed
 
 Scale = PositiveFloat
 Distance = Annotated[float, Field(gt=0, le=2)]
@@ -213,7 +213,7 @@ class MetaclassesConfig(Config):
 
     count: Annotated[int, Field(ge=2)]  # D
     member: Annotated[int, Field(ge=0)] = 0  # by which number the groups are drawn
-    seed: Annotated[int, Field(ge=0)] = 0  # of the ensemble
+    seed: Seed = 0  # of the ensemble
 
 
 def _arcface_unless_named(values: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from guie.config.base import Config
+from guie.config.base import Config, Name, Seed
 from guie.config.cleaning import CleaningConfig
 from guie.config.faults import FaultAt
 from guie.config.selection import SelectionConfig
@@ -28,7 +28,7 @@ class ToySource(SourceConfig):
 
     kind: Literal["toy"]
     images: PositiveInt = 6000
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     part: Literal["benchmark", "pretrain"] = "benchmark"
 
 
@@ -60,10 +60,10 @@ Source = Annotated[
 class MixConfig(Config):
     """A training mix. Filters count the images of a class within its source, in train only."""
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: Name
     out: str = Field(pattern=r"\.(csv|parquet)$")
     root: str | None = None  # what image_path is relative to; null: the folder of `out`
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     sources: list[Source] = Field(min_length=1)
     min_images: PositiveInt = 1  # classes with fewer are dropped
     max_images: PositiveInt | None = None  # of larger classes a random choice is kept

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from guie.config.adapters import WithAdapters
-from guie.config.base import Config
+from guie.config.base import Config, Width
 from guie.config.faults import FaultAt
 from guie.config.layers import LayersConfig
 
@@ -83,11 +83,11 @@ class HeadConfig(Config):
     # has 1e-6 (train_arcface.py, cell 20)
     norm_eps: PositiveFloat = BATCH_NORM_EPS
     dropout: Fraction = 0.0
-    dim: PositiveInt = 64
+    dim: Width = 64
     bias: bool = True
     # Widths of layers between dropout and the last, each a Linear and a ReLU: an MLP of [2048, 2048]
     # is the "MLP-3 Emb." of PUMA's table 2, by its 5.3 M parameters on ViT-S
-    hidden: list[PositiveInt] = []
+    hidden: list[Width] = []
     branches: BranchesConfig | None = None
     # H / W, H / 224 and W / 224 of the original image beside the features (5th place)
     image_shape: bool = False
@@ -95,7 +95,7 @@ class HeadConfig(Config):
     # ensemble on one backbone (DREML)
     parts: PositiveInt = 1
     # A fitted linear map of the embedding to so many dimensions follows; compose.py sets it
-    reduced_dim: PositiveInt | None = None
+    reduced_dim: Width | None = None
 
     @model_validator(mode="after")
     def _fits_together(self) -> HeadConfig:

@@ -14,7 +14,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.config.base import Config
+from guie.config.base import Config, Width
 
 NonNegative = Annotated[float, Field(ge=0)]
 
@@ -97,7 +97,7 @@ class MatchingConfig(Config):
     """
 
     name: Literal["matching"]
-    hidden: list[PositiveInt] = []  # of the head; none: linear
+    hidden: list[Width] = []  # of the head; none: linear
     standardise: Annotated[
         DimensionConfig | PhiSConfig | None,
         Field(discriminator="name"),

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
-from guie.config.base import Config
+from guie.config.base import Config, Name, Seed
 from guie.config.distillation import DistillationConfig, OnlineConfig, too_many_neighbours
 from guie.config.durations import Steps
 from guie.config.faults import FaultAt, remedy
@@ -67,12 +67,12 @@ class RunConfig(Config):
 
     COMMON: ClassVar = ("train", "stages")
 
-    name: str = Field(pattern=r"^[\w.-]+$")
+    name: Name
     out: str = "runs"
     # Any model of the same tower, a run or a soup of runs: its weights are what this one begins with
     # (class weights begin anew; `retention` still holds to the pretrained ones). null: pretrained
     start_from: str | None = None
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Seed = 0
     # YAML reads a bare no as false
     precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(_no_for_false)] = "no"
     log_every: Steps = 20

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from guie.config.base import Config
+from guie.config.base import Config, Seed
 from guie.config.faults import FaultAt
 
 
@@ -23,7 +23,7 @@ def _each_once(values: list[Any]) -> list[Any]:
 
 # A list, or how many, counted from 0
 Seeds = Annotated[
-    list[Annotated[int, Field(ge=0)]],
+    list[Seed],
     Field(min_length=1),
     BeforeValidator(_counted),
     AfterValidator(_each_once),

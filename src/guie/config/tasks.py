@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt
+from pydantic import BeforeValidator, Field
 
-from guie.config.base import Config
+from guie.config.base import Config, Width
 from guie.config.distillation import DistillationConfig, OnlineConfig
 from guie.config.losses import ArcFaceConfig, LossConfig, MetaclassesConfig
 from guie.config.model import ModelConfig
@@ -20,7 +20,7 @@ class ClassificationConfig(Config):
     metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
     # Widths of Linears between the embedding and the loss, with a ReLU between two; left out when scored.
     # What lies under the loss generalises worse than what lies beneath that (Vo and Hays, 3.3)
-    projector: list[PositiveInt] = []
+    projector: list[Width] = []
 
     @property
     def losses(self) -> list[LossConfig]:

@@ -26,7 +26,7 @@ from guie.model.backbone import build_backbone
 from guie.model.embedder import Embedder
 from guie.model.weights import is_file, state_hash
 
-PATTERN = "frozen-*"
+PATTERN = f"frozen-{'[0-9a-f]' * 16}.*"
 SHARED = "shared"  # key of a file's metadata: name -> the name under which its tensor stands
 BACKBONE = "backbone."  # what its names begin with in an embedder
 

@@ -176,3 +176,22 @@ def test_warnings_go_to_stderr_of_the_first_process(tmp_path, rank, times):
     assert done.stdout == ""
     assert done.stderr.count(f"{path}:2: warning: val query without a positive") == times
     assert done.stderr.count("\n") == times
+
+
+@pytest.mark.parametrize("end", ["\n", "\r", "\t", "\x00", "\x7f", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("column", ["label", "domain"])
+def test_a_line_break_in_a_label_or_a_domain_is_refused(end: str, column: str, tmp_path: Path):
+    """A list of labels has one a line, and a report has them on a terminal."""
+    rows = pd.DataFrame([GOOD.format(n).split(",") for n in range(3)], columns=HEADER.split(","))
+    rows["label"] = [f"toys/{n}" for n in range(3)]
+    rows.loc[1, column] += f"{end}x"
+    rows.to_parquet(tmp_path / "m.parquet")
+    with pytest.raises(UserError) as refusal:
+        load_manifest(tmp_path / "m.parquet")
+    said = f"m.parquet: row 1: {column} {rows.loc[1, column]!r} holds a line break or a control"
+    assert said in str(refusal.value) and "\n" not in str(refusal.value)
+
+
+def test_a_line_break_in_a_label_is_named_by_its_line(tmp_path: Path):
+    path = write(tmp_path / "m.csv", GOOD.format(0), 't/1.jpg,"toys/c\nar",toys,train,train')
+    assert [line for line, what in refused(path) if "holds a line break" in what] == ["3"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 import pandas as pd
 
@@ -12,6 +14,7 @@ from guie.curation.classes.caps import cap_diverse, cap_first
 from guie.curation.classes.filters import cap_large, drop_rare
 from guie.curation.steps.account import Account
 from guie.data.manifest import Sidecar, check
+from guie.data.manifest.sidecar import sidecars
 from guie.evaluation.features import Embed
 
 
@@ -50,11 +53,27 @@ def _capped(rows: pd.DataFrame, most: int, config: MixConfig, embed: Embed | Non
 
 
 def refuse_overwriting(config: MixConfig) -> None:
-    """A mix must not replace one of its sources."""
+    """A mix must not replace one of its sources, nor a manifest or a sidecar that is not a mix's."""
     for number, source in enumerate(config.sources):
         assert source.path is not None  # `with_path` has found it
         if os.path.realpath(source.path) == os.path.realpath(config.out):
             raise UserError(f"out: {config.out} is source {number}; write the mix elsewhere")
+    out = Path(config.out)
+    standing = [path for path in (out, *sidecars(out)) if path.exists()]
+    if standing and not _is_mix(config):
+        raise UserError(
+            f"out: {standing[0]} would be replaced, and no {config.summary_path.name} beside it shows"
+            " that it is of a mix; write the mix elsewhere, or move that file away"
+        )
+
+
+def _is_mix(config: MixConfig) -> bool:
+    """Whether curate.py has written `out` before: its summary says so."""
+    try:
+        summary = json.loads(config.summary_path.read_text(encoding="utf-8"))
+        return Path(summary["config"]["out"]).name == Path(config.out).name
+    except (OSError, ValueError, KeyError, TypeError):  # none, or somebody else's
+        return False
 
 
 def refuse_illegal(table: pd.DataFrame, sidecar: Sidecar, config: MixConfig) -> None:

@@ -13,6 +13,8 @@ from guie.data.manifest.sidecar import Sidecar
 # An epoch has as many images as the weights in sum, and its order must fit into memory
 WEIGHTS = (1e-9, 1000)  # least and most of an image
 EPOCH_MAX = 500_000_000
+# Of lists with a label a line, and of terminals
+CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 
 def check(
@@ -72,8 +74,13 @@ def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
 
 
 def _label_faults(table: pd.DataFrame) -> Iterator[Fault]:
-    """(row, what) for labels that are empty or stand for classes of two domains."""
+    """(row, what) for labels and domains that no list could hold, empty labels, classes of two domains."""
     labels = table[["label", "domain"]].drop_duplicates()  # far fewer than rows
+    for column in ("label", "domain"):
+        broken = labels.loc[labels[column].str.contains(CONTROL), column]
+        for row in table.index[table[column].isin(broken)] if len(broken) else ():
+            value = table[column][row]
+            yield row, f"{column} {value!r} holds a line break or a control character; take it out"
     empty = labels["label"].str.contains(r"(?:^|\|)\s*(?:\||$)")
     if empty.any():
         for row in table.index[table["label"].isin(labels.loc[empty, "label"])]:

@@ -22,6 +22,7 @@ from guie.base.files import replacing
 from guie.model.frozen_weights import Base, keep_frozen, read_frozen
 
 FOLDER = "checkpoints"
+UNNAMED = "new.pt"  # whole, and about to be renamed
 VERSION = 2  # of what a checkpoint holds
 EMBEDDER = {"task": "embedder.", "ema": "module.embedder."}  # what its names begin with there
 NAME = re.compile(r"step_(\d{8})-([0-9a-f]{16})\.pt")
@@ -88,7 +89,7 @@ class Checkpoints:
         saved = {"version": VERSION, "state": asdict(state)}
         saved |= _apart(parts, frozen, self.folder.parent, base)
         saved["identity"] = asdict(identity)
-        new = self.folder / "new.pt"
+        new = self.folder / UNNAMED
         with replacing(new) as temporary:
             torch.save(saved, temporary)
         path = self.folder / f"step_{state.global_step:08d}-{_hash(new)}.pt"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ from guie.base.files import write_json, write_text
 from guie.base.locks import held
 from guie.config import RunConfig, load_config
 from guie.config.composition import FILES
-from guie.training.run.record import METRICS_FILE, write_record
+from guie.model.frozen_weights import PATTERN
+from guie.training.run.checkpoint import FOLDER, UNNAMED, Checkpoints
+from guie.training.run.record import METRICS_FILE, is_recorded, write_record
 
 CLASSES = "classes.txt"
 LOCK = ".lock"
@@ -23,12 +24,18 @@ FREE = {
     *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
     *("accumulate", "on_out_of_memory"),
 }
+SUMMARY = "summary.json"  # written last: a run that has one is finished
+UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` that a kill cut short
 # What a run writes before its first step
 FIRST = (
-    *(LOCK, CLASSES, METRICS_FILE, "config.yaml", "record.json"),
-    *("events.out.tfevents.*", "dropped*.csv"),
+    *(LOCK, UNFINISHED, CLASSES, METRICS_FILE, "config.yaml", "record.json"),
+    *("events.out.tfevents.*", "dropped.csv", "dropped_generic.csv"),
 )
-SUMMARY = "summary.json"  # written last: a run that has one is finished
+# What runs and compositions write
+WRITTEN = (
+    *(*FIRST, SUMMARY, *FILES, FOLDER, PATTERN),
+    *(f"{stem}{of}.safetensors" for stem in ("model", "last") for of in ("", "_classes", "_clip")),
+)
 
 
 @contextmanager
@@ -47,12 +54,15 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
     """Make or reopen the folder of a run; return it, and whether the run is finished already.
 
     A run killed before its first checkpoint simply starts again, and one that never logged a step
-    gives way to any other. Raises UserError if the folder holds another run, or an unfinished one
-    that nobody asked to resume.
+    gives way to any other. Raises UserError if the folder holds another run, an unfinished one that
+    nobody asked to resume, or files that no run of ours has written.
     """
     folder = Path(config.out) / config.name
+    if overwrite:
+        _refuse_overwriting(folder, config)
     if overwrite or _never_stepped(folder):
         _empty(folder)
+    refuse_foreign(folder)
     if any((folder / name).exists() for name in FILES):
         raise UserError(f"{folder}: holds a composition; choose another name, or --overwrite it")
     if not (folder / "config.yaml").exists():
@@ -66,9 +76,22 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
         )
     if (folder / SUMMARY).exists():
         return folder, True
-    if any((folder / "checkpoints").glob("step_*")) and not resume:
+    if Checkpoints(folder, 1).paths() and not resume:
         raise UserError(f"{folder}: holds an unfinished run; --resume it, or --overwrite it")
     return folder, False
+
+
+def refuse_foreign(folder: Path) -> None:
+    """Raise UserError where a run or a composition would replace a file that none of ours wrote."""
+    if is_recorded(folder) or (folder / "config.yaml").exists():
+        return
+    for path in sorted(folder.glob("*")):
+        replaced = _is_of(path, WRITTEN) and not _is_of(path, (LOCK, UNFINISHED))
+        if replaced and not _is_folder(path):
+            raise UserError(
+                f"{folder}: holds {path.name}, which would be replaced, and no record.json shows that"
+                " it is of a run; choose another name, or move it away"
+            )
 
 
 def keep_classes(folder: Path, classes: list[str]) -> None:
@@ -81,13 +104,22 @@ def keep_classes(folder: Path, classes: list[str]) -> None:
     if not path.exists():
         write_text(path, "".join(f"{label}\n" for label in classes))
         return
-    begun = path.read_text(encoding="utf-8").splitlines()
+    begun = read_classes(folder)
     if begun != classes:
         raise UserError(
             f"{folder}: was begun with {len(begun)} classes, the manifest now has {len(classes)}"
             f" (gone: {_first(set(begun) - set(classes))}; new: {_first(set(classes) - set(begun))});"
             " bring the old manifest back, or --overwrite the run"
         )
+
+
+def read_classes(folder: Path) -> list[str]:
+    """The labels that `keep_classes` wrote, by id.
+
+    Old runs may have a label with another line break than "\\n", which alone ends a line here.
+    """
+    text = (folder / CLASSES).read_bytes().decode("utf-8")
+    return text.removesuffix("\n").split("\n")
 
 
 def add_to_record(folder: Path, **more: Any) -> None:
@@ -150,21 +182,54 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
     return flat
 
 
+def _refuse_overwriting(folder: Path, config: RunConfig) -> None:
+    """Raise UserError where --overwrite would delete what is no run, or what the new run begins with."""
+    others = [path for path in sorted(folder.glob("*")) if not _is_of(path, (LOCK, UNFINISHED))]
+    if others and not is_recorded(folder):
+        raise UserError(
+            f"{folder}: holds {others[0].name} and no record.json of a run, and --overwrite deletes"
+            " runs alone; choose another name, or delete it yourself"
+        )
+    for key, value in _flat(config.model_dump()).items():
+        begins_with = key.rpartition(".")[2] in ("start_from", "pretrained", "model")
+        if begins_with and value and Path(value).resolve().is_relative_to(folder.resolve()):
+            raise UserError(f"{key}: {value} is what --overwrite would delete; choose another name")
+
+
 def _never_stepped(folder: Path) -> bool:
     """Whether a run was refused or killed there before its first step, and nothing else lies there."""
-    if not (folder / "config.yaml").exists():
+    if not (is_recorded(folder) and (folder / "config.yaml").exists()):
         return False
     logged = (folder / METRICS_FILE).exists() and (folder / METRICS_FILE).stat().st_size > 0
-    return not logged and all(any(map(path.match, FIRST)) for path in folder.iterdir())
+    return not logged and all(_is_of(path, FIRST) for path in folder.iterdir())
 
 
 def _empty(folder: Path) -> None:
-    """Remove all but the lock, which this process holds."""
-    for path in folder.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        elif path.name != LOCK:
+    """Remove what runs write; what a user put there stays. Links are removed, never followed.
+
+    The lock stays, which this process holds, and `record.json`, which shows that the folder is ours. A
+    kill leaves a run that is not finished, under its config: that goes last.
+    """
+    checkpoints = folder / FOLDER
+    if not checkpoints.is_symlink():
+        unfinished = [checkpoints / UNNAMED, *checkpoints.glob(UNFINISHED)]
+        for path in (*Checkpoints(folder, 1).paths(), *unfinished):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # there is none, or it holds more
+            checkpoints.rmdir()
+    (folder / SUMMARY).unlink(missing_ok=True)
+    for path in sorted(folder.glob("*"), key=lambda path: path.name in ("config.yaml", *FILES)):
+        kept = path.name in (LOCK, "record.json") or _is_folder(path)
+        if _is_of(path, WRITTEN) and not kept:
             path.unlink()
+
+
+def _is_of(path: Path, patterns: Iterable[str]) -> bool:
+    return any(map(path.match, patterns))
+
+
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
 
 
 def _first(labels: set[str]) -> str:

@@ -26,8 +26,8 @@ VAL = "val_r_at_1"  # a line of a validation has it
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
 
-def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
-    """Write the resolved config and `record.json` (command, commit, versions, machine)."""
+def begin_record(folder: Path) -> None:
+    """Write `record.json`: command, commit, versions, machine. It shows that a folder is ours."""
     record = {
         "command": sys.argv,
         "git": git_state(),
@@ -36,7 +36,23 @@ def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
         "machine": platform.machine(),
     }
     write_json(folder / "record.json", record)
-    # Last: a folder with a config is a run that explains itself, whenever a kill fell.
+
+
+def is_recorded(folder: Path) -> bool:
+    """Whether `begin_record` has written there."""
+    try:
+        record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # none, or somebody else's
+        return False
+    return isinstance(record, dict) and {"command", "packages"} <= record.keys()
+
+
+def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
+    """Write `record.json` and the resolved config.
+
+    The config is last: a folder that has one is a run that explains itself, whenever a kill fell.
+    """
+    begin_record(folder)
     file = COMPOSITION_FILE if isinstance(config, CompositionConfig) else "config.yaml"
     write_text(folder / file, yaml.safe_dump(config.model_dump(), sort_keys=False))
 
@@ -90,7 +106,7 @@ class RunLog:
         self.accelerator.log(dict(values), step=step)
 
     def _rewind(self, step: int, unscored: bool) -> None:
-        lines = self.path.read_text(encoding="utf-8").splitlines() if self.path.exists() else []
+        lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.exists() else []
         # A kill or a full disk may have cut the last one short.
         written = [(line, json.loads(line)) for line in lines if line.endswith("}")]
         again = (step, True) if unscored else (step + 1, False)
@@ -105,7 +121,8 @@ def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a `metrics.jsonl`."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    return [json.loads(line) for line in lines if line]
 
 
 def device_name(device: torch.device) -> str:

@@ -15,7 +15,7 @@ from guie.base.errors import UserError
 from guie.losses import MarginSoftmax
 from guie.model.frozen_weights import read_tensors
 from guie.model.weights_file import save_weights
-from guie.training.run.folder import CLASSES
+from guie.training.run.folder import CLASSES, read_classes
 
 FILE, KEY = "model_classes.safetensors", "weight_CkT"
 
@@ -38,7 +38,7 @@ def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tenso
             f"{folder}: has no {FILE}, so relation logits cannot learn from it; name a run of a margin"
             " softmax without projector, or take another relation"
         )
-    known = (folder / CLASSES).read_text(encoding="utf-8").splitlines()
+    known = read_classes(folder)
     row = {label: number for number, label in enumerate(known)}
     shared = [number for number, label in enumerate(labels) if label in row]
     weight_CkT = read_tensors(folder / FILE)[KEY]
