@@ -27,6 +27,7 @@ from guie.config.durations import Duration
 from guie.config.stages import StageConfig
 from guie.data.looks.precheck import readable
 from guie.data.manifest import load_manifest
+from guie.evaluation.validation import refuse_unscorable
 from guie.training.crew import Crew, Stopped
 from guie.training.interrupts import Cause, Interrupts
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
@@ -92,6 +93,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         manifest = manifest.without(config.data.leave_out)
         look = partial(readable, accelerator, fallback=Path(config.out), drop_bad=args.drop_bad)
         manifest = look(manifest, ("train", "val"), dropped=folder / "dropped.csv")
+        from_main(accelerator, partial(refuse_unscorable, manifest))
         generic = None
         if wanted := config.retention and config.retention.generic:
             generic = load_generic(wanted)

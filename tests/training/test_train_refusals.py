@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from toy_configs import write_config
 
 import train
 from guie.base.errors import UserError
+from guie.evaluation.protocols import quick_scores
 from tiny_runs import TINY_CLIP
 
 
@@ -58,3 +60,26 @@ def test_unreadable_images_are_found_before_the_first_step(
     assert not (tmp_path / "runs" / "t" / "metrics.jsonl").exists()
     folder = train.main([*words, "--drop-bad"])
     assert set(pd.read_csv(folder / "dropped.csv")["image_path"]) == {of_train, of_val}
+
+
+@pytest.mark.parametrize("alone", ["by label", "by role"])
+def test_val_queries_without_a_positive_are_refused_before_the_first_step(
+    alone: str, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    """In the words of the validation, which would come to it after the first stage."""
+    table = pd.read_csv(mix)
+    val = table["split"] == "val"
+    if alone == "by role":
+        table.loc[val, "role"] = "query"
+    else:
+        table = table[~val | ~table.duplicated(["split", "label"])]
+    table.to_csv(tmp_path / "m.csv", index=False)
+    words = ["--config", str(write_config(tmp_path / "c.yaml", tmp_path / "m.csv", mix.parent))]
+    words += ["--set", f"data.root={toy_manifest.parent}"]
+    with pytest.raises(UserError, match="m.csv: split val: none of .* queries has a positive") as e:
+        train.main(words)
+    rows = table[table["split"] == "val"].reset_index(drop=True)
+    with pytest.raises(UserError) as later:
+        quick_scores(np.ones((len(rows), 2), np.float32), rows)
+    assert str(e.value).endswith(str(later.value))
+    assert not (tmp_path / "runs" / "t" / "metrics.jsonl").exists()

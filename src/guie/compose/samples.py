@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +23,7 @@ from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation.components import balanced_sample
 from guie.evaluation.extract import embed_dataset
 from guie.evaluation.protocols import quick_scores
-from guie.evaluation.validation import flat_scores
+from guie.evaluation.validation import flat_scores, refuse_unscorable
 from guie.model import LoadedModel
 from guie.model.looks import Inputs
 
@@ -36,7 +37,7 @@ MOST_KEPT_BYTES = 2 << 30
 class Fits:
     """Embeds samples of manifests, and scores by the val split, in all processes alike.
 
-    Raises UserError where the manifest to score by has no val split.
+    Raises UserError where the manifest to score by has no val split, or no query there a positive.
     """
 
     def __init__(self, accelerator: Accelerator, config: ComposeConfig):
@@ -46,6 +47,7 @@ class Fits:
             self.val = load_manifest(config.val.manifest, config.val.root)
             self.val = self.val.without(config.val.leave_out)
             self.val.split("val")  # refused where there is none
+            from_main(accelerator, partial(refuse_unscorable, self.val))
         self._kept: tuple[Any, Samples] | None = None
 
     def from_main(self, compute: Callable[[], T]) -> T:

@@ -7,14 +7,26 @@ from typing import Any
 from accelerate import Accelerator
 
 from guie.base.devices import from_main
+from guie.base.errors import UserError
 from guie.data.manifest import Manifest
 from guie.evaluation.extract import Check, embed_files, raise_fault
 from guie.evaluation.features.frozen import FrozenData, embed_rows
-from guie.evaluation.protocols import quick_scores
+from guie.evaluation.protocols import QUICK, quick_scores, refuse_unanswerable
 from guie.model import LoadedModel
 from guie.model.composition import Composition
 from guie.model.embedder import Embedder
 from guie.model.looks import AnyPreprocess
+
+
+def refuse_unscorable(manifest: Manifest) -> None:
+    """Raise UserError where `validate` would, whatever the model: no val query has a positive."""
+    rows = manifest.table[manifest.table["split"] == "val"]
+    if rows.empty:
+        return
+    try:
+        refuse_unanswerable(QUICK, rows)
+    except UserError as error:
+        raise UserError(f"{manifest.path}: split val: {error}") from None
 
 
 def validate(

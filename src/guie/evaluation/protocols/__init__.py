@@ -4,6 +4,7 @@ from guie.evaluation.protocols.base import Headline, Part, Protocol, with_subset
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS, QUIRKS
 from guie.evaluation.protocols.certainty import DRAWS, against, compare
 from guie.evaluation.protocols.evaluating import (
+    QUICK,
     Given,
     as_units,
     evaluate,
@@ -13,7 +14,7 @@ from guie.evaluation.protocols.evaluating import (
     score_part,
     share_protocol,
 )
-from guie.evaluation.protocols.retrieval import HARMONIC, Scores
+from guie.evaluation.protocols.retrieval import HARMONIC, Scores, refuse_unanswerable
 from guie.evaluation.protocols.side_by_side import run_models, share_models
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "INDEXES",
     "Given",
     "PROTOCOLS",
+    "QUICK",
     "QUIRKS",
     "Headline",
     "Part",
@@ -33,6 +35,7 @@ __all__ = [
     "evaluate",
     "protocol_of",
     "quick_scores",
+    "refuse_unanswerable",
     "run_models",
     "run_protocol",
     "score_part",

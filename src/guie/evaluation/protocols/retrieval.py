@@ -90,10 +90,7 @@ def retrieve(
                 f"relevance.csv: of {sum(map(len, found))} queries none is graded an easy or hard image"
                 " of the index; its paths are those of the manifest's image_path"
             )
-        raise UserError(
-            f"none of {sum(map(len, found))} queries has a positive in the index;"
-            " look at the columns label and role"
-        )
+        raise _unanswerable(sum(map(len, found)))
     values = pd.concat(found)
     rows = values.index.to_numpy()
     group_Q = groups_of(part, table)[rows]
@@ -102,6 +99,20 @@ def retrieve(
         values.loc[group_Q == group, others] = np.nan
     cluster_Q, path_Q = (table[c].to_numpy()[rows] for c in ("label", "image_path"))
     return Scores(part, values, group_Q, cluster_Q, path_Q)
+
+
+def refuse_unanswerable(part: Part, table: pd.DataFrame) -> None:
+    """Raise UserError as `retrieve` would, without embeddings, for a part that goes by labels and roles."""
+    images = images_of(part, table)
+    asked = list(searches(part.index, images, groups_of(part, table)))
+    if not any(images.count_positives(one.query_Q, one.index_I).any() for one in asked):
+        raise _unanswerable(sum(len(one.query_Q) for one in asked))
+
+
+def _unanswerable(queries: int) -> UserError:
+    return UserError(
+        f"none of {queries} queries has a positive in the index; look at the columns label and role"
+    )
 
 
 def images_of(part: Part, table: pd.DataFrame) -> Images:
