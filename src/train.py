@@ -8,6 +8,7 @@ accelerate launch src/train.py --config configs/demo.yaml --resume
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -45,10 +46,12 @@ from guie.training.starting import start_from
 from guie.training.step import (
     LossWatch,
     gradients_within_memory,
+    refuse_lone_images,
     sharpened,
     train_mode,
 )
 from guie.training.tasks import build_task
+from guie.training.tasks.online import refuse_unshared
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -65,7 +68,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
     )
     parser.add_argument(
-        "--max-hours", type=float, metavar="H", help="save and leave after so long, for --resume"
+        "--max-hours", type=_hours, metavar="H", help="save and leave after so long, for --resume"
     )
     return parser.parse_args(argv)
 
@@ -83,6 +86,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
         mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out
     )
     from_main(accelerator, lambda: refuse_unshardable(accelerator, config))
+    from_main(accelerator, lambda: refuse_unshared(accelerator, config))
+    from_main(accelerator, lambda: refuse_lone_images(accelerator, config))
     with ExitStack() as held:
         crew = held.enter_context(Crew(accelerator, interrupts))
         folder, finished = from_main(accelerator, lambda: _open(config, args, held))
@@ -216,6 +221,16 @@ def _open(config: RunConfig, args: argparse.Namespace, held: ExitStack) -> tuple
     """Lock and open the run's folder; see `open_run`."""
     held.enter_context(locked(config))
     return open_run(config, resume=args.resume, overwrite=args.overwrite)
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 <= hours < math.inf:
+        raise argparse.ArgumentTypeError(f"{text}: is to be a number of hours, 0 or more")
+    return hours
 
 
 def _due(every: Duration | None, step: int, steps_per_epoch: int) -> bool:

@@ -83,3 +83,50 @@ def test_val_queries_without_a_positive_are_refused_before_the_first_step(
         quick_scores(np.ones((len(rows), 2), np.float32), rows)
     assert str(e.value).endswith(str(later.value))
     assert not (tmp_path / "runs" / "t" / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("hours", ["nan", "inf", "-1", "1e400", "soon"])
+def test_a_time_that_never_comes_is_refused(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="^2$"):
+        train.main(["--config", "nowhere.yaml", f"--max-hours={hours}"])
+    assert f"{hours}: is to be a number of hours, 0 or more" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [("bn", ["train.batch_size=1"]), ("bn_plain", ["train.batch_size=3", "train.accumulate=2"])],
+)
+def test_batch_normalisation_of_one_image_is_refused(
+    norm: str, words: list[str], mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    words = [*words, f"model.head.norm={norm}"]
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
+    with pytest.raises(UserError, match="stages.0.batch_size: .* one image, and it needs two"):
+        train.main(["--config", str(config), *(w for word in words for w in ("--set", word))])
+
+
+def test_batch_normalisation_of_a_tower_is_refused_at_its_step(
+    mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    """A map of one pixel, of one image."""
+    stages = [{"epochs": 1, "batch_size": 1, "lr": {"backbone": 1e-3, "classes": 1e-2}}]
+    model = {"backbone": {"library": "timm", "name": "resnet10t"}, "image": {"size_px": 32}}
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=model, stages=stages)
+    with pytest.raises(UserError, match="stage train: batch_size 1 .* it needs two; raise"):
+        train.main(["--config", str(config)])
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        (f"seed={2**70}", "seed=.* less than 18446744073709551616"),
+        (f"model.head.dim={2**70}", "model.head.dim=.* less than or equal to 65536"),
+        ("model.head.hidden=[65537]", "model.head.hidden.* less than or equal to 65536"),
+    ],
+)
+def test_numbers_beyond_what_torch_can_hold_are_refused(
+    word: str, said: str, mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
+    with pytest.raises(UserError, match=said):
+        train.main(["--config", str(config), "--set", word])

@@ -22,6 +22,21 @@ from guie.config.stages import StageConfig
 from guie.training.run.checkpoint import TrainState
 from guie.training.tasks import Task
 
+NO_STATISTICS = (
+    "Expected more than 1 value per channel"  # torch's batch normalisation, of one image
+)
+
+
+def refuse_lone_images(accelerator: Accelerator, config: RunConfig) -> None:
+    """Raise UserError where a micro-batch has one image and the head normalises by the batch."""
+    if not config.model.head or config.model.head.norm not in ("bn", "bn_plain"):
+        return
+    for number, stage in enumerate(config.stages):
+        own = max(1, stage.batch_size // accelerator.num_processes)
+        pieces = min(stage.accumulate, own)
+        if own // pieces * accelerator.num_processes < 2:
+            raise UserError(f"stages.{number}.batch_size: {_lone(stage, pieces)}")
+
 
 def train_mode(task: Task, stage: StageConfig) -> None:
     """Train mode; what does not train of a backbone stays as it is scored, without chance."""
@@ -81,6 +96,10 @@ def gradients_within_memory(
         torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0]) >> 1)
         try:
             return gradients(accelerator, model, batch, pieces)
+        except ValueError as error:
+            if NO_STATISTICS not in str(error):
+                raise
+            raise UserError(f"stage {stage.name}: {_lone(stage, pieces)}") from None
         except RuntimeError as error:
             if not _out_of_memory(error):
                 raise
@@ -204,6 +223,13 @@ class LossWatch:
             f" learning rates {rates}; lower them or set clip_grad_norm; the last checkpoint is"
             f" intact; images: {shown} ..."
         )
+
+
+def _lone(stage: StageConfig, pieces: int) -> str:
+    return (
+        f"batch_size {stage.batch_size} in {pieces} micro-batches leaves batch normalisation one image,"
+        " and it needs two; raise batch_size, or lower accumulate"
+    )
 
 
 def _out_of_memory(error: RuntimeError) -> bool:

@@ -18,7 +18,7 @@ from guie.config import RunConfig, config_from
 from guie.losses.softmax import MarginSoftmax
 from guie.training.run.record import read_metrics
 from guie.training.tasks import OnlineTask, build_task
-from tiny_runs import TINY_CLIP, bn_config, cut_and_resumed
+from tiny_runs import TINY_CLIP, bn_config, cut_and_resumed, interrupted_after
 
 CLASSES = Classes(["a/0", "a/1", "a/2", "b/0", "b/1"], [4] * 5, ["a", "a", "a", "b", "b"])
 LABELS = torch.tensor([0, 3, 1, 4, 0, 2])
@@ -188,3 +188,17 @@ def test_lessons_that_reach_nobody_are_refused(config: Path, tmp_path: Path) -> 
         train.main([*words, "model.head=null", "--set", "stages.0.lr.head=0"])
     with pytest.raises(UserError, match="none learns, or none teaches"):
         train.main([*words, "task={name: online, logits: 0, similarity: 0}"])
+
+
+def test_curricularface_in_several_processes_is_refused(config: Path, tmp_path: Path) -> None:
+    """Its running mean is over all processes, and these hold other numbers of a domain's images."""
+    said = tmp_path / "said"
+    words = ["--config", str(config), "--set", f"out={tmp_path}"]
+    words += ["--set", "task={name: online, loss: {name: curricularface}}"]
+    processes = two_processes.start("train", words, said)
+    assert two_processes.end(processes) == [2, 2]
+    lines = [line for line in said.read_text().split("\n") if "error" in line.lower()]
+    assert len(lines) == 1 and "curricularface does not train online in several" in lines[0]
+    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patched:
+        interrupted_after(patched, steps=2)
+        train.main(words)  # one process may

@@ -11,18 +11,35 @@ from contextlib import contextmanager
 from typing import cast
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional
 
+from guie.base.errors import UserError
 from guie.batches.batch import Batch
 from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
+from guie.config.losses import CurricularFaceConfig
 from guie.losses import MarginSoftmax, build_loss
 from guie.losses.processes import at_least_fp32, gather_rows
 from guie.losses.relational import Similarity, kl_of_logits
 from guie.model import build_embedder
 from guie.training.tasks.base import Output, Task
+
+
+def refuse_unshared(accelerator: Accelerator, config: RunConfig) -> None:
+    """Raise UserError for a loss whose running mean is over all processes, where several train online.
+
+    They hold different numbers of images of a teacher's domain, so its images cannot be gathered.
+    """
+    online = isinstance(config.task, OnlineConfig)
+    curricular = any(isinstance(loss, CurricularFaceConfig) for loss in config.task.losses)
+    if online and curricular and accelerator.num_processes > 1:
+        raise UserError(
+            "task.loss.name: curricularface does not train online in several processes; take arcface,"
+            " or one process"
+        )
 
 
 class OnlineTeacher(nn.Module):
