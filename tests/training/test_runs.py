@@ -7,6 +7,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from guie.base.errors import UserError
@@ -14,9 +15,11 @@ from guie.config import MixConfig, RunConfig, config_from
 from guie.config.compose import ComposeConfig
 from guie.training.run.folder import (
     add_to_record,
+    check_images,
     check_weights,
     differences,
     keep_classes,
+    keep_images,
     locked,
     open_run,
 )
@@ -213,6 +216,43 @@ def test_a_class_list_is_read_as_it_was_written(end: str, tmp_path: Path) -> Non
         keep_classes(tmp_path, [f"a/red{end}one", "a/two"])
     with pytest.raises(UserError, match="begun with 2 classes"):
         keep_classes(tmp_path, ["a/two"])
+
+
+def states(**changes: tuple[int, int]) -> pd.DataFrame:
+    of = {name: (100 + n, 10**18 + n) for n, name in enumerate(("a", "b", "c"))} | changes
+    return pd.DataFrame.from_dict(of, orient="index", columns=["size_bytes", "mtime_ns"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"b": (99, 10**18 + 1)}, "1 of 3 training images were changed .* b .101 bytes, now 99"),
+        ({"c": (102, 10**18)}, "1 of 3 .* c .its time of change.; bring the old ones back, or"),
+        ({"a": (100, 7), "b": (1, 7), "c": (102, 7)}, "3 of 3 .* first b .101 bytes, now 1"),
+    ],
+)
+def test_images_that_were_replaced_are_named(changes: dict, said: str, tmp_path: Path) -> None:
+    keep_images(tmp_path, states())
+    check_images(tmp_path, states())
+    with pytest.raises(UserError, match=said) as refusal:
+        check_images(tmp_path, states(**changes))
+    assert "\n" not in str(refusal.value)
+    (tmp_path / "images.npz").unlink()  # what the message says, and runs of before have none
+    check_images(tmp_path, states(**changes))
+
+
+def test_a_copy_of_the_images_is_told_and_not_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_images(tmp_path, states())
+    check_images(tmp_path, states(a=(100, 5), b=(101, 6), c=(102, 7)))
+    assert "all 3 training images have another time of change" in capsys.readouterr().err
+
+
+def test_a_damaged_list_of_images_is_told_with_its_remedy(tmp_path: Path) -> None:
+    (tmp_path / "images.npz").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"images.npz: damaged; remove it"):
+        check_images(tmp_path, states())
 
 
 def test_retention_goes_on_towards_the_same_weights_only(tmp_path: Path) -> None:

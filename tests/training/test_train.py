@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from toy_configs import write_config
+from toy_configs import STAGES, write_config
 
 import embed
 import train
@@ -85,6 +86,28 @@ def test_resume_goes_on_to_the_same_bits(
     resumed = train.main([*there, "--resume"])
     for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
         assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
+
+
+def test_a_resume_with_a_replaced_image_is_refused(
+    mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "images"
+    shutil.copytree(toy_manifest.parent, root)
+    words = ["--config", str(write_config(tmp_path / "c.yaml", mix, root, stages=STAGES[:1]))]
+    with monkeypatch.context() as patched:
+        interrupted_after(patched, steps=3)
+        with pytest.raises(KeyboardInterrupt):
+            train.main(words)
+    rows = pd.read_csv(mix)
+    train_image, other = rows.loc[rows["split"] == "train", "image_path"].iloc[[2, 5]]
+    of_val = rows.loc[rows["split"] == "val", "image_path"].iloc[0]
+    kept = shutil.copy2(root / train_image, tmp_path / "kept")
+    shutil.copyfile(root / other, root / train_image)
+    shutil.copyfile(root / other, root / of_val)  # which is scored, not trained on
+    with pytest.raises(UserError, match=f"1 of .* training images .* first {train_image} .*bytes"):
+        train.main([*words, "--resume"])
+    shutil.copy2(kept, root / train_image)
+    assert (train.main([*words, "--resume"]) / "summary.json").exists()
 
 
 def test_embedding_and_validation_agree_with_the_training_log(

@@ -22,7 +22,14 @@ from guie.model.weights_file import read_metadata
 from guie.training.compiling import uncompiled
 from guie.training.crew import Crew, Stopped
 from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
-from guie.training.run.folder import add_to_record, check_weights, finish, keep_classes
+from guie.training.run.folder import (
+    add_to_record,
+    check_images,
+    check_weights,
+    finish,
+    keep_classes,
+    keep_images,
+)
 from guie.training.run.record import (
     RunLog,
     code_version,
@@ -161,8 +168,10 @@ def open_progress(
         check_identity(saved["identity"], identity, folder, warn=main)
         if config.retention:
             check_weights(folder, weights_record(config.model.backbone))
+        from_main(accelerator, lambda: check_images(folder, material.states()))
     elif main:
         add_to_record(folder, **_begun_with(config))
+        keep_images(folder, material.states())
     state = saved["state"] if saved else TrainState()
     log = RunLog(folder, accelerator, state.global_step, state.unscored)
     where = (accelerator, config, material, folder, crew)

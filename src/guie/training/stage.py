@@ -50,6 +50,15 @@ class Material:
         """Of every stage, and the generic ones."""
         return pd.concat([*self.rows, self.generic.table] if self.generic else self.rows)
 
+    def states(self) -> pd.DataFrame | None:
+        """`Manifest.states` of the training images, then of the generic ones; None where nobody looked."""
+        sources = [(self.manifest, pd.concat(self.rows))]
+        sources += [(self.generic, self.generic.table)] if self.generic else []
+        found = [
+            m.states.loc[rows["image_path"].unique()] for m, rows in sources if m.states is not None
+        ]
+        return pd.concat(found) if found else None
+
 
 def material_of(config: RunConfig, manifest: Manifest, generic: Manifest | None) -> Material:
     """Raises UserError where a stage has nothing to train on."""

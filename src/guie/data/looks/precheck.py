@@ -39,7 +39,7 @@ def readable(
 ) -> Manifest:
     """The manifest; refused, or with `drop_bad` shortened, where an image cannot be decoded.
 
-    Every process must call it; the main one looks.
+    Every process must call it; the main one looks, and its manifest has the `states` of the files.
 
     Args:
         splits: whose images will be opened.
@@ -51,8 +51,12 @@ def readable(
     """
     rows = manifest.table[manifest.table["split"].isin(splits)]
     cache = decoded_folder(manifest.path, fallback)
-    look = partial(find_unreadable, rows, manifest.root, cache, os.cpu_count() or 1, decoders)
+    states = _states(rows, manifest.root) if accelerator.is_main_process else None
+    cores = os.cpu_count() or 1
+    look = partial(find_unreadable, rows, manifest.root, cache, cores, decoders, states)
     bad = from_main(accelerator, look)
+    if states is not None:
+        manifest = replace(manifest, states=states[["size_bytes", "mtime_ns"]])
     if bad.empty:
         return manifest
     if not drop_bad:
@@ -71,6 +75,7 @@ def find_unreadable(
     cache: str | Path,
     workers: int,
     decoders: Mapping[str, OpenImage] | None = None,
+    states: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
     """Rows of a manifest whose image cannot be decoded as its split will be.
 
@@ -80,6 +85,7 @@ def find_unreadable(
         cache: folder for `decoded.parquet`: a file is decoded again only after a change.
         workers: decoding processes.
         decoders: by split; None: as in training.
+        states: of the files, as of `Manifest`; None: they are asked for here.
 
     Returns:
         Columns image_path, split and reason, indexed as `table`.
@@ -88,10 +94,13 @@ def find_unreadable(
         UserError: the cache cannot be written.
     """
     known, unreadable = Decoded(cache), []
+    # Before they are opened: a file that changes meanwhile is then decoded again next time.
+    states = _states(table, root) if states is None else states
     used = table["split"].map(decoders or DECODERS)
     for decoder in (open_as_seen, open_as_host):
         rows = table[used == decoder]
-        reasons = _reasons(rows["image_path"].unique(), root, decoder, known, workers)
+        states_of_rows = states.loc[rows["image_path"].unique()]
+        reasons = _reasons(states_of_rows, root, decoder, known, workers)
         bad = rows.loc[rows["image_path"].isin(reasons.keys()), ["image_path", "split"]]
         unreadable.append(bad.assign(reason=bad["image_path"].map(reasons)))
     return pd.concat(unreadable).sort_index()
@@ -127,13 +136,17 @@ def drop_unreadable(manifest: Manifest, bad: pd.DataFrame) -> tuple[Manifest, li
     return replace(manifest, table=table.reset_index(drop=True)), lines
 
 
+def _states(table: pd.DataFrame, root: Path) -> pd.DataFrame:
+    """`file_states` of the images of a manifest's rows, by image_path."""
+    paths = table["image_path"].unique()
+    return file_states(absolute(root, paths), "").set_axis(pd.Index(paths, name="path"))
+
+
 def _reasons(
-    paths: Sequence[str], root: Path, decoder: OpenImage, known: Decoded, workers: int
+    states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
 ) -> dict[str, str]:
     """{path: why it cannot be read}, without decoding what is known."""
-    # Before they are opened: a file that changes meanwhile is then decoded again next time.
-    states = file_states(absolute(root, paths), decoder.__name__)
-    states.insert(0, "path", list(paths))
+    states = states.assign(decoder=decoder.__name__).reset_index()
     states = states[~known.are_known(states)]
     if decoder is not open_as_host:
         return _decoded(states, root, decoder, known, workers)

@@ -30,7 +30,8 @@ logger = logging.getLogger(__name__)  # unconfigured, logging prints warnings to
 class Manifest:
     """A checked table, the folder its paths are relative to, and its declared overlaps.
 
-    Attributes: `companions`, the tables beside it, where whoever made this has read them.
+    Attributes: `companions`, the tables beside it, where whoever made this has read them; `states`, by
+    image_path the size_bytes and mtime_ns of each file that was looked at, where one has looked.
     """
 
     table: pd.DataFrame
@@ -38,6 +39,7 @@ class Manifest:
     path: Path
     sidecar: Sidecar
     companions: Companions = field(default_factory=dict)
+    states: pd.DataFrame | None = None
 
     def split(self, name: str) -> pd.DataFrame:
         """Rows of one split, re-indexed from 0. Raises UserError if there are none."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
 from guie.base.errors import UserError
-from guie.base.files import write_json, write_text
+from guie.base.files import replacing, save_arrays, write_json, write_text
 from guie.base.locks import held
 from guie.config import RunConfig, load_config
 from guie.config.composition import FILES
@@ -18,6 +23,8 @@ from guie.training.run.checkpoint import FOLDER, UNNAMED, Checkpoints
 from guie.training.run.record import METRICS_FILE, is_recorded, write_record
 
 CLASSES = "classes.txt"
+IMAGES = "images.npz"  # size and time of change of each training image
+STATE = ("size_bytes", "mtime_ns")
 LOCK = ".lock"
 # Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
 FREE = {
@@ -28,7 +35,7 @@ SUMMARY = "summary.json"  # written last: a run that has one is finished
 UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` that a kill cut short
 # What a run writes before its first step
 FIRST = (
-    *(LOCK, UNFINISHED, CLASSES, METRICS_FILE, "config.yaml", "record.json"),
+    *(LOCK, UNFINISHED, CLASSES, IMAGES, METRICS_FILE, "config.yaml", "record.json"),
     *("events.out.tfevents.*", "dropped.csv", "dropped_generic.csv"),
 )
 # What runs and compositions write
@@ -139,6 +146,58 @@ def check_weights(folder: Path, weights: dict[str, Any] | None) -> None:
             f"{folder}: retention is towards {begun['file']} with sha256 {begun['sha256']}, and the"
             " file is another now; bring the old one back, or --overwrite the run"
         )
+
+
+def keep_images(folder: Path, states: pd.DataFrame | None) -> None:
+    """Write down size and time of change of a new run's training images, for `check_images`.
+
+    Args:
+        states: size_bytes and mtime_ns of each, by image_path; None where nobody has looked.
+    """
+    if states is not None:
+        with replacing(folder / IMAGES) as temporary:
+            save_arrays(temporary, **{key: states[key] for key in STATE})
+
+
+def check_images(folder: Path, states: pd.DataFrame | None) -> None:
+    """Refuse to go on with training images that were replaced, by their size and time of change.
+
+    Their content is not compared. Where every time has changed and no size, the images are taken for a
+    copy of the same. A run of before 2026-11-25 has written nothing down, and goes on.
+
+    Args:
+        states: as of `keep_images`, of the same rows.
+
+    Raises UserError.
+    """
+    file = folder / IMAGES
+    if states is None or not file.exists():
+        return
+    try:
+        with np.load(file) as begun:
+            sizes_differ, times_differ = (begun[key] != states[key].to_numpy() for key in STATE)
+            first = int((sizes_differ if sizes_differ.any() else times_differ).argmax())
+            before = int(begun["size_bytes"][first])
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile):
+        raise UserError(f"{file}: damaged; remove it, and the images are not compared") from None
+    changed = int((sizes_differ | times_differ).sum())
+    if not changed:
+        return
+    if times_differ.all() and not sizes_differ.any():
+        print(
+            f"{folder}: all {changed:,} training images have another time of change and the same size;"
+            " taken for a copy of those that the run was begun with",
+            file=sys.stderr,
+        )
+        return
+    what = "its time of change"
+    if sizes_differ.any():
+        what = f"{before:,} bytes, now {states['size_bytes'].iloc[first]:,}"
+    raise UserError(
+        f"{folder}: {changed:,} of {len(states):,} training images were changed since the run was begun,"
+        f" first {states.index[first]} ({what}); bring the old ones back, or --overwrite the run (if they"
+        f" show the same, remove {file} and --resume)"
+    )
 
 
 def finish(folder: Path, summary: dict[str, Any]) -> None:
