@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
+# Before torch can see a GPU: a process that has looked at one cannot be forked, and these are tests of
+# the CPU, whatever the machine. The processes that they start inherit it.
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
 import gc
 import multiprocessing
-import os
 import threading
 from pathlib import Path
 
@@ -24,7 +29,6 @@ multiprocessing.get_context("forkserver").set_forkserver_preload(["train", "embe
 # Nor do they share a bar's lock with this one: one that is killed while it holds it would never give it back.
 tqdm.set_lock(threading.RLock())
 tqdm.monitor_interval = 0  # its thread takes the lock too, and a fork would find it taken
-os.environ.setdefault("ACCELERATE_USE_CPU", "true")
 
 # Autograd starts its threads at the first backward pass, one for each kind of device it sees then. On
 # the CPU alone there are none; a first pass on tensors that pretend to be CUDA's would start some, and

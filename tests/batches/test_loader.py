@@ -9,12 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 from torch import nn
 
 from guie.base.errors import UserError
+from guie.batches import loader
 from guie.batches.dataset import EvalDataset
-from guie.batches.loader import Ahead, eval_loader
+from guie.batches.loader import Ahead, eval_loader, train_loader
 from guie.data import images
 from guie.data.images import open_as_host, patiently
 from kills import children_of
@@ -54,6 +56,19 @@ def test_a_damaged_image_is_one_line_and_known_a_batch_ahead(files, workers) -> 
         next(batches)
     assert str(caught.value).startswith(f"{files[9]}: not a readable image")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_memory_is_pinned_for_the_device_that_batches_go_to(
+    files: list[Path], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And not because the machine has a GPU."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    dataset = EvalDataset(files, nn.Identity())
+    monkeypatch.setattr(loader, "whole_batches", lambda made: made)
+    assert eval_loader(dataset, BATCHES, 0, device).pin_memory == (device == "cuda")
+    dataset.preprocess = None  # as of a TrainDataset
+    assert train_loader(dataset, BATCHES, 0, device).loader.pin_memory == (device == "cuda")
 
 
 @pytest.mark.parametrize("workers", [0, 2])

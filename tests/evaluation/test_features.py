@@ -74,6 +74,21 @@ def test_rows_are_those_of_the_model_in_the_order_asked(model, images, computed,
     assert computed == [16, 16, len(paths) - 32]
 
 
+def test_the_whole_embedder_moves_to_the_device(model, images, monkeypatch) -> None:
+    """Outside of inference mode, in which weights that move could never train again."""
+    root, paths = images
+    moved = []
+    monkeypatch.setattr(
+        model.embedder,
+        "to",
+        lambda device: moved.append((device, torch.is_inference_mode_enabled())),
+    )
+    accelerator = Accelerator()
+    files = [root / path for path in paths]
+    embed_files(accelerator, model.embedder, model.preprocess, files, workers=0)
+    assert moved == [(accelerator.device, False)]
+
+
 def test_only_new_and_changed_images_are_computed(model, images, computed, tmp_path):
     root, paths = images
     before = np.asarray(features(model, (root, paths[:20]), tmp_path / "c"))

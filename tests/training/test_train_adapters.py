@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from torch import nn
 from toy_configs import write_config
 
 import embed
@@ -122,7 +123,9 @@ def test_it_is_embedded_and_exported(
     assert (tmp_path / "submission" / "submission.zip").is_file()
 
 
-def test_weights_of_prompts_by_domain(run: Path, mix: Path, toy_manifest: Path) -> None:
+def test_weights_of_prompts_by_domain(
+    run: Path, mix: Path, toy_manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest = load_manifest(mix, toy_manifest.parent)
     model = open_model(run)
     table = prompt_weights(model, manifest, "val", workers=0)
@@ -139,6 +142,11 @@ def test_weights_of_prompts_by_domain(run: Path, mix: Path, toy_manifest: Path) 
     assert torch.cat(seen).mean(dim=0).tolist() == pytest.approx(
         table.loc[domain].tolist(), abs=1e-5
     )
+    moved = []
+    monkeypatch.setattr(nn.Module, "to", lambda module, *device: moved.append(module) or module)
+    prompt_weights(model, manifest, "val", workers=0)
+    assert model.embedder in moved  # whole: what is left of it is used later
+    monkeypatch.undo()
     with pytest.raises(UserError, match="has no prompt pool"):
         prompt_weights(open_model("timm:test_vit"), manifest)
 

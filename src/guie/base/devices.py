@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
+from accelerate.state import AcceleratorState, is_initialized
 from accelerate.utils import (
     DistributedType,
     FullyShardedDataParallelPlugin,
@@ -22,6 +23,7 @@ from guie.base.errors import UserError
 T = TypeVar("T")
 # The others wait while the main process opens every image of a new data set.
 PATIENCE = timedelta(hours=3)
+PRECISION = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch` sets
 
 
 def make_accelerator(**settings: Any) -> Accelerator:
@@ -29,8 +31,12 @@ def make_accelerator(**settings: Any) -> Accelerator:
 
     `accelerate launch` starts CPU processes with OMP_NUM_THREADS=1, which halves the speed of a
     machine of two cores and does worse to a larger one. And without a GPU, accelerate must be told
-    that several processes are meant, or each trains on its own without a word.
+    that several processes are meant, or each trains on its own without a word. And one that this
+    process made before, for a curation say, must not decide the precision of this one.
     """
+    precision = settings.get("mixed_precision") or os.environ.get(PRECISION, "no")
+    if is_initialized() and AcceleratorState().mixed_precision != precision:
+        AcceleratorState._reset_state()
     if int(os.environ.get("WORLD_SIZE", "1")) > 1 and not torch.cuda.is_available():
         settings["cpu"] = True
     sharding = _sharding()
@@ -41,7 +47,7 @@ def make_accelerator(**settings: Any) -> Accelerator:
         accelerator.state.fsdp_plugin = sharding
         for state in (PartialState(), accelerator.state):
             state.distributed_type = DistributedType.FSDP
-    launched = "ACCELERATE_MIXED_PRECISION" in os.environ
+    launched = PRECISION in os.environ
     if accelerator.device.type == "cpu" and launched and os.environ.get("OMP_NUM_THREADS") == "1":
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))

@@ -62,7 +62,7 @@ def train_loader(
     beside: Beside | None = None,
 ) -> TrainLoader:
     """The loader of a stage's batches; `beside` as of `TrainLoader`."""
-    loader = _loader(dataset, collated, batches, workers)
+    loader = _loader(dataset, collated, batches, workers, torch.device(device))
     return TrainLoader(loader, dataset.preprocess, torch.device(device), beside)
 
 
@@ -73,9 +73,14 @@ def with_teachers(batches: Iterable[Batch], beside: Beside | None) -> Iterator[B
         yield replace(batch, teacher_BT=next(known)) if known else batch
 
 
-def eval_loader(dataset: Dataset, batches: Sequence[Sequence[int]], workers: int) -> Iterator[Any]:
-    """These batches of a data set, in order."""
-    return whole_batches(_loader(dataset, default_collate, batches, workers))
+def eval_loader(
+    dataset: Dataset,
+    batches: Sequence[Sequence[int]],
+    workers: int,
+    device: torch.device | str = "cpu",
+) -> Iterator[Any]:
+    """These batches of a data set, in order, on the CPU; `device` is where they are to go."""
+    return whole_batches(_loader(dataset, default_collate, batches, workers, torch.device(device)))
 
 
 class Ahead(Generic[T]):
@@ -159,14 +164,18 @@ class _FaultsAsValues(Dataset):
 
 
 def _loader(
-    dataset: Dataset, collate: Callable[[list[Any]], Any], batches: Iterable[Any], workers: int
+    dataset: Dataset,
+    collate: Callable[[list[Any]], Any],
+    batches: Iterable[Any],
+    workers: int,
+    device: torch.device,
 ) -> DataLoader:
     return DataLoader(
         _FaultsAsValues(dataset),
         batch_sampler=batches,
         num_workers=workers,
         collate_fn=_Collate(collate),
-        pin_memory=torch.cuda.is_available(),
+        pin_memory=device.type == "cuda",
         # Its own generator: without one, an iterator draws from the global stream and a resumed
         # run would no longer see the same random numbers.
         generator=torch.Generator().manual_seed(0),

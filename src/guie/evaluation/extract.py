@@ -33,6 +33,8 @@ class Embeds(Protocol):
 
     def eval(self) -> Any: ...
 
+    def to(self, device: torch.device) -> Any: ...
+
 
 def raise_fault(fault: UserError | None) -> None:
     """The check of a process by itself."""
@@ -72,6 +74,8 @@ def embed_blocks(
 ) -> Iterator[np.ndarray]:
     """Embed the samples of a dataset, a block at a time, and load ahead meanwhile.
 
+    The embedder moves to the accelerator's device, all of it, and into eval mode.
+
     A sample is an image, or a tuple of all that the embedder takes. Of a block each process embeds an
     equal share, and every one gets all rows.
 
@@ -81,8 +85,11 @@ def embed_blocks(
     positions = range(len(dataset))
     blocks = [positions[start : start + BLOCK] for start in positions[::BLOCK]]
     plan = [_own_batches(accelerator, block, batch_size) for block in blocks]
-    loaded = Ahead(eval_loader(dataset, [b for own in plan for b in own if b], workers))
+    batches = [batch for own in plan for batch in own if batch]
+    loaded = Ahead(eval_loader(dataset, batches, workers, accelerator.device))
     hidden = not accelerator.is_local_main_process
+    with torch.inference_mode(False):  # weights that moved within it could never train again
+        embedder.to(accelerator.device)
     embedder.eval()
     with tqdm(
         total=sum(map(len, plan)), desc=title, unit="batch", leave=False, disable=hidden

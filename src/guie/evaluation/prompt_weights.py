@@ -49,7 +49,7 @@ def prompt_weights(
     rows = manifest.split(split).drop_duplicates("image_path")
     files = [manifest.file(path) for path in rows["image_path"]]
     accelerator = make_accelerator()
-    weigher = Weights(embedder.backbone.to(accelerator.device))
+    weigher = Weights(embedder.to(accelerator.device).backbone)
     weights_NM = embed_files(
         accelerator, weigher, model.preprocess, files, workers=workers, title="weights"
     )

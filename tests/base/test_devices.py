@@ -1,0 +1,27 @@
+"""The Accelerator that scripts make, one after another in a process."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import torch
+
+from guie.base.devices import make_accelerator
+
+
+def test_the_precision_is_that_of_the_last_one_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """curate.py makes one for its features before it trains, and a notebook trains before it embeds."""
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION", raising=False)
+    for asked, precision in (({}, "no"), ({"mixed_precision": "bf16"}, "bf16"), ({}, "no")):
+        assert make_accelerator(**asked).mixed_precision == precision
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "bf16")  # of `accelerate launch`
+    assert make_accelerator().mixed_precision == "bf16"
+    monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
+    assert make_accelerator().mixed_precision == "no"
+
+
+def test_no_test_sees_a_gpu() -> None:
+    """Whatever the machine has: a process that has looked at one could not be forked."""
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "" and not torch.cuda.is_available()
+    assert make_accelerator().device.type == "cpu"
