@@ -228,7 +228,11 @@ def test_views_are_repeated_for_teachers_alone(config: Path, tmp_path: Path) -> 
 
 
 def test_a_student_is_not_its_own_teacher(config: Path, tmp_path: Path) -> None:
-    tiny_run(tmp_path / "t")
-    words = ["--config", str(config), "--set", f"out={tmp_path}", "--overwrite"]
+    words = ["--config", str(config), "--set", f"out={tmp_path}"]
+    words += ["--set", f"task.teachers.0.model={tmp_path / 't'}"]
     with pytest.raises(UserError, match="is this very run; name another model"):
-        train.main([*words, "--set", f"task.teachers.0.model={tmp_path / 't'}"])
+        train.main(words)
+    tiny_run(tmp_path / "t")
+    with pytest.raises(UserError, match="teachers.0.model: .* is what --overwrite would delete"):
+        train.main([*words, "--overwrite"])
+    assert (tmp_path / "t" / "model.safetensors").exists()
