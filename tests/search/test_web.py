@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import os
 import struct
+import time
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from flask.testing import FlaskClient
 from PIL import Image
 
 from guie.search import Searcher, open_index
+from guie.search.web import app
 from guie.search.web.app import KEPT, MOST_BYTES, Queries, make_app
 from some_pictures import folder_of, indexed, picture
 
@@ -30,15 +33,15 @@ def png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def huge() -> bytes:
-    """A PNG of 20,000 x 15,000 pixels, 300 million of them, in some hundred bytes."""
+def huge(width: int = 20_000, height: int = 15_000) -> bytes:
+    """A PNG whose header tells of so many pixels, in some hundred bytes."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
             struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         )
 
-    head = struct.pack(">IIBBBBB", 20_000, 15_000, 8, 2, 0, 0, 0)
+    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     parts = [(b"IHDR", head), (b"IDAT", zlib.compress(bytes(1000))), (b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
 
@@ -78,6 +81,11 @@ def test_a_picture_that_is_sent_finds_its_neighbours(
         (png(picture(0, 0))[:90], "not a readable image"),
         (b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n", "not a readable image"),
         (huge(), "decompression bomb"),
+        (
+            huge(10_000, 10_000),
+            "10,000 x 10,000 pixels, of which 30,000,000 are allowed; send a smaller",
+        ),
+        (huge(5_000, 6_001), "5,000 x 6,001 pixels"),
     ],
 )
 def test_what_is_no_picture_is_refused(client: FlaskClient, sent: bytes, told: str) -> None:
@@ -92,6 +100,9 @@ def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
     for words, told in (
         ("/neighbours?row=30", "has 30 pictures"),
         ("/neighbours?row=-1", "row -1"),
+        ("/neighbours?row=" + "9" * 6000, "has 30 pictures"),
+        ("/neighbours?row=²", "has 30 pictures"),
+        ("/picture/30", "has 30 pictures"),
         ("/neighbours?row=1&k=0", "k: is to be 1 to 100"),
         ("/neighbours?row=1&domain=x", "no domain contains 'x'"),
         ("/neighbours?token=x", "no longer known"),
@@ -99,10 +110,14 @@ def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
     ):
         answer = client.get(words)
         assert answer.status_code == 400 and told in answer.json["error"]
-    box = {"picture": (io.BytesIO(png(picture(0, 0))), "x"), "box": "1;2;3;4"}
-    assert "left,top,right,bottom" in client.post("/search", data=box).json["error"]
+    for corners in ("1;2;3;4", "1,2,3,²", "1,2,3," + "9" * 5000, "1,2,3", "9,9,9,9"):
+        box = {"picture": (io.BytesIO(png(picture(0, 0))), "x"), "box": corners}
+        answer = client.post("/search", data=box)
+        assert answer.status_code == 400 and "left,top,right,bottom" in answer.json["error"]
     assert client.post("/search", data={}).json["error"] == "no picture came along"
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/picture/..%2f7", "/picture/m.csv"):
+        assert client.get(path).status_code == 404
+    for path in ("/picture/" + "9" * 6000, "/picture/²", "/picture/-1"):
         assert client.get(path).status_code == 404
 
 
@@ -114,6 +129,74 @@ def test_another_sites_page_gets_no_answer(client: FlaskClient) -> None:
     policy = page.headers["Content-Security-Policy"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
     assert page.headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize(
+    "host, origin, allowed",
+    [
+        ("192.168.1.7:8000", None, True),
+        ("192.168.1.7:8000", "http://192.168.1.7:8000", True),
+        ("[fe80::1]:8000", "http://[fe80::1]:8000", True),
+        ("[::1]:8000", None, True),
+        ("Photos.Example:8000", "http://photos.example:8000", True),
+        ("192.168.1.7:8000", "http://192.168.1.66", False),
+        ("192.168.1.7:8000", "http://evil.example", False),
+        ("192.168.1.7:8000", "null", False),
+        ("192.168.1.7.evil.example", None, False),
+        ("evil.example:8000", "http://evil.example:8000", False),
+    ],
+)
+def test_a_page_for_all_addresses_is_reached_by_an_address_or_an_allowed_name(
+    searcher: Searcher, host: str, origin: str | None, allowed: bool
+) -> None:
+    """A name that is not allowed may be one that a foreign page points to this machine."""
+    headers = {"Host": host} | ({"Origin": origin} if origin else {})
+    everywhere = make_app(searcher, {*HOSTS, "::1", "photos.example"}, True).test_client()
+    answer = everywhere.get("/about", headers=headers)
+    assert answer.status_code == (200 if allowed else 403)
+    if not allowed and not origin:
+        assert "allow it by serve --allow-host NAME" in answer.json["error"]
+    here = make_app(searcher, {*HOSTS, "::1"}).test_client()
+    assert (here.get("/about", headers=headers).status_code == 200) == (host == "[::1]:8000")
+
+
+def test_pictures_that_are_sent_at_once_are_decoded_one_after_the_other(
+    client: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decode, now, most = app.picture_of, [], []
+
+    def slowly(data: bytes) -> Image.Image:
+        now.append(1)
+        most.append(len(now))
+        time.sleep(0.05)
+        now.pop()
+        return decode(data)
+
+    monkeypatch.setattr(app, "picture_of", slowly)
+    sent = png(picture(3, 50))
+
+    def send(_: int) -> int:
+        data = {"picture": (io.BytesIO(sent), "a.png")}
+        return client.application.test_client().post("/search", data=data).status_code
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(send, range(4))) == [200] * 4
+    assert most == [1] * 4
+
+
+def test_no_error_tells_where_files_are(run: Path, tmp_path: Path) -> None:
+    pictures = folder_of(tmp_path, classes=2, each=3)
+    indexed(run, pictures, tmp_path / "index")
+    client = make_app(open_index(tmp_path / "index"), HOSTS).test_client()
+    gone, broken, folder, *_ = sorted(pictures.rglob("*.png"))
+    gone.unlink()
+    broken.write_bytes(b"no picture")
+    folder.unlink()
+    folder.mkdir()
+    for row, told in enumerate(("no such image", "not a readable image", "not a readable image")):
+        answer = client.get(f"/picture/{row}")
+        assert answer.status_code == 400 and told in answer.json["error"]
+        assert answer.json["error"].startswith("left/1_") and str(tmp_path) not in answer.text
 
 
 def test_a_picture_that_went_or_became_a_link_is_told(run: Path, tmp_path: Path) -> None:

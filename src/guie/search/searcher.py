@@ -6,10 +6,12 @@ Shapes: B pictures, D dimensions.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +24,9 @@ from guie.data.images import open_as_seen
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.opened import Opened, open_any
 from guie.model.shapes import image_shapes
+from guie.model.weights import sha256_of
 from guie.search.engines import Engine, among, engine_of
-from guie.search.index import Index, read_index, recipe_hash
+from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
 from guie.search.sureness import sure
 
 Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright picture
@@ -69,15 +72,27 @@ class Searcher:
             if self._opened is None:
                 facts = self.index.facts
                 folder, accelerator = self.index.folder, make_accelerator()
+                if self._word.endswith(".zip"):
+                    # A submission is a program, so it is known by its hash before it is opened.
+                    path = Path(self._word)
+                    if not path.is_file():
+                        raise UserError(
+                            f"{path}: no such submission; name its new place with --model"
+                        )
+                    self._check({"submission_sha256": sha256_of(path)})
                 opened = open_any(self._word, accelerator, folder, facts.size_px, facts.fit)
-                if recipe_hash(opened.recipe) != facts.recipe:
-                    raise UserError(
-                        f"{self._word}: not the model that {folder} was made by, or of other weights; its"
-                        " vectors cannot be compared: index the pictures again, or name that model"
-                    )
+                self._check(opened.recipe)
                 opened.embedder.eval()
                 self._opened, self._device = opened, accelerator.device
         return self._opened
+
+    def _check(self, recipe: dict[str, Any]) -> None:
+        """Raise UserError where the index was not made by the model of this recipe."""
+        if recipe_hash(recipe) != self.index.facts.recipe:
+            raise UserError(
+                f"{self._word}: not the model that {self.index.folder} was made by, or of other weights;"
+                " its vectors cannot be compared: index the pictures again, or name that model"
+            )
 
     @torch.inference_mode()
     def embed(self, pictures: Sequence[Image.Image]) -> np.ndarray:
@@ -121,6 +136,9 @@ class Searcher:
 
         Raises UserError where no domain contains them.
         """
+        if not np.isfinite(query_D).all():  # of a large index that was not read whole
+            path = self.index.data / FLAT
+            raise UserError(f"{path}: row {own}: a value that is not finite; {REMEDY}")
         if domain:
             rows_R = self._rows_of(domain)
             rows_K, score_K = among(self.vectors_ND, rows_R, query_D, k, own)
@@ -165,11 +183,20 @@ def open_index(folder: str | Path, model: str | None = None) -> Searcher:
 
 def corners_of(text: str) -> Corners:
     """`10,20,200,300`. Raises UserError for anything else."""
-    parts = text.split(",")
-    if len(parts) != 4 or not all(part.strip().isdigit() for part in parts):
+    parts = [whole_number(part.strip()) for part in text.split(",")]
+    numbers = [part for part in parts if part is not None]
+    if len(parts) != 4 or len(numbers) != 4:
         raise UserError(f"box {text[:40]}: is to be left,top,right,bottom in pixels")
-    left, top, right, bottom = map(int, parts)
+    left, top, right, bottom = numbers
     return left, top, right, bottom
+
+
+def whole_number(text: str) -> int | None:
+    """Of ASCII digits, at most 18 of them; None of anything else.
+
+    `isdigit` is true of `²`, which `int` refuses, as it does numbers of thousands of digits.
+    """
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:

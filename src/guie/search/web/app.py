@@ -1,35 +1,43 @@
 """The page's server: what it answers, and what it refuses.
 
-It hears the machine itself alone unless told otherwise; uploads are limited, decoded as foreign data, and
-kept in memory only; pictures of the index are named by their row, never by a path; nothing but the files
-of `static/` is ever a script (Content-Security-Policy), and another site's page gets no answer (Host and
-Origin).
+It hears the machine itself alone unless told otherwise; uploads are limited, decoded as foreign data one
+after the other, and kept in memory only; pictures of the index are named by their row, never by a path;
+nothing but the files of `static/` is ever a script (Content-Security-Policy), and another site's page gets
+no answer (Host and Origin).
 """
 
 from __future__ import annotations
 
+import io
 import os
 import secrets
 import time
+import warnings
 from collections import OrderedDict
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import asdict
+from ipaddress import ip_address
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any
 
 import numpy as np
 from flask import Flask, Response, abort, jsonify, request, send_from_directory
+from PIL import Image
 from werkzeug.exceptions import HTTPException
 
 from guie.base.errors import UserError
-from guie.data.images import open_as_seen, picture_of
+from guie.data.images import FOREIGN, open_as_seen, picture_of
 from guie.search.index import Index
 from guie.search.pages import as_jpeg
-from guie.search.searcher import Searcher, corners_of, cropped
+from guie.search.searcher import Searcher, corners_of, cropped, whole_number
 from guie.search.sureness import told
 
 MOST_BYTES = 32 << 20  # of an upload
+# Of an upload, which may be 12 KB of PNG: decoding and embedding take 20 bytes a pixel, 44 with transparency
+MOST_PIXELS = 30_000_000
+SHOWN_AT_ONCE = 2  # pictures of the index that are decoded for the page
 MOST_NEIGHBOURS = 100
 SIDES_PX = (320, 1024)  # of pictures of the index
 KEPT = 64  # queries whose vectors are remembered, for other domains and counts
@@ -71,31 +79,35 @@ class Queries:
             return self._kept[token]
 
 
-def make_app(searcher: Searcher, hosts: Collection[str]) -> Flask:
+def make_app(searcher: Searcher, hosts: Collection[str], any_address: bool = False) -> Flask:
     """The application.
 
     Args:
-        hosts: names that it may be called by, `localhost` say, without a port.
+        hosts: names and addresses that it may be called by, in lower case and without a port.
+        any_address: it may be called by any IP address too. That is safe: a foreign page can have its name
+            point to this machine, but an address in the browser's request is where the request goes.
     """
     app = Flask("guie.search.web", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
     app.config["MAX_FORM_MEMORY_SIZE"] = MOST_BYTES
-    _guard(app, hosts)
+    _guard(app, hosts, any_address)
     _show(app, searcher)
     _answer(app, searcher)
     return app
 
 
-def _guard(app: Flask, hosts: Collection[str]) -> None:
+def _guard(app: Flask, hosts: Collection[str], any_address: bool) -> None:
     """Who may ask, what goes along with each answer, and faults as a word."""
 
     @app.before_request
     def _from_here() -> None:
         """A foreign page that has its name point here is refused (DNS rebinding), and so are its scripts."""
-        origin = request.headers.get("Origin")
-        names = [request.host] + ([origin.partition("://")[2]] if origin else [])
-        if any(_name(name) not in hosts for name in names):
-            abort(403, "not called by a name of this machine")
+        name, origin = _name(request.host), request.headers.get("Origin")
+        if name not in hosts and not (any_address and _is_address(name)):
+            abort(403, f"{name}: not a name of this machine; allow it by serve --allow-host NAME")
+        site = origin.partition("://")[2] if origin is not None else request.host
+        if site != request.host and _name(site) not in hosts:
+            abort(403, "asked by a page of another site")
 
     @app.after_request
     def _guarded(response: Response) -> Response:
@@ -116,6 +128,7 @@ def _guard(app: Flask, hosts: Collection[str]) -> None:
 
 def _show(app: Flask, searcher: Searcher) -> None:
     """The page itself, and the pictures of the index."""
+    decoding = BoundedSemaphore(SHOWN_AT_ONCE)
 
     @app.get("/")
     def page() -> Response:
@@ -134,29 +147,43 @@ def _show(app: Flask, searcher: Searcher) -> None:
             **{"domains": searcher.domains, "sure": told(facts.sureness)},
         }
 
-    @app.get("/picture/<int:row>")
-    def picture(row: int) -> Response:
+    @app.get("/picture/<name>")  # not <int:row>, which fails on a number of thousands of digits
+    def picture(name: str) -> Response:
+        if whole_number(name) is None:
+            abort(404, "pictures are named by their row")
+        row = _row(searcher.index, name)
         side_px = request.args.get("side", SIDES_PX[0], int)
         if side_px not in SIDES_PX:
             raise UserError(f"side: is {' or '.join(map(str, SIDES_PX))}")
-        seen = open_as_seen(_file(searcher.index, _row(searcher.index, str(row))))
-        seen.thumbnail((side_px, side_px), reducing_gap=2.0)
+        file = _file(searcher.index, row)
+        try:
+            with decoding:
+                seen = open_as_seen(file)
+                seen.thumbnail((side_px, side_px), reducing_gap=2.0)
+        except UserError as error:
+            # The error names the file's place on this machine, which is nobody else's business.
+            gone = isinstance(error.__cause__, FileNotFoundError)
+            reason = "no such image any more" if gone else "not a readable image any more"
+            raise UserError(f"{searcher.index.files['image_path'].iloc[row]}: {reason}") from error
         return Response(as_jpeg(seen), mimetype="image/jpeg")
 
 
 def _answer(app: Flask, searcher: Searcher) -> None:
     """Neighbours of a picture that is sent, of one sent before, of one of the index."""
     queries = Queries()
+    one_at_a_time = Lock()  # so that memory holds one large picture, however many are sent
 
     @app.post("/search")
     def search() -> dict[str, Any]:
         if "picture" not in request.files:
             raise UserError("no picture came along")
         began = time.perf_counter()
-        picture = picture_of(request.files["picture"].read())
         box = request.form.get("box")
-        picture = cropped(picture, corners_of(box) if box else None)
-        query_D = searcher.embed([picture])[0]
+        corners = corners_of(box) if box else None
+        with one_at_a_time:
+            sent = request.files["picture"].read()
+            _refuse_many_pixels(sent)
+            query_D = searcher.embed([cropped(picture_of(sent), corners)])[0]
         return {"token": queries.add(query_D), **neighbours(query_D, None, began)}
 
     @app.get("/neighbours")
@@ -175,10 +202,28 @@ def _answer(app: Flask, searcher: Searcher) -> None:
         return {"hits": [asdict(hit) for hit in hits], "seconds": time.perf_counter() - began}
 
 
+def _refuse_many_pixels(sent: bytes) -> None:
+    """Raise UserError where the header tells of more than MOST_PIXELS; nothing is decoded for that."""
+    width = height = 0
+    # What has no readable header is refused by `picture_of`, which says why.
+    with suppress(Exception), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of large pictures
+        Image.init()
+        formats = [one for one in FOREIGN if one in Image.OPEN]
+        with Image.open(io.BytesIO(sent), formats=formats) as image:
+            width, height = image.size
+    if width * height > MOST_PIXELS:
+        raise UserError(
+            f"the picture has {width:,} x {height:,} pixels, of which {MOST_PIXELS:,} are allowed; send a"
+            " smaller copy"
+        )
+
+
 def _row(index: Index, text: str) -> int:
-    if not text.isdigit() or int(text) >= index.facts.pictures:
-        raise UserError(f"row {text}: the index has {index.facts.pictures:,} pictures")
-    return int(text)
+    row = whole_number(text)
+    if row is None or row >= index.facts.pictures:
+        raise UserError(f"row {text[:40]}: the index has {index.facts.pictures:,} pictures")
+    return row
 
 
 def _file(index: Index, row: int) -> Path:
@@ -191,5 +236,12 @@ def _file(index: Index, row: int) -> Path:
 
 
 def _name(host: str) -> str:
-    """Without the port, `[::1]:80` too."""
-    return host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
+    """Without the port, in lower case; an IPv6 address, `[::1]:80`, without its brackets."""
+    name, _, port = host.rpartition(":")
+    return (name if port.isdecimal() else host).removeprefix("[").removesuffix("]").lower()
+
+
+def _is_address(name: str) -> bool:
+    with suppress(ValueError):
+        return bool(ip_address(name))
+    return False
