@@ -2,7 +2,7 @@
 
 python src/search.py index --model runs/demo --images ~/Pictures --out runs/pictures
 python src/search.py query --index runs/pictures photo.jpg [--box 10,20,200,300] [--html found.html]
-python src/search.py serve --index runs/pictures
+python src/search.py serve --index runs/pictures [--host 0.0.0.0 --allow-host photos.example]
 python src/search.py duplicates --index runs/pictures --out copies.csv [--html copies.html]
 
 index takes a folder, an archive or a manifest, and any model that embed.py takes; the same command again
@@ -19,8 +19,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 
@@ -30,17 +32,19 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
 from guie.data.images import open_as_seen
 from guie.evaluation.opened import open_any
-from guie.search.building import DROPPED, Changes, build
+from guie.search.building import DROPPED, Changes, build, claimed
 from guie.search.duplicates import find_duplicates
 from guie.search.index import Facts, Index, read_index
 from guie.search.pages import answers_page, duplicates_page
-from guie.search.searcher import Corners, Hit, corners_of, cropped, open_index
+from guie.search.searcher import Corners, Hit, corners_of, cropped, open_index, whole_number
 from guie.search.shards import merge
 from guie.search.sources import pictures_of, shard_of
 from guie.training.crew import Crew
 from guie.training.interrupts import Interrupts
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ANY_ADDRESS = ("0.0.0.0", "::", "")  # listens at all addresses of this machine
+MOST = 2**31 - 1  # of counts in options; faiss and torch take no larger ones
 NAMED = 5  # files that cannot be read; the rest are counted
 
 
@@ -74,16 +78,24 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     query.add_argument("--box", type=_corners, help="left,top,right,bottom: a part of them")
     query.add_argument("--k", type=_positive, default=10)
     query.add_argument("--domain", help="only domains that contain these letters")
-    query.add_argument("--json", type=Path, metavar="FILE", help="what was found, as data")
-    query.add_argument("--html", type=Path, metavar="FILE", help="a page of it")
+    query.add_argument("--json", type=_file, metavar="FILE", help="what was found, as data")
+    query.add_argument("--html", type=_file, metavar="FILE", help="a page of it")
 
     serve = commands.add_parser("serve", help="a page in the browser")
-    serve.add_argument("--port", type=int, default=8000)
+    serve.add_argument("--port", type=_port, default=8000)
     serve.add_argument("--host", default=LOOPBACK[0], help="who may call: this machine alone")
+    serve.add_argument(
+        "--allow-host",
+        metavar="NAME",
+        type=_host_name,
+        action="append",
+        default=[],
+        help="a name by which browsers reach the page (repeatable)",
+    )
 
     copies = commands.add_parser("duplicates", help="copies and look-alikes")
-    copies.add_argument("--out", type=Path, required=True, help="CSV: a row a picture of a group")
-    copies.add_argument("--html", type=Path, metavar="FILE", help="a page of them")
+    copies.add_argument("--out", type=_file, required=True, help="CSV: a row a picture of a group")
+    copies.add_argument("--html", type=_file, metavar="FILE", help="a page of them")
     copies.add_argument("--mirrored", action="store_true", help="a mirror image is a copy too")
     copies.add_argument("--workers", type=_positive, default=2)
     for command in (query, serve, copies):
@@ -95,6 +107,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command. Raises UserError."""
+    for word in sys.argv[1:] if argv is None else argv:
+        # Python reads other bytes as surrogates, which neither JSON nor Parquet can hold.
+        if any("\ud800" <= letter <= "\udfff" for letter in word):
+            raise UserError(f"{ascii(word)}: is not UTF-8; rename that file or folder")
     args = parse_args(argv)
     commands = {
         **{"index": index, "merge": join, "query": query, "serve": serve},
@@ -107,10 +123,11 @@ def index(args: argparse.Namespace) -> None:
     """Make an index, or bring it up to date."""
     interrupts = Interrupts()
     accelerator = make_accelerator()
-    with Crew(accelerator, interrupts) as crew:
+    with ExitStack() as held, Crew(accelerator, interrupts) as crew:
         pictures = from_main(accelerator, lambda: pictures_of(args.images, args.root))
         if args.shard:
-            pictures = shard_of(pictures, *args.shard)
+            pictures = from_main(accelerator, lambda: shard_of(pictures, *args.shard))
+        from_main(accelerator, lambda: held.enter_context(claimed(args.out)))
         model = (args.model, accelerator, args.out, args.size_px, args.fit, args.batch_size)
         facts = Facts(
             model=args.model,
@@ -177,19 +194,23 @@ def serve(args: argparse.Namespace) -> None:
 
     searcher = open_index(args.index, args.model)
     searcher.open_model()  # before the first visitor waits for it
+    everywhere = args.host in ANY_ADDRESS
     if args.host not in LOOPBACK:
         print(
-            f"warning: whoever reaches {args.host}:{args.port} sees the pictures of this index",
+            f"warning: whoever reaches {args.host}:{args.port} sees the pictures of this index. Open the page"
+            f" by {'an IP address of this machine' if everywhere else args.host}; for other names start it"
+            " with --allow-host NAME",
             file=sys.stderr,
         )
-    hosts = {*LOOPBACK, f"[{LOOPBACK[2]}]", args.host}
+    app = make_app(searcher, {*LOOPBACK, args.host.lower(), *args.allow_host} - {""}, everywhere)
     try:
-        server = make_server(args.host, args.port, make_app(searcher, hosts), threaded=True)
-    except (OSError, SystemExit, OverflowError):
+        server = make_server(args.host, args.port, app, threaded=True)
+    except (OSError, SystemExit):
         raise UserError(
-            f"--port {args.port}: cannot listen there on {args.host}; name another --port"
+            f"--port {args.port}: cannot listen there on {args.host}; name another --port or --host"
         ) from None
-    print(f"http://{args.host}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+    shown = "localhost" if everywhere else f"[{args.host}]" if ":" in args.host else args.host
+    print(f"http://{shown}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
@@ -228,16 +249,37 @@ def _probes(args: argparse.Namespace) -> int | None:
 
 
 def _positive(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: is to be 1 or more")
-    return int(text)
+    number = whole_number(text)
+    if not number or number > MOST:
+        raise argparse.ArgumentTypeError(f"{text[:40]}: is to be 1 to {MOST:,}")
+    return number
+
+
+def _port(text: str) -> int:
+    number = whole_number(text)
+    if number is None or number > 65_535:  # werkzeug would listen at the remainder
+        raise argparse.ArgumentTypeError(f"{text[:40]}: is to be 0 to 65535")
+    return number
 
 
 def _shard(text: str) -> tuple[int, int]:
-    number, slash, count = text.partition("/")
-    if not (slash and number.isdigit() and count.isdigit() and int(number) < int(count)):
-        raise argparse.ArgumentTypeError(f"{text}: is to be N/M, with N from 0 to M - 1")
-    return int(number), int(count)
+    number, count = (whole_number(part) for part in (text.partition("/")[::2]))
+    if number is None or count is None or number >= count:
+        raise argparse.ArgumentTypeError(f"{text[:40]}: is to be N/M, with N from 0 to M - 1")
+    return number, count
+
+
+def _file(text: str) -> Path:
+    path = Path(text)
+    if not path.name or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: is a folder; name a file")
+    return path
+
+
+def _host_name(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text[:40]}: is to be a name alone, photos.example say")
+    return text.lower()
 
 
 def _corners(text: str) -> Corners:

@@ -17,6 +17,7 @@ from guie.config.cleaning import CleaningConfig
 from guie.evaluation import extract as embedding
 from guie.evaluation.extract import embed_files
 from guie.evaluation.features import cached_features, computing, embed_for
+from guie.evaluation.features.cache import FeatureCache, caches_in, remove_caches
 from guie.model import LoadedModel, open_model
 
 
@@ -191,3 +192,26 @@ def test_cleaning_opens_its_model_when_it_first_asks(images, tmp_path):
         absent(paths, "whole")
     plain = embed_for(CleaningConfig(), root, tmp_path, 1)
     assert np.linalg.norm(plain(paths, "content"), axis=1) == pytest.approx(1, abs=1e-5)
+
+
+def test_only_what_a_cache_wrote_is_removed_with_it(tmp_path):
+    states = pd.DataFrame(
+        {"file": ["a.png"], "decoder": "d", "size_bytes": 1, "mtime_ns": 1, "version": "1"}
+    )
+    caches = [FeatureCache(tmp_path / "parts", {"weights": number}) for number in range(2)]
+    for cache in caches:
+        cache.begin()
+        cache.add(states, np.ones((1, 4)))
+    (caches[0].folder / f".{'a' * 64}.7.tmp.npy").touch()  # of a killed process
+    (caches[1].folder / "notes.txt").touch()
+    shutil.copytree(caches[0].folder, tmp_path / "away")
+    other = tmp_path / "parts" / "0123456789abcdef"
+    shutil.copytree(caches[0].folder, other)  # not its name
+    linked = FeatureCache(tmp_path / "parts", {"weights": 2}).folder
+    linked.symlink_to(tmp_path / "away")
+    assert caches_in(tmp_path / "parts") == sorted(cache.folder for cache in caches)
+    remove_caches(tmp_path / "parts")
+    assert not caches[0].folder.exists() and os.listdir(caches[1].folder) == ["notes.txt"]
+    assert len(os.listdir(other)) == len(os.listdir(tmp_path / "away")) == 4 and linked.is_symlink()
+    (tmp_path / "link").symlink_to(tmp_path / "parts")
+    assert caches_in(tmp_path / "link") == caches_in(tmp_path / "absent") == []

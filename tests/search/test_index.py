@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tarfile
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import search
 import two_processes
 from guie.base.errors import UserError
+from guie.base.locks import held
 from guie.data.images import open_as_seen
 from guie.search import open_index
 from guie.search.building import PARTS
@@ -109,6 +111,8 @@ def test_archives_and_shards(run: Path, tmp_path: Path) -> None:
     parts = [shard_of(found, number, 4).files["image_path"].tolist() for number in range(4)]
     assert sorted(sum(parts, [])) == found.files["image_path"].tolist()
     assert [len(part) for part in parts] == [2, 2, 1, 1]
+    with pytest.raises(UserError, match="--shard 6/7: of 6 pictures it gets none"):
+        shard_of(found, 6, 7)
 
 
 def test_what_is_not_its_own_is_refused(run: Path, tmp_path: Path) -> None:
@@ -145,6 +149,229 @@ def test_a_damaged_index_is_told_by_its_file(name: str, run: Path, tmp_path: Pat
         (out / FACTS).write_text(json.dumps(facts | {key: value}))
         with pytest.raises(UserError, match=told):
             open_index(out)
+
+
+def words_of(run: Path, pictures: Path, out: Path) -> list[str]:
+    return [
+        *("index", "--model", str(run), "--images", str(pictures), "--out", str(out)),
+        *("--workers", "1"),
+    ]
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Each file below a folder, and what is in it."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def test_a_folder_of_something_else_is_refused_and_left_as_it_is(run: Path, tmp_path: Path) -> None:
+    pictures, album = folder_of(tmp_path, classes=2, each=2), tmp_path / "album"
+    for name in ("g1/a.png", "g7/b.png", "parts/thesis.txt", "parts/0123456789abcdef/model.json"):
+        (album / name).parent.mkdir(parents=True, exist_ok=True)
+        (album / name).write_text("{}")
+    indexed(run, pictures, tmp_path / "shard")
+    before = tree(album)
+    for words in (
+        words_of(run, pictures, album),
+        ["merge", "--shards", str(tmp_path / "shard"), "--out", str(album)],
+    ):
+        with pytest.raises(
+            UserError, match=r"album: holds no index, but 3 other .*\(g1, g7, parts\)"
+        ):
+            search.main(words)
+    (album / FACTS).write_text('{"name": "of a web page"}')
+    with pytest.raises(UserError, match="album/index.json: is no index of search.py"):
+        search.main(words_of(run, pictures, album))
+    (album / FACTS).unlink()
+    assert tree(album) == before
+    run_folder = tmp_path / "trained"
+    shutil.copytree(run, run_folder)
+    (run_folder / ".lock").touch()
+    with pytest.raises(UserError, match="trained: holds no index"):
+        search.main(words_of(run, pictures, run_folder))
+
+
+def test_what_a_user_keeps_in_an_index_survives(run: Path, tmp_path: Path) -> None:
+    pictures, out, away = (
+        folder_of(tmp_path, classes=2, each=3),
+        tmp_path / "index",
+        tmp_path / "away",
+    )
+    search.main(words_of(run, pictures, out))
+    away.mkdir()
+    for file in (
+        out / "g7/photo.png",
+        out / "g8" / FLAT,
+        out / "parts/thesis.txt",
+        out / "g1/own.txt",
+    ):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("the user's")
+    (away / FLAT).write_text("the user's")
+    (out / "g9").symlink_to(away)
+    (out / "g²").mkdir()
+    picture(1, 9).save(pictures / "new.png")
+    search.main(words_of(run, pictures, out))
+    found = tree(out)
+    own = {"g7/photo.png", f"g8/{FLAT}", "parts/thesis.txt", "g1/own.txt"}
+    assert {name for name in found if found[name] == b"the user's"} == own
+    assert tree(away) == {FLAT: b"the user's"} and (out / "g²").is_dir()
+    assert read_index(out).facts.pictures == 7
+    # of what is ours, only the new generation is left
+    assert not (out / "g1" / FLAT).exists() and os.listdir(out / PARTS) == ["thesis.txt"]
+
+    (out / "dropped.csv").write_text("what I dropped\n")
+    with pytest.raises(UserError, match="dropped.csv: was not written by search.py"):
+        search.main(words_of(run, pictures, out))
+    assert (out / "dropped.csv").read_text() == "what I dropped\n"
+    (out / "dropped.csv").unlink()
+    shutil.rmtree(out / PARTS)
+    (out / PARTS).symlink_to(away)
+    with pytest.raises(UserError, match="parts: is a link, which is not followed"):
+        search.main(words_of(run, pictures, out))
+
+
+@pytest.mark.parametrize("moment", ["finish", "publish"])
+def test_a_first_index_that_was_killed_goes_on(
+    moment: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
+    (pictures / "broken.png").write_bytes(b"no picture")
+
+    def killed(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"guie.search.building.{moment}", killed)
+        with pytest.raises(KeyboardInterrupt):
+            search.main(words_of(run, pictures, out))
+    assert (out / PARTS).exists() and (out / "dropped.csv").exists()
+    for lock in out.glob(".*.lock"):  # of an older version there is none
+        lock.unlink()
+    if moment == "publish":
+        (out / "g1" / ".vectors.7.tmp.npy").touch()  # of a kill in the middle of a file
+    search.main(words_of(run, pictures, out))
+    assert read_index(out).facts.pictures == 4 and not (out / PARTS).exists()
+    assert len(list(out.glob("g*"))) == 1
+
+
+def test_two_that_write_one_index_are_refused(run: Path, tmp_path: Path) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
+    search.main(words_of(run, pictures, out))
+    shutil.copytree(out, tmp_path / "shard")
+    picture(1, 9).save(pictures / "new.png")
+    before = tree(out)
+    with held(out / ".index.lock", "", "", 0):
+        for words in (
+            words_of(run, pictures, out),
+            ["merge", "--shards", str(tmp_path / "shard"), "--out", str(out)],
+        ):
+            with pytest.raises(
+                UserError, match=r"another process writes this index \(process \d+ on"
+            ):
+                search.main(words)
+    assert {**tree(out), ".index.lock": b""} == {**before, ".index.lock": b""}
+    search.main(words_of(run, pictures, out))
+    assert read_index(out).facts.pictures == 5
+
+
+def test_a_merge_keeps_its_shards_and_other_indexes(run: Path, tmp_path: Path) -> None:
+    pictures, shard = folder_of(tmp_path, classes=2, each=2), str(tmp_path / "shard")
+    indexed(run, pictures, tmp_path / "shard")
+    indexed(tiny_run(tmp_path / "other", start=1), pictures, tmp_path / "index")
+    with pytest.raises(UserError, match="is one of the shards"):
+        search.main(["merge", "--shards", shard, "--out", str(tmp_path / "other" / ".." / "shard")])
+    with pytest.raises(UserError, match="shard: is of another model than .*index"):
+        search.main(["merge", "--shards", shard, "--out", str(tmp_path / "index")])
+
+
+FALSE = [
+    *(("pictures", "4"), ("pictures", True), ("pictures", 0), ("dimension", [16]), ("model", None)),
+    *(
+        ("generation", "../../elsewhere/g1"),
+        ("generation", ""),
+        ("generation", None),
+        ("version", "1"),
+    ),
+    *(
+        ("root", 7),
+        ("fit", "stretch"),
+        ("probes", 10**30),
+        ("sureness", []),
+        ("checksums", {"a": 1}),
+    ),
+    ("sureness", {"labelled": True, "pictures": 4, "similarity": [0.1, 0.2], "share": [0.1]}),
+]
+
+
+@pytest.mark.parametrize("key, value", FALSE, ids=lambda value: str(value)[:20])
+def test_a_false_value_in_the_facts_is_told_by_its_key(
+    key: str, value: object, run: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "index"
+    indexed(run, folder_of(tmp_path, classes=2, each=2), out)
+    facts = json.loads((out / FACTS).read_text())
+    shutil.copytree(out / "g1", tmp_path / "elsewhere" / "g1")
+    (out / FACTS).write_text(json.dumps({**facts, key: value}))
+    with pytest.raises(UserError, match=rf"{FACTS}: .*{key}"):
+        open_index(out)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "7", "null", "{}", '"a"', "[" * 9999, "\x00", "{"])
+def test_facts_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / FACTS).write_text(text)
+    with pytest.raises(UserError, match=f"{FACTS}: is no index of search.py, or a damaged one"):
+        open_index(tmp_path)
+
+
+def flipped(file: Path) -> None:
+    """One bit of the last number is another; the size is the same."""
+    content = bytearray(file.read_bytes())
+    content[-2] ^= 1
+    file.write_bytes(content)
+
+
+def test_damage_that_still_reads_is_found_by_the_checksum(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=9), tmp_path / "index"
+    words = [*words_of(run, pictures, out), "--factory", "IVF2,Flat"]
+    search.main(words)
+    for name in (FLAT, FILES, "vectors.faiss"):
+        file = out / "g1" / name
+        whole = file.read_bytes()
+        flipped(file)
+        with pytest.raises(UserError, match=f"g1/{name}: damaged: .* index the pictures again"):
+            open_index(out)
+        file.write_bytes(whole)
+    # A large file is hashed when the index is brought up to date, not at each query.
+    monkeypatch.setattr("guie.search.index.HASHED_BYTES", 0)
+    flipped(out / "g1" / FLAT)
+    open_index(out)
+    with pytest.raises(UserError, match=f"g1/{FLAT}: damaged"):
+        search.main(words)
+    with pytest.raises(UserError, match=f"g1/{FLAT}: damaged"):
+        search.main(["merge", "--shards", str(out), "--out", str(tmp_path / "whole")])
+
+
+def test_an_older_index_has_no_checksums(run: Path, tmp_path: Path) -> None:
+    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
+    indexed(run, pictures, out)
+    (out / "g1" / ".made-by-search").unlink(missing_ok=True)
+    facts = json.loads((out / FACTS).read_text())
+    facts.pop("checksums", None)
+    (out / FACTS).write_text(json.dumps(facts))
+    assert len(open_index(out).like(0)) == 3
+    vectors = np.load(out / "g1" / FLAT)
+    (out / "g1" / FLAT).write_bytes(b"")
+    with pytest.raises(UserError, match=f"g1/{FLAT}: cannot be read .*; index the pictures again"):
+        open_index(out)
+    np.save(out / "g1" / FLAT, np.where(np.arange(4)[:, None] == 2, np.float32(np.nan), vectors))
+    with pytest.raises(UserError, match=f"g1/{FLAT}: row 2: a value that is not finite; index the"):
+        open_index(out)
+    np.save(out / "g1" / FLAT, vectors)
+    indexed(run, pictures, out)
+    assert read_index(out).facts.checksums and not (out / "g1").exists()
 
 
 def test_pictures_of_a_manifest_keep_its_labels(tmp_path: Path) -> None:

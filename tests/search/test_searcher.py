@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 # pytorch-metric-learning loads it, and faiss is stricter from then on: tests of both in one process
-import faiss.contrib.torch_utils  # noqa: F401
+import faiss.contrib.torch_utils
 import numpy as np
 import pandas as pd
 import pytest
@@ -14,10 +15,11 @@ from PIL import Image
 
 import search
 from guie.base.errors import UserError
+from guie.model.weights import sha256_of
 from guie.search import Searcher, open_index
 from guie.search.building import finish
-from guie.search.engines import Flat, engine_of
-from guie.search.index import Facts
+from guie.search.engines import Approximate, Flat, engine_of
+from guie.search.index import Facts, recipe_hash
 from guie.search.sureness import sure, sureness_of, told
 from some_pictures import folder_of, indexed, picture
 
@@ -85,6 +87,77 @@ def test_how_sure_it_is(searcher: Searcher) -> None:
     )
 
 
+def test_a_submission_is_known_by_its_hash_before_it_is_opened(
+    searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*given: object) -> None:
+        raise AssertionError("it was opened")
+
+    monkeypatch.setattr("guie.search.searcher.open_any", opened)
+    swapped = tmp_path / "submission.zip"
+    swapped.write_bytes(b"a program")
+    with pytest.raises(UserError, match="submission.zip: not the model that .* was made by"):
+        Searcher(searcher.index, searcher.engine, str(swapped)).open_model()
+    with pytest.raises(UserError, match="gone.zip: no such submission; .* --model"):
+        Searcher(searcher.index, searcher.engine, str(tmp_path / "gone.zip")).open_model()
+    recipe = recipe_hash({"submission_sha256": sha256_of(swapped)})
+    facts = replace(searcher.index.facts, recipe=recipe)
+    with pytest.raises(AssertionError, match="it was opened"):
+        Searcher(replace(searcher.index, facts=facts), searcher.engine, str(swapped)).open_model()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(
+            ["query", "--k", value, "a.png"]
+            for value in ("²", "9" * 5000, "0", "-1", "１", "2147483648")
+        ),
+        *(["query", "--box", f"1,2,{value},4", "a.png"] for value in ("²", "9" * 5000, "-1")),
+        *(
+            ["index", "--shard", value]
+            for value in ("²/4", "1/²", "4/4", "9" * 5000 + "/4", "/", "1")
+        ),
+        *(["index", "--probes", value] for value in ("³", "9" * 5000)),
+        *(["serve", "--port", value] for value in ("²", "9" * 5000, "99999", "-1")),
+        *(["duplicates", "--out", value] for value in ("", ".")),
+        *(["serve", "--allow-host", value] for value in ("*", "", "http://a", "a:8000", "a b")),
+    ],
+    ids=lambda words: " ".join(words)[:20],
+)
+def test_an_option_of_a_false_value_is_one_line(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    rest = {"index": ["--model", "m", "--images", "i", "--out", "o"]}.get(
+        words[0], ["--index", "i"]
+    )
+    with pytest.raises(SystemExit) as ended:
+        search.main([*words, *rest])
+    assert ended.value.code == 2
+    assert f"error: argument {words[1]}: " in capsys.readouterr().err
+
+
+def test_a_name_that_is_not_utf_8_is_refused_at_once() -> None:
+    with pytest.raises(UserError, match=r"'a\\udce9': is not UTF-8; rename"):
+        search.main(["query", "--index", "a\udce9", "a.png"])
+
+
+def test_what_is_not_finite_is_no_neighbour(searcher: Searcher, tmp_path: Path) -> None:
+    """Of a large file that is not read whole before a query."""
+    vectors = np.array(searcher.vectors_ND)
+    vectors[3] = np.nan
+    damaged = Searcher(searcher.index, searcher.engine)
+    damaged.vectors_ND = vectors
+    with pytest.raises(UserError, match=r"vectors.npy: row 3: a value that is not finite"):
+        damaged.like(3)
+    flat = faiss.IndexFlatIP(vectors.shape[1])
+    flat.add(np.array(searcher.vectors_ND))
+    rows, _ = Approximate(flat, vectors, None).search(vectors[:1], 30)
+    assert 3 not in rows[0] and rows[0, -1] == -1 and set(rows[0]) == set(range(30)) - {3} | {-1}
+    with pytest.raises(UserError, match="vectors.faiss: damaged, it names rows"):
+        Approximate(flat, vectors[:20], None).search(vectors[:1], 10)
+
+
 def test_an_approximation_tells_what_it_loses(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(3000, 16)).astype(np.float32)
@@ -103,6 +176,10 @@ def test_an_approximation_tells_what_it_loses(tmp_path: Path) -> None:
         rows, scores = engine_of(made).search(vectors[:5], 3)
         assert rows[:, 0].tolist() == [0, 1, 2, 3, 4] and np.allclose(scores[:, 0], 1, atol=1e-5)
     assert recalls[0] < 0.9 < 0.99 < recalls[1]
+    with pytest.raises(UserError, match="--probes 3: this --factory has no inverted lists"):
+        finish(
+            tmp_path, Facts(**{**asked.__dict__, "factory": "SQ8", "probes": 3}), files, [vectors]
+        )
     with pytest.raises(UserError, match="--factory nonsense: faiss refuses it for 3,000 vectors"):
         finish(tmp_path, Facts(**{**facts.__dict__, "factory": "nonsense"}), files, [vectors])
 

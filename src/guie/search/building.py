@@ -6,8 +6,8 @@ Shapes: N pictures, D dimensions.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -21,12 +21,13 @@ from faiss.contrib.exhaustive_search import knn_ground_truth
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import replacing
+from guie.base.locks import held
 from guie.data.images import open_as_seen
 from guie.data.looks.decoded import absolute
 from guie.data.looks.precheck import find_unreadable
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.extract import Check, raise_fault
-from guie.evaluation.features.cache import FeatureCache, Features
+from guie.evaluation.features.cache import FeatureCache, Features, caches_in, remove_caches
 from guie.evaluation.features.computing import embed_into
 from guie.evaluation.opened import Opened
 from guie.search.engines import ADDED, Approximate, Engine, Flat, MakeFaiss, filled
@@ -36,6 +37,7 @@ from guie.search.index import (
     Index,
     next_generation,
     publish,
+    read_facts,
     read_index,
     recipe_hash,
     write_files,
@@ -44,7 +46,9 @@ from guie.search.index import (
 from guie.search.sources import Pictures
 from guie.search.sureness import sureness_of
 
-PARTS, DROPPED = "parts", "dropped.csv"
+PARTS, DROPPED, DECODED = "parts", "dropped.csv", ".cache"
+LOCK = ".index.lock"  # of this name, for a run folder has a `.lock`
+LISTED = ["image_path", "reason"]  # columns of DROPPED
 SAME = ["image_path", "size_bytes", "mtime_ns"]
 RECALLED = 200  # pictures on which the recall of an approximation is measured
 RANKS = (1, 10)
@@ -69,6 +73,43 @@ class Changes:
         return ", ".join([*parts, f"{self.kept:,} as they were"])
 
 
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Hold the folder of an index while it is written; the main process alone calls it.
+
+    The folder is new, empty, or has been written by this code before: its index, its lock, or what a
+    killed run has embedded. The lock goes with the process, however that ends.
+
+    Raises UserError where it is another's, or another process writes there.
+    """
+    found = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if FACTS in found:
+        read_facts(folder)
+    elif found and LOCK not in found and not caches_in(folder / PARTS):
+        shown = ", ".join(sorted(found)[:3])
+        raise UserError(
+            f"{folder}: holds no index, but {len(found):,} other files or folders ({shown}); name a new or"
+            " an empty folder with --out"
+        )
+    for name in (PARTS, DECODED):
+        if (folder / name).is_symlink():
+            raise UserError(f"{folder / name}: is a link, which is not followed; remove the link")
+    if DROPPED in found and not _is_list_of_dropped(folder / DROPPED):
+        raise UserError(
+            f"{folder / DROPPED}: was not written by search.py, which would replace it; rename it"
+        )
+    said, remedy = f"{folder}: another process writes this index", "wait, or name another --out"
+    with held(folder / LOCK, said, remedy):
+        yield
+
+
+def _is_list_of_dropped(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return file.readline(100).strip() == ",".join(LISTED)
+
+
 def build(
     out: Path,
     opened: Opened,
@@ -81,6 +122,8 @@ def build(
     check: Check = raise_fault,
 ) -> tuple[Index, Changes] | None:
     """Index the pictures; every process must call it, and the main one alone gets what came of it.
+
+    The main process is to hold the folder meanwhile (`claimed`).
 
     Args:
         facts: what is asked for; counts, recipe and measurements are filled in.
@@ -111,7 +154,7 @@ def build(
     index = finish(
         out, facts, files, _blocks(files, row_N, old, cache.open(states, facts.dimension))
     )
-    shutil.rmtree(out / PARTS, ignore_errors=True)
+    remove_caches(out / PARTS)
     return index, _changes(files, old, row_N, unreadable)
 
 
@@ -182,7 +225,7 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
     out.mkdir(parents=True, exist_ok=True)
     if not (out / FACTS).exists():
         return None
-    old = read_index(out)
+    old = read_index(out, every_byte=True)  # all of it is copied anyway
     if old.facts.recipe != facts.recipe:
         raise UserError(
             f"{out}: is of the model {old.facts.model}, or of other weights of it; vectors of two models"
@@ -203,11 +246,11 @@ def _readable(out: Path, pictures: Pictures, workers: int) -> tuple[pd.DataFrame
     """Rows whose picture can be decoded, and the others with the reason, written down too."""
     files = pictures.files
     table = files[["image_path"]].assign(split="train")  # decoded as a person sees it
-    bad = find_unreadable(table, pictures.root, out / ".cache", max(1, workers))
+    bad = find_unreadable(table, pictures.root, out / DECODED, max(1, workers))
     left = files.drop(bad.index).reset_index(drop=True)
     if left.empty:
         raise UserError(f"{pictures.root}: none of {len(files):,} pictures can be read")
-    bad = bad[["image_path", "reason"]].reset_index(drop=True)
+    bad = bad[LISTED].reset_index(drop=True)
     (out / DROPPED).unlink(missing_ok=True)
     if len(bad):
         with replacing(out / DROPPED) as temporary:

@@ -57,7 +57,12 @@ class Approximate:
     def __init__(self, faiss_index: faiss.Index, vectors_ND: np.ndarray, probes: int | None):
         self.faiss_index, self.vectors_ND = faiss_index, vectors_ND
         if probes:
-            faiss.ParameterSpace().set_index_parameter(faiss_index, "nprobe", probes)
+            try:
+                faiss.ParameterSpace().set_index_parameter(faiss_index, "nprobe", probes)
+            except RuntimeError:
+                raise UserError(
+                    f"--probes {probes}: this --factory has no inverted lists; take IVF..., or leave it out"
+                ) from None
 
     def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
         """See `Engine.search`."""
@@ -66,13 +71,15 @@ class Approximate:
         _, rows_BC = self.faiss_index.search(queries_BD, count)
         # Of equal ones the lower row; nearby ones are read together
         rows_BC = np.sort(rows_BC, axis=1)
+        if rows_BC.max() >= len(self.vectors_ND) or rows_BC.min() < -1:
+            raise UserError(f"{FAISS}: damaged, it names rows that the index has not; {REMEDY}")
         score_BC = np.einsum("bcd,bd->bc", self.vectors_ND[rows_BC], queries_BD)
         score_BC[rows_BC < 0] = -np.inf
         if own_B is not None:
             score_BC[rows_BC == np.asarray(own_B)[:, None]] = -np.inf
         order_BK = np.argsort(-score_BC, axis=1, kind="stable")[:, :k]
         rows_BK, score_BK = (np.take_along_axis(x, order_BK, 1) for x in (rows_BC, score_BC))
-        return np.where(np.isinf(score_BK), -1, rows_BK), score_BK
+        return np.where(np.isfinite(score_BK), rows_BK, -1), score_BK
 
 
 def among(

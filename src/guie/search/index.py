@@ -5,6 +5,7 @@
     files.parquet   a row a picture: image_path, domain, label (empty where unknown), the file's size and time
     vectors.npy     float32 (N, D) of unit length, in the rows' order
     vectors.faiss   beside them, where a faiss factory string was asked for
+    .made-by-search the proof that this code made the folder, and may delete it
 
 Shapes: N pictures, D dimensions.
 """
@@ -13,15 +14,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import re
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
 
 import numpy as np
 import pandas as pd
+import xxhash
 from numpy.lib.format import open_memmap
+from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
@@ -29,8 +34,42 @@ from guie.base.files import replacing, write_json
 VERSION = 1
 FACTS, FILES, FLAT, FAISS = "index.json", "files.parquet", "vectors.npy", "vectors.faiss"
 LISTS = "vectors.ivfdata"  # inverted lists of merged shards, beside FAISS
+MARK = ".made-by-search"  # written into each generation first, and deleted last
+CHECKED = (FILES, FLAT, FAISS, LISTS)
+# All that is ever written into a generation. Anything else in it is the user's.
+OWN_FILES = (FILES, "vectors.*", ".files.*.tmp.*", ".vectors.*.tmp.*")
 COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns"]
 REMEDY = "index the pictures again into another --out"
+# Larger files are hashed where all of them is read anyway (an update, a merge). At 100 million pictures
+# of 64 numbers vectors.npy has 25 GB: hashing those would make each query wait for ten seconds or more,
+# and an approximate search needs few of them. Below this size a hash takes a fraction of a second.
+HASHED_BYTES = 2**30
+CHECKED_ROWS = 100_000  # vectors at once
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
+
+
+def _paired(sureness: Sureness) -> Sureness:
+    if sureness["labelled"] and len(sureness.get("share", ())) != len(sureness["similarity"]):
+        raise ValueError("share and similarity must have the same length")
+    return sureness
+
+
+class Sureness(TypedDict):
+    """What `guie.search.sureness` knows of an index."""
+
+    labelled: bool
+    pictures: int
+    similarity: Annotated[list[FiniteFloat], Field(min_length=1)]
+    right: NotRequired[FiniteFloat]
+    share: NotRequired[list[FiniteFloat]]
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """By which a damaged file is found. xxHash is fast; nobody is kept from forging it."""
+
+    size_bytes: int
+    xxh3_128: str
 
 
 @dataclass(frozen=True)
@@ -39,24 +78,30 @@ class Facts:
 
     Attributes: `model`, the word that opens it, with `size_px` and `fit` of a library's; `recipe`, a
     hash of all that a vector depends on but the picture; `source` and `root`, where the pictures are;
-    `factory`, faiss' string, None of a flat and exact one; `sureness`, see `guie.search.sureness`.
+    `factory`, faiss' string, None of a flat and exact one; `sureness`, see `guie.search.sureness`;
+    `checksums`, of the generation's files by name, empty in an index of an older version.
     """
 
     model: str
     recipe: str
-    dimension: int
-    pictures: int
+    dimension: Count
+    pictures: Count
     source: str
     root: str
-    size_px: int | None = None
-    fit: str = "squash"
+    size_px: Count | None = None
+    fit: Literal["squash", "pad", "crop"] = "squash"
     factory: str | None = None
-    probes: int | None = None
+    probes: Count | None = None
     recall: dict[str, float] = field(default_factory=dict)
-    sureness: dict[str, Any] | None = None
+    sureness: Annotated[Sureness, AfterValidator(_paired)] | None = None
     shard: str | None = None
-    generation: str = ""
+    # A name within the folder: `../..` would have files of others read
+    generation: Annotated[str, Field(pattern="^g[0-9]+$", validate_default=True)] = ""
     version: int = VERSION
+    checksums: dict[str, Checksum] = field(default_factory=dict)
+
+
+FACTS_TYPE = TypeAdapter(Facts)
 
 
 @dataclass(frozen=True)
@@ -77,7 +122,7 @@ class Index:
         path = self.data / FLAT
         try:
             vectors_ND = _mapped(path)
-        except (OSError, ValueError) as error:
+        except Exception as error:  # numpy raises almost anything on a damaged header
             raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
         wanted = (self.facts.pictures, self.facts.dimension)
         if vectors_ND.shape != wanted or vectors_ND.dtype != np.float32:
@@ -90,33 +135,102 @@ def recipe_hash(recipe: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def read_index(folder: str | Path) -> Index:
-    """Open an index. Raises UserError where there is none, or not a whole one."""
+def read_index(folder: str | Path, every_byte: bool = False) -> Index:
+    """Open an index.
+
+    Args:
+        every_byte: hash its files whatever their size, not just those below HASHED_BYTES.
+
+    Raises UserError where there is none, or not a whole one.
+    """
     folder = Path(folder)
+    facts = read_facts(folder)
+    data = folder / facts.generation
+    _check_files(data, facts, every_byte)
+    rows = data / FILES
     try:
-        facts = Facts(**json.loads((folder / FACTS).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        raise UserError(f"{folder}: no index; `search.py index` makes one") from None
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(f"{folder / FACTS}: cannot be read ({error}); {REMEDY}") from None
-    if facts.version != VERSION:
-        raise UserError(f"{folder}: an index of version {facts.version}, not {VERSION}; {REMEDY}")
-    try:
-        rows = folder / facts.generation / FILES
         files = pd.read_parquet(rows, columns=COLUMNS)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # pyarrow raises almost anything on a damaged file
         raise UserError(f"{rows}: cannot be read ({error}); {REMEDY}") from None
     if len(files) != facts.pictures:
         raise UserError(f"{rows}: {len(files)} rows, the index is of {facts.pictures}; {REMEDY}")
-    return Index(folder, facts, files)
+    index = Index(folder, facts, files)
+    if FLAT not in facts.checksums:
+        _check_finite(index, every_byte)
+    return index
+
+
+def read_facts(folder: Path) -> Facts:
+    """What `index.json` says. Raises UserError where there is none, or a value of it cannot be."""
+    path = folder / FACTS
+    try:
+        facts = FACTS_TYPE.validate_json(path.read_bytes(), strict=True)
+    except FileNotFoundError:
+        raise UserError(f"{folder}: no index; `search.py index` makes one") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = "".join(f"{part}: " for part in first["loc"])
+        raise UserError(
+            f"{path}: is no index of search.py, or a damaged one ({key}{first['msg']}); {REMEDY}"
+        ) from None
+    if facts.version != VERSION:
+        raise UserError(f"{folder}: an index of version {facts.version}, not {VERSION}; {REMEDY}")
+    return facts
+
+
+def _check_files(data: Path, facts: Facts, every_byte: bool) -> None:
+    """Raise UserError where a file is not what was written."""
+    for name in CHECKED:
+        if name not in facts.checksums:
+            continue
+        path, written = data / name, facts.checksums[name]
+        try:
+            size_bytes = path.stat().st_size
+            hashed = every_byte or size_bytes <= HASHED_BYTES
+            whole = size_bytes == written.size_bytes
+            whole = whole and (not hashed or checksum(path) == written)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from None
+        if not whole:
+            raise UserError(
+                f"{path}: damaged: its {size_bytes:,} bytes are not the {written.size_bytes:,} bytes"
+                f" that were written; {REMEDY}"
+            )
+
+
+def _check_finite(index: Index, every_byte: bool) -> None:
+    """Raise UserError where a vector of an index without checksums is not a number."""
+    vectors_ND = index.vectors()
+    if not every_byte and vectors_ND.nbytes > HASHED_BYTES:
+        return
+    for at in range(0, len(vectors_ND), CHECKED_ROWS):
+        finite_B = np.isfinite(vectors_ND[at : at + CHECKED_ROWS]).all(axis=1)
+        if not finite_B.all():
+            row = at + int(np.argmin(finite_B))
+            raise UserError(f"{index.data / FLAT}: row {row}: a value that is not finite; {REMEDY}")
+
+
+def checksum(path: Path) -> Checksum:
+    """Of a file."""
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+        return Checksum(file.tell(), digest)
 
 
 def next_generation(folder: Path) -> Path:
     """A new folder for the files of an index; those of the present one stay until it is replaced."""
-    numbers = [int(p.name[1:]) for p in folder.glob("g*") if p.name[1:].isdigit()]
+    numbers = [int(path.name[1:]) for path in _generations(folder)]
     data = folder / f"g{max(numbers, default=0) + 1}"
     data.mkdir(parents=True)
+    (data / MARK).write_text("Made by search.py, which deletes its own files in here.\n")
     return data
+
+
+def _generations(folder: Path) -> list[Path]:
+    """What has the name of a generation; it may be the user's."""
+    return [path for path in folder.glob("g*") if re.fullmatch("g[0-9]+", path.name)]
 
 
 def write_vectors(
@@ -148,11 +262,27 @@ def write_files(data: Path, files: pd.DataFrame) -> None:
 def publish(data: Path, facts: Facts) -> Index:
     """Make a generation, all of whose files are written, the index; older ones go.
 
-    A kill leaves the old index or the new one, each whole.
+    A kill leaves the old index or the new one, each whole. A folder of the user that has the name of a
+    generation stays: only the one that the replaced `index.json` names, and those with a MARK, are ours.
     """
     folder = data.parent
-    write_json(folder / FACTS, asdict(replace(facts, generation=data.name)))
-    for other in folder.glob("g*"):
-        if other != data and other.name[1:].isdigit():
-            shutil.rmtree(other, ignore_errors=True)
+    old = folder / read_facts(folder).generation if (folder / FACTS).exists() else None
+    checksums = {name: checksum(data / name) for name in CHECKED if (data / name).exists()}
+    facts = replace(facts, generation=data.name, checksums=checksums)
+    write_json(folder / FACTS, asdict(facts))
+    for other in _generations(folder):
+        if other != data and (other == old or (other / MARK).is_file()):
+            _remove_generation(other)
     return read_index(folder)
+
+
+def _remove_generation(data: Path) -> None:
+    """Delete the files that this code writes, and the folder if nothing else lies in it."""
+    if data.is_symlink():  # what is behind it is not ours
+        return
+    with suppress(OSError):
+        for path in data.iterdir():
+            if path.is_file() and any(map(path.match, OWN_FILES)):
+                path.unlink()
+        (data / MARK).unlink(missing_ok=True)
+        data.rmdir()

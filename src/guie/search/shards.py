@@ -8,7 +8,6 @@ searched in memory, though. Shapes: N pictures of all shards, D dimensions.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,9 +21,9 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.search.building import finish
+from guie.search.building import claimed, finish
 from guie.search.engines import ADDED, trained
-from guie.search.index import FAISS, LISTS, Facts, Index, read_index
+from guie.search.index import FACTS, FAISS, LISTS, Facts, Index, read_index
 
 
 def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int | None) -> Index:
@@ -33,19 +32,24 @@ def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int |
     Args:
         factory: faiss' string with an inverted file (`IVF`), trained on all shards alike; None: flat.
 
-    Raises UserError where the shards are not of one model and source, or hold one picture twice.
+    Raises UserError where the shards are not of one model and source, or hold one picture twice, or the
+    folder is one of them, or of something else, or another process writes there.
     """
-    shards = [read_index(folder) for folder in folders]
+    if out.resolve() in [folder.resolve() for folder in folders]:
+        raise UserError(f"--out {out}: is one of the shards; name another folder")
+    shards = [read_index(folder, every_byte=True) for folder in folders]
     facts = _common(shards)
     files = pd.concat([shard.files for shard in shards], ignore_index=True)
     twice = files["image_path"][files["image_path"].duplicated()]
     if len(twice):
         raise UserError(f"{twice.iloc[0]}: in two of the shards; each picture belongs to one")
-    facts = replace(facts, factory=factory, probes=probes, shard=None)
-    blocks = (
-        block for shard in tqdm(shards, desc="vectors", unit="shard") for block in _blocks(shard)
-    )
-    return finish(out, facts, files, blocks, partial(_merged, shards))
+    facts = replace(facts, factory=factory, probes=probes, shard=None, recall={})
+    with claimed(out):
+        if (out / FACTS).exists():  # an earlier merge of theirs, which is replaced
+            _common([read_index(out), *shards])
+        bar = tqdm(shards, desc="vectors", unit="shard")
+        blocks = (block for shard in bar for block in _blocks(shard))
+        return finish(out, facts, files, blocks, partial(_merged, shards))
 
 
 def _blocks(shard: Index) -> Iterator[np.ndarray]:
@@ -70,18 +74,17 @@ def _merged(
     empty = trained(factory, vectors_ND)
     if not isinstance(faiss.downcast_index(empty), faiss.IndexIVF):
         raise UserError(f"--factory {factory}: has no inverted lists to merge; take IVF..., say")
-    parts = data / "lists"
-    parts.mkdir(exist_ok=True)
     names, start = [], 0
     for number, shard in enumerate(tqdm(shards, desc="lists", unit="shard")):
         own = faiss.clone_index(empty)
         for block_BD in _blocks(shard):
             own.add_with_ids(block_BD, np.arange(start, start + len(block_BD)))
             start += len(block_BD)
-        names.append(str(parts / f"{number}.faiss"))
+        names.append(str(data / f"vectors.{number}.faiss"))
         faiss.write_index(own, names[-1])
     merge_ondisk(empty, names, str(data / LISTS))
     with replacing(data / FAISS) as temporary:
         faiss.write_index(empty, str(temporary))
-    shutil.rmtree(parts)
+    for name in names:
+        Path(name).unlink()
     return empty

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from guie.base.errors import UserError
 from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
 from guie.data.looks.decoded import absolute, file_states
@@ -48,8 +49,12 @@ def pictures_of(source: Path, root: Path | None = None) -> Pictures:
 
 
 def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
-    """Each `count`th picture, from `number` on."""
+    """Each `count`th picture, from `number` on. Raises UserError where there is none."""
     files = pictures.files.iloc[number::count].reset_index(drop=True)
+    if files.empty:
+        raise UserError(
+            f"--shard {number}/{count}: of {len(pictures.files):,} pictures it gets none; make fewer shards"
+        )
     return Pictures(pictures.root, files, pictures.skipped)
 
 

@@ -6,13 +6,12 @@ neighbour is of the same label; where none are, how near neighbours usually are.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from sklearn.isotonic import IsotonicRegression
 
 from guie.search.engines import Engine
+from guie.search.index import Sureness
 
 SAMPLE = 2000
 STEPS = 50
@@ -21,7 +20,7 @@ FEWEST = 20  # pictures that something is said by
 
 def sureness_of(
     files: pd.DataFrame, vectors_ND: np.ndarray, engine: Engine, seed: int = 0
-) -> dict[str, Any] | None:
+) -> Sureness | None:
     """What `sure` needs, as JSON; None of too few pictures.
 
     Only pictures that share their label with another one count: of the others no neighbour is right.
@@ -45,12 +44,15 @@ def sureness_of(
     fitted = IsotonicRegression(out_of_bounds="clip").fit(score_B, right_B)
     shares = fitted.predict(grid)
     return {
-        **{"labelled": True, "pictures": len(rows), "right": round(float(np.mean(right_B)), 4)},
-        **{"similarity": grid.round(5).tolist(), "share": shares.round(4).tolist()},
+        "labelled": True,
+        "pictures": len(rows),
+        "right": round(float(np.mean(right_B)), 4),
+        "similarity": grid.round(5).tolist(),
+        "share": shares.round(4).tolist(),
     }
 
 
-def sure(sureness: dict[str, Any] | None, similarity: float) -> float | None:
+def sure(sureness: Sureness | None, similarity: float) -> float | None:
     """From 0 to 1; None where nothing is known.
 
     Of labels known: the share of pictures whose nearest neighbour was so near and had their label. Else
@@ -63,7 +65,7 @@ def sure(sureness: dict[str, Any] | None, similarity: float) -> float | None:
     return float(np.interp(similarity, grid, values))
 
 
-def told(sureness: dict[str, Any] | None) -> str:
+def told(sureness: Sureness | None) -> str:
     """What `sure` says, in words."""
     if sureness is None:
         return "too few pictures to say how sure a neighbour is"

@@ -11,7 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,8 @@ from guie.base.files import replacing, write_json
 from guie.data.looks.decoded import KEY, TYPES
 
 INDEX_TYPES = {**TYPES, "shard": str, "row": int}
+# A shard's files, and what a killed process leaves of a file (see `replacing`)
+OWN_FILE = re.compile(r"[0-9a-f]{64}\.(npy|parquet)|\.([0-9a-f]{64}|model)\.\d+\.tmp\.\w+")
 
 logger = logging.getLogger(__name__)
 
@@ -72,8 +76,7 @@ class FeatureCache:
     def __init__(
         self, folder: str | Path, recipe: dict[str, Any], dtype: type[np.floating] = np.float16
     ):
-        text = json.dumps(recipe, sort_keys=True)
-        self.folder = Path(folder) / hashlib.sha256(text.encode()).hexdigest()[:16]
+        self.folder = Path(folder) / _key(recipe)
         self.recipe, self.dtype = recipe, np.dtype(dtype)
 
     def missing(self, states: pd.DataFrame) -> np.ndarray:
@@ -149,6 +152,39 @@ class FeatureCache:
 
     def _file(self, name: str, suffix: str = "npy") -> Path:
         return self.folder / f"{name}.{suffix}"
+
+
+def caches_in(folder: Path) -> list[Path]:
+    """The caches of any key in a folder, each proved by its `model.json`; never a link's."""
+    if folder.is_symlink() or not folder.is_dir():
+        return []
+    return [path for path in sorted(folder.iterdir()) if not path.is_symlink() and _is_cache(path)]
+
+
+def remove_caches(folder: Path) -> None:
+    """Delete the caches of any key in a folder, and the folder if nothing else lies in it."""
+    for cache in caches_in(folder):
+        for path in cache.iterdir():
+            if OWN_FILE.fullmatch(path.name):
+                path.unlink()
+        (cache / "model.json").unlink()  # last: until then the proof is there
+        with suppress(OSError):  # somebody else's files lie in it
+            cache.rmdir()
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _is_cache(folder: Path) -> bool:
+    """Does its name follow from the recipe in it?"""
+    try:
+        recipe = json.loads((folder / "model.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return folder.name == _key(recipe)
+
+
+def _key(recipe: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
 
 def _shard_hash(states: pd.DataFrame, rows_ND: np.ndarray) -> str:
