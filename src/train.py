@@ -46,6 +46,7 @@ from guie.training.starting import start_from
 from guie.training.step import (
     LossWatch,
     gradients_within_memory,
+    out_of_memory,
     refuse_lone_images,
     sharpened,
     train_mode,
@@ -130,7 +131,15 @@ def train(
     """
     run, saved = open_progress(accelerator, config, material, folder, crew)
     torch.manual_seed(config.seed)
-    task = build_task(config, material.classes, weights=saved is None).to(accelerator.device)
+    try:
+        task = build_task(config, material.classes, weights=saved is None).to(accelerator.device)
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise UserError(
+            f"out of memory before the first step, of {len(material.classes):,} classes; take a smaller"
+            " model.backbone, model.head or task.loss.centers, or fewer classes"
+        ) from None
     if config.start_from and saved is None:
         accelerator.print(start_from(task.embedder, config))
     for stage in config.stages:

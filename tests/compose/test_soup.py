@@ -13,6 +13,7 @@ from composing import composition, record
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import Classes, EvalDataset
+from guie.compose import derived
 from guie.compose.soups import Soup, ingredients_of, similarity_by_part
 from guie.compose.trials import examine, greedy_soup, uniform_soup
 from guie.config.compose import ModelMember
@@ -269,6 +270,27 @@ def test_branches_of_dropout_rates_are_folded(tmp_path: Path) -> None:
     rows = read_tensors(run / "model.safetensors")["head.linear.weight"].unflatten(0, (3, -1))
     torch.testing.assert_close(weights(out)["head.linear.weight"], rows.mean(dim=0))
     assert open_model(out).config.head.branches is None
+
+
+def test_a_composition_replaces_no_file_that_is_not_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [tiny_run(tmp_path / name) for name in ("a", "b")]
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "model.safetensors").write_bytes(b"downloaded")
+    with pytest.raises(UserError, match="hub: holds model.safetensors, which would be replaced"):
+        main(tmp_path / "hub", *members)
+    assert (tmp_path / "hub" / "model.safetensors").read_bytes() == b"downloaded"
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(derived, "write_record", killed)
+        with pytest.raises(KeyboardInterrupt):
+            main(tmp_path / "soup", *members)
+    assert (tmp_path / "soup" / "model.safetensors").exists()
+    main(tmp_path / "soup", *members)  # what a kill has left is known as ours
 
 
 def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:

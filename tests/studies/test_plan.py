@@ -242,3 +242,11 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
         (tmp_path / "s.yaml").write_text(text)
         with pytest.raises(UserError, match="s.yaml"):
             read_plan(tmp_path / "s.yaml")
+
+
+@pytest.mark.parametrize("name", ["..yaml", "...yaml"])
+def test_a_study_is_not_named_by_dots_alone(name: str, tmp_path: Path) -> None:
+    """Its folder would be that of all studies, or the one above."""
+    path = written(tmp_path).rename(tmp_path / name)
+    with pytest.raises(UserError, match="by dots alone; rename it"):
+        read_plan(path)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from toy_configs import write_config
 
 import train
@@ -121,6 +122,11 @@ def test_batch_normalisation_of_a_tower_is_refused_at_its_step(
     [
         (f"seed={2**70}", "seed=.* less than 18446744073709551616"),
         (f"model.head.dim={2**70}", "model.head.dim=.* less than or equal to 65536"),
+        ("stages.0.epochs=1e308", "stages.0.epochs=.* less than or equal to 1000000"),
+        (f"train.batch_size={2**70}", "train.batch_size=.* less than or equal to 1048576"),
+        (f"keep_checkpoints={2**70}", "keep_checkpoints=.* less than 2147483648"),
+        ("model.image.size_px=1000000000", "model.image.size_px=.* less than or equal to 16384"),
+        ("data.workers=1000000", "data.workers=.* less than or equal to 1024"),
         ("model.head.hidden=[65537]", "model.head.hidden.* less than or equal to 65536"),
     ],
 )
@@ -130,3 +136,15 @@ def test_numbers_beyond_what_torch_can_hold_are_refused(
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
     with pytest.raises(UserError, match=said):
         train.main(["--config", str(config), "--set", word])
+
+
+def test_a_model_that_memory_cannot_hold_is_refused(
+    mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(train, "build_task", full)
+    config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
+    with pytest.raises(UserError, match="out of memory before the first step, of .* classes; take"):
+        train.main(["--config", str(config)])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from guie.config.base import Config, Width
+from guie.config.base import Config, PositiveInt, Width
 from guie.config.faults import FaultAt
 
 Keep = Annotated[float, Field(gt=0, le=1)]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field, PositiveInt, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from guie.config.base import Config
+from guie.config.base import Config, PositiveInt
 from guie.config.faults import FaultAt
 from guie.config.model import Fit, Fraction
 

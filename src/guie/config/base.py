@@ -40,6 +40,10 @@ def _names_a_folder(name: str) -> str:
 
 Name = Annotated[str, AfterValidator(_names_a_folder)]  # of a run, a composition, a mix
 Seed = Annotated[int, Field(ge=0, lt=2**64)]  # torch takes 64 bits
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]  # as lengths and indices are held
+Pixels = Annotated[int, Field(gt=0, le=2**14)]  # a side
+BatchSize = Annotated[int, Field(gt=0, le=2**20)]  # images
+Workers = Annotated[int, Field(ge=0, le=1024)]  # processes that load images
 Width = Annotated[int, Field(gt=0, le=2**16)]  # numbers of an embedding, or outputs of a layer
 
 

@@ -10,12 +10,11 @@ from pydantic import (
     Discriminator,
     Field,
     PositiveFloat,
-    PositiveInt,
     Tag,
     model_validator,
 )
 
-from guie.config.base import Config, Name, Seed, Width
+from guie.config.base import BatchSize, Config, Name, Pixels, PositiveInt, Seed, Width, Workers
 from guie.config.composition import ViewConfig, refuse_blind
 from guie.config.faults import FaultAt
 from guie.config.layers import LayersConfig
@@ -124,8 +123,8 @@ class ModelMember(Config):
     weights: Literal["model", "last"] = "model"  # of a run: its best by val score, its last
     checkpoints: bool = False  # of a soup: all checkpoints of the run instead
     weight: PositiveFloat = 1.0
-    size_px: PositiveInt | None = None  # of its images, in place of its own
-    stride_px: PositiveInt | None = None  # of its patches, in place of its own
+    size_px: Pixels | None = None  # of its images, in place of its own
+    stride_px: Pixels | None = None  # of its patches, in place of its own
     layers: LayersConfig | None = None  # of its tower, in place of its embedding
 
 
@@ -226,8 +225,8 @@ class ComposeConfig(Composed):
     name: Name
     out: str = "runs"  # the folder of <name>/
     val: ValConfig | None = None  # null: nothing is scored
-    workers: Annotated[int, Field(ge=0)] = 2  # loader processes per process
-    batch_size: PositiveInt = 128  # images per process and step
+    workers: Workers = 2  # loader processes per process
+    batch_size: BatchSize = 128  # images per process and step
 
     @model_validator(mode="after")
     def _greed_is_by_val(self) -> ComposeConfig:

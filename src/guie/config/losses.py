@@ -14,12 +14,11 @@ from pydantic import (
     Field,
     NonNegativeFloat,
     PositiveFloat,
-    PositiveInt,
     Tag,
     model_validator,
 )
 
-from guie.config.base import Config, Seed
+from guie.config.base import Config, PositiveInt, Seed
 
 Scale = PositiveFloat
 Distance = Annotated[float, Field(gt=0, le=2)]

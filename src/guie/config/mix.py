@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, model_validator
 
-from guie.config.base import Config, Name, Seed
+from guie.config.base import Config, Name, PositiveInt, Seed
 from guie.config.cleaning import CleaningConfig
 from guie.config.faults import FaultAt
 from guie.config.selection import SelectionConfig

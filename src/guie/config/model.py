@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from guie.config.adapters import WithAdapters
-from guie.config.base import Config, Width
+from guie.config.base import Config, Pixels, PositiveInt, Width
 from guie.config.faults import FaultAt
 from guie.config.layers import LayersConfig
 
@@ -36,7 +36,7 @@ class BackboneConfig(Config):
     # open_clip only. projected: CLIP's shared space; pooled: the tower's output before that
     features: Literal["projected", "pooled"] = "projected"
     # Between the corners of patches; less than the patch size: they overlap. null: the patch size
-    stride_px: PositiveInt | None = None
+    stride_px: Pixels | None = None
     # Modules by name that begin anew, as without `pretrained` (NetB of Vo and Hays: its last layer)
     reset: list[str] = []
     kwargs: dict[str, Any] = {}  # passed to the library's create_model
@@ -58,7 +58,7 @@ class BackboneConfig(Config):
 class ImageConfig(Config):
     """The preprocessing that training, validation and the submission share."""
 
-    size_px: PositiveInt
+    size_px: Pixels
     fit: Fit = "squash"
     mean: list[float] | None = Field(None, min_length=3, max_length=3)  # null: the backbone's
     std: list[PositiveFloat] | None = Field(None, min_length=3, max_length=3)

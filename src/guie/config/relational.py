@@ -9,12 +9,11 @@ from pydantic import (
     Discriminator,
     Field,
     PositiveFloat,
-    PositiveInt,
     Tag,
     model_validator,
 )
 
-from guie.config.base import Config, Width
+from guie.config.base import Config, PositiveInt, Width
 
 NonNegative = Annotated[float, Field(ge=0)]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, PositiveInt, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
-from guie.config.base import Config, Name, Seed
+from guie.config.base import BatchSize, Config, Name, PositiveInt, Seed, Workers
 from guie.config.distillation import DistillationConfig, OnlineConfig, too_many_neighbours
 from guie.config.durations import Steps
 from guie.config.faults import FaultAt, remedy
@@ -28,7 +28,7 @@ class DataConfig(Config):
     root: str | None = None  # default: the manifest's folder
     # domains that neither training nor validation sees: what the embedding is worth on the unseen
     leave_out: list[str] = []
-    workers: Annotated[int, Field(ge=0)] = 2
+    workers: Workers = 2
 
 
 class GenericImagesConfig(Config):
@@ -37,7 +37,7 @@ class GenericImagesConfig(Config):
     manifest: str
     root: str | None = None  # default: the manifest's folder
     split: Literal["train", "val"] = "train"
-    batch_size: PositiveInt = 32  # over all processes
+    batch_size: BatchSize = 32  # over all processes
 
 
 class RetentionConfig(Config):

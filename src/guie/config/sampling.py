@@ -13,11 +13,10 @@ from pydantic import (
     BeforeValidator,
     Field,
     PositiveFloat,
-    PositiveInt,
     TypeAdapter,
 )
 
-from guie.config.base import Config
+from guie.config.base import Config, PositiveInt
 from guie.config.durations import Steps
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from guie.config.base import Config
+from guie.config.base import Config, PositiveInt
 from guie.config.faults import FaultAt
 from guie.config.model import HeadConfig
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field
 
-from guie.config.base import Config
+from guie.config.base import Config, PositiveInt
 
 DatasetName = Literal[
     Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2"],

@@ -9,13 +9,12 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
-    PositiveInt,
     Tag,
     model_validator,
 )
 
 from guie.config.augment import AugmentConfig, NonNegative, Positive
-from guie.config.base import Config
+from guie.config.base import BatchSize, Config, Pixels, PositiveInt
 from guie.config.durations import Duration
 from guie.config.faults import FaultAt
 from guie.config.model import Fraction
@@ -136,8 +135,8 @@ class StageConfig(Config):
     """One stage of training; what a stage does not say it takes from `train`."""
 
     name: str = "train"
-    epochs: Positive
-    batch_size: PositiveInt = 128  # over all processes
+    epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
+    batch_size: BatchSize = 128  # over all processes
     accumulate: PositiveInt = 1  # micro-batches a step: less memory, more time
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, BeforeValidator(_named)] = OptimizerConfig()
@@ -157,8 +156,8 @@ class StageConfig(Config):
     sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes a step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # what is scored and saved
     ema_goes_on: Literal["raw", "averaged"] = "raw"  # which weights the next stage begins with
-    size_px: PositiveInt | None = None  # null: the model's image size
-    stride_px: PositiveInt | None = None  # of the patches; null: the backbone's
+    size_px: Pixels | None = None  # null: the model's image size
+    stride_px: Pixels | None = None  # of the patches; null: the backbone's
     # Frozen backbone: the features of so many random views of each image are computed once, kept on
     # disk, and trained on in turn. null: images go through the backbone
     cached_views: PositiveInt | None = None

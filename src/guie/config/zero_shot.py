@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from guie.config.base import Config
+from guie.config.base import Config, PositiveInt
 from guie.config.faults import FaultAt
 
 Share = Annotated[float, Field(ge=0, le=1)]

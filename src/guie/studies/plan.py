@@ -56,6 +56,8 @@ class Plan:
 def read_plan(path: Path) -> Plan:
     """Raises UserError with one line per fault: where it is written, value, what is allowed."""
     written = read_written(path)
+    if not path.stem.strip("."):
+        raise UserError(f"{path}: names a study, and its folder, by dots alone; rename it")
     study = validated(written, StudyConfig, variables=False)
     common = run_of(written)
     rows: list[Row] = []

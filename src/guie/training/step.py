@@ -101,7 +101,7 @@ def gradients_within_memory(
                 raise
             raise UserError(f"stage {stage.name}: {_lone(stage, pieces)}") from None
         except RuntimeError as error:
-            if not _out_of_memory(error):
+            if not out_of_memory(error):
                 raise
             model.zero_grad(set_to_none=True)
             restore(model, before)
@@ -232,7 +232,8 @@ def _lone(stage: StageConfig, pieces: int) -> str:
     )
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
+def out_of_memory(error: RuntimeError) -> bool:
+    """Whether a device, or the CPU's allocator, had no room."""
     # The CPU's allocator raises a plain RuntimeError.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
