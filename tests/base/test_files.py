@@ -16,6 +16,7 @@ import pytest
 from guie.base import errors, files
 from guie.base.errors import UserError
 from guie.base.files import append_text, quoted, read_json, refuse_special, replacing, write_text
+from guie.base.locks import held
 
 # Writes NEW by each library below a limit on the size of files, and tells what came of it.
 WRITER = """
@@ -28,6 +29,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
 from guie.base.errors import UserError
+from guie.base.locks import held
 from guie.base.files import append_text, replacing, save_arrays, write_json
 
 folder, limits = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]
@@ -290,3 +292,16 @@ def test_a_shell_takes_a_printed_path_as_one_word(name: str, tmp_path: Path) -> 
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout == b"<" + os.fsencode(name) + b">"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_lock_takes_no_file_of_somebodys(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    for content in ("", "process 12 on a-host"):  # what a lock leaves
+        path.write_text(content)
+        with held(path, "taken", "wait"):
+            pass
+    path.write_text("my notes\n")
+    with pytest.raises(UserError, match="lock: would be the lock, and is a file of somebody's"):
+        with held(path, "taken", "wait"):
+            pass
+    assert path.read_text() == "my notes\n"
