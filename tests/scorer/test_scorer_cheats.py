@@ -20,7 +20,7 @@ from scorer.errors import Violation
 from scorer.isolated.runtime import refuse_file_access
 
 SLOTS = 64  # the last one is written to by whoever only looks
-SEEN, BATCHES = torch.zeros(SLOTS), torch.zeros(1)
+SEEN, BATCHES, FIRST = torch.zeros(SLOTS), torch.zeros(1), torch.tensor([0])
 REPLAYED = torch.rand(SLOTS, generator=torch.Generator().manual_seed(7))
 
 
@@ -36,7 +36,7 @@ seen = torch.jit.trace(
     check_trace=False,
 )
 batches = torch.jit.trace(
-    lambda more: write(BATCHES, torch.tensor([0]), BATCHES + more),
+    lambda more: write(BATCHES, FIRST, BATCHES + more),
     torch.zeros(1),
     check_trace=False,
 )
