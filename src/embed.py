@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from accelerate import Accelerator
 from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
-from guie.base.files import replacing, save_arrays
+from guie.base.files import refuse_replacing, replacing, save_arrays
 from guie.config.layers import LayersConfig
 from guie.data.looks.boxes import Box, boxes_of, read_boxes
 from guie.data.looks.decoded import absolute
@@ -51,7 +52,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--manifest", required=True, help="CSV or Parquet")
     parser.add_argument("--root", help="folder of the images; default: the manifest's")
-    parser.add_argument("--split", help="train, val or test; default: every image of the manifest")
+    parser.add_argument(
+        "--split", choices=SPLITS, help="train, val or test; default: every image of the manifest"
+    )
     parser.add_argument("--out", required=True, help="E.npz: arrays image_path and embedding")
     parser.add_argument("--size-px", type=int, help="image size of a library's model")
     parser.add_argument("--fit", choices=("squash", "pad", "crop"), default="squash")
@@ -76,13 +79,19 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
     )
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    for name, least in {"size_px": 1, "batch_size": 1, "workers": 0}.items():
+        if (number := getattr(args, name)) is not None and number < least:
+            parser.error(f"--{name.replace('_', '-')} {number}: is to be {least} or more")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
     """Embed; returns the path written."""
     args = parse_args(argv)
     out, interrupts = Path(args.out), Interrupts()
+    dropped = out.with_name(f"{out.name}.dropped.csv")
+    refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
     accelerator = make_accelerator()
     with Crew(accelerator, interrupts) as crew:
         layers = LayersConfig(of=args.layers, pool=args.pool) if args.layers else None
@@ -94,7 +103,6 @@ def main(argv: Sequence[str] | None = None) -> Path:
         crop = crops_by(args.boxes, manifest)
         splits = [args.split] if args.split else SPLITS
         look = partial(readable, accelerator, fallback=out.parent, decoders=TO_EMBED)
-        dropped = out.with_name(f"{out.name}.dropped.csv")
         manifest = look(manifest, splits, drop_bad=args.drop_bad, dropped=dropped)
         table = manifest.split(args.split) if args.split else manifest.table
         paths = table["image_path"].drop_duplicates().to_numpy(str)
@@ -148,7 +156,10 @@ def write(out: Path, names: np.ndarray, emb_ND: Features, texts_TD: np.ndarray) 
     rows = np.concatenate([np.asarray(emb_ND), texts_TD]) if len(texts_TD) else emb_ND
     with replacing(out) as temporary:
         save_arrays(temporary, image_path=names, embedding=rows)
-    shutil.rmtree(parts_of(out), ignore_errors=True)
+    for recipe in parts_of(out).glob("*/model.json"):  # a folder of that name may hold other things
+        shutil.rmtree(recipe.parent, ignore_errors=True)
+    with suppress(OSError):
+        parts_of(out).rmdir()
     told = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
     print(f"{out}: {emb_ND.shape[0]} images{told}, {emb_ND.shape[1]} dimensions")
 

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from guie.base import errors
-from guie.base.files import write_json
+from guie.base.files import refuse_replacing, write_json
 from guie.data.manifest import Manifest, companion_path, load_manifest
 from guie.evaluation.embeddings import load_embeddings
 from guie.evaluation.joined import JOINS, REDUCTIONS, arrays_of
@@ -39,6 +39,8 @@ from guie.evaluation.rankings import read_rankings, write_rankings
 from guie.evaluation.sources import read_embeddings, reduce_embeddings, table_of
 from guie.report.pages.evaluation import judged_models, write_evaluation
 from guie.report.tables import reports_table
+
+DRAWS_MAX, DIM_MAX = 100_000, 100_000
 
 EXAMPLES = """
 examples:
@@ -93,6 +95,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--against: names a file twice, or that of --embeddings; leave one out")
     if args.no_images and not args.html:
         parser.error("--no-images: is of --html; name the page")
+    if not 0 <= args.draws <= DRAWS_MAX:
+        parser.error(f"--draws {args.draws}: is to be from 0 to {DRAWS_MAX:,}")
+    if not 0 < args.dim <= DIM_MAX:
+        parser.error(f"--dim {args.dim}: is to be from 1 to {DIM_MAX:,}")
     if args.unlisted_negative and not args.results:
         parser.error("--unlisted-negative: is of --results; leave it out")
     return args
@@ -148,6 +154,12 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, search, write. Raises UserError: a fault in the manifest or the embeddings."""
     args = parse(argv)
+    words = [*(args.specialists or ()), *(args.fit or ())]
+    files = [args.manifest, args.embeddings, *args.against, args.results, args.texts]
+    refuse_replacing(
+        [args.out, args.html, args.write_results],
+        [*files, *words, *(word.partition("=")[2] for word in words)],
+    )
     named = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]
     manifest = load_manifest(args.manifest, args.root)
     table = table_of(manifest, args.split, args.texts)

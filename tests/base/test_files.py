@@ -15,7 +15,15 @@ import pytest
 
 from guie.base import errors, files
 from guie.base.errors import UserError
-from guie.base.files import append_text, quoted, read_json, refuse_special, replacing, write_text
+from guie.base.files import (
+    append_text,
+    quoted,
+    read_json,
+    refuse_replacing,
+    refuse_special,
+    replacing,
+    write_text,
+)
 from guie.base.locks import held
 
 # Writes NEW by each library below a limit on the size of files, and tells what came of it.
@@ -305,3 +313,32 @@ def test_a_lock_takes_no_file_of_somebodys(tmp_path: Path) -> None:
         with held(path, "taken", "wait"):
             pass
     assert path.read_text() == "my notes\n"
+
+
+def test_a_name_that_is_not_in_utf_8_is_told(tmp_path: Path) -> None:
+    """On stdout it stands escaped; where it would stand in a file it is refused."""
+    program = """
+import sys
+from pathlib import Path
+from guie.base import errors
+from guie.base.files import write_json
+
+def main(argv):
+    print(sys.argv[1])
+    write_json(Path("a.json"), {"name": sys.argv[1]})
+
+errors.run(main)
+"""
+    command = [sys.executable, "-c", program, b"caf\xe9"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 2 and done.stdout == "caf\\udce9\n"
+    assert "not in UTF-8; rename it\n" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_result_never_replaces_another_or_what_it_is_made_of(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("a")
+    a, b = tmp_path / "a", tmp_path / "b"
+    refuse_replacing([a, None, b], [tmp_path / "c", None])
+    for results, made_of in (([a], [a]), ([a], [tmp_path / "link"]), ([a, a], []), ([b, a], [a])):
+        with pytest.raises(UserError, match="a: would replace .*; write it elsewhere"):
+            refuse_replacing(results, made_of)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 from pathlib import Path
 
@@ -208,3 +209,50 @@ def test_a_foreign_submission_is_confined(job, tmp_path, monkeypatch, module, me
     with pytest.raises(UserError, match=f"foreign.zip: .*{message}"):
         embed.main([*job, *submission(module, tmp_path)])
     assert (tmp_path / "mix.csv").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--batch-size", "0"), ("--batch-size", "-1"), ("--workers", "-1")),
+        *(("--size-px", "0"), ("--split", "dev")),
+    ],
+)
+def test_a_number_or_a_split_that_cannot_be_is_refused(words, job, capsys) -> None:
+    with pytest.raises(SystemExit) as refused:
+        embed.main([*job, *words])
+    assert refused.value.code == 2 and words[0] in capsys.readouterr().err
+
+
+def test_the_result_never_replaces_what_it_is_made_of(job, tmp_path) -> None:
+    manifest = (tmp_path / "mix.csv").read_bytes()
+    for out in ("mix.csv", f"../{tmp_path.name}/mix.csv"):
+        with pytest.raises(
+            UserError, match=r"mix.csv: would replace .*mix.csv; write it elsewhere"
+        ):
+            embed.main([*job, "--out", str(tmp_path / out)])
+    assert (tmp_path / "mix.csv").read_bytes() == manifest
+
+
+def test_a_folder_named_as_the_parts_keeps_what_is_not_ours(job, tmp_path) -> None:
+    (tmp_path / "E.npz.parts/notes").mkdir(parents=True)
+    (tmp_path / "E.npz.parts/notes/thesis.txt").write_text("precious")
+    embedded(job)
+    left = [path.name for path in (tmp_path / "E.npz.parts").rglob("*") if path.is_file()]
+    assert left == ["thesis.txt"]
+    embed.main([*job, "--out", str(tmp_path / "F.npz")])
+    assert not (tmp_path / "F.npz.parts").exists()
+
+
+@pytest.mark.parametrize("kept_bytes", [0, 5, 1000])
+def test_weights_that_were_cut_are_named(kept_bytes: int, job, tmp_path) -> None:
+    with (tmp_path / "tiny/model.safetensors").open("r+b") as file:
+        file.truncate(kept_bytes)
+    with pytest.raises(UserError, match=r"model.safetensors: not whole .*; copy it again"):
+        embed.main(job)
+
+
+def test_a_pipe_is_no_submission(job, tmp_path) -> None:
+    os.mkfifo(tmp_path / "s.zip")
+    with pytest.raises(UserError, match="s.zip: not a regular file"):
+        embed.main([*job, "--model", str(tmp_path / "s.zip")])

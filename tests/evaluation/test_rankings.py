@@ -187,3 +187,9 @@ def test_text_queries_are_a_data_set_of_their_own() -> None:
     assert domains["ilias"] == images["parts"]["merged"]["domains"]["ilias"]
     with pytest.raises(UserError, match="--texts: ilias_core/o_0/T0.txt is named already"):
         with_texts(both, texts)
+
+
+def test_a_file_that_is_nested_without_end_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "R.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="R.json: cannot be read"):
+        read_rankings(tmp_path / "R.json", mixed_table())

@@ -174,3 +174,35 @@ def test_a_fault_is_one_line_and_exit_code_2(case, capsys, monkeypatch):
     assert said.startswith("error: ")
     assert "no embedding for 25 image(s), first 'cars/2/0.jpg'" in said
     assert not (folder / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("--draws", "-1"), ("--draws", "10000000000"), ("--dim", "0"), ("--dim", "-3")]
+)
+def test_a_number_that_cannot_be_is_refused(words, case, capsys):
+    with pytest.raises(SystemExit) as refused:
+        validate.main([*case[-1], *words])
+    assert refused.value.code == 2 and f"{words[0]} {words[1]}: is to be" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("--out", "manifest.csv"), ("--out", "E.npz"), ("--html", "manifest.csv")),
+        *(("--html", "new/report.json"), ("--write-results", "E.npz")),
+    ],
+)
+def test_a_result_never_replaces_what_it_is_made_of(words, case):
+    folder, *_, arguments = case
+    option, name = words
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UserError, match=f"{name}: would replace .*; write it elsewhere"):
+        validate.main([*arguments, option, str(folder / name)])
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_nor_one_of_the_specialists(case):
+    folder, *_ = case
+    words = ["--manifest", str(folder / "manifest.csv"), "--out", str(folder / "E.npz")]
+    with pytest.raises(UserError, match="E.npz: would replace .*E.npz"):
+        validate.main([*words, "--specialists", f"cars={folder}/E.npz", f"food={folder}/E.npz"])

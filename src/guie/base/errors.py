@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from io import TextIOWrapper
 
 from tqdm import tqdm
 
@@ -28,6 +29,8 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
     A full disk, and any fault of the system that names a file, counts as the user's to mend.
     """
     threading.excepthook = _tell_of_thread
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name may not be in UTF-8
     try:
         main(None)
     except UserError as error:
@@ -39,6 +42,11 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
     except BrokenPipeError:  # the reader of our output, `| head` say, has left
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
+    except UnicodeEncodeError as error:
+        if error.reason != "surrogates not allowed":
+            raise
+        _say(f"error: {error.object!a}: a name that is not in UTF-8; rename it")
+        sys.exit(2)
     except OSError as error:
         told = _told(error)
         if told is None:

@@ -11,7 +11,7 @@ import shutil
 import stat
 import string
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,16 @@ def refuse_special(path: str | Path) -> None:
         raise UserError(f"{str(path)!r}: no name of a file") from None
     if not stat.S_ISREG(mode):
         raise UserError(f"{path}: not a regular file")
+
+
+def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Path | None]) -> None:
+    """Raise UserError where a result would replace another, or a file that it is made of."""
+    taken = {os.path.realpath(path): path for path in made_of if path}
+    for result in filter(None, results):
+        place = os.path.realpath(result)
+        if place in taken:
+            raise UserError(f"{result}: would replace {taken[place]}; write it elsewhere")
+        taken[place] = result
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:

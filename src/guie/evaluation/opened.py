@@ -17,6 +17,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
+from guie.base.files import refuse_special
 from guie.config.layers import LayersConfig
 from guie.evaluation.features.computing import recipe
 from guie.model import Composition, LoadedModel, open_model, with_layers
@@ -56,6 +57,7 @@ class Submission(nn.Module):
         from scorer.isolated.process import SandboxedModel
         from scorer.isolated.starting import Allowance
 
+        refuse_special(path)
         self.path, self.embedding = path, contract.embedding
         self.faults = (errors.Violation, errors.UserError)
         folder.mkdir(parents=True, exist_ok=True)

@@ -161,7 +161,7 @@ def _read(path: Path) -> JsonObject:
             found = json.load(file, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}; {FORMAT}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"{path}: cannot be read ({reason}); {FORMAT}") from None
     fit = isinstance(found, JsonObject) and all(isinstance(v, JsonObject) for v in found.values)

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.config.model import BackboneConfig, ModelConfig
 from guie.model.embedder import Embedder
@@ -104,9 +105,15 @@ def save_weights(
 
 
 def read_metadata(path: Path) -> WeightsMetadata | None:
-    """What a file of weights says of itself; None where `save_model` did not write it."""
-    with safe_open(path, framework="pt") as file:
-        entries = file.metadata() or {}
+    """What a file of weights says of itself; None where `save_model` did not write it.
+
+    Raises UserError where it is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            entries = file.metadata() or {}
+    except SafetensorError as error:
+        raise UserError(f"{path}: not whole ({error}); copy it again, or train again") from None
     if "guie" in entries:
         return WeightsMetadata.from_text(entries["guie"])
     if "size_px" in entries:  # written until 2026-11
