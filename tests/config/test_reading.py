@@ -38,6 +38,7 @@ DEEP = "[" * 45 + "]" * 45
         ("a: !!int x", "line 1: not valid YAML: a tag"),
         ("a: !!timestamp x", "line 1: not valid YAML: a tag"),
         ("a: '\0'", "not valid YAML: unacceptable character"),
+        ('a: "b\\0"', "line 1: a NUL in a string"),
         ("[1]: a\n[1]: b", "line 1: not valid YAML: found unhashable key"),
         ("a: !" + "x" * 9_000, "line 1: not valid YAML: .{,200}$"),
     ],

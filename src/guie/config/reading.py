@@ -51,6 +51,8 @@ class _Loader(yaml.SafeLoader):
         if getattr(event, "tag", None) not in (None, "!"):
             problem = f"a tag, {event.tag}; write the value without, a string in quotes"
             raise yaml.composer.ComposerError(problem=problem, problem_mark=event.start_mark)
+        if "\0" in (getattr(event, "value", None) or ""):
+            raise _Refused("a NUL in a string", event.start_mark)
         node = super().compose_node(parent, index)
         assert node is not None  # there is an event
         if node in self.sizes:  # an alias
