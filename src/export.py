@@ -105,6 +105,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     """
     args = parse_args(argv)
     check_format(args.format)
+    str(
+        args.out
+    ).encode()  # raises UnicodeEncodeError, as neither JSON nor torch could write the name
     model = open_model(args.run, weights=f"{args.weights}.safetensors")
     if args.format == "torchscript":
         check_dimension(model.embedder.dim, args.run)
@@ -119,7 +122,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def export_submission(model: LoadedModel, args: argparse.Namespace, known: dict[str, Any]) -> None:
-    """submission.zip, its card and its facts."""
+    """submission.zip, its card and its facts. Raises UserError where a card is somebody else's."""
+    card, told = args.out / "card.md", args.out / "export.json"
+    if card.exists() and not told.exists():
+        raise UserError(f"{card}: no export has written it; choose another folder, or move it away")
     # Beside the result, where there must be room anyway; a system's own folder may be small.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=args.out) as folder:
         saved = Path(folder, MODEL_NAME)
@@ -143,8 +149,8 @@ def export_submission(model: LoadedModel, args: argparse.Namespace, known: dict[
             **rounding,
         }
     facts = without_folders({**known, "torchscript": torchscript, "file": file_facts(zipped)})
-    write_json(args.out / "export.json", facts)
-    write_text(args.out / "card.md", model_card(facts))
+    write_json(told, facts)
+    write_text(card, model_card(facts))
     print(summary(zipped, facts))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import zipfile
 from pathlib import Path
 
@@ -247,3 +248,21 @@ def test_a_model_that_answers_nan_is_refused_and_the_old_file_stays(tmp_path: Pa
 def test_no_run_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such run folder"):
         main(tmp_path / "nowhere", tmp_path / "out")
+
+
+def test_a_card_that_no_export_wrote_is_kept(tmp_path: Path) -> None:
+    run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "out"
+    out.mkdir()
+    (out / "card.md").write_text("mine")
+    with pytest.raises(UserError, match="card.md: no export has written it; choose another folder"):
+        export.main(["--run", str(run), "--out", str(out)])
+    assert [path.read_text() for path in out.iterdir()] == ["mine"]
+
+
+def test_the_card_quotes_a_folder_for_the_shell(tmp_path: Path) -> None:
+    run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "x; touch PWN; y"
+    export.main(["--run", str(run), "--out", str(out)])
+    card = (out / "card.md").read_text()
+    command = card.partition("```\npython src/score.py ")[2].partition("```")[0]
+    words = shlex.split(command.replace("\\\n", ""))
+    assert words[::2] == ["--submission", "--manifest", "--out"] and "PWN" in words[1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -157,3 +158,28 @@ def test_a_dry_run_lists_what_would_go_and_asks_nobody(
     for wrong in ("tiny", "me/ti ny", "a/b/c"):
         with pytest.raises(UserError, match="--push"):
             listing(out, wrong)
+
+
+def test_files_that_no_export_wrote_are_kept(tmp_path: Path) -> None:
+    run, out = tiny_run(tmp_path / "run", backbone=TINY_VIT), tmp_path / "hub"
+    out.mkdir()
+    for name in ("README.md", "config.json"):
+        (out / name).write_text("mine")
+        with pytest.raises(UserError, match=f"hub: holds {name}, which no export has written"):
+            to_hub(run, out)
+        assert [path.read_text() for path in out.iterdir()] == ["mine"]
+        (out / name).unlink()
+    weights = (run / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="run: holds model.safetensors, which no export"):
+        to_hub(run, run)
+    assert (run / "model.safetensors").read_bytes() == weights
+    to_hub(run, out)
+    to_hub(run, out)  # its own it may write again
+
+
+def test_a_folders_name_stays_a_name_in_the_cards_code(tmp_path: Path) -> None:
+    run, out = tiny_run(tmp_path / "run", backbone=TINY_VIT), tmp_path / 'a"); import evil; ("'
+    to_hub(run, out)
+    code = (out / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    strings = [node.value for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Constant)]
+    assert f"local-dir:{out.name}" in strings

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,7 +15,7 @@ from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.export.hub import open_clip_layout, timm_layout
 from guie.export.hub.head import head_recipe
-from guie.export.hub.readme import readme
+from guie.export.hub.readme import is_card, readme
 from guie.model import Embedder, LoadedModel
 from guie.model.backbone import Backbone
 from guie.model.preprocess import Preprocess
@@ -41,6 +42,7 @@ def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) ->
     config, image = member.model.backbone, preprocess.recipe()
     layout, recipe = LAYOUTS[config.library], head_recipe(embedder)
     folder.mkdir(parents=True, exist_ok=True)
+    _refuse_strange(folder, (*layout.FILES, HEAD, CARD))
     with tempfile.TemporaryDirectory(prefix=".hub-", dir=folder) as scratch:
         beside = Path(scratch)
         layout.write_tower(embedder.backbone, config, image, beside)
@@ -55,6 +57,15 @@ def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) ->
     if not recipe.tensors:
         (folder / HEAD).unlink(missing_ok=True)
     return difference
+
+
+def _refuse_strange(folder: Path, names: Iterable[str]) -> None:
+    """Raise UserError where the folder has such files and no card of an earlier export."""
+    there = [name for name in names if (folder / name).exists()]
+    if there and not is_card(folder / CARD):
+        raise UserError(
+            f"{folder}: holds {there[0]}, which no export has written; choose another folder"
+        )
 
 
 def _plain(model: LoadedModel) -> tuple[Embedder, Preprocess]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +47,16 @@ def readme(
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
     head = _METADATA.format(library=library)
     return f"{head}\n# {name}: one {facts['dimension']}-D embedding for every domain\n\n{body}\n"
+
+
+def is_card(path: Path) -> bool:
+    """Whether `readme` made the file, as the title tells."""
+    if not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return (
+        re.search(r"^# .*: one \d+-D embedding for every domain$", text, re.MULTILINE) is not None
+    )
 
 
 def _use(
