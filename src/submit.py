@@ -47,6 +47,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.leaderboard and len(args.leaderboard) > 2:
         parser.error("--leaderboard takes the public score, and perhaps the private one")
+    if args.log and args.log.suffix != ".csv":  # its picture has the same name, and .png
+        parser.error(f"--log {args.log}: is to end in .csv")
     return args
 
 

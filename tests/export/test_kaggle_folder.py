@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import zipfile
 from pathlib import Path
@@ -164,6 +165,19 @@ def test_files_that_somebody_has_changed_are_refused_in_one_line(
     with pytest.raises(UserError, match=words) as refused:
         call(folder)
     assert "\n" not in str(refused.value) and (folder / file).read_text() == text
+
+
+def test_a_log_is_a_csv_and_a_submission_a_file(
+    folder: Path, capsys: pytest.CaptureFixture
+) -> None:
+    """A log called log.png would give way to its picture."""
+    with pytest.raises(SystemExit):
+        call(folder, "--log", str(folder.parent / "log.png"), "--leaderboard", "0.5")
+    assert "log.png: is to end in .csv" in capsys.readouterr().err
+    (folder / "submission.zip").unlink()
+    os.mkfifo(folder / "submission.zip")
+    with pytest.raises(UserError, match="submission.zip: not a regular file"):
+        call(folder)
 
 
 def test_a_score_of_another_file_is_refused(folder: Path) -> None:

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from guie.base.files import read_json
+from guie.base.files import read_json, refuse_special
 from guie.config.composition import CompositionConfig, leaves
 from guie.model import LoadedModel
 from guie.training.run.record import METRICS_FILE, read_metrics
@@ -69,6 +69,7 @@ def without_folders(value: Any) -> Any:
 
 def file_facts(path: Path) -> dict[str, Any]:
     """Size and hash of a file."""
+    refuse_special(path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return {"bytes": path.stat().st_size, "sha256": digest}
