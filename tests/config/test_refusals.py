@@ -10,8 +10,9 @@ import yaml
 
 from guie.base.errors import UserError
 from guie.batches.dataset import training_rows
-from guie.config import RunConfig, load_config
+from guie.config import MixConfig, RunConfig, load_config
 from guie.data.manifest import Manifest, Sidecar
+from guie.training.run.record import read_metrics
 
 PRETRAINED = {"library": "timm", "name": "vit_tiny_patch16_224", "pretrained": "w.safetensors"}
 
@@ -113,3 +114,19 @@ def test_a_domain_that_has_no_classes_to_train_is_refused(tmp_path: Path) -> Non
     manifest = Manifest(table, tmp_path, tmp_path / "m.csv", Sidecar())
     with pytest.raises(UserError, match="unknown domains b; known: a, which have training images"):
         training_rows(manifest, ["a", "b"])
+
+
+@pytest.mark.parametrize("domain", ["a|b", "a\nb", ""])
+def test_a_domain_that_no_manifest_can_hold_is_refused(domain: str, tmp_path: Path) -> None:
+    source = {"kind": "folder", "path": "images", "domain": domain}
+    (tmp_path / "mix.yaml").write_text(
+        yaml.safe_dump({"name": "m", "out": "m.csv", "seed": 0, "sources": [source]})
+    )
+    with pytest.raises(UserError, match="domain"):
+        load_config(tmp_path / "mix.yaml", MixConfig)
+
+
+def test_a_damaged_log_is_named(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step":')
+    with pytest.raises(UserError, match="metrics.jsonl: a line is no JSON"):
+        read_metrics(tmp_path / "metrics.jsonl")

@@ -39,6 +39,8 @@ def _names_a_folder(name: str) -> str:
 
 
 Name = Annotated[str, AfterValidator(_names_a_folder)]  # of a run, a composition, a mix
+# Of a manifest: `|` would join two labels, a line break end a row
+Domain = Annotated[str, Field(pattern=r"^[^|\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]  # torch takes 64 bits
 PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]  # as lengths and indices are held
 Pixels = Annotated[int, Field(gt=0, le=2**14)]  # a side

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from guie.config.base import Config, Name, PositiveInt, Seed
+from guie.config.base import Config, Domain, Name, PositiveInt, Seed
 from guie.config.cleaning import CleaningConfig
 from guie.config.faults import FaultAt
 from guie.config.selection import SelectionConfig
@@ -40,7 +40,7 @@ class FolderSource(SourceConfig):
     """
 
     kind: Literal["folder"]
-    domain: str = Field(min_length=1)
+    domain: Domain
     split: Literal["train", "val", "test"] = "train"
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from guie.config.base import Config, PositiveInt
+from guie.config.base import Config, Domain, PositiveInt
 
 DatasetName = Literal[
     Literal["cub", "cars196", "sop", "inshop", "inat2018", "met", "gldv2"],
@@ -24,7 +24,7 @@ class DatasetSource(Config):
 
     kind: DatasetName
     path: str | None = None  # null: looked for in input/, and on Kaggle in /kaggle/input
-    domain: str | None = Field(None, min_length=1)  # null: the dataset's own
+    domain: Domain | None = None  # null: the dataset's own
     splits: list[Literal["train", "val", "test"]] | None = Field(None, min_length=1)  # null: all
     as_train: bool = False  # every image, of whatever split, trains
     partial: bool = False  # take an incomplete download, with a warning, instead of refusing it

@@ -17,6 +17,7 @@ import torch
 import yaml
 from accelerate import Accelerator
 
+from guie.base.errors import UserError
 from guie.base.files import append_text, write_json, write_text
 from guie.config import RunConfig
 from guie.config.composition import COMPOSITION_FILE, CompositionConfig
@@ -120,9 +121,14 @@ def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`."""
-    lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    return [json.loads(line) for line in lines if line]
+    """The lines of a `metrics.jsonl`. Raises UserError where one is damaged."""
+    lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
+    try:
+        return [json.loads(line) for line in lines if line]
+    except json.JSONDecodeError as error:
+        raise UserError(
+            f"{path}: a line is no JSON ({error.doc[:50]!r}); mend or drop it"
+        ) from None
 
 
 def device_name(device: torch.device) -> str:
