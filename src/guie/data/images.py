@@ -122,6 +122,19 @@ def open_as_host_once_seen(path: str | Path) -> Image.Image:
     return _decode(path, lambda image: image if image.mode in PLAIN else image.convert("RGB"))
 
 
+# They stay when a function gets another name.
+DECODER_KEYS: dict[Any, str] = {
+    open_as_seen: "open_as_seen",
+    open_as_host: "open_as_host",
+    open_as_host_once_seen: "open_as_host_once_seen",
+}
+
+
+def decoder_key(open_image: Callable[..., Any]) -> str:
+    """Return the string by which caches know how a file was decoded; of another function, its name."""
+    return DECODER_KEYS.get(open_image, open_image.__name__)
+
+
 def patiently(open_image: Callable[[], T]) -> T:
     """What `open_image` returns, tried again some times, with a word, where the system refuses the file.
 

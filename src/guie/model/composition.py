@@ -57,6 +57,8 @@ class Composition(nn.Module):
     Raises UserError where the members cannot be averaged, or a reduction gives more than it takes.
     """
 
+    cache_key = "Composition"  # of cached features; stays if the class is renamed
+
     def __init__(
         self,
         config: CompositionConfig,

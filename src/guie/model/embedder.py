@@ -23,6 +23,8 @@ class Embedder(nn.Module):
     Attributes: `dim` (D).
     """
 
+    cache_key = "Embedder"  # of cached features; stays if the class is renamed
+
     def __init__(self, backbone: Backbone, head: Head | None, reduction: Reduction | None = None):
         super().__init__()
         self.backbone, self.head, self.reduction = backbone, head, reduction

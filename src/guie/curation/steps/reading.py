@@ -22,7 +22,7 @@ from guie.curation.steps.combining import combine, prefix_of
 from guie.data.archives import unpacked
 from guie.data.datasets import READERS
 from guie.data.datasets.source import read_source
-from guie.data.images import open_as_seen
+from guie.data.images import decoder_key, open_as_seen
 from guie.data.looks.decoded import Decoded, absolute, decoded_folder, file_states
 from guie.data.looks.decoding import drop_unusable, verify
 from guie.data.looks.fingerprints import fingerprints
@@ -50,7 +50,7 @@ def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.
             assert source.path is not None  # `with_path` has found it
             look = fingerprints if config.clean else verify
             paths = table["image_path"].unique()
-            states = file_states(absolute(read.root, paths), open_as_seen.__name__)
+            states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
             table, dropped = drop_unusable(
                 table, read.root, open_as_seen, workers, source.path, look
             )

@@ -15,7 +15,7 @@ from accelerate import Accelerator
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.data.images import open_as_host, open_as_host_once_seen, open_as_seen
+from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.looks.decoded import Decoded, absolute, decoded_folder, file_states
 from guie.data.looks.decoding import OpenImage, decode_all
 from guie.data.manifest import Manifest, queries_without_positive
@@ -146,11 +146,11 @@ def _reasons(
     states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
 ) -> dict[str, str]:
     """{path: why it cannot be read}, without decoding what is known."""
-    states = states.assign(decoder=decoder.__name__).reset_index()
+    states = states.assign(decoder=decoder_key(decoder)).reset_index()
     states = states[~known.are_known(states)]
     if decoder is not open_as_host:
         return _decoded(states, root, decoder, known, workers)
-    seen = known.are_known(states.assign(decoder=open_as_seen.__name__))
+    seen = known.are_known(states.assign(decoder=decoder_key(open_as_seen)))
     return _decoded(states[seen], root, open_as_host_once_seen, known, workers) | _decoded(
         states[~seen], root, decoder, known, workers
     )
@@ -161,7 +161,7 @@ def _decoded(
 ) -> dict[str, str]:
     """`_reasons` of files that are decoded now; the good ones are known from here on."""
     reasons, good, saved_at = {}, [], time.monotonic()
-    name = decoder.__name__.replace("_", " ")
+    name = decoder_key(decoder).replace("_", " ")
     verdicts = decode_all(states["path"].tolist(), root, decoder, workers, name)
     try:
         for row, path, (_, _, reason) in zip(states.index, states["path"], verdicts, strict=True):

@@ -23,7 +23,7 @@ from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.batches.dataset import EvalDataset, as_batch
 from guie.config.cleaning import CleaningConfig
-from guie.data.images import open_as_host
+from guie.data.images import decoder_key, open_as_host
 from guie.data.looks.boxes import Box
 from guie.data.looks.decoded import absolute, file_states
 from guie.data.looks.thumbnails import thumbnails
@@ -34,11 +34,13 @@ from guie.model import LoadedModel, open_model
 from guie.model.looks import AnyPreprocess
 from guie.model.weights import state_hash
 
-DECODER = open_as_host.__name__  # of EvalDataset, if by no other
+DECODER = decoder_key(open_as_host)  # of EvalDataset, if by no other
 
 
 class Embedding(Embeds, Protocol):
     """One whose embeddings can be kept: by its weights they are known."""
+
+    cache_key: str
 
     def to(self, device: torch.device) -> Any: ...
 
@@ -126,7 +128,7 @@ def embed_into(
     Raises UserError as `cached_features`.
     """
     boxes = boxes or [None] * len(files)
-    decoder = open_image.__name__
+    decoder = decoder_key(open_image)
     states = from_main(accelerator, lambda: readable_states(files, decoder))
     decoders = [f"{decoder} {tuple(box)}" if box else decoder for box in boxes]
     states = states.assign(decoder=pd.Series(decoders, states.index, dtype=str))
@@ -182,7 +184,7 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
 def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:
     """What a feature depends on but the image: architecture, weights, preprocessing, precision."""
     return {
-        "gives": type(model.embedder).__name__,  # a headless Embedder has the weights of a Tower
+        "gives": model.embedder.cache_key,  # a headless Embedder has the weights of a Tower
         "model": model.config.model_dump(mode="json"),
         "weights_sha256": state_hash(model.embedder.state_dict()),
         "preprocess": model.preprocess.recipe(),

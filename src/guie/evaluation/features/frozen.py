@@ -35,6 +35,8 @@ from guie.model.preprocess import Preprocess
 class Tower(nn.Module):
     """A backbone that gives rows: its features, then the shape of the image."""
 
+    cache_key = "Tower"
+
     def __init__(self, backbone: Backbone):
         super().__init__()
         self.backbone, self.dim = backbone, backbone.dim + SHAPE
