@@ -4,7 +4,7 @@ python src/compose.py --config configs/compose/winner_4.yaml
 python src/compose.py --config configs/compose/soup.yaml --set name=ab --set 'members=[runs/a, runs/b]'
 
 A config says members, how they are joined (soup, heads, average, side_by_side), what they see of an
-image (views) and what follows (reduce); configs/compose/ has one of each, guie/config/compose.py all
+image (views) and what follows (reduce); configs/compose/ has one of each, guie/config/ensemble.py all
 keys. With `val` the R@1 and mMP@5 of that val split, of each member and of all, are printed and
 recorded. What is fitted is fitted on the train or val split; the test split is not looked at.
 """
@@ -17,12 +17,10 @@ from pathlib import Path
 
 from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
-from guie.compose.derived import refuse_existing, write_run
-from guie.compose.joining import Made, make
-from guie.compose.samples import Fits
-from guie.compose.telling import summary
 from guie.config import load_config
-from guie.config.compose import ComposeConfig
+from guie.config.ensemble import ComposeConfig
+from guie.ensembles.joining import Made, make, refuse_existing, summary, write_run
+from guie.ensembles.samples import Fits
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:

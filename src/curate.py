@@ -27,28 +27,25 @@ import train
 from guie.base.errors import run
 from guie.base.files import quoted
 from guie.config import MixConfig, load_config
-from guie.config.selection import SelectionConfig
-from guie.curation.classes.oversampling import oversample
-from guie.curation.classes.splits import split_validation
-from guie.curation.selection.evaluations import Score
-from guie.curation.steps import (
-    Account,
-    clean_rows,
+from guie.config.data import SelectionConfig
+from guie.curation import summary
+from guie.curation.classes import oversample, split_validation
+from guie.curation.cleaning import clean_rows, refuse_late_leaks
+from guie.curation.pipeline import (
     limit_classes,
     match_domains,
     pseudo_label,
     read_sources,
     refuse_illegal,
-    refuse_late_leaks,
     refuse_overwriting,
     select_rows,
-    summary,
 )
-from guie.data.datasets.finding import listing
-from guie.data.datasets.source import with_path
+from guie.curation.selection import Score
+from guie.curation.summary import Account
+from guie.data.datasets.finding import listing, with_path
 from guie.data.manifest import Sidecar, save_manifest
-from guie.evaluation.features import embed_for
-from guie.training.run.record import METRICS_FILE, read_metrics
+from guie.evaluation.feature_cache import embed_for
+from guie.training.run_folder import METRICS_FILE, read_metrics
 
 SLUG_CHARS = 80  # of a mix's name in those of its files
 

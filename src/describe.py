@@ -17,8 +17,7 @@ from pathlib import Path
 from guie.base import errors
 from guie.base.files import read_json, write_text
 from guie.data.manifest import load_manifest
-from guie.export.answer_card import draw, sections
-from guie.export.answers import read_answers
+from guie.export.answers import draw, read_answers, sections
 from guie.export.card import model_card
 
 

@@ -27,18 +27,15 @@ from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.base.files import refuse_replacing, replacing, save_arrays
-from guie.config.layers import LayersConfig
-from guie.data.looks.boxes import Box, boxes_of, read_boxes
-from guie.data.looks.decoded import absolute
-from guie.data.looks.precheck import TO_EMBED, readable
+from guie.config.model import LayersConfig
+from guie.data.image_checks.boxes import Box, boxes_of, read_boxes
+from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
 from guie.data.manifest import Manifest, load_manifest, read_companion
-from guie.evaluation.extract import Check
-from guie.evaluation.features.cache import FeatureCache, Features
-from guie.evaluation.features.computing import embed_into
+from guie.evaluation.embedding import Check
+from guie.evaluation.feature_cache import FeatureCache, Features, embed_into
 from guie.evaluation.opened import Opened, open_any
 from guie.evaluation.text import embed_texts
-from guie.training.crew import Crew, Stopped
-from guie.training.interrupts import Interrupts
+from guie.training.distributed import Crew, Interrupts, Stopped
 
 SPLITS = ("train", "val", "test")
 

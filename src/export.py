@@ -45,10 +45,9 @@ from guie.export import (
     remembered,
     write_format,
 )
-from guie.export.card import file_card, model_card
-from guie.export.facts import describe, file_facts, without_folders
+from guie.export.card import describe, file_card, file_facts, model_card, without_folders
 from guie.export.hub import listing, push, write_hub_folder
-from guie.model import LoadedModel, open_model
+from guie.models import LoadedModel, open_model
 
 MAX_DIMENSION = 64
 TOLERANCE = 1e-5

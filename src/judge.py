@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from guie.base import errors
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
-from guie.model import open_model
+from guie.models import open_model
 
 SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # what these tasks go by
 

@@ -32,15 +32,12 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
 from guie.data.images import open_as_seen
 from guie.evaluation.opened import open_any
-from guie.search.building import DROPPED, Changes, build, claimed
+from guie.search.building import DROPPED, Changes, build, claimed, merge
 from guie.search.duplicates import find_duplicates
-from guie.search.index import Facts, Index, read_index
+from guie.search.index import Facts, Index, pictures_of, read_index, shard_of
 from guie.search.pages import answers_page, duplicates_page
 from guie.search.searcher import Corners, Hit, corners_of, cropped, open_index, whole_number
-from guie.search.shards import merge
-from guie.search.sources import pictures_of, shard_of
-from guie.training.crew import Crew
-from guie.training.interrupts import Interrupts
+from guie.training.distributed import Crew, Interrupts
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANY_ADDRESS = ("0.0.0.0", "::", "")  # listens at all addresses of this machine
@@ -190,7 +187,7 @@ def serve(args: argparse.Namespace) -> None:
     """Answer a browser until Ctrl-C."""
     from werkzeug.serving import make_server
 
-    from guie.search.web.app import make_app
+    from guie.search.server import make_app
 
     searcher = open_index(args.index, args.model)
     searcher.open_model()  # before the first visitor waits for it

@@ -25,28 +25,31 @@ from pathlib import Path
 from tqdm import tqdm
 
 from guie.base import errors
-from guie.base.files import replacing, write_text
-from guie.base.locks import held
-from guie.report.figures.spread import seed_dots
-from guie.studies.code import Code, code_of
-from guie.studies.commands import Children, Failed
-from guie.studies.dispatch import work_off
-from guie.studies.job import Job
-from guie.studies.markdown import decimal, rendered, write_between
-from guie.studies.plan import Plan, read_plan
+from guie.base.files import held, replacing, write_text
+from guie.report.figures.scores import seed_dots
+from guie.studies.grid import Job, Plan, read_plan
 from guie.studies.results import (
+    Code,
     Record,
     Results,
     Standing,
+    code_of,
     read_results,
     results_path,
     stamp,
     standing,
 )
-from guie.studies.sharing import gpus, look_at_images, threads_of_each
-from guie.studies.tables import by_seed, ordered, scores, summary
-from guie.studies.workshop import Workshop
-from guie.training.interrupts import Interrupts
+from guie.studies.runner import (
+    Children,
+    Failed,
+    Workshop,
+    gpus,
+    look_at_images,
+    threads_of_each,
+    work_off,
+)
+from guie.studies.table import by_seed, decimal, ordered, rendered, scores, summary, write_between
+from guie.training.distributed import Interrupts
 
 SCRIPTS = Path(__file__).parent
 PANELS = ("val R@1", "test R@1", "unseen R@1")

@@ -21,28 +21,19 @@ from tqdm import tqdm
 from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
-from guie.batches.loader import Ahead
-from guie.batches.replay import load_generic
 from guie.config import RunConfig, load_config
 from guie.config.durations import Duration
 from guie.config.stages import StageConfig
-from guie.data.looks.precheck import readable
+from guie.data.image_checks.decoding import readable
+from guie.data.loader import Ahead, load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
-from guie.training.crew import Crew, Stopped
-from guie.training.interrupts import Cause, Interrupts
+from guie.training.checkpoint import TrainState
+from guie.training.distributed import Cause, Crew, Interrupts, Stopped, refuse_unshardable
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
-from guie.training.progress import Progress, open_progress
-from guie.training.run.checkpoint import TrainState
-from guie.training.run.folder import (
-    best_score_text,
-    locked,
-    open_run,
-    read_summary,
-)
-from guie.training.sharding import refuse_unshardable
+from guie.training.progress import Progress, open_progress, start_from
+from guie.training.run_folder import best_score_text, locked, open_run, read_summary
 from guie.training.stage import Material, Stage, enter_stage, material_of
-from guie.training.starting import start_from
 from guie.training.step import (
     LossWatch,
     gradients_within_memory,

@@ -18,9 +18,7 @@ from guie.base import errors
 from guie.base.files import refuse_replacing, write_json
 from guie.data.manifest import Manifest, companion_path, load_manifest
 from guie.evaluation.embeddings import load_embeddings
-from guie.evaluation.joined import JOINS, REDUCTIONS, arrays_of
-from guie.evaluation.kept import KeptBlocks
-from guie.evaluation.long_search import key_of, pairs_of, search_together
+from guie.evaluation.graded import read_rankings, write_rankings
 from guie.evaluation.protocols import (
     DRAWS,
     INDEXES,
@@ -34,10 +32,18 @@ from guie.evaluation.protocols import (
     run_protocol,
     share_models,
 )
-from guie.evaluation.protocols.graded_parts import read_grades
-from guie.evaluation.rankings import read_rankings, write_rankings
-from guie.evaluation.sources import read_embeddings, reduce_embeddings, table_of
-from guie.report.pages.evaluation import judged_models, write_evaluation
+from guie.evaluation.protocols.retrieval import read_grades
+from guie.evaluation.search import KeptBlocks, key_of, pairs_of, search_together
+from guie.evaluation.sources import (
+    JOINS,
+    REDUCTIONS,
+    arrays_of,
+    read_embeddings,
+    reduce_embeddings,
+    table_of,
+)
+from guie.report.pages.evaluation import write_evaluation
+from guie.report.pages.evaluation_scores import judged_models
 from guie.report.tables import reports_table
 
 DRAWS_MAX, DIM_MAX = 100_000, 100_000

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
-from guie.model import Embedder, Scored
-from guie.model.preprocess import Preprocess
+from guie.models import Embedder, Scored
+from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 
 

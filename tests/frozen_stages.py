@@ -9,16 +9,15 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 
-from guie.batches.augment import Augment
-from guie.batches.batch import collated
-from guie.batches.dataset import TrainDataset, classes_of, training_rows
-from guie.batches.sampling import RankDraws, Sampler
-from guie.batches.sampling.streams import key
 from guie.config import RunConfig, config_from
+from guie.data.augmentation import Augment
+from guie.data.dataset import TrainDataset, classes_of, collated, training_rows
 from guie.data.manifest import Manifest
-from guie.evaluation.extract import embed_files
-from guie.evaluation.features.frozen import FrozenData, frozen_data
-from guie.model import build_preprocess
+from guie.data.sampling import RankDraws, Sampler
+from guie.data.sampling.streams import key
+from guie.evaluation.embedding import embed_files
+from guie.evaluation.frozen import FrozenData, frozen_data
+from guie.models import build_preprocess
 from guie.training.optim import build_optimizer, freeze, set_learning_rates
 from guie.training.step import train_mode
 from guie.training.tasks import build_task

@@ -9,7 +9,8 @@ import pandas as pd
 from PIL import Image
 
 from guie.evaluation.protocols import protocol_of, run_models
-from guie.report.pages.evaluation import judged_models, write_evaluation
+from guie.report.pages.evaluation import write_evaluation
+from guie.report.pages.evaluation_scores import judged_models
 
 SCRIPT = "<script>document.title='taken'</script>"
 CLOSING = "</script><img src=x onerror=\"document.title='taken'\">"

@@ -12,10 +12,8 @@ import pytest
 import yaml
 
 import study
-from guie.studies.code import Code
-from guie.studies.job import Job
-from guie.studies.plan import Plan, read_plan
-from guie.studies.results import Record, read_results, stamp
+from guie.studies.grid import Job, Plan, read_plan
+from guie.studies.results import Code, Record, read_results, stamp
 
 BASE = """
 name: base

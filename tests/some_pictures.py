@@ -11,8 +11,7 @@ from PIL import Image
 
 from guie.evaluation.opened import Opened, open_any
 from guie.search.building import Changes, build
-from guie.search.index import Facts, Index
-from guie.search.sources import pictures_of
+from guie.search.index import Facts, Index, pictures_of
 
 
 def picture(kind: int, number: int, size: tuple[int, int] = (40, 32)) -> Image.Image:

@@ -7,8 +7,8 @@ from pydantic import TypeAdapter
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.config.relational import RelationConfig
-from guie.losses.relational import build_relation
+from guie.config.distillation import RelationConfig
+from guie.losses.distillation import build_relation
 
 DIM, TEACHER = 5, 7
 

@@ -21,8 +21,8 @@ BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("[!t]*.py"))
 
 # The rooms of the package, bottom first: a room imports only rooms above it in this list.
 ROOMS = [
-    *("base", "config", "data", "losses", "model", "batches", "evaluation", "training"),
-    *("compose", "report", "curation", "export", "studies", "search"),
+    *("base", "config", "data", "losses", "models", "evaluation", "training"),
+    *("ensembles", "report", "curation", "export", "studies", "search"),
 ]
 HUGGING_FACE = {
     *("accelerate", "datasets", "diffusers", "evaluate", "huggingface_hub", "optimum", "peft"),

@@ -10,7 +10,7 @@ import nbformat
 import pytest
 import yaml
 
-from guie.training.run.record import read_metrics
+from guie.training.run_folder import read_metrics
 
 ROOT = Path(__file__).parents[1]
 NOTEBOOK = ROOT / "notebooks" / "kaggle_train.ipynb"

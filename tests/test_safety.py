@@ -20,8 +20,8 @@ from guie.base import errors
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.evaluation.embeddings import load_embeddings
-from guie.model.backbone import build_backbone
-from guie.training.run.checkpoint import Checkpoints
+from guie.models.backbones import build_backbone
+from guie.training.checkpoint import Checkpoints
 
 REPOSITORY = Path(__file__).parents[1]
 FILES = sorted(

@@ -13,8 +13,8 @@ from torch import nn
 import train
 from guie.config import RunConfig, config_from
 from guie.data.manifest import load_manifest, save_manifest
-from guie.model import LoadedModel, build_embedder, open_model, save_model
-from guie.training.run.record import write_record
+from guie.models import LoadedModel, build_embedder, open_model, save_model
+from guie.training.run_folder import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 

@@ -1,7 +1,7 @@
 """Judges from outside: a run under mteb, its tasks of images and its code for scores.
 
     >>> import mteb
-    >>> from guie.model import open_model
+    >>> from guie.models import open_model
     >>> from judges import RunEncoder
     >>> run = RunEncoder(open_model("runs/demo"))  # doctest: +SKIP
     >>> mteb.evaluate(run, mteb.get_tasks(tasks=["CUB200I2IRetrieval"]), num_proc=2)  # doctest: +SKIP

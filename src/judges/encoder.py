@@ -16,11 +16,10 @@ from torch import Tensor
 
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.batches.dataset import Samples, as_batch
-from guie.evaluation.extract import embed_dataset
-from guie.evaluation.features.computing import recipe
-from guie.model import LoadedModel
-from guie.model.shapes import image_shapes
+from guie.data.dataset import Samples, as_batch, image_shapes
+from guie.evaluation.embedding import embed_dataset
+from guie.evaluation.feature_cache import recipe
+from guie.models import LoadedModel
 
 
 class RunEncoder(AbsEncoder):
@@ -30,7 +29,7 @@ class RunEncoder(AbsEncoder):
     is mteb's affair: its loader turns it by its EXIF tag, which the challenge's scorer does not.
 
     Args:
-        model: as `guie.model.open_model` gives it.
+        model: as `guie.models.open_model` gives it.
     """
 
     def __init__(self, model: LoadedModel):

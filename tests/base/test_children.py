@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from guie.base.children import context, follow_parent
+from guie.base.processes import context, follow_parent
 from kills import is_gone, until
 
 

@@ -17,6 +17,7 @@ from guie.base import errors, files
 from guie.base.errors import UserError
 from guie.base.files import (
     append_text,
+    held,
     quoted,
     read_json,
     refuse_replacing,
@@ -24,7 +25,6 @@ from guie.base.files import (
     replacing,
     write_text,
 )
-from guie.base.locks import held
 
 # Writes NEW by each library below a limit on the size of files, and tells what came of it.
 WRITER = """
@@ -37,7 +37,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from safetensors.torch import save_file
 from guie.base.errors import UserError
-from guie.base.locks import held
+from guie.base.files import held
 from guie.base.files import append_text, replacing, save_arrays, write_json
 
 folder, limits = Path(sys.argv[1]), [int(word) for word in sys.argv[2:]]

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from guie.batches.augment import Augment
-from guie.batches.dataset import TrainDataset
 from guie.config.stages import AugmentConfig
+from guie.data.augmentation import Augment
+from guie.data.dataset import TrainDataset
 from guie.data.images import Part
 from guie.data.manifest import Manifest
-from guie.model.preprocess import Preprocess
+from guie.models.preprocess import Preprocess
 
 NO_AUGMENT = AugmentConfig(crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0])
 FULL_AUGMENT = AugmentConfig(flip=0.5, color=0.3, gray=0.3, blur=0.3, jpeg=0.3, erase=0.3)

@@ -13,14 +13,14 @@ from pictures import FULL_AUGMENT, NO_AUGMENT, SIZES, WHOLE, dataset, jpeg, prep
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.batches.augment import Augment
-from guie.batches.dataset import EvalDataset, TrainDataset, as_batch, training_rows
-from guie.batches.loader import eval_loader, train_loader
-from guie.batches.sampling import RankBatches, Sampler
 from guie.config.stages import AugmentConfig
+from guie.data.augmentation import Augment
+from guie.data.dataset import EvalDataset, TrainDataset, as_batch, training_rows
 from guie.data.images import Part, open_as_seen, open_part
+from guie.data.loader import eval_loader, train_loader
 from guie.data.manifest import Manifest, Sidecar
-from guie.model.preprocess import Preprocess
+from guie.data.sampling import RankBatches, Sampler
+from guie.models.preprocess import Preprocess
 
 
 @pytest.fixture(scope="module")

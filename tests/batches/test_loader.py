@@ -14,11 +14,10 @@ from PIL import Image
 from torch import nn
 
 from guie.base.errors import UserError
-from guie.batches import loader
-from guie.batches.dataset import EvalDataset
-from guie.batches.loader import Ahead, eval_loader, train_loader
-from guie.data import images
+from guie.data import images, loader
+from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_host, patiently
+from guie.data.loader import Ahead, eval_loader, train_loader
 from kills import children_of
 
 BATCHES = [range(0, 4), range(4, 8), range(8, 12)]

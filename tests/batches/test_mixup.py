@@ -11,10 +11,10 @@ import torch
 from pictures import NO_AUGMENT, preprocess
 from PIL import Image
 
-from guie.batches.augment import Augment
-from guie.batches.dataset import TrainDataset
 from guie.config.stages import AugmentConfig
-from guie.evaluation.features.views import _view_caches
+from guie.data.augmentation import Augment
+from guie.data.dataset import TrainDataset
+from guie.evaluation.frozen import _view_caches
 
 WHITES = 9
 DRAWS = 600

@@ -11,16 +11,14 @@ import torch
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.batches.augment import Augment
-from guie.batches.batch import Batch
-from guie.batches.dataset import TrainDataset
-from guie.batches.loader import train_loader
-from guie.batches.replay import load_generic, with_generic
-from guie.batches.sampling import RankBatches, Sampler
-from guie.config.run import GenericImagesConfig
 from guie.config.stages import AugmentConfig
+from guie.config.training import GenericImagesConfig
+from guie.data.augmentation import Augment
+from guie.data.dataset import Batch, TrainDataset
+from guie.data.loader import load_generic, train_loader, with_generic
 from guie.data.manifest import Manifest
-from guie.model.preprocess import Preprocess
+from guie.data.sampling import RankBatches, Sampler
+from guie.models.preprocess import Preprocess
 
 GENERIC = 5  # images, of one grey each: 10, 20 ... 50; those to train on are darker
 

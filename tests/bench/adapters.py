@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from guie.config.model import ModelConfig
-from guie.model import build_embedder
+from guie.models import build_embedder
 
 KINDS: dict[str, dict[str, Any]] = {
     "full": {},

@@ -7,7 +7,7 @@ from functools import partial
 
 from PIL import Image, ImageDraw, ImageFont, ImageOps
 
-from guie.curation.copies.alterations import brighter, compressed, contrasted, cut, resized
+from guie.curation.duplicates.evidence import brighter, compressed, contrasted, cut, resized
 
 
 def lettered(image: Image.Image) -> Image.Image:

@@ -26,13 +26,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from guie.base import errors
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.batches.batch import Batch
-from guie.batches.dataset import classes_of
 from guie.config import RunConfig, load_config
+from guie.data.dataset import Batch, classes_of
 from guie.data.manifest import Manifest, Sidecar
+from guie.training.checkpoint import TrainState
 from guie.training.optim import build_optimizer, set_learning_rates
-from guie.training.run.checkpoint import TrainState
-from guie.training.run.record import peak_memory_mb
+from guie.training.run_folder import peak_memory_mb
 from guie.training.stage import Material, set_model
 from guie.training.step import gradients_within_memory, train_mode
 from guie.training.tasks import build_task

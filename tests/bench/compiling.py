@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from guie.config import RunConfig, config_from
-from guie.training.compiling import set_up_tower
+from guie.training.stage import set_up_tower
 
 VARIANTS = {
     "plain": {},

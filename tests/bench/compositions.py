@@ -22,8 +22,8 @@ from tqdm import tqdm
 from guie.config.base import expanded
 from guie.data.images import open_as_host
 from guie.data.manifest import load_manifest
-from guie.model import Scored, open_model
-from guie.studies.plan import Plan, read_plan
+from guie.models import Scored, open_model
+from guie.studies.grid import Plan, read_plan
 
 
 def main() -> None:

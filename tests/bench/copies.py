@@ -28,9 +28,7 @@ from copy_evidence import Outcome, compared, evidences, looked_at, planted, read
 import toydomains
 from curation import draw_images, now_s, peak_gb
 from guie.config import real_root
-from guie.curation.copies.alterations import cut
-from guie.curation.copies.evidence import CROSS, UNLIKE
-from guie.curation.copies.pixels import Pixels
+from guie.curation.duplicates.evidence import CROSS, UNLIKE, Pixels, cut
 from guie.data.images import open_as_seen
 
 PARTS = ("found", "time")

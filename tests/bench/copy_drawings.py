@@ -8,7 +8,7 @@ import numpy as np
 from copy_evidence import OLD_BITS, Outcome, looked_at
 from PIL import Image, ImageDraw
 
-from guie.curation.copies.evidence import UNLIKE
+from guie.curation.duplicates.evidence import UNLIKE
 from guie.data.images import open_as_seen
 
 

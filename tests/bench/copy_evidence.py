@@ -11,14 +11,12 @@ import numpy as np
 import pandas as pd
 from alterations import LOOKED_AT, Alteration
 
-from guie.config.cleaning import NearConfig
-from guie.curation.copies.evidence import UNLIKE, limits
-from guie.curation.copies.links import ROOM, altered, measured, similarity_of_copies
-from guie.curation.copies.pixels import Pixels
+from guie.config.data import NearConfig
+from guie.curation.duplicates.candidates import ROOM, altered, measured, similarity_of_copies
+from guie.curation.duplicates.evidence import UNLIKE, Pixels, limits
+from guie.data.image_checks.comparison import NONE
+from guie.data.image_checks.hashes import fingerprints, thumbnails
 from guie.data.images import open_as_seen
-from guie.data.looks.difference import NONE
-from guie.data.looks.fingerprints import fingerprints
-from guie.data.looks.thumbnails import thumbnails
 from guie.data.manifest import load_manifest
 
 OLD_BITS, OLD_QUANTILE = 10, 0.05  # what near pictures were confirmed by before

@@ -24,14 +24,12 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from guie.config.cleaning import OversampleConfig
-from guie.curation.classes.filters import cap_large, drop_rare
-from guie.curation.classes.oversampling import oversample
-from guie.curation.classes.splits import split_validation
-from guie.curation.copies.hamming import close_pairs
+from guie.config.data import OversampleConfig
+from guie.curation.classes import cap_large, drop_rare, oversample, split_validation
+from guie.curation.duplicates.candidates import close_pairs
+from guie.data.image_checks.decoding import verify
+from guie.data.image_checks.hashes import fingerprints, pixel_digest
 from guie.data.images import open_as_seen
-from guie.data.looks.decoding import verify
-from guie.data.looks.fingerprints import fingerprints, pixel_digest
 from guie.data.manifest import load_manifest, save_manifest
 
 PARTS = ("table", "images", "hashes")

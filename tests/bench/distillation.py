@@ -20,12 +20,11 @@ import torch
 import yaml
 from adapters import in_turn
 
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.base import config_from
-from guie.losses.relational.neighbours import entropy, precisions_of, squared_distances
-from guie.model import build_embedder, save_model
+from guie.data.dataset import Batch, Classes
+from guie.losses.distillation import entropy, precisions_of, squared_distances
+from guie.models import build_embedder, save_model
 from guie.training.tasks import Task, build_task
 
 PERPLEXITY = 16.0

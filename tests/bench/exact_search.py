@@ -17,11 +17,11 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from guie.evaluation.knn import ExactIndex
 from guie.evaluation.metrics import STANDARD
-from guie.evaluation.neighbours import ExactIndex
 from guie.evaluation.protocols import Part, run_protocol
 from guie.evaluation.protocols.base import Headline, Protocol
-from guie.training.run.record import peak_memory_mb
+from guie.training.run_folder import peak_memory_mb
 
 BLOCK = 4096  # queries, and index rows of the bare product
 DIM = 64

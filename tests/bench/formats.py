@@ -25,12 +25,17 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.config import real_root
 from guie.export import downgrade, package
-from guie.export.formats import FORMATS, check_format, write_onnx, write_program
-from guie.export.onnx_file import open_onnx
+from guie.export.formats import (
+    FORMATS,
+    check_format,
+    exported_program,
+    open_onnx,
+    open_program,
+    write_onnx,
+    write_program,
+)
 from guie.export.parity import Answer
-from guie.export.program import open_program
-from guie.export.symbolic import exported_program
-from guie.model import open_model
+from guie.models import open_model
 
 WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
 

@@ -20,15 +20,14 @@ import torch
 from accelerate import Accelerator
 from loader import draw
 
-from guie.batches.augment import Augment
-from guie.batches.batch import Batch
-from guie.batches.dataset import TrainDataset, classes_of
-from guie.batches.loader import train_loader
-from guie.batches.sampling import RankBatches, RankDraws, Sampler
 from guie.config import RunConfig, config_from
+from guie.data.augmentation import Augment
+from guie.data.dataset import Batch, TrainDataset, classes_of
+from guie.data.loader import train_loader
 from guie.data.manifest import Manifest, Sidecar
-from guie.evaluation.features.frozen import FrozenData, frozen_data
-from guie.model import build_preprocess
+from guie.data.sampling import RankBatches, RankDraws, Sampler
+from guie.evaluation.frozen import FrozenData, frozen_data
+from guie.models import build_preprocess
 from guie.training.optim import build_optimizer, freeze, set_learning_rates
 from guie.training.step import train_mode
 from guie.training.tasks import build_task

@@ -21,14 +21,7 @@ import pandas as pd
 from guie.data.manifest import load_manifest
 from guie.evaluation import geometry
 from guie.evaluation.embeddings import load_embeddings, unit_vectors
-from guie.report.figures import (
-    densities,
-    domain_bars,
-    domain_map,
-    project,
-    sample_rows,
-    spectra,
-)
+from guie.report.figures import densities, domain_bars, domain_map, project, sample_rows, spectra
 
 AXES = 64  # of a spectrum, drawn
 Spaces = dict[str, np.ndarray]  # by model: unit vectors in the order of a table's rows

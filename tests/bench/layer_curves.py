@@ -18,10 +18,10 @@ import pandas as pd
 from layers import EMBEDDING, blocks, scored
 from matplotlib.figure import Figure
 
-from guie.compose.soups import Ingredient
 from guie.data.manifest import load_manifest
+from guie.ensembles.soup import Ingredient
 from guie.report.figures.style import MUTED, PALETTE, new_figure, tidy
-from guie.training.run.checkpoint import Checkpoints
+from guie.training.checkpoint import Checkpoints
 
 SPLITS = ("train", "test")
 

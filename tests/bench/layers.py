@@ -20,12 +20,12 @@ import pandas as pd
 from torch import nn
 
 from guie.base.devices import make_accelerator
-from guie.config.layers import LayersConfig
+from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest, load_manifest
-from guie.evaluation.extract import embed_files
+from guie.evaluation.embedding import embed_files
 from guie.evaluation.protocols import quick_scores
-from guie.model import LoadedModel, open_model, with_layers
-from guie.model.patches import trunk_of
+from guie.models import LoadedModel, open_model, with_layers
+from guie.models.patches import trunk_of
 from guie.report.figures import lines_over
 
 SPLITS = ("train", "val", "test")

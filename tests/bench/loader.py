@@ -23,12 +23,12 @@ from albumentations.pytorch import ToTensorV2
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from guie.batches.augment import Augment
-from guie.batches.dataset import TrainDataset
-from guie.batches.loader import train_loader
-from guie.batches.sampling import RankBatches, Sampler
 from guie.config.stages import AugmentConfig
-from guie.model.preprocess import Preprocess
+from guie.data.augmentation import Augment
+from guie.data.dataset import TrainDataset
+from guie.data.loader import train_loader
+from guie.data.sampling import RankBatches, Sampler
+from guie.models.preprocess import Preprocess
 
 AUGMENT = AugmentConfig(flip=0.5, color=0.2, erase=0.2)
 MEAN, STD = [0.48, 0.46, 0.41], [0.27, 0.26, 0.28]

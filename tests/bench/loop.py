@@ -25,7 +25,7 @@ import yaml
 from loader import draw
 
 import train
-from guie.batches.loader import Ahead
+from guie.data.loader import Ahead
 from guie.data.manifest import save_manifest
 
 WARM_UP = 2  # steps

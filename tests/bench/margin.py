@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.losses import ArcFace
-from guie.losses.softmax import MarginSoftmax
+from guie.losses.margin_softmax import MarginSoftmax
 
 SCALE, MARGIN_RAD = 30.0, 0.3
 PEER = "pytorch-metric-learning"

@@ -23,8 +23,8 @@ from counting import GB, RESERVE, Frame, largest_batch, set_up, step
 
 from guie.base import errors
 from guie.base.errors import UserError
-from guie.batches.dataset import Classes
 from guie.config import RunConfig, load_config
+from guie.data.dataset import Classes
 from guie.training.tasks import build_task
 
 # glibc gives memory back at once: what is held is then what is used.

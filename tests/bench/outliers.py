@@ -22,13 +22,12 @@ import pandas as pd
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError, run
 from guie.config import real_root
-from guie.config.cleaning import OutlierConfig
-from guie.curation.classes.merging import suggest_merges
-from guie.curation.classes.outliers import LEAST, class_cosines, robust_z
+from guie.config.data import OutlierConfig
+from guie.curation.classes import LEAST, class_cosines, robust_z, suggest_merges
 from guie.data.manifest import load_manifest
-from guie.data.manifest.memberships import memberships
-from guie.evaluation.features import cached_features
-from guie.model import open_model
+from guie.data.manifest.columns import memberships
+from guie.evaluation.feature_cache import cached_features
+from guie.models import open_model
 
 PARTS = ("outliers", "merges")
 WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"

@@ -22,9 +22,9 @@ import numpy as np
 import pandas as pd
 
 from curation import DOMAINS, RADIUS_BITS, draw_hashes, now_s, peak_gb
-from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.copies.hamming import close_pairs
-from guie.curation.steps.clean_rules import Evidence, clean
+from guie.config.data import CleaningConfig, NearConfig
+from guie.curation.cleaning import Evidence, clean
+from guie.curation.duplicates.candidates import close_pairs
 
 PARTS = ("files", "hashes")
 SIZES = ("files", "classes", "hashes", "same")

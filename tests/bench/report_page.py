@@ -21,8 +21,9 @@ from PIL import Image
 from tqdm import tqdm
 
 from guie.evaluation.protocols import protocol_of, run_models
-from guie.report.pages.evaluation import judged_models, write_evaluation
-from guie.training.run.record import peak_memory_mb
+from guie.report.pages.evaluation import write_evaluation
+from guie.report.pages.evaluation_scores import judged_models
+from guie.training.run_folder import peak_memory_mb
 
 DOMAINS, CLASS_SIZE, DIM, FILES = 10, 10, 64, 2_000
 SPREAD = 1.1  # of a class about its centre, against 1 of the centres: R@1 near .8

@@ -15,7 +15,7 @@ import time
 import numpy as np
 import pandas as pd
 
-from guie.batches.sampling import Sampler
+from guie.data.sampling import Sampler
 
 KINDS = {
     "mixed": "mixed",

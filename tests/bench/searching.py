@@ -28,7 +28,7 @@ import pandas as pd
 import embed
 import search
 from guie.search import open_index
-from guie.search.building import finish
+from guie.search.building import finish, merge
 from guie.search.engines import CANDIDATES, FEWEST, Approximate, Flat, filled
 from guie.search.index import (
     FAISS,
@@ -39,7 +39,6 @@ from guie.search.index import (
     write_files,
     write_vectors,
 )
-from guie.search.shards import merge
 
 DIM, K, PROBES, TURNS = 64, 10, 32, 21
 KINDS = ("SQ8", "PQ16")

@@ -27,17 +27,25 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError, run
 from guie.base.files import replacing, write_json
 from guie.config import real_root
-from guie.config.selection import ProxyEvaluatorConfig, SelectionRule
-from guie.curation.selection.candidates import Candidate, Mix, candidates_of, mix_name, mix_rows
-from guie.curation.selection.earned import earned, render
-from guie.curation.selection.evaluations import Evaluations, Score
-from guie.curation.selection.proxy import Proxy
-from guie.curation.selection.search import search
+from guie.config.data import ProxyEvaluatorConfig, SelectionRule
+from guie.curation.proxy import Proxy
+from guie.curation.selection import (
+    Candidate,
+    Evaluations,
+    Mix,
+    Score,
+    candidates_of,
+    earned,
+    mix_name,
+    mix_rows,
+    render,
+    search,
+)
 from guie.data.manifest import Manifest, load_manifest, save_manifest
-from guie.evaluation.extract import embed_files
-from guie.model import open_model
-from guie.report.figures.selection import selection_curve
-from guie.training.run.record import read_metrics
+from guie.evaluation.embedding import embed_files
+from guie.models import open_model
+from guie.report.figures.mix import selection_curve
+from guie.training.run_folder import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
 WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"

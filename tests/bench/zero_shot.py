@@ -17,18 +17,19 @@ import pandas as pd
 
 from guie.base.devices import make_accelerator
 from guie.base.errors import run
-from guie.config.zero_shot import ClipConfig
-from guie.curation.labels.calibration import (
+from guie.config.data import ClipConfig
+from guie.curation.pseudo_labels import (
     calibration_error,
     fit_scale,
+    guess,
     least_confidence,
     precision_curve,
+    sure,
 )
-from guie.curation.labels.zero_shot import guess, sure
 from guie.data.manifest import load_manifest
-from guie.evaluation.extract import embed_files
+from guie.evaluation.embedding import embed_files
 from guie.evaluation.text import class_texts
-from guie.model import open_model
+from guie.models import open_model
 
 
 def domain_names(path: Path, captions: int) -> dict[str, list[str]]:

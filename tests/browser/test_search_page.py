@@ -12,7 +12,7 @@ from werkzeug.serving import make_server
 
 from browsing import NARROW, WIDE, overflow
 from guie.search import open_index
-from guie.search.web.app import make_app
+from guie.search.server import make_app
 from some_pictures import folder_of, indexed, picture
 from tiny_runs import tiny_run
 

@@ -11,12 +11,12 @@ import torch
 
 from composing import composition
 from guie.config import load_config
-from guie.config.compose import ComposeConfig
+from guie.config.ensemble import ComposeConfig
 from guie.config.model import BackboneConfig
 from guie.config.reading import read_yaml
 from guie.export import check_operators, downgrade, package, parity
-from guie.model import open_model
-from guie.model.backbone import create_clip
+from guie.models import open_model
+from guie.models.backbones import create_clip
 from tiny_runs import mix_with_val, tiny_run
 
 FOLDER = Path(__file__).parents[2] / "configs/compose"

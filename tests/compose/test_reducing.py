@@ -15,16 +15,16 @@ import export
 from composing import composition, record
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.batches.dataset import EvalDataset
-from guie.compose.samples import Fits
 from guie.config.model import BackboneConfig
+from guie.data.dataset import EvalDataset
 from guie.data.manifest import load_manifest
-from guie.evaluation.components import balanced_sample, fit_components
-from guie.evaluation.extract import embed_files
+from guie.ensembles.samples import Fits
+from guie.evaluation.embedding import embed_files
 from guie.evaluation.protocols import quick_scores
-from guie.model import open_model
-from guie.model.backbone import create_clip
-from guie.training.run.record import read_metrics
+from guie.evaluation.reduction import balanced_sample, fit_components
+from guie.models import open_model
+from guie.models.backbones import create_clip
+from guie.training.run_folder import read_metrics
 from tiny_runs import mix_with_val, tiny_run
 
 

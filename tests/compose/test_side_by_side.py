@@ -17,9 +17,9 @@ import export
 import train
 from composing import composition, record
 from guie.base.errors import UserError
-from guie.config.layers import LayersConfig
-from guie.model import at_size, composed, open_model, with_layers
-from guie.training.run.record import read_metrics
+from guie.config.model import LayersConfig
+from guie.models import at_size, composed, open_model, with_layers
+from guie.training.run_folder import read_metrics
 from tiny_runs import mix_with_val, tiny_run, weights
 
 TINY_VIT = {

@@ -12,20 +12,25 @@ import torch
 from composing import composition, record
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.batches.dataset import Classes, EvalDataset
-from guie.compose import derived
-from guie.compose.soups import Soup, ingredients_of, similarity_by_part
-from guie.compose.trials import examine, greedy_soup, uniform_soup
-from guie.config.compose import ModelMember
+from guie.config.ensemble import ModelMember
 from guie.config.stages import LearningRates, StageConfig
+from guie.data.dataset import Classes, EvalDataset
 from guie.data.manifest import load_manifest
-from guie.model import LoadedModel, open_model, save_model
-from guie.model.frozen_weights import frozen_names, read_tensors
-from guie.training.run.checkpoint import Checkpoints, Identity, TrainState
-from guie.training.run.folder import read_summary
-from guie.training.run.record import read_metrics
+from guie.ensembles import joining as derived
+from guie.ensembles.soup import (
+    Soup,
+    examine,
+    greedy_soup,
+    ingredients_of,
+    similarity_by_part,
+    uniform_soup,
+)
+from guie.models import LoadedModel, open_model, save_model
+from guie.models.weights import frozen_names, read_tensors
+from guie.training.checkpoint import Checkpoints, Identity, TrainState
+from guie.training.run_folder import read_metrics, read_summary
+from guie.training.stage import Trained
 from guie.training.tasks import build_task
-from guie.training.trained import Trained
 from tiny_runs import mix_with_val, tiny_config, tiny_run, weights
 
 BN = {"norm": "bn", "dim": 16}

@@ -14,12 +14,12 @@ from torch.nn import functional
 
 from composing import composition, record
 from guie.base.errors import UserError
-from guie.compose import joining
-from guie.compose.domains import fit_domains
+from guie.data.dataset import image_shapes
 from guie.data.manifest import load_manifest
+from guie.ensembles import joining
+from guie.ensembles.reduction import fit_domains
 from guie.export import check_operators, downgrade, package, parity
-from guie.model import LoadedModel, composed, open_model
-from guie.model.shapes import image_shapes
+from guie.models import LoadedModel, composed, open_model
 from tiny_runs import mix_with_val, tiny_run
 
 SQUARE, OTHERS = {"aspect": {"most": 1.0}}, {"aspect": {"above": 1.0}}

@@ -16,9 +16,9 @@ from safetensors.torch import load_file
 import train
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
+from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.optim import block_of
-from guie.training.run.checkpoint import Checkpoints, load_checkpoint
-from guie.training.run.record import read_metrics
+from guie.training.run_folder import read_metrics
 from tiny_twins import STEPS, twin
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -28,11 +28,11 @@ import timm
 from pydantic import BaseModel
 
 from guie.config import RunConfig, load_config
-from guie.config.augment import AugmentConfig
 from guie.config.durations import Duration
 from guie.config.losses import MarginSoftmaxConfig
 from guie.config.model import BackboneConfig
 from guie.config.reading import read_yaml
+from guie.config.sampling import AugmentConfig
 from guie.config.stages import StageConfig
 
 RECIPES = Path(__file__).parents[2] / "configs" / "recipes"

@@ -9,10 +9,10 @@ import pytest
 import yaml
 
 from guie.base.errors import UserError
-from guie.batches.dataset import training_rows
 from guie.config import MixConfig, RunConfig, load_config
+from guie.data.dataset import training_rows
 from guie.data.manifest import Manifest, Sidecar
-from guie.training.run.record import read_metrics
+from guie.training.run_folder import read_metrics
 
 PRETRAINED = {"library": "timm", "name": "vit_tiny_patch16_224", "pretrained": "w.safetensors"}
 

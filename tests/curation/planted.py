@@ -9,9 +9,9 @@ from pathlib import Path
 import pandas as pd
 from PIL import Image, ImageOps
 
-from guie.curation.copies.alterations import brighter, compressed, contrasted, cut
+from guie.curation.duplicates.evidence import brighter, compressed, contrasted, cut
+from guie.data.image_checks.hashes import fingerprints
 from guie.data.images import open_as_seen
-from guie.data.looks.fingerprints import fingerprints
 
 ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
     "JPEG quality 30": partial(compressed, quality=30),

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from guie.curation.steps.clean_rules import Evidence
+from guie.curation.cleaning import Evidence
 
 
 class Told(NamedTuple):

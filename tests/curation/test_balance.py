@@ -9,12 +9,19 @@ import pandas as pd
 import pytest
 
 from guie.base.errors import UserError
-from guie.config.cleaning import OutlierConfig, OversampleConfig
-from guie.curation.classes.caps import cap_diverse, cap_first, farthest_points
-from guie.curation.classes.centroids import class_sums, unit
-from guie.curation.classes.merging import apply_merges, suggest_merges
-from guie.curation.classes.outliers import find_outliers, robust_z
-from guie.curation.classes.oversampling import oversample
+from guie.config.data import OutlierConfig, OversampleConfig
+from guie.curation.classes import (
+    apply_merges,
+    cap_diverse,
+    cap_first,
+    class_sums,
+    farthest_points,
+    find_outliers,
+    oversample,
+    robust_z,
+    suggest_merges,
+    unit,
+)
 
 
 def rows(labels: list[str], split: str = "train", domain: str = "d") -> pd.DataFrame:

@@ -9,19 +9,17 @@ from PIL import Image, ImageOps
 from stand_ins import ALIKE, evidence
 
 from guie.base.errors import UserError
-from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.copies import hamming
-from guie.curation.copies.evidence import Grade
-from guie.curation.copies.findings import COLUMNS, SHOWN, dropped, findings, refuse
-from guie.curation.copies.hamming import close_pairs
-from guie.curation.copies.links import NEAR, Links, find_links
-from guie.curation.copies.rules import find_conflicts, find_duplicates, find_leaks
-from guie.curation.steps.clean_rules import clean
+from guie.config.data import CleaningConfig, NearConfig
+from guie.curation.cleaning import clean
+from guie.curation.duplicates import candidates as hamming
+from guie.curation.duplicates.candidates import NEAR, Links, close_pairs, find_links
+from guie.curation.duplicates.evidence import Grade
+from guie.curation.duplicates.findings import COLUMNS, SHOWN, dropped, findings, refuse
+from guie.curation.duplicates.rules import find_conflicts, find_duplicates, find_leaks
+from guie.data.image_checks.comparison import content
+from guie.data.image_checks.decoding import verify
+from guie.data.image_checks.hashes import fingerprints, hash_bytes, perceptual_hashes
 from guie.data.images import open_as_seen
-from guie.data.looks.decoding import verify
-from guie.data.looks.fingerprints import fingerprints
-from guie.data.looks.hashes import hash_bytes, perceptual_hashes
-from guie.data.looks.views import content
 
 SURE = {"distance": 3, "similarity": 0.9, "difference": 0.1, "sure_limit": 0.3, "copy_limit": 0.3}
 SURE |= {"grade": Grade.SURE, "said": False}

@@ -11,8 +11,8 @@ from PIL import Image
 import curate
 from guie.config import MixConfig, load_config
 from guie.config.base import real_root
-from guie.data.looks import precheck
-from guie.data.looks.decoded import decoded_folder
+from guie.data.image_checks import decoding as precheck
+from guie.data.image_checks.decoding import decoded_folder
 from guie.data.manifest import load_manifest
 
 

@@ -15,7 +15,7 @@ from PIL import Image
 from scipy.io import savemat
 
 import curate
-import guie.curation.steps.reading
+import guie.curation.pipeline
 import validate
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
@@ -78,7 +78,7 @@ def test_toy_source_is_drawn_as_asked_and_read_as_a_manifest(place, monkeypatch)
         return Path(path) / "manifest.csv"
 
     # Drawing has tests of its own.
-    monkeypatch.setattr(guie.curation.steps.reading.toydomains, "draw", draw)
+    monkeypatch.setattr(guie.curation.pipeline.toydomains, "draw", draw)
     toy = {"kind": "toy", "path": "input/toy", "images": 7, "seed": 3, "part": "pretrain"}
     table, _ = run({"sources": [toy]})
     assert asked == {"path": "input/toy", "images": 7, "seed": 3, "part": "pretrain", "workers": 1}

@@ -13,12 +13,11 @@ from PIL import Image
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
-from guie.curation.classes.filters import cap_large, drop_rare
-from guie.curation.classes.splits import held_out_classes, split_validation
-from guie.curation.steps import summary
-from guie.curation.steps.combining import combine, prefix_of
+from guie.curation import summary
+from guie.curation.classes import cap_large, drop_rare, held_out_classes, split_validation
+from guie.curation.pipeline import combine, prefix_of
+from guie.data.image_checks.decoding import verify
 from guie.data.images import open_as_seen
-from guie.data.looks.decoding import verify
 
 
 def rows(labels: list[str], split: str = "train", domain: str = "d", start: int = 0):

@@ -9,22 +9,31 @@ import pandas as pd
 import pytest
 from PIL import Image, ImageDraw, ImageOps
 
-from guie.config.cleaning import NearConfig
-from guie.curation.copies.alterations import ALTERATIONS, altered_copies, cut
-from guie.curation.copies.evidence import (
+from guie.config.data import NearConfig
+from guie.curation.duplicates.evidence import (
     ALIKE,
+    ALTERATIONS,
     APART,
     CROSS,
     UNLIKE,
     Grade,
+    Pixels,
+    altered_copies,
+    cut,
     fit_tail,
     graded,
     limits,
     reach_of,
 )
-from guie.curation.copies.pixels import Pixels
-from guie.data.looks.alignment import Placement, align, overlap, working
-from guie.data.looks.difference import NONE, compare, difference_picture
+from guie.data.image_checks.comparison import (
+    NONE,
+    Placement,
+    align,
+    compare,
+    difference_picture,
+    overlap,
+    working,
+)
 
 
 def picture(seed: int, size: tuple[int, int] = (180, 140)) -> Image.Image:

@@ -20,9 +20,9 @@ from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.config import MixConfig, config_from
 from guie.config.base import Name
-from guie.config.selection import SelectionConfig
+from guie.config.data import SelectionConfig
 from guie.data.manifest import load_manifest, save_manifest
-from guie.model import backbone  # noqa: F401  (tells open_clip of guie-tiny)
+from guie.models import backbones as backbone  # noqa: F401  (tells open_clip of guie-tiny)
 
 
 @pytest.fixture(scope="module")

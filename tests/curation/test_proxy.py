@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from guie.config.data import ProxyEvaluatorConfig, SelectionRule
 from guie.config.model import HeadConfig
-from guie.config.selection import ProxyEvaluatorConfig, SelectionRule
-from guie.curation.selection.candidates import candidates_of, mix_name, mix_rows
-from guie.curation.selection.evaluations import Evaluations
-from guie.curation.selection.proxy import Proxy
-from guie.curation.selection.search import search
+from guie.curation.proxy import Proxy
+from guie.curation.selection import Evaluations, candidates_of, mix_name, mix_rows, search
 from guie.evaluation.protocols import quick_scores
 
 CONFIG = ProxyEvaluatorConfig(

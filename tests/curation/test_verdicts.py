@@ -14,10 +14,10 @@ from test_evidence import picture
 
 import curate
 from guie.base.errors import UserError
-from guie.config.cleaning import CleaningConfig
-from guie.curation.copies.placeholders import disjoint
-from guie.curation.copies.verdicts import Verdicts
-from guie.curation.steps.clean_rules import clean
+from guie.config.data import CleaningConfig
+from guie.curation.cleaning import clean
+from guie.curation.duplicates.findings import Verdicts
+from guie.curation.duplicates.rules import disjoint
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 from stand_ins import ALIKE, Told, evidence
 
-from guie.config.cleaning import CleaningConfig, NearConfig
-from guie.curation.copies.findings import dropped
-from guie.curation.copies.links import find_links
-from guie.curation.steps.clean_rules import Evidence, clean
+from guie.config.data import CleaningConfig, NearConfig
+from guie.curation.cleaning import Evidence, clean
+from guie.curation.duplicates.candidates import find_links
+from guie.curation.duplicates.findings import dropped
 
 HASHES = ["whole", "content", "centre", "mirrored"]
 BITS, COSINE = 3, 0.9

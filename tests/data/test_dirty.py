@@ -21,8 +21,8 @@ from PIL import Image
 import dirty_cases
 from guie.base.errors import UserError
 from guie.data.datasets import read_folder
+from guie.data.image_checks.decoding import drop_unusable, verify
 from guie.data.images import open_as_host, open_as_seen
-from guie.data.looks.decoding import drop_unusable, verify
 from guie.data.manifest import load_manifest
 
 # What expected.csv of the real folder allows, by how its text begins; see `allowed`.

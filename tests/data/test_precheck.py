@@ -12,8 +12,9 @@ import pytest
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.data.looks import decoded, precheck
-from guie.data.looks.precheck import drop_unreadable, find_unreadable, refuse_unreadable
+from guie.data.image_checks import decoding as decoded
+from guie.data.image_checks import decoding as precheck
+from guie.data.image_checks.decoding import drop_unreadable, find_unreadable, refuse_unreadable
 from guie.data.manifest import Manifest, load_manifest
 
 ROWS = [

@@ -14,9 +14,9 @@ from sklearn.metrics import average_precision_score
 
 from clustered import EXACT, clustered, ours, positives
 from guie.evaluation import recognition
-from guie.evaluation.clustering import nmi
 from guie.evaluation.protocols import score_part
 from guie.evaluation.protocols.base import Part
+from guie.evaluation.recognition import nmi
 
 
 def pml(emb_TD, table, k=None, **settings):

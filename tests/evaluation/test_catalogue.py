@@ -9,9 +9,9 @@ from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.protocols import PROTOCOLS, protocol_of, run_protocol
 from guie.evaluation.protocols.catalogue import RECALLS
-from guie.evaluation.protocols.challenge import is_public
-from guie.evaluation.protocols.graded_parts import read_grades
-from guie.evaluation.searching import Images, searches
+from guie.evaluation.protocols.evaluating import is_public
+from guie.evaluation.protocols.retrieval import read_grades
+from guie.evaluation.search import Images, searches
 from scorer import retrieval
 
 SIZES = {"cars": [2, 3, 9, 6], "food": [4, 4, 30], "toys": [2, 5]}

@@ -9,7 +9,7 @@ import torch
 from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 from pytorch_metric_learning.utils.inference import FaissKMeans
 
-from guie.evaluation.clustering import nmi
+from guie.evaluation.recognition import nmi
 
 
 def blobs(classes, size, noise, seed=0, dimensions=16):

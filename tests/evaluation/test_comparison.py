@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from grouped_values import clustered, slow_draws, three_groups
-from guie.evaluation.statistics import (
+from guie.evaluation.bootstrap import (
     Comparison,
     bootstrap,
     harmonic_headline,

@@ -18,8 +18,8 @@ from torch.nn import functional
 
 import embed
 from guie.base.errors import UserError
-from guie.evaluation.features import computing
-from guie.model import open_model
+from guie.evaluation import feature_cache as computing
+from guie.models import open_model
 from tiny_runs import tiny_run
 
 BOX = (3, 2, 17, 13)

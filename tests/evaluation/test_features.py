@@ -13,12 +13,18 @@ import torch
 from accelerate import Accelerator
 
 from guie.base.errors import UserError
-from guie.config.cleaning import CleaningConfig
-from guie.evaluation import extract as embedding
-from guie.evaluation.extract import embed_files
-from guie.evaluation.features import cached_features, computing, embed_for
-from guie.evaluation.features.cache import FeatureCache, caches_in, remove_caches
-from guie.model import LoadedModel, open_model
+from guie.config.data import CleaningConfig
+from guie.evaluation import embedding
+from guie.evaluation import feature_cache as computing
+from guie.evaluation.embedding import embed_files
+from guie.evaluation.feature_cache import (
+    FeatureCache,
+    cached_features,
+    caches_in,
+    embed_for,
+    remove_caches,
+)
+from guie.models import LoadedModel, open_model
 
 
 @pytest.fixture(scope="module")

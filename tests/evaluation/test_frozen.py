@@ -17,17 +17,17 @@ from torch import distributed
 
 from frozen_stages import Stage, run_config
 from guie.base.errors import UserError
-from guie.batches.dataset import training_rows
 from guie.config import RunConfig
-from guie.config.composition import MemberConfig
+from guie.config.ensemble import MemberConfig
+from guie.data.dataset import training_rows
 from guie.data.manifest import Manifest, load_manifest
-from guie.evaluation import extract as embedding
-from guie.evaluation import validation
-from guie.evaluation.features import cache, cached_features, views
-from guie.evaluation.features.frozen import embed_rows
-from guie.evaluation.features.views import View
+from guie.evaluation import embedding, validation
+from guie.evaluation import feature_cache as cache
+from guie.evaluation import frozen as views
+from guie.evaluation.feature_cache import cached_features
+from guie.evaluation.frozen import View, embed_rows
 from guie.evaluation.validation import validate
-from guie.model import Embedder, LoadedModel, open_model
+from guie.models import Embedder, LoadedModel, open_model
 from tiny_runs import mix_with_val
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, Sidecar
-from guie.evaluation.joined import joined, reduced
-from guie.evaluation.sources import read_embeddings, reduce_embeddings
+from guie.evaluation.sources import joined, read_embeddings, reduce_embeddings, reduced
 
 RNG = np.random.default_rng(0)
 A_ND = RNG.normal(size=(40, 6)).astype(np.float32)

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from guie.evaluation import neighbours
-from guie.evaluation.neighbours import ExactIndex, block_size, first_equal_row
+from guie.evaluation import knn as neighbours
+from guie.evaluation.knn import ExactIndex, block_size, first_equal_row
 
 
 def hide(pairs):

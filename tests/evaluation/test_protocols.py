@@ -5,7 +5,9 @@ import pytest
 from scored_tables import gaussian_embeddings, mixed_table, table_of, tied_embeddings
 
 from guie.base.errors import UserError
-from guie.evaluation import metrics, neighbours, searching
+from guie.evaluation import knn as neighbours
+from guie.evaluation import metrics
+from guie.evaluation import search as searching
 from guie.evaluation.protocols import evaluate, quick_scores
 
 

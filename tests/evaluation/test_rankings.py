@@ -12,9 +12,9 @@ from scored_tables import gaussian_embeddings, mixed_table, table_of
 from sklearn.metrics import average_precision_score
 
 from guie.base.errors import UserError
-from guie.evaluation import rankings
+from guie.evaluation import graded as rankings
+from guie.evaluation.graded import names_of, read_rankings, write_rankings
 from guie.evaluation.protocols import as_units, protocol_of, run_protocol, with_texts
-from guie.evaluation.rankings import names_of, read_rankings, write_rankings
 
 ILIAS = protocol_of("ilias")
 

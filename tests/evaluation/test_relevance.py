@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from guie.evaluation.relevance import LabelSets
+from guie.evaluation.search import LabelSets
 
 
 @pytest.mark.parametrize("most", [1, 3])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from grouped_values import clustered, slow_draws, three_groups
-from guie.evaluation import resampling
-from guie.evaluation.statistics import (
+from guie.evaluation import bootstrap as resampling
+from guie.evaluation.bootstrap import (
     bootstrap,
     harmonic_headline,
     mean_headline,

@@ -16,8 +16,8 @@ import export
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.export import RUNTIME_FORMAT
-from guie.model import build_embedder, open_model, save_model
-from guie.training.run.record import write_record
+from guie.models import build_embedder, open_model, save_model
+from guie.training.run_folder import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 TINY_VIT = {

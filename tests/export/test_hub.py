@@ -18,10 +18,9 @@ import export
 from guie.base.errors import UserError
 from guie.config.model import HeadConfig
 from guie.export.hub import listing, write_hub_folder
-from guie.export.hub.head import head_recipe
-from guie.model import Embedder, composed, open_model
-from guie.model.head import Head
-from guie.model.reduction import Reduction
+from guie.export.hub.folder import head_recipe
+from guie.models import Embedder, composed, open_model
+from guie.models.head import Head, Reduction
 from tiny_runs import TINY_CLIP, tiny_run
 
 TINY_VIT = {

@@ -14,7 +14,7 @@ import pytest
 import submit
 from guie.base.errors import UserError
 from guie.base.files import write_json
-from guie.export.facts import file_facts
+from guie.export.card import file_facts
 from guie.export.kaggle import LOG_COLUMNS, check_kaggle_folder, read_log
 from guie.report.figures import local_against_leaderboard
 

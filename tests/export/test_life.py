@@ -19,10 +19,9 @@ from test_hub import RESNET, TINY_VIT
 import export
 from guie.base.errors import UserError
 from guie.export import formats
-from guie.export.onnx_file import open_onnx
-from guie.export.symbolic import exported_program
-from guie.model import Scored, composed, open_model
-from guie.model.preprocess import Preprocess
+from guie.export.formats import exported_program, open_onnx
+from guie.models import Scored, composed, open_model
+from guie.models.preprocess import Preprocess
 from tiny_runs import tiny_run
 from torch111.architectures import ARCHITECTURES, build
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from guie.export.stored import ALIGNMENT_BYTES, ZIP64, StoredZip
+from guie.export.torchscript import ALIGNMENT_BYTES, ZIP64, StoredZip
 
 GIB = 2**30
 STARTS = [0, 2 * GIB - 40, 3 * GIB, 4 * GIB - 100, 4 * GIB - 1, 5 * GIB]

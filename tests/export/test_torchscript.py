@@ -26,8 +26,8 @@ from guie.export import (
     parity,
     portable_operators,
 )
-from guie.model import Scored
-from guie.model.preprocess import Preprocess
+from guie.models import Scored
+from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 from torch111.architectures import OTHERS, build
 from torch111.compact import compact
@@ -85,7 +85,7 @@ def test_other_architectures_are_portable_and_unchanged(name: str, tmp_path: Pat
 def test_without_portable_tracing_the_check_names_operator_and_module(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("guie.export.portable._PORTABLE", {})
+    monkeypatch.setattr("guie.export.torchscript._PORTABLE", {})
     path = tmp_path / "saved_model.pt"
     for name, operator, module in [
         ("timm ViT", "aten::scaled_dot_product_attention", "timm.layers.attention.Attention"),

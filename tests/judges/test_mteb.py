@@ -16,8 +16,8 @@ from clustered import clustered, ours, positives
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, Sidecar, load_manifest
-from guie.evaluation.extract import embed_files
-from guie.model import composed, open_model
+from guie.evaluation.embedding import embed_files
+from guie.models import composed, open_model
 from judges import ManifestTask, RunEncoder
 from tiny_runs import tiny_run
 

@@ -10,10 +10,12 @@ import timm  # noqa: E402
 import torch  # noqa: E402
 from torch import Tensor  # noqa: E402
 
-from guie.config.adapters import WithAdapters  # noqa: E402
-from guie.config.model import BackboneConfig  # noqa: E402
-from guie.model.adapters import adapt, merge_lora  # noqa: E402
-from guie.model.backbone import build_backbone  # noqa: E402
+from guie.config.model import (
+    BackboneConfig,  # noqa: E402
+    WithAdapters,  # noqa: E402
+)
+from guie.models.adapters import adapt, merge_lora  # noqa: E402
+from guie.models.backbones import build_backbone  # noqa: E402
 
 SIZES = {"embed_dim": 48, "depth": 2, "num_heads": 3, "img_size": 32}
 NAME, RANK, ALPHA = "vit_tiny_patch16_224", 4, 12.0

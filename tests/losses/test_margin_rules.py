@@ -9,9 +9,8 @@ import torch
 
 from guie.config.losses import ClassSizeMargin, MarginSchedule
 from guie.losses import ArcFace, CosFace
-from guie.losses.margins import class_size_margins, scheduled_margin
-from guie.losses.rules import add_angular_margin
-from guie.losses.softmax import MarginSoftmax
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.rules import add_angular_margin, class_size_margins, scheduled_margin
 
 HALF = torch.tensor(0.5)
 

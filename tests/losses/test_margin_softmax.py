@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
 from guie.losses import ArcFace, CosFace, CurricularFace
-from guie.losses.softmax import MarginSoftmax
+from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.streamed import softmax_terms
 
 # images, dimensions, classes, logits a block: blocks that do not divide, that hold one class, or all

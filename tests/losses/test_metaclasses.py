@@ -11,8 +11,8 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.config.losses import ArcFaceConfig, MetaclassesConfig, SoftmaxConfig
 from guie.losses import MetaclassLoss, build_loss
-from guie.losses.metaclasses import partition
-from guie.model import build_embedder
+from guie.losses.random_groups import partition
+from guie.models import build_embedder
 from tiny_runs import TINY_CLIP, tiny_config
 
 

@@ -13,10 +13,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from guie.base.errors import UserError
-from guie.config.relational import Perplexity, RelationConfig
-from guie.losses.relational import Logits, build_relation, kl_of_logits, mean_of
-from guie.losses.relational.matching import dropped
-from guie.losses.relational.standardising import ByDimension, PhiS, hadamard
+from guie.config.distillation import Perplexity, RelationConfig
+from guie.losses.distillation import Logits, build_relation, kl_of_logits
+from guie.losses.matching import ByDimension, PhiS, dropped, hadamard, mean_of
 from student_and_teacher import DIM, TEACHER, built, embeddings, unit
 
 

@@ -10,7 +10,7 @@ import torch
 from sklearn.manifold._utils import _binary_search_perplexity
 from torch import Tensor
 
-from guie.losses.relational.neighbours import log_neighbours, precisions_of, squared_distances
+from guie.losses.distillation import log_neighbours, precisions_of, squared_distances
 from student_and_teacher import DIM, TEACHER, built, embeddings, unit
 
 

@@ -16,8 +16,8 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.config.model import BackboneConfig
 from guie.data.images import open_as_host
-from guie.model import build_embedder, open_model
-from guie.model.backbone import backbone_of_clip, build_backbone, create_clip
+from guie.models import build_embedder, open_model
+from guie.models.backbones import backbone_of_clip, build_backbone, create_clip
 
 
 def test_statistics_are_the_towers_own() -> None:

@@ -16,14 +16,14 @@ from torch import nn
 from towers import TINY_CLIP, TINY_VIT, model_config
 
 from guie.base.errors import UserError
-from guie.batches.dataset import as_batch
 from guie.config import RunConfig
 from guie.config.model import ModelConfig
-from guie.evaluation.extract import embed_files
-from guie.model import ImageSize, build_embedder, build_preprocess, open_model, save_model
-from guie.model.backbone import build_backbone
-from guie.model.rebuilding import NoRandomNumbers
-from guie.model.weights_file import WeightsMetadata
+from guie.data.dataset import as_batch
+from guie.evaluation.embedding import embed_files
+from guie.models import ImageSize, build_embedder, build_preprocess, open_model, save_model
+from guie.models.backbones import build_backbone
+from guie.models.loading import NoRandomNumbers
+from guie.models.weights import WeightsMetadata
 
 
 @pytest.mark.parametrize("backbone", [TINY_CLIP, TINY_VIT], ids=["open_clip", "timm"])

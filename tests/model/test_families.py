@@ -20,8 +20,8 @@ from exported import check_exported
 from guie.config import RunConfig, load_config
 from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig
-from guie.model import Embedder, build_preprocess
-from guie.model.backbone import Backbone, build_backbone
+from guie.models import Embedder, build_preprocess
+from guie.models.backbones import Backbone, build_backbone
 from guie.training.optim import block_of, build_optimizer
 from tiny_runs import Parts
 from torch111.architectures import CONVOLUTIONS, FAMILIES
@@ -64,7 +64,7 @@ def backbones_of_the_configs(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     """(where it is named, the real backbone without numbers in its weights), each kind of it once."""
     for variable in ("GUIE_REAL", "KAGGLE_INPUT"):
         monkeypatch.setenv(variable, str(CONFIGS))
-    monkeypatch.setattr("guie.model.backbone._probe_dim", lambda *_: 0)  # most of the time
+    monkeypatch.setattr("guie.models.backbones._probe_dim", lambda *_: 0)  # most of the time
     seen = []
     for path in sorted([*RUNS, *RECIPES]):
         model = load_config(path, RunConfig).model

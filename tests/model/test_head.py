@@ -8,11 +8,10 @@ import torch.nn.functional as F
 from pydantic import ValidationError
 from torch import Tensor, distributed, nn
 
+from guie.config.data import ProxyEvaluatorConfig
 from guie.config.model import HeadConfig
-from guie.config.selection import ProxyEvaluatorConfig
-from guie.model.batch_norm import GlobalBatchNorm1d
-from guie.model.head import Head
-from guie.model.shapes import image_shape, image_shapes
+from guie.data.dataset import image_shape, image_shapes
+from guie.models.head import GlobalBatchNorm1d, Head
 
 DROPOUTS = [0.1, 0.3, 0.5, 0.0]
 BRANCHES = [{"linear": kind, "dropouts": DROPOUTS} for kind in ("shared", "separate")]

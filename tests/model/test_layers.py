@@ -13,12 +13,11 @@ import embed
 import export
 import train
 from guie.base.errors import UserError
-from guie.batches.dataset import Classes
 from guie.config import RunConfig, config_from
-from guie.config.layers import LayersConfig
-from guie.config.model import BackboneConfig, ModelConfig
-from guie.model import build_embedder, open_model, with_layers
-from guie.model.backbone import build_backbone, create_clip
+from guie.config.model import BackboneConfig, LayersConfig, ModelConfig
+from guie.data.dataset import Classes
+from guie.models import build_embedder, open_model, with_layers
+from guie.models.backbones import build_backbone, create_clip
 from guie.training.optim import freeze
 from guie.training.tasks import build_task
 from guie.training.tasks.classification import projector

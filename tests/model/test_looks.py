@@ -7,9 +7,9 @@ import torch
 from torch.nn import functional
 
 from guie.base.errors import UserError
-from guie.config.composition import ViewConfig
-from guie.model.looks import Inputs, Look
-from guie.model.preprocess import Preprocess
+from guie.config.ensemble import ViewConfig
+from guie.models.preprocess import Preprocess
+from guie.models.views import Inputs, Look
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 

@@ -20,9 +20,9 @@ from towers import TINY_CLIP, TINY_VIT
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.data.images import open_as_host
-from guie.model import open_model
-from guie.model.backbone import Backbone, build_backbone
-from guie.model.patches import grid_side
+from guie.models import open_model
+from guie.models.backbones import Backbone, build_backbone
+from guie.models.patches import grid_side
 
 RESIZABLE_BEIT = pytest.mark.skipif(
     not hasattr(Beit, "set_input_size"), reason="timm sets BEiT's size from 1.0.31 on"

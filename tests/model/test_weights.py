@@ -17,8 +17,8 @@ from torch import nn
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
-from guie.model.backbone import build_backbone, create_clip
-from guie.model.weights import find_weights, weights_record
+from guie.models.backbones import build_backbone, create_clip
+from guie.models.pretrained import find_weights, weights_record
 
 SMALL = {"embed_dim": 48, "depth": 2, "num_heads": 3}
 # Its tag is of the authors' .npz too, which timm reads by another way than the hub's file.

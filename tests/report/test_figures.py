@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from guie.report import figures
 from guie.report.figures import densities, heat_map, lines_over, spectra, val_courses
-from guie.report.figures.panels import VAL
+from guie.report.figures.embeddings import VAL
 from guie.report.figures.style import BEFORE, domain_colors, legible
 
 DOMAINS = ("cars", "dishes", "toys")

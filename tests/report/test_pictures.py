@@ -14,9 +14,8 @@ from matplotlib.patches import Rectangle
 from PIL import Image
 
 from guie.report import figures
-from guie.report.figures import maps
-from guie.report.figures.pictures import thumbnail
-from guie.report.figures.style import IGNORED, RIGHT, WRONG
+from guie.report.figures import embeddings as maps
+from guie.report.figures.style import IGNORED, RIGHT, WRONG, thumbnail
 
 DOMAINS = ("cars", "dishes", "toys")
 

@@ -15,12 +15,11 @@ import pytest
 import search
 import two_processes
 from guie.base.errors import UserError
-from guie.base.locks import held
+from guie.base.files import held
 from guie.data.images import open_as_seen
 from guie.search import open_index
 from guie.search.building import PARTS
-from guie.search.index import FACTS, FILES, FLAT, read_index
-from guie.search.sources import pictures_of, shard_of
+from guie.search.index import FACTS, FILES, FLAT, pictures_of, read_index, shard_of
 from some_pictures import folder_of, indexed, picture
 from tiny_runs import tiny_run
 
@@ -72,7 +71,7 @@ def test_a_killed_one_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.Mon
     def not_again(*given: object, **settings: object) -> None:
         raise AssertionError("embedded again")
 
-    monkeypatch.setattr("guie.model.embedder.Embedder.forward", not_again)
+    monkeypatch.setattr("guie.models.embedder.Embedder.forward", not_again)
     _, changes = indexed(run, pictures, tmp_path / "index")
     assert changes.new == 4
 

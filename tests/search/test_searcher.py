@@ -15,12 +15,11 @@ from PIL import Image
 
 import search
 from guie.base.errors import UserError
-from guie.model.weights import sha256_of
+from guie.models.pretrained import sha256_of
 from guie.search import Searcher, open_index
 from guie.search.building import finish
-from guie.search.engines import Approximate, Flat, engine_of
+from guie.search.engines import Approximate, Flat, engine_of, sure, sureness_of, told
 from guie.search.index import Facts, recipe_hash
-from guie.search.sureness import sure, sureness_of, told
 from some_pictures import folder_of, indexed, picture
 
 

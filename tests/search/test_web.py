@@ -15,8 +15,8 @@ from flask.testing import FlaskClient
 from PIL import Image
 
 from guie.search import Searcher, open_index
-from guie.search.web import app
-from guie.search.web.app import KEPT, MOST_BYTES, Queries, make_app
+from guie.search import server as app
+from guie.search.server import KEPT, MOST_BYTES, Queries, make_app
 from some_pictures import folder_of, indexed, picture
 
 HOSTS = ("localhost", "127.0.0.1")

@@ -12,12 +12,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from guie.studies.commands import Children, Failed, Halted
-from guie.studies.dispatch import work_off
-from guie.studies.job import Job
+from guie.studies.grid import Job
 from guie.studies.results import Record
-from guie.studies.sharing import gpus, threads_of_each
-from guie.training.interrupts import Interrupts
+from guie.studies.runner import Children, Failed, Halted, gpus, threads_of_each, work_off
+from guie.training.distributed import Interrupts
 from kills import is_gone, until
 from small_studies import plan
 

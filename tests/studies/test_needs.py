@@ -12,7 +12,7 @@ import yaml
 
 import study
 from guie.base.errors import UserError
-from guie.studies.plan import read_plan
+from guie.studies.grid import read_plan
 from small_studies import kinds, table, trained, written
 
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from guie.base.errors import UserError
-from guie.studies.plan import read_plan
+from guie.studies.grid import read_plan
 from small_studies import BASE, plan, written
 
 REPOSITORY = Path(__file__).parents[2]

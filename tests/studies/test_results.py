@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from guie.base.errors import UserError
-from guie.studies.code import Code, code_of
-from guie.studies.plan import Plan
+from guie.studies.grid import Plan
 from guie.studies.results import (
+    Code,
     Results,
     as_committed,
+    code_of,
     read_results,
     results_path,
     standing,

@@ -10,11 +10,19 @@ from typing import Any
 import pytest
 
 from guie.base.errors import UserError
-from guie.report.figures.spread import seed_dots
-from guie.studies.markdown import decimal, rendered, write_between
-from guie.studies.plan import Plan
+from guie.report.figures.scores import seed_dots
+from guie.studies.grid import Plan
 from guie.studies.results import Standing
-from guie.studies.tables import by_seed, domain_scores, ordered, scores, summary
+from guie.studies.table import (
+    by_seed,
+    decimal,
+    domain_scores,
+    ordered,
+    rendered,
+    scores,
+    summary,
+    write_between,
+)
 from small_studies import CODE, plan, record
 
 ROWS = {"plain": {}, "softmax": {"task.loss": {"name": "softmax"}}, "third": {"train.epochs": 4}}

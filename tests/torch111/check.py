@@ -30,8 +30,8 @@ from torch import Tensor, nn
 
 import guie.export
 from guie.export import check_operators, downgrade, odd_sizes, package
-from guie.model import Scored
-from guie.model.preprocess import Preprocess
+from guie.models import Scored
+from guie.models.preprocess import Preprocess
 
 TOLERANCE = 1e-5
 

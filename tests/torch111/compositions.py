@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from guie.config.composition import MemberConfig
+from guie.config.ensemble import MemberConfig
 from guie.config.model import ModelConfig
-from guie.model import LoadedModel, build_embedder, composed, rebuild
+from guie.models import LoadedModel, build_embedder, composed, rebuild
 
 WIDE, SQUARE = {"aspect": {"above": 1.0}}, {"aspect": {"most": 1.0}}
 BY_SHAPE = [{"part": 0.9, **SQUARE}, WIDE, {"fit": "pad", "part": 0.9, **WIDE}]

@@ -12,9 +12,9 @@ from check import TOLERANCE, compare
 from runtime import WHEEL, compiled, fetched
 
 from guie.export import downgrade, package
-from guie.export.stored import StoredZip
-from guie.model import Scored
-from guie.model.preprocess import Preprocess
+from guie.export.torchscript import StoredZip
+from guie.models import Scored
+from guie.models.preprocess import Preprocess
 
 CACHE = Path(__file__).parents[2] / ".cache/torch-1.11"
 GIB = 2**30

@@ -17,11 +17,11 @@ from check import TOLERANCE, answers, difference_to, noise
 from runtime import compiled, fetched
 from vit_h import timed
 
-from guie.config.composition import CompositionConfig, MemberConfig
+from guie.config.ensemble import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
 from guie.export import check_operators, downgrade, package
-from guie.model import Composition, Scored, build_embedder
-from guie.model.looks import Inputs, Look
+from guie.models import Composition, Scored, build_embedder
+from guie.models.views import Inputs, Look
 
 SIZE_PX = 224
 MODEL = {

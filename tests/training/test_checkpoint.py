@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from guie.base.errors import UserError
-from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
 
 IDENTITY = Identity(rows="0123", commit="abc")
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_of_another_version_is_told_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
-    monkeypatch.setattr("guie.training.run.checkpoint.VERSION", 1)
+    monkeypatch.setattr("guie.training.checkpoint.VERSION", 1)
     save(checkpoints, 1)
     monkeypatch.undo()
     with pytest.raises(UserError, match="another version of the code; go on with that, or --over"):

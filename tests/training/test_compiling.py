@@ -15,9 +15,9 @@ from torch._dynamo.utils import counters
 import train
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
-from guie.model import build_embedder
-from guie.training.compiling import set_up_tower
-from guie.training.run.record import read_metrics
+from guie.models import build_embedder
+from guie.training.run_folder import read_metrics
+from guie.training.stage import set_up_tower
 from tiny_runs import interrupted_after
 
 needs_compiler = pytest.mark.skipif(

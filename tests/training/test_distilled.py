@@ -15,18 +15,16 @@ import train
 import two_processes
 from class_weights import with_class_weights
 from guie.base.errors import UserError
-from guie.batches.batch import Batch
 from guie.config.distillation import TeacherConfig
+from guie.data.dataset import Batch
 from guie.data.manifest import load_manifest
-from guie.evaluation.features import views
-from guie.model import build_embedder, open_model, save_model
-from guie.model.frozen_weights import read_tensors
-from guie.model.preprocess import Preprocess
-from guie.model.weights_file import save_weights
+from guie.evaluation import frozen as views
+from guie.models import build_embedder, open_model, save_model
+from guie.models.preprocess import Preprocess
+from guie.models.weights import read_tensors, save_weights
 from guie.training import stage
-from guie.training.run.record import read_metrics
-from guie.training.teachers import open_teachers
-from guie.training.teachers.class_weights import FILE, read_class_weights
+from guie.training.run_folder import read_metrics
+from guie.training.teachers import FILE, open_teachers, read_class_weights
 from tiny_runs import TINY_CLIP, cut_and_resumed, interrupted_after, tiny_config, tiny_run
 
 CRITERIA = [

@@ -21,9 +21,9 @@ import kills
 import two_processes
 from guie.base.errors import UserError
 from guie.data import images
-from guie.evaluation import extract as embedding
-from guie.evaluation.features import computing
-from guie.training.run.record import read_metrics
+from guie.evaluation import embedding
+from guie.evaluation import feature_cache as computing
+from guie.training.run_folder import read_metrics
 from kills import is_gone, until
 from tiny_runs import tiny_run
 

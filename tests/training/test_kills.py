@@ -15,8 +15,8 @@ import kills
 import train
 from guie.base.errors import UserError
 from guie.training import progress, step
-from guie.training.run.checkpoint import Checkpoints, load_checkpoint
-from guie.training.run.record import read_metrics
+from guie.training.checkpoint import Checkpoints, load_checkpoint
+from guie.training.run_folder import read_metrics
 
 
 class Whole(NamedTuple):

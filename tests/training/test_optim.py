@@ -13,7 +13,7 @@ from torch import nn
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig, WeightDecays
-from guie.model.backbone import create_clip
+from guie.models.backbones import create_clip
 from guie.training.optim import (
     block_of,
     build_optimizer,

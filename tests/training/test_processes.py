@@ -20,8 +20,8 @@ import embed
 import kills
 import train
 import two_processes
-from guie.model.batch_norm import GlobalBatchNorm1d
-from guie.training.run.record import read_metrics
+from guie.models.head import GlobalBatchNorm1d
+from guie.training.run_folder import read_metrics
 from tiny_runs import bn_config
 
 SRC = Path(__file__).parents[2] / "src"

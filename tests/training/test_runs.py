@@ -12,8 +12,8 @@ import pytest
 
 from guie.base.errors import UserError
 from guie.config import MixConfig, RunConfig, config_from
-from guie.config.compose import ComposeConfig
-from guie.training.run.folder import (
+from guie.config.ensemble import ComposeConfig
+from guie.training.run_folder import (
     add_to_record,
     check_images,
     check_weights,

@@ -11,10 +11,10 @@ from safetensors.torch import load_file, save_file
 
 import train
 from guie.config.model import BackboneConfig
-from guie.model import open_model
-from guie.model.backbone import create_clip
-from guie.training.run.checkpoint import Checkpoints, load_checkpoint
-from guie.training.run.record import read_metrics
+from guie.models import open_model
+from guie.models.backbones import create_clip
+from guie.training.checkpoint import Checkpoints, load_checkpoint
+from guie.training.run_folder import read_metrics
 from tiny_runs import TINY_CLIP
 
 FILES = ("model.safetensors", "last.safetensors", "metrics.jsonl")

@@ -15,8 +15,8 @@ import train
 from composing import composition
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
-from guie.model import Embedder, build_embedder, open_model
-from guie.training.starting import start_from
+from guie.models import Embedder, build_embedder, open_model
+from guie.training.progress import start_from
 from tiny_runs import TINY_CLIP, cut_and_resumed, tiny_config, tiny_run
 
 Weights = dict[str, torch.Tensor]

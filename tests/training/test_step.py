@@ -11,11 +11,11 @@ from accelerate import Accelerator
 from torch import nn
 
 from guie.base.errors import UserError
-from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.config.losses import MultiSimilarityConfig
+from guie.data.dataset import Batch
 from guie.losses import PeerLoss
-from guie.training.run.checkpoint import TrainState
+from guie.training.checkpoint import TrainState
 from guie.training.step import (
     LossWatch,
     gradients,

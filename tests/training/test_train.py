@@ -15,8 +15,8 @@ import embed
 import train
 import validate
 from guie.base.errors import UserError
-from guie.model import open_model
-from guie.training.run.record import read_metrics
+from guie.models import open_model
+from guie.training.run_folder import read_metrics
 from tiny_runs import interrupted_after
 
 

@@ -25,11 +25,11 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.data.manifest import load_manifest
-from guie.evaluation.extract import embed_files
-from guie.evaluation.prompt_weights import prompt_weights
-from guie.model import open_beside, open_model
-from guie.model.backbone import create_clip
-from guie.training.run.record import read_metrics
+from guie.evaluation.embedding import embed_files
+from guie.evaluation.opened import prompt_weights
+from guie.models import open_beside, open_model
+from guie.models.backbones import create_clip
+from guie.training.run_folder import read_metrics
 from tiny_runs import cut_and_resumed
 from two_processes import SHARDED
 

@@ -12,8 +12,8 @@ from toy_configs import write_config
 
 import embed
 import train
-from guie.training.run.checkpoint import Checkpoints
-from guie.training.run.record import read_metrics
+from guie.training.checkpoint import Checkpoints
+from guie.training.run_folder import read_metrics
 from tiny_runs import TINY_CLIP, interrupted_after
 
 

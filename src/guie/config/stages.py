@@ -13,12 +13,10 @@ from pydantic import (
     model_validator,
 )
 
-from guie.config.augment import AugmentConfig, NonNegative, Positive
-from guie.config.base import BatchSize, Config, Pixels, PositiveInt
+from guie.config.base import BatchSize, Config, FaultAt, Pixels, PositiveInt
 from guie.config.durations import Duration
-from guie.config.faults import FaultAt
 from guie.config.model import Fraction
-from guie.config.sampling import MixedConfig, SamplerConfig
+from guie.config.sampling import AugmentConfig, MixedConfig, NonNegative, Positive, SamplerConfig
 
 
 class _ByPart(Config):

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from guie.config.base import Config, Seed
-from guie.config.faults import FaultAt
+from guie.config.base import Config, FaultAt, Seed
 
 
 def _counted(value: Any) -> Any:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from guie.evaluation.neighbours import ExactIndex
+from guie.evaluation.knn import ExactIndex
 
 PAIRS = 20_000  # of each kind: a share of them is known to .004
 

@@ -1,4 +1,4 @@
-"""Any model that embeds images, opened by one word: what `embed.py` and `search.py` work with."""
+"""Open any model that embeds images by one word: a run, a submission, a library's model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
+from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
-from guie.config.layers import LayersConfig
-from guie.evaluation.features.computing import recipe
-from guie.model import Composition, LoadedModel, open_model, with_layers
-from guie.model.embedder import Embedder
-from guie.model.weights import sha256_of
+from guie.config.model import LayersConfig
+from guie.data.manifest import Manifest
+from guie.evaluation.embedding import embed_files
+from guie.evaluation.feature_cache import recipe
+from guie.models import Composition, LoadedModel, open_model, with_layers
+from guie.models.adapters import Pool
+from guie.models.backbones import Backbone
+from guie.models.embedder import Embedder
+from guie.models.pretrained import sha256_of
 
 
 @dataclass(frozen=True)
@@ -119,3 +125,42 @@ def open_any(
     made_of = recipe(model, accelerator.mixed_precision)
     embedder = model.embedder.to(accelerator.device)
     return Opened(embedder, model.preprocess, made_of, batch_size, model)
+
+
+class Weights(nn.Module):
+    """A backbone that gives the weights of its prompts in the place of features. `dim`: M."""
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        self.backbone, self.dim = backbone, backbone.prompts.config.size
+        self._seen: Tensor | None = None
+        backbone.prompts.weighing.register_forward_hook(self._see)
+
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
+        """(B, 3, S, S) preprocessed images -> cosines (B, M)."""
+        self.backbone(images_BCHW)
+        assert self._seen is not None
+        return self._seen
+
+    def _see(self, module: nn.Module, args: object, weights_BM: Tensor) -> None:
+        self._seen = weights_BM
+
+
+def prompt_weights(
+    model: LoadedModel, manifest: Manifest, split: str = "test", workers: int = 2
+) -> pd.DataFrame:
+    """The mean weight of each prompt (column) over the images of each domain (row) of a split.
+
+    Raises UserError for a model without a prompt pool.
+    """
+    embedder = model.embedder
+    if not isinstance(embedder, Embedder) or not isinstance(embedder.backbone.prompts, Pool):
+        raise UserError(f"{model.source}: has no prompt pool")
+    rows = manifest.split(split).drop_duplicates("image_path")
+    files = [manifest.file(path) for path in rows["image_path"]]
+    accelerator = make_accelerator()
+    weigher = Weights(embedder.to(accelerator.device).backbone)
+    weights_NM = embed_files(
+        accelerator, weigher, model.preprocess, files, workers=workers, title="weights"
+    )
+    return pd.DataFrame(weights_NM).groupby(rows["domain"].to_numpy()).mean()

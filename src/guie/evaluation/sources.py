@@ -1,21 +1,102 @@
-"""What is scored: rows of a manifest with what stands beside it, and embeddings from files.
-
-Shape legend: T rows of the table, D dimensions.
+"""What is scored: rows of a manifest with their companions, embeddings of one model, or of specialists
+joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, companion_path, read_companion
-from guie.evaluation.components import PER_DOMAIN, balanced_sample
-from guie.evaluation.embeddings import load_embeddings
-from guie.evaluation.joined import FITTED, Joined, joined, reduced
+from guie.evaluation.embeddings import load_embeddings, unit_vectors
 from guie.evaluation.protocols import with_subsets, with_texts
+from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, fit_components, random_projection
+
+JOINS = {
+    "oracle": "the query's domain picks the specialist, which embeds query and index (UnED)",
+    "mean": "the mean of their unit vectors (PUMA)",
+    "concat": "side by side at unit length, with --reduce as the unification paper has it",
+}
+
+
+# first: the numbers that stand first, of an ensemble side by side its first members (DREML's prefixes)
+REDUCTIONS = ("pca", "pca-whitened", "random", "first")
+FITTED = ("pca", "pca-whitened")
+
+Joined = np.ndarray | dict[str, np.ndarray]
+
+
+def joined(specialists: Mapping[str, np.ndarray], join: str) -> Joined:
+    """Embeddings of the same images by several models, as one, or by domain for the oracle.
+
+    Args:
+        specialists: [N, D] of each, by its domain.
+        join: of `JOINS`.
+
+    Raises UserError where a mean is asked of different dimensions.
+    """
+    if join == "oracle":
+        return dict(specialists)
+    units = [_units(emb_ND) for emb_ND in specialists.values()]
+    if join == "concat":
+        return np.concatenate(units, axis=1)
+    dims = {name: emb_ND.shape[1] for name, emb_ND in specialists.items()}
+    if len(set(dims.values())) > 1:
+        told = ", ".join(f"{name} {dim}" for name, dim in dims.items())
+        raise UserError(f"--join mean: the specialists' dimensions differ: {told}")
+    return np.asarray(np.mean(units, axis=0, dtype=np.float32))
+
+
+def reduced(
+    given: np.ndarray | Mapping[str, np.ndarray],
+    fit: np.ndarray | Mapping[str, np.ndarray] | None,
+    kind: str,
+    dim: int,
+) -> Joined:
+    """Embeddings of fewer dimensions: of every specialist by itself, where they are many.
+
+    Args:
+        fit: embeddings [F, D] by the same models that PCA is fitted on; the others need none.
+        kind: of `REDUCTIONS`.
+
+    Raises UserError where so many dimensions cannot be fitted.
+    """
+    if not isinstance(given, np.ndarray):
+        fits = fit if isinstance(fit, Mapping) else dict.fromkeys(given)
+        missing = sorted(set(given) - set(fits))
+        if missing:
+            raise UserError(f"--fit: nothing to fit {', '.join(missing)} on")
+        return {name: _reduced(emb_ND, fits[name], kind, dim) for name, emb_ND in given.items()}
+    assert not isinstance(fit, Mapping)
+    return _reduced(given, fit, kind, dim)
+
+
+def arrays_of(given: np.ndarray | Mapping[str, np.ndarray] | None) -> list[np.ndarray]:
+    """The arrays of one model or of several."""
+    if given is None:
+        return []
+    return [given] if isinstance(given, np.ndarray) else [given[name] for name in sorted(given)]
+
+
+def _reduced(emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int) -> np.ndarray:
+    if kind == "first":
+        if not 0 < dim <= emb_ND.shape[1]:
+            raise UserError(f"--dim {dim}: the embedding has {emb_ND.shape[1]} dimensions")
+        return emb_ND[:, :dim]
+    unit_ND = _units(emb_ND)
+    if kind == "random":
+        return random_projection(unit_ND, dim)
+    assert fit_FD is not None
+    return fit_components(_units(fit_FD), dim, whiten=kind == "pca-whitened").of(unit_ND)
+
+
+def _units(emb_ND: np.ndarray) -> np.ndarray:
+    return unit_vectors(emb_ND, np.arange(len(emb_ND)).astype(str))
+
 
 Source = Path | Sequence[str]  # one model's E.npz, or DOMAIN=E.npz of each specialist
 

@@ -19,11 +19,11 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, save_arrays
+from guie.config.data import ClipConfig
 from guie.config.model import BackboneConfig
-from guie.config.zero_shot import ClipConfig
-from guie.model import LoadedModel
-from guie.model.backbone import Clip, create_clip
-from guie.model.weights import find_weights, sha256_of
+from guie.models import LoadedModel
+from guie.models.backbones import Clip, create_clip
+from guie.models.pretrained import find_weights, sha256_of
 
 BATCH_SENTENCES = 256
 

@@ -9,13 +9,13 @@ from accelerate import Accelerator
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest
-from guie.evaluation.extract import Check, embed_files, raise_fault
-from guie.evaluation.features.frozen import FrozenData, embed_rows
+from guie.evaluation.embedding import Check, embed_files, raise_fault
+from guie.evaluation.frozen import FrozenData, embed_rows
 from guie.evaluation.protocols import QUICK, quick_scores, refuse_unanswerable
-from guie.model import LoadedModel
-from guie.model.composition import Composition
-from guie.model.embedder import Embedder
-from guie.model.looks import AnyPreprocess
+from guie.models import LoadedModel
+from guie.models.embedder import Embedder
+from guie.models.ensemble import Composition
+from guie.models.views import AnyPreprocess
 
 
 def refuse_unscorable(manifest: Manifest) -> None:

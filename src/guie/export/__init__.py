@@ -5,11 +5,16 @@ rewrites the archive in the format that 1.11 reads; `check_operators` names what
 not run; `parity` measures the saved file against the eager model.
 """
 
-from guie.export.archive import RUNTIME_FORMAT, downgrade, format_version, package
 from guie.export.formats import FORMATS, check_format, write_format
 from guie.export.operators import check_operators
 from guie.export.parity import differences, odd_sizes, parity, remembered
-from guie.export.portable import portable_operators
+from guie.export.torchscript import (
+    RUNTIME_FORMAT,
+    downgrade,
+    format_version,
+    package,
+    portable_operators,
+)
 
 __all__ = [
     "FORMATS",

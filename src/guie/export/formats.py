@@ -1,23 +1,234 @@
-"""One file for life outside the challenge, ONNX or .pt2: written, compared, described."""
+"""ONNX and .pt2: one `torch.export` program for any number of images of any size, written and compared."""
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
+from torch.export import Dim, ExportedProgram
 
 from guie.base.errors import UserError
-from guie.export.facts import file_facts
-from guie.export.onnx_file import OPSET, check_installed, open_onnx, write_onnx
+from guie.base.files import replacing
+from guie.export.card import file_facts
 from guie.export.parity import Answer, differences, odd_sizes
-from guie.export.program import open_program, write_program
-from guie.export.symbolic import exported_program
-from guie.model import LoadedModel
+from guie.models import LoadedModel, Scored
+from guie.models.preprocess import Preprocess, _half
+
+# An int that is not known yet. torch calls it SymInt, where its own functions say int.
+Side = Any
+# What the trace sees: neither square nor of one image, for 0 and 1 would become constants.
+EXAMPLE_SHAPE = (2, 3, 37, 53)
+MOST = 2**31 - 1  # without a bound torch 2.7 finds a size of 2**63 - 1 that would not do
+
+
+def exported_program(model: Scored, source: str) -> ExportedProgram:
+    """uint8 (B, 3, H, W), B, H, W >= 1 -> (B, D), as a program that needs nothing of this package.
+
+    The model is left on the CPU, in fp32 and eval mode.
+
+    A model that chooses its way by the size of an image keeps the way of `EXAMPLE_SHAPE`: only images of
+    other shapes tell. Raises UserError where it cannot be exported.
+    """
+    model.cpu().float().eval().requires_grad_(False)
+    images = torch.zeros(EXAMPLE_SHAPE, dtype=torch.uint8)
+    sizes = {
+        dim: Dim(name, max=MOST) for dim, name in {0: "batch", 2: "height", 3: "width"}.items()
+    }
+    try:
+        with symbolic_sizes(), torch.no_grad():
+            return torch.export.export(model, (images,), dynamic_shapes=(sizes,), strict=False)
+    except Exception as error:  # of many kinds, and of many lines
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"{source}: torch.export cannot hold this model for images of any size: {reason};"
+            " `--format torchscript` keeps what chooses by size"
+        ) from error
+
+
+@contextmanager
+def symbolic_sizes() -> Iterator[None]:
+    """Within it, the preprocessing and the shapes of images are computed without a choice by size."""
+    with ExitStack() as stack:
+        for name in ("resized", "padded", "_resize", "_crop"):
+            stack.enter_context(patch.object(Preprocess, name, globals()[f"_{name.strip('_')}"]))
+        stack.enter_context(patch("guie.models.embedder.image_shapes", _image_shapes))
+        yield
+
+
+def _resized(self: Preprocess, images: Tensor) -> Tensor:
+    height: Side = images.size(2)
+    width: Side = images.size(3)
+    if self.fit == "crop":
+        return self._crop(images)
+    if self.fit == "squash":
+        return self._resize(images, self.size_px, self.size_px)
+    size, longer = self.size_px, torch.sym_max(height, width)
+    height = torch.sym_max(2, (2 * size * height + longer) // (2 * longer))
+    width = torch.sym_max(2, (2 * size * width + longer) // (2 * longer))
+    return self._resize(images, height, width)
+
+
+def _padded(self: Preprocess, images: Tensor) -> Tensor:
+    """Every pixel of the square looks up its own in the image, or is white."""
+    if self.fit != "pad":
+        return images
+    size = self.size_px
+    for dim in (2, 3):
+        length = images.size(dim)
+        place = torch.arange(size, device=images.device) - (size - length) // 2
+        inside = (place >= 0) & (place < length)
+        images = images.index_select(dim, torch.minimum(place.clamp(min=0), _scalar(length) - 1))
+        shape = [1, 1, 1, 1]
+        shape[dim] = size
+        images = torch.where(inside.view(shape), images, 255.0)
+    return images
+
+
+def _resize(self: Preprocess, images: Tensor, height: Side, width: Side) -> Tensor:
+    return self.upsampled(images.float(), height, width).clamp(0.0, 255.0)
+
+
+def _crop(self: Preprocess, images: Tensor) -> Tensor:
+    size, shorter = self.size_px, torch.sym_min(images.size(2), images.size(3))
+    for dim in (2, 3):
+        length: Side = torch.sym_min(4 * shorter + images.size(dim) % 2, images.size(dim))
+        images = _central(images, dim, length)
+    height: Side = size * images.size(2) // shorter
+    width: Side = size * images.size(3) // shorter
+    resized = self._resize(images, height, width)
+    return _central(_central(resized, 2, size), 3, size)
+
+
+def _central(images: Tensor, dim: int, length: Side) -> Tensor:
+    """So many rows (dim 2) or columns (3) from the middle."""
+    first = _half(images.size(dim) - length)
+    return images.index_select(dim, torch.arange(length) + _scalar(first))
+
+
+def _image_shapes(images_BCHW: Tensor) -> Tensor:
+    height, width = (_scalar(images_BCHW.size(dim)).float() for dim in (2, 3))
+    shape_3 = torch.stack([height / width, height / 224.0, width / 224.0])
+    return shape_3.expand(images_BCHW.size(0), 3)
+
+
+def _scalar(size: Side) -> Tensor:
+    return torch.full((), size, dtype=torch.int64)
+
+
+def write_program(program: ExportedProgram, path: Path) -> None:
+    """Save the program. Raises UserError if there is no room for the file."""
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # which line of which file it came from, on this machine
+    with replacing(path, durable=False) as temporary:
+        torch.export.save(program, temporary)
+
+
+def open_program(path: Path) -> Answer:
+    """What `write_program` wrote, as a function of uint8 images (B, 3, H, W)."""
+    return torch.export.load(path).module()
+
+
+OPSET = 20
+EXTRA = "requirements-export.txt"
+IMAGES, EMBEDDINGS = "images", "embeddings"
+
+
+def check_installed() -> None:
+    """Raise UserError where the extra that ONNX needs is not installed."""
+    for name in ("onnx", "onnxscript", "onnxruntime"):
+        _module(name)
+
+
+def write_onnx(program: ExportedProgram, path: Path) -> None:
+    """Write `path` and, for weights above 2 GB, `path` with `.data` after it, which it calls by name.
+
+    Input `images`, uint8 (batch, 3, height, width); output `embeddings`, float32 (batch, D).
+
+    Raises UserError where the extra is missing or an operator has no translation.
+    """
+    check_installed()
+    try:
+        with _quiet():
+            exported = torch.onnx.export(
+                program,
+                dynamo=True,
+                opset_version=OPSET,
+                input_names=[IMAGES],
+                output_names=[EMBEDDINGS],
+                verbose=False,
+            )
+    except torch.onnx.errors.OnnxExporterError as error:
+        raise UserError(
+            f"{path}: this model has no translation to ONNX: {_reason(error)}"
+        ) from error
+    assert exported is not None
+    _without_origins(exported.model)
+    exported.save(path)
+
+
+def open_onnx(path: Path, threads: int = 0) -> Answer:
+    """The file in onnxruntime on the CPU, as a function of uint8 images (B, 3, H, W).
+
+    Args:
+        threads: 0: one for each core.
+    """
+    runtime = _module("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+    def answer(images: Tensor) -> Tensor:
+        return torch.from_numpy(session.run([EMBEDDINGS], {IMAGES: images.numpy()})[0])
+
+    return answer
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UserError(
+            f"no module {name}: --format onnx needs an extra; `pip install -r {EXTRA}`, or"
+            " `make formats`, which has it in .venv-export"
+        ) from None
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of what began it: the exporter wraps it in reports of its own."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _without_origins(model: Any) -> None:
+    """Take out which line of which file each node came from: it tells of a machine."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes on constants that it did not fold."""
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(logging.NOTSET)
+
 
 SEVERAL = 3  # images at once, in the last comparison
 _PICTURE = 'np.array(Image.open("picture.jpg").convert("RGB"))'

@@ -3,13 +3,13 @@
 Every loss takes unit-length embeddings (B, D) and class ids (B,), and returns (loss, logs).
 """
 
+from guie.losses.base import Criterion
 from guie.losses.build import build_loss
-from guie.losses.criterion import Criterion
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
-from guie.losses.metaclasses import MetaclassLoss
-from guie.losses.pml import PeerLoss
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.metric_learning import PeerLoss
+from guie.losses.random_groups import MetaclassLoss
 from guie.losses.rules import ArcFace, CosFace, CurricularFace
-from guie.losses.softmax import MarginSoftmax
 
 __all__ = [
     "ArcFace",

@@ -21,12 +21,11 @@ from guie.config.losses import (
     MarginSoftmaxConfig,
     SoftmaxConfig,
 )
-from guie.losses.criterion import Criterion
+from guie.losses.base import Criterion
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
-from guie.losses.margins import class_size_margins
-from guie.losses.pml import BUILDERS, PeerLoss
-from guie.losses.rules import ArcFace, CosFace, CurricularFace, MarginRule
-from guie.losses.softmax import MarginSoftmax
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.metric_learning import BUILDERS, PeerLoss
+from guie.losses.rules import ArcFace, CosFace, CurricularFace, MarginRule, class_size_margins
 
 
 def build_loss(

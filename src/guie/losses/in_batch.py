@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guie.losses.criterion import Criterion
-from guie.losses.processes import at_least_fp32, gather_rows
+from guie.losses.base import Criterion, at_least_fp32, gather_rows
 
 # Squared hyperbolic distances, in units of the curvature, count as at least this: their root has
 # no slope at 0.

@@ -1,17 +1,41 @@
-"""Margin rules: what becomes of the own class's cosine, and of hard other classes' logits.
-
-Shapes: B images, C classes.
+"""Margin rules: what becomes of the cosine of an image's own class, and of hard other classes; and how
+large the margin is.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from guie.config.losses import MarginSchedule
-from guie.losses.margins import scheduled_margin
-from guie.losses.processes import gather_rows
+from guie.config.losses import ClassSizeMargin, MarginSchedule
+from guie.losses.base import gather_rows
 from guie.losses.streamed import Hardening
+
+
+def scheduled_margin(schedule: MarginSchedule, epoch: float) -> float:
+    """The margin at a (fractional) epoch, counted from 0; a pure function of it."""
+    passed = math.floor(epoch) if schedule.every == "epoch" else epoch
+    return min(schedule.start + schedule.rise_per_epoch * passed, schedule.limit)
+
+
+def class_size_margins(sizes: Sequence[int], bounds: ClassSizeMargin) -> Tensor:
+    """Margin of every class, (C,): n ** -power, stretched linearly to the bounds.
+
+    The challenge's fourth and sixth places have it so, after Ha et al., Google Landmark Recognition
+    2020 Competition Third Place Solution. Classes of one common size all get the upper bound.
+
+    Args:
+        sizes: training images of each class; a class without any counts as one image.
+        bounds: least and most margin, and the power.
+    """
+    rarity_C = torch.as_tensor(sizes, dtype=torch.float64).clamp(min=1) ** -bounds.power
+    low, high = rarity_C.aminmax()
+    share_C = (rarity_C - low) / (high - low) if high > low else torch.ones_like(rarity_C)
+    return (bounds.least + share_C * (bounds.most - bounds.least)).float()
+
 
 # Half a float32 ulp below 1 is 6e-8; at this distance sin(theta) and its gradient are finite.
 EDGE = 1e-7

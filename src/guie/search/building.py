@@ -1,8 +1,4 @@
-"""Make an index, or bring one up to date: what is known is kept, the rest is embedded.
-
-A killed run goes on: what is embedded is kept beside the index, in `parts/`, until all is there.
-Shapes: N pictures, D dimensions.
-"""
+"""Build an index, update it, or merge shards of it."""
 
 from __future__ import annotations
 
@@ -17,24 +13,41 @@ import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 from faiss.contrib.exhaustive_search import knn_ground_truth
+from faiss.contrib.ondisk import merge_ondisk
+from tqdm import tqdm
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import replacing
-from guie.base.locks import held
+from guie.base.files import held, replacing
+from guie.data.image_checks.decoding import absolute, find_unreadable
 from guie.data.images import open_as_seen
-from guie.data.looks.decoded import absolute
-from guie.data.looks.precheck import find_unreadable
+from guie.evaluation.embedding import Check, raise_fault
 from guie.evaluation.embeddings import unit_vectors
-from guie.evaluation.extract import Check, raise_fault
-from guie.evaluation.features.cache import FeatureCache, Features, caches_in, remove_caches
-from guie.evaluation.features.computing import embed_into
+from guie.evaluation.feature_cache import (
+    FeatureCache,
+    Features,
+    caches_in,
+    embed_into,
+    remove_caches,
+)
 from guie.evaluation.opened import Opened
-from guie.search.engines import ADDED, Approximate, Engine, Flat, MakeFaiss, filled
+from guie.search.engines import (
+    ADDED,
+    Approximate,
+    Engine,
+    Flat,
+    MakeFaiss,
+    filled,
+    sureness_of,
+    trained,
+)
 from guie.search.index import (
     FACTS,
+    FAISS,
+    LISTS,
     Facts,
     Index,
+    Pictures,
     next_generation,
     publish,
     read_facts,
@@ -43,8 +56,6 @@ from guie.search.index import (
     write_files,
     write_vectors,
 )
-from guie.search.sources import Pictures
-from guie.search.sureness import sureness_of
 
 PARTS, DROPPED, DECODED = "parts", "dropped.csv", ".cache"
 LOCK = ".index.lock"  # of this name, for a run folder has a `.lock`
@@ -275,3 +286,67 @@ def _changes(
     changed = int(fresh.isin(known).sum())
     removed = len(known - set(files["image_path"]))
     return Changes(len(fresh) - changed, changed, removed, int((row_N >= 0).sum()), unreadable)
+
+
+def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int | None) -> Index:
+    """One index of several shards.
+
+    Args:
+        factory: faiss' string with an inverted file (`IVF`), trained on all shards alike; None: flat.
+
+    Raises UserError where the shards are not of one model and source, or hold one picture twice, or the
+    folder is one of them, or of something else, or another process writes there.
+    """
+    if out.resolve() in [folder.resolve() for folder in folders]:
+        raise UserError(f"--out {out}: is one of the shards; name another folder")
+    shards = [read_index(folder, every_byte=True) for folder in folders]
+    facts = _common(shards)
+    files = pd.concat([shard.files for shard in shards], ignore_index=True)
+    twice = files["image_path"][files["image_path"].duplicated()]
+    if len(twice):
+        raise UserError(f"{twice.iloc[0]}: in two of the shards; each picture belongs to one")
+    facts = replace(facts, factory=factory, probes=probes, shard=None, recall={})
+    with claimed(out):
+        if (out / FACTS).exists():  # an earlier merge of theirs, which is replaced
+            _common([read_index(out), *shards])
+        bar = tqdm(shards, desc="vectors", unit="shard")
+        blocks = (block for shard in bar for block in _shard_blocks(shard))
+        return finish(out, facts, files, blocks, partial(_merged, shards))
+
+
+def _shard_blocks(shard: Index) -> Iterator[np.ndarray]:
+    vectors_ND = shard.vectors()
+    for at in range(0, len(vectors_ND), ADDED):
+        yield np.ascontiguousarray(vectors_ND[at : at + ADDED])
+
+
+def _common(shards: Sequence[Index]) -> Facts:
+    first = shards[0]
+    for shard in shards[1:]:
+        for key, what in (("recipe", "another model"), ("root", "another folder")):
+            if getattr(shard.facts, key) != getattr(first.facts, key):
+                raise UserError(f"{shard.folder}: is of {what} than {first.folder}")
+    return first.facts
+
+
+def _merged(
+    shards: Sequence[Index], factory: str, vectors_ND: np.ndarray, data: Path
+) -> faiss.Index:
+    """faiss' inverted lists of each shard in a file of its own, then all of them in one."""
+    empty = trained(factory, vectors_ND)
+    if not isinstance(faiss.downcast_index(empty), faiss.IndexIVF):
+        raise UserError(f"--factory {factory}: has no inverted lists to merge; take IVF..., say")
+    names, start = [], 0
+    for number, shard in enumerate(tqdm(shards, desc="lists", unit="shard")):
+        own = faiss.clone_index(empty)
+        for block_BD in _shard_blocks(shard):
+            own.add_with_ids(block_BD, np.arange(start, start + len(block_BD)))
+            start += len(block_BD)
+        names.append(str(data / f"vectors.{number}.faiss"))
+        faiss.write_index(own, names[-1])
+    merge_ondisk(empty, names, str(data / LISTS))
+    with replacing(data / FAISS) as temporary:
+        faiss.write_index(empty, str(temporary))
+    for name in names:
+        Path(name).unlink()
+    return empty

@@ -1,6 +1,6 @@
 """Copies and look-alikes in an index, by the evidence that curation goes by.
 
-Hashes name candidates, thumbnails confirm them, pixels decide: `guie.curation.copies`. Groups: what is
+Hashes name candidates, thumbnails confirm them, pixels decide: `guie.curation.duplicates`. Groups: what is
 linked, over others too.
 """
 
@@ -15,13 +15,11 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from guie.base.errors import UserError
-from guie.config.cleaning import NearConfig
-from guie.curation.copies.evidence import Grade
-from guie.curation.copies.links import Links, find_links
-from guie.curation.copies.pixels import Pixels
+from guie.config.data import NearConfig
+from guie.curation.duplicates.candidates import Links, find_links
+from guie.curation.duplicates.evidence import Grade, Pixels
+from guie.data.image_checks.hashes import fingerprints, thumbnails
 from guie.data.images import open_as_seen
-from guie.data.looks.fingerprints import fingerprints
-from guie.data.looks.thumbnails import thumbnails
 from guie.search.index import Index
 
 KINDS = {"equal": "equal pixels", "copy": "a copy", "alike": "may be a copy, or only look like one"}

@@ -1,4 +1,6 @@
-"""An index on disk: which pictures, their vectors, and the model that made them.
+"""Which pictures are to be indexed: those of a folder, an archive or a manifest.
+
+An index on disk: which pictures, their vectors, and the model that made them.
 
     index.json      what is indexed by which model: `Facts`, and which folder beside it has the rest
     g1/             one generation of it, replaced as a whole:
@@ -15,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -26,10 +29,66 @@ import pandas as pd
 import xxhash
 from numpy.lib.format import open_memmap
 from pydantic import AfterValidator, Field, FiniteFloat, TypeAdapter, ValidationError
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
+from guie.data.archives import unpacked
+from guie.data.datasets.folder import image_files
+from guie.data.image_checks.decoding import absolute, file_states
+from guie.data.manifest import load_manifest
+
+MANIFESTS = (".csv", ".parquet")
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """Rows of `guie.search.index`, without vectors.
+
+    Attributes: `skipped`, files that are none, by reason.
+    """
+
+    root: Path
+    files: pd.DataFrame
+    skipped: Counter[str]
+
+
+def pictures_of(source: Path, root: Path | None = None) -> Pictures:
+    """The pictures of a source, each once, by path.
+
+    Of a folder the first folder below it is taken for the domain; labels come with a manifest alone. An
+    archive is inspected, then unpacked beside itself.
+
+    Raises UserError where there is none, or no picture in it.
+    """
+    if source.suffix in MANIFESTS:
+        manifest = load_manifest(source, root)
+        rows = manifest.table.drop_duplicates("image_path")[["image_path", "domain", "label"]]
+        return Pictures(manifest.root.resolve(), _with_states(rows, manifest.root), Counter())
+    folder = unpacked(source)
+    paths, skipped = image_files(folder)
+    domains = [path.split("/")[0] if "/" in path else "" for path in paths]
+    rows = pd.DataFrame({"image_path": paths, "domain": domains, "label": ""}, dtype=str)
+    return Pictures(folder.resolve(), _with_states(rows, folder), skipped)
+
+
+def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
+    """Each `count`th picture, from `number` on. Raises UserError where there is none."""
+    files = pictures.files.iloc[number::count].reset_index(drop=True)
+    if files.empty:
+        raise UserError(
+            f"--shard {number}/{count}: of {len(pictures.files):,} pictures it gets none; make fewer shards"
+        )
+    return Pictures(pictures.root, files, pictures.skipped)
+
+
+def _with_states(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
+    states = file_states(absolute(root, rows["image_path"].tolist()), "")
+    rows = rows.reset_index(drop=True).assign(
+        size_bytes=states["size_bytes"], mtime_ns=states["mtime_ns"]
+    )
+    return rows.sort_values("image_path", ignore_index=True)
+
 
 VERSION = 1
 FACTS, FILES, FLAT, FAISS = "index.json", "files.parquet", "vectors.npy", "vectors.faiss"
@@ -55,7 +114,7 @@ def _paired(sureness: Sureness) -> Sureness:
 
 
 class Sureness(TypedDict):
-    """What `guie.search.sureness` knows of an index."""
+    """What `guie.search.engines` knows of an index."""
 
     labelled: bool
     pictures: int
@@ -78,7 +137,7 @@ class Facts:
 
     Attributes: `model`, the word that opens it, with `size_px` and `fit` of a library's; `recipe`, a
     hash of all that a vector depends on but the picture; `source` and `root`, where the pictures are;
-    `factory`, faiss' string, None of a flat and exact one; `sureness`, see `guie.search.sureness`;
+    `factory`, faiss' string, None of a flat and exact one; `sureness`, see `guie.search.engines`;
     `checksums`, of the generation's files by name, empty in an index of an older version.
     """
 

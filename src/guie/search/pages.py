@@ -13,11 +13,11 @@ from PIL import Image
 from tqdm import tqdm
 
 from guie.base.files import write_text
-from guie.report.pages.pictures import Pictures
+from guie.report.pages.html import Pictures
 from guie.search.duplicates import KINDS
+from guie.search.engines import told
 from guie.search.index import Index
 from guie.search.searcher import Hit
-from guie.search.sureness import told
 
 SHOWN = 200  # groups of copies on a page; the rest are counted
 SIDE_PX = 320
@@ -68,9 +68,7 @@ def as_jpeg(picture: Image.Image, quality: int = 80) -> bytes:
 
 def _write(path: Path, template: str, values: dict) -> None:
     environment = Environment(
-        loader=ChoiceLoader(
-            [PackageLoader("guie.search"), PackageLoader("guie.search", "web/static")]
-        ),
+        loader=ChoiceLoader([PackageLoader("guie.search"), PackageLoader("guie.search", "static")]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

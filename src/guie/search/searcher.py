@@ -19,22 +19,20 @@ from PIL import Image
 
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.batches.dataset import as_batch
+from guie.data.dataset import as_batch, image_shapes
 from guie.data.images import open_as_seen
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.opened import Opened, open_any
-from guie.model.shapes import image_shapes
-from guie.model.weights import sha256_of
-from guie.search.engines import Engine, among, engine_of
+from guie.models.pretrained import sha256_of
+from guie.search.engines import Engine, among, engine_of, sure
 from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
-from guie.search.sureness import sure
 
 Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright picture
 
 
 @dataclass(frozen=True)
 class Hit:
-    """A neighbour. `distance`: Euclidean, of unit vectors; `sure`: see `guie.search.sureness.sure`."""
+    """A neighbour. `distance`: Euclidean, of unit vectors; `sure`: see `guie.search.engines.sure`."""
 
     row: int
     image_path: str

@@ -14,7 +14,7 @@ import runpy
 import signal
 import sys
 
-from guie.base.children import PR_SET_PDEATHSIG
+from guie.base.processes import PR_SET_PDEATHSIG
 
 
 def main(parent: int, script: str, words: list[str]) -> None:

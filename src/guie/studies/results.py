@@ -1,12 +1,13 @@
-"""What came of a study's jobs: a small JSON file beside its config, a job a line, to be committed.
-
-A job is known by what its config says, not by its row's name. What the study no longer asks for stays
-in the file, to be found again, and out of the table; to drop it, delete its line.
+"""Results of a study's jobs: a JSON file beside its config, a job a line, committed; and the code version
+they are of.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,9 +18,60 @@ from typing import Any
 from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.config.base import expanded
-from guie.studies.code import UNKNOWN, Code
-from guie.studies.job import Job
-from guie.studies.plan import Plan, read_plan
+from guie.studies.grid import Job, Plan, read_plan
+
+SRC = Path(__file__).parents[2]
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Code:
+    """The tree of `src/`, and the commit that is checked out; `dirty`: their trees differ.
+
+    A commit that leaves `src/` alone changes no tree, and changes that are committed later keep theirs.
+    """
+
+    src: str
+    commit: str
+    dirty: bool
+
+    @property
+    def told(self) -> str:
+        """`1a2b3c4`, or `1a2b3c4 and changes`."""
+        return self.commit[:7] + " and changes" * self.dirty
+
+
+def code_of(src: Path = SRC) -> Code:
+    """Outside a repository, or without git, all of it is unknown."""
+    try:
+        commit, tree = _git(src, "rev-parse", "HEAD", "HEAD:./").split()
+        # Past the repository's own index and store, which are the user's
+        with tempfile.TemporaryDirectory() as folder:
+            store = _git(src, "rev-parse", "--path-format=absolute", "--git-path", "objects")
+            apart = {
+                "GIT_INDEX_FILE": f"{folder}/index",
+                "GIT_OBJECT_DIRECTORY": folder,
+                "GIT_ALTERNATE_OBJECT_DIRECTORIES": store,
+            }
+            _git(src, "read-tree", "HEAD", **apart)
+            _git(src, "add", "--all", ".", **apart)
+            prefix = _git(src, "rev-parse", "--show-prefix")
+            now = _git(src, "write-tree", f"--prefix={prefix}", **apart)
+    except (OSError, subprocess.CalledProcessError):
+        return Code(UNKNOWN, UNKNOWN, dirty=False)
+    return Code(now, commit, dirty=now != tree)
+
+
+def _git(folder: Path, *words: str, **environment: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *words],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | environment,
+    )
+    return done.stdout.strip()
+
 
 Record = dict[str, Any]
 LISTS = ("runs", "failures")

@@ -1,4 +1,4 @@
-"""A run under way: where it stands, and what it does now and then: log, score, write a checkpoint."""
+"""A run in progress: initialised, logged, scored, saved."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from torch import Tensor
 
 from guie.base.devices import from_main
-from guie.batches.dataset import rows_hash
-from guie.config import RunConfig
+from guie.base.errors import UserError
+from guie.config.training import RunConfig
+from guie.data.dataset import rows_hash
 from guie.evaluation.validation import validate
-from guie.model.frozen_weights import Base, frozen_names, remove_unused
-from guie.model.loading import BEST
-from guie.model.weights import sha256_of, weights_record
-from guie.model.weights_file import read_metadata
-from guie.training.compiling import uncompiled
-from guie.training.crew import Crew, Stopped
-from guie.training.run.checkpoint import Checkpoints, Identity, TrainState, check_identity
-from guie.training.run.folder import (
+from guie.models import Embedder, LoadedModel, build_preprocess, open_model
+from guie.models.loading import BEST, at_size
+from guie.models.preprocess import Preprocess
+from guie.models.pretrained import sha256_of, weights_record
+from guie.models.weights import Base, frozen_names, read_metadata, remove_unused
+from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.training.distributed import Crew, Stopped
+from guie.training.run_folder import (
+    RunLog,
     add_to_record,
     check_images,
     check_weights,
+    code_version,
+    device_name,
     finish,
     keep_classes,
     keep_images,
-)
-from guie.training.run.record import (
-    RunLog,
-    code_version,
-    device_name,
     peak_gpu_memory_mb,
     peak_memory_mb,
     prefixed,
 )
-from guie.training.stage import Material, Stage
+from guie.training.stage import Material, Parameters, Stage, uncompiled
 from guie.training.tasks import Task
-from guie.training.trained import Parameters
 
 
 @dataclass(frozen=True)
@@ -176,3 +175,58 @@ def open_progress(
     log = RunLog(folder, accelerator, state.global_step, state.unscored)
     where = (accelerator, config, material, folder, crew)
     return Progress(*where, checkpoints, identity, state, log, began), saved
+
+
+TOWER = "backbone.tower."
+PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.")
+
+
+def start_from(embedder: Embedder, config: RunConfig) -> str:
+    """Load the weights of `config.start_from` into a new embedder, which is changed; say what was taken.
+
+    For images of another size its position embeddings are resampled. A head of other shapes begins
+    anew, and so do adapters and prompts that are not the other's.
+
+    Raises UserError where there is no such model, it stands for several, or its tower is another.
+    """
+    assert config.start_from is not None
+    backbone, size_px = config.model.backbone, config.model.image.size_px
+    try:
+        # A library draws weights as it builds: the run's own random numbers stay what they are
+        with torch.random.fork_rng(devices=[]):
+            given = at_size(open_model(config.start_from), size_px, backbone.stride_px)
+    except UserError as error:
+        raise UserError(f"start_from: {error}") from None
+    state, own = given.embedder.state_dict(), embedder.state_dict()
+    taken = [part for part in PARTS if _shapes(own, part) == _shapes(state, part) != {}]
+    if TOWER not in taken:
+        raise UserError(
+            f"start_from: {config.start_from} has another tower than model.backbone, {backbone.name};"
+            " start from a run of the same, or drop it"
+        )
+    own |= {name: state[name] for part in taken for name in _shapes(own, part)}
+    embedder.load_state_dict(own)
+    anew = [part for part in PARTS if part not in taken and _shapes(own, part)]
+    _refuse_other_pixels(given, build_preprocess(config.model, embedder.backbone, size_px), config)
+    told = [f"{part.strip('.').rpartition('.')[2]} anew" for part in anew]
+    return ", ".join([f"starts from {config.start_from}", *told])
+
+
+def _refuse_other_pixels(given: LoadedModel, own: Preprocess, config: RunConfig) -> None:
+    """A tower that has learnt pixels of one mean and std is another model on those of another."""
+    assert isinstance(given.preprocess, Preprocess)  # of one model
+    for key in ("mean", "std"):
+        then, now = _levels(given.preprocess, key), _levels(own, key)
+        if then != now:
+            raise UserError(
+                f"model.image.{key}: {now}, and start_from, {config.start_from}, has {then}; give it the same"
+            )
+
+
+def _levels(preprocess: Preprocess, key: str) -> list[float]:
+    """Of the three channels, white is 1."""
+    return [round(level / 255, 4) for level in getattr(preprocess, key).flatten().tolist()]
+
+
+def _shapes(state: Mapping[str, Tensor], part: str) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in state.items() if name.startswith(part)}

@@ -1,36 +1,170 @@
-"""A stage of training made ready: the model at the stage's size, its optimiser, its batches."""
+"""A stage of training made ready: the model at the stage's size, its optimiser, its batches; what a
+checkpoint holds of it.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pandas as pd
+import torch
 from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from guie.base.errors import UserError
-from guie.batches.augment import Augment
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes, TrainDataset, classes_of, training_rows
-from guie.batches.loader import Ahead, Beside, TrainLoader, train_loader, with_teachers
-from guie.batches.replay import with_generic
-from guie.batches.sampling import RankBatches, RankDraws, RankViews, Sampler
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
+from guie.data.augmentation import Augment
+from guie.data.dataset import Batch, Classes, TrainDataset, classes_of, training_rows
+from guie.data.loader import Ahead, Beside, TrainLoader, train_loader, with_generic, with_teachers
 from guie.data.manifest import Manifest
-from guie.evaluation.extract import Check
-from guie.evaluation.features.frozen import FrozenData, frozen_data
-from guie.model import build_preprocess
-from guie.model.preprocess import Preprocess
-from guie.training.compiling import set_up_tower, uncompiled
-from guie.training.optim import freeze
-from guie.training.run.checkpoint import TrainState
+from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
+from guie.evaluation.embedding import Check
+from guie.evaluation.frozen import FrozenData, frozen_data
+from guie.models import build_preprocess
+from guie.models.preprocess import Preprocess
+from guie.training.checkpoint import TrainState
+from guie.training.distributed import Shards, gathered, load_optimizer
+from guie.training.optim import averaged, build_optimizer, freeze
 from guie.training.tasks import DistillationTask, Task
 from guie.training.teachers import teacher_views
-from guie.training.trained import Trained
+
+
+def set_up_tower(tower: nn.Module, config: RunConfig) -> None:
+    """Lay out and compile a tower for a stage, in place; names in its state dict stay.
+
+    Raises UserError if there is no C++ compiler.
+    """
+    if config.channels_last:
+        tower.to(memory_format=torch.channels_last)  # images follow at the first convolution
+    if config.compile:
+        _find_compiler()
+        # Static shapes, and none from an earlier stage: a resumed run then compiles what the
+        # uninterrupted one did, and computes the same bits.
+        torch.compiler.reset()
+        tower.compile(dynamic=False)
+
+
+def uncompiled() -> AbstractContextManager[None]:
+    """Within it nothing runs compiled: a validation would compile its last, short batch too."""
+    return torch.compiler.set_stance("force_eager")
+
+
+def _find_compiler() -> None:
+    name = os.environ.get("CXX", "g++")
+    if shutil.which(name) is None:
+        raise UserError(
+            f"compile: torch.compile needs a C++ compiler, {name} is not on PATH; install it, name"
+            " another by $CXX, or set compile to false"
+        )
+
+
+class Parameters(NamedTuple):
+    """How many the embedder has, and how many of them a stage trains; class weights are not counted."""
+
+    trainable: int
+    total: int
+
+    @classmethod
+    def of(cls, embedder: nn.Module) -> Parameters:
+        """Of an embedder that is whole, what trains of it settled."""
+        sizes = [(one.numel(), one.requires_grad) for one in embedder.parameters()]
+        return cls(sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes))
+
+
+class Trained:
+    """The task, its optimiser, and its running average if the stage keeps one.
+
+    Attributes: `task`, whole, or this process's shards of it; `model`, the task as accelerate wraps
+    it, once `prepare` was called; `parameters`, of the whole embedder.
+
+    Args:
+        task: whole, and what is trained of it settled.
+        saved: what `state_dict` gave in this stage, to go on from.
+
+    Raises UserError if nothing is left to train.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+
+    def __init__(
+        self,
+        accelerator: Accelerator,
+        task: Task,
+        stage: StageConfig,
+        saved: dict[str, Any] | None = None,
+    ):
+        self.accelerator, self.task, self.stage, self._saved = accelerator, task, stage, saved
+        self._plain = build_optimizer(task, stage)
+        self.parameters = Parameters.of(task.embedder)
+        if saved:
+            task.load_state_dict(saved["task"])
+        self.ema: AveragedModel | None = None
+        if stage.ema_decay:
+            self.ema = averaged(task, stage.ema_decay)
+            if saved:
+                self.ema.load_state_dict(saved["ema"])
+
+    def prepare(self) -> Trained:
+        """Wrap, or take apart, what is trained, as accelerate has it; the task was whole so far."""
+        self.shards = Shards(self.accelerator, self.task)
+        if self.ema:
+            self.shards.shard(self.ema.module)
+        self.model, self.optimizer = self.accelerator.prepare(self.task, self._plain)
+        if self._saved:
+            load_optimizer(self.optimizer, self._saved["optimizer"])
+            if self.accelerator.scaler:
+                self.accelerator.scaler.load_state_dict(self._saved["scaler"])
+        self._saved = None
+        return self
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whole state dicts by name, of use in the main process alone; all processes call it."""
+        scaler = self.accelerator.scaler
+        state = {
+            "task": self.task.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ema": self.ema.state_dict() if self.ema else None,
+            "scaler": scaler.state_dict() if scaler else None,
+        }
+        return gathered(self.accelerator, state)
+
+    def scored(self) -> Task:
+        """What is validated and saved, whole; all processes call it."""
+        if self.ema is None:
+            return self.shards.whole(self.task)
+        return self.shards.whole(cast(Task, self.ema.module))  # a copy of the task
+
+    def release(self) -> tuple[Task, Task]:
+        """What the next stage goes on from, whole again, and what of this one is scored."""
+        scored = self.scored()
+        unwrapped = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
+        averaged_on = self.ema is not None and self.stage.ema_goes_on == "averaged"
+        task = scored if averaged_on else self.shards.whole(unwrapped)
+        self.accelerator.free_memory(self.model, self.optimizer)
+        return task, scored
+
+
+def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:
+    """What a checkpoint would have scored: the embedder's weights, averaged where a stage averages.
+
+    Args:
+        saved: what `Trained.state_dict` gave.
+    """
+    prefix, state = "embedder.", saved["task"]
+    if saved["ema"]:
+        prefix, state = "module.embedder.", saved["ema"]
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 @dataclass(frozen=True)

@@ -16,10 +16,10 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
-from guie.batches.batch import Batch
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
-from guie.training.run.checkpoint import TrainState
+from guie.data.dataset import Batch
+from guie.training.checkpoint import TrainState
 from guie.training.tasks import Task
 
 NO_STATISTICS = (

@@ -7,9 +7,8 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as colours
 
-from guie.batches.augment import Augment
-from guie.batches.augment.colour import recoloured
 from guie.config.stages import AugmentConfig
+from guie.data.augmentation import Augment, recoloured
 
 
 def test_random_parts_keep_their_promises() -> None:

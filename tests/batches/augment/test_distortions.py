@@ -15,10 +15,8 @@ from PIL import Image
 from pydantic import ValidationError
 from torchvision.transforms import AutoAugment
 
-from guie.batches.augment import Augment
-from guie.batches.augment.colour import recoloured
-from guie.batches.augment.distortions import Distortions
-from guie.config.augment import AugmentConfig
+from guie.config.sampling import AugmentConfig
+from guie.data.augmentation import Augment, Distortions, recoloured
 
 MOVES = {"affine": 1.0, "shift": 0.2, "zoom": 0.2, "rotate_deg": 30.0}
 EACH = {

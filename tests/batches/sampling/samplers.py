@@ -7,7 +7,7 @@ from collections import Counter
 import pandas as pd
 import pytest
 
-from guie.batches.sampling import Sampler
+from guie.data.sampling import Sampler
 
 SIZES = {"cars": 120, "toys": 40, "art": 5}  # art is smaller than a batch
 DOMAINS = pd.Series([name for name, size in SIZES.items() for _ in range(size)])

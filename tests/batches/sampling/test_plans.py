@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 
 from guie.base.errors import UserError
-from guie.batches.sampling.loss_driven import LossDriven
-from guie.batches.sampling.plans import Cyclic, Plan, Shuffled
-from guie.batches.sampling.shares import apportion
 from guie.config.sampling import LossDrivenConfig
+from guie.data.sampling.domains import Cyclic, LossDriven, Plan, Shuffled, apportion
 
 DOMAINS = ["art", "cars", "toys"]
 SEED = (0, 0)

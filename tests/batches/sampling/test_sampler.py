@@ -10,8 +10,8 @@ import pytest
 from samplers import DOMAINS, KINDS, LABELS, SIZES, STEPS, each_kind, sampler
 
 from guie.base.errors import UserError
-from guie.batches.sampling import RankBatches, RankDraws, Sampler, Stream
-from guie.batches.sampling.streams import key
+from guie.data.sampling import RankBatches, RankDraws, Sampler, Stream
+from guie.data.sampling.streams import key
 
 ONE_DOMAIN = [kind for kind in KINDS if not kind.startswith("mixed")]
 

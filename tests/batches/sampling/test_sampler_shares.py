@@ -10,7 +10,7 @@ import pytest
 from samplers import DOMAINS, PK, STEPS, domain_counts, sampler
 
 from guie.base.errors import UserError
-from guie.batches.sampling import Sampler
+from guie.data.sampling import Sampler
 
 
 def test_round_robin_takes_domains_in_turn() -> None:

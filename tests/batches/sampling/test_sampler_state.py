@@ -12,7 +12,7 @@ from samplers import sampler
 from torch.utils.data import DataLoader, Dataset
 
 from guie.base.errors import UserError
-from guie.batches.sampling import RankBatches, Sampler
+from guie.data.sampling import RankBatches, Sampler
 
 
 class Keys(Dataset):
@@ -61,7 +61,7 @@ def test_a_loader_that_reads_too_far_ahead_is_told_so() -> None:
 
 
 def reloaded(state: dict) -> dict:
-    """Through a checkpoint, as `guie.training.run.checkpoint` writes and reads it."""
+    """Through a checkpoint, as `guie.training.checkpoint` writes and reads it."""
     file = io.BytesIO()
     torch.save(state, file)
     file.seek(0)

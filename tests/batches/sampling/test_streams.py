@@ -8,7 +8,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from guie.batches.sampling.streams import ClassStream, Stream, Walk, WeightedStream
+from guie.data.sampling.streams import ClassStream, Stream, Walk, WeightedStream
 
 WALKS = [(10, 1), (10, 3), (12, 4), (7, 4), (5, 8), (1, 4)]
 

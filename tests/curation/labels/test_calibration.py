@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from label_inputs import units
 
-from guie.curation.labels.calibration import (
+from guie.curation.pseudo_labels import (
     calibration_error,
     fit_scale,
+    guess,
     least_confidence,
     precision_curve,
     wilson_bound,
 )
-from guie.curation.labels.zero_shot import guess
 
 
 def drawn_labels(cos_NC: np.ndarray, scale: float, seed: int) -> np.ndarray:

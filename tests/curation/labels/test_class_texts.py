@@ -12,7 +12,7 @@ from label_inputs import CLASSES
 from safetensors.torch import save_file
 
 from guie.base.errors import UserError
-from guie.config.zero_shot import ClipConfig
+from guie.config.data import ClipConfig
 from guie.evaluation import text
 
 

@@ -9,8 +9,8 @@ import pytest
 from label_inputs import rows
 
 from guie.base.errors import UserError
-from guie.config.zero_shot import DomainShares
-from guie.curation.labels.shares import match_shares
+from guie.config.data import DomainShares
+from guie.curation.pseudo_labels import match_shares
 
 
 def mixed() -> pd.DataFrame:

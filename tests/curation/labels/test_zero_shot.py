@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 from label_inputs import CLASSES, rows, units
 
-from guie.config.zero_shot import PseudoLabelConfig
-from guie.curation.labels import zero_shot
-from guie.curation.labels.zero_shot import Guesses, contradicted, guess, relabelled, sure
+from guie.config.data import PseudoLabelConfig
+from guie.curation import pseudo_labels as zero_shot
+from guie.curation.pseudo_labels import Guesses, contradicted, guess, relabelled, sure
 
 LABELS = ("cars/sedan", "cars/bus", "toys/doll")
 

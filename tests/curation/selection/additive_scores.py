@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from guie.config.selection import SelectionRule
-from guie.curation.selection.candidates import Candidate, mix_name
+from guie.config.data import SelectionRule
+from guie.curation.selection import Candidate, mix_name
 
 CERTAIN = SelectionRule(seeds=2, confirm_seeds=0, min_standard_errors=0.0)
 WORTH = {"a": 0.3, "b": 0.1, "c": 0.05, "d": -0.02, "e": 0.0}

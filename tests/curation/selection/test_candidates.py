@@ -6,11 +6,9 @@ import pandas as pd
 import pytest
 from additive_scores import CERTAIN, additive, candidates
 
-from guie.config.selection import ProxyEvaluatorConfig, SelectionConfig, SelectionRule
-from guie.curation.selection.candidates import Candidate, candidates_of, mix_rows
-from guie.curation.selection.earned import earned, render
-from guie.curation.selection.greedy import select
-from guie.report.figures.selection import selection_curve
+from guie.config.data import ProxyEvaluatorConfig, SelectionConfig, SelectionRule
+from guie.curation.selection import Candidate, candidates_of, earned, mix_rows, render, select
+from guie.report.figures.mix import selection_curve
 
 
 @pytest.fixture

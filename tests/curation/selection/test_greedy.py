@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from additive_scores import CERTAIN, additive, candidates, noise
 
-from guie.config.selection import SelectionRule
-from guie.curation.selection.candidates import mix_name
-from guie.curation.selection.greedy import select, standard_error
+from guie.config.data import SelectionRule
+from guie.curation.selection import mix_name, select, standard_error
 
 
 def names(steps) -> list[str]:

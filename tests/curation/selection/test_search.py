@@ -9,10 +9,8 @@ import pytest
 from additive_scores import additive, candidates
 
 from guie.base.errors import UserError
-from guie.config.selection import SelectionRule
-from guie.curation.selection.candidates import Candidate, mix_name
-from guie.curation.selection.evaluations import BudgetSpent, Evaluations, Score
-from guie.curation.selection.search import search
+from guie.config.data import SelectionRule
+from guie.curation.selection import BudgetSpent, Candidate, Evaluations, Score, mix_name, search
 
 
 class Counter:

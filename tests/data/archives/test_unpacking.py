@@ -78,7 +78,7 @@ def test_links_that_stay_are_unpacked(tmp_path: Path) -> None:
 def test_too_little_space_is_told_before(tmp_path: Path, monkeypatch) -> None:
     path = make_zip(tmp_path / "a.zip", ("cat/1.jpg", os.urandom(9000)))
     free = type("Usage", (), {"free": 9000 + 4095})
-    monkeypatch.setattr("guie.data.archives.unpacking.shutil.disk_usage", lambda folder: free)
+    monkeypatch.setattr("guie.data.archives.shutil.disk_usage", lambda folder: free)
     assert "unpacking needs 13,096 bytes" in refusal(path)
 
 

@@ -8,7 +8,7 @@ import pytest
 from miniatures import MINIATURES, SMALL_SPLITS
 
 from guie.base.errors import UserError
-from guie.config.sources import DatasetName
+from guie.config.data import DatasetName
 from guie.data.datasets import DATASETS, read_dataset
 from guie.data.datasets.finding import find
 from guie.data.manifest import Sidecar, check, load_manifest, save_manifest

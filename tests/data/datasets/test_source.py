@@ -7,9 +7,9 @@ from miniatures import MINIATURES
 from pydantic import TypeAdapter, ValidationError
 
 from guie.base.errors import UserError
-from guie.config.sources import DatasetSource
+from guie.config.data import DatasetSource
 from guie.data.datasets import finding
-from guie.data.datasets.source import read_source
+from guie.data.datasets.finding import read_source
 from guie.data.manifest import check
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from guie.config.adapters import WithAdapters
-from guie.config.model import ModelConfig
-from guie.model.adapters import adapt
-from guie.model.backbone import Backbone
+from guie.config.model import ModelConfig, WithAdapters
+from guie.models.adapters import adapt
+from guie.models.backbones import Backbone
 from torch111.architectures import FAMILIES
 
 PX = 40

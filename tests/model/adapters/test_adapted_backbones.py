@@ -32,10 +32,10 @@ from torch import Tensor
 
 from exported import check_exported
 from guie.base.errors import UserError
-from guie.config.adapters import WithAdapters
-from guie.model import Embedder, build_embedder, build_preprocess
-from guie.model.adapters import adapt, merge_lora
-from guie.model.backbone import build_backbone
+from guie.config.model import WithAdapters
+from guie.models import Embedder, build_embedder, build_preprocess
+from guie.models.adapters import adapt, merge_lora
+from guie.models.backbones import build_backbone
 from torch111.architectures import FAMILIES
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -22,11 +22,11 @@ from adapted import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.config.adapters import GateConfig
-from guie.model.adapters import merge_lora
-from guie.model.adapters.gate import Gate
-from guie.model.adapters.prompts import Pool
-from guie.model.adapters.tuned import tuned_names
+from guie.config.model import GateConfig
+from guie.models.adapters import merge_lora
+from guie.models.adapters.attaching import tuned_names
+from guie.models.adapters.bottleneck import Gate
+from guie.models.adapters.prompts import Pool
 from torch111.architectures import FAMILIES
 
 # ---------------------------------------------------------------- gates

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from guie.curation.copies.findings import COLUMNS as FINDING
+from guie.curation.duplicates.findings import COLUMNS as FINDING
 
 ODD = ["<script>alert(1)</script>", "a \"quoted\" & 'odd' name", "日本語の車", "🍕 pizza", "مرحبا"]
 

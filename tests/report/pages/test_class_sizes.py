@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from mix_report import rows
 
-from guie.report.figures.sizes import histograms
+from guie.report.figures.mix import histograms
 from guie.report.pages import class_sizes
 
 

@@ -13,8 +13,8 @@ from page_parser import Page
 import validate
 from guie.base.errors import UserError
 from guie.evaluation.protocols import evaluate, protocol_of
-from guie.report.pages.evaluation import Scored, write_evaluation
-from guie.report.pages.evaluation.scored import short_names
+from guie.report.pages.evaluation import write_evaluation
+from guie.report.pages.evaluation_scores import Scored, short_names
 from scored_pages import (
     BROKEN,
     CLOSING,

@@ -7,8 +7,8 @@ import yaml
 from mix_report import MERGES, ODD, finding, summary
 from page_parser import Page
 
-from guie.config.cleaning import CleaningConfig
-from guie.report.pages.pairs import OF_ONE, SHOWN, accepting, groups
+from guie.config.data import CleaningConfig
+from guie.report.pages.mix import OF_ONE, SHOWN, accepting, groups
 
 
 def test_the_least_alike_pairs_are_shown_and_the_rest_counted(written):

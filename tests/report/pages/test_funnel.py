@@ -6,7 +6,7 @@ import pandas as pd
 from mix_report import rows
 
 from guie.report.pages import left_after
-from guie.report.pages.funnel import funnels, whole
+from guie.report.pages.mix import funnels, whole
 
 
 def test_funnel_counts_what_each_rule_left():

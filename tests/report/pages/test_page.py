@@ -13,7 +13,7 @@ from mix_report import MERGES, ODD, SELECTION, earned, rows, summary
 from page_parser import Page
 from PIL import Image
 
-from guie.curation.copies.findings import COLUMNS as FINDING
+from guie.curation.duplicates.findings import COLUMNS as FINDING
 from guie.report.pages import class_sizes, left_after, write_report
 
 

@@ -11,7 +11,7 @@ from page_parser import Page, drawings, told
 
 from guie.report import figures
 from guie.report.pages import class_sizes, left_after, write_report
-from guie.report.pages.svg import inline_svg
+from guie.report.pages.html import inline_svg
 
 
 def test_selection_tells_what_was_turned_down(full):

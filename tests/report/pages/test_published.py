@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from guie.evaluation.protocols import PROTOCOLS
-from guie.report.pages.evaluation.published import OVER_ALL, Table, beside, papers
+from guie.report.pages.published import OVER_ALL, Table, beside, papers
 
 # Printed means that are not those of what is printed beside them; each table's note says so.
 FULL = ("Triplet", "Margin", "MS", "PA", "SoftTriple", "CosFace", "ArcFace", "Hyp")

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from mix_report import rows
 
-from guie.report.pages.samples import CLASSES, IMAGES, MAX_PICTURES, galleries
+from guie.report.pages.mix import CLASSES, IMAGES, MAX_PICTURES, galleries
 
 
 def test_galleries_show_train_and_say_how_much_there_is():

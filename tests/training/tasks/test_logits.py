@@ -11,12 +11,11 @@ from torch import Tensor
 
 from class_weights import with_class_weights
 from guie.base.errors import UserError
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes
 from guie.config import RunConfig, config_from
+from guie.data.dataset import Batch, Classes
 from guie.training.tasks import build_task
 from guie.training.tasks.distillation import DistillationTask
-from guie.training.teachers.class_weights import FILE, read_class_weights
+from guie.training.teachers import FILE, read_class_weights
 from tiny_runs import tiny_config, tiny_run, weights
 
 KNOWN = ["a/1", "a/2", "b/1", "b/2", "b/3"]

@@ -12,11 +12,10 @@ from torch.nn import functional
 import train
 import two_processes
 from guie.base.errors import UserError
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes
 from guie.config import RunConfig, config_from
-from guie.losses.softmax import MarginSoftmax
-from guie.training.run.record import read_metrics
+from guie.data.dataset import Batch, Classes
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.training.run_folder import read_metrics
 from guie.training.tasks import OnlineTask, build_task
 from tiny_runs import TINY_CLIP, bn_config, cut_and_resumed, interrupted_after
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from guie.batches.dataset import Classes
 from guie.config import RunConfig
+from guie.data.dataset import Classes
 from guie.training.optim import named_parameters
 from guie.training.tasks import build_task
 

@@ -14,12 +14,11 @@ from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.model import BackboneConfig
-from guie.losses.relational import drift, squared_distance
-from guie.model.backbone import create_clip
+from guie.data.dataset import Batch, Classes
+from guie.losses.retention import drift, squared_distance
+from guie.models.backbones import create_clip
 from guie.training.optim import averaged, freeze
 from guie.training.step import gradients
 from guie.training.tasks import Task, build_task

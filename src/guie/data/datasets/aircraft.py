@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import Dataset, Listing, first_half, images, listing
-from guie.data.datasets.lists import read_pairs
+from guie.data.datasets.reading import read_pairs
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:

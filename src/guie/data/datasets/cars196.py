@@ -21,13 +21,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import (
-    first_present,
-    prefixed,
-    read_lines,
-    read_mat,
-    whole_numbers,
-)
+from guie.data.datasets.reading import first_present, prefixed, read_lines, read_mat, whole_numbers
 
 TRAIN_CLASSES = 98
 MARKERS = {

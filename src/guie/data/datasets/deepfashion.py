@@ -16,7 +16,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import first_present, prefixed, read_words
+from guie.data.datasets.reading import first_present, prefixed, read_words
 
 PARTITIONS = ("Eval/list_eval_partition.txt", "list_eval_partition.txt")
 IMAGE_FOLDERS = ("", "Img/")

@@ -13,7 +13,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import SHARED_CLASSES, Dataset, Listing, images, listing
-from guie.data.datasets.lists import prefixed, read_pairs
+from guie.data.datasets.reading import prefixed, read_pairs
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:

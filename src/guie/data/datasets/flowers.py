@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import Dataset, Listing, first_half, images, listing
-from guie.data.datasets.lists import read_mat
+from guie.data.datasets.reading import read_mat
 
 PUMA = "PUMA, table 1, which gives hundreds"
 

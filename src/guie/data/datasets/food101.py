@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import SHARED_CLASSES, Dataset, Listing, images, listing
-from guie.data.datasets.lists import read_words
+from guie.data.datasets.reading import read_words
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from guie.data.datasets.base import Dataset, Expected, Listing, by_folder
-from guie.data.datasets.disjoint import class_disjoint
+from guie.data.datasets.base import Dataset, Expected, Listing, by_folder, class_disjoint
 from guie.data.datasets.folder import IMAGE_SUFFIXES
 
 

@@ -17,7 +17,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import SHARED_CLASSES, Dataset, Listing, images, listing
-from guie.data.datasets.lists import first_present, read_columns
+from guie.data.datasets.reading import first_present, read_columns
 
 
 def read(folder: Path, files: frozenset[str], train_list: str) -> Listing:

@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import read_columns
-from guie.data.datasets.names import present
+from guie.data.datasets.base import Dataset, Listing, images, listing, present
+from guie.data.datasets.reading import read_columns
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:

@@ -18,7 +18,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import Dataset, Expected, Listing, images, listing
-from guie.data.datasets.lists import read_lines
+from guie.data.datasets.reading import read_lines
 
 CORE = "ilias_core/"
 FAR = "yfcc100m/"

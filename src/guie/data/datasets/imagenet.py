@@ -14,7 +14,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import SHARED_CLASSES, Dataset, Listing, by_folder, images, listing
-from guie.data.datasets.lists import first_present, read_columns, read_mat, read_words
+from guie.data.datasets.reading import first_present, read_columns, read_mat, read_words
 
 KAGGLE = "Data/CLS-LOC/"
 SOLUTIONS = ("LOC_val_solution.csv", "../LOC_val_solution.csv")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import first_present, read_words
+from guie.data.datasets.reading import first_present, read_words
 
 IMAGES = "train_val2018/"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import read_columns
+from guie.data.datasets.reading import read_columns
 
 LIST = "m4d-35k_train.csv"
 DOMAINS = {

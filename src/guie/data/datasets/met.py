@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import first_present, prefixed, read_records
+from guie.data.datasets.reading import first_present, prefixed, read_records
 from guie.data.manifest import DomainDeclaration
 
 IMAGE_FOLDERS = ("", "images/")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from guie.data.datasets.base import Dataset, Listing, first_half, images, listing
-from guie.data.datasets.lists import read_words, whole_numbers
+from guie.data.datasets.reading import read_words, whole_numbers
 
 PUMA = "PUMA, table 1, which gives hundreds"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import SHARED_CLASSES, Dataset, Listing, images, listing
-from guie.data.datasets.lists import prefixed, read_columns
+from guie.data.datasets.reading import prefixed, read_columns
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:

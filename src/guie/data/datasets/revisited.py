@@ -21,7 +21,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import first_present, prefixed, read_mat
+from guie.data.datasets.reading import first_present, prefixed, read_mat
 
 PROTOCOLS = {"medium": ("easy", "hard"), "easy": ("easy",), "hard": ("hard",)}
 GRADES = ("easy", "hard", "junk")

@@ -12,10 +12,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from guie.data.datasets.base import Dataset, Expected, Listing, listing
-from guie.data.datasets.disjoint import class_disjoint
+from guie.data.datasets.base import Dataset, Expected, Listing, class_disjoint, listing, plain_name
 from guie.data.datasets.folder import IMAGE_SUFFIXES
-from guie.data.datasets.names import plain_name
 
 
 def read(folder: Path, files: frozenset[str], test_classes: int, seed: int) -> Listing:

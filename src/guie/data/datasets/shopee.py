@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from guie.data.datasets.base import Dataset, Expected, Listing, listing
-from guie.data.datasets.lists import read_columns
+from guie.data.datasets.reading import read_columns
 
 WINNERS = "the 2nd place counted 11,011 classes, the competition 11,014"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import read_columns
+from guie.data.datasets.reading import read_columns
 
 SPLITS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
 

@@ -17,12 +17,12 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from guie.base.children import follow_parent
 from guie.base.errors import UserError
+from guie.base.processes import follow_parent
 from guie.base.seeds import seeded_draws
-from guie.data.datasets.names import present
+from guie.data.datasets.base import present
+from guie.data.image_checks.hashes import perceptual_hashes
 from guie.data.images import open_as_seen
-from guie.data.looks.hashes import perceptual_hashes
 
 
 def keep_classes(

@@ -15,7 +15,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import SHARED_CLASSES, Dataset, Expected, Listing, images, listing
-from guie.data.datasets.lists import prefixed, read_records
+from guie.data.datasets.reading import prefixed, read_records
 from guie.data.manifest import DomainDeclaration
 
 SUBSETS = ("food2k", "cars", "sop", "inshop", "inat", "met", "gldv2", "rp2k")

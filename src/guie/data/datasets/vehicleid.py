@@ -15,7 +15,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.data.datasets.base import Dataset, Listing, images, listing
-from guie.data.datasets.lists import read_words
+from guie.data.datasets.reading import read_words
 
 TEST_VEHICLES = (2400, 1600, 800)
 SUBSETS = {800: "small", 1600: "medium", 2400: "large"}

@@ -10,11 +10,10 @@ that an editor shows. A row of a Parquet file is named by its number from 0, as 
 Values are taken as they are: `Train` or ` train ` is refused, not guessed at.
 """
 
-from guie.data.manifest.checks import check
+from guie.data.manifest.checks import check, queries_without_positive
 from guie.data.manifest.columns import OPTIONAL, REQUIRED, ROLES
 from guie.data.manifest.companions import Companions, companion_path, read_companion
-from guie.data.manifest.notes import queries_without_positive
-from guie.data.manifest.sidecar import DomainDeclaration, Sidecar, read_sidecar, sidecar_path
+from guie.data.manifest.reading import DomainDeclaration, Sidecar, read_sidecar, sidecar_path
 from guie.data.manifest.table import NOTED, SHOWN, Manifest, load_manifest, save_manifest
 
 __all__ = [

@@ -1,4 +1,6 @@
-"""The columns of a manifest, and what may stand in them."""
+"""The columns of a manifest, what may stand in them, and the class memberships that labels such as `a|b`
+name.
+"""
 
 from __future__ import annotations
 
@@ -20,3 +22,14 @@ def one_class_each(rows: pd.DataFrame) -> pd.DataFrame:
     if not rows["label"].str.contains("|", regex=False).any():
         return rows  # most manifests: nothing to take apart, however many rows
     return rows.assign(label=rows["label"].str.split("|")).explode("label")
+
+
+def memberships(table: pd.DataFrame) -> pd.DataFrame:
+    """Columns row (index in `table`), domain, split and label, a row per image and class."""
+    pairs = one_class_each(table[["domain", "split", "label"]])
+    return pairs.rename_axis(index="row").reset_index()
+
+
+def class_sizes(members: pd.DataFrame) -> pd.Series:
+    """Images in the class of each row of `memberships`."""
+    return members.groupby("label", sort=False)["label"].transform("size")

@@ -13,12 +13,17 @@ import yaml
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
-from guie.data.manifest.checks import check
+from guie.data.manifest.checks import check, notes
 from guie.data.manifest.columns import OPTIONAL, REQUIRED
 from guie.data.manifest.companions import Companions
-from guie.data.manifest.notes import notes
-from guie.data.manifest.reading import Rows, read_rows
-from guie.data.manifest.sidecar import Sidecar, read_sidecar, sidecar_path, sidecars
+from guie.data.manifest.reading import (
+    Rows,
+    Sidecar,
+    read_rows,
+    read_sidecar,
+    sidecar_path,
+    sidecars,
+)
 
 SHOWN = 50  # faults printed; the rest are counted
 NOTED = 5  # rows printed of each kind of note; the rest are counted

@@ -2,20 +2,23 @@
 
 from guie.evaluation.protocols.base import Headline, Part, Protocol, with_subsets, with_texts
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS, QUIRKS
-from guie.evaluation.protocols.certainty import DRAWS, against, compare
 from guie.evaluation.protocols.evaluating import (
+    DRAWS,
     QUICK,
     Given,
+    against,
     as_units,
+    compare,
     evaluate,
     protocol_of,
     quick_scores,
+    run_models,
     run_protocol,
     score_part,
+    share_models,
     share_protocol,
 )
 from guie.evaluation.protocols.retrieval import HARMONIC, Scores, refuse_unanswerable
-from guie.evaluation.protocols.side_by_side import run_models, share_models
 
 __all__ = [
     "DRAWS",

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.evaluation.kept import KeptBlocks
+from guie.evaluation.search import KeptBlocks
 
 Index = Literal["merged", "separate", "fused"]
 TEXTS = "texts"  # the data set of queries of words
@@ -22,7 +22,7 @@ class Part:
     """One way to search: queries and index by their roles, scored by metrics of each query.
 
     Attributes:
-        index: see `guie.evaluation.searching.searches`.
+        index: see `guie.evaluation.search.searches`.
         metrics: keys of `guie.evaluation.metrics`.
         by: the column whose values are averaged alike, and searched apart: a table without
             `dataset` goes by domain.

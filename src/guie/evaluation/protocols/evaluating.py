@@ -1,35 +1,180 @@
-"""Embeddings under a protocol: the report."""
+"""Evaluate embeddings under a protocol: the report with its intervals, and several models side by side."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.evaluation.bootstrap import (
+    Comparison,
+    harmonic_headline,
+    mean_headline,
+    paired,
+    percentiles,
+    resample,
+    verdict,
+)
 from guie.evaluation.embeddings import unit_vectors
-from guie.evaluation.kept import KeptBlocks
-from guie.evaluation.protocols.base import Options, Part, Protocol, members
+from guie.evaluation.graded import Rankings
+from guie.evaluation.protocols.base import Headline, Options, Part, Protocol, members
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS
-from guie.evaluation.protocols.certainty import DRAWS, intervals
-from guie.evaluation.protocols.challenge import public_and_private
-from guie.evaluation.protocols.clusters import cluster_scores
-from guie.evaluation.protocols.ranked import ranked_scores
-from guie.evaluation.protocols.recognising import recognition_scores
 from guie.evaluation.protocols.retrieval import (
+    HARMONIC,
     PLAIN,
     Scores,
+    cluster_scores,
     groups_of,
     images_of,
     plain,
+    ranked_scores,
+    recognition_scores,
     report_of,
     retrieve,
     search_part,
 )
-from guie.evaluation.rankings import Rankings
-from guie.evaluation.searching import Embedded, searches
+from guie.evaluation.search import Embedded, KeptBlocks, searches
+
+PUBLIC_SHARE = 0.3
+
+
+def public_and_private(scores: Scores) -> dict[str, dict[str, float | None]]:
+    """The means over the 30 % of the queries that are public, and over the rest."""
+    public_Q = np.array([is_public(path) for path in scores.path_Q], dtype=bool)
+    return {
+        name: plain(scores.values[own_Q].mean())
+        for name, own_Q in (("public", public_Q), ("private", ~public_Q))
+    }
+
+
+def is_public(image_path: str) -> bool:
+    """Tell whether a query belongs to the public 30 %, by a hash of its path, as score.py does."""
+    digest = hashlib.sha256(image_path.encode()).digest()
+    return int.from_bytes(digest[:8], "big") < PUBLIC_SHARE * 2**64
+
+
+DRAWS = 2000
+LEVEL = 0.95
+HEADLINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": mean_headline,
+    "harmonic": harmonic_headline,
+}
+
+
+def intervals(scores: Scores, draws: int = DRAWS, level: float = LEVEL) -> dict[str, Any]:
+    """Bootstrap intervals of all that `report_of` tells, over queries clustered by class.
+
+    Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}};
+    metrics of a group with one class have none there, and no metric has where every group is such.
+    """
+    common = scores.common
+    mean: dict[str, Any] = {}
+    pooled: dict[str, Any] = {}
+    for keys in _alike(scores.values[common]):
+        values_QM = scores.values[keys].to_numpy()
+        by_group = resample(values_QM, scores.cluster_Q, scores.group_Q, draws, 0)
+        for m, key in enumerate(keys):
+            drawn_DG = by_group.mean_DGM[:, :, m]
+            mean[key] = percentiles(mean_headline(drawn_DG), level)
+            if key in HARMONIC:
+                mean[f"harmonic_{key}"] = percentiles(harmonic_headline(drawn_DG), level)
+        drawn = resample(values_QM, scores.cluster_Q, None, draws, 0)
+        pooled |= _of_each(drawn.mean_DGM[:, 0], keys, level)
+    return {
+        "level": level,
+        "draws": draws,
+        "mean": mean,
+        "pooled": pooled,
+        "domains": {name: _of_group(scores, name, draws, level) for name in _scored(scores)},
+    }
+
+
+def compare(
+    a: Scores, b: Scores, headline: Headline, draws: int = DRAWS, level: float = LEVEL
+) -> Comparison:
+    """How far b is ahead of a in that number. Raises UserError where the queries differ."""
+    if not np.array_equal(a.path_Q, b.path_Q):
+        raise UserError("the two embeddings were not scored on the same queries")
+    key = headline.metric
+    group_Q = None if headline.statistic not in HEADLINES else a.group_Q
+    return paired(
+        a.values[key].to_numpy(),
+        b.values[key].to_numpy(),
+        a.cluster_Q,
+        group_Q,
+        headline=HEADLINES.get(headline.statistic, mean_headline),
+        draws=draws,
+        level=level,
+    )
+
+
+def against(
+    protocol: Protocol,
+    ours: Mapping[str, Scores],
+    theirs: Mapping[str, Scores],
+    names: tuple[str, str],
+) -> dict[str, Any]:
+    """Is this model ahead of the other, headline by headline.
+
+    Args:
+        ours, theirs: by part, what its queries score.
+        names: of this model and of the other.
+
+    Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]};
+    of headlines that are no mean over queries (GAP, NMI) none.
+    """
+    found = {
+        headline.title: compare(theirs[headline.part], ours[headline.part], headline)
+        for headline in protocol.headlines
+        if headline.statistic in ("mean", "pooled", "harmonic")
+        and headline.metric in ours[headline.part].values
+    }
+    mine, other = names
+    return {
+        "embeddings": other,
+        "differences": {title: asdict(one) for title, one in found.items()},
+        "verdicts": [verdict(one, (other, mine), title) for title, one in found.items()],
+    }
+
+
+def _scored(scores: Scores) -> list[str]:
+    """Groups in which a query has a value."""
+    scored_Q = scores.values[scores.common].notna().any(axis=1).to_numpy()
+    return sorted(pd.unique(scores.group_Q[scored_Q]))
+
+
+def _of_group(
+    scores: Scores, name: str, draws: int, level: float
+) -> dict[str, tuple[float, float] | None]:
+    own_Q = scores.group_Q == name
+    values = scores.values.loc[own_Q, [k for k in scores.values if k in scores.part.keys(name)]]
+    found: dict[str, tuple[float, float] | None] = {}
+    for keys in _alike(values):
+        drawn = resample(values[keys].to_numpy(), scores.cluster_Q[own_Q], None, draws, 0)
+        found |= _of_each(drawn.mean_DGM[:, 0], keys, level)
+        if drawn.lone_groups:
+            found |= dict.fromkeys(keys)
+    return found
+
+
+def _alike(values: pd.DataFrame) -> list[list[str]]:
+    """Metrics by the queries that have them: of labels all alike, of grades every level by itself."""
+    sets: dict[bytes, list[str]] = {}
+    for key in values:
+        has_Q = values[key].notna().to_numpy()
+        if has_Q.any():
+            sets.setdefault(has_Q.tobytes(), []).append(str(key))
+    return list(sets.values())
+
+
+def _of_each(mean_DM: np.ndarray, keys: list[str], level: float) -> dict[str, Any]:
+    return {key: percentiles(mean_DM[:, m], level) for m, key in enumerate(keys)}
+
 
 Given = np.ndarray | Mapping[str, np.ndarray]  # embeddings, as `score_part` takes them
 
@@ -207,3 +352,58 @@ def _quirks(protocol: Protocol, wanted: Iterable[str]) -> frozenset[str]:
         known = ", ".join(protocol.quirks) or "none"
         raise UserError(f"--quirk {other[0]}: not of protocol {protocol.name}, which has: {known}")
     return chosen
+
+
+def share_models(
+    protocols: Sequence[Protocol],
+    models: Mapping[str, Given],
+    table: pd.DataFrame,
+    kept: KeptBlocks,
+    quirks: Iterable[str] = (),
+) -> None:
+    """Search and keep this process's blocks of `run_models`."""
+    for protocol in protocols:
+        for _, given, prefixed in _each(models, kept):
+            assert prefixed is not None
+            share_protocol(protocol, given, table, prefixed, quirks)
+
+
+def run_models(
+    protocols: Sequence[Protocol],
+    models: Mapping[str, Given],
+    table: pd.DataFrame,
+    *,
+    quirks: Iterable[str] = (),
+    draws: int = DRAWS,
+    draws_of_others: int = 0,
+    kept: KeptBlocks | None = None,
+    grades: pd.DataFrame | None = None,
+) -> dict[str, list[dict[str, Any]]]:
+    """The reports of each model by its name, one a protocol, as of `run_protocol`.
+
+    Where there are several, each report of the first has `against`: of every other, what
+    `certainty.against` says of the two. Arguments and errors as of `run_protocol`.
+    """
+    reports: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
+    for protocol in protocols:
+        first, *others = found = [
+            (name, *run_protocol(protocol, given, table, quirks=quirks, kept=prefixed,
+                                 draws=draws_of_others if place else draws, grades=grades))
+            for place, (name, given, prefixed) in enumerate(_each(models, kept))
+        ]  # fmt: skip
+        for name, report, _ in found:
+            reports[name].append(report)
+        mine, report, scores = first
+        if others:
+            report["against"] = [
+                against(protocol, scores, theirs, (mine, name)) for name, _, theirs in others
+            ]
+    return reports
+
+
+def _each(
+    models: Mapping[str, Given], kept: KeptBlocks | None
+) -> Iterator[tuple[str, Given, KeptBlocks | None]]:
+    """Each model with its own blocks."""
+    for place, (name, given) in enumerate(models.items()):
+        yield name, given, kept and (kept.within(f"against {place}") if place else kept)

@@ -1,21 +1,140 @@
-"""Retrieval by a part of a protocol: what each query scores, and the report made of it.
-
-Shape legend: T rows of the table, Q queries, G groups (domains or data sets), D draws, M metrics.
+"""What each query of a part of a protocol scores: retrieval, graded relevance, recognition, clustering,
+given rankings.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.evaluation import metrics
+from guie.data.manifest.companions import line_of, read_companion
+from guie.evaluation import graded, metrics, recognition
+from guie.evaluation.graded import Rankings, map_at_1k, recall_at_1k
+from guie.evaluation.knn import ExactIndex, block_size
 from guie.evaluation.protocols.base import Options, Part, members
-from guie.evaluation.protocols.graded_parts import graded_scores
-from guie.evaluation.searching import Embedded, Images, Searcher, galleries, searches
+from guie.evaluation.recognition import nmi
+from guie.evaluation.search import Embedded, Images, Search, Searcher, galleries, searches
+
+
+def cluster_scores(
+    part: Part, table: pd.DataFrame, embedded: Embedded
+) -> dict[str, dict[str, float]]:
+    """NMI of each group's images, queries and index alike; an image of two rows counts once."""
+    column = part.by if part.by in table else "domain"
+    found = {}
+    for name, rows in table.groupby(column, sort=False):
+        rows = rows.drop_duplicates("image_path")
+        unit_TD = embedded if isinstance(embedded, np.ndarray) else embedded[rows["domain"].iloc[0]]
+        labels = pd.factorize(rows["label"])[0]
+        found[str(name)] = {"nmi": nmi(unit_TD[rows.index.to_numpy()], labels)}
+    return found
+
+
+# Of rankings, positives and scores; equal scores are one step of ILIAS's AP.
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "map_at_1000": map_at_1k,
+    "found_at_1000": lambda relevant_QK, positives_Q, _: recall_at_1k(relevant_QK, positives_Q),
+}
+
+
+def ranked_scores(part: Part, table: pd.DataFrame, rankings: Rankings) -> Scores:
+    """What each query of the rankings scores. Raises UserError for a part that asks for more than them."""
+    if part.index != "merged" or not set(part.metrics) <= set(METRICS):
+        raise UserError("--results: rankings are scored by --protocol ilias, and by no other")
+    images, query_Q = Images.of(table), rankings.query_Q
+    positives_Q = images.count_positives(query_Q, np.flatnonzero(images.is_index_T))
+    relevant_QK = images.labels.shared(query_Q, rankings.found_QK) & (rankings.found_QK >= 0)
+    found = {key: METRICS[key](relevant_QK, positives_Q, rankings.score_QK) for key in part.metrics}
+    values = pd.DataFrame(found, index=query_Q)
+    cluster_Q, path_Q = (table[c].to_numpy()[query_Q] for c in ("label", "image_path"))
+    return Scores(part, values, groups_of(part, table)[query_Q], cluster_Q, path_Q)
+
+
+def recognition_scores(images: Images, embedded: Embedded, search: Search) -> dict[str, float]:
+    """By the nearest neighbour, its similarity the confidence; queries without a positive distract."""
+    rows_Q = search.query_Q
+    domains = pd.unique(images.domain_T[rows_Q])
+    correct_Q, confidence_Q = np.zeros(len(rows_Q), bool), np.full(len(rows_Q), -np.inf)
+    for domain in domains:
+        own_Q = np.flatnonzero(images.domain_T[rows_Q] == domain)
+        unit_TD = embedded if isinstance(embedded, np.ndarray) else embedded[domain]
+        index = ExactIndex(unit_TD[search.index_I])
+        for block in np.array_split(own_Q, -(-len(own_Q) // block_size(2, 4096))):
+            own = images.same_image(rows_Q[block], search.index_I)
+            found_B1, similarity_B1 = index.search(unit_TD[rows_Q[block]], 1, own)
+            shared_B1 = images.labels.shared(rows_Q[block], search.index_I[found_B1])
+            _, confidence_Q[block] = recognition.classify(similarity_B1, found_B1)
+            correct_Q[block] = (shared_B1 & (found_B1 >= 0))[:, 0]
+    answered_Q = images.count_positives(rows_Q, search.index_I) > 0
+    return {
+        "gap": recognition.gap(confidence_Q, correct_Q, answered_Q),
+        "gap_minus": recognition.gap_minus(confidence_Q, correct_Q, answered_Q),
+        "accuracy": recognition.accuracy(correct_Q, answered_Q),
+    }
+
+
+CODES = {"easy": graded.EASY, "hard": graded.HARD, "junk": graded.JUNK}
+BLOCK_QUERIES = 16  # whose whole rankings are held
+
+
+def read_grades(path: Path) -> pd.DataFrame:
+    """query and image (paths as in the manifest) and grade, a row a graded pair.
+
+    Raises UserError that names the file and its first bad row.
+    """
+    grades = read_companion(path, "relevance")
+    bad = np.flatnonzero(~grades["grade"].isin(CODES))
+    if len(bad):
+        word = grades["grade"][bad[0]]
+        known = ", ".join(CODES)
+        raise UserError(f"{path}:{line_of(bad[0])}: grade {word!r}; known: {known}")
+    again = np.flatnonzero(grades.duplicated(["query", "image"]))
+    if len(again):
+        raise UserError(f"{path}:{line_of(again[0])}: this pair is graded already; delete one")
+    return grades
+
+
+def graded_scores(
+    images: Images, table: pd.DataFrame, embedded: Embedded, search: Search, grades: pd.DataFrame
+) -> pd.DataFrame:
+    """AP and precisions of each query at every level, by its row T; NaN where it has no positive."""
+    index_of = pd.Series(np.arange(len(search.index_I)), table["image_path"][search.index_I])
+    parts = []
+    for start in range(0, len(search.query_Q), BLOCK_QUERIES):
+        rows_B = search.query_Q[start : start + BLOCK_QUERIES]
+        grade_BI = _grades_of(table["image_path"][rows_B], index_of, grades)
+        unit_TD = _one(embedded, images, rows_B)
+        own = images.same_image(rows_B, search.index_I)
+        rank_BK, _ = ExactIndex(unit_TD[search.index_I]).search(
+            unit_TD[rows_B], len(search.index_I), own
+        )
+        # The query's own image, which is no part of the ranking, stands last as -1: junk to all.
+        grade_BK = np.where(
+            rank_BK >= 0, np.take_along_axis(grade_BI, rank_BK, axis=1), graded.JUNK
+        )
+        parts.append(pd.DataFrame(graded.revisited(grade_BK), index=rows_B))
+    return pd.concat(parts)
+
+
+def _grades_of(queries: pd.Series, index_of: pd.Series, grades: pd.DataFrame) -> np.ndarray:
+    """Codes [B, I]; what is not graded is negative."""
+    codes_BI = np.full((len(queries), len(index_of)), graded.NEGATIVE, np.int8)
+    known = grades[grades["query"].isin(queries) & grades["image"].isin(index_of.index)]
+    places = pd.Index(queries).get_indexer(known["query"])
+    codes_BI[places, index_of[known["image"]].to_numpy()] = known["grade"].map(CODES).to_numpy()
+    return codes_BI
+
+
+def _one(embedded: Embedded, images: Images, rows_B: np.ndarray) -> np.ndarray:
+    """The embeddings that these queries are searched by: all of one domain, where they are many."""
+    return embedded if isinstance(embedded, np.ndarray) else embedded[images.domain_T[rows_B[0]]]
+
 
 HARMONIC = ("r_at_1", "map_at_r", "r_precision")
 ROUNDED = 3  # decimals, by the quirk
@@ -51,7 +170,7 @@ def search_part(
     embedded: Embedded,
     options: Options = PLAIN,
 ) -> list[pd.DataFrame]:
-    """What the queries of each search of a part score; see `guie.evaluation.searching.Searcher`.
+    """What the queries of each search of a part score; see `guie.evaluation.search.Searcher`.
 
     Args:
         table: rows T of one split: image_path, label, domain, role, and dataset where there is one.

@@ -4,7 +4,6 @@ The tower goes by its library's own config and weights, the head as `head/model.
 card, README.md, has the lines that put them together.
 """
 
-from guie.export.hub.folder import write_hub_folder
-from guie.export.hub.push import listing, push
+from guie.export.hub.folder import listing, push, write_hub_folder
 
 __all__ = ["listing", "push", "write_hub_folder"]

@@ -1,25 +1,222 @@
-"""The folder as a whole: what it can hold, its files, and whether the libraries read them as we do."""
+"""A folder in the layout of the Hugging Face Hub: backbone, head, card; checked by the library that reads
+it, and uploaded.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import huggingface_hub
 import torch
+from huggingface_hub.errors import HFValidationError
+from huggingface_hub.utils import validate_repo_id
+from torch import Tensor, nn
 
 from guie.base.errors import UserError
 from guie.base.files import write_text
+from guie.export.card import about_model
 from guie.export.hub import open_clip_layout, timm_layout
-from guie.export.hub.head import head_recipe
-from guie.export.hub.readme import is_card, readme
-from guie.model import Embedder, LoadedModel
-from guie.model.backbone import Backbone
-from guie.model.preprocess import Preprocess
-from guie.model.weights_file import save_weights
+from guie.models import Embedder, LoadedModel
+from guie.models.backbones import Backbone
+from guie.models.head import Head, L2Norm
+from guie.models.preprocess import Preprocess
+from guie.models.weights import save_weights
+
+Map = tuple[Tensor, Tensor | None]  # weight (D, F) and bias (D)
+
+
+@dataclass
+class HeadRecipe:
+    """What makes embeddings of features.
+
+    Attributes: `tensors`, by the name that the lines call them by; `lines`, which take the features
+    `x` (B, F) and the tensors `head`, and leave the embeddings (B, D) in `x`.
+    """
+
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+
+    def linear(self, name: str, weight: Tensor, bias: Tensor | None) -> str:
+        """The call that applies an affine map to `x`, whose tensors are kept by this name."""
+        self.tensors[f"{name}weight"] = weight.detach().clone()
+        if bias is None:
+            return f'F.linear({{}}, head["{name}weight"])'
+        self.tensors[f"{name}bias"] = bias.detach().clone()
+        return f'F.linear({{}}, head["{name}weight"], head["{name}bias"])'
+
+
+def head_recipe(embedder: Embedder) -> HeadRecipe:
+    """The head of a trained model; BatchNorm is folded into the Linear after it."""
+    recipe, head = HeadRecipe(), embedder.head
+    if head:
+        _head_lines(recipe, head)
+    if head and head.parts > 1:
+        recipe.lines.append(
+            f"x = F.normalize(x.unflatten(1, ({head.parts}, -1)), dim=2).flatten(1)"
+        )
+    recipe.lines.append("x = F.normalize(x, dim=1)")
+    if embedder.reduction:
+        weight_DR, mean_D = embedder.reduction.weight_DR, embedder.reduction.mean_D
+        call = recipe.linear("reduction.", weight_DR.T, -mean_D @ weight_DR)
+        recipe.lines.append(f"x = F.normalize({call.format('x')}, dim=1)")
+    return recipe
+
+
+def _head_lines(recipe: HeadRecipe, head: Head) -> None:
+    linears = [module for module in [*head.hidden, head.linear] if isinstance(module, nn.Linear)]
+    maps: list[Map] = [(linear.weight, linear.bias) for linear in linears]
+    given = "x"
+    if head.image_shape:
+        recipe.lines.append(
+            "x = torch.cat([x, torch.tensor([[height / width, height / 224, width / 224]])], 1)"
+        )
+    if isinstance(head.norm, L2Norm):
+        given = "F.normalize(x, dim=1)"
+    elif not isinstance(head.norm, nn.Identity):
+        maps[0] = _folded(head.norm, *maps[0])
+    for number, (weight, bias) in enumerate(maps):
+        last = number == len(maps) - 1
+        call = recipe.linear("" if last else f"hidden.{number}.", weight, bias).format(given)
+        recipe.lines.append(f"x = {call}" if last else f"x = F.relu({call})")
+        given = "x"
+
+
+def _folded(norm: nn.Module, weight_DF: Tensor, bias_D: Tensor | None) -> Map:
+    """BatchNorm in eval mode and the Linear after it, as one Linear."""
+    assert isinstance(norm, nn.BatchNorm1d)
+    assert norm.running_mean is not None and norm.running_var is not None
+    scale_F = torch.rsqrt(norm.running_var + norm.eps)
+    if norm.weight is not None:
+        scale_F = scale_F * norm.weight
+    shift_F = -norm.running_mean * scale_F
+    if norm.bias is not None:
+        shift_F = shift_F + norm.bias
+    bias = weight_DF @ shift_F
+    return weight_DF * scale_F, bias if bias_D is None else bias + bias_D
+
+
+def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
+    """(name, bytes) of what would go to OWNER/NAME: a folder may hold other things too.
+
+    Raises UserError for a name that the hub does not take.
+    """
+    try:
+        validate_repo_id(repository)
+    except HFValidationError as error:
+        raise UserError(f"--push {repository}: {str(error).splitlines()[0]}") from None
+    if repository.count("/") != 1:
+        raise UserError(f"--push {repository}: OWNER/NAME is needed")
+    names = sorted({CARD, HEAD, *(name for layout in LAYOUTS.values() for name in layout.FILES)})
+    files = [folder / name for name in names]
+    return [
+        (str(file.relative_to(folder)), file.stat().st_size) for file in files if file.is_file()
+    ]
+
+
+def push(folder: Path, repository: str, private: bool = True) -> str:
+    """Upload these files, and give the address. Raises UserError where the hub refuses."""
+    names = [name for name, _ in listing(folder, repository)]
+    client = huggingface_hub.HfApi()
+    try:
+        client.create_repo(repository, private=private, exist_ok=True)
+        done = client.upload_folder(
+            repo_id=repository, folder_path=folder, allow_patterns=names, commit_message="Add model"
+        )
+    except Exception as error:  # of the network, of the hub, of a missing login
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UserError(
+            f"--push {repository}: the hub did not take it: {reason}; `hf auth login` first?"
+        ) from error
+    return str(done)
+
+
+_METADATA = """\
+---
+library_name: {library}
+pipeline_tag: image-feature-extraction
+license: other
+tags:
+- image-feature-extraction
+- image-embedding
+- {library}
+---
+"""
+# An odd margin's larger half goes behind, as in our own.
+_PAD = {
+    "pad": """\
+square = ({size_px}, {size_px})
+image = ImageOps.pad(image, square, Image.Resampling.BICUBIC, "white", centering=(0.499, 0.499))
+"""
+}
+
+
+def readme(
+    facts: dict[str, Any],
+    layout: ModuleType,
+    recipe: HeadRecipe,
+    image: dict[str, Any],
+    name: str,
+) -> str:
+    """Markdown; its one block of Python goes from a picture's file to its embedding."""
+    library = facts["models"][0]["model"]["backbone"]["library"]
+    sections = {
+        "How to use it": _use(layout, recipe, image, library, name),
+        **about_model(facts | {"input": "RGB, as the transform makes it"}),
+    }
+    body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
+    head = _METADATA.format(library=library)
+    return f"{head}\n# {name}: one {facts['dimension']}-D embedding for every domain\n\n{body}\n"
+
+
+def is_card(path: Path) -> bool:
+    """Whether `readme` made the file, as the title tells."""
+    if not path.is_file():
+        return False
+    text = path.read_text(encoding="utf-8", errors="replace")
+    return (
+        re.search(r"^# .*: one \d+-D embedding for every domain$", text, re.MULTILINE) is not None
+    )
+
+
+def _use(
+    layout: ModuleType, recipe: HeadRecipe, image: dict[str, Any], library: str, name: str
+) -> str:
+    imports = [
+        *(f"import {layout.IMPORT}", "import torch", "from PIL import Image"),
+        *(["from safetensors.torch import load_file"] if recipe.tensors else []),
+        "from torch.nn import functional as F\n",
+    ]
+    if image["fit"] == "pad" and library == "timm":
+        imports[2] += ", ImageOps"
+    load = layout.LOAD.format(address=json.dumps(f"local-dir:{name}"))
+    picture = 'image = Image.open("picture.jpg").convert("RGB")\nwidth, height = image.size\n'
+    if library == "timm":  # open_clip pads with white itself
+        picture += _PAD.get(image["fit"], "").format(**image)
+    head = json.dumps(f"{name}/head/model.safetensors")  # quoted as Python quotes it
+    lines = [
+        *("\n".join(imports), load, picture),
+        "images = transform(image)[None]\nwith torch.no_grad():\n    x = " + layout.ENCODE + "\n",
+        *([f"head = load_file({head})"] if recipe.tensors else []),
+        *recipe.lines,
+    ]
+    code = "\n".join(lines)
+    return (
+        f"`{library}` opens the tower, and the last lines are the head.\n\n```python\n{code}\n```\n\n"
+        f"`x` (1, D) is of unit length: compare by cosine or Euclidean distance. Once it lies on the hub,"
+        f" write `hf-hub:OWNER/NAME` for `local-dir:{name}`, and fetch `head/model.safetensors` by"
+        " `huggingface_hub.hf_hub_download`. The transform resizes in 8 bits by PIL,"
+        " where the model was trained on antialiased bicubic in float: 0.2 grey levels in the mean, more"
+        f" at hard edges.{layout.NOTE}"
+    )
+
 
 LAYOUTS: dict[str, ModuleType] = {"timm": timm_layout, "open_clip": open_clip_layout}
 # In a folder of its own: timm before 1.0.27 takes the first .safetensors beside its own for the tower.

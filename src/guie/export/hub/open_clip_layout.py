@@ -17,8 +17,8 @@ from torch import Tensor
 
 from guie.base.files import write_json
 from guie.config.model import BackboneConfig
-from guie.model.backbone import Backbone
-from guie.model.weights_file import save_weights
+from guie.models.backbones import Backbone
+from guie.models.weights import save_weights
 
 FILES = ("open_clip_config.json", "open_clip_model.safetensors")
 IMPORT = "open_clip"

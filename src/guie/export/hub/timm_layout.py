@@ -11,9 +11,9 @@ from torch import Tensor
 
 from guie.base.files import write_json
 from guie.config.model import BackboneConfig
-from guie.model.backbone import Backbone
-from guie.model.patches import patch_size
-from guie.model.weights_file import save_weights
+from guie.models.backbones import Backbone
+from guie.models.patches import patch_size
+from guie.models.weights import save_weights
 
 FILES = ("config.json", "model.safetensors")
 IMPORT = "timm"

@@ -1,18 +1,36 @@
 """Figures of the notebooks, the README and the pages: data in, a matplotlib Figure out."""
 
-from guie.report.figures.charts import funnel, split_bars, stages
-from guie.report.figures.curves import training_curves
-from guie.report.figures.densities import densities
-from guie.report.figures.galleries import gallery
-from guie.report.figures.labels import calibration
-from guie.report.figures.leaderboard import local_against_leaderboard
-from guie.report.figures.maps import class_map, domain_map, project, sample_rows
-from guie.report.figures.panels import spectra, val_courses
-from guie.report.figures.scores import confusion, domain_bars, domain_intervals
-from guie.report.figures.selection import selection_curve
-from guie.report.figures.sheets import captioned_sheet, contact_sheet, noted_sheet
-from guie.report.figures.sizes import size_histogram, size_histograms
-from guie.report.figures.tables import heat_map, lines_over
+from guie.report.figures.embeddings import (
+    class_map,
+    densities,
+    domain_map,
+    gallery,
+    project,
+    sample_rows,
+    spectra,
+    val_courses,
+)
+from guie.report.figures.mix import (
+    calibration,
+    captioned_sheet,
+    contact_sheet,
+    funnel,
+    noted_sheet,
+    selection_curve,
+    size_histogram,
+    size_histograms,
+    split_bars,
+    stages,
+)
+from guie.report.figures.scores import (
+    confusion,
+    domain_bars,
+    domain_intervals,
+    heat_map,
+    lines_over,
+    local_against_leaderboard,
+    training_curves,
+)
 
 __all__ = [
     "calibration",

@@ -1,15 +1,29 @@
-"""Scores by domain, and which domains are taken for which."""
+"""Figures of scores: by domain, against a leaderboard, over seeds, as tables, and training curves."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
-from guie.report.figures.style import FAINT, INK, MUTED, domain_colors, new_figure, tidy
+from guie.report.figures.style import (
+    ACCENT,
+    FAINT,
+    INK,
+    MUTED,
+    PALETTE,
+    domain_colors,
+    legible,
+    new_figure,
+    telling,
+    tidy,
+)
 
 SYSTEMS = ("#b9c0c4", "#3f90da", "#e76300", "#832db6", "#ffa90e", "#717581")
 GROUP = 0.8  # of a domain's height is bars
@@ -108,3 +122,201 @@ def confusion(shares: pd.DataFrame) -> Figure:
     axes.set_ylabel("domain of the query", fontsize=9, color=MUTED)
     axes.set_xlabel("domain of the nearest neighbour, % of queries", fontsize=9, color=MUTED)
     return figure
+
+
+def local_against_leaderboard(points: Sequence[tuple[str, float, float]]) -> Figure:
+    """A dot a submission, with its name; on the line both scores are one.
+
+    Args:
+        points: name, local score, leaderboard score.
+    """
+    figure = new_figure(5.0, 5.5)
+    axes = tidy(figure.subplots(), "Does the local score tell the leaderboard's?")
+    scores = [score for _, *pair in points for score in pair]
+    ends = [min(scores) - 0.02, max(scores) + 0.02]
+    axes.plot(ends, ends, color=FAINT, zorder=0)
+    for name, local, public in points:
+        axes.scatter(local, public, color=ACCENT, s=24)
+        axes.annotate(
+            legible(name),
+            (local, public),
+            (5, -3),
+            textcoords="offset points",
+            fontsize=8,
+            color=INK,
+        )
+    axes.set_xlabel("local mMP@5", fontsize=9)
+    axes.set_ylabel("public leaderboard", fontsize=9)
+    return figure
+
+
+TICKS = 4  # of a panel; the numbers of more would lie on each other
+
+
+def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> Figure:
+    """A line a row, a panel a score; rows without one are there, and say so.
+
+    Args:
+        values: by what is measured: a row a row, the uppermost first, a column a seed; NaN where
+            there is no run. The same rows in each.
+        baseline: the row whose mean is drawn through all others.
+    """
+    rows = next(iter(values.values())).index
+    figure = new_figure(0.8 + 0.22 * max(len(rows), 3))
+    panels = figure.subplots(1, len(values), sharey=True, squeeze=False)[0]
+    for axes, (name, table) in zip(panels, values.items(), strict=True):
+        _panel(tidy(axes, name, grid="x"), table, baseline)
+    first = panels[0]
+    first.set_yticks(range(len(rows)), [legible(row, 44) for row in rows])
+    first.set_ylim(len(rows) - 0.4, -0.6)
+    return figure
+
+
+def _panel(axes: Axes, table: pd.DataFrame, baseline: str | None) -> None:
+    axes.tick_params(axis="y", length=0)
+    axes.xaxis.set_major_locator(MaxNLocator(TICKS))
+    if baseline is not None and table.loc[baseline].notna().any():
+        axes.axvline(table.loc[baseline].mean(), color=MUTED, linewidth=1, linestyle=":")
+    for y, (row, of_seeds) in enumerate(table.iterrows()):
+        found = of_seeds.dropna()
+        if found.empty:
+            beside = axes.get_yaxis_transform()
+            axes.text(0.01, y, "no run", transform=beside, va="center", fontsize=8, color=MUTED)
+            continue
+        color = INK if row == baseline else ACCENT
+        if len(found) > 1:
+            axes.scatter(found, [y] * len(found), s=10, color=color, alpha=0.45, linewidths=0)
+            axes.hlines(y, found.mean() - found.std(), found.mean() + found.std(), color=color)
+        mean = axes.scatter(
+            [found.mean()], [y], s=30, color=color, marker="D" if row == baseline else "o"
+        )
+        seeds = ", ".join(f"{seed}: {value:.3f}" for seed, value in found.items())
+        telling(mean, f"{row}: {found.mean():.3f} ({seeds})")
+
+
+LOGARITHMIC_FROM = 10  # times as large the last value of a setting is as the first
+
+
+def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
+    """A table in colour about 0: blue below it, red above; which prompts a domain asks for.
+
+    Args:
+        values: any numbers.
+        rows, columns: what they are, the axes' names.
+    """
+    figure = new_figure(1.2 + 0.3 * len(values))
+    axes = figure.subplots()
+    most = float(np.abs(values.to_numpy()).max()) or 1.0
+    image = axes.imshow(values, cmap="RdBu_r", vmin=-most, vmax=most, aspect="auto")
+    axes.set_yticks(np.arange(len(values)), values.index, fontsize=9)
+    axes.set_xticks(np.arange(len(values.columns)), values.columns, fontsize=8)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(columns, fontsize=9, color=MUTED)
+    axes.set_ylabel(rows, fontsize=9, color=MUTED)
+    figure.colorbar(image, ax=axes, pad=0.01).ax.tick_params(labelsize=8)
+    return figure
+
+
+def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) -> Figure:
+    """A line a column over a setting, and their mean, bold: R@1 of domains over p, or over a size.
+
+    Args:
+        values: a row a value of the setting, numbers in rising order; a column a domain, or a method.
+        metric, over: the axes' names. The setting's is logarithmic from LOGARITHMIC_FROM times on.
+        mean: draw that of the columns.
+    """
+    figure = new_figure(4.2)
+    axes = tidy(figure.subplots(), grid="y")
+    colors = domain_colors(values.columns)
+    for name, column in values.items():
+        axes.plot(values.index, column, "o-", color=colors[str(name)], label=name, markersize=4)
+    if mean:
+        axes.plot(values.index, values.mean(axis=1), "o-", color=INK, linewidth=2.6, label="mean")
+    if min(values.index) > 0 and max(values.index) >= LOGARITHMIC_FROM * min(values.index):
+        axes.set_xscale("log", base=2)
+    axes.set_xticks(values.index, [f"{value:g}" for value in values.index])
+    axes.set_xticks([], minor=True)
+    axes.set_xlabel(over, fontsize=9, color=MUTED)
+    axes.set_ylabel(metric, fontsize=9, color=MUTED)
+    axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
+    return figure
+
+
+# Of parts that other tasks have the palette's rest, in the order of the log
+LR_COLORS = {"lr_backbone": "#3f90da", "lr_head": "#e76300", "lr_classes": "#832db6"}
+OTHER_COLORS = [color for color in PALETTE if color not in LR_COLORS.values()]
+DASHES = ("-", "--", ":", "-.")  # rates of several parts are often the same
+VAL = "val_r_at_1"
+PAD = 16  # above a panel, for the names of the stages
+
+
+def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
+    """Loss, training accuracy, learning rates, and R@1 on val, over steps; stages divided.
+
+    Args:
+        lines: what `guie.training.run_folder.read_metrics` returns: "step" and "stage" in every line; "loss",
+            "accuracy" and "lr_<part>" in training lines, "val_r_at_1" and "val_r_at_1/<domain>" in
+            validation lines.
+    """
+    table = pd.DataFrame(lines).set_index("step")
+    figure = new_figure(5.4)
+    (loss, accuracy), (rates, val) = figure.subplots(2, 2, sharex=True)
+    for axes, key in ((loss, "loss"), (accuracy, "accuracy")):
+        tidy(axes, f"training {key}", grid="y", pad=PAD)
+        _line(axes, table[key], INK)
+    accuracy.set_ylim(0, 1)
+    _learning_rates(rates, table)
+    _validation(val, table)
+    for axes in (rates, val):
+        axes.set_xlabel("step", fontsize=9, color=MUTED)
+    for axes in (loss, accuracy, rates, val):
+        _divide(axes, table["stage"])
+    return figure
+
+
+def _line(axes: Axes, series: pd.Series, color: str, width: float = 1.6, **kwargs: Any) -> None:
+    """A line through what was logged; points where there are few."""
+    series = series.dropna()
+    marker = "o" if len(series) < 30 else None
+    axes.plot(series, color=color, linewidth=width, marker=marker, markersize=3, **kwargs)
+
+
+def _learning_rates(axes: Axes, table: pd.DataFrame) -> None:
+    tidy(axes, "learning rates", grid="y", pad=PAD).set_yscale("log")
+    keys = [key for key in table if key.startswith("lr_") and (table[key] > 0).any()]
+    colors = (
+        dict(zip([key for key in keys if key not in LR_COLORS], cycle(OTHER_COLORS))) | LR_COLORS
+    )
+    for key, dash in zip(keys, cycle(DASHES)):
+        rate, part = table[key], key.removeprefix("lr_")
+        _line(axes, rate.where(rate > 0), colors[key], label=part, linestyle=dash)
+    top = table[keys].max().max()
+    axes.set_ylim(1e-4 * top, 2 * top)  # a cosine's last steps would press all others together
+    axes.legend(fontsize=8, frameon=False)
+
+
+def _validation(axes: Axes, table: pd.DataFrame) -> None:
+    """The mean over domains in bold over each domain, named at the line's end."""
+    tidy(axes, "R@1 on val, merged index", grid="y", pad=PAD)
+    domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
+    for domain, color in domain_colors(domains).items():
+        _line(axes, table[f"{VAL}/{domain}"], color, width=1, label=domain)
+    if VAL in table:
+        _line(axes, table[VAL], INK, width=2.6, label="mean")
+        axes.set_ylim(0, 1)
+        axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    else:
+        axes.text(0.5, 0.5, "no val split", transform=axes.transAxes, ha="center", color=MUTED)
+
+
+def _divide(axes: Axes, stage: pd.Series) -> None:
+    """A dotted line where a stage ends and, above the panel, the stages' names."""
+    spans = stage.reset_index().groupby("stage", sort=False)["step"].agg(["min", "max"])
+    if len(spans) < 2:
+        return
+    for name, span in spans.iterrows():
+        axes.axvline(span["max"], color=MUTED, linewidth=1, linestyle=":")
+        at = {"x": (span["min"] + span["max"]) / 2, "y": 1.01}
+        axes.text(**at, s=name, transform=axes.get_xaxis_transform(), ha="center", va="bottom",
+                  fontsize=8, color=MUTED)  # fmt: skip

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from guie.batches.dataset import Classes
 from guie.config import RunConfig
+from guie.data.dataset import Classes
 from guie.training.tasks.base import Output, Task
 from guie.training.tasks.classification import ClassificationTask
 from guie.training.tasks.contrastive import ContrastiveTask

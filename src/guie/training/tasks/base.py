@@ -11,13 +11,12 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from guie.batches.batch import Batch
 from guie.config import RunConfig
+from guie.data.dataset import Batch
 from guie.losses import MarginSoftmax
-from guie.model import save_model
-from guie.model.embedder import Embedder
-from guie.training.teachers import Retention
-from guie.training.teachers.class_weights import save_class_weights
+from guie.models import save_model
+from guie.models.embedder import Embedder
+from guie.training.teachers import Retention, save_class_weights
 
 
 class Output(NamedTuple):

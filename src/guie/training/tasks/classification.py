@@ -9,12 +9,11 @@ from typing import cast
 from torch import nn
 from torch.nn import functional
 
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes
 from guie.config import RunConfig
-from guie.config.tasks import ClassificationConfig
+from guie.config.training import ClassificationConfig
+from guie.data.dataset import Batch, Classes
 from guie.losses import Criterion, MarginSoftmax, MetaclassLoss, build_loss
-from guie.model import build_embedder
+from guie.models import build_embedder
 from guie.training.tasks.base import Output, Task
 
 

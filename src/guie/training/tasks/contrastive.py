@@ -14,11 +14,10 @@ from torch import nn
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes
 from guie.config import RunConfig
-from guie.model.backbone import backbone_of_clip, create_clip
-from guie.model.embedder import Embedder
+from guie.data.dataset import Batch, Classes
+from guie.models.backbones import backbone_of_clip, create_clip
+from guie.models.embedder import Embedder
 from guie.training.tasks.base import Output, Task
 
 

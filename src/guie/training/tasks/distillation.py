@@ -14,19 +14,23 @@ import torch
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes
 from guie.config import RunConfig
-from guie.config.distillation import DistillationConfig, TermConfig
-from guie.config.relational import LogitsConfig, MatchingConfig, RelationConfig
+from guie.config.distillation import (
+    DistillationConfig,
+    LogitsConfig,
+    MatchingConfig,
+    RelationConfig,
+    TermConfig,
+)
+from guie.data.dataset import Batch, Classes
 from guie.losses import Criterion, MarginSoftmax, build_loss
-from guie.losses.processes import at_least_fp32, gather_rows
-from guie.losses.relational import Logits, build_relation, mean_of
-from guie.model import build_embedder, build_preprocess
-from guie.model.weights import state_hash
+from guie.losses.base import at_least_fp32, gather_rows
+from guie.losses.distillation import Logits, build_relation
+from guie.losses.matching import mean_of
+from guie.models import build_embedder, build_preprocess
+from guie.models.pretrained import state_hash
 from guie.training.tasks.base import Output, Task
-from guie.training.teachers import Taught, Teacher, open_teachers
-from guie.training.teachers.class_weights import read_class_weights
+from guie.training.teachers import Taught, Teacher, open_teachers, read_class_weights
 
 
 class DistillationTask(Task):

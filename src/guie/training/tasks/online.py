@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.base.errors import UserError
-from guie.batches.batch import Batch
-from guie.batches.dataset import Classes
 from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
 from guie.config.losses import CurricularFaceConfig
+from guie.data.dataset import Batch, Classes
 from guie.losses import MarginSoftmax, build_loss
-from guie.losses.processes import at_least_fp32, gather_rows
-from guie.losses.relational import Similarity, kl_of_logits
-from guie.model import build_embedder
+from guie.losses.base import at_least_fp32, gather_rows
+from guie.losses.distillation import Similarity, kl_of_logits
+from guie.models import build_embedder
 from guie.training.tasks.base import Output, Task
 
 

@@ -1,1 +1,0 @@
-"""From rows of a manifest to batches: sampling, views, loaders, class ids."""

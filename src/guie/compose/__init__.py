@@ -1,1 +1,0 @@
-"""Several runs, or one, made into another without training."""

@@ -1,0 +1,370 @@
+"""Class curation: filters by size, caps, merges, outliers, oversampling, the validation split. Only train
+rows count.
+
+Shapes: N images, C classes, D dimensions.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Mapping
+
+import faiss
+import numpy as np
+import pandas as pd
+from scipy.sparse import coo_matrix, csr_matrix
+from scipy.sparse.csgraph import connected_components
+
+from guie.base.errors import UserError
+from guie.base.seeds import seeded_draws
+from guie.config.data import OutlierConfig, OversampleConfig
+from guie.curation.duplicates.findings import findings
+from guie.data.manifest.columns import class_sizes, memberships
+from guie.evaluation.feature_cache import Embed, Features
+
+CHUNK = 65_536
+
+
+def class_sums(codes_N: np.ndarray, classes: int, features_ND: np.ndarray | Features) -> np.ndarray:
+    """(C, D) float64 sums of the members' features; class c has the code c."""
+    sums_CD = np.zeros((classes, features_ND.shape[1]))
+    for start in range(0, len(codes_N), CHUNK):
+        part_ND = np.asarray(features_ND[start : start + CHUNK], np.float64)
+        rows, count = codes_N[start : start + CHUNK], len(part_ND)
+        member_CN = csr_matrix((np.ones(count), (rows, np.arange(count))), (classes, count))
+        sums_CD += member_CN @ part_ND
+    return sums_CD
+
+
+def unit(rows_ND: np.ndarray) -> np.ndarray:
+    """Rows of length 1; a row of zeros stays as it is."""
+    length_N1 = np.linalg.norm(rows_ND, axis=1, keepdims=True)
+    return rows_ND / np.where(length_N1 > 0, length_N1, 1.0)
+
+
+def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
+    """Drop the train classes with fewer than `min_images` images.
+
+    An image of several labels loses the rare ones, and goes when none is left.
+    """
+    members = memberships(table[table["split"] == "train"])
+    rare = class_sizes(members) < min_images
+    kept, lost = members[~rare], members[rare]
+    partly = kept[kept["row"].isin(lost["row"])]
+    labels = table["label"].copy()
+    labels.update(partly.groupby("row")["label"].agg("|".join))
+    gone = lost.loc[~lost["row"].isin(kept["row"]), "row"]
+    return table.assign(label=labels).drop(index=gone.unique()).reset_index(drop=True)
+
+
+def cap_large(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
+    """Keep a random `max_images` of each train class that has more.
+
+    The choice depends on the seed, the label and the image paths of the class alone. An image of
+    several labels stays if one of its classes keeps it, so that others may end above the cap.
+    """
+    members = memberships(table[table["split"] == "train"])
+    large = members[class_sizes(members) > max_images]
+    names = large["label"] + "/" + table["image_path"].reindex(large["row"]).to_numpy()
+    drawn = large.assign(draw=seeded_draws(seed, names)).sort_values("draw")
+    surplus = drawn[drawn.groupby("label").cumcount() >= max_images]
+    return without(table, members, surplus)
+
+
+def without(table: pd.DataFrame, members: pd.DataFrame, surplus: pd.DataFrame) -> pd.DataFrame:
+    """The table less the rows that all of their classes can spare.
+
+    Args:
+        members: the memberships of the train rows.
+        surplus: those of them that a cap takes away.
+    """
+    kept = members.drop(index=surplus.index)
+    gone = surplus.loc[~surplus["row"].isin(kept["row"]), "row"]
+    return table.drop(index=gone.unique()).reset_index(drop=True)
+
+
+def cap_first(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
+    """Keep the first `max_images` by path of each train class that has more."""
+    large = _large(table, max_images)
+    surplus = large[large.groupby("label").cumcount() >= max_images]
+    return without(table, _members(table), surplus)
+
+
+def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFrame:
+    """Keep the `max_images` of each larger train class that cover it best in feature space.
+
+    An image of several labels stays if one of its classes keeps it.
+    """
+    large = _large(table, max_images)
+    surplus = []
+    for _, members in large.groupby("label"):
+        features_ND = np.asarray(embed(members["image_path"].to_numpy(), "whole"), np.float32)
+        chosen = farthest_points(features_ND, max_images)
+        surplus.append(members.drop(index=members.index[chosen]))
+    return without(table, _members(table), pd.concat(surplus)) if surplus else table
+
+
+def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
+    """Rows that cover all others: each next one is the farthest from those chosen before.
+
+    The greedy 2-approximation of the k-centre problem of Gonzalez, Clustering to minimize the
+    maximum intercluster distance (1985), from the row nearest to the centroid on. Of rows that are
+    equally far the first is taken.
+
+    Args:
+        features_ND: (N, D) float32 of unit length.
+        count: how many to choose, at most N.
+
+    Returns:
+        (count,) row numbers in the order chosen.
+    """
+    centroid_D = unit(features_ND.mean(axis=0, keepdims=True))[0]
+    chosen = [int(np.argmax(features_ND @ centroid_D))]
+    # Of unit vectors the least similar is the farthest.
+    nearest_N = features_ND @ features_ND[chosen[0]]
+    while len(chosen) < count:
+        nearest_N[chosen[-1]] = np.inf  # a copy of a chosen row may be chosen, the row itself not
+        chosen.append(int(np.argmin(nearest_N)))
+        nearest_N = np.maximum(nearest_N, features_ND @ features_ND[chosen[-1]])
+    return np.array(chosen)
+
+
+def _large(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
+    """Memberships in classes above the cap, by label and path."""
+    members = _members(table)
+    large = members[members.groupby("label")["label"].transform("size") > max_images]
+    paths = table["image_path"].reindex(large["row"]).to_numpy()
+    return large.assign(image_path=paths).sort_values(["label", "image_path"])
+
+
+def _members(table: pd.DataFrame) -> pd.DataFrame:
+    return memberships(table[table["split"] == "train"])
+
+
+COLUMNS = [
+    *("label", "into", "similarity", "dataset", "into_dataset", "images", "into_images"),
+    *("image_path", "into_path"),
+]
+
+
+def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> pd.DataFrame:
+    """Pairs of train classes of two datasets, each the other's nearest, by cosine of centroids.
+
+    The dataset is the column of that name, else the domain. The class of fewer images is
+    suggested to become part of the other. Nothing is merged.
+
+    Returns:
+        The COLUMNS above, the most similar first; image_path and into_path are examples.
+    """
+    members = memberships(table[table["split"] == "train"]).reset_index(drop=True)
+    members["image_path"] = table["image_path"].reindex(members["row"]).to_numpy()
+    dataset = table["dataset"] if "dataset" in table else table["domain"]
+    members["dataset"] = dataset.reindex(members["row"]).to_numpy()
+    codes, names = pd.factorize(members["label"], sort=True)
+    classes = members.groupby(codes).agg(
+        dataset=("dataset", "first"), images=("row", "size"), image_path=("image_path", "min")
+    )
+    classes["label"] = names
+    features = embed(members["image_path"].to_numpy(), "whole")
+    centroid_CD = unit(class_sums(codes, len(names), features)).astype(np.float32)
+    nearest, cosine = _nearest_elsewhere(centroid_CD, classes["dataset"].to_numpy(object))
+    place = np.arange(len(names))
+    mutual = (nearest >= 0) & (nearest[nearest] == place) & (cosine >= similarity_min)
+    # The larger takes the smaller; of equals, the first by name the second.
+    size, other = classes["images"].to_numpy(), nearest
+    smaller = (size < size[other]) | ((size == size[other]) & (place > other))
+    pair_rows = np.flatnonzero(mutual & smaller)
+    gone = classes.iloc[pair_rows].reset_index(drop=True)
+    into = classes.iloc[nearest[pair_rows]].reset_index(drop=True)
+    into = into.rename(columns={**{n: f"into_{n}" for n in ("dataset", "images")}, "label": "into"})
+    into = into.rename(columns={"image_path": "into_path"})
+    pairs = pd.concat([gone, into], axis=1).assign(similarity=cosine[pair_rows])
+    return pairs[COLUMNS].sort_values(
+        ["similarity", "label"], ascending=[False, True], ignore_index=True
+    )
+
+
+def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
+    """Rename classes; the images of one that is merged move to the domain of the other.
+
+    Raises UserError for a class that the table does not have, or that is merged itself.
+    """
+    if not merge:
+        return table
+    members = memberships(table)
+    domain_of = members.drop_duplicates("label").set_index("label")["domain"]
+    for label, into in merge.items():
+        for name in (label, into):
+            if name not in domain_of.index:
+                near = difflib.get_close_matches(name, domain_of.index, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise UserError(f"clean.merge: no class {name!r} in the mix{hint}")
+        if into in merge:
+            raise UserError(
+                f"clean.merge: {label!r} goes into {into!r}, which is merged itself; write"
+                f" {label!r}: {merge[into]!r}"
+            )
+    renamed = members[members["label"].isin(merge)]
+    labels = members["label"].replace(dict(merge)).groupby(members["row"])
+    label = labels.agg(lambda names: "|".join(dict.fromkeys(names)))
+    domain = renamed["label"].map(merge).map(domain_of).set_axis(renamed["row"])
+    moved = table.copy()
+    moved.loc[renamed["row"], "label"] = label.loc[renamed["row"]]
+    moved.loc[renamed["row"], "domain"] = domain[~domain.index.duplicated()]
+    return moved
+
+
+def _nearest_elsewhere(
+    centroid_CD: np.ndarray, dataset_C: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """For each class the nearest of another dataset (-1: there is none), and the cosine."""
+    nearest = np.full(len(dataset_C), -1)
+    cosine = np.full(len(dataset_C), -1.0, np.float32)
+    for name in np.unique(dataset_C):
+        own, elsewhere = np.flatnonzero(dataset_C == name), np.flatnonzero(dataset_C != name)
+        if len(elsewhere):
+            found, place = faiss.knn(
+                centroid_CD[own], centroid_CD[elsewhere], 1, metric=faiss.METRIC_INNER_PRODUCT
+            )
+            nearest[own], cosine[own] = elsewhere[place[:, 0]], found[:, 0]
+    return nearest, cosine
+
+
+NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
+LEAST = 3  # images a class must have for one to be far from the others
+
+
+def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> pd.DataFrame:
+    """Training images that lie with another class rather than with their own, the farthest first.
+
+    The distance is by how much the cosine to the nearest other class is above that to the own one:
+    the simplified silhouette, not normalised (Rousseeuw, Silhouettes, 1987). A rare view of an
+    object is far from its class too, but it is as far from all others. Centroids are of the *other*
+    images of a class, for a small class follows its outlier. The robust z of the distance is
+    (distance - median) / (1.4826 MAD) over the domain. An image of several labels is judged in the
+    class it is nearest to.
+
+    Returns:
+        Findings; `other_path` is the most typical image of the class, `similarity` the cosine to it.
+    """
+    members = memberships(table[table["split"] == "train"])
+    members = members[members.groupby("label")["label"].transform("size") >= LEAST]
+    if members.empty:
+        return findings([])
+    members = members.assign(image_path=table["image_path"].reindex(members["row"]).to_numpy())
+    members = members.reset_index(drop=True)
+    features_ND = np.asarray(embed(members["image_path"].to_numpy(), "whole"), np.float32)
+    members["similarity"], other = class_cosines(members, features_ND)
+    members["distance"] = other - members["similarity"]
+    typical = members.loc[members.groupby("label")["similarity"].idxmax()]
+    members["z"] = members.groupby("domain")["distance"].transform(robust_z)
+    nearest = members.sort_values(["distance", "label"]).drop_duplicates("row")
+    ranked = nearest.sort_values(["label", "z", "image_path"], ascending=[True, False, True])
+    by_class = ranked.groupby("label")
+    allowed = np.floor(config.share_max * by_class["label"].transform("size"))
+    far = ranked[(ranked["z"] > config.z_max) & (by_class.cumcount() < allowed)]
+    return far.assign(
+        kind="outlier",
+        other_path=far["label"].map(typical.set_index("label")["image_path"]),
+        other_label=far["label"],
+        other_split="train",
+        action="dropped" if config.action == "drop" else "reported",
+    ).reset_index(drop=True)
+
+
+def robust_z(values: pd.Series) -> pd.Series:
+    """How many robust standard deviations above the median; 0 where more than half are equal."""
+    above = values - values.median()
+    spread = NORMAL * above.abs().median()
+    return above / spread if spread > 0 else above * 0.0
+
+
+def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(N,) cosines of each member to the others of its class, and to the nearest class not its own.
+
+    Where there is no other class, that is -1.
+    """
+    codes_N, names = pd.factorize(members["label"])
+    sums_CD = class_sums(codes_N, len(names), features_ND)
+    own_ND = sums_CD[codes_N] - features_ND
+    own_N = np.einsum("nd,nd->n", unit(own_ND), features_ND)
+    labels_of_row = members.groupby("row")["label"].transform("size").max()
+    count = min(int(labels_of_row) + 1, len(names))
+    centroid_CD = unit(sums_CD).astype(np.float32)
+    cosine_NK, class_NK = faiss.knn(
+        features_ND, centroid_CD, count, metric=faiss.METRIC_INNER_PRODUCT
+    )
+    rows_N = pd.factorize(members["row"])[0]
+    own = np.unique(rows_N * len(names) + codes_N)  # of every class that the image is in
+    cosine_NK[np.isin(rows_N[:, None] * len(names) + class_NK, own)] = -np.inf
+    other_N = cosine_NK.max(axis=1)
+    return own_N, np.maximum(other_N, -1.0)
+
+
+def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
+    """Multiply each training image's weight by clip((target / n) ** power, 1, limit).
+
+    n is the number of training images of its class; an image of several labels goes by the rarest.
+    With power 1 a class of fewer than `target` images is drawn as if it had `target` (the 2nd place
+    of the challenge repeated images up to 20 a class); smaller powers go part of the way.
+    `table` is indexed from 0.
+    """
+    members = memberships(table[table["split"] == "train"])
+    images = class_sizes(members)
+    factor = ((config.target / images) ** config.power).clip(1.0, config.limit)
+    by_row = factor.groupby(members["row"]).max().reindex(table.index).fillna(1.0)
+    old = table["weight"] if "weight" in table else 1.0
+    return table.assign(weight=old * by_row)
+
+
+def split_validation(
+    table: pd.DataFrame, fraction: float, seed: int, leave: Collection[str] = ()
+) -> pd.DataFrame:
+    """Move a share of each domain's train classes to val, every image query and index.
+
+    A domain with a val split, and those in `leave`, stay as they are. `table` is indexed from 0.
+    """
+    if fraction == 0:
+        return table
+    leave = {*leave, *table.loc[table["split"] == "val", "domain"]}
+    train = table[(table["split"] == "train") & ~table["domain"].isin(leave)]
+    moved = [
+        members.loc[members["label"].isin(held_out_classes(members, fraction, seed)), "row"]
+        for _, members in memberships(train).groupby("domain")
+    ]
+    to_val = table.index.isin(pd.concat(moved)) if moved else np.zeros(len(table), dtype=bool)
+    return table.assign(
+        split=table["split"].mask(to_val, "val"), role=table["role"].mask(to_val, "both")
+    )
+
+
+def held_out_classes(members: pd.DataFrame, fraction: float, seed: int) -> set[str]:
+    """The classes of one domain that validate: a share, rounded, at least one, never all.
+
+    Classes that share an image go together. A class of one image stays in train: its query
+    would have no positive. Drawn in an order that depends on the seed and the names alone.
+    """
+    images = members["label"].value_counts().to_dict()
+    target = min(max(1, round(fraction * len(images))), len(images) - 1)
+    groups = _linked_classes(members)
+    chosen: set[str] = set()
+    for position in np.argsort(seeded_draws(seed, (group[0] for group in groups))):
+        group = groups[position]
+        if len(chosen) + len(group) <= target and all(images[label] > 1 for label in group):
+            chosen.update(group)
+        if len(chosen) == target:
+            break
+    return chosen
+
+
+def _linked_classes(members: pd.DataFrame) -> list[list[str]]:
+    """Classes grouped such that no image has labels in two groups; sorted within a group."""
+    codes, names = pd.factorize(members["label"], sort=True)
+    rows = members["row"].to_numpy()
+    same = rows[1:] == rows[:-1]  # neighbouring labels of one image
+    links = codes[:-1][same], codes[1:][same]
+    graph = coo_matrix((np.ones(same.sum()), links), shape=(len(names), len(names)))
+    _, group = connected_components(graph, directed=False)
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    return [part.tolist() for part in np.split(names.to_numpy(object)[order], starts[1:])]

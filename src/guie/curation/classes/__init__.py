@@ -1,1 +1,0 @@
-"""Which classes, and how many images of each."""

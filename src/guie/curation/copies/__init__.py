@@ -1,1 +1,0 @@
-"""Copies of pictures: candidates by hash, evidence by pixels, and what they mean for a mix."""

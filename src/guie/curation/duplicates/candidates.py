@@ -1,0 +1,292 @@
+"""Candidate duplicates: pairs of perceptual hashes that differ by few bits, and links between images,
+cheap tests first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import NamedTuple, Protocol
+
+import faiss
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from guie.base.seeds import seeded_draws
+from guie.config.data import NearConfig
+from guie.curation.duplicates.evidence import ALIKE, COLUMNS, CROSS, UNLIKE, Grade, graded, limits
+from guie.curation.duplicates.findings import Verdicts
+from guie.data.image_checks.hashes import Hashes, hash_bytes
+from guie.evaluation.feature_cache import Embed
+
+BITS = 64
+BLOCK = 4096  # hashes searched at once
+# Of the many images that share one hash, the first so many stand for all: N copies of one
+# placeholder must not make N squared pairs.
+ANCHORS = 32
+
+
+class Owners(NamedTuple):
+    """H different hashes, and by hash the positions of the images that have it, in order."""
+
+    hashes: np.ndarray  # (H, 8) uint8
+    images: np.ndarray  # of the first hash, then of the second, and so on
+    starts: np.ndarray  # (H,) where those of each hash begin
+    counts: np.ndarray  # (H,) how many they are
+
+
+def close_pairs(prints: pd.DataFrame, radius_bits: int, mirrored: bool) -> pd.DataFrame:
+    """Pairs of rows with a hash of one within `radius_bits` of a hash of the other.
+
+    The centre of one picture is compared with the whole of the other: what a crop leaves. Every
+    hash is compared with every other by faiss' flat index: exact, and at 64 bits as fast as any.
+    Of the images of one hash all are paired with the first 32 of each hash that is near.
+
+    Args:
+        prints: the columns of `Hashes`; no hash is near an empty one.
+        mirrored: also compare each with the others' mirror images.
+
+    Returns:
+        Columns first < second (positions in `prints`) and distance in bits, sorted.
+    """
+    asked = _owners(prints, ["whole", "content", *(["mirrored"] if mirrored else [])])
+    known = _owners(prints, ["whole", "content", "centre"])
+    known = known._replace(counts=np.minimum(known.counts, ANCHORS))
+    # A pair and its distance are one number, so that sorting keeps the least distance of a pair.
+    found = [np.empty(0, np.int64)]
+    for names, others, distance in _search(asked.hashes, known.hashes, radius_bits):
+        first, second, hit = _images(asked, names, known, others)
+        low, high = np.minimum(first, second), np.maximum(first, second)
+        code = (low * len(prints) + high) * (BITS + 1) + distance[hit]
+        found.append(np.unique(code[low < high]))
+    pair, distance = np.divmod(np.unique(np.concatenate(found)), BITS + 1)
+    least = _differs(pair)
+    first, second = np.divmod(pair[least], max(len(prints), 1))
+    return pd.DataFrame({"first": first, "second": second, "distance": distance[least]})
+
+
+def _owners(prints: pd.DataFrame, names: Sequence[str]) -> Owners:
+    columns = [prints[name].to_numpy(object) for name in names]
+    owners = [np.flatnonzero(column != "") for column in columns]
+    filled = [hash_bytes(column[own]) for column, own in zip(columns, owners, strict=True)]
+    hashes, images = np.concatenate(filled).view(np.uint64)[:, 0], np.concatenate(owners)
+    order = np.lexsort((images, hashes))
+    hashes, images = hashes[order], images[order]
+    new_hash = _differs(hashes)
+    kept = new_hash | _differs(images)
+    images, starts = images[kept], np.flatnonzero(new_hash[kept])
+    return Owners(
+        hashes[new_hash][:, None].view(np.uint8),
+        images,
+        starts,
+        np.diff(starts, append=len(images)),
+    )
+
+
+def _differs(values: np.ndarray) -> np.ndarray:
+    """Where a value is another than the one before it."""
+    return np.append(np.ones(min(len(values), 1), bool), values[1:] != values[:-1])
+
+
+def _search(
+    asked: np.ndarray, known: np.ndarray, radius_bits: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """By block: positions in `asked` and in `known` of hashes near each other, their distance."""
+    index = faiss.IndexBinaryFlat(BITS)
+    index.add(known)
+    blocks = range(0, len(asked), BLOCK)
+    for start in tqdm(blocks, desc="near-duplicates", unit="block", leave=False, disable=None):
+        # faiss finds what is nearer than the radius
+        limits, distance, near = index.range_search(asked[start : start + BLOCK], radius_bits + 1)
+        counts: np.ndarray = np.diff(limits.astype(np.int64))
+        yield start + np.repeat(np.arange(len(counts)), counts), near, distance.astype(np.int64)
+
+
+def _images(
+    asked: Owners, names: np.ndarray, known: Owners, others: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every image of each hash in `names` with every one of its fellow in `others`; which hash."""
+    counts = asked.counts[names] * known.counts[others]
+    hit = np.repeat(np.arange(len(names)), counts)
+    number = np.arange(len(hit)) - np.repeat(np.cumsum(counts) - counts, counts)
+    first, second = np.divmod(number, known.counts[others][hit])
+    return (
+        asked.images[asked.starts[names][hit] + first],
+        known.images[known.starts[others][hit] + second],
+        hit,
+    )
+
+
+class Differences(Protocol):
+    """How much pictures differ by their pixels: see `guie.curation.copies.pixels.Pixels`."""
+
+    def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray: ...
+    def altered(self, paths: Sequence[str]) -> np.ndarray: ...
+
+
+NEAR = {
+    **{"picture": np.int64, "other": np.int64, "distance": np.int64, "similarity": np.float64},
+    **{"difference": np.float64, "sure_limit": np.float64, "copy_limit": np.float64},
+    **{"grade": np.int64, "said": np.bool_},  # by a person
+}
+PAIR = ["first", "second", *list(NEAR)[2:]]  # the same, each pair once
+SAMPLE = 256  # images that the least similarity is calibrated on
+CONFIRMED = 0.01  # quantile of their similarity to altered copies of themselves
+# Times as far from 1 as these: light changes too, and pixels look closer at what is let through.
+ROOM = 2.0
+ALTERED = 48  # images of a domain whose altered copies say how much copies differ there
+CHUNK = 8192  # pairs compared at once
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """Copies by picture, which is what images of equal pixels are, however many.
+
+    No pairs of equal images: those grow with the square of their number. Labels and splits are left
+    out, for they may change.
+    """
+
+    pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
+    # Columns of NEAR: distance in bits of the perceptual hash, similarity as a cosine, difference
+    # as `difference.compare` has it, what it may be for a copy beyond doubt and for one at all, the
+    # Grade, and whether that is a person's word. Each pair both ways around, by picture, those that
+    # differ least first.
+    near: pd.DataFrame
+    limits: pd.DataFrame  # what `evidence.limits` found
+
+    @cached_property
+    def beside(self) -> dict[int, list[int]]:
+        """The pictures near each one that has any, those that differ least first."""
+        starts = np.flatnonzero(self.near["picture"].diff() != 0)
+        others = np.split(self.near["other"].to_numpy(), starts[1:])
+        pictures = self.near["picture"].iloc[starts]
+        return {one: near.tolist() for one, near in zip(pictures, others, strict=False)}
+
+    @cache  # noqa: B019 - two grades, and a mix has one such table
+    def of(self, grade: Grade) -> Links:
+        """Those of that grade at least."""
+        return self._with(self.near["grade"] >= grade)
+
+    @cache  # noqa: B019 - as above
+    def below(self, grade: Grade) -> Links:
+        """Those that are near, but not of that grade."""
+        return self._with(self.near["grade"] < grade)
+
+    def _with(self, kept: pd.Series) -> Links:
+        return replace(self, near=self.near[kept].reset_index(drop=True))
+
+
+def find_links(
+    table: pd.DataFrame,
+    near: NearConfig | None,
+    embed: Embed,
+    differences: Differences,
+    verdicts: Verdicts | None = None,
+) -> Links:
+    """The pictures of all images, and which are nearly equal.
+
+    Args:
+        table: a manifest's rows with the columns of `fingerprints`.
+        near: what counts as nearly equal; None: equal pixels only.
+        embed: features of images that have a hash near another's.
+        differences: by pixels, of those whose features are alike.
+        verdicts: of a person, who has looked.
+    """
+    columns = ["image_path", "domain", "label", "pixels", *Hashes._fields]
+    images = table[columns].drop_duplicates("image_path").sort_values("image_path")
+    numbers = pd.Series(pd.factorize(images["pixels"])[0], images["image_path"], name="picture")
+    pairs, found = pd.DataFrame(columns=PAIR), pd.DataFrame(columns=COLUMNS)
+    if near is not None:
+        firsts = images.drop_duplicates("pixels").reset_index(drop=True)
+        pairs = measured(firsts, near, embed, differences)
+        sizes = firsts.groupby("domain").size()
+        involved = firsts[firsts["domain"].isin(_domains(pairs, firsts))]
+        found = limits(pairs, sizes, altered(involved, differences), near)
+        pairs = graded(pairs, found).assign(said=False)
+    if verdicts is not None:
+        pairs = verdicts.applied(pairs, numbers)
+    return Links(numbers, _both_ways(pairs), found)
+
+
+def measured(
+    pictures: pd.DataFrame, near: NearConfig, embed: Embed, differences: Differences
+) -> pd.DataFrame:
+    """Pairs of pictures that are each one row: what hashes name and features let through.
+
+    Returns:
+        Columns first < second (positions in `pictures`), distance, similarity, difference; domain
+        and labels as `evidence.limits` takes them.
+    """
+    pairs = close_pairs(pictures, near.distance_max, near.mirrored)
+    paths = pictures["image_path"].to_numpy(object)
+    pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
+    least = near.similarity_min
+    # a mirror image is not alike by thumbnails: then pixels alone decide on what hashes name
+    if least is None and len(pairs) and not near.mirrored:
+        least = 1 - ROOM * (1 - similarity_of_copies(paths, embed))
+    if least is not None:
+        pairs = pairs[pairs["similarity"] >= least].reset_index(drop=True)
+    first, second = (
+        pictures.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second")
+    )
+    ends = list(zip(first["image_path"], second["image_path"], strict=True))
+    same = first["domain"] == second["domain"]
+    return pairs.assign(
+        difference=differences.between(ends, near.mirrored) if ends else np.empty(0),
+        domain=first["domain"].where(same, CROSS),
+        labels=_labels(first["label"], second["label"]),
+    )
+
+
+def altered(pictures: pd.DataFrame, differences: Differences) -> dict[str, np.ndarray]:
+    """By domain, how much altered copies of some of its images differ from them."""
+    found = {}
+    for domain, rows in pictures.groupby("domain"):
+        drawn = np.argsort(seeded_draws(0, rows["image_path"]), kind="stable")[:ALTERED]
+        found[domain] = differences.altered(rows["image_path"].iloc[drawn].tolist())
+    return found
+
+
+def _domains(pairs: pd.DataFrame, pictures: pd.DataFrame) -> np.ndarray:
+    """The domains that have a picture in some pair."""
+    ends = np.unique(pairs[["first", "second"]].to_numpy(np.int64))
+    return pictures["domain"].iloc[ends].unique()
+
+
+def similarity_of_copies(paths: np.ndarray, embed: Embed, quantile: float = CONFIRMED) -> float:
+    """The cosine that 99 in 100 images have to a copy of themselves that was cut and compressed."""
+    sample = paths[np.argsort(seeded_draws(0, paths), kind="stable")[:SAMPLE]]
+    plain_ND, altered_ND = (
+        np.asarray(embed(sample.tolist(), view)) for view in ("content", "altered")
+    )
+    return float(np.quantile(np.einsum("nd,nd->n", plain_ND, altered_ND), quantile))
+
+
+def _similarity(pairs: pd.DataFrame, paths: np.ndarray, embed: Embed) -> np.ndarray:
+    """(P,) cosines, of the pictures without their borders."""
+    used, place = np.unique(pairs[["first", "second"]].to_numpy(np.int64), return_inverse=True)
+    place = place.reshape(-1, 2)
+    found = np.empty(len(pairs), np.float32)
+    if not len(pairs):
+        return found
+    features = embed(paths[used], "content")
+    for start in range(0, len(pairs), CHUNK):
+        first, second = place[start : start + CHUNK].T
+        part = np.einsum("nd,nd->n", features[first], features[second])
+        found[start : start + CHUNK] = part
+    return found
+
+
+def _labels(first: pd.Series, second: pd.Series) -> np.ndarray:
+    """(P,) whether two pictures, by the first image of each, have a label in common."""
+    sets = {label: frozenset(label.split("|")) for label in pd.concat([first, second]).unique()}
+    pairs = zip(first.map(sets), second.map(sets), strict=True)
+    return np.array([UNLIKE if one.isdisjoint(other) else ALIKE for one, other in pairs], object)
+
+
+def _both_ways(pairs: pd.DataFrame) -> pd.DataFrame:
+    ways = [{"first": "picture", "second": "other"}, {"second": "picture", "first": "other"}]
+    both = pd.concat([pairs.rename(columns=names) for names in ways])[list(NEAR)].astype(NEAR)
+    return both.sort_values(["picture", "difference", "other"], ignore_index=True)

@@ -1,1 +1,0 @@
-"""Labels by CLIP: how sure it is, and how many of each."""

@@ -1,0 +1,451 @@
+"""The steps of curation in order: read, combine, label, filter, select."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import add
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+import toydomains
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError
+from guie.config import MixConfig
+from guie.config.data import (
+    ClipConfig,
+    DatasetSource,
+    DomainShares,
+    FolderSource,
+    PseudoLabelConfig,
+    SelectionConfig,
+    Source,
+    ToySource,
+)
+from guie.curation.classes import cap_diverse, cap_first, cap_large, drop_rare
+from guie.curation.proxy import Proxy
+from guie.curation.pseudo_labels import (
+    contradicted,
+    fit_scale,
+    guess,
+    least_confidence,
+    match_shares,
+    precision_curve,
+    relabelled,
+    sure,
+    thinned,
+)
+from guie.curation.selection import (
+    Evaluations,
+    Score,
+    candidates_of,
+    earned,
+    mix_name,
+    mix_rows,
+    render,
+    search,
+)
+from guie.curation.summary import Account
+from guie.data.archives import unpacked
+from guie.data.datasets import READERS
+from guie.data.datasets.finding import read_source
+from guie.data.image_checks.decoding import (
+    Decoded,
+    absolute,
+    decoded_folder,
+    drop_unusable,
+    file_states,
+    verify,
+)
+from guie.data.image_checks.hashes import fingerprints
+from guie.data.images import decoder_key, open_as_seen
+from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load_manifest
+from guie.data.manifest.companions import read_companions, renamed, within
+from guie.data.manifest.reading import sidecars
+from guie.evaluation.feature_cache import Embed, Features, cached_features
+from guie.evaluation.text import ClassTexts, class_texts
+from guie.models import open_model
+
+
+def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFrame, Sidecar]:
+    """One table of all sources, image_path relative to the mix's root, and what they declare.
+
+    Column `source` holds the number of the source. With a `clean` block the columns of
+    `fingerprints` stand beside. Raises UserError where a source is at fault.
+    """
+    listed: list[pd.DataFrame] = []
+    readable: list[pd.DataFrame] = []
+    sidecars: list[Sidecar] = []
+    out = Path(config.out)
+    decoded = Decoded(decoded_folder(out, fallback=out.parent))  # training need not look again
+    for number, source in enumerate(config.sources):
+        read, skipped = _read(source, config.seed, workers)
+        prefix = prefix_of(read.root, config.image_root)
+        table = read.table
+        dropped: list[dict[str, str]] = []
+        if config.verify:
+            assert source.path is not None  # `with_path` has found it
+            look = fingerprints if config.clean else verify
+            paths = table["image_path"].unique()
+            states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
+            table, dropped = drop_unusable(
+                table, read.root, open_as_seen, workers, source.path, look
+            )
+            decoded.add(states[pd.Index(paths).isin(table["image_path"])])
+        account.add_source(source, skipped, dropped)
+        account.companions.append(renamed(read.companions, partial(add, prefix)))
+        for tables, rows in ((listed, read.table), (readable, table)):
+            tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
+        sidecars.append(read.sidecar)
+    account.after("read", combine(listed))
+    table = combine(readable)
+    account.after("unusable", table)
+    return table, _merged(sidecars, set(table["domain"]))
+
+
+def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
+    """A source as a manifest, and a count of the files that were passed over, by reason."""
+    if isinstance(source, DatasetSource):
+        read, skipped, warnings = read_source(source, seed, workers)
+        for warning in warnings:
+            print(f"{source.kind}: warning: {warning}", file=sys.stderr)
+        return read, skipped
+    if isinstance(source, FolderSource):
+        folder = unpacked(source.path)
+        table, skipped = READERS[source.kind](folder, source.domain, source.split)
+        return Manifest(table, folder, folder, Sidecar()), skipped
+    if isinstance(source, ToySource):
+        return load_manifest(_drawn(source, workers)), Counter()
+    manifest = load_manifest(source.path, source.root)
+    if source.domains:
+        manifest = _only(manifest, source.domains)
+    companions = within(read_companions(manifest.path), manifest.table)
+    return replace(manifest, companions=companions), Counter()
+
+
+def _drawn(source: ToySource, workers: int) -> Path:
+    """The manifest of a drawn set. Raises UserError where it cannot be drawn."""
+    try:
+        return toydomains.draw(
+            source.path, images=source.images, seed=source.seed, part=source.part, workers=workers
+        )
+    except toydomains.DrawingError as error:
+        raise UserError(str(error)) from error
+
+
+def _only(manifest: Manifest, domains: list[str]) -> Manifest:
+    present = sorted(manifest.table["domain"].unique())
+    unknown = sorted(set(domains) - set(present))
+    if unknown:
+        raise UserError(
+            f"{manifest.path}: no domain {', '.join(unknown)}; it has: {', '.join(present)}"
+        )
+    rows = manifest.table[manifest.table["domain"].isin(domains)].reset_index(drop=True)
+    return replace(manifest, table=rows)
+
+
+def _merged(sidecars: Iterable[Sidecar], domains: set[str]) -> Sidecar:
+    """What any source declares of the mix's domains."""
+    merged: dict[str, DomainDeclaration] = {}
+    for sidecar in sidecars:
+        for domain in sorted(domains & sidecar.domains.keys()):
+            old, new = merged.get(domain, DomainDeclaration()), sidecar.domains[domain]
+            merged[domain] = DomainDeclaration(
+                shared_classes=old.shared_classes or new.shared_classes,
+                index_is_train=old.index_is_train or new.index_is_train,
+            )
+    return Sidecar(domains=merged)
+
+
+def prefix_of(source: Path, root: Path) -> str:
+    """What turns a path relative to `source` into one relative to `root`: "toy/", or "".
+
+    Links are not resolved: a dataset linked into the root counts as lying in it.
+    Raises UserError if the source lies outside of the root.
+    """
+    inside, outside = os.path.abspath(root), os.path.abspath(source)
+    common = os.path.commonpath([inside, outside])
+    if common != inside:
+        raise UserError(
+            f"{source}: lies outside of the mix's root {root}; set root to a folder that holds"
+            f" every source, for example root: {common}"
+        )
+    return "" if inside == outside else Path(outside).relative_to(inside).as_posix() + "/"
+
+
+def combine(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """One table, in the order of the sources, indexed from 0.
+
+    A column that only some sources have is empty for the others; a missing weight is 1.
+    Raises UserError if an image comes from two sources.
+    """
+    seen: dict[str, int] = {}
+    for number, table in enumerate(tables):
+        for path in table["image_path"].unique():
+            if seen.setdefault(path, number) != number:
+                raise UserError(
+                    f"sources {seen[path]} and {number} both bring {path}; drop one of them"
+                )
+    table = pd.concat(tables, ignore_index=True)
+    if "weight" in table:
+        table["weight"] = table["weight"].fillna(1.0)
+    for column in {"width", "height"} & set(table.columns):
+        table[column] = pd.to_numeric(table[column], errors="coerce").astype("Int64")
+    text = table.columns.difference(["weight", "width", "height"])
+    table[text] = table[text].fillna("")
+    return table
+
+
+def limit_classes(
+    table: pd.DataFrame, config: MixConfig, embed: Embed | None, account: Account
+) -> pd.DataFrame:
+    """Drop rare classes and cap large ones, within each source.
+
+    Raises UserError if nothing is left of a source.
+    """
+    large_enough, capped = [], []
+    for number, source in enumerate(config.sources):
+        rows = table[table["source"] == number].reset_index(drop=True)
+        least, most = config.limits(source)
+        rows = drop_rare(rows, least)
+        if rows.empty:
+            raise UserError(
+                f"{source.path}: no class has {least} images, nothing is left; lower min_images"
+            )
+        large_enough.append(rows)
+        capped.append(rows if most is None else _capped(rows, most, config, embed))
+    account.after("min_images", pd.concat(large_enough, ignore_index=True))
+    table = pd.concat(capped, ignore_index=True)
+    account.after("max_images", table)
+    return table
+
+
+def _capped(rows: pd.DataFrame, most: int, config: MixConfig, embed: Embed | None) -> pd.DataFrame:
+    choice = config.clean.cap if config.clean else "random"
+    if choice == "first":
+        return cap_first(rows, most)
+    if choice == "diverse":
+        assert embed is not None  # a config that cleans has one
+        return cap_diverse(rows, most, embed)
+    return cap_large(rows, most, config.seed)
+
+
+def refuse_overwriting(config: MixConfig) -> None:
+    """A mix must not replace one of its sources, nor a manifest or a sidecar that is not a mix's."""
+    for number, source in enumerate(config.sources):
+        assert source.path is not None  # `with_path` has found it
+        if os.path.realpath(source.path) == os.path.realpath(config.out):
+            raise UserError(f"out: {config.out} is source {number}; write the mix elsewhere")
+    out = Path(config.out)
+    standing = [path for path in (out, *sidecars(out)) if path.exists()]
+    if standing and not _is_mix(config):
+        raise UserError(
+            f"out: {standing[0]} would be replaced, and no {config.summary_path.name} beside it shows"
+            " that it is of a mix; write the mix elsewhere, or move that file away"
+        )
+
+
+def _is_mix(config: MixConfig) -> bool:
+    """Whether curate.py has written `out` before: its summary says so."""
+    try:
+        summary = json.loads(config.summary_path.read_text(encoding="utf-8"))
+        return Path(summary["config"]["out"]).name == Path(config.out).name
+    except (OSError, ValueError, KeyError, TypeError):  # none, or somebody else's
+        return False
+
+
+def refuse_illegal(table: pd.DataFrame, sidecar: Sidecar, config: MixConfig) -> None:
+    """Each source passes the manifest's checks, but together they may overlap."""
+    if not config.benchmark and not (table["split"] == "train").any():
+        raise UserError(
+            f"{config.out}: no source brings train images; nothing to train on (a mix that is only"
+            " scored says benchmark: true)"
+        )
+    faults = check(table, sidecar)
+    if faults:
+        line, what = faults[0]
+        raise UserError(
+            f"{config.out}: not written, the sources do not fit together ({len(faults)} faults):"
+            f" {table['image_path'][line - 2]}: {what}; drop one, or keep only some domains of it"
+        )
+
+
+def pseudo_label(
+    table: pd.DataFrame,
+    settings: PseudoLabelConfig,
+    config: MixConfig,
+    workers: int,
+    account: Account,
+) -> pd.DataFrame:
+    """Zero-shot labels for the train images of the config's domains; the unsure ones go.
+
+    Raises UserError if no such image is there, or no confidence reaches the precision asked for.
+    """
+    train = table[(table["split"] == "train") & table["domain"].isin(settings.domains)]
+    if train.empty:
+        raise UserError(
+            f"pseudo_labels.domains: no train image is of {', '.join(settings.domains)};"
+            f" the mix has: {', '.join(sorted(table['domain'].unique()))}"
+        )
+    texts = class_texts(settings.clip, settings.classes)
+    labels = list(settings.classes)
+    scale, least, measured = _calibrated(settings, texts, config, workers)
+    emb_ND = _features(settings.clip, train["image_path"], config.image_root, config, workers)
+    guesses = guess(emb_ND, texts.emb_CD, scale)
+    sure_N = sure(guesses, least, settings.min_margin, settings.max_images)
+    if settings.mode == "label":
+        remaining = relabelled(train, guesses, sure_N, labels)
+    else:
+        remaining = train[~contradicted(train, guesses, sure_N, labels)]
+    account.details["pseudo_labels"] = {
+        "looked_at": len(train),
+        "sure": int(sure_N.sum()),
+        "kept": len(remaining),
+        "min_confidence": round(least, 6),
+        "scale": round(scale, 4),
+        **measured,
+    }
+    table = pd.concat([table.drop(train.index), remaining]).sort_index(kind="stable")
+    if "label_source" in table:
+        table["label_source"] = table["label_source"].fillna("")
+    table = table.reset_index(drop=True)
+    account.after("pseudo_labels", table)
+    return table
+
+
+def match_domains(
+    table: pd.DataFrame,
+    shares: DomainShares,
+    config: MixConfig,
+    workers: int,
+    account: Account,
+) -> pd.DataFrame:
+    """Thin the train images until their domains have the shares that the config wishes for."""
+    domain_of_row = _domains_by_clip(table, shares, config, workers)
+    table = match_shares(table, domain_of_row, shares.shares, config.seed)
+    account.after("shares", table)
+    return table
+
+
+def _domains_by_clip(
+    table: pd.DataFrame, shares: DomainShares, config: MixConfig, workers: int
+) -> pd.Series:
+    """The domain of every row: the manifest's, or, for train images, the one that a CLIP gives."""
+    domain_of_row = table["domain"].copy()
+    if shares.told_by is not None:
+        train = table.index[table["split"] == "train"]
+        clip, names = shares.told_by.clip, shares.told_by.names
+        texts = class_texts(clip, names)
+        paths = table["image_path"][train]
+        emb_ND = _features(clip, paths, config.image_root, config, workers)
+        domain_of_row[train] = np.asarray(list(names))[
+            guess(emb_ND, texts.emb_CD, texts.scale).first_N
+        ]
+    return domain_of_row
+
+
+def _calibrated(
+    settings: PseudoLabelConfig, texts: ClassTexts, config: MixConfig, workers: int
+) -> tuple[float, float, dict[str, Any]]:
+    """The inverse temperature and the least confidence; measured, and how, where there is a sample."""
+    sample = settings.calibration
+    if sample is None:
+        return texts.scale, settings.min_confidence, {"calibrated_on": 0, "calibration": []}
+    manifest = load_manifest(sample.manifest, sample.root)
+    labels = list(settings.classes)
+    rows = manifest.table[manifest.table["label"].isin(labels)]
+    if rows.empty:
+        raise UserError(f"{sample.manifest}: no label of it is among pseudo_labels.classes")
+    emb_ND = _features(settings.clip, rows["image_path"], manifest.root, config, workers)
+    truth_N = rows["label"].map({label: row for row, label in enumerate(labels)}).to_numpy()
+    scale = fit_scale(np.asarray(emb_ND, np.float32) @ texts.emb_CD.T, truth_N, texts.scale)
+    guesses = guess(emb_ND, texts.emb_CD, scale)
+    curve = precision_curve(guesses.confidence_N, guesses.first_N == truth_N)
+    measured = {"calibrated_on": len(rows), "calibration": thinned(curve)}
+    if sample.precision is None:
+        return scale, settings.min_confidence, measured
+    least = least_confidence(curve, sample.precision)
+    if least is None:
+        raise UserError(
+            f"pseudo_labels.calibration.precision: no confidence keeps {sample.precision} on"
+            f" {len(rows):,} images; the best is {curve['at_least'].max():.3f}, with 95 % certainty"
+        )
+    return scale, max(least, settings.min_confidence), measured
+
+
+def _features(
+    clip: ClipConfig, paths: pd.Series, root: Path, config: MixConfig, workers: int
+) -> Features:
+    model = open_model(clip.model, clip.size_px, clip.fit)
+    return cached_features(
+        make_accelerator(), model, paths.tolist(), root, config.features, workers=workers
+    )
+
+
+# The train and val rows of a mix, its name and a seed -> its score: a whole training.
+Train = Callable[[pd.DataFrame, str, int], Score]
+
+
+def select_rows(
+    table: pd.DataFrame,
+    selection: SelectionConfig,
+    config: MixConfig,
+    workers: int,
+    account: Account,
+    train: Train,
+) -> pd.DataFrame:
+    """The train rows of the best mix that was found, with all of val and test.
+
+    Args:
+        train: the evaluator `full`: trains on a mix and scores it on val.
+
+    Raises:
+        UserError: there is no val split to judge by, or the budget ends within the first step.
+    """
+    if not (table["split"] == "val").any():
+        raise UserError("selection: needs a val split to judge by; raise val_fraction")
+    if selection.by not in table or (table[selection.by] == "").any():
+        raise UserError(f"selection.by: some rows have no {selection.by}; use domain")
+    held_out = table[table["split"] != "train"]
+    judge: Train
+    if selection.evaluator == "proxy" and selection.proxy is not None:
+        model = open_model(selection.proxy.model, selection.proxy.size_px, selection.proxy.fit)
+        paths = table["image_path"].tolist()
+        feat_NF = cached_features(
+            make_accelerator(), model, paths, config.image_root, config.features, workers=workers
+        )
+        proxy = Proxy(feat_NF, table, selection.proxy, selection.metric)
+        identity = proxy.identity()
+        judge = lambda rows, name, seed: proxy.score(rows, seed)  # noqa: E731
+    else:
+        rows = table[["image_path", "label", "domain", "split", "role"]]
+        identity = f"{selection.full} {pd.util.hash_pandas_object(rows, index=False).sum():x}"
+        val = table[table["split"] == "val"]
+        judge = lambda rows, name, seed: train(  # noqa: E731
+            pd.concat([rows, val], ignore_index=True), name, seed
+        )
+    log = Evaluations(
+        config.beside(".selection.jsonl"),
+        f"{identity} {selection.by} {config.seed}",
+        lambda mix, seed: judge(
+            mix_rows(table, mix, selection.by, config.seed), mix_name(mix), seed
+        ),
+        selection.rule.max_evaluations,
+        selection.rule.max_minutes,
+    )
+    candidates = candidates_of(table, selection.by, selection.caps)
+    result = search(candidates, log, selection.rule, config.beside(".selection.json"))
+    print(render(result.steps))
+    account.earned = earned(result.steps)
+    chosen = mix_rows(table, result.mix, selection.by, config.seed)
+    table = pd.concat([chosen, held_out], ignore_index=True)
+    account.after("selection", table)
+    return table

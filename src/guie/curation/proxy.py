@@ -1,0 +1,103 @@
+"""A proxy for training: the head alone, on features of a frozen backbone computed once.
+
+It judges a mix in seconds. Shapes: N images, B of a batch, F features, D dimensions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.config.data import ProxyEvaluatorConfig
+from guie.config.stages import CosineSchedule
+from guie.curation.selection import Score
+from guie.data.sampling import Stream
+from guie.evaluation.feature_cache import Features
+from guie.evaluation.protocols import quick_scores
+from guie.losses import ArcFace
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.models.head import Head
+from guie.training.optim import schedule_factor
+
+
+class Proxy:
+    """Scores training rows by the head that they train, on one val split.
+
+    Args:
+        feat_NF: features of the table's rows, any float type; may be memory-mapped.
+        table: rows of a manifest, train and val among them.
+        config: head and training.
+        metric: r_at_1 or mmp_at_5, on the merged val index, mean over domains.
+        device: where heads are trained.
+    """
+
+    def __init__(
+        self,
+        feat_NF: np.ndarray | Features,
+        table: pd.DataFrame,
+        config: ProxyEvaluatorConfig,
+        metric: str = "r_at_1",
+        device: torch.device | str = "cpu",
+    ):
+        self.feat_NF, self.config, self.metric, self.device = feat_NF, config, metric, device
+        self.table = table
+        train = np.flatnonzero(table["split"] == "train")
+        self.row_of = pd.Series(train, table["image_path"].iloc[train])
+        val = np.flatnonzero(table["split"] == "val")
+        self.val, self.val_feat_NF = table.iloc[val].reset_index(drop=True), self._load(val)
+
+    def score(self, rows: pd.DataFrame, seed: int) -> Score:
+        """Train on some of the table's train rows; score on val. The same rows and seed, the same."""
+        head = self._train(rows, seed).eval()
+        with torch.inference_mode():
+            emb_ND = functional.normalize(head(self.val_feat_NF), dim=-1).cpu().numpy()
+        scores = quick_scores(emb_ND, self.val)
+        domains = {name: values[self.metric] for name, values in scores["domains"].items()}
+        return Score(scores[self.metric], domains)
+
+    def identity(self) -> str:
+        """A hash of all that a score depends on besides the rows and the seed."""
+        digest = hashlib.sha256(f"{self.config.model_dump_json()} {self.metric}".encode())
+        rows = self.table[["image_path", "label", "domain", "split", "role"]]
+        digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+        digest.update(np.ascontiguousarray(self.feat_NF).data)
+        return digest.hexdigest()[:16]
+
+    def _train(self, rows: pd.DataFrame, seed: int) -> Head:
+        config = self.config
+        feat_NF = self._load(self.row_of[rows["image_path"]].to_numpy())
+        ids_N, classes = pd.factorize(rows["label"], sort=True)
+        label_N = torch.from_numpy(ids_N).to(self.device)
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            head = Head(config.head, feat_NF.shape[1]).to(self.device)
+            rule = ArcFace(config.margin_rad)
+            loss = MarginSoftmax(len(classes), config.head.dim, rule, scale=config.scale)
+            self._fit(head, loss.to(self.device), feat_NF, label_N, seed)
+        return head
+
+    def _fit(
+        self, head: Head, loss: nn.Module, feat_NF: Tensor, label_N: Tensor, seed: int
+    ) -> None:
+        config = self.config
+        steps = max(config.min_steps, round(config.epochs * len(feat_NF) / config.batch_size))
+        parameters = [*head.parameters(), *loss.parameters()]
+        optimizer = torch.optim.AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay)
+        stream = Stream(np.arange(len(feat_NF)), (seed,))
+        for step in range(steps):
+            optimizer.param_groups[0]["lr"] = config.lr * schedule_factor(
+                CosineSchedule(), step, steps, 0
+            )
+            batch_B = torch.from_numpy(stream.take(step * config.batch_size, config.batch_size))
+            emb_BD = functional.normalize(head(feat_NF[batch_B]), dim=-1)
+            optimizer.zero_grad()
+            loss(emb_BD, label_N[batch_B])[0].backward()
+            optimizer.step()
+
+    def _load(self, row_N: np.ndarray) -> Tensor:
+        return torch.from_numpy(self.feat_NF[row_N].astype(np.float32)).to(self.device)

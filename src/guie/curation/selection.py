@@ -1,0 +1,378 @@
+"""Greedy selection of data sets: candidates, evaluations kept on disk, the search itself."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from guie.base.errors import UserError
+from guie.base.files import append_text, write_json, write_text
+from guie.config.data import SelectionRule
+from guie.curation.classes import cap_large
+
+
+class Candidate(NamedTuple):
+    """A source: a domain or a dataset; `cap` 0 takes all images of a class."""
+
+    source: str
+    cap: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}@{self.cap}" if self.cap else self.source
+
+
+Mix = frozenset[Candidate]
+
+
+def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> list[Candidate]:
+    """Every source of the train rows under every cap, sorted; a cap that cuts nothing is left out.
+
+    Args:
+        table: a manifest's rows.
+        by: the column that names a source.
+        caps: images of a class; None for all.
+    """
+    train = table[table["split"] == "train"]
+    largest = train.groupby([by, "label"]).size().groupby(level=0).max()
+    candidates = {
+        Candidate(source, cap if cap and cap < images else 0)
+        for source, images in largest.items()
+        for cap in caps
+    }
+    return sorted(candidates)
+
+
+def mix_name(mix: Iterable[Candidate]) -> str:
+    """`cars@50+logos`: the same for the same mix, in any order."""
+    return "+".join(str(candidate) for candidate in sorted(mix))
+
+
+def mix_rows(table: pd.DataFrame, mix: Mix, by: str, seed: int) -> pd.DataFrame:
+    """The train rows of a mix, indexed from 0. Which images a cap keeps depends on `seed`."""
+    parts = []
+    for source, cap in sorted(mix):
+        rows = table[(table["split"] == "train") & (table[by] == source)].reset_index(drop=True)
+        parts.append(cap_large(rows, cap, seed) if cap else rows)
+    return pd.concat(parts, ignore_index=True)
+
+
+COLUMNS = ("step", "change", "gain", "standard_error", "score", "mix")
+
+
+def earned(steps: Sequence[Step]) -> pd.DataFrame:
+    """A row for each step, in order, then one for each change tried in vain, by gain.
+
+    Columns: step (missing for what was turned down), change, gain and standard_error of the metric,
+    score and mix after the step. The gain of an accepted step was measured on fresh seeds where the
+    rule has any; that of a change turned down is the one that all candidates were compared by.
+    """
+    accepted = [step for step in steps if step.accepted]
+    rows = [
+        (number, step.change, step.gain, step.standard_error, step.score, mix_name(step.mix))
+        for number, step in enumerate(accepted, start=1)
+    ]
+    refused = [step for step in steps if not step.accepted]
+    for step in refused:
+        tried = sorted(step.tried.items(), key=lambda item: -item[1])
+        rows += [(pd.NA, change, gain, pd.NA, pd.NA, "") for change, gain in tried]
+    return pd.DataFrame(rows, columns=COLUMNS).astype(
+        {"step": "Int64", "gain": "float64", "standard_error": "Float64", "score": "Float64"}
+    )
+
+
+def render(steps: Sequence[Step]) -> str:
+    """The table as a person reads it."""
+    table = earned(steps).drop(columns="mix")
+    return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4f}")
+
+
+class Score(NamedTuple):
+    """What training on a mix reached on val."""
+
+    value: float  # what the search raises
+    domains: dict[str, float]  # the same metric, of each domain
+
+
+class BudgetSpent(Exception):
+    """The next score would need an evaluation more than the budget has."""
+
+
+class Evaluations:
+    """Scores of mixes by seed, from the log where they stand in it, else from the evaluator.
+
+    The budget counts what the search has asked for, from the log or not, and the seconds that it
+    took when it was computed. So it ends a search at the same place, however often restarted.
+
+    Args:
+        path: the log, JSON lines.
+        identity: all that a score depends on besides mix and seed; the log's first line states it.
+        evaluate: trains on a mix with a seed.
+        max_evaluations, max_minutes: the budget; None for no limit.
+
+    Raises:
+        UserError: the log has another identity, or is none.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        identity: str,
+        evaluate: Callable[[Mix, int], Score],
+        max_evaluations: int | None = None,
+        max_minutes: float | None = None,
+    ):
+        self.path, self.evaluate = path, evaluate
+        self.max_evaluations = max_evaluations or math.inf
+        self.max_seconds = 60 * max_minutes if max_minutes else math.inf
+        self.known = _read(path, identity)
+        self.used: dict[tuple[str, int], dict[str, Any]] = {}
+        self.bar = tqdm(desc="evaluations", unit="run", initial=0)
+
+    def scores(self, mix: Mix, seeds: range) -> np.ndarray:
+        """Score of the mix under each seed, float64 [S]. Raises BudgetSpent."""
+        return np.array([self._score(mix, seed) for seed in seeds])
+
+    def _score(self, mix: Mix, seed: int) -> float:
+        key = mix_name(mix), seed
+        if key not in self.used:
+            if len(self.used) >= self.max_evaluations or self.seconds >= self.max_seconds:
+                raise BudgetSpent
+            self.used[key] = self.known.get(key) or self._evaluate(mix, seed)
+            self.bar.update()
+        return self.used[key]["score"]
+
+    @property
+    def seconds(self) -> float:
+        """Spent on the evaluations that this search has asked for."""
+        return sum(line["seconds"] for line in self.used.values())
+
+    def _evaluate(self, mix: Mix, seed: int) -> dict[str, Any]:
+        began = time.monotonic()
+        score = self.evaluate(mix, seed)
+        if not math.isfinite(score.value):
+            raise UserError(f"{mix_name(mix)}: its score is {score.value}; lower the learning rate")
+        line = {
+            "mix": mix_name(mix),
+            "seed": seed,
+            "score": score.value,
+            "domains": score.domains,
+            "seconds": round(time.monotonic() - began, 3),
+        }
+        append_text(self.path, json.dumps(line, ensure_ascii=False) + "\n")
+        return line
+
+
+def _read(path: Path, identity: str) -> dict[tuple[str, int], dict[str, Any]]:
+    """The log's lines by mix and seed; begins the log where there is none."""
+    first = json.dumps({"identity": identity})
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    whole, _, torn = text.rpartition("\n")
+    head, *lines = whole.split("\n")
+    if not whole:
+        head = first
+    elif head != first:
+        raise UserError(
+            f"{path}: holds scores of other images, features or settings; name another log, or"
+            " delete this one"
+        )
+    try:
+        entries = [json.loads(line) for line in lines]
+        known = {(entry["mix"], entry["seed"]): entry for entry in entries}
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: not a log of evaluations; delete it") from None
+    if torn or not whole:  # a kill fell into a write, or the log is new
+        write_text(path, "\n".join([head, *lines]) + "\n")
+    return known
+
+
+Scores = Callable[[Mix, range], np.ndarray]  # of a mix under each seed: float64 [S]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A mix that the search looked at from another one."""
+
+    change: str  # "+cars", "-cars", "cars@20 -> cars"
+    mix: Mix
+    gains_S: np.ndarray = field(repr=False)  # over the mix so far, with the same seed
+
+    @property
+    def gain(self) -> float:
+        return float(self.gains_S.mean())
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the search. The last of a direction is not accepted: nothing gained enough."""
+
+    direction: str
+    change: str
+    mix: Mix  # after the step
+    score: float  # mean over the seeds that judged it: fresh ones where there are any
+    gain: float  # on the same seeds; of the first source, its score
+    standard_error: float  # of the gain; 0 for the first source
+    accepted: bool
+    tried: dict[str, float]  # gain of every candidate, by its change
+
+    def as_json(self) -> dict[str, Any]:
+        return {**vars(self), "mix": mix_name(self.mix)}
+
+
+def select(
+    candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule, start: Mix = frozenset()
+) -> Iterator[Step]:
+    """Yield the search step by step.
+
+    Forward: a candidate joins, or takes the place of its source under another cap. Backward: one
+    leaves. The search starts from `start`; a search that begins backward without one, from every
+    source under its largest cap. No mix is visited twice, so the search ends.
+    """
+    mix = start
+    if not mix and rule.directions[0] == "backward":
+        mix = frozenset({c.source: c for c in sorted(candidates, key=_size)}.values())
+    visited, first_seed = {mix}, 0
+    for direction in rule.directions:
+        while True:
+            possible = _additions(mix, candidates) if direction == "forward" else _removals(mix)
+            moves = {new: change for new, change in possible if new not in visited}
+            if not moves:
+                break
+            step = _step(direction, mix, moves, first_seed, scores, rule)
+            yield step
+            first_seed += rule.seeds + rule.confirm_seeds
+            if not step.accepted:
+                break
+            mix = step.mix
+            visited.add(mix)
+
+
+def _size(candidate: Candidate) -> float:
+    return candidate.cap or math.inf
+
+
+def _additions(mix: Mix, candidates: Sequence[Candidate]) -> Iterator[tuple[Mix, str]]:
+    present = {candidate.source: candidate for candidate in mix}
+    for candidate in sorted(set(candidates) - mix):
+        old = present.get(candidate.source)
+        change = f"{old} -> {candidate}" if old else f"+{candidate}"
+        yield mix - {old} | {candidate}, change
+
+
+def _removals(mix: Mix) -> Iterator[tuple[Mix, str]]:
+    if len(mix) > 1:
+        yield from ((mix - {candidate}, f"-{candidate}") for candidate in sorted(mix))
+
+
+def _step(
+    direction: str,
+    mix: Mix,
+    moves: dict[Mix, str],
+    first_seed: int,
+    scores: Scores,
+    rule: SelectionRule,
+) -> Step:
+    """Compare all moves; take the best one if it shows its gain again."""
+    screen = range(first_seed, first_seed + rule.seeds)
+    trials = [_trial(mix, new, change, scores, screen) for new, change in moves.items()]
+    best = max(trials, key=lambda trial: trial.gain)  # of equals, the first of the moves
+    gain, seeds = best.gain, screen
+    error = standard_error([trial.gains_S for trial in trials]) if mix else 0.0
+    if rule.confirm_seeds and (gain > 0 or not mix):
+        seeds = range(screen.stop, screen.stop + rule.confirm_seeds)
+        gain = _trial(mix, best.mix, best.change, scores, seeds).gain
+        error *= math.sqrt(rule.seeds / rule.confirm_seeds)
+    accepted = not mix or gain > rule.min_standard_errors * error
+    reached = best.mix if accepted else mix
+    return Step(
+        direction=direction,
+        change=best.change,
+        mix=reached,
+        score=float(scores(reached, seeds).mean()),
+        gain=gain,
+        standard_error=error,
+        accepted=accepted,
+        tried={trial.change: trial.gain for trial in trials},
+    )
+
+
+def _trial(mix: Mix, new: Mix, change: str, scores: Scores, seeds: range) -> Trial:
+    before_S = scores(mix, seeds) if mix else np.zeros(len(seeds))
+    return Trial(change, new, scores(new, seeds) - before_S)
+
+
+def standard_error(gains: Sequence[np.ndarray]) -> float:
+    """Standard error of one mean gain, with the spread over seeds pooled over the candidates.
+
+    A handful of seeds estimates the spread of one candidate badly, of all of them together well.
+    """
+    variance = np.mean([gains_S.var(ddof=1) for gains_S in gains])
+    return math.sqrt(variance / len(gains[0]))
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The mix that a search ended at, and its steps."""
+
+    mix: Mix
+    steps: list[Step]
+    stopped: str  # "no gain" or "budget"
+
+
+def search(
+    candidates: Sequence[Candidate],
+    evaluations: Evaluations,
+    rule: SelectionRule,
+    out: Path,
+    start: Mix = frozenset(),
+) -> SearchResult:
+    """Select greedily until nothing gains or the budget is spent.
+
+    Args:
+        out: JSON file with the steps so far, written anew after each.
+
+    Raises:
+        UserError: the budget ends before the first step does.
+    """
+    steps: list[Step] = []
+    stopped = "no gain"
+    try:
+        for step in select(candidates, evaluations.scores, rule, start):
+            steps.append(step)
+            tqdm.write(_step_line(step))
+            _write(out, steps, evaluations, "not yet")
+    except BudgetSpent:
+        stopped = "budget"
+    if not steps:
+        needed = len(candidates) * rule.seeds + rule.confirm_seeds
+        raise UserError(
+            "selection.rule: the budget ends within the first step; allow it"
+            f" {needed} evaluations or more, and the minutes that they take"
+        )
+    _write(out, steps, evaluations, stopped)
+    return SearchResult(steps[-1].mix, steps, stopped)
+
+
+def _step_line(step: Step) -> str:
+    verdict = "taken" if step.accepted else "turned down"
+    gain = f"gain {step.gain:+.4f} (standard error {step.standard_error:.4f})"
+    return f"{step.direction}: {step.change} {verdict}, {gain}; score {step.score:.4f}"
+
+
+def _write(out: Path, steps: Sequence[Step], evaluations: Evaluations, stopped: str) -> None:
+    report = {
+        "mix": mix_name(steps[-1].mix),
+        "stopped": stopped,
+        "evaluations": len(evaluations.used),
+        "training_seconds": round(evaluations.seconds, 1),
+        "steps": [step.as_json() for step in steps],
+    }
+    write_json(out, report)

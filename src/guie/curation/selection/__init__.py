@@ -1,1 +1,0 @@
-"""Which data sets: tried by a proxy or by training, chosen greedily."""

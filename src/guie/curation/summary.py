@@ -1,0 +1,256 @@
+"""The summary of a mix: counts by rule and domain, as JSON and for the terminal, and what to look at."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from guie.base.files import replacing, write_json
+from guie.config import MixConfig
+from guie.config.data import Source
+from guie.data.manifest import Companions, queries_without_positive
+from guie.data.manifest.columns import memberships
+from guie.data.manifest.companions import joined, within, write_companions
+from guie.report.pages import class_sizes, left_after, write_report
+
+Counts = dict[str, dict[str, Any]]
+SPLITS = ("train", "val", "test")
+FILES_SHOWN = 10
+
+
+def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
+    """{domain: {rule: {"classes": n, "images": m}}} from tables that are each a rule's result.
+
+    The first table is what the rules began with. A class is lost when its last image is.
+    """
+    counts_of: dict[str, Counts] = {}
+    sizes = {rule: _sizes(table) for rule, table in stages.items()}
+    for before, rule in pairwise(stages):
+        lost = sizes[before].sub(sizes[rule], fill_value=0).astype(int)
+        for domain, row in lost[lost["images"] > 0].iterrows():
+            counts_of.setdefault(str(domain), {})[rule] = {k: int(v) for k, v in row.items()}
+    return counts_of
+
+
+def by_domain(
+    table: pd.DataFrame, lost: Sequence[Mapping[str, Counts]], alone: pd.Series
+) -> dict[str, Counts]:
+    """{domain: {split: counts, "dropped": {rule: counts}}}, domains without a row left included.
+
+    `lost` are the `losses` of each source; `alone` is a boolean for every query of `table`, by its
+    index: it has no positive.
+    """
+    counts_of = contents(table, alone)
+    dropped: dict[str, Counts] = {domain: {} for account in lost for domain in account}
+    for account in lost:
+        for domain, rules in account.items():
+            for rule, counts in rules.items():
+                total = dropped[domain].setdefault(rule, dict.fromkeys(counts, 0))
+                dropped[domain][rule] = {key: total[key] + counts[key] for key in counts}
+    return {
+        domain: {**counts_of.get(domain, {}), "dropped": dropped.get(domain, {})}
+        for domain in sorted({*counts_of, *dropped})
+    }
+
+
+def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
+    """{domain: {split: {"classes": n, "images": m}}}; of val and test queries and index too."""
+    classes = memberships(table).groupby(["domain", "split"])["label"].nunique()
+    counts_of: dict[str, Counts] = {}
+    for (domain, split), rows in table.groupby(["domain", "split"]):
+        counts = {"classes": int(classes[domain, split]), "images": len(rows)}
+        if split != "train":
+            queries = rows.index[rows["role"] != "index"]
+            counts["queries"] = len(queries)
+            counts["index"] = int((rows["role"] != "query").sum())
+            counts["queries_without_positive"] = int(alone[queries].sum())
+        counts_of.setdefault(domain, {})[split] = counts
+    return counts_of
+
+
+def notes(domains: Mapping[str, Counts], dropped_files: Sequence[Mapping[str, str]]) -> list[str]:
+    """What somebody who trains or scores on the mix should know."""
+    held_out = sum(entry["split"] != "train" for entry in dropped_files)
+    lines = (
+        [
+            f"{held_out:,} unusable files were in val or test: scores do not compare with those"
+            " on the whole set"
+        ]
+        if held_out
+        else []
+    )
+    for domain, counts in domains.items():
+        if "train" not in counts:
+            lines.append(f"{domain}: no train images")
+        elif "val" not in counts:
+            lines.append(f"{domain}: no val split")
+        for split in ("val", "test"):
+            if split in counts and counts[split]["queries_without_positive"]:
+                lines.append(
+                    f"{domain}: {counts[split]['queries_without_positive']:,} of"
+                    f" {counts[split]['queries']:,} {split} queries have no positive;"
+                    " metrics leave them out"
+                )
+    return lines
+
+
+def render(summary: Mapping[str, Any]) -> str:
+    """The summary as a person reads it: a line a domain, then files, then notes."""
+    rows = [
+        [domain, *(_cell(counts.get(split)) for split in SPLITS), _dropped(counts["dropped"])]
+        for domain, counts in summary["domains"].items()
+    ]
+    total = ["all", *(_cell(_total(summary["domains"], split)) for split in SPLITS), ""]
+    lines = _aligned([["classes / images", *SPLITS, "dropped"], *rows, total])
+    files = summary["dropped_files"]
+    lines += [f"dropped {entry['file']}: {entry['reason']}" for entry in files[:FILES_SHOWN]]
+    if len(files) > FILES_SHOWN:
+        lines.append(f"... and {len(files) - FILES_SHOWN} more dropped files, in the summary")
+    for source in summary["sources"]:
+        lines += [
+            f"skipped in {source['path']}: {why}: {n}" for why, n in source["skipped"].items()
+        ]
+    return "\n".join([*lines, *(f"note: {note}" for note in summary["notes"])])
+
+
+def _total(domains: Mapping[str, Counts], split: str) -> dict[str, int] | None:
+    present = [counts[split] for counts in domains.values() if split in counts]
+    return {key: sum(counts[key] for counts in present) for key in present[0]} if present else None
+
+
+def _cell(counts: Mapping[str, int] | None) -> str:
+    return f"{counts['classes']:,} / {counts['images']:,}" if counts else "-"
+
+
+def _dropped(rules: Mapping[str, Mapping[str, int]]) -> str:
+    return "; ".join(f"{rule} {_cell(counts)}" for rule, counts in rules.items()) or "-"
+
+
+def _aligned(rows: list[list[str]]) -> list[str]:
+    """Columns padded to one width: the first and last to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *cells, last in rows:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:-1], strict=True))
+        lines.append("  ".join([first.ljust(widths[0]), *padded, last]).rstrip())
+    return lines
+
+
+def _sizes(table: pd.DataFrame) -> pd.DataFrame:
+    """Per domain: classes (one that is trained and tested counts twice) and images (rows)."""
+    classes = memberships(table).drop_duplicates(["domain", "split", "label"])
+    return pd.DataFrame(
+        {"classes": classes.groupby("domain").size(), "images": table.groupby("domain").size()}
+    )
+
+
+METRICS = {"r_at_1": "R@1 on val", "mmp_at_5": "mMP@5 on val"}
+COUNTED = ["image_path", "label", "domain", "split", "dataset"]
+
+
+class Account:
+    """Notes down what happens to a mix's rows, and writes it beside the mix."""
+
+    def __init__(self, config: MixConfig, command: str):
+        self.config, self.command = config, command
+        self.stages: dict[str, pd.DataFrame] = {}
+        self.sources: list[dict[str, Any]] = []
+        self.dropped_files: list[dict[str, str]] = []
+        self.companions: list[Companions] = []  # of each source, of images as the mix names them
+        self.findings: pd.DataFrame | None = None  # of cleaning
+        self.limits: pd.DataFrame | None = None  # up to which differences pictures are copies
+        self.notes: list[str] = []  # what cleaning wants to be known
+        self.merges: pd.DataFrame | None = None  # suggested
+        self.earned: pd.DataFrame | None = None  # by each source, in a selection
+        self.page = config.beside(".html")
+        self.details: dict[str, Any] = {}  # of rules, by name: more for the summary
+
+    def add_source(
+        self, source: Source, skipped: Counter[str], dropped: list[dict[str, str]]
+    ) -> None:
+        """Note a source, the files in it that were passed over, and those that are unusable."""
+        entry = {"kind": source.kind, "path": source.path, "skipped": dict(sorted(skipped.items()))}
+        self.sources.append(entry)
+        self.dropped_files += dropped
+
+    def after(self, rule: str, table: pd.DataFrame) -> None:
+        """Note what a rule has left. A rule that took nothing stands in the funnel all the same."""
+        names = pd.Series([Path(source["path"]).name for source in self.sources], dtype=str)
+        dataset = table["source"].map(names)
+        if "dataset" in table:
+            dataset = table["dataset"].where(table["dataset"] != "", dataset)
+        self.stages[rule] = table.assign(dataset=dataset)[COUNTED]
+
+    def summary(self, table: pd.DataFrame) -> dict[str, Any]:
+        """The summary: a function of the sources and the config, so without times."""
+        held_out = (table[table["split"] == split] for split in ("val", "test"))
+        alone = pd.concat([queries_without_positive(rows) for rows in held_out])
+        domains = by_domain(table, [losses(self.stages)], alone)
+        return {
+            "name": self.config.name,
+            "command": self.command,
+            "rows": len(table),
+            "domains": domains,
+            "notes": notes(domains, self.dropped_files) + self.notes + self._unsaid(table),
+            **self.details,
+            **self._evidence(),
+            "dropped_files": self.dropped_files,
+            "sources": self.sources,
+            "config": self.config.model_dump(),
+        }
+
+    def _unsaid(self, table: pd.DataFrame) -> list[str]:
+        """What the companions lose with the images that the rules have dropped."""
+        read = joined(self.companions)
+        left = within(read, table)
+        lost = {kind: len(rows) - len(left.get(kind, ())) for kind, rows in read.items()}
+        return [
+            f"{kind}: {lost[kind]:,} of {len(rows):,} rows are of images that were dropped; scores do"
+            " not compare with those on the whole set"
+            for kind, rows in read.items()
+            if lost[kind]
+        ]
+
+    def _evidence(self) -> dict[str, Any]:
+        if self.limits is None:
+            return {}
+        return {"copies": json.loads(self.limits.round(4).to_json(orient="records"))}
+
+    def write(self, table: pd.DataFrame) -> dict[str, Any]:
+        """Write summary, report and lists beside the mix; returns the summary."""
+        report = self.summary(table)
+        write_json(self.config.summary_path, report)
+        for what in ("findings", "merges"):
+            self.write_list(what)
+        write_companions(Path(self.config.out), within(joined(self.companions), table))
+        self.write_report(table)
+        return report
+
+    def write_report(self, table: pd.DataFrame) -> None:
+        """Write the page with what is known so far."""
+        selection = self.config.selection
+        write_report(
+            self.page,
+            self.summary(table),
+            table,
+            self.config.image_root,
+            left=left_after(self.stages),
+            before=class_sizes(self.stages["read"]),
+            findings=self.findings,
+            merges=self.merges,
+            earned=self.earned,
+            metric=METRICS[selection.metric if selection else "r_at_1"],
+        )
+
+    def write_list(self, what: str) -> None:
+        """Write `findings` or `merges` as CSV beside the mix, if there are any to write."""
+        rows: pd.DataFrame | None = getattr(self, what)
+        if rows is not None:
+            with replacing(self.config.beside(f".{what}.csv")) as temporary:
+                rows.to_csv(temporary, index=False)

@@ -1,0 +1,223 @@
+"""Random views of a training image; each is a pure function of its seed.
+
+A view is a part of the image, resized by the model's own preprocessing, so that training sees what is
+scored, and then changed in its pixels at the network's size. (A config may ask for another resize, and for
+some of the changes before it.)
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import albumentations as A
+import cv2
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.transforms import AutoAugment, AutoAugmentPolicy
+
+from guie.config.sampling import AugmentConfig
+from guie.data.images import Part
+
+
+def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[float]) -> Part:
+    """The box of torchvision's RandomResizedCrop, in shares of the sides.
+
+    Args:
+        scale: range of the box's share of the image area.
+        ratio: range of the box's aspect ratio relative to the image's, drawn in log space.
+    """
+    side = math.sqrt(draw.uniform(*scale))
+    stretch = math.exp(draw.uniform(*map(math.log, ratio)) / 2)
+    return _placed(draw, min(1.0, side / stretch), min(1.0, side * stretch))
+
+
+def random_area(draw: random.Random, low: float, high: float) -> Part:
+    """A box whose sides are each drawn from a range of shares of the image's."""
+    return _placed(draw, draw.uniform(low, high), draw.uniform(low, high))
+
+
+def _placed(draw: random.Random, height: float, width: float) -> Part:
+    top, left = draw.uniform(0, 1 - height), draw.uniform(0, 1 - width)
+    return Part(top, left, top + height, left + width)
+
+
+LUMA = np.array([0.299, 0.587, 0.114])  # of RGB, ITU-R BT.601
+
+
+def recoloured(
+    image_HWC: np.ndarray,
+    brightness: float,
+    contrast: float,
+    saturation: float,
+    levels: float = 0.0,
+) -> np.ndarray:
+    """The three factors of torchvision's ColorJitter, in this order, on a uint8 image.
+
+    All are linear, so that one matrix does, and rounds and clips once; 1 changes nothing.
+
+    Args:
+        levels: grey levels that are added after them.
+    """
+    if brightness == contrast == saturation == 1.0 and not levels:
+        return image_HWC
+    mixed = saturation * np.eye(3) + (1 - saturation) * LUMA  # every row adds its share of grey
+    mean_grey = LUMA @ cv2.mean(image_HWC)[:3]
+    offset = np.full((3, 1), (1 - contrast) * brightness * mean_grey + levels)
+    return cv2.transform(image_HWC, np.hstack([contrast * brightness * mixed, offset]))
+
+
+BORDERS = {"black": cv2.BORDER_CONSTANT, "mirror": cv2.BORDER_REFLECT}
+
+
+class Distortions:
+    """Draws and applies the config's distortions, but for flips, colours and boxes (`Augment`).
+
+    A pure function of (image, seed). Of no distortion at all, False.
+    """
+
+    def __init__(self, config: AugmentConfig):
+        self.compose = A.Compose(distortions(config))
+
+    def __bool__(self) -> bool:
+        return bool(self.compose.transforms)
+
+    def __call__(self, image_HWC: np.ndarray, seed: int) -> np.ndarray:
+        """uint8 image (H, W, 3) -> another of the same size."""
+        # Not `set_random_seed`: it gives every transform the same numbers, and then all of the same
+        # probability strike together.
+        self.compose.set_random_state(np.random.default_rng(seed), random.Random(seed))
+        return self.compose(image=image_HWC)["image"]
+
+
+def distortions(config: AugmentConfig) -> list[A.BasicTransform]:
+    """The transforms, in their order."""
+    steps: list[A.BasicTransform] = []
+    if config.auto:
+        steps.append(LearnedPolicy(AutoAugmentPolicy(config.auto), p=1.0))
+    if config.affine:
+        steps.append(_affine(config))
+    if config.hue:
+        same, hue = (1.0, 1.0), (-config.hue, config.hue)
+        steps.append(A.ColorJitter(same, same, same, hue, p=config.color_share))
+    if config.rgb_shift:
+        bounds = (-config.rgb_shift, config.rgb_shift)
+        share = config.rgb_shift_share
+        share = config.color_share if share is None else share
+        steps.append(A.RGBShift(bounds, bounds, bounds, p=share))
+    if config.blur:
+        steps.append(A.GaussianBlur(sigma_limit=(0.3, 1.5), p=config.blur))
+    if config.jpeg:
+        steps.append(A.ImageCompression("jpeg", tuple(config.jpeg_quality), p=config.jpeg))
+    return steps
+
+
+def _affine(config: AugmentConfig) -> A.Affine:
+    """One map for all three, so that pixels are interpolated once."""
+    return A.Affine(
+        scale=(1 - config.zoom, 1 + config.zoom),
+        keep_ratio=True,
+        translate_percent=(-config.shift, config.shift),
+        rotate=(-config.rotate_deg, config.rotate_deg),
+        border_mode=BORDERS[config.affine_border],
+        fill=0,
+        p=config.affine,
+    )
+
+
+class LearnedPolicy(A.ImageOnlyTransform):
+    """AutoAugment (Cubuk et al., CVPR 2019): two operations of a policy learned on a dataset."""
+
+    def __init__(self, policy: AutoAugmentPolicy, p: float = 1.0):
+        super().__init__(p=p)
+        self.operations = _SeededAutoAugment(policy)
+
+    def get_params(self) -> dict[str, Any]:
+        return {"seed": self.py_random.getrandbits(63)}
+
+    def apply(self, img: np.ndarray, seed: int, **_: Any) -> np.ndarray:
+        self.operations.generator.manual_seed(seed)
+        return np.array(self.operations(Image.fromarray(img)))
+
+
+class _SeededAutoAugment(AutoAugment):
+    """torchvision's, drawing from a generator of its own and not from the process's."""
+
+    def __init__(self, policy: AutoAugmentPolicy):
+        super().__init__(policy)
+        self.generator = torch.Generator()
+
+    def get_params(self, transform_num: int) -> tuple[int, Tensor, Tensor]:
+        """Which of the sub-policies, and for its two operations: chance, and sign."""
+        number = int(torch.randint(transform_num, (1,), generator=self.generator))
+        return (
+            number,
+            torch.rand((2,), generator=self.generator),
+            torch.randint(2, (2,), generator=self.generator),
+        )
+
+
+COLORS = {"grey": 128, "black": 0}
+# OpenCV warps nothing whose side does not fit 16 bits with a sign.
+MAX_SIDE_PX = 32_766
+
+
+class Augment:
+    """What is drawn for a view: its `part` of the image, and by calling it, its pixels.
+
+    Between the two, `at_full_size` changes what is not yet resized.
+
+    Args:
+        config: what is drawn.
+    """
+
+    def __init__(self, config: AugmentConfig):
+        self.config, self.distortions = config, Distortions(config)
+
+    def part(self, seed: int) -> Part:
+        """Which part of the image is seen."""
+        draw = random.Random(seed)
+        return random_part(draw, self.config.crop_scale, self.config.crop_ratio)
+
+    def at_full_size(self, part_HWC: np.ndarray, seed: int) -> np.ndarray:
+        """Distort the uint8 part (H, W, 3) before its resize, where the config says so.
+
+        A side beyond OpenCV's limit leaves the part as it is.
+        """
+        if not self.config.full_size or max(part_HWC.shape) > MAX_SIDE_PX:
+            return part_HWC
+        own = random.Random(seed).getrandbits(32)  # not the stream that `__call__` draws from
+        return self.distortions(np.ascontiguousarray(part_HWC), own)
+
+    def __call__(self, image_HWC: np.ndarray, seed: int) -> np.ndarray:
+        """uint8 image (H, W, 3) -> another of the same size."""
+        draw = random.Random(seed)
+        if draw.random() < self.config.flip:
+            image_HWC = cv2.flip(image_HWC, 1)
+        image_HWC = self._recoloured(image_HWC, draw)
+        if self.distortions and not self.config.full_size:
+            image_HWC = self.distortions(image_HWC, draw.getrandbits(32))
+        if draw.random() < self.config.erase:
+            image_HWC = image_HWC.copy()
+            for _ in range(self.config.erase_boxes):
+                erased = random_area(draw, *self.config.erase_side)
+                image_HWC[erased.of(*image_HWC.shape[:2])] = COLORS[self.config.erase_color]
+        return image_HWC
+
+    def _recoloured(self, image_HWC: np.ndarray, draw: random.Random) -> np.ndarray:
+        bounds = [
+            (max(0.0, 1 - strength), 1 + strength) for strength in self.config.color_strengths
+        ]
+        factors, levels = [draw.uniform(*bound) for bound in bounds], 0.0
+        if most := self.config.brightness_levels:  # without it, no number is drawn
+            levels = draw.uniform(-most, most)
+        if draw.random() >= self.config.color_share:
+            factors, levels = [1.0, 1.0, 1.0], 0.0
+        if draw.random() < self.config.gray:
+            factors[2] = 0.0
+        brightness, contrast, saturation = factors
+        return recoloured(image_HWC, brightness, contrast, saturation, levels)

@@ -1,0 +1,326 @@
+"""From rows of the manifest to samples, and from samples to the `Batch` that a step trains on."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import cv2
+import numpy as np
+import pandas as pd
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from guie.base.errors import UserError
+from guie.data.augmentation import Augment
+from guie.data.image_checks.boxes import Box
+from guie.data.images import open_as_host, open_part, patiently
+from guie.data.manifest import Manifest
+
+
+def image_shape(height: int, width: int) -> list[float]:
+    """H / W, H / 224 and W / 224 of an image in pixels (the challenge's 5th place)."""
+    return [height / width, height / 224.0, width / 224.0]
+
+
+def image_shapes(images_BCHW: Tensor) -> Tensor:
+    """(B, C, H, W) images of one size -> (B, 3) float32, `image_shape` of each."""
+    shape = image_shape(images_BCHW.size(2), images_BCHW.size(3))
+    rows = [shape] * images_BCHW.size(0)
+    return torch.tensor(rows, dtype=torch.float32, device=images_BCHW.device)
+
+
+class Preprocess(Protocol):
+    """What batches need of a model's preprocessing, `guie.models.preprocess.Preprocess`."""
+
+    def recipe(self) -> dict[str, Any]: ...
+
+    def resized_in_8_bits(self, images: Tensor) -> Tensor: ...
+
+    def padded(self, images: Tensor) -> Tensor: ...
+
+    def normalised(self, images: Tensor) -> Tensor: ...
+
+    def shrinks(self, height: int, width: int) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The share of one process in a global batch, or a micro-batch of it.
+
+    Attributes:
+        label_B: class ids.
+        row_B: rows of the stage's training table.
+        shapes_B3: `image_shape` of the images as they came.
+        images_BCHW: as the network takes them; of a loader's workers, uint8 and not normalised.
+            None where features stand in for them.
+        feat_BF: features of a frozen backbone.
+        teacher_BT: what teachers made of the images beforehand, side by side.
+        captions: one an image, where the manifest has them.
+        generic_GCHW: images that the backbone's features are to be held on; there may be none.
+        generic_weight: what a mean over the generic images of a micro-batch counts, so that
+            micro-batches weighed by their images make the mean over all.
+    """
+
+    label_B: Tensor
+    row_B: Tensor
+    shapes_B3: Tensor | None = None
+    images_BCHW: Tensor | None = None
+    feat_BF: Tensor | None = None
+    teacher_BT: Tensor | None = None
+    captions: Sequence[str] | None = None
+    generic_GCHW: Tensor | None = None
+    generic_weight: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.label_B)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same with its tensors on the device."""
+        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def pin_memory(self) -> Batch:
+        """The same in page-locked memory, by which a loader hands it over."""
+        return self._each(Tensor.pin_memory)
+
+    def normalised(self, preprocess: Preprocess) -> Batch:
+        """The same with uint8 images made the network's input."""
+        images: dict[str, Any] = {
+            name: preprocess.normalised(value)
+            for name in ("images_BCHW", "generic_GCHW")
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(self, **images)
+
+    def split(self, pieces: int) -> Iterator[Batch]:
+        """`pieces` micro-batches of nearly equal size, none empty but of generic images."""
+        pieces = min(pieces, len(self))
+        for number in range(pieces):
+            yield self._piece(number, pieces)
+
+    def _piece(self, number: int, pieces: int) -> Batch:
+        def part(values: Any) -> Any:
+            return values[len(values) * number // pieces : len(values) * (number + 1) // pieces]
+
+        cut = {
+            field.name: part(value)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor | list | tuple)
+        }
+        piece = replace(self, **cut)
+        if self.generic_GCHW is None or piece.generic_GCHW is None:
+            return piece
+        share = len(piece.generic_GCHW) / len(self.generic_GCHW)
+        return replace(piece, generic_weight=share * len(self) / len(piece))
+
+    def _each(self, make: Callable[[Tensor], Tensor]) -> Batch:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        made: dict[str, Any] = {k: make(v) for k, v in values.items() if torch.is_tensor(v)}
+        return replace(self, **made)
+
+
+def collated(samples: Sequence[dict[str, Any]]) -> Batch:
+    """A batch of samples of `TrainDataset`; generic ones, which hold nothing else, stand beside."""
+    generic = [sample["generic"] for sample in samples if "generic" in sample]
+    parts = default_collate([sample for sample in samples if "generic" not in sample])
+    return Batch(
+        label_B=parts["label"],
+        row_B=parts["row"],
+        shapes_B3=parts["shape"],
+        images_BCHW=parts["image"],
+        captions=parts.get("caption"),
+        generic_GCHW=torch.stack(generic) if generic else None,
+    )
+
+
+# A JPEG decoded small is sharper than what the model's own filter leaves of the whole, unless that
+# has its share of the shrinking: decoded to just the size, a view is twice as far from the scored.
+MARGIN = 1.5
+
+
+class TrainDataset(Dataset):
+    """Random views of training images; a sample is a pure function of (seed, step, position, row).
+
+    `image` (3, S, S) is uint8: a quarter of the bytes to hand over, and normalised as a batch, on
+    the device. `shape` (3,) is the `image_shape` of the whole image.
+
+    Args:
+        rows: training rows of a manifest.
+        classes: the class list; a label's place in it is its id.
+        root: folder that image_path is relative to.
+        augment, preprocess: what makes the view and the network's input.
+        seed: integers that tell this stage's views from all others.
+    """
+
+    def __init__(
+        self,
+        rows: pd.DataFrame,
+        classes: Sequence[str],
+        root: Path,
+        augment: Augment,
+        preprocess: Preprocess,
+        seed: Sequence[int],
+    ):
+        ids = {label: number for number, label in enumerate(classes)}
+        self.paths = rows["image_path"].to_numpy()
+        self.labels = rows["label"].map(ids).to_numpy(np.int64)
+        self.captions = rows["caption"].to_numpy() if "caption" in rows else None
+        self.root, self.augment, self.preprocess = root, augment, preprocess
+        self.seed = tuple(seed)
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
+        step, position, row = key
+        drawn = np.random.SeedSequence([*self.seed, step, position]).generate_state(3).tolist()
+        view_CHW, size = self._view(row, drawn[0], drawn[1])
+        if self.augment.config.mixup:
+            view_CHW = self._blended(view_CHW, drawn[2])
+        sample = {
+            "image": view_CHW,
+            "shape": torch.tensor(image_shape(*size)),
+            "label": self.labels[row],
+            "row": row,
+        }
+        if self.captions is not None:
+            sample["caption"] = self.captions[row]
+        return sample
+
+    def _view(
+        self, row: int, seed_of_part: int, seed_of_pixels: int
+    ) -> tuple[Tensor, tuple[int, int]]:
+        """A view (3, S, S) uint8, and the height and width in pixels of the whole image."""
+        part = self.augment.part(seed_of_part)
+        file = self.root / self.paths[row]
+        part_HWC, size = patiently(partial(open_part, file, part, self._enough))
+        part_HWC = self.augment.at_full_size(part_HWC, seed_of_pixels)
+        resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
+        view_HWC = self.augment(resized_HWC.contiguous().numpy(), seed_of_pixels)
+        return self.preprocess.padded(_planes(view_HWC)[None])[0], size
+
+    def _blended(self, view_CHW: Tensor, seed: int) -> Tensor:
+        """The view, or a blend of it with one of any row: see `AugmentConfig.mixup`."""
+        draw = random.Random(seed)
+        if draw.random() >= self.augment.config.mixup:
+            return view_CHW
+        row, part, pixels = draw.randrange(len(self)), draw.getrandbits(32), draw.getrandbits(32)
+        other_CHW, _ = self._view(row, part, pixels)
+        return torch.lerp(view_CHW.float(), other_CHW.float(), draw.random()).round().byte()
+
+    def _enough(self, height: int, width: int) -> bool:
+        if self.augment.config.full_size:
+            return False  # never: all pixels are to be distorted
+        return self.preprocess.shrinks(int(height / MARGIN), int(width / MARGIN))
+
+
+class Samples(Dataset[Any]):
+    """A data set of known size."""
+
+    def __len__(self) -> int:
+        raise NotImplementedError
+
+
+class EvalDataset(Samples):
+    """Images as the scorer decodes them, through the preprocessing that is exported.
+
+    Args:
+        boxes: what each is cropped to first, None for the whole.
+        open_image: how they are decoded.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        preprocess: Callable[[Tensor], Tensor],
+        boxes: Sequence[Box | None] | None = None,
+        open_image: Callable[[Path], Image.Image] = open_as_host,
+    ):
+        self.files, self.preprocess, self.boxes = files, preprocess, boxes
+        self.open_image = open_image
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """The network's input (3, S, S), and the shape (3,) of the image as it came, or of its box."""
+        image = patiently(partial(self.open_image, self.files[index]))
+        box = self.boxes[index] if self.boxes else None
+        if box:
+            image = image.crop(box)
+        image_1CHW = as_batch(np.asarray(image))
+        return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
+
+
+def as_batch(image_HWC: np.ndarray) -> Tensor:
+    """uint8 image (H, W, 3) -> uint8 tensor (1, 3, H, W), as the scorer hands it to the model."""
+    if not image_HWC.flags.writeable:  # Pillow's buffer, which torch would warn of
+        image_HWC = image_HWC.copy()
+    return torch.from_numpy(image_HWC).permute(2, 0, 1)[None]
+
+
+def _planes(image_HWC: np.ndarray) -> Tensor:
+    """uint8 image (H, W, 3) -> (3, H, W), channel by channel in memory."""
+    planes_CHW = np.empty((3, *image_HWC.shape[:2]), np.uint8)
+    cv2.split(image_HWC, list(planes_CHW))  # ten times as fast as a copy with strides
+    return torch.from_numpy(planes_CHW)
+
+
+def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> pd.DataFrame:
+    """Rows to train on, of all or of the named domains.
+
+    Raises UserError for an unknown domain and for rows with several labels.
+    """
+    rows = manifest.split("train")
+    several = rows["label"].str.contains("|", regex=False)
+    if several.any():
+        raise UserError(
+            f"{manifest.path}: {int(several.sum())} training images have several labels, first"
+            f" {rows.loc[several, 'image_path'].iloc[0]}; training takes one label an image"
+        )
+    if domains is None:
+        return rows
+    known = sorted(rows["domain"].unique())
+    unknown = sorted(set(domains) - set(known))
+    if unknown:
+        raise UserError(
+            f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}, which have"
+            " training images"
+        )
+    return rows[rows["domain"].isin(domains)].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Classes:
+    """The training classes in the order of their ids: sorted, so a domain's stand together."""
+
+    labels: list[str]
+    sizes: list[int]  # training images of each
+    domains: list[str]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def classes_of(rows: pd.DataFrame) -> Classes:
+    """The classes of training rows; an image that several stages train on counts once."""
+    groups = rows.drop_duplicates("image_path").groupby("label", sort=True)
+    return Classes(
+        labels=list(groups.groups),
+        sizes=groups.size().tolist(),
+        domains=groups["domain"].first().tolist(),
+    )
+
+
+def rows_hash(rows: pd.DataFrame) -> str:
+    """A hash of what is trained on: images, labels, domains, weights, in their order."""
+    columns = [c for c in ("image_path", "label", "domain", "weight") if c in rows]
+    values = pd.util.hash_pandas_object(rows[columns], index=False)
+    return hashlib.sha256(values.to_numpy().tobytes()).hexdigest()[:16]

@@ -1,0 +1,378 @@
+"""Decode every image once before it is needed, in parallel, and name those that cannot be used and why."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import pandas as pd
+import PIL
+from accelerate import Accelerator
+from PIL import Image
+from threadpoolctl import threadpool_limits
+from tqdm import tqdm
+
+from guie.base.devices import from_main
+from guie.base.errors import UserError
+from guie.base.files import replacing
+from guie.base.processes import follow_parent
+from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
+from guie.data.manifest import Manifest, queries_without_positive
+
+# Another Pillow may read less: then every file is decoded again. Raise the number with images.py.
+VERSION = f"1, Pillow {PIL.__version__}"
+TYPES = {"file": str, "decoder": str, "size_bytes": int, "mtime_ns": int, "version": str}
+KEY = list(TYPES)
+
+
+class Decoded:
+    """`decoded.parquet` in a folder: good files by path, size, time of change and decoder.
+
+    Only good files are remembered. A bad one is met again on every run, and forgotten when mended.
+    """
+
+    def __init__(self, folder: str | Path):
+        self.path = Path(folder) / "decoded.parquet"
+        self._known = self._read()
+
+    def are_known(self, states: pd.DataFrame) -> pd.Series:
+        """Boolean per row of `states`: this very file was decoded whole."""
+        merged = states.merge(self._known, "left", on=KEY, indicator="found")
+        known = (merged["found"] == "both") & (merged["size_bytes"] >= 0)
+        return known.set_axis(states.index)
+
+    def add(self, states: pd.DataFrame) -> None:
+        """Remember good files, on disk too. Raises UserError where that cannot be written."""
+        if states.empty:
+            return
+        merged = pd.concat([self._read(), states], ignore_index=True)
+        self._known = merged.drop_duplicates(["file", "decoder"], keep="last")
+        with replacing(self.path) as temporary:
+            self._known.to_parquet(temporary, index=False)
+
+    def _read(self) -> pd.DataFrame:
+        try:
+            known = pd.read_parquet(self.path, columns=KEY)
+        except (OSError, ValueError):  # none yet, or not ours
+            return pd.DataFrame(columns=KEY).astype(TYPES)
+        return known[known["version"] == VERSION].astype(TYPES)
+
+
+def decoded_folder(manifest: Path, fallback: str | Path) -> Path:
+    """Where the good files of a manifest are remembered: beside it, for all that use it."""
+    beside = manifest.parent
+    return (beside if os.access(beside, os.W_OK) else Path(fallback)) / ".cache"
+
+
+def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
+    """The files of image paths, by the names that caches know them by."""
+    inside = os.path.abspath(root)
+    return [os.path.join(inside, path) for path in paths]
+
+
+def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
+    """The KEY of each file as it is now; size and time are -1 where it cannot be read at all."""
+    sizes_and_times = [_size_and_time(file) for file in files]
+    states = pd.DataFrame(sizes_and_times, columns=["size_bytes", "mtime_ns"], dtype=int)
+    return states.assign(file=list(files), decoder=decoder, version=VERSION)[KEY].astype(TYPES)
+
+
+def _size_and_time(file: str) -> tuple[int, int]:
+    try:
+        state = os.stat(file)
+        # A file that was good and may no longer be read has kept its size and its time.
+        readable = os.access(file, os.R_OK)
+    except (OSError, ValueError):  # ValueError: a NUL in the path
+        return -1, -1
+    return (state.st_size, state.st_mtime_ns) if readable else (-1, -1)
+
+
+OpenImage = Callable[[Path], Image.Image]
+T = TypeVar("T")
+R = TypeVar("R")
+Verdict = tuple[int, int, str]  # width, height, reason; no reason: the image is good
+CHUNK = 64  # images handed to a worker at once
+
+
+def drop_unusable(
+    table: pd.DataFrame,
+    root: Path,
+    open_image: OpenImage,
+    workers: int,
+    name: str,
+    look: Callable[..., pd.DataFrame] | None = None,
+) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+    """The rows whose image can be decoded, with what was seen of it, and the files that cannot.
+
+    The files dropped come as {"file", "split", "reason"}. `name` labels the progress bar. `look` is
+    `verify`, which sees width and height, or looks closer: see `fingerprints`.
+    Raises UserError if no image can be decoded at all.
+    """
+    verdicts = (look or verify)(table["image_path"].unique(), root, open_image, workers, name)
+    bad = verdicts.loc[verdicts["reason"] != "", "reason"]
+    if len(bad) == len(verdicts):
+        raise UserError(
+            f"{name}: none of {len(bad):,} images can be used; the first, under {root}:"
+            f" {bad.index[0]}: {bad.iloc[0]}; is this the folder that image_path starts from?"
+        )
+    unusable = table["image_path"].isin(bad.index)
+    splits = table[unusable].groupby("image_path")["split"].agg(",".join)
+    files = [
+        {"file": str(root / path), "split": splits[path], "reason": reason}
+        for path, reason in bad.items()
+    ]
+    seen = verdicts.drop(columns="reason").reindex(table["image_path"]).set_axis(table.index)
+    return table.assign(**seen)[~unusable].reset_index(drop=True), files
+
+
+def verify(
+    paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
+) -> pd.DataFrame:
+    """Decode `root / path` for each path; columns width and height in px, reason ("" if good).
+
+    `open_image` raises UserError on a file it cannot decode. Indexed by path, in the given order
+    whatever the number of workers.
+    """
+    verdicts = list(decode_all(paths, root, open_image, workers, name))
+    return pd.DataFrame(verdicts, index=list(paths), columns=["width", "height", "reason"])
+
+
+def decode_all(
+    paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
+) -> Iterator[Verdict]:
+    """The verdict on each path as soon as it is known, in order, under a progress bar."""
+    look = partial(decode, os.path.realpath(root), open_image)
+    with tqdm(total=len(paths), desc=name, unit="img", disable=None) as bar:
+        for verdict in mapped(look, paths, workers):
+            yield verdict
+            bar.update()
+
+
+def mapped(look: Callable[[T], R], asked: Sequence[T], workers: int) -> Iterator[R]:
+    """`map` in so many processes of one thread each, in order.
+
+    Raises UserError where one of them was killed.
+    """
+    with threadpool_limits(1):  # set before they are forked, and here alike: one order of all sums
+        if workers <= 1 or len(asked) <= CHUNK:
+            yield from map(look, asked)
+            return
+        # Processes, not threads: silencing Pillow's warnings is not thread-safe.
+        with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
+            try:
+                yield from pool.map(look, asked, chunksize=CHUNK)
+            except BrokenProcessPool:
+                raise UserError(
+                    f"a process that decodes images was killed, for want of memory perhaps; use"
+                    f" fewer than {workers} workers"
+                ) from None
+
+
+def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
+    path = os.path.join(root, image_path)
+    try:
+        if _leaves(root, image_path):
+            return 0, 0, "a link that leaves the source's folder"
+        width, height = open_image(Path(path)).size
+    except (UserError, ValueError) as error:  # ValueError: a NUL in the path
+        return 0, 0, str(error).replace(f"{path}: ", "", 1).replace(path, image_path)
+    return width, height, ""
+
+
+def _leaves(root: str, image_path: str) -> bool:
+    """Whether a file leads out of the root, and out of every folder on the way to it too.
+
+    A data set may be linked into the root as a folder; one file of it may not lead elsewhere.
+    """
+    real = os.path.realpath(os.path.join(root, image_path))
+    folders = (os.path.realpath(os.path.join(root, f)) for f in reversed(Path(image_path).parents))
+    return not any(os.path.commonpath([folder, real]) == folder for folder in folders)
+
+
+# By split, as data.py opens what is trained on, and what is embedded.
+DECODERS = {"train": open_as_seen, "val": open_as_host, "test": open_as_host}
+TO_EMBED = dict.fromkeys(DECODERS, open_as_host)
+SHOWN = 20  # files listed; the rest are counted
+SAVE_EVERY_S = 60.0
+
+
+def readable(
+    accelerator: Accelerator,
+    manifest: Manifest,
+    splits: Sequence[str],
+    *,
+    fallback: Path,
+    drop_bad: bool,
+    dropped: Path,
+    decoders: Mapping[str, OpenImage] | None = None,
+) -> Manifest:
+    """The manifest; refused, or with `drop_bad` shortened, where an image cannot be decoded.
+
+    Every process must call it; the main one looks, and its manifest has the `states` of the files.
+
+    Args:
+        splits: whose images will be opened.
+        fallback: folder that remembers good files where none can be written beside the manifest.
+        dropped: file that lists what is left out.
+        decoders: how the images of a split will be opened; None: as in training.
+
+    Raises UserError.
+    """
+    rows = manifest.table[manifest.table["split"].isin(splits)]
+    cache = decoded_folder(manifest.path, fallback)
+    states = _states(rows, manifest.root) if accelerator.is_main_process else None
+    cores = os.cpu_count() or 1
+    look = partial(find_unreadable, rows, manifest.root, cache, cores, decoders, states)
+    bad = from_main(accelerator, look)
+    if states is not None:
+        manifest = replace(manifest, states=states[["size_bytes", "mtime_ns"]])
+    if bad.empty:
+        return manifest
+    if not drop_bad:
+        from_main(accelerator, lambda: refuse_unreadable(bad, manifest))
+    manifest, report = drop_unreadable(manifest, bad)
+    accelerator.print("\n".join(report))
+    if accelerator.is_main_process:
+        with replacing(dropped) as temporary:
+            bad.to_csv(temporary, index=False)
+    return manifest
+
+
+def find_unreadable(
+    table: pd.DataFrame,
+    root: Path,
+    cache: str | Path,
+    workers: int,
+    decoders: Mapping[str, OpenImage] | None = None,
+    states: pd.DataFrame | None = None,
+) -> pd.DataFrame:
+    """Rows of a manifest whose image cannot be decoded as its split will be.
+
+    Args:
+        table: rows with image_path and split.
+        root: folder that image_path starts from.
+        cache: folder for `decoded.parquet`: a file is decoded again only after a change.
+        workers: decoding processes.
+        decoders: by split; None: as in training.
+        states: of the files, as of `Manifest`; None: they are asked for here.
+
+    Returns:
+        Columns image_path, split and reason, indexed as `table`.
+
+    Raises:
+        UserError: the cache cannot be written.
+    """
+    known, unreadable = Decoded(cache), []
+    # Before they are opened: a file that changes meanwhile is then decoded again next time.
+    states = _states(table, root) if states is None else states
+    used = table["split"].map(decoders or DECODERS)
+    for decoder in (open_as_seen, open_as_host):
+        rows = table[used == decoder]
+        states_of_rows = states.loc[rows["image_path"].unique()]
+        reasons = _reasons(states_of_rows, root, decoder, known, workers)
+        bad = rows.loc[rows["image_path"].isin(reasons.keys()), ["image_path", "split"]]
+        unreadable.append(bad.assign(reason=bad["image_path"].map(reasons)))
+    return pd.concat(unreadable).sort_index()
+
+
+def refuse_unreadable(bad: pd.DataFrame, manifest: Manifest) -> None:
+    """Raise one UserError that lists the images of `find_unreadable`, if there are any."""
+    if bad.empty:
+        return
+    remedy = "mend them, curate again (src/curate.py leaves them out) or pass --drop-bad"
+    if len(bad) == manifest.table["split"].isin(bad["split"]).sum():  # not one can be read
+        remedy = f"is {manifest.root} the folder that image_path starts from?"
+    first = f"{manifest.path}: {len(bad):,} rows have an image that cannot be read; {remedy}"
+    raise UserError("\n".join([first, *_listed(bad)]))
+
+
+def drop_unreadable(manifest: Manifest, bad: pd.DataFrame) -> tuple[Manifest, list[str]]:
+    """The manifest without the rows of `find_unreadable`, and what that changes, line by line.
+
+    Raises UserError if a split loses all of its images.
+    """
+    table = manifest.table.drop(bad.index)
+    lines = [f"dropped {line}" for line in _listed(bad)]
+    for split in bad["split"].unique():
+        before = manifest.table[manifest.table["split"] == split]
+        after = table[table["split"] == split]
+        if after.empty:
+            raise UserError(
+                f"{manifest.path}: none of {len(before):,} {split} images can be read;"
+                f" is {manifest.root} the folder that image_path starts from?"
+            )
+        lines.append(f"{split}: {'; '.join(_changes(split, before, after))}")
+    return replace(manifest, table=table.reset_index(drop=True)), lines
+
+
+def _states(table: pd.DataFrame, root: Path) -> pd.DataFrame:
+    """`file_states` of the images of a manifest's rows, by image_path."""
+    paths = table["image_path"].unique()
+    return file_states(absolute(root, paths), "").set_axis(pd.Index(paths, name="path"))
+
+
+def _reasons(
+    states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
+) -> dict[str, str]:
+    """{path: why it cannot be read}, without decoding what is known."""
+    states = states.assign(decoder=decoder_key(decoder)).reset_index()
+    states = states[~known.are_known(states)]
+    if decoder is not open_as_host:
+        return _decoded(states, root, decoder, known, workers)
+    seen = known.are_known(states.assign(decoder=decoder_key(open_as_seen)))
+    return _decoded(states[seen], root, open_as_host_once_seen, known, workers) | _decoded(
+        states[~seen], root, decoder, known, workers
+    )
+
+
+def _decoded(
+    states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
+) -> dict[str, str]:
+    """`_reasons` of files that are decoded now; the good ones are known from here on."""
+    reasons, good, saved_at = {}, [], time.monotonic()
+    name = decoder_key(decoder).replace("_", " ")
+    verdicts = decode_all(states["path"].tolist(), root, decoder, workers, name)
+    try:
+        for row, path, (_, _, reason) in zip(states.index, states["path"], verdicts, strict=True):
+            if reason:
+                reasons[path] = reason
+            else:
+                good.append(row)
+            if time.monotonic() - saved_at > SAVE_EVERY_S:
+                known.add(states.loc[good].drop(columns="path"))
+                good, saved_at = [], time.monotonic()
+    finally:  # after Ctrl-C too, the next run goes on from here
+        known.add(states.loc[good].drop(columns="path"))
+    return reasons
+
+
+def _listed(bad: pd.DataFrame) -> list[str]:
+    rows = zip(bad["image_path"], bad["split"], bad["reason"], strict=True)
+    lines = [f"{path} ({split}): {reason}" for path, split, reason in list(rows)[:SHOWN]]
+    return lines + ([f"and {len(bad) - SHOWN:,} more"] if len(bad) > SHOWN else [])
+
+
+def _changes(split: str, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[str]:
+    """What became of a split: images, classes, and queries that the metrics will pass over."""
+    yield f"{len(before) - len(after):,} of {len(before):,} images dropped"
+    lost = sorted(_classes(before) - _classes(after))
+    if lost:
+        more = ", ..." if len(lost) > SHOWN else ""
+        yield f"{len(lost):,} classes lost with their last image: {', '.join(lost[:SHOWN])}{more}"
+    if split != "train":
+        alone = queries_without_positive(after)
+        newly = alone & ~queries_without_positive(before)[alone.index]
+        if newly.any():
+            yield f"{int(newly.sum()):,} queries lost their last positive"
+        yield "scores do not compare with those on the whole set"
+
+
+def _classes(rows: pd.DataFrame) -> set[str]:
+    return set(rows["label"].str.split("|").explode())

@@ -1,0 +1,291 @@
+"""Load batches in worker processes that end with this one; a fault ends the run in one line. Generic
+images come along.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, default_collate
+
+from guie.base.errors import UserError
+from guie.base.processes import context, follow_parent
+from guie.config.training import GenericImagesConfig
+from guie.data.dataset import Batch, Preprocess, TrainDataset, collated
+from guie.data.manifest import Manifest, load_manifest
+from guie.data.sampling import RankBatches, RankViews, Sampler
+from guie.data.sampling.streams import key
+
+T = TypeVar("T")
+Beside = Callable[[], Iterator[Tensor]]  # begins anew: (B, T) of each batch in turn
+
+
+class TrainLoader:
+    """Batches of one process, in the sampler's order whatever the number of workers.
+
+    They stand on the device, and their images are normalised there.
+
+    Args:
+        beside: what teachers made of each batch, in the order of batches; None: nothing is known.
+    """
+
+    def __init__(
+        self,
+        loader: DataLoader,
+        preprocess: Preprocess,
+        device: torch.device,
+        beside: Beside | None = None,
+    ):
+        self.loader, self.device = loader, device
+        self.preprocess, self.beside = preprocess, beside
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Ahead[Batch]:
+        return Ahead(with_teachers(whole_batches(self.loader), self.beside), self._ready)
+
+    def _ready(self, batch: Batch) -> Batch:
+        return batch.to(self.device).normalised(self.preprocess)
+
+
+def train_loader(
+    dataset: TrainDataset | Both,
+    batches: RankBatches | RankViews | BothBatches,
+    workers: int,
+    device: torch.device | str = "cpu",
+    beside: Beside | None = None,
+) -> TrainLoader:
+    """The loader of a stage's batches; `beside` as of `TrainLoader`."""
+    loader = _loader(dataset, collated, batches, workers, torch.device(device))
+    return TrainLoader(loader, dataset.preprocess, torch.device(device), beside)
+
+
+def with_teachers(batches: Iterable[Batch], beside: Beside | None) -> Iterator[Batch]:
+    """Batches, each with what teachers made of it, where that is known."""
+    known = beside() if beside else None
+    for batch in batches:
+        yield replace(batch, teacher_BT=next(known)) if known else batch
+
+
+def eval_loader(
+    dataset: Dataset,
+    batches: Sequence[Sequence[int]],
+    workers: int,
+    device: torch.device | str = "cpu",
+) -> Iterator[Any]:
+    """These batches of a data set, in order, on the CPU; `device` is where they are to go."""
+    return whole_batches(_loader(dataset, default_collate, batches, workers, torch.device(device)))
+
+
+class Ahead(Generic[T]):
+    """Items of an iterable, each taken while the one before it is yet to be used.
+
+    A fault that an item meets waits in `fault`, so that all processes can stop together after the
+    step before; whoever asks for that item gets the fault.
+
+    Args:
+        ready: what is done to an item when it is handed out.
+    """
+
+    def __init__(self, items: Iterable[T], ready: Callable[[T], T] = lambda item: item):
+        self._items, self._ready = iter(items), ready
+        self.fault: UserError | None = None
+        self._take()
+
+    def __iter__(self) -> Ahead[T]:
+        return self
+
+    def __next__(self) -> T:
+        if self.fault and not self._taken:
+            raise self.fault
+        if not self._taken:
+            raise StopIteration
+        item = self._taken.pop()
+        self._take()
+        return self._ready(item)
+
+    def _take(self) -> None:
+        try:
+            self._taken = [next(self._items)]
+        except StopIteration:
+            self._taken = []
+        except UserError as fault:
+            self._taken, self.fault = [], fault
+
+
+def whole_batches(loader: DataLoader) -> Iterator[Any]:
+    """The batches of `_loader`. Raises UserError where a sample or a worker cannot be had."""
+    fault = None
+    try:
+        with _signals_as_they_were():
+            batches = iter(loader)
+        for batch in batches:
+            if isinstance(batch, UserError):
+                fault = batch
+                break
+            yield batch
+    except (RuntimeError, OSError, EOFError) as error:
+        # What a worker itself raises comes as "Caught ...", and is a fault of the code.
+        if not loader.num_workers or str(error).startswith("Caught "):
+            raise
+        raise UserError(
+            "a process that loads images has gone, killed by the system for want of memory perhaps;"
+            f" use fewer workers, and run again (train.py: with --resume); {_in_a_line(error)}"
+        ) from error
+    if fault:
+        del batches  # ends the workers; in the trace of a fault they would wait for their time-out
+        raise fault
+
+
+def _in_a_line(error: Exception) -> str:
+    return f"{type(error).__name__} {error}".strip().splitlines()[0]
+
+
+class _FaultsAsValues(Dataset):
+    """Samples of a batch, or the first fault among them and nothing more.
+
+    As an exception, a fault would cross from a worker in the midst of its traceback.
+    """
+
+    def __init__(self, dataset: Dataset):
+        self.dataset = dataset
+
+    def __getitems__(self, keys: Sequence[Any]) -> list[Any] | UserError:
+        try:
+            return [self.dataset[key] for key in keys]
+        except UserError as fault:
+            return UserError(str(fault))
+
+
+def _loader(
+    dataset: Dataset,
+    collate: Callable[[list[Any]], Any],
+    batches: Iterable[Any],
+    workers: int,
+    device: torch.device,
+) -> DataLoader:
+    return DataLoader(
+        _FaultsAsValues(dataset),
+        batch_sampler=batches,
+        num_workers=workers,
+        collate_fn=_Collate(collate),
+        pin_memory=device.type == "cuda",
+        # Its own generator: without one, an iterator draws from the global stream and a resumed
+        # run would no longer see the same random numbers.
+        generator=torch.Generator().manual_seed(0),
+        worker_init_fn=follow_parent,
+        multiprocessing_context=context() if workers else None,
+    )
+
+
+class _Collate:
+    """Makes a batch of samples, and leaves a fault as it is. Picklable, for any kind of worker."""
+
+    def __init__(self, collate: Callable[[list[Any]], Any]):
+        self.collate = collate
+
+    def __call__(self, samples: list[Any] | UserError) -> Any:
+        return samples if isinstance(samples, UserError) else self.collate(samples)
+
+
+@contextmanager
+def _signals_as_they_were() -> Iterator[None]:
+    """Undo what a loader does to SIGCHLD: raise, wherever this process is, when a worker dies.
+
+    That may be in the middle of a step. A missing batch tells as well, some seconds later.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGCHLD)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+Key = tuple[int, int, int]  # step, position in the global batch, row
+
+
+def load_generic(config: GenericImagesConfig) -> Manifest:
+    """The configured rows of the second manifest. Its labels and domains play no part.
+
+    Raises UserError if the split has none.
+    """
+    manifest = load_manifest(config.manifest, config.root)
+    return Manifest(manifest.split(config.split), manifest.root, manifest.path, manifest.sidecar)
+
+
+def with_generic(
+    dataset: TrainDataset, batches: RankBatches, generic: Manifest, batch_size: int
+) -> tuple[Both, BothBatches]:
+    """Data set and batches that bring generic images too, as `Batch.generic_GCHW`.
+
+    The views are drawn as those of the training images; every image comes once before any comes
+    twice. Batch s is a function of (seed, s, rank), as ever.
+
+    Args:
+        dataset, batches: of a stage.
+        generic: what to draw from.
+        batch_size: generic images of a step, over all processes.
+
+    Raises:
+        UserError: if the processes cannot share them evenly.
+    """
+    if batch_size % batches.ranks:
+        raise UserError(
+            f"retention.generic.batch_size {batch_size} cannot be shared by {batches.ranks}"
+            f" processes; make it a multiple of {batches.ranks}"
+        )
+    rows, seed = generic.table, (*dataset.seed, key("generic"))
+    images = TrainDataset(
+        rows.drop(columns="caption", errors="ignore"),
+        rows["label"].unique(),
+        generic.root,
+        dataset.augment,
+        dataset.preprocess,
+        seed,
+    )
+    sampler = Sampler(rows["domain"], "mixed", batch_size, seed)
+    steps = batches.steps
+    drawn = RankBatches(sampler, steps.start, steps.stop, batches.rank, batches.ranks)
+    return Both(dataset, images), BothBatches(batches, drawn, len(dataset))
+
+
+class Both(Dataset):
+    """Training rows, and after the last of them the generic ones."""
+
+    def __init__(self, train: TrainDataset, generic: TrainDataset):
+        self.train, self.generic, self.preprocess = train, generic, train.preprocess
+
+    def __len__(self) -> int:
+        return len(self.train) + len(self.generic)
+
+    def __getitem__(self, place: Key) -> dict[str, Any]:
+        step, position, row = place
+        if row < len(self.train):
+            return self.train[place]
+        sample = self.generic[step, position, row - len(self.train)]
+        return {"generic": sample["image"]}
+
+
+class BothBatches(torch.utils.data.Sampler):
+    """The batches of two samplers, step by step; rows of the second begin at `first`."""
+
+    def __init__(self, train: RankBatches, generic: RankBatches, first: int):
+        self.train, self.generic, self.first = train, generic, first
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        for train, generic in zip(self.train, self.generic, strict=True):
+            yield [*train, *((step, place, self.first + row) for step, place, row in generic)]

@@ -1,1 +1,0 @@
-"""How images look: whether they decode, fingerprints, hashes, thumbnails, two laid on each other."""

@@ -1,0 +1,8 @@
+"""Which images a step trains on: a pure function of (seed, step), whatever came before."""
+
+from __future__ import annotations
+
+from guie.data.sampling.sampler import RankBatches, RankDraws, RankViews, Sampler
+from guie.data.sampling.streams import Stream
+
+__all__ = ["RankBatches", "RankDraws", "RankViews", "Sampler", "Stream"]

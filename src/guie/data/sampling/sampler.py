@@ -1,0 +1,217 @@
+"""The global batches of a stage, and the share of one process. Shapes: D domains."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from guie.base.errors import UserError
+from guie.config.sampling import (
+    LossDrivenConfig,
+    MixedConfig,
+    RoundRobinConfig,
+    SamplerConfig,
+    sampler_config,
+)
+from guie.data.sampling.domains import Cyclic, LossDriven, Plan, Shuffled, domain_shares
+from guie.data.sampling.streams import Pool, key, make_pools, merged
+
+T = TypeVar("T")
+
+
+class _RankSteps(torch.utils.data.Sampler[T]):
+    """What one process takes of the global batches from `start_step` on.
+
+    Process r of n takes positions r, r + n, r + 2n ...
+    """
+
+    def __init__(self, sampler: Sampler, start_step: int, end_step: int, rank: int, ranks: int):
+        self.sampler, self.steps = sampler, range(start_step, end_step)
+        self.rank, self.ranks = rank, ranks
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
+class RankBatches(_RankSteps[list[tuple[int, int, int]]]):
+    """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
+
+    Yields lists of (step, position in the global batch, row): what a sample's augmentation may
+    depend on.
+    """
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        for step in self.steps:
+            rows = self.sampler.batch(step)
+            positions = range(self.rank, len(rows), self.ranks)
+            yield [(step, position, int(rows[position])) for position in positions]
+
+
+class RankDraws(_RankSteps[tuple[np.ndarray, np.ndarray]]):
+    """The same batches for a loader of whole batches.
+
+    Yields (how often the stage drew each row before, rows), both in the order of positions.
+    """
+
+    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for step in self.steps:
+            visits, rows = self.sampler.draw(step)
+            yield visits[self.rank :: self.ranks], rows[self.rank :: self.ranks]
+
+
+class RankViews(_RankSteps[list[tuple[int, int, int]]]):
+    """The same batches of fixed views of an image, each in turn, as a DataLoader's batch sampler.
+
+    Yields lists of (view, number of the image by its path, row).
+
+    Args:
+        views: of an image.
+        paths: of the rows.
+    """
+
+    def __init__(self, draws: RankDraws, views: int, paths: Sequence[str] | np.ndarray):
+        steps = draws.steps
+        super().__init__(draws.sampler, steps.start, steps.stop, draws.rank, draws.ranks)
+        self.draws, self.views, self.paths = draws, views, paths
+
+    def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
+        for visits_B, rows_B in self.draws:
+            pairs = zip(visits_B.tolist(), rows_B.tolist(), strict=True)
+            yield [(visit % self.views, key(self.paths[row]), row) for visit, row in pairs]
+
+
+class Sampler:
+    """Global batches of a stage; an epoch is as many images as there are, or their weights in sum.
+
+    A batch is a pure function of (seed, step); of a sampler that `learns`, of its state too.
+
+    * Every batch is full, however small a domain is: its images come round again.
+    * Within a domain, every image comes once before any comes twice; by weight, as `WeightedStream`
+      has it; with `images_per_class`, as `ClassStream` has it.
+    * A domain has its share of the steps, over any number of epochs (of `loss_driven`, periods) to
+      the step, and at least one in each; of mixed batches, of the images, to the image or K-tuple.
+    * `mixed` with neither temperature nor factors is one stream of all images, whatever their
+      domain.
+
+    With `images_per_class` K, a batch is P = batch_size / K classes of K images, which stand together.
+    The classes are different ones where a domain has P of them; but under `mixed` with temperature
+    or factors a class may come twice in the batch in which a pass over its domain's classes ends.
+
+    Args:
+        domain_of_row: the domain of each training row, in manifest order.
+        sampler: its config, or a name such as `mixed`.
+        batch_size: images in a global batch.
+        seed: integers that tell this stage's draws from all others.
+        label_of_row: the class of each row; only `images_per_class` needs it.
+        weight_of_row: how often an epoch is to draw each row, positive; None: each once.
+
+    Attributes: `left_out`, how many rows stand in classes of too few images.
+
+    Raises:
+        UserError: where the config names unknown domains, or a batch cannot be filled as it says.
+    """
+
+    def __init__(
+        self,
+        domain_of_row: pd.Series,
+        sampler: SamplerConfig | str,
+        batch_size: int,
+        seed: Sequence[int],
+        *,
+        label_of_row: pd.Series | None = None,
+        weight_of_row: pd.Series | None = None,
+    ):
+        config = sampler_config(sampler)
+        self.seed, self.images = tuple(seed), _images_per_class(config, batch_size)
+        pools = make_pools(config, domain_of_row, label_of_row, weight_of_row)
+        # The same for every kind: what is compared at equal epochs trains for equal steps.
+        steps = sum(max(1, round(pool.size / batch_size)) for pool in pools)
+        self.left_out = len(domain_of_row) - sum(len(pool.rows) for pool in pools)
+        one_stream = isinstance(config, MixedConfig) and config.one_stream
+        pools = [merged(pools)] if one_stream else pools
+        mixes = isinstance(config, MixedConfig) and not one_stream
+        self.unit = self.images if mixes else batch_size  # images that one domain gives at a time
+        classes = 1 if mixes else batch_size // self.images
+        self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
+        self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
+        self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
+
+    def batch(self, step: int) -> np.ndarray:
+        """Row numbers of the global batch of this step, length `batch_size`."""
+        return self.draw(step)[1]
+
+    def draw(self, step: int) -> tuple[np.ndarray, np.ndarray]:
+        """The global batch of this step: (how often the stage drew each row before, row numbers)."""
+        taken_D, before_D = self.plan.at(step)
+        draws = [
+            np.stack(self.streams[d].draw(before_D[d] * self.unit, taken_D[d] * self.unit), axis=1)
+            for d in np.flatnonzero(taken_D)
+        ]
+        if len(draws) > 1:
+            # Micro-batches are cut from a batch in order: each would be of one domain.
+            tuples = np.concatenate(draws).reshape(-1, self.images, 2)
+            rng = np.random.default_rng([*self.seed, key("order"), step])
+            draws = [rng.permutation(tuples).reshape(-1, 2)]
+        visits, rows = draws[0].T
+        return visits, rows
+
+    def shares(self, step: int) -> dict[str, float]:
+        """The share of each domain in the batches around this step."""
+        return dict(zip(self.domains, self.plan.shares(step).tolist(), strict=True))
+
+    @property
+    def learns(self) -> bool:
+        """Do losses decide on later batches, so that `note` and the state matter?"""
+        return isinstance(self.plan, LossDriven)
+
+    def note(self, step: int, loss: Tensor | float) -> None:
+        """Take in the loss of the global batch, the same in every process: each step once, in order.
+
+        Nothing but a sampler that learns heeds it.
+        """
+        if isinstance(self.plan, LossDriven):
+            self.plan.note(step, loss)
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint: lists of numbers by name; empty unless the sampler learns."""
+        return self.plan.state() if isinstance(self.plan, LossDriven) else {}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from the state of a sampler with the same arguments; empty: from the beginning."""
+        if isinstance(self.plan, LossDriven) and state:
+            self.plan.load(state)
+
+
+def _plan(
+    config: SamplerConfig, pools: Sequence[Pool], steps: int, units: int, seed: Sequence[int]
+) -> Plan:
+    """The plan of a config.
+
+    Args:
+        pools: one a domain.
+        steps: steps of an epoch.
+        units: what a step takes, of all domains together.
+    """
+    domains = [pool.domain for pool in pools]
+    if isinstance(config, RoundRobinConfig):
+        return Cyclic(len(domains))
+    if isinstance(config, LossDrivenConfig):
+        return LossDriven(domains, config, seed)
+    size_D = np.array([pool.size for pool in pools], dtype=float)
+    return Shuffled(domain_shares(config, domains, size_D), steps, units, seed)
+
+
+def _images_per_class(config: SamplerConfig, batch_size: int) -> int:
+    images = config.images_per_class or 1
+    if batch_size % images:
+        allowed = [str(n) for n in range(1, batch_size + 1) if batch_size % n == 0]
+        raise UserError(
+            f"stages: batch_size {batch_size} is no multiple of sampler.images_per_class {images};"
+            f" it can be {', '.join(allowed)}"
+        )
+    return images

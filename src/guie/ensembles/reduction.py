@@ -1,0 +1,149 @@
+"""Fewer dimensions behind a model (PCA, a random matrix, the first numbers), and a classifier of domains
+for views.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import train_test_split
+from sklearn.random_projection import GaussianRandomProjection
+from torch import Tensor
+
+from guie.base.errors import UserError
+from guie.config.data import ClipConfig
+from guie.config.ensemble import CompositionConfig, FirstConfig, PcaConfig, RandomConfig
+from guie.config.model import HeadConfig
+from guie.ensembles.samples import Fits
+from guie.evaluation.reduction import fit_components
+from guie.evaluation.text import class_texts
+from guie.models import LoadedModel, composed, rebuild
+from guie.models.pretrained import sha256_of
+
+
+def reduce_by(
+    config: PcaConfig | RandomConfig | FirstConfig, model: LoadedModel, fits: Fits
+) -> tuple[LoadedModel, dict[str, Any]]:
+    """The model of fewer dimensions, and for record.json what that was fitted on.
+
+    Every process must call it. Raises UserError where so many dimensions cannot be had.
+    """
+    given = model.embedder.dim
+    if config.dim >= given:
+        raise UserError(
+            f"reduce: dim {config.dim}: {model.source} has {given} dimensions; take 1 to {given - 1}"
+        )
+    if isinstance(config, PcaConfig):
+        return _by_components(config, model, fits)
+    mean_D = torch.zeros(given)
+    if isinstance(config, FirstConfig):
+        return reduced(model, mean_D, torch.eye(given, config.dim)), {}
+    drawn = GaussianRandomProjection(config.dim, random_state=config.seed)
+    weight_DR = drawn.fit(np.zeros((1, given))).components_.T
+    return reduced(model, mean_D, torch.tensor(weight_DR)), {}
+
+
+def _by_components(
+    config: PcaConfig, model: LoadedModel, fits: Fits
+) -> tuple[LoadedModel, dict[str, Any]]:
+    if config.images:
+        emb_ND, _, basis = fits.embedded(model, config.images)
+    else:
+        file = Path(str(config.texts))
+        emb_ND, basis = fits.from_main(lambda: _embedded_texts(model.source, file))
+    found = fits.from_main(lambda: fit_components(emb_ND, config.dim, config.whiten))
+    small = reduced(model, torch.tensor(found.mean_D), torch.tensor(found.weight_DR))
+    return small, {"fitted_on": basis, "explained_variance": found.share_R.tolist()}
+
+
+def reduced(model: LoadedModel, mean_D: Tensor, weight_DR: Tensor) -> LoadedModel:
+    """The model with (x - mean) @ weight behind its embedding, brought to unit length again.
+
+    Behind a head, or in a composition, stands a `Reduction`. A model without a head gets one that does
+    the same: features of unit length through a Linear layer. What is reduced already becomes the one
+    member of a composition.
+    """
+    dim = weight_DR.shape[1]
+    map_of = {"reduction.mean_D": mean_D, "reduction.weight_DR": weight_DR}
+    part = model.self_contained()
+    if model.embedder.reduction:
+        return composed([model], _single(map_of), reduced_dim=dim)
+    if isinstance(part, CompositionConfig):
+        part = part.model_copy(update={"reduced_dim": dim})
+    else:
+        head = part.model.head
+        if head is None:
+            map_of = {"head.linear.weight": weight_DR.T, "head.linear.bias": -mean_D @ weight_DR}
+        with_dim = (
+            HeadConfig(dim=dim) if head is None else head.model_copy(update={"reduced_dim": dim})
+        )
+        changed = part.model.model_copy(update={"head": with_dim})
+        part = part.model_copy(update={"model": changed})
+    state = model.embedder.state_dict() | _single(map_of)
+    return rebuild(part, state, model.source, share=True)
+
+
+def _single(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.float().contiguous() for name, value in state.items()}
+
+
+def _embedded_texts(source: str, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
+    """Embeddings of a file's lines by a CLIP's text tower. Raises UserError for any other model."""
+    if not re.fullmatch(r"open_clip:[^:]+:.+", source):
+        raise UserError(
+            f"reduce.texts: {source} reads no texts; make open_clip:NAME:TAG the member"
+        )
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        raise UserError(f"{file}: cannot be read: {error.strerror}") from None
+    words = sorted({line.strip() for line in lines if line.strip()})
+    if not words:
+        raise UserError(f"{file}: holds no texts; write one a line")
+    texts = class_texts(ClipConfig(model=source), {word: [word] for word in words})
+    return texts.emb_CD, {"texts": str(file), "sha256": sha256_of(file), "lines": len(words)}
+
+
+HELD_OUT = 0.2  # of the images, by which its accuracy is told
+REACH = 100.0  # inverse strength of the penalty: coordinates of unit vectors differ by little
+
+
+def fit_domains(
+    emb_FD: np.ndarray, domain_F: np.ndarray, wanted: set[str]
+) -> tuple[list[str], dict[str, Tensor], dict[str, Any]]:
+    """The domains in order, weights of `guie.model.composition.Domains`, and how well it tells.
+
+    Args:
+        emb_FD: of unit length.
+        domain_F: of each image.
+        wanted: domains that views ask for.
+
+    Raises UserError where one of those is not there, or there is nothing to tell apart.
+    """
+    names, counts = np.unique(domain_F, return_counts=True)
+    missing = sorted(wanted - set(names))
+    if missing:
+        raise UserError(
+            f"views: no image of domain {missing[0]!r} is there to tell it by; there are"
+            f" {', '.join(names)}"
+        )
+    if len(names) < 2 or counts.min() * HELD_OUT < 1:
+        raise UserError(
+            f"classifier: {counts.min()} images of {names[counts.argmin()]} and {len(names)} domains; it"
+            f" takes two domains, and {round(1 / HELD_OUT)} images of each: name fewer `domains`"
+        )
+    emb_ID, held_ID, domain_I, held_I = train_test_split(
+        emb_FD, domain_F, test_size=HELD_OUT, random_state=0, stratify=domain_F
+    )
+    fitted = LogisticRegression(C=REACH, max_iter=1000).fit(emb_ID, domain_I)
+    weight_DN, bias_N = fitted.coef_.T, fitted.intercept_
+    if len(names) == 2:  # of two, sklearn keeps the second's alone
+        weight_DN, bias_N = np.hstack([-weight_DN, weight_DN]), np.hstack([-bias_N, bias_N])
+    weights = {"classifier.weight_DN": weight_DN, "classifier.bias_N": bias_N}
+    state = {name: torch.tensor(value, dtype=torch.float32) for name, value in weights.items()}
+    return names.tolist(), state, {"accuracy_held_out": float(fitted.score(held_ID, held_I))}

@@ -1,0 +1,139 @@
+"""Images that a composition is fitted on and scored by, embedded by whatever is composed.
+
+Shapes: N images, D dimensions.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+from accelerate import Accelerator
+from torch import Tensor
+
+from guie.base.devices import from_main
+from guie.base.errors import UserError
+from guie.config.ensemble import ComposeConfig, SampleConfig
+from guie.data.dataset import EvalDataset, Samples
+from guie.data.loader import eval_loader
+from guie.data.manifest import Manifest, load_manifest
+from guie.evaluation.embedding import embed_dataset
+from guie.evaluation.protocols import quick_scores
+from guie.evaluation.reduction import balanced_sample
+from guie.evaluation.validation import flat_scores, refuse_unscorable
+from guie.models import LoadedModel
+from guie.models.views import Inputs
+
+Scores = dict[str, float] | None  # as `validate` returns them; None where nothing is scored
+T = TypeVar("T")
+
+# Of val images that are prepared once for all trials of a soup; beyond it they are decoded each time
+MOST_KEPT_BYTES = 2 << 30
+
+
+class Fits:
+    """Embeds samples of manifests, and scores by the val split, in all processes alike.
+
+    Raises UserError where the manifest to score by has no val split, or no query there a positive.
+    """
+
+    def __init__(self, accelerator: Accelerator, config: ComposeConfig):
+        self.accelerator, self.config = accelerator, config
+        self.val: Manifest | None = None
+        if config.val:
+            self.val = load_manifest(config.val.manifest, config.val.root)
+            self.val = self.val.without(config.val.leave_out)
+            self.val.split("val")  # refused where there is none
+            from_main(accelerator, partial(refuse_unscorable, self.val))
+        self._kept: tuple[Any, Samples] | None = None
+
+    def from_main(self, compute: Callable[[], T]) -> T:
+        """What the main process computes, or the UserError that it meets there."""
+        return from_main(self.accelerator, compute)
+
+    def warn(self, lines: Sequence[str]) -> None:
+        """Say on stderr what is doubtful, once."""
+        for line in lines if self.accelerator.is_main_process else ():
+            print(f"warning: {line}", file=sys.stderr)
+
+    def embedded(
+        self, model: LoadedModel, sample: SampleConfig
+    ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+        """Embeddings (N, D) of a sample, the domains (N,) of its images, and which they are.
+
+        Raises UserError for a domain that the manifest does not have.
+        """
+        manifest = load_manifest(sample.manifest, sample.root).without(sample.leave_out)
+        rows = manifest.split(sample.split)
+        known = sorted(rows["domain"].unique())
+        missing = [name for name in sample.domains or [] if name not in known]
+        if missing:
+            raise UserError(
+                f"{sample.manifest}: has no domain {missing[0]!r} in its {sample.split} split; it has"
+                f" {', '.join(known)}"
+            )
+        rows = rows[rows["domain"].isin(sample.domains or known)]
+        rows = balanced_sample(rows, sample.per_domain, sample.seed)
+        files = [manifest.file(path) for path in rows["image_path"]]
+        dataset = EvalDataset(files, model.preprocess)
+        emb_ND = self._embed(model, dataset, "fit", self.config.workers)
+        images = rows["domain"].value_counts().sort_index().to_dict()
+        basis = {"manifest": sample.manifest, "split": sample.split, "seed": sample.seed}
+        return emb_ND, rows["domain"].to_numpy(str), basis | {"images": images}
+
+    def scores(self, model: LoadedModel, keep: bool = False) -> Scores:
+        """R@1 and mMP@5 of the val split, and R@1 of each domain; None where none was asked for.
+
+        Args:
+            keep: the prepared images, for models to come that prepare them alike.
+        """
+        if self.val is None:
+            return None
+        rows = self.val.split("val")
+        files = [self.val.file(path) for path in rows["image_path"]]
+        dataset: Samples = EvalDataset(files, model.preprocess)
+        workers = self.config.workers
+        if keep and self.accelerator.num_processes == 1:
+            dataset = self._prepared(model, dataset)
+            workers = 0 if isinstance(dataset, Prepared) else workers
+        emb_ND = self._embed(model, dataset, "val", workers)
+        return flat_scores(self.from_main(lambda: quick_scores(emb_ND, rows)))
+
+    def _embed(self, model: LoadedModel, dataset: Samples, title: str, workers: int) -> np.ndarray:
+        looks = len(model.preprocess.sides_px) if isinstance(model.preprocess, Inputs) else 1
+        return embed_dataset(
+            self.accelerator,
+            model.embedder.to(self.accelerator.device),
+            dataset,
+            batch_size=max(1, self.config.batch_size // looks),
+            workers=workers,
+            title=title,
+        )
+
+    def _prepared(self, model: LoadedModel, dataset: Samples) -> Samples:
+        """The images as the models see them, kept in memory; the data set itself where they are many."""
+        recipe = model.preprocess.recipe()
+        if self._kept is None or self._kept[0] != recipe:
+            if dataset[0][0].nbytes * len(dataset) > MOST_KEPT_BYTES:
+                return dataset
+            self._kept = (recipe, Prepared(dataset, self.config.batch_size, self.config.workers))
+        return self._kept[1]
+
+
+class Prepared(Samples):
+    """Samples of another data set, each loaded once."""
+
+    def __init__(self, dataset: Samples, batch_size: int, workers: int):
+        size = len(dataset)
+        batches = [range(n, min(n + batch_size, size)) for n in range(0, size, batch_size)]
+        loaded: Sequence[tuple[Tensor, Tensor]] = list(eval_loader(dataset, batches, workers))
+        self.samples = [sample for batch in loaded for sample in zip(*batch, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
+        return self.samples[index]

@@ -1,0 +1,375 @@
+"""Where an embedding is wrong: neighbours, confusions, hard classes, distance gaps, hubs, as tables and
+arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from guie.base.seeds import seeded_draws
+from guie.evaluation.knn import ExactIndex, block_size
+from guie.evaluation.protocols.base import Part
+from guie.evaluation.protocols.retrieval import groups_of, images_of
+from guie.evaluation.reduction import balanced_sample
+from guie.evaluation.search import MOST_QUERIES, Embedded, Images, Search, Searcher, searches
+
+DEPTH = 100  # ranks that are looked at for the first right answer
+MOST_PAIRS = 4 * 10**10  # of query and index image: a minute on two cores
+SHOWN = 10  # ranks that are kept: N_10 is what hubness is measured by
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """What each query that has a positive was answered with, by rows T of the table.
+
+    Attributes:
+        query_Q: rows, rising. found_QK: rows, best first, -1 where the index has no more.
+        distance_QK: Euclidean, of unit vectors (0 to 2); inf where nothing was found.
+        relevant_QK: the image found shares a label with the query.
+        first_hit_Q: rank of the first right answer, from 1; 0 where none is among the first DEPTH.
+        positives_Q: right answers in the index.
+        index_I: rows that were searched for any query.
+        asked: how many queries the part has; more than Q where some have no positive, or where
+            `sampled`: only some were asked, drawn by chance.
+    """
+
+    query_Q: np.ndarray
+    found_QK: np.ndarray
+    distance_QK: np.ndarray
+    relevant_QK: np.ndarray
+    first_hit_Q: np.ndarray
+    positives_Q: np.ndarray
+    index_I: np.ndarray
+    asked: int
+    sampled: bool
+
+    @property
+    def right_Q(self) -> np.ndarray:
+        """Is the first answer right: R@1 of each query, bool."""
+        return self.first_hit_Q == 1
+
+    def recall_at(self, k: int) -> np.ndarray:
+        """Is any of the first k right, bool [Q]; k is DEPTH at most."""
+        return (self.first_hit_Q > 0) & (self.first_hit_Q <= k)
+
+
+def nearest(
+    part: Part, table: pd.DataFrame, embedded: Embedded, most_pairs: int = MOST_PAIRS
+) -> Nearest:
+    """Ask every query that has a positive, in the index that the part says.
+
+    Args:
+        part: of a protocol; relevance is by labels, whatever it grades.
+        table: rows T of one split: image_path, label, domain, role, and dataset where there is one.
+        embedded: unit vectors [T, D], or those of each domain's specialist.
+        most_pairs: of query and index image; where there are more, a sample of the queries is asked,
+            the same for every model.
+
+    Raises ValueError where no query has a positive.
+    """
+    images, group_T = images_of(part, table), groups_of(part, table)
+    asked = int(images.is_query_T.sum())
+    pairs = sum(len(s.query_Q) * len(s.index_I) for s in searches(part.index, images, group_T))
+    if pairs > most_pairs:
+        images = _sampled(images, table, most_pairs / pairs)
+    found: list[dict[str, np.ndarray]] = []
+    searched = np.zeros(len(table), bool)
+    for search in searches(part.index, images, group_T):
+        searched[search.index_I] = True
+        for unit_TD, one in Searcher(images, embedded).by_embedding(search):
+            found += list(_by_blocks(images, unit_TD, one))
+    if not found:
+        raise ValueError("no query has a positive in the index")
+    columns = {key: np.concatenate([block[key] for block in found]) for key in found[0]}
+    order_Q = np.argsort(columns["query_Q"], kind="stable")
+    ordered = {key: column[order_Q] for key, column in columns.items()}
+    index_I = np.flatnonzero(searched)
+    return Nearest(**ordered, index_I=index_I, asked=asked, sampled=pairs > most_pairs)
+
+
+def _sampled(images: Images, table: pd.DataFrame, share: float) -> Images:
+    """The same where a share of the queries is asked, by their paths alone."""
+    rows = np.flatnonzero(images.is_query_T)
+    draws = seeded_draws(0, table["image_path"].to_numpy()[rows])
+    chosen = rows[np.argsort(draws, kind="stable")[: max(1, int(share * len(rows)))]]
+    is_query_T = np.zeros(len(table), bool)
+    is_query_T[chosen] = True
+    return replace(images, is_query_T=is_query_T)
+
+
+def _by_blocks(
+    images: Images, unit_TD: np.ndarray, search: Search
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yield the attributes of `Nearest`, block by block."""
+    positives_Q = images.count_positives(search.query_Q, search.index_I)
+    query_Q, positives_Q = search.query_Q[positives_Q > 0], positives_Q[positives_Q > 0]
+    if not len(query_Q):
+        return
+    index = ExactIndex(unit_TD[search.index_I])
+    own_P, place_P = images.same_image(query_Q, search.index_I)
+    size = block_size(DEPTH, MOST_QUERIES)
+    for start in tqdm(range(0, len(query_Q), size), "neighbours", delay=5, disable=None):
+        rows_B = query_Q[start : start + size]
+        pairs = slice(*np.searchsorted(own_P, [start, start + len(rows_B)]))
+        hidden = (own_P[pairs] - start, place_P[pairs])
+        found_BK, score_BK = index.search(unit_TD[rows_B], DEPTH, hidden)
+        row_BK = np.where(found_BK >= 0, search.index_I[found_BK], -1)
+        relevant_BK = images.labels.shared(rows_B, row_BK) & (row_BK >= 0)
+        hit_B = np.where(relevant_BK.any(axis=1), relevant_BK.argmax(axis=1) + 1, 0)
+        with np.errstate(invalid="ignore"):
+            distance_BK = np.sqrt(np.maximum(2 - 2 * _wide(score_BK, -np.inf), 0))
+        yield {
+            "query_Q": rows_B,
+            "found_QK": _wide(row_BK, -1).astype(np.int32),
+            "distance_QK": distance_BK.astype(np.float32),
+            "relevant_QK": _wide(relevant_BK, False),
+            "first_hit_Q": hit_B,
+            "positives_Q": positives_Q[start : start + size],
+        }
+
+
+def _wide(values_BK: np.ndarray, nothing: float) -> np.ndarray:
+    """The first SHOWN ranks, filled up where the index has fewer images."""
+    values_BK = values_BK[:, :SHOWN]
+    missing = SHOWN - values_BK.shape[1]
+    return np.pad(values_BK, ((0, 0), (0, missing)), constant_values=nothing)
+
+
+KINDS = ("both", "ours", "theirs", "neither")
+
+
+def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFrame:
+    """Of each domain's queries, how many have a right first answer by both models, one, or neither.
+
+    Returns a row a domain, columns KINDS, counts; domains sorted. Raises ValueError where the
+    queries are not the same.
+    """
+    if list(ours.query_Q) != list(theirs.query_Q):
+        raise ValueError("the two models were not asked the same queries")
+    kind = pd.Series("neither", index=range(len(ours.query_Q)))
+    kind[ours.right_Q & theirs.right_Q] = "both"
+    kind[ours.right_Q & ~theirs.right_Q] = "ours"
+    kind[~ours.right_Q & theirs.right_Q] = "theirs"
+    domain = table["domain"].to_numpy()[ours.query_Q]
+    counts = pd.crosstab(domain, kind.to_numpy()).rename_axis(index=None, columns=None)
+    return counts.reindex(columns=list(KINDS), fill_value=0)
+
+
+def domain_shares(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
+    """Of each domain's queries (row), the share whose first answer lies in a domain (column).
+
+    Rows are the domains that ask, each summing to 1; columns those and all that answer, sorted.
+    """
+    asked, answered = _firsts(near, table["domain"])
+    counts = pd.crosstab(asked, answered)
+    columns = sorted(set(counts.index) | set(counts.columns))
+    counts = counts.reindex(columns=columns, fill_value=0).rename_axis(index=None, columns=None)
+    return counts.div(counts.sum(axis=1), axis=0)
+
+
+def strayed(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
+    """Queries whose first answer is wrong and of another domain, nearest first.
+
+    Returns columns `place` (in near.query_Q), `asked`, `answered` (domains), `distance`.
+    """
+    return _wrong(near, table, "domain")
+
+
+def class_confusions(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
+    """Pairs of classes of which the one is answered by the other, most often first.
+
+    Returns columns `asked`, `answered` (labels), `queries` and `share` of the class's queries.
+    """
+    wrong = _wrong(near, table, "label")
+    pairs = wrong.groupby(["asked", "answered"]).size().rename("queries").reset_index()
+    total = table["label"].iloc[near.query_Q].value_counts()
+    pairs["share"] = pairs["queries"] / pairs["asked"].map(total)
+    order = ["queries", "share"]
+    return pairs.sort_values(order, ascending=False, kind="stable", ignore_index=True)
+
+
+def _wrong(near: Nearest, table: pd.DataFrame, column: str) -> pd.DataFrame:
+    asked_Q, answered_Q = _firsts(near, table[column])
+    place = np.flatnonzero(~near.right_Q & (asked_Q != answered_Q) & (near.found_QK[:, 0] >= 0))
+    found = pd.DataFrame(
+        {
+            "place": place,
+            "asked": asked_Q[place],
+            "answered": answered_Q[place],
+            "distance": near.distance_QK[place, 0],
+        }
+    )
+    return found.sort_values("distance", kind="stable", ignore_index=True)
+
+
+def _firsts(near: Nearest, column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
+    """What stands in a column of each query, and of its first answer."""
+    values_T = column.to_numpy()
+    return values_T[near.query_Q], values_T[near.found_QK[:, 0]]
+
+
+def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
+    """Each class that is asked, the hardest first; of equally hard ones the larger.
+
+    Returns columns `label`, `domain`, `queries`, `positives` (mean of its queries), `r_at_1`,
+    `rank` (median of the first right answer, NaN where half of the queries have none in reach),
+    `taken_for`: the class that most of its wrong first answers are of, and their number `times`;
+    "" and 0 where all are right. An image of two labels is of a class of its own.
+    """
+    rank_Q = pd.Series(near.first_hit_Q, dtype=float)
+    asked = pd.DataFrame(
+        {
+            "label": table["label"].to_numpy()[near.query_Q],
+            "domain": table["domain"].to_numpy()[near.query_Q],
+            "positives": near.positives_Q,
+            "right": near.right_Q,
+            "rank": rank_Q.where(rank_Q > 0, float("inf")),
+        }
+    )
+    classes = asked.groupby("label", sort=True).agg(
+        domain=("domain", "first"),
+        queries=("right", "size"),
+        positives=("positives", "mean"),
+        r_at_1=("right", "mean"),
+        rank=("rank", "median"),
+    )
+    classes["rank"] = classes["rank"].where(classes["rank"] < float("inf"))
+    most = class_confusions(near, table).drop_duplicates("asked").set_index("asked")
+    classes["taken_for"] = most["answered"].reindex(classes.index).fillna("")
+    classes["times"] = most["queries"].reindex(classes.index).fillna(0).astype(int)
+    found = classes.reset_index()
+    return found.sort_values(
+        ["r_at_1", "queries"], ascending=[True, False], kind="stable", ignore_index=True
+    )
+
+
+QUERIES = 2_000  # a share of them is known to .01
+PAIRS = 4 * 10**8  # of query and index image: fewer queries where the index is larger
+BLOCK_FLOATS = 2**24  # similarities of one block
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Euclidean distances of unit vectors, 0 to 2, each (S,).
+
+    Attributes:
+        query_S: rows of the table. positive_S, negative_S: to the nearest right and wrong answer.
+        any_positive_S, any_negative_S: to one right and one wrong answer, drawn by chance.
+    """
+
+    query_S: np.ndarray
+    positive_S: np.ndarray
+    negative_S: np.ndarray
+    any_positive_S: np.ndarray
+    any_negative_S: np.ndarray
+
+
+def gaps(part: Part, table: pd.DataFrame, embedded: Embedded, near: Nearest, seed: int = 0) -> Gaps:
+    """Of a sample of queries, as many of each domain as there are, distances in the part's index.
+
+    NaN where the index has no wrong answer. Arguments as of `nearest`.
+    """
+    images, group_T = images_of(part, table), groups_of(part, table)
+    asked = table.iloc[near.query_Q].assign(row=near.query_Q)
+    queries = min(QUERIES, PAIRS // len(near.index_I))
+    of_each = max(1, queries // asked["domain"].nunique())
+    chosen = set(balanced_sample(asked, of_each, seed)["row"])
+    rng = np.random.default_rng(seed)
+    found = []
+    for search in searches(part.index, images, group_T):
+        for unit_TD, one in Searcher(images, embedded).by_embedding(search):
+            query_S = np.array([row for row in one.query_Q if row in chosen], np.int64)
+            size = max(1, BLOCK_FLOATS // max(1, len(one.index_I)))
+            for start in range(0, len(query_S), size):
+                block = Search(one.name, query_S[start : start + size], one.index_I)
+                found.append((block.query_Q, *_measured(images, unit_TD, block, rng)))
+    return Gaps(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def _measured(
+    images: Images, unit_TD: np.ndarray, search: Search, rng: np.random.Generator
+) -> tuple[np.ndarray, ...]:
+    query_B, index_I = search.query_Q, search.index_I
+    cosine_BI = unit_TD[query_B] @ unit_TD[index_I].T
+    distance_BI = np.sqrt(np.maximum(2 - 2 * cosine_BI, 0))
+    shared_BI = images.labels.shared(query_B, np.broadcast_to(index_I, distance_BI.shape))
+    own_BI = np.zeros_like(shared_BI)
+    own_BI[images.same_image(query_B, index_I)] = True
+    right_BI, wrong_BI = shared_BI & ~own_BI, ~shared_BI & ~own_BI
+    draw_BI = rng.random(distance_BI.shape, dtype=np.float32)
+    return (
+        _least(distance_BI, right_BI),
+        _least(distance_BI, wrong_BI),
+        _drawn(distance_BI, right_BI, draw_BI),
+        _drawn(distance_BI, wrong_BI, draw_BI),
+    )
+
+
+def _least(distance_BI: np.ndarray, among_BI: np.ndarray) -> np.ndarray:
+    least_B = np.where(among_BI, distance_BI, np.inf).min(axis=1)
+    return np.where(np.isfinite(least_B), least_B, np.nan)
+
+
+def _drawn(distance_BI: np.ndarray, among_BI: np.ndarray, draw_BI: np.ndarray) -> np.ndarray:
+    place_B = np.where(among_BI, draw_BI, -1).argmax(axis=1)
+    value_B = np.take_along_axis(distance_BI, place_B[:, None], 1)[:, 0]
+    return np.where(among_BI.any(axis=1), value_B, np.nan)
+
+
+def occurrences(near: Nearest) -> np.ndarray:
+    """N_k of each image of the index: of how many queries it is among the first k, [I]."""
+    found = near.found_QK[near.found_QK >= 0]
+    return np.bincount(found, minlength=near.index_I[-1] + 1)[near.index_I]
+
+
+def skewness(count_I: np.ndarray) -> float:
+    """The third standardised moment of N_k: 0 where all are found alike, high where hubs are.
+
+    NaN where every image is found equally often.
+    """
+    away_I = count_I - count_I.mean()
+    deviation = np.sqrt((away_I**2).mean())
+    return float((away_I**3).mean() / deviation**3) if deviation > 0 else float("nan")
+
+
+def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
+    """How evenly the images of each domain are found, and of all together, in the row `all`'s stead "".
+
+    Returns, by domain, `images` of the index, `skew` of N_k, `never`: the share that is in nobody's
+    first k, `most`: the largest N_k, `held`: the share of all finds that the most found hundredth
+    of the images takes.
+    """
+    count_I, domain_I = occurrences(near), table["domain"].to_numpy()[near.index_I]
+    rows = {"": _spread(count_I)}
+    rows |= {str(name): _spread(count_I[domain_I == name]) for name in sorted(set(domain_I))}
+    return pd.DataFrame.from_dict(rows, orient="index")
+
+
+def wrong_firsts(near: Nearest) -> pd.DataFrame:
+    """Images by how many queries they are the first answer of, and a wrong one; most first.
+
+    Returns columns `row` (of the table), `wrong` (queries), `found` (N_k); of equals the lower row
+    comes first.
+    """
+    wrong = near.found_QK[~near.right_Q, 0]
+    row, count = np.unique(wrong[wrong >= 0], return_counts=True)
+    everywhere = np.zeros(near.index_I[-1] + 1, np.int64)
+    everywhere[near.index_I] = occurrences(near)
+    table = pd.DataFrame({"row": row, "wrong": count, "found": everywhere[row]})
+    return table.sort_values("wrong", ascending=False, kind="stable", ignore_index=True)
+
+
+def _spread(count_I: np.ndarray) -> dict[str, float]:
+    finds, first = count_I.sum(), max(1, len(count_I) // 100)
+    return {
+        "images": len(count_I),
+        "skew": skewness(count_I),
+        "never": float((count_I == 0).mean()),
+        "most": int(count_I.max()),
+        "held": float(np.sort(count_I)[-first:].sum() / finds) if finds else float("nan"),
+    }

@@ -1,0 +1,259 @@
+"""Features of fixed and random views of training images, computed once, for stages on a frozen backbone
+and for teachers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+
+from guie.base.devices import from_main
+from guie.base.errors import UserError
+from guie.config import RunConfig
+from guie.config.model import ModelConfig
+from guie.config.stages import StageConfig
+from guie.data.dataset import Batch, Samples, TrainDataset
+from guie.data.image_checks.decoding import absolute
+from guie.data.manifest import Manifest
+from guie.data.sampling import RankDraws
+from guie.data.sampling.streams import key
+from guie.evaluation.embedding import BLOCK, Check, Embeds, embed_blocks, raise_fault
+from guie.evaluation.feature_cache import (
+    FeatureCache,
+    Features,
+    cached_features,
+    fill,
+    readable_states,
+    recipe,
+)
+from guie.models.backbones import Backbone
+from guie.models.embedder import Embedder
+from guie.models.head import SHAPE
+from guie.models.preprocess import Preprocess
+
+VERSION = 1  # raise it where the same config draws other views
+DECODER = "open_part"  # of TrainDataset
+BYTES = np.dtype(np.float16).itemsize
+
+
+class View(Samples):
+    """One view of every training image, as `TrainDataset` makes it, not yet normalised."""
+
+    def __init__(self, dataset: TrainDataset, view: int, rows: Sequence[int] | np.ndarray):
+        self.dataset, self.view, self.rows = dataset, view, rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        row = int(self.rows[index])
+        # By the path: other rows in the manifest must not change what is drawn for this one.
+        sample = self.dataset[self.view, key(self.dataset.paths[row]), row]
+        return sample["image"], sample["shape"]
+
+
+def cached_views(
+    accelerator: Accelerator,
+    embedder: Embeds,
+    known_by: dict[str, Any],
+    dataset: TrainDataset,
+    views: int,
+    folder: Path,
+    workers: int = 2,
+    *,
+    rows: np.ndarray | None = None,
+    title: str = "features",
+    check: Check = raise_fault,
+) -> list[Features]:
+    """Features of each view of a stage's training images, computed where the cache has none.
+
+    Every process must call it.
+
+    Args:
+        embedder: takes images as `TrainDataset` hands them over, uint8 and not normalised, and their
+            shapes; on the device.
+        known_by: all that a feature depends on but the view.
+        views: k.
+        rows: of the data set; None: all.
+        check: as of `embed_blocks`.
+
+    Raises UserError where an image cannot be read, a feature is beyond float16, or the disk has no room.
+    """
+    caches = _view_caches(known_by, dataset, views, folder)
+    of_rows = np.arange(len(dataset)) if rows is None else rows
+    files = absolute(dataset.root, dataset.paths[of_rows])
+    states = from_main(accelerator, lambda: readable_states(files, DECODER))
+    missing = from_main(accelerator, lambda: [cache.missing(states) for cache in caches])
+    row_bytes = embedder.dim * BYTES
+    wanted = sum(len(rows) for rows in missing) * row_bytes
+    accelerator.print(
+        f"{title} of {views} views of {len(files):,} images:"
+        f" {views * len(files) * row_bytes / 1e6:,.1f} MB in {folder},"
+        f" {wanted / 1e6:,.1f} MB of it yet to be computed"
+    )
+    from_main(accelerator, lambda: _check_room(folder, wanted))
+
+    for view, cache in enumerate(caches):
+        viewed, said = View(dataset, view, of_rows[missing[view]]), f"{title} (view {view})"
+        blocks = embed_blocks(
+            accelerator, embedder, viewed, workers=workers, title=said, check=check
+        )
+        fill(accelerator, cache, states, missing[view], blocks)
+    return [cache.open(states, embedder.dim) for cache in caches]
+
+
+def _view_caches(
+    known_by: dict[str, Any], dataset: TrainDataset, views: int, folder: Path
+) -> list[FeatureCache]:
+    drawn = {
+        "seed": list(dataset.seed),
+        "root": str(dataset.root.absolute()),
+        "augment": dataset.augment.config.model_dump(mode="json"),
+        "version": f"{VERSION}, albumentations {version('albumentations')}",
+    }
+    if dataset.augment.config.mixup:  # which image shines through depends on all that are there
+        drawn["rows"] = hashlib.sha256("\n".join(dataset.paths).encode()).hexdigest()
+    return [
+        FeatureCache(folder, known_by | {"view": {"number": view, **drawn}})
+        for view in range(views)
+    ]
+
+
+def _check_room(folder: Path, wanted_bytes: int) -> None:
+    here = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free_bytes = shutil.disk_usage(here).free
+    if wanted_bytes > free_bytes:
+        raise UserError(
+            f"{folder}: the features need {wanted_bytes:,} bytes, {free_bytes:,} are free; free"
+            " some, lower cached_views, or move the folder of runs (out)"
+        )
+
+
+class Tower(nn.Module):
+    """A backbone that gives rows: its features, then the shape of the image."""
+
+    cache_key = "Tower"
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        self.backbone, self.dim = backbone, backbone.dim + SHAPE
+
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
+        """(B, 3, S, S) preprocessed images and their shapes (B, 3) -> (B, R)."""
+        return torch.cat([self.backbone(images_BCHW).float(), shapes_B3], dim=1)
+
+
+@dataclass(frozen=True)
+class TowerModel:
+    """A tower as features are computed by it and known by it."""
+
+    embedder: Tower
+    preprocess: Preprocess
+    config: ModelConfig
+
+
+class ViewTower(Tower):
+    """The same for images as `TrainDataset` hands them over, which are yet to be normalised."""
+
+    def __init__(self, backbone: Backbone, preprocess: Preprocess):
+        super().__init__(backbone)
+        self.normalised = preprocess.normalised  # no submodule: loaders keep theirs on the CPU
+
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
+        """(B, 3, S, S) uint8 images and their shapes (B, 3) -> (B, R)."""
+        return super().forward(self.normalised(images_BCHW), shapes_B3)
+
+
+@dataclass(frozen=True)
+class FrozenData:
+    """What a frozen stage trains on and is validated on, in place of images.
+
+    Attributes: `views`, rows of every view of the training images; `val`, rows of the val split,
+    None where there is none.
+    """
+
+    dataset: TrainDataset
+    views: Sequence[Features]
+    val: Features | None
+
+    def batches(self, draws: RankDraws, device: torch.device | str = "cpu") -> Iterator[Batch]:
+        """Batches as of `train_loader`, with features in place of images."""
+        for visits_B, rows_B in draws:
+            features_BF, shapes_B3 = _parts(self._rows(visits_B % len(self.views), rows_B))
+            yield Batch(
+                label_B=torch.from_numpy(self.dataset.labels[rows_B]),
+                row_B=torch.from_numpy(rows_B),
+                shapes_B3=shapes_B3,
+                feat_BF=features_BF,
+            ).to(device)
+
+    def _rows(self, views_B: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
+        found_BR = np.empty((len(rows_B), self.views[0].shape[1]), np.float32)
+        for view in np.unique(views_B):
+            here = views_B == view
+            found_BR[here] = self.views[view][rows_B[here]]
+        return found_BR
+
+
+def frozen_data(
+    accelerator: Accelerator,
+    config: RunConfig,
+    stage: StageConfig,
+    backbone: Backbone,
+    preprocess: Preprocess,
+    dataset: TrainDataset,
+    manifest: Manifest,
+    check: Check = raise_fault,
+) -> FrozenData:
+    """Features for a stage with `cached_views`, from `<out>/.cache/features` or computed there.
+
+    Every process must call it; `check` as of `embed_blocks`. Raises UserError where an image cannot
+    be read, a feature is beyond float16, or the disk has no room.
+    """
+    assert stage.cached_views is not None
+    tower_config = config.model.backbone.model_copy(update={"stride_px": backbone.stride_px})
+    model = config.model.model_copy(update={"backbone": tower_config, "head": None})
+    tower = TowerModel(Tower(backbone), preprocess, model)
+    folder, workers = Path(config.out) / ".cache" / "features", config.data.workers
+    embedder = ViewTower(backbone, preprocess).to(accelerator.device)
+    known_by = recipe(tower, accelerator.mixed_precision)
+    drawn = (dataset, stage.cached_views)
+    views = cached_views(accelerator, embedder, known_by, *drawn, folder, workers, check=check)
+    val = None
+    if "val" in manifest.table["split"].unique():
+        paths = manifest.split("val")["image_path"]
+        val = cached_features(
+            accelerator, tower, paths, manifest.root, folder, workers=workers, check=check
+        )
+    return FrozenData(dataset, views, val)
+
+
+@torch.inference_mode()
+def embed_rows(accelerator: Accelerator, embedder: Embedder, rows: Features) -> np.ndarray:
+    """(N, R) rows through the head alone -> (N, D) float32, in every process."""
+    embedder.eval()
+    found = [np.zeros((0, embedder.dim), np.float32)]
+    for start in range(0, len(rows), BLOCK):
+        features_BF, shapes_B3 = _parts(rows[start : start + BLOCK])
+        with accelerator.autocast():
+            emb_BD = embedder.embed(
+                features_BF.to(accelerator.device), shapes_B3.to(accelerator.device)
+            )
+        found.append(emb_BD.float().cpu().numpy())
+    return np.concatenate(found)
+
+
+def _parts(rows_BR: np.ndarray) -> tuple[Tensor, Tensor]:
+    """Features (B, F) and shapes (B, 3)."""
+    rows = torch.from_numpy(rows_BR)
+    return rows[:, :-SHAPE].contiguous(), rows[:, -SHAPE:].contiguous()

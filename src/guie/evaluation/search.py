@@ -1,0 +1,382 @@
+"""Who is searched where, and what each query scores, block by block; long searches are shared and resumed.
+Shapes: Q queries, K neighbours.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from tqdm import tqdm
+
+from guie.base.devices import from_main, make_accelerator
+from guie.base.files import replacing, write_text
+from guie.base.seeds import seeded_draws
+from guie.evaluation import knn as neighbours
+from guie.evaluation import metrics
+from guie.evaluation.knn import ExactIndex, block_size
+
+
+class LabelSets:
+    """The labels of T images, `a|b` being two, and who is relevant to whom: any shared label.
+
+    Images with the same text share one row of `labels_SL`: a small table even for millions of rows.
+    """
+
+    def __init__(self, labels: pd.Series) -> None:
+        self.set_T, texts = pd.factorize(labels)
+        label_lists = [text.split("|") for text in texts]
+        codes: dict[str, int] = {}
+        self.labels_SL = np.full((len(texts), max(map(len, label_lists), default=1)), -1)
+        for row_L, names in zip(self.labels_SL, label_lists, strict=True):
+            row_L[: len(names)] = [codes.setdefault(name, len(codes)) for name in names]
+        self.label_count = len(codes)
+
+    def shared(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
+        """Do query and found image, both given as rows T, share a label: bool [B, K]."""
+        asked_BL = self.labels_SL[self.set_T[query_B]]
+        set_BK = self.set_T[found_BK]
+        shared_BK = np.zeros(found_BK.shape, dtype=bool)
+        for label_S in self.labels_SL.T:
+            for label_B1 in asked_BL.T[:, :, None]:
+                shared_BK |= (label_S[set_BK] == label_B1) & (label_B1 >= 0)
+        return shared_BK
+
+    def count_shared(self, query_Q: np.ndarray, index_N: np.ndarray) -> np.ndarray:
+        """How many index rows share a label with each query row: the union over its labels, [Q]."""
+        if self.labels_SL.shape[1] == 1:  # no image has two: as it is where classes are many
+            count_C = np.bincount(self.first(index_N), minlength=self.label_count)
+            return count_C[self.first(query_Q)]
+        labels_NL = self.labels_SL[self.set_T[index_N]]
+        image_E, slot_E = np.nonzero(labels_NL >= 0)  # E: (image, label) entries
+        label_E = labels_NL[image_E, slot_E]
+        order_E = np.argsort(label_E, kind="stable")
+        starts = np.searchsorted(label_E[order_E], np.arange(1, self.label_count))
+        members_C = np.split(image_E[order_E], starts)
+
+        def union_size(labels_L: np.ndarray) -> int:
+            return len(np.unique(np.concatenate([members_C[c] for c in labels_L if c >= 0])))
+
+        asked_sets, set_Q = np.unique(self.set_T[query_Q], return_inverse=True)
+        sizes = [union_size(labels_L) for labels_L in self.labels_SL[asked_sets]]
+        return np.array(sizes, dtype=np.int64)[set_Q]
+
+    def first(self, rows_R: np.ndarray) -> np.ndarray:
+        """A number for the first label of each row, [R]."""
+        return self.labels_SL[self.set_T[rows_R], 0]
+
+
+KEY = "key.txt"
+
+
+@dataclass(frozen=True)
+class KeptBlocks:
+    """A folder of blocks that were computed, each by one of several processes.
+
+    Args:
+        folder: of this computation alone, as `open` leaves it.
+        process: number of this process; `processes`: how many share the work.
+    """
+
+    folder: Path
+    process: int = 0
+    processes: int = 1
+    prefix: str = ""
+
+    @staticmethod
+    def open(folder: Path, key: str) -> None:
+        """Make the folder ready, by one process: what another key left there goes."""
+        file = folder / KEY
+        if not file.is_file() or file.read_text(encoding="utf-8") != key:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
+            write_text(file, key)
+
+    def within(self, prefix: str) -> KeptBlocks:
+        """The same, for searches of that prefix."""
+        return replace(self, prefix=f"{self.prefix}{prefix}/")
+
+    def is_mine(self, number: int) -> bool:
+        """Does this process compute that block?"""
+        return number % self.processes == self.process
+
+    def get(self, name: str, number: int) -> pd.DataFrame | None:
+        """A block that was kept; None where there is none yet."""
+        file = self._file(name, number)
+        return pd.read_parquet(file) if file.is_file() else None
+
+    def add(self, name: str, number: int, values: pd.DataFrame) -> None:
+        """Keep a block; a kill leaves all of it or nothing."""
+        with replacing(self._file(name, number)) as temporary:
+            values.to_parquet(temporary, index=False)
+
+    def remove(self) -> None:
+        """All of it, once the result is written."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _file(self, name: str, number: int) -> Path:
+        search = hashlib.sha256(f"{self.prefix}{name}".encode()).hexdigest()[:12]
+        return self.folder / f"{search}_{number:06d}.parquet"
+
+
+MOST_QUERIES = 4096  # of one block
+
+# unit vectors [T, D], or those of each domain's specialist, which embeds that domain's queries and
+# the whole index
+Embedded = np.ndarray | Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Images:
+    """The rows T of one split as arrays."""
+
+    image_T: np.ndarray  # one number for each image, however many rows it has
+    labels: LabelSets
+    is_query_T: np.ndarray
+    is_index_T: np.ndarray
+    domain_T: np.ndarray
+
+    @classmethod
+    def of(cls, table: pd.DataFrame) -> Images:
+        """From rows of a manifest."""
+        return cls(
+            image_T=pd.factorize(table["image_path"])[0],
+            labels=LabelSets(table["label"]),
+            is_query_T=table["role"].isin(["query", "both"]).to_numpy(),
+            is_index_T=table["role"].isin(["index", "both"]).to_numpy(),
+            domain_T=table["domain"].to_numpy(),
+        )
+
+    def within(self, member_T: np.ndarray) -> Images:
+        """The same where only these rows are asked or searched."""
+        asked_T, held_T = self.is_query_T & member_T, self.is_index_T & member_T
+        return replace(self, is_query_T=asked_T, is_index_T=held_T)
+
+    def same_image(self, query_Q: np.ndarray, index_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Places (in query_Q, in index_I) of one and the same image, in query order."""
+        asked = pd.DataFrame({"image": self.image_T[query_Q], "query": np.arange(len(query_Q))})
+        held = pd.DataFrame({"image": self.image_T[index_I], "index": np.arange(len(index_I))})
+        pairs = asked.merge(held, on="image")  # an inner merge keeps the order of the left
+        return pairs["query"].to_numpy(), pairs["index"].to_numpy()
+
+    def count_positives(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
+        """Relevant index images of each query, its own image not counted."""
+        own_P, _ = self.same_image(query_Q, index_I)
+        own_Q = np.bincount(own_P, minlength=len(query_Q))
+        return self.labels.count_shared(query_Q, index_I) - own_Q
+
+
+@dataclass(frozen=True)
+class Search:
+    """Queries and the index that they are asked of, as rows T."""
+
+    name: str
+    query_Q: np.ndarray
+    index_I: np.ndarray
+
+
+def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search]:
+    """The searches that an index stands for; every query is in one of them.
+
+    Args:
+        index: `merged`, one index of all groups (also called common, or unified); `separate`, the
+            query's group alone; `fused`, the query's group as it is and every image of the others,
+            their queries too (the unification paper's galleries).
+        group_T: domain or data set of each row.
+
+    Raises ValueError for another index.
+    """
+    rows_T = np.arange(len(group_T))
+    if index == "merged":
+        yield Search("merged", rows_T[images.is_query_T], rows_T[images.is_index_T])
+        return
+    if index not in ("separate", "fused"):
+        raise ValueError(f"index is {index!r}, not merged, separate or fused")
+    for name in pd.unique(group_T):
+        own_T = group_T == name
+        index_T = own_T & images.is_index_T
+        if index == "fused":
+            index_T |= ~own_T
+        yield Search(f"{index} {name}", rows_T[own_T & images.is_query_T], rows_T[index_T])
+
+
+@dataclass(frozen=True)
+class Searcher:
+    """Embedded images, and how their searches are scored.
+
+    Attributes:
+        kept: blocks of an earlier start, and those of this process; rows of other processes' blocks
+            are NaN until these are there.
+        query_counts: R-precision and MAP@R count the query among its positives, as PUMA's code does.
+    """
+
+    images: Images
+    embedded: Embedded
+    kept: KeptBlocks | None = None
+    query_counts: bool = False
+
+    def score(self, search: Search, keys: Sequence[str]) -> pd.DataFrame:
+        """The named metrics of each query of a search, by its row T; NaN where it has no positive."""
+        blocks = [
+            values.set_index(rows_B)
+            for unit_TD, part in self.by_embedding(search)
+            for rows_B, values in self._by_blocks(unit_TD, part, keys)
+        ]
+        scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
+        return scores.reindex(search.query_Q)
+
+    def by_embedding(self, search: Search) -> list[tuple[np.ndarray, Search]]:
+        """The embeddings [T, D] that are searched, each with its queries."""
+        if isinstance(self.embedded, np.ndarray):
+            return [(self.embedded, search)]
+        domain_Q = self.images.domain_T[search.query_Q]
+        return [
+            (
+                unit_TD,
+                Search(
+                    f"{search.name} by {name}", search.query_Q[domain_Q == name], search.index_I
+                ),
+            )
+            for name, unit_TD in self.embedded.items()
+        ]
+
+    def _by_blocks(
+        self, unit_TD: np.ndarray, search: Search, keys: Sequence[str]
+    ) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
+        """Yield, block by block, rows of queries and what they score."""
+        images, kept = self.images, self.kept
+        positives_Q = images.count_positives(search.query_Q, search.index_I)
+        # Sorted, so that only the blocks of large classes are searched deeply.
+        order_Q = np.argsort(positives_Q, kind="stable")
+        order_Q = order_Q[positives_Q[order_Q] > 0]
+        query_Q, positives_Q = search.query_Q[order_Q], positives_Q[order_Q]
+        if not len(query_Q):
+            return
+        index: ExactIndex | None = None
+        own_P, place_P = images.same_image(query_Q, search.index_I)
+        blocks = tqdm(_blocks(positives_Q, keys), "search", delay=5, disable=None)
+        for number, block in enumerate(blocks):
+            rows_B, positives_B = query_Q[block], positives_Q[block]
+            values = kept.get(search.name, number) if kept else None
+            if values is None and (kept is None or kept.is_mine(number)):
+                index = index or ExactIndex(unit_TD[search.index_I])
+                pairs = slice(*np.searchsorted(own_P, [block.start, block.stop]))
+                hidden = (own_P[pairs] - block.start, place_P[pairs])
+                k = metrics.depth_of(keys, positives_B[-1])
+                found_BK, _ = index.search(unit_TD[rows_B], k, hidden)
+                relevant_BK = images.labels.shared(rows_B, search.index_I[found_BK])
+                values = self._measured(relevant_BK & (found_BK >= 0), positives_B, keys)
+                if kept:
+                    kept.add(search.name, number, values)
+            if values is not None:
+                yield rows_B, values
+
+    def _measured(
+        self, relevant_BK: np.ndarray, positives_B: np.ndarray, keys: Sequence[str]
+    ) -> pd.DataFrame:
+        found = metrics.ranking_metrics(relevant_BK, positives_B, keys)
+        if self.query_counts:
+            asked = [key for key in keys if key in metrics.ALL_POSITIVES]
+            found |= metrics.ranking_metrics(relevant_BK, positives_B + 1, asked)
+        return pd.DataFrame(found)
+
+
+def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
+    """Re-identification: by each draw one image of every class is the index, the others are queries.
+
+    Whatever their roles were. The draws are fixed: a function of their number and the image's path.
+    """
+    row_R = np.union1d(search.query_Q, search.index_I)
+    row_R = row_R[np.sort(np.unique(images.image_T[row_R], return_index=True)[1])]
+    path_R, class_R = table["image_path"].to_numpy()[row_R], images.labels.set_T[row_R]
+    drawn = []
+    for draw in range(draws):
+        order_R = np.lexsort((seeded_draws(draw, path_R), class_R))
+        _, first_C = np.unique(class_R[order_R], return_index=True)
+        index_I = np.sort(row_R[order_R[first_C]])
+        drawn.append(Search(f"{search.name}, draw {draw}", np.setdiff1d(row_R, index_I), index_I))
+    return drawn
+
+
+def _blocks(positives_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
+    """Consecutive queries, fewer where more ranks are looked at: as deep as the last one needs."""
+    blocks, start = [], 0
+    while start < len(positives_Q):
+        size = min(MOST_QUERIES, len(positives_Q) - start)
+        while size > (fits := _fitting(positives_Q[start + size - 1], keys)):
+            size = fits
+        blocks.append(slice(start, start + size))
+        start += size
+    return blocks
+
+
+def _fitting(positives: int, keys: Sequence[str]) -> int:
+    return block_size(metrics.depth_of(keys, positives), MOST_QUERIES)
+
+
+LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores
+
+
+def search_together(
+    work: Callable[[KeptBlocks | None], None],
+    share: Callable[[KeptBlocks], None],
+    folder: Path,
+    key: str,
+    pairs: int,
+) -> None:
+    """Do the work in the main process, once all processes have searched their blocks.
+
+    Args:
+        work: searches, and writes the result; blocks that are kept are not searched again.
+        share: searches the blocks of this process, and drops what it finds.
+        folder: where blocks are kept until the work is done; a short search keeps none.
+        key: of embeddings, table and protocol; blocks of another key are dropped.
+        pairs: of query and index image, in all.
+    """
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes == 1 and pairs < LONG:
+        work(None)
+        return
+    if processes == 1:
+        KeptBlocks.open(folder, key)
+        kept = KeptBlocks(folder)
+        work(kept)
+        kept.remove()
+        return
+    accelerator = make_accelerator()
+    from_main(accelerator, lambda: KeptBlocks.open(folder, key))
+    share(KeptBlocks(folder, accelerator.process_index, processes))
+    accelerator.wait_for_everyone()
+    if accelerator.is_main_process:
+        kept = KeptBlocks(folder)
+        work(kept)
+        kept.remove()
+    accelerator.wait_for_everyone()
+    accelerator.end_training()
+
+
+def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, *words: object) -> str:
+    """A hash of all that the blocks of a search depend on."""
+    digest = hashlib.sha256()
+    for array_TD in embeddings:
+        digest.update(f"{array_TD.dtype} {array_TD.shape}".encode())
+        digest.update(np.ascontiguousarray(array_TD).data)
+    columns = [
+        c for c in ("image_path", "label", "domain", "role", "dataset", "subsets") if c in table
+    ]
+    digest.update(pd.util.hash_pandas_object(table[columns], index=False).to_numpy().tobytes())
+    words = (*words, MOST_QUERIES, neighbours.RESERVED_BYTES)
+    digest.update(repr(words).encode())
+    return digest.hexdigest()
+
+
+def pairs_of(table: pd.DataFrame) -> int:
+    """Queries times index images of a merged index: as many as any protocol compares."""
+    role = table["role"]
+    return int(role.isin(["query", "both"]).sum()) * int(role.isin(["index", "both"]).sum())

@@ -1,0 +1,279 @@
+"""A submission's way to Kaggle: the folder for the official client, and a log of scores."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from guie.base.errors import UserError
+from guie.base.files import quoted, read_json, write_json, write_text
+from guie.data.manifest.reading import read_csv_rows
+from guie.export.card import file_facts
+
+COMPETITION = "google-universal-image-embedding"
+DATASET, KERNEL, NOTEBOOK = "dataset-metadata.json", "kernel-metadata.json", "submit.ipynb"
+ZIP, MODEL = "submission.zip", "saved_model.pt"
+SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+LIMITS = (6, 50)  # characters of a data set's name and title
+
+# Kaggle unpacks archives in data sets, so the file may lie there as it was or alone.
+CODE = """\
+import os
+import shutil
+import zipfile
+from pathlib import Path
+
+INPUT = Path(os.environ.get("KAGGLE_INPUT", "/kaggle/input"))
+WORKING = Path(os.environ.get("KAGGLE_WORKING", "/kaggle/working"))
+
+source = [*INPUT.rglob("submission.zip"), *INPUT.rglob("saved_model.pt")][0]
+if source.suffix == ".zip":
+    shutil.copyfile(source, WORKING / "submission.zip")
+else:
+    with zipfile.ZipFile(WORKING / "submission.zip", "w") as archive:
+        archive.write(source, "saved_model.pt")
+print(source, (WORKING / "submission.zip").stat().st_size)
+"""
+
+
+def write_kaggle_folder(folder: Path, user: str, slug: str) -> None:
+    """Write both metadata files and the notebook beside submission.zip.
+
+    Args:
+        user: the account's name.
+        slug: of the data set; the notebook's ends with `-submit`.
+
+    Raises UserError for a name that Kaggle does not take.
+    """
+    for word in (user, slug):
+        if not SLUG.fullmatch(word):
+            raise UserError(
+                f"{word!r}: Kaggle's names are of a-z, 0-9 and single hyphens; give others by --user"
+                " and --slug"
+            )
+    if not LIMITS[0] <= len(slug) <= LIMITS[1] - len(" submit"):
+        raise UserError(
+            f"--slug {slug}: {LIMITS[0]} to {LIMITS[1] - 7} characters, not {len(slug)}"
+        )
+    title = slug.replace("-", " ")
+    dataset = {"title": title, "id": f"{user}/{slug}", "licenses": [{"name": "other"}]}
+    kernel = {
+        "id": f"{user}/{slug}-submit",
+        "title": f"{title} submit",
+        "code_file": NOTEBOOK,
+        "language": "python",
+        "kernel_type": "notebook",
+        "is_private": "true",
+        "enable_gpu": "false",
+        "enable_internet": "false",
+        "dataset_sources": [f"{user}/{slug}"],
+        "competition_sources": [COMPETITION],
+        "kernel_sources": [],
+    }
+    write_json(folder / DATASET, dataset)
+    write_json(folder / KERNEL, kernel)
+    write_text(folder / NOTEBOOK, json.dumps(_notebook(), indent=1) + "\n")
+
+
+def check_kaggle_folder(folder: Path) -> list[tuple[str, int]]:
+    """Check all that can be without a network; (name, bytes) of the files that would go up.
+
+    Raises UserError where the archive is not the one that was exported, metadata is not as the client
+    wants it, or the notebook, run here on a stand-in of Kaggle's folders, does not give the same file.
+    """
+    _check_archive(folder)
+    dataset, kernel = (_read(folder / name) for name in (DATASET, KERNEL))
+    needed = {DATASET: ("title", "id", "licenses"), KERNEL: ("title", "id", "code_file")}
+    for name, found in ((DATASET, dataset), (KERNEL, kernel)):
+        for key in needed[name]:
+            if key not in found:
+                raise UserError(f"{folder / name}: no {key!r}")
+    if kernel.get("dataset_sources") != [dataset["id"]]:
+        raise UserError(f"{folder / KERNEL}: dataset_sources must be [{dataset['id']!r}]")
+    if kernel["id"].partition("/")[2] != kernel["title"].replace(" ", "-"):
+        raise UserError(f"{folder / KERNEL}: the title does not make the id's name")
+    if not (folder / kernel["code_file"]).is_file():
+        raise UserError(f"{folder / KERNEL}: no such code_file: {kernel['code_file']}")
+    _run_notebook(folder, packed=True)
+    _run_notebook(folder, packed=False)
+    files = [path for path in sorted(folder.iterdir()) if path.is_file()]
+    return [
+        (file.name, file.stat().st_size) for file in files if file.name not in (DATASET, KERNEL)
+    ]
+
+
+def client_commands(folder: Path) -> list[str]:
+    """What to type, once the client is installed (`pip install kaggle`) and has its token."""
+    kernel = _read(folder / KERNEL)["id"]
+    return [
+        f"kaggle datasets create -p {quoted(folder)}",
+        f"kaggle kernels push -p {quoted(folder)}",
+        f"kaggle competitions submit {COMPETITION} -k {quoted(kernel)} -v 1 -f {ZIP}"
+        f" -m {quoted(folder.resolve().name)}",
+    ]
+
+
+def _check_archive(folder: Path) -> None:
+    path = folder / ZIP
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; export.py makes it")
+    if _read(folder / "export.json").get("file") != file_facts(path):
+        raise UserError(f"{path}: is not the file that export.json describes; export it again")
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except zipfile.BadZipFile as error:
+        raise UserError(f"{path}: no zip archive ({error}); export it again") from None
+    if names != [MODEL]:
+        raise UserError(f"{path}: holds {names}, not {MODEL} alone")
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, "export.py and submit.py make it")
+
+
+def _run_notebook(folder: Path, packed: bool) -> None:
+    """Run it on the data set as it was sent (`packed`), or as Kaggle unpacks it; compare the file."""
+    cells = _read(folder / NOTEBOOK)["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    with tempfile.TemporaryDirectory(prefix=".kaggle-", dir=folder) as scratch:
+        data, working = Path(scratch, "input", "a-data-set"), Path(scratch, "working")
+        data.mkdir(parents=True)
+        working.mkdir()
+        if packed:
+            (data / ZIP).symlink_to((folder / ZIP).resolve())
+        else:
+            with zipfile.ZipFile(folder / ZIP) as archive, archive.open(MODEL) as packed_model:
+                with (data / MODEL).open("wb") as alone:
+                    shutil.copyfileobj(packed_model, alone)
+        places = {"KAGGLE_INPUT": str(data.parent), "KAGGLE_WORKING": str(working)}
+        command = [sys.executable, "-c", code]
+        done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True)
+        if done.returncode or not _same(working / ZIP, folder / ZIP):
+            reason = (done.stderr.strip().splitlines() or ["it gives another file"])[-1]
+            raise UserError(f"{folder / NOTEBOOK}: does not copy the submission: {reason}")
+
+
+def _same(copied: Path, sent: Path) -> bool:
+    """Whether both hold the same model."""
+    if not copied.is_file():
+        return False
+    with zipfile.ZipFile(copied) as one, zipfile.ZipFile(sent) as other:
+        return one.getinfo(MODEL).CRC == other.getinfo(MODEL).CRC
+
+
+def _notebook() -> dict[str, Any]:
+    told = "Copies the submission, which lies in the data set beside it. It trains and computes nothing."
+    cells: list[dict[str, Any]] = [
+        {"cell_type": "markdown", "id": "what", "metadata": {}, "source": [told]},
+        {
+            "cell_type": "code",
+            "id": "copy",
+            "metadata": {},
+            "execution_count": None,
+            "outputs": [],
+            "source": CODE.splitlines(keepends=True),
+        },
+    ]
+    python = {"display_name": "Python 3", "language": "python", "name": "python3"}
+    return {"cells": cells, "metadata": {"kernelspec": python}, "nbformat": 4, "nbformat_minor": 5}
+
+
+METRIC = "mmp_at_5"
+LOG_COLUMNS = (
+    *("date", "name", "sha256", "config", "local", "local_public", "local_private"),
+    *("leaderboard_public", "leaderboard_private"),
+)
+
+
+def read_log(path: Path) -> list[dict[str, str]]:
+    """Its rows; none where there is no file. Raises UserError for other columns, or a score that is none."""
+    if not path.exists():
+        return []
+    rows = read_csv_rows(path)
+    if tuple(rows.table.columns) != LOG_COLUMNS:
+        raise UserError(f"{path}: its first line must be {','.join(LOG_COLUMNS)}")
+    for name in LOG_COLUMNS[LOG_COLUMNS.index("local") :]:
+        text = rows.table[name]
+        wrong = np.flatnonzero((text != "") & pd.to_numeric(text, errors="coerce").isna())
+        if len(wrong):
+            line, score = rows.places[wrong[0]], text[wrong[0]]
+            raise UserError(f"{path}:{line}: {name} {score!r} is no number, such as 0.612")
+    return [dict(zip(LOG_COLUMNS, row, strict=True)) for row in rows.table.to_numpy()]
+
+
+def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, str]:
+    """The line of a submission's folder: its hash, its config, its own score where score.py left one.
+
+    Args:
+        leaderboard: the public score, and perhaps the private one.
+
+    Raises UserError where score.json is of another file, or the leaderboard's is no score.
+    """
+    described = read_json(folder / "export.json", "export.py makes it")
+    digest = file_facts(folder / "submission.zip")["sha256"]
+    try:
+        configs = [member["run"]["name"] for member in described["models"] if member["run"]]
+        config = " + ".join(configs) or described["source"]
+    except (KeyError, TypeError):
+        raise UserError(f"{folder / 'export.json'}: not as export.py writes it") from None
+    row = dict.fromkeys(LOG_COLUMNS, "")
+    row |= {
+        "date": datetime.now(UTC).date().isoformat(),
+        "name": folder.resolve().name,
+        "sha256": digest,
+        "config": config,
+    }
+    row |= _local(folder / "score.json", digest)
+    names = ("leaderboard_public", "leaderboard_private")
+    for name, score in zip(names, leaderboard or (), strict=False):
+        if not 0 <= score <= 1:
+            raise UserError(f"--leaderboard {score:g}: a score lies between 0 and 1")
+        row[name] = f"{score:g}"
+    return row
+
+
+def enter(path: Path, row: dict[str, str]) -> list[dict[str, str]]:
+    """Write a row into the log: a new one, or what is new about the same file. All rows."""
+    rows = read_log(path)
+    known = next((old for old in rows if old["sha256"] == row["sha256"]), None)
+    if known is None:
+        rows.append(row)
+    else:
+        known |= {key: value for key, value in row.items() if value and key != "date"}
+    text = io.StringIO()
+    writer = csv.DictWriter(text, LOG_COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_text(path, text.getvalue())
+    return rows
+
+
+def _local(path: Path, digest: str) -> dict[str, str]:
+    if not path.is_file():
+        return {}
+    score = read_json(path, "score.py makes it")
+    places = {"local": "pooled", "local_public": "public", "local_private": "private"}
+    try:
+        scored = score["submission"]["sha256"]
+        values = {name: score.get(place, {}).get(METRIC) for name, place in places.items()}
+        row = {name: f"{value:.4f}" for name, value in values.items() if value is not None}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise UserError(f"{path}: not as score.py writes it; run score.py again") from None
+    if scored != digest:
+        raise UserError(f"{path}: is of another submission.zip; run score.py again")
+    return row

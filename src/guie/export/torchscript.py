@@ -1,0 +1,321 @@
+"""Write TorchScript that PyTorch 1.11 opens: portable tracing, fp16 weights, the archive in its old
+format.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import struct
+import warnings
+import zipfile
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from guie.base.errors import UserError
+from guie.base.files import replacing
+from guie.models import Scored
+from guie.models.ensemble import Composition
+from guie.models.views import AnyPreprocess
+
+
+class Widened(nn.Module):
+    """fp16 as it is stored -> fp32 as it is used."""
+
+    def forward(self, stored: Tensor) -> Tensor:
+        return stored.float()
+
+
+def keep_in_half(encoder: nn.Module) -> None:
+    """Round every matrix and kernel of an encoder to fp16 and widen it in each forward pass.
+
+    Raises UserError where a weight is beyond fp16's range, 65,504.
+    """
+    for module_name, module in list(encoder.named_modules()):
+        for name, weight in list(module.named_parameters(recurse=False)):
+            if weight.ndim < 2 or weight.dtype != torch.float32:
+                continue
+            stored = weight.detach().half()
+            if not stored.isfinite().all():
+                raise UserError(
+                    f"{module_name}.{name}: a weight of {weight.abs().max():.0f} is beyond fp16's"
+                    " 65,504; export it without --half"
+                )
+            parametrize.register_parametrization(module, name, Widened(), unsafe=True)
+            module.parametrizations[name].original.data = stored
+
+
+_attention, _gelu, _pad = F.scaled_dot_product_attention, F.gelu, F.pad
+
+
+@contextmanager
+def portable_operators() -> Iterator[None]:
+    """Within it, what libraries call by `torch.nn.functional` is made of older operators.
+
+    Attention becomes matmul and softmax (in timm, open_clip and nn.MultiheadAttention alike, whose
+    fused fast path is off), gelu's tanh approximation its formula, constant padding the operator
+    `constant_pad_nd`. The functions are exchanged for the whole process, and put back at the end
+    whatever happened.
+    """
+    originals = {name: getattr(F, name) for name in _PORTABLE}
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    vars(F).update(_PORTABLE)
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+        vars(F).update(originals)
+
+
+def follow_input_device(traced: torch.jit.ScriptModule) -> None:
+    """Let tensors that the traced code makes lie where its input lies.
+
+    A trace writes down the device it ran on, and the file would fail on another (DINOv3's position
+    grid, for one). A module without a tensor among its inputs is left as it is.
+    """
+    for module in traced.modules():
+        try:
+            graph: Any = module.graph  # a torch.Graph; the stubs take it for a tensor or module
+        except RuntimeError:  # a container, without a forward of its own
+            continue
+        tensors = [value for value in graph.inputs() if value.type().kind() == "TensorType"]
+        for node in graph.findAllNodes("prim::Constant") if tensors else ():
+            if node.output().type().kind() == "DeviceObjType":
+                device = graph.create("prim::device", tensors[:1], 1)
+                device.output().setType(node.output().type())
+                device.insertBefore(node)
+                node.output().replaceAllUsesWith(device.output())
+
+
+def _portable_attention(
+    query_BND: Tensor,
+    key_BMD: Tensor,
+    value_BMD: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **other: Any,
+) -> Tensor:
+    """softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, equation 1)."""
+    if dropout_p or is_causal or any(other.values()):  # no image encoder's; the check will name it
+        return _attention(
+            query_BND, key_BMD, value_BMD, attn_mask, dropout_p, is_causal, scale=scale, **other
+        )
+    if scale is None:
+        scale = 1 / math.sqrt(query_BND.size(-1))
+    logits_BNM = (query_BND * scale) @ key_BMD.transpose(-2, -1)
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits_BNM = logits_BNM.masked_fill(~attn_mask, -math.inf)
+    elif attn_mask is not None:
+        logits_BNM = logits_BNM + attn_mask
+    return logits_BNM.softmax(-1) @ value_BMD
+
+
+def _portable_gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """The tanh approximation by its formula (Hendrycks and Gimpel 2016, section 2)."""
+    if approximate != "tanh":
+        return _gelu(input, approximate=approximate)
+    cubic = input + 0.044715 * input * input * input
+    return 0.5 * input * (1 + torch.tanh(math.sqrt(2 / math.pi) * cubic))
+
+
+def _portable_pad(
+    input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Tensor:
+    if mode != "constant":
+        return _pad(input, pad, mode, value)
+    return torch.constant_pad_nd(input, [int(p) for p in pad], value or 0.0)
+
+
+_PORTABLE = {
+    "scaled_dot_product_attention": _portable_attention,
+    "gelu": _portable_gelu,
+    "pad": _portable_pad,
+}
+
+
+# What 32 bits cannot hold, and what stands there in place of it.
+ZIP64 = 2**32 - 1
+ZIP64_RECORDS = 2**16 - 1
+# PyTorch's writer aligns every record, so that its reader may map a tensor into memory.
+ALIGNMENT_BYTES = 64
+CHUNK_BYTES = 2**20
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+_END_ZIP64 = struct.Struct("<4sQ2H2I4Q")
+_LOCATOR = struct.Struct("<4sIQI")
+_VERSION, _VERSION_ZIP64 = 20, 45
+_MIDNIGHT, _FIRST_DAY = 0, 33  # of 1980: the same bytes whenever it is written
+
+
+class StoredZip:
+    """Records one after the other, then, by `close`, their directory. Nothing is read back.
+
+    Args:
+        file: written from where it stands; offsets count from its beginning.
+    """
+
+    def __init__(self, file: BinaryIO):
+        self.file = file
+        self.directory = b""
+        self.records = 0
+
+    def add(self, name: str, data: IO[bytes], size: int, crc: int) -> None:
+        """Copy a record from a stream of so many bytes with this CRC-32."""
+        encoded, offset = name.encode(), self.file.tell()
+        large = _zip64(size, size) if size >= ZIP64 else b""
+        extra = large + _padding(offset + _LOCAL.size + len(encoded) + len(large))
+        self.file.write(
+            _LOCAL.pack(b"PK\3\4", *_shared(large, size, crc), len(encoded), len(extra))
+            + encoded
+            + extra
+        )
+        while chunk := data.read(CHUNK_BYTES):
+            self.file.write(chunk)
+        large = _zip64(size, size, offset) if max(size, offset) >= ZIP64 else b""
+        lengths = (len(encoded), len(large), 0, 0, 0)  # name, extra field, comment, disk, kind
+        at = (0, ZIP64 if large else offset)  # permissions, offset
+        self.directory += (
+            _CENTRAL.pack(b"PK\1\2", _VERSION_ZIP64, *_shared(large, size, crc), *lengths, *at)
+            + encoded
+            + large
+        )
+        self.records += 1
+
+    def close(self) -> None:
+        """Write the directory. The file itself stays open."""
+        start, size, records = self.file.tell(), len(self.directory), self.records
+        end = b""
+        if start >= ZIP64 or records >= ZIP64_RECORDS:
+            versions = (44, _VERSION_ZIP64, _VERSION_ZIP64)  # 44: the bytes that follow
+            end = _END_ZIP64.pack(b"PK\6\6", *versions, 0, 0, records, records, size, start)
+            end += _LOCATOR.pack(b"PK\6\7", 0, start + size, 1)
+        records = min(records, ZIP64_RECORDS)
+        end += _END.pack(b"PK\5\6", 0, 0, records, records, size, min(start, ZIP64), 0)
+        self.file.write(self.directory + end)
+
+
+def _shared(large: bytes, size: int, crc: int) -> tuple[int, ...]:
+    """What a record's two headers have in common: version, flags, method, time, day, CRC, sizes."""
+    version, shown = (_VERSION_ZIP64, ZIP64) if large else (_VERSION, size)
+    return version, 0, 0, _MIDNIGHT, _FIRST_DAY, crc, shown, shown
+
+
+def _zip64(*values: int) -> bytes:
+    """An extra field (id 1) with sizes, and perhaps the offset, of 64 bits."""
+    return struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values)
+
+
+def _padding(start: int) -> bytes:
+    """An extra field (id "FB", as PyTorch writes it) after which the data is aligned."""
+    length = -(start + 4) % ALIGNMENT_BYTES
+    return b"FB" + struct.pack("<H", length) + b"Z" * length
+
+
+# The newest file format that PyTorch 1.11 reads. Today's writes 10 where gelu is called (it gained
+# an argument, which `check_operators` guards) and down to 4 elsewhere, low ones in another record.
+RUNTIME_FORMAT = 9
+VERSION_RECORDS = ("version", ".data/version")
+# What a file takes beside its tensors, at most: code, headers, padding.
+REST_BYTES = 2**24
+
+
+def package(
+    encoder: nn.Module, preprocess: AnyPreprocess, path: str | Path, half: bool = False
+) -> None:
+    """Save encoder and preprocessing as one TorchScript file, on the CPU, in fp32 and eval mode.
+
+    The file holds `Scored`: uint8 (1, 3, H, W) of any size -> (1, D), all that the challenge's
+    scorer calls. The encoder, what the preprocessing gives and shapes (1, 3), both float, -> (1, D),
+    is traced at the preprocessing's size. The rest is scripted: a trace would keep the steps and the
+    shape of one image. Of a composition each member is traced, and what joins them scripted: it may
+    leave out a pass. Both are changed to what is saved: a copy would double the memory.
+
+    Args:
+        half: keep the matrices in fp16 (see `guie.export.half`).
+
+    Raises UserError if there is no room for the file, or a weight has none in fp16.
+    """
+    encoder.cpu().float().eval().requires_grad_(False)
+    if half:
+        keep_in_half(encoder)
+    preprocess.cpu()
+    with warnings.catch_warnings(), torch.no_grad():
+        # That shapes become constants is wanted, and so is TorchScript, though deprecated.
+        for category in (torch.jit.TracerWarning, DeprecationWarning, FutureWarning):
+            warnings.simplefilter("ignore", category)
+        if isinstance(encoder, Composition):
+            traced: nn.Module = encoder.exchanged(_traced)
+        else:
+            prepared = preprocess(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
+            traced = _traced(encoder, (prepared, torch.ones(1, 3)))
+        module = torch.jit.script(Scored(preprocess, traced).eval())
+        with replacing(path, durable=False) as temporary:
+            _reserve(temporary, sum(tensor.nbytes for tensor in module.state_dict().values()))
+            torch.jit.save(module, str(temporary))
+
+
+def _traced(encoder: nn.Module, example: tuple[Tensor, Tensor]) -> nn.Module:
+    with portable_operators():
+        # `parity` compares the saved file on many images, so not on one here.
+        traced = torch.jit.trace(encoder, example, check_trace=False)
+    follow_input_device(traced)
+    return traced
+
+
+def downgrade(path: str | Path) -> None:
+    """Rewrite a TorchScript file so that PyTorch 1.11 opens it: same code, same tensors.
+
+    A version above 9 becomes 9, the `.debug_pkl` records, whose layout 1.11 does not know, go, and
+    offsets stand where 1.11 finds them (`StoredZip`).
+    """
+    with (
+        zipfile.ZipFile(path) as old,
+        replacing(path, durable=False) as temporary,
+        temporary.open("wb") as file,
+    ):
+        new = StoredZip(file)
+        for record in old.infolist():
+            name = record.filename.partition("/")[2]
+            if name.endswith(".debug_pkl"):
+                continue
+            # The folder repeats the file's name; `torch.jit.save` saw a temporary one.
+            renamed = f"{Path(path).stem}/{name}"
+            if name in VERSION_RECORDS:
+                version = b"%d\n" % min(int(old.read(record)), RUNTIME_FORMAT)
+                new.add(renamed, io.BytesIO(version), len(version), zlib.crc32(version))
+                continue
+            with old.open(record) as data:
+                new.add(renamed, data, record.file_size, record.CRC)
+        new.close()
+
+
+def format_version(path: str | Path) -> int:
+    """The file format that the archive declares."""
+    with zipfile.ZipFile(path) as archive:
+        names = archive.namelist()
+        (record,) = (name for name in names if name.partition("/")[2] in VERSION_RECORDS)
+        return int(archive.read(record))
+
+
+def _reserve(path: Path, tensor_bytes: int) -> None:
+    """Raise OSError where the file will not fit: PyTorch's writer would abort the process.
+
+    Its other way, through memory, takes three times the model.
+    """
+    if hasattr(os, "posix_fallocate"):  # not on macOS
+        with path.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, tensor_bytes + REST_BYTES)

@@ -1,0 +1,200 @@
+"""Match the standardised features of several teachers, each through a head of its own (UNIC, DUNE, PHI-S)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.base.errors import UserError
+from guie.config.distillation import DimensionConfig, MatchingConfig, PhiSConfig
+
+LEAST = 1e-12  # a variance of less counts as this
+
+
+class Standard(nn.Module):
+    """Measures features for some steps, and maps them by what it found from then on.
+
+    Args:
+        dim: of the features.
+        steps: how many batches are measured.
+    """
+
+    def __init__(self, dim: int, steps: int):
+        super().__init__()
+        self.steps = steps
+        self.sum_T: Tensor
+        self.square_TT: Tensor
+        self.images: Tensor
+        self.seen: Tensor
+        self.map_TT: Tensor
+        self.register_buffer("sum_T", torch.zeros(dim, dtype=torch.float64))
+        self.register_buffer("square_TT", torch.zeros(dim, dim, dtype=torch.float64))
+        for name in ("images", "seen"):
+            self.register_buffer(name, torch.zeros((), dtype=torch.long))
+        self.register_buffer("map_TT", torch.eye(dim))
+
+    @property
+    def settled(self) -> bool:
+        """Whether it has measured enough."""
+        return int(self.seen) >= self.steps
+
+    @torch.no_grad()
+    def measure(self, feat_NT: Tensor) -> None:
+        """Take in a batch, until it is settled."""
+        if self.settled:
+            return
+        feat_NT = feat_NT.double()
+        self.sum_T += feat_NT.sum(0)
+        self.square_TT += feat_NT.T @ feat_NT
+        self.images += len(feat_NT)
+        self.seen += 1
+        if self.settled:
+            mean_T = self.sum_T / self.images
+            covariance_TT = self.square_TT / self.images - mean_T.outer(mean_T)
+            self.map_TT.copy_(self.mapping(covariance_TT))
+
+    def forward(self, feat_NT: Tensor) -> Tensor:
+        """(N, T) features -> (N, T)."""
+        mean_T = (self.sum_T / self.images).to(feat_NT)
+        return (feat_NT - mean_T) @ self.map_TT.T.to(feat_NT)
+
+    def mapping(self, covariance_TT: Tensor) -> Tensor:
+        """The matrix (T, T) that a centred feature is multiplied by."""
+        raise NotImplementedError
+
+
+class ByDimension(Standard):
+    """Each dimension divided by its deviation (UNIC, whose are running ones)."""
+
+    def mapping(self, covariance_TT: Tensor) -> Tensor:
+        return covariance_TT.diagonal().clamp(min=LEAST).rsqrt().diag()
+
+
+class PhiS(Standard):
+    """Turned by H U', so that all dimensions vary alike, and divided by one number.
+
+    Ranzinger et al., PHI-S: Distribution Balancing for Label-Free Multi-Teacher Distillation, 2024:
+    U are the eigenvectors of the covariance, H a Hadamard matrix / sqrt(T). Distances keep their
+    proportions.
+
+    Raises UserError where no Hadamard matrix of this size is known here.
+    """
+
+    def __init__(self, dim: int, steps: int):
+        super().__init__(dim, steps)
+        hadamard(dim)  # refused before anything is trained
+
+    def mapping(self, covariance_TT: Tensor) -> Tensor:
+        value_T, vector_TT = torch.linalg.eigh(covariance_TT)
+        turn_TT = torch.from_numpy(hadamard(len(value_T))).to(covariance_TT) / len(value_T) ** 0.5
+        return turn_TT @ vector_TT.T * value_T.mean().clamp(min=LEAST).rsqrt()
+
+
+def hadamard(size: int) -> np.ndarray:
+    """A matrix (size, size) of +1 and -1 whose rows are orthogonal.
+
+    By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3): so there are
+    those of 192, 384, 768, 1024, 1152, 1280 and 1536. Raises UserError where it leads nowhere.
+    """
+    doublings, odd = 0, size
+    while odd > 1 and not _is_paley(odd - 1) and odd % 2 == 0:
+        doublings, odd = doublings + 1, odd // 2
+    if odd == 1:
+        matrix = np.ones((1, 1), int)
+    elif _is_paley(odd - 1):
+        matrix = _paley(odd - 1)
+    else:
+        raise UserError(
+            f"task.criteria: standardise: phi_s knows no Hadamard matrix of {size} rows, the teacher's"
+            " dimensions; take dimension"
+        )
+    for _ in range(doublings):
+        matrix = np.kron([[1, 1], [1, -1]], matrix)
+    return matrix
+
+
+def _is_paley(prime: int) -> bool:
+    return prime % 4 == 3 and all(prime % d for d in range(2, int(prime**0.5) + 1))
+
+
+def _paley(prime: int) -> np.ndarray:
+    squares = {number * number % prime for number in range(1, prime)}
+    character = np.array([0] + [1 if n in squares else -1 for n in range(1, prime)])
+    number = np.arange(prime)
+    skew = np.zeros((prime + 1, prime + 1), int)
+    skew[0, 1:], skew[1:, 0] = 1, -1
+    skew[1:, 1:] = character[(number[:, None] - number) % prime]
+    return skew + np.eye(prime + 1, dtype=int)
+
+
+class Matching(nn.Module):
+    """A student's embeddings, by an expendable head, beside one teacher's, standardised."""
+
+    def __init__(self, config: MatchingConfig, dim: int, teacher_dim: int):
+        super().__init__()
+        widths = [dim, *config.hidden, teacher_dim]
+        layers: list[nn.Module] = []
+        for wide, next_wide in zip(widths[:-1], widths[1:], strict=True):
+            layers += [nn.Linear(wide, next_wide), nn.GELU()]
+        self.head = nn.Sequential(*layers[:-1])
+        self.standard = standard(config.standardise, teacher_dim)
+
+    def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
+        """For each image, (N,), .5 (1 - cosine) + .5 smooth l1; 0 while the teacher is measured."""
+        target_NT = teacher_NT.detach()
+        with torch.autocast(student_ND.device.type, enabled=False):
+            ours_NT = self.head(student_ND.float())
+        if self.standard is not None:
+            if self.training:
+                self.standard.measure(target_NT)
+            if not self.standard.settled:
+                return ours_NT.sum(1) * 0.0  # processes that train together wait for a gradient
+            target_NT = self.standard(target_NT)
+        cos_N = functional.cosine_similarity(ours_NT, target_NT, dim=1)
+        apart_N = functional.smooth_l1_loss(ours_NT, target_NT, reduction="none").mean(1)
+        return 0.5 * (1 - cos_N) + 0.5 * apart_N
+
+
+def standard(config: DimensionConfig | PhiSConfig | None, dim: int) -> Standard | None:
+    """What makes teachers comparable, as configured."""
+    if config is None:
+        return None
+    kind = ByDimension if isinstance(config, DimensionConfig) else PhiS
+    return kind(dim, config.steps)
+
+
+def dropped(apart_NK: Tensor, taught_NK: Tensor, drop: float) -> Tensor:
+    """Weights of each image's teachers, (N, K), of sum 1, or 0 where it has none.
+
+    The worst matched teacher of an image stays, each other one goes by chance (UNIC).
+
+    Args:
+        apart_NK: how far each image is from what each teacher makes of it.
+        taught_NK: which teachers an image has.
+        drop: the chance to go, in training.
+    """
+    far_NK = apart_NK.detach().masked_fill(~taught_NK, -torch.inf)
+    worst_NK = functional.one_hot(far_NK.argmax(1), far_NK.shape[1]).bool()
+    stays_NK = taught_NK & (worst_NK | (torch.rand_like(far_NK) >= drop))
+    return stays_NK / stays_NK.sum(1, keepdim=True).clamp(min=1)
+
+
+def mean_of(apart: Sequence[Tensor], taught: Sequence[Tensor], drop: float) -> Tensor:
+    """Mean over the images that have a teacher, of what each is apart from its teachers.
+
+    Args:
+        apart: of each teacher, for the images (N_k,) that it has.
+        taught: of each teacher which of all images these are, (N,).
+    """
+    taught_NK = torch.stack(list(taught), 1)
+    apart_NK = torch.zeros(taught_NK.shape, dtype=apart[0].dtype, device=taught_NK.device)
+    columns = []
+    for number, own_N in enumerate(taught):
+        columns.append(apart_NK[:, number].masked_scatter(own_N, apart[number]))
+    apart_NK = torch.stack(columns, 1)
+    weight_NK = dropped(apart_NK, taught_NK, drop)
+    return (weight_NK * apart_NK).sum() / taught_NK.any(1).sum().clamp(min=1)

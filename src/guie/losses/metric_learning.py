@@ -1,0 +1,148 @@
+"""The losses of pytorch-metric-learning, in our units and on the batch of all processes.
+
+Its defaults for what the configs do not name are kept, but for where proxies start. Embeddings have
+unit length, so its Euclidean distances are at most 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pytorch_metric_learning import losses, miners
+from torch import Tensor, nn
+
+from guie.base.errors import UserError
+from guie.config.losses import (
+    MarginLossConfig,
+    MultiSimilarityConfig,
+    PairConfig,
+    ProxyAnchorConfig,
+    ProxyConfig,
+    ProxyNcaConfig,
+    SoftTripleConfig,
+    SupConConfig,
+    TripletConfig,
+)
+from guie.losses.in_batch import InBatchLoss
+from guie.losses.margin_softmax import drawn
+
+Built = tuple[nn.Module, nn.Module | None]  # loss and miner
+
+
+def _triplet(config: TripletConfig, classes: int, dim: int) -> Built:
+    """Schroff et al., FaceNet, CVPR 2015; here on distances that are not squared."""
+    margin = config.margin_distance
+    miner = miners.TripletMarginMiner(margin, type_of_triplets="semihard")
+    return losses.TripletMarginLoss(margin), miner
+
+
+def _margin(config: MarginLossConfig, classes: int, dim: int) -> Built:
+    """Wu et al., Sampling Matters in Deep Embedding Learning, ICCV 2017."""
+    margin, boundary = config.margin_distance, config.boundary_distance
+    loss = losses.MarginLoss(
+        margin,
+        beta=boundary,
+        learn_beta=config.learn_boundary,
+        num_classes=classes if config.learn_boundary else None,
+    )
+    # Negatives beyond boundary + margin have no gradient, so none are drawn there.
+    return loss, miners.DistanceWeightedMiner(nonzero_loss_cutoff=boundary + margin)
+
+
+def _multi_similarity(config: MultiSimilarityConfig, classes: int, dim: int) -> Built:
+    """Wang et al., Multi-Similarity Loss, CVPR 2019."""
+    loss = losses.MultiSimilarityLoss(config.positive_scale, config.negative_scale, config.base_cos)
+    return loss, miners.MultiSimilarityMiner(config.mining_margin_cos)
+
+
+def _supcon(config: SupConConfig, classes: int, dim: int) -> Built:
+    """Khosla et al., Supervised Contrastive Learning, NeurIPS 2020, eq. 2."""
+    return losses.SupConLoss(config.temperature), None
+
+
+def _proxy_anchor(config: ProxyAnchorConfig, classes: int, dim: int) -> Built:
+    """Kim et al., Proxy Anchor Loss, CVPR 2020, eq. 4."""
+    loss = losses.ProxyAnchorLoss(classes, dim, config.margin_cos, config.scale)
+    loss.proxies.data = drawn(classes, dim, config.start)
+    return loss, None
+
+
+def _proxy_nca(config: ProxyNcaConfig, classes: int, dim: int) -> Built:
+    """Teh et al., ProxyNCA++, ECCV 2020: ProxyNCA over all proxies, with a temperature."""
+    loss = losses.ProxyNCALoss(classes, dim, softmax_scale=1 / config.temperature)
+    loss.proxies.data = drawn(classes, dim, config.start)
+    return loss, None
+
+
+def _soft_triple(config: SoftTripleConfig, classes: int, dim: int) -> Built:
+    """Qian et al., SoftTriple Loss, ICCV 2019."""
+    loss = losses.SoftTripleLoss(
+        classes,
+        dim,
+        centers_per_class=config.centers,
+        la=config.scale,
+        gamma=config.center_temperature,
+        margin=config.margin_cos,
+    )
+    loss.fc.data = drawn(classes * config.centers, dim, config.start).T.contiguous()
+    return loss, None
+
+
+BUILDERS: dict[type, Callable[[Any, int, int], Built]] = {
+    TripletConfig: _triplet,
+    MarginLossConfig: _margin,
+    MultiSimilarityConfig: _multi_similarity,
+    SupConConfig: _supcon,
+    ProxyAnchorConfig: _proxy_anchor,
+    ProxyNcaConfig: _proxy_nca,
+    SoftTripleConfig: _soft_triple,
+}
+
+
+class PeerLoss(InBatchLoss):
+    """A loss of pytorch-metric-learning, with its proxies, its miner and its memory.
+
+    The memory (Wang et al., Cross-Batch Memory, CVPR 2020) holds the newest embeddings of all
+    processes, without gradients, and is part of the state.
+
+    Args:
+        config: which loss, and its settings.
+        classes: how many classes, for proxies.
+        dim: the embedding's dimension.
+    """
+
+    def __init__(self, config: PairConfig | ProxyConfig, classes: int, dim: int):
+        super().__init__()
+        self.loss, self.miner = BUILDERS[type(config)](config, classes, dim)
+        self.memory = getattr(config, "memory", 0)
+        if self.memory:
+            self.loss = losses.CrossBatchMemory(self.loss, dim, self.memory, self.miner)
+
+    def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
+        """The loss of one whole batch. Raises UserError if the memory cannot hold it."""
+        if self.memory:
+            if len(emb_BD) > self.memory:
+                raise UserError(
+                    f"loss.memory {self.memory} is smaller than a batch of {len(emb_BD)} images;"
+                    " make it larger, or 0 for none"
+                )
+            loss = self.loss(emb_BD, label_B)
+        else:
+            mined = self.miner(emb_BD, label_B) if self.miner else None
+            loss = self.loss(emb_BD, label_B, mined)
+        # A batch may leave learned boundaries out; DDP waits for every parameter's gradient.
+        unused = [p for p in self.parameters() if p.ndim == 1]
+        return loss + sum(0.0 * p.sum() for p in unused)
+
+    def get_extra_state(self) -> dict[str, int | bool]:
+        """Where the memory's ring stands: pytorch-metric-learning keeps that outside its buffers."""
+        if not self.memory:
+            return {}
+        ring: Any = self.loss  # CrossBatchMemory, of which torch knows a Module alone
+        return {"next": ring.queue_idx, "full": ring.has_been_filled}
+
+    def set_extra_state(self, state: dict[str, int | bool]) -> None:
+        if self.memory:
+            ring: Any = self.loss
+            ring.queue_idx, ring.has_been_filled = state["next"], state["full"]

@@ -1,0 +1,34 @@
+"""Backbone, head, preprocessing: everything between an image and its embedding."""
+
+from __future__ import annotations
+
+from guie.models.embedder import Embedder, Scored, build_embedder, build_preprocess
+from guie.models.ensemble import Composition
+from guie.models.loading import (
+    LoadedModel,
+    at_size,
+    composed,
+    open_beside,
+    open_model,
+    rebuild,
+    with_layers,
+)
+from guie.models.weights import ImageSize, save_model, save_weights
+
+__all__ = [
+    "Composition",
+    "Embedder",
+    "ImageSize",
+    "LoadedModel",
+    "Scored",
+    "at_size",
+    "build_embedder",
+    "build_preprocess",
+    "composed",
+    "open_beside",
+    "open_model",
+    "rebuild",
+    "save_model",
+    "save_weights",
+    "with_layers",
+]

@@ -1,0 +1,196 @@
+"""Low-rank changes of weight matrices (Hu et al., ICLR 2022, arXiv 2106.09685).
+
+A mask says which: q, k and v, that one matrix may give at once, the attention's output, the MLP.
+Shapes: B images, N tokens, I inputs, O outputs, R rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.base.errors import UserError
+from guie.config.model import LoraConfig
+from guie.models.adapters.bottleneck import Gate
+from guie.models.adapters.vit_structure import Anatomy, Block
+
+QKV = ("q", "k", "v")
+
+
+class LowRank(nn.Module):
+    """scale * up(down(x)), added to what a weight matrix makes of x; `up` starts at 0."""
+
+    def __init__(self, inputs: int, outputs: int, config: LoraConfig):
+        super().__init__()
+        self.down = nn.Linear(inputs, config.rank, bias=False)
+        self.up = nn.Linear(config.rank, outputs, bias=False)
+        self.scale = (config.alpha or config.rank) / config.rank
+        self.gate = Gate(config)
+        nn.init.kaiming_uniform_(self.down.weight, a=5**0.5)
+        nn.init.zeros_(self.up.weight)
+
+    def forward(self, x_BNI: Tensor) -> Tensor:
+        """(B, N, I) -> (B, N, O)."""
+        return self.gate(self.up(self.down(x_BNI)) * self.scale)
+
+    def change_OI(self) -> Tensor:
+        """What it adds to the matrix when scored."""
+        return (self.scale * self.gate.expected) * (self.up.weight @ self.down.weight)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A weight matrix that can be changed.
+
+    Attributes: `called`, the module by whose call it works; `owner` and `name`, whose parameter it is;
+    `places`, what it makes: parts of q, k and v in thirds, or `all`.
+    """
+
+    called: nn.Module
+    owner: nn.Module
+    name: str
+    places: list[str]
+
+    @property
+    def weight_OI(self) -> Tensor:
+        return getattr(self.owner, self.name)
+
+
+class Changed(nn.Module):
+    """The changes of one matrix, by which third of its output (q, k, v), or of the whole."""
+
+    def __init__(self, matrix: Matrix, config: LoraConfig):
+        super().__init__()
+        outputs, inputs = matrix.weight_OI.shape
+        outputs //= 1 if matrix.places == ["all"] else len(QKV)
+        self.matrix = matrix
+        self.thirds = nn.ModuleDict(
+            {place: LowRank(inputs, outputs, config) for place in matrix.places}
+        )
+        self.hold = matrix.called.register_forward_hook(self._add)
+
+    def _add(self, module: nn.Module, args: tuple[Tensor, ...], made_BNO: Tensor) -> Tensor:
+        x_BNI = args[0]
+        if "all" in self.thirds:
+            return made_BNO + self.thirds["all"](x_BNI)
+        parts = []
+        for name, part in zip(QKV, made_BNO.chunk(3, dim=-1), strict=True):
+            parts.append(part + self.thirds[name](x_BNI) if name in self.thirds else part)
+        return torch.cat(parts, dim=-1)
+
+    @torch.no_grad()
+    def merge(self) -> None:
+        """Change the matrix itself, and let go of it. Other models may share what it was before."""
+        matrix = self.matrix
+        weight_OI = matrix.weight_OI.clone()
+        whole = "all" in self.thirds
+        parts = {"all": weight_OI} if whole else dict(zip(QKV, weight_OI.chunk(3), strict=True))
+        for place, change in self.thirds.items():
+            assert isinstance(change, LowRank)
+            parts[place] += change.change_OI()
+        trains = matrix.weight_OI.requires_grad
+        setattr(matrix.owner, matrix.name, nn.Parameter(weight_OI, requires_grad=trains))
+        self.hold.remove()
+
+
+class InProjection(nn.Module):
+    """q, k and v of a `nn.MultiheadAttention`, by its own weights: a place for a hook."""
+
+    def forward(self, x_BND: Tensor, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
+        return functional.linear(x_BND, weight_OD, bias_O)
+
+
+class OpenAttention(nn.MultiheadAttention):
+    """Self-attention as torch's, by modules that hooks can hold on to; names and weights stay."""
+
+    in_projection: InProjection
+
+    def forward(  # type: ignore[override]
+        self, query: Tensor, key: Tensor, value: Tensor, **other: Any
+    ) -> tuple[Tensor, None]:
+        """(B, N, D) -> (B, N, D) and no weights; key and value are the query."""
+        made_BNO = self.in_projection(query, self.in_proj_weight, self.in_proj_bias)
+        heads = (self.num_heads, self.head_dim)
+        q, k, v = (part.unflatten(-1, heads).transpose(1, 2) for part in made_BNO.chunk(3, dim=-1))
+        dropout = self.dropout if self.training else 0.0
+        mixed = functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=other.get("attn_mask"), dropout_p=dropout
+        )
+        return self.out_proj(mixed.transpose(1, 2).flatten(2)), None
+
+
+def lora(anatomy: Anatomy, config: LoraConfig, key: str) -> nn.ModuleDict:
+    """Changes of the matrices that the mask names, of each block that is chosen. Raises UserError."""
+    changes = nn.ModuleDict()
+    for number, block in anatomy.chosen(config.blocks, key):
+        for name, matrix in _matrices(block, config.of, f"{key}.of"):
+            changes[f"{number}_{name}"] = Changed(matrix, config)
+    return changes
+
+
+def close(attention: nn.Module) -> None:
+    """Give torch's attention its own forward pass back, once nothing holds on to its modules."""
+    if isinstance(attention, OpenAttention):
+        del attention.in_projection
+        attention.__class__ = nn.MultiheadAttention  # type: ignore[assignment]
+
+
+def _matrices(block: Block, places: Sequence[str], key: str) -> Iterator[tuple[str, Matrix]]:
+    """Yield name and matrix of all that the mask names."""
+    attention: Any = block.module.attn
+    thirds = [place for place in QKV if place in places]
+    if isinstance(attention, nn.MultiheadAttention):
+        opened = _opened(attention)
+        if thirds:
+            yield "qkv", Matrix(opened.in_projection, opened, "in_proj_weight", thirds)
+        if "out" in places:
+            yield "out", _whole(opened.out_proj)
+    else:
+        if thirds:
+            yield from _of_qkv(attention, thirds, key)
+        if "out" in places:
+            if not isinstance(getattr(attention, "proj", None), nn.Linear):
+                raise _unreachable(key, ["out"], attention)
+            yield "out", _whole(attention.proj)
+    if "mlp" in places:
+        mlp: Any = block.module.mlp
+        for name, module in mlp.named_modules():
+            if isinstance(module, nn.Linear):
+                yield name.replace(".", "_"), _whole(module)
+
+
+def _of_qkv(attention: Any, thirds: list[str], key: str) -> Iterator[tuple[str, Matrix]]:
+    """Of an attention of timm: one matrix for all three, or one for each."""
+    if getattr(attention, "qkv", None) is not None:
+        if getattr(attention, "q_bias", None) is not None:  # used past the module
+            raise _unreachable(key, thirds, attention)
+        yield "qkv", Matrix(attention.qkv, attention.qkv, "weight", thirds)
+        return
+    for place in thirds:
+        matrix = getattr(attention, f"{place}_proj", None)
+        if matrix is None:
+            raise _unreachable(key, thirds, attention)
+        yield place, _whole(matrix)
+
+
+def _whole(linear: nn.Module) -> Matrix:
+    return Matrix(linear, linear, "weight", ["all"])
+
+
+def _opened(attention: nn.MultiheadAttention) -> OpenAttention:
+    """Let hooks reach into torch's attention; the module stays, and so do its weights."""
+    if not isinstance(attention, OpenAttention):
+        attention.__class__ = OpenAttention
+        attention.in_projection = InProjection()
+    assert isinstance(attention, OpenAttention)
+    return attention
+
+
+def _unreachable(key: str, places: list[str], attention: nn.Module) -> UserError:
+    kind = type(attention).__name__
+    return UserError(f"{key}: {', '.join(places)} of {kind} cannot be changed; leave them out")

@@ -1,0 +1,171 @@
+"""Tokens that are learned and put between the class token and the patches.
+
+They are put in ahead of the first block, and taken out behind the last: what pools tokens never sees
+them. Shapes: B images, N tokens, D features, P patches, M prompts of a pool, L tokens of a prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.base.errors import UserError
+from guie.config.model import PoolConfig, PromptsConfig, VptConfig
+from guie.models.adapters.vit_structure import Anatomy
+
+
+class Prompts(nn.Module):
+    """Puts `tokens_BLD` of a subclass into the sequence.
+
+    Attributes: `orthogonality`, the weight of `penalty` in the loss.
+    """
+
+    orthogonality: float = 0.0
+
+    def __init__(self, anatomy: Anatomy, length: int):
+        super().__init__()
+        self.prefix, self.length = anatomy.prefix, length
+        # Not at the first block: what is computed again there, to save memory, must ask for nothing.
+        anatomy.entry.register_forward_hook(self._put_in)
+        anatomy.blocks[-1].module.register_forward_hook(self._take_out)
+
+    def tokens_BLD(self, like_BND: Tensor) -> Tensor:
+        """The prompt of each image."""
+        raise NotImplementedError
+
+    def penalty(self) -> Tensor:
+        """What is added to the loss, times `orthogonality`; nothing, unless a kind has one."""
+        return torch.zeros(())
+
+    def _put_in(self, module: nn.Module, args: Any, z_BND: Tensor) -> Tensor:
+        prompt_BLD = self.tokens_BLD(z_BND).to(z_BND.dtype)
+        parts = [z_BND[:, : self.prefix], prompt_BLD, z_BND[:, self.prefix :]]
+        return torch.cat(parts, dim=1)
+
+    def _take_out(self, module: nn.Module, args: Any, z_BND: Tensor) -> Tensor:
+        after = self.prefix + self.length
+        return torch.cat([z_BND[:, : self.prefix], z_BND[:, after:]], dim=1)
+
+
+class Vpt(Prompts):
+    """The same prompt for every image (Jia et al., Visual Prompt Tuning, ECCV 2022).
+
+    Shallow: ahead of the first block. Deep: ahead of every block, in the place of what the one
+    before made of its own. PUMA's single prompt is the shallow one.
+    """
+
+    def __init__(self, anatomy: Anatomy, config: VptConfig):
+        super().__init__(anatomy, config.length)
+        layers = len(anatomy.blocks) if config.kind == "deep" else 1
+        self.prompt_GLD = nn.Parameter(torch.empty(layers, config.length, anatomy.width))
+        side = patch_inputs(anatomy.patches)
+        bound = math.sqrt(6 / (side + anatomy.width))  # the paper's start, Xavier's for a patch
+        nn.init.uniform_(self.prompt_GLD, -bound, bound)
+        self.layers = [Deeper(self, number) for number in range(1, layers)]
+        for layer, block in zip(self.layers, anatomy.blocks[1:], strict=False):
+            block.module.register_forward_pre_hook(layer.put_in)
+
+    def tokens_BLD(self, like_BND: Tensor) -> Tensor:
+        return self.prompt_GLD[:1].expand(len(like_BND), -1, -1)
+
+
+class Deeper:
+    """Puts a later block's prompt in the place of the one before."""
+
+    def __init__(self, prompts: Vpt, number: int):
+        self.prompts, self.number = prompts, number
+
+    def put_in(self, module: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        z_BND, *others = args
+        prefix, after = self.prompts.prefix, self.prompts.prefix + self.prompts.length
+        prompt_LD = self.prompts.prompt_GLD[self.number].to(z_BND.dtype)
+        prompt_BLD = prompt_LD.expand(len(z_BND), -1, -1)
+        return torch.cat([z_BND[:, :prefix], prompt_BLD, z_BND[:, after:]], dim=1), *others
+
+
+class Weighing(nn.Module):
+    """How alike a query and each prompt's key are, where the prompt's attention looks (equation 8)."""
+
+    def __init__(self, width: int, config: PoolConfig):
+        super().__init__()
+        self.softmax = config.attention == "softmax"
+        self.key_MD = nn.Parameter(torch.empty(config.size, width))
+        self.attention_MD = nn.Parameter(torch.empty(config.size, width))
+        nn.init.orthogonal_(self.key_MD)
+        nn.init.orthogonal_(self.attention_MD)
+
+    def forward(self, query_BD: Tensor) -> Tensor:
+        """(B, D) -> cosines (B, M), in float32."""
+        attention_MD = self.attention_MD.softmax(dim=-1) if self.softmax else self.attention_MD
+        attended_BMD = query_BD.float()[:, None] * attention_MD
+        return functional.cosine_similarity(attended_BMD, self.key_MD, dim=-1)
+
+
+class Pool(Prompts):
+    """A prompt made for each image: P = sum over m of cos(q * A_m, K_m) P_m (PUMA, equations 6 to 9).
+
+    The query q pools the patch embeddings. Prompts take the class token's position embedding, as in
+    the released code.
+
+    Attributes: `weighing`, whose output are the weights of each image, for who looks on.
+    """
+
+    def __init__(self, anatomy: Anatomy, config: PoolConfig):
+        super().__init__(anatomy, config.length)
+        self.config, self.orthogonality, self.anatomy = config, config.orthogonality, anatomy
+        self.weighing = Weighing(anatomy.width, config)
+        self.prompt_MLD = nn.Parameter(torch.empty(config.size, config.length, anatomy.width))
+        nn.init.orthogonal_(self.prompt_MLD.data.view(config.size, -1))
+        self.query_BD: Tensor | None = None
+        anatomy.patches.register_forward_hook(self._see)
+
+    def tokens_BLD(self, like_BND: Tensor) -> Tensor:
+        query_BD, self.query_BD = self.query_BD, None
+        assert query_BD is not None
+        prompt_BLD = torch.einsum("bm,mld->bld", self.weighing(query_BD), self.prompt_MLD)
+        position_D = self.anatomy.class_position_D()
+        return prompt_BLD if position_D is None else prompt_BLD + position_D
+
+    def penalty(self) -> Tensor:
+        """Mean squared distance of keys, attentions and prompts from orthogonal ones, summed.
+
+        CODA-Prompt's (Smith et al., CVPR 2023) and the released code's, of the rows as they are.
+        """
+        weighing = self.weighing
+        total = self.prompt_MLD.new_zeros(())
+        for rows_MX in (weighing.key_MD, weighing.attention_MD, self.prompt_MLD.flatten(1)):
+            identity_MM = torch.eye(len(rows_MX), device=rows_MX.device)
+            total = total + (rows_MX @ rows_MX.T - identity_MM).square().mean()
+        return total
+
+    def _see(self, module: nn.Module, args: Any, patches: Tensor) -> None:
+        if isinstance(module, nn.Conv2d):
+            patches = patches.flatten(2).transpose(1, 2)
+        patches_BPD = patches.flatten(1, -2)
+        query_BD = patches_BPD.mean(dim=1) + patches_BPD.amax(dim=1)
+        self.query_BD = query_BD if self.config.query == "sum" else query_BD.detach() / 2
+
+
+def build_prompts(anatomy: Anatomy, config: PromptsConfig) -> Prompts:
+    """Raises UserError for a tower that pools by attention, or takes positions in every block."""
+    key = "model.prompts"
+    if anatomy.pooling == "map":
+        raise UserError(f"{key}: this backbone pools its tokens by attention, and has none to join")
+    if not anatomy.takes_tokens:
+        kind = type(anatomy.tower).__name__
+        raise UserError(
+            f"{key}: {kind} turns tokens by their places in every block; leave them out"
+        )
+    if isinstance(config, PoolConfig):
+        return Pool(anatomy, config)
+    return Vpt(anatomy, config)
+
+
+def patch_inputs(patches: Any) -> int:
+    """Numbers of a patch: channels times its pixels."""
+    convolution = patches if isinstance(patches, nn.Conv2d) else patches.proj
+    return convolution.in_channels * math.prod(convolution.kernel_size)

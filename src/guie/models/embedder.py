@@ -1,0 +1,99 @@
+"""Backbone and head as one module; and the module that a submission exports, from a uint8 image to its
+embedding.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from guie.config.model import Fit, ModelConfig
+from guie.data.dataset import image_shapes
+from guie.models.adapters import adapt
+from guie.models.backbones import Backbone, build_backbone
+from guie.models.head import Head, Reduction
+from guie.models.preprocess import Preprocess
+from guie.models.views import AnyPreprocess
+
+
+class Scored(nn.Module):
+    """uint8 (B, 3, H, W) of any size -> (B, D); the same module eager and in TorchScript.
+
+    Args:
+        embedder: images (B, 3, S, S) and shapes (B, 3) -> (B, D).
+    """
+
+    def __init__(self, preprocess: AnyPreprocess, embedder: nn.Module):
+        super().__init__()
+        self.preprocess = preprocess
+        self.embedder = embedder
+
+    def forward(self, images: Tensor) -> Tensor:
+        # The preprocessing leaves its result on its own device, which is the embedder's.
+        prepared = self.preprocess(images)
+        return self.embedder(prepared, image_shapes(images).to(prepared.device))
+
+
+class Embedder(nn.Module):
+    """images -> embedding of unit length. Without a head: the backbone's features, normalised.
+
+    Attributes: `dim` (D).
+    """
+
+    cache_key = "Embedder"  # of cached features; stays if the class is renamed
+
+    def __init__(self, backbone: Backbone, head: Head | None, reduction: Reduction | None = None):
+        super().__init__()
+        self.backbone, self.head, self.reduction = backbone, head, reduction
+        self.dim = (reduction or head or backbone).dim
+
+    def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
+        """(B, 3, S, S) preprocessed images -> (B, D) float32 embeddings of unit length.
+
+        Args:
+            shapes_B3: `image_shapes` of the original images, for a head that takes them.
+        """
+        return self.embed(self.backbone(images_BCHW), shapes_B3)
+
+    def embed(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
+        """The head's part alone: (B, F) features -> as `forward`."""
+        emb_BD = self.head(feat_BF, shapes_B3) if self.head else feat_BF
+        if self.head and self.head.parts > 1:  # each counts alike, however long it is
+            parts = emb_BD.float().chunk(self.head.parts, dim=-1)
+            emb_BD = torch.cat([functional.normalize(part, dim=-1) for part in parts], dim=-1)
+        emb_BD = functional.normalize(emb_BD.float(), dim=-1)
+        if self.reduction:
+            emb_BD = functional.normalize(self.reduction(emb_BD).float(), dim=-1)
+        return emb_BD
+
+
+def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
+    """Embedder as configured, the backbone pretrained unless `weights` is False."""
+    backbone = build_backbone(config.backbone, config.image.size_px, weights)
+    adapt(backbone, config)
+    if config.layers:
+        backbone.take_layers(config.layers)
+    return attach_head(backbone, config)
+
+
+def attach_head(backbone: Backbone, config: ModelConfig) -> Embedder:
+    """Put the configured head, if any, on a backbone."""
+    head = config.head
+    if head is None:
+        return Embedder(backbone, None)
+    reduction = Reduction(head.dim, head.reduced_dim) if head.reduced_dim else None
+    return Embedder(backbone, Head(head, backbone.dim), reduction)
+
+
+def build_preprocess(
+    config: ModelConfig, backbone: Backbone, size_px: int, fit: Fit | None = None
+) -> Preprocess:
+    """The one preprocessing: of training, validation, embedding and the submission.
+
+    Args:
+        fit: in place of the config's, for a stage that does not train on what is scored.
+    """
+    image = config.image
+    mean, std = image.mean or backbone.mean, image.std or backbone.std
+    return Preprocess(size_px, mean, std, fit or image.fit)

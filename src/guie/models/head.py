@@ -1,0 +1,211 @@
+"""The head: norm -> dropout -> hidden layers, if any -> Linear; and linear maps to fewer dimensions,
+fitted after training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn import functional
+
+from guie.config.model import HeadConfig
+
+
+class Reduction(nn.Module):
+    """An affine map of the embedding, such as PCA on images of all domains (the 6th place's).
+
+    The embedder brings its result to unit length again: the challenge ranks by Euclidean distance,
+    which is a cosine's order between unit vectors alone. It is then the cosine about the mean of
+    the images that the map was fitted on, and how much of a vector the map left out, which differs
+    from image to image, does not count as distance.
+
+    Until its buffers are loaded it keeps the first R dimensions. Shapes: B images, D dimensions
+    before, R after.
+    """
+
+    def __init__(self, dim: int, reduced_dim: int):
+        super().__init__()
+        self.dim = reduced_dim
+        self.mean_D: Tensor
+        self.weight_DR: Tensor
+        self.register_buffer("mean_D", torch.zeros(dim))
+        self.register_buffer("weight_DR", torch.eye(dim, reduced_dim))
+
+    def forward(self, emb_BD: Tensor) -> Tensor:
+        """(B, D) -> (B, R), not of unit length."""
+        return (emb_BD - self.mean_D) @ self.weight_DR
+
+
+class SumOverProcesses(torch.autograd.Function):
+    """All-reduce with its gradient: what each process makes of the sum comes back to all."""
+
+    @staticmethod
+    def forward(ctx: object, part: Tensor) -> Tensor:
+        """A tensor of one shape in every process -> their sum, in every process."""
+        total = part.clone()
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: object, grad: Tensor) -> Tensor:
+        """The sum of every process's gradient."""
+        return SumOverProcesses.forward(ctx, grad)
+
+
+class GlobalBatchNorm1d(nn.BatchNorm1d):
+    """BatchNorm1d whose statistics are those of all processes' batches together.
+
+    Several processes then train as one does (Ioffe and Szegedy 2015, alg. 1, over the global
+    batch), gradients included. In a single process it is torch's own.
+    """
+
+    def forward(self, feat_BF: Tensor) -> Tensor:
+        """(B, F) -> (B, F) float32."""
+        feat_BF = feat_BF.float()
+        several = distributed.is_initialized() and distributed.get_world_size() > 1
+        if not (self.training and several):
+            return super().forward(feat_BF)
+        # In float64: the sum of squares loses the variance of features far from zero.
+        wide_BF = feat_BF.double()
+        count_F = wide_BF.new_full(wide_BF.shape[1:], len(wide_BF))
+        moments_3F = torch.stack([count_F, wide_BF.sum(0), wide_BF.square().sum(0)])
+        count_F, sum_F, square_F = SumOverProcesses.apply(moments_3F)
+        mean_F = sum_F / count_F
+        var_F = square_F / count_F - mean_F.square()
+        self._remember(mean_F.detach(), var_F.detach(), count_F[0].detach())
+        normal_BF = (feat_BF - mean_F.float()) * (var_F + self.eps).rsqrt().float()
+        return normal_BF * self.weight + self.bias if self.affine else normal_BF
+
+    @torch.no_grad()
+    def _remember(self, mean_F: Tensor, var_F: Tensor, count: Tensor) -> None:
+        assert self.num_batches_tracked is not None and self.momentum is not None
+        assert self.running_mean is not None and self.running_var is not None
+        self.num_batches_tracked.add_(1)
+        unbiased_F = var_F * (count / (count - 1))
+        self.running_mean.lerp_(mean_F.float(), self.momentum)
+        self.running_var.lerp_(unbiased_F.float(), self.momentum)
+
+
+SHAPE = 3  # numbers of `guie.model.shapes.image_shape`
+
+
+class L2Norm(nn.Module):
+    """Unit length, computed in fp32."""
+
+    def forward(self, feat_BF: Tensor) -> Tensor:
+        return functional.normalize(feat_BF.float(), dim=-1)
+
+
+class SharedLinear(nn.Linear):
+    """N dropouts before one Linear, averaged (multi-sample dropout, Inoue 2019, arXiv 1905.09788).
+
+    The mean goes first, which is the same for a linear map: one product in place of N.
+    """
+
+    def __init__(self, features: int, dim: int, bias: bool, dropouts: Sequence[float]):
+        super().__init__(features, dim, bias)
+        self.dropouts = tuple(dropouts)
+
+    def forward(self, feat_BF: Tensor) -> Tensor:
+        """(B, F) -> (B, D)."""
+        if self.training:
+            feat_BF = _mean([functional.dropout(feat_BF, p) for p in self.dropouts])
+        return super().forward(feat_BF)
+
+    def folded(self) -> nn.Linear:
+        """The same map without dropout."""
+        return _linear(self.weight, self.bias)
+
+
+class SeparateLinears(nn.Linear):
+    """N Linears, each before a dropout of its own, averaged (the challenge's 3rd place).
+
+    Side by side in one weight (N D, F), so that they are one product; in eval mode, one Linear.
+    """
+
+    def __init__(self, features: int, dim: int, bias: bool, dropouts: Sequence[float]):
+        super().__init__(features, dim * len(dropouts), bias)
+        self.dropouts = tuple(dropouts)
+
+    def forward(self, feat_BF: Tensor) -> Tensor:
+        """(B, F) -> (B, D)."""
+        if not self.training:
+            return functional.linear(feat_BF, *self._averaged())
+        parts = super().forward(feat_BF).chunk(len(self.dropouts), dim=-1)
+        pairs = zip(parts, self.dropouts, strict=True)
+        return _mean([functional.dropout(part_BD, p) for part_BD, p in pairs])
+
+    def folded(self) -> nn.Linear:
+        """The mean of the Linears, which is what they are without dropout."""
+        return _linear(*self._averaged())
+
+    def _averaged(self) -> tuple[Tensor, Tensor | None]:
+        count = len(self.dropouts)
+        weight_DF = self.weight.unflatten(0, (count, -1)).mean(dim=0)
+        return weight_DF, None if self.bias is None else self.bias.view(count, -1).mean(dim=0)
+
+
+class Head(nn.Module):
+    """Projects backbone features to the embedding's dimension (UnED 4.1: L2 first).
+
+    Attributes: `dim` (D); `parts`, of the embedding, each to be made of unit length; `image_shape`,
+    whether the shapes of the images are to be given too.
+    """
+
+    def __init__(self, config: HeadConfig, features: int):
+        super().__init__()
+        self.dim, self.parts, self.image_shape = config.dim, config.parts, config.image_shape
+        inputs = features + (SHAPE if config.image_shape else 0)
+        norms: dict[str, Callable[[], nn.Module]] = {
+            "l2": L2Norm,
+            "bn": lambda: GlobalBatchNorm1d(inputs, config.norm_eps),
+            "bn_plain": lambda: GlobalBatchNorm1d(inputs, config.norm_eps, affine=False),
+            "none": nn.Identity,
+        }
+        self.norm = norms[config.norm]()
+        self.dropout = nn.Dropout(config.dropout)
+        self.hidden = nn.Sequential()
+        for width in config.hidden:
+            self.hidden.append(nn.Linear(inputs, width))
+            self.hidden.append(nn.ReLU())
+            inputs = width
+        if config.branches is None:
+            self.linear = nn.Linear(inputs, config.dim, config.bias)
+        else:
+            kinds = {"shared": SharedLinear, "separate": SeparateLinears}
+            kind, dropouts = kinds[config.branches.linear], config.branches.dropouts
+            self.linear = kind(inputs, config.dim, config.bias, dropouts)
+        if config.norm == "l2" and config.bias and not config.hidden:
+            # PyTorch's own start is as long as the signal of features of length 1: embeddings of
+            # unrelated images would begin at a cosine of .5. UnED's bias starts at 0.
+            nn.init.zeros_(self.linear.bias)
+
+    def forward(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
+        """Features, and where the head takes them the images' shapes -> (B, D), not of unit length.
+
+        Raises ValueError where shapes are needed and not given.
+        """
+        if self.image_shape:
+            if shapes_B3 is None:
+                raise ValueError("this head takes the shapes of the images too")
+            feat_BF = torch.cat([feat_BF.float(), shapes_B3], dim=-1)
+        return self.linear(self.hidden(self.dropout(self.norm(feat_BF))))
+
+    def fold(self) -> None:
+        """Leave one plain Linear in place of branches: the head as it is scored."""
+        if isinstance(self.linear, SharedLinear | SeparateLinears):
+            self.linear = self.linear.folded()
+
+
+def _mean(parts: list[Tensor]) -> Tensor:
+    return torch.stack(parts).mean(dim=0)
+
+
+def _linear(weight_DF: Tensor, bias_D: Tensor | None) -> nn.Linear:
+    linear = nn.Linear(weight_DF.shape[1], weight_DF.shape[0], bias_D is not None, device="meta")
+    linear.weight = nn.Parameter(weight_DF.detach())
+    if bias_D is not None:
+        linear.bias = nn.Parameter(bias_D.detach())
+    return linear

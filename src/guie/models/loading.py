@@ -1,0 +1,314 @@
+"""Open any model by one word: a run folder, an ensemble, a model of timm or open_clip. Build it from
+config and weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from guie.base.errors import UserError
+from guie.config import RunConfig, load_config
+from guie.config.ensemble import FILES, CompositionConfig, MemberConfig, leaves
+from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelConfig
+from guie.models.adapters import merge_lora
+from guie.models.backbones import build_backbone
+from guie.models.embedder import Embedder, Scored, build_embedder, build_preprocess
+from guie.models.ensemble import Composition
+from guie.models.preprocess import Preprocess
+from guie.models.views import AnyPreprocess, Inputs, Look
+from guie.models.weights import ImageSize, WeightsMetadata, read_frozen, read_metadata, read_tensors
+
+AnyPart = MemberConfig | CompositionConfig
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A model of one or more members, as embedding, validation and export need it.
+
+    Attributes: `embedder`, the one model's or a `Composition`; `preprocess`, to what `embedder`
+    takes; `part`, what it is built from and was trained by; `source`, the word by which it was opened.
+    """
+
+    embedder: Embedder | Composition
+    preprocess: AnyPreprocess
+    part: AnyPart
+    source: str
+
+    @property
+    def scored(self) -> Scored:
+        """Preprocessing and embedder as one module, from the image to its embedding."""
+        return Scored(self.preprocess, self.embedder)
+
+    @property
+    def config(self) -> ModelConfig | CompositionConfig:
+        """What the embedder is built from: the config of the one model, or of the composition."""
+        return self.part.model if isinstance(self.part, MemberConfig) else self.part
+
+    @property
+    def members(self) -> tuple[MemberConfig, ...]:
+        """The models of it, in order."""
+        return tuple(leaves(self.part))
+
+    def alone(self, remedy: str) -> tuple[MemberConfig, Embedder]:
+        """The one model that it is. Raises UserError with a remedy where it is a composition."""
+        if isinstance(self.part, CompositionConfig) or isinstance(self.embedder, Composition):
+            raise UserError(f"{self.source}: stands for several models or views; {remedy}")
+        return self.part, self.embedder
+
+    def self_contained(self) -> AnyPart:
+        """`part` with the mean and std of pixels, which else the weights' tag tells."""
+        return _with_each(self.part, self.embedder, _with_pixels)
+
+
+class NoRandomNumbers(TorchFunctionMode):
+    """Leaves out the random numbers of an initialisation that weights are loaded over.
+
+    Not the rest: what no file holds, as position grids, a library computes while it builds.
+    """
+
+    DRAWING = {
+        *(Tensor.uniform_, Tensor.normal_),
+        *(nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_),
+    }
+
+    def __torch_function__(
+        self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if function in self.DRAWING:
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs)
+
+
+def rebuild(
+    part: AnyPart, state: Mapping[str, Tensor], source: str, share: bool = False
+) -> LoadedModel:
+    """A trained model from its config and its weights; branches of heads are folded.
+
+    Args:
+        part: a model, or a composition of such, each for images of the size that its weights are for.
+        state: its weights.
+        source: the model's name in messages and records.
+        share: the state's tensors become the model's, and are not copied.
+
+    Raises UserError where members do not fit together.
+    """
+    with NoRandomNumbers():
+        embedder, looks, preprocess = _built(part)
+    embedder.load_state_dict(state, assign=share)
+    folded = _with_each(part, embedder, _folded)
+    return LoadedModel(embedder.eval(), preprocess or Inputs(looks), folded, source)
+
+
+def composed(
+    models: Sequence[LoadedModel], fitted: Mapping[str, Tensor] | None = None, **how: Any
+) -> LoadedModel:
+    """One model of several, or of one: their weights are shared and not copied.
+
+    Args:
+        fitted: weights of the composition's own, by name: of a reduction, of a classifier of domains.
+        how: keys of `CompositionConfig` besides `members`.
+
+    Raises UserError where the models do not fit together.
+    """
+    members = [model.self_contained() for model in models]
+    config = CompositionConfig.model_validate({"members": members, **how})
+    state = dict(fitted or {})
+    for number, model in enumerate(models):
+        own = model.embedder.state_dict()
+        state |= {f"members.{number}.{name}": value for name, value in own.items()}
+    source = ", ".join(model.source for model in models)
+    return rebuild(config, _equal_as_one(state), source, share=True)
+
+
+def _equal_as_one(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The same weights, equal ones as one tensor: a run at two sizes has most of its own twice."""
+    known: dict[tuple[Any, ...], list[Tensor]] = {}
+    shared = {}
+    for name, value in state.items():
+        key = (value.shape, value.dtype, *value.flatten()[:4].tolist())
+        alike = known.setdefault(key, [])
+        shared[name] = next((own for own in alike if torch.equal(own, value)), value)
+        if shared[name] is value:
+            alike.append(value)
+    return shared
+
+
+def _built(
+    part: AnyPart,
+) -> tuple[Embedder | Composition, Sequence[Look], Preprocess | None]:
+    """The module, not yet of its weights; what it sees; and the preprocessing of a model by itself."""
+    if isinstance(part, CompositionConfig):
+        built = [_built(member) for member in part.members]
+        composition = Composition(part, [one[0] for one in built], [one[1] for one in built])
+        return composition, composition.looks, None
+    embedder = build_embedder(part.model, weights=False)
+    image, backbone = part.model.image, embedder.backbone
+    mean, std = (tuple(given) for given in (image.mean or backbone.mean, image.std or backbone.std))
+    look = Look(image.size_px, mean, std, image.fit)
+    return embedder, [look], build_preprocess(part.model, backbone, image.size_px)
+
+
+def _with_each(
+    part: AnyPart, module: nn.Module, change: Callable[[MemberConfig, Embedder], MemberConfig]
+) -> AnyPart:
+    """The same tree, `change` of each model and its module in place of the model."""
+    if isinstance(part, MemberConfig):
+        return change(part, cast(Embedder, module))
+    pairs = zip(part.members, cast(Composition, module).members, strict=True)
+    own = [_with_each(member, below, change) for member, below in pairs]
+    return part.model_copy(update={"members": own})
+
+
+def _with_pixels(member: MemberConfig, embedder: Embedder) -> MemberConfig:
+    image, backbone = member.model.image, embedder.backbone
+    pixels = {"mean": image.mean or backbone.mean, "std": image.std or backbone.std}
+    model = member.model.model_copy(update={"image": image.model_copy(update=pixels)})
+    return member.model_copy(update={"model": model})
+
+
+def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
+    """The member without what training alone has use for: branches of its head, LoRA beside weights."""
+    model, head = member.model, member.model.head
+    if embedder.head and head and head.branches:
+        embedder.head.fold()
+        head = head.model_copy(update={"branches": None})
+    merge_lora(embedder.backbone)
+    adapters = [adapter for adapter in model.adapters if adapter.kind != "lora"]
+    model = model.model_copy(update={"head": head, "adapters": adapters})
+    return member.model_copy(update={"model": model})
+
+
+LIBRARIES = ("open_clip", "timm")
+RUN_FILE = "config.yaml"
+BEST = "model.safetensors"  # by validation
+
+
+def open_model(
+    source: str | Path, size_px: int | None = None, fit: str = "squash", weights: str = BEST
+) -> LoadedModel:
+    """Open `runs/demo`, `open_clip:ViT-H-14:laion2b_s32b_b79k` or `timm:resnet50:a1_in1k`.
+
+    A folder holds one model, as train.py leaves it, or what compose.py made of several. Of a library's model,
+    which has no head, the part after the second colon is a hub tag or a weights file; without it
+    the weights are random.
+
+    Args:
+        size_px, fit: of a library's model; a folder states its own.
+        weights: the file to read in a folder.
+
+    Raises:
+        UserError: there is no such model, or it lacks a file.
+    """
+    source = str(source)
+    library, _, name = source.partition(":")
+    if library in LIBRARIES:
+        return _open_library(source, library, name, size_px, fit)
+    folder = Path(source)
+    if not folder.is_dir():
+        raise UserError(
+            f"{source}: no such run folder; a library's model is written open_clip:NAME:TAG or"
+            " timm:NAME:TAG"
+        )
+    composed = next((folder / name for name in FILES if (folder / name).is_file()), None)
+    if not composed and not (folder / RUN_FILE).is_file():
+        raise UserError(f"{folder}: not a run folder (no {RUN_FILE})")
+    if not (folder / weights).is_file():
+        raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
+    return _open_composition(composed, weights) if composed else _open_run(folder, weights)
+
+
+def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:
+    """The features of the tower's own layers in place of the embedding; it is no longer what a run trained.
+
+    Raises UserError where the model is a composition, or has not these layers.
+    """
+    member, embedder = model.alone("take layers of each of them")
+    embedder.backbone.take_layers(layers)
+    changed = member.model.model_copy(update={"layers": layers, "head": None})
+    part = member.model_copy(update={"model": changed, "run": None})
+    return replace(model, embedder=Embedder(embedder.backbone, None).eval(), part=part)
+
+
+def at_size(
+    model: LoadedModel, size_px: int | None = None, stride_px: int | None = None
+) -> LoadedModel:
+    """The model for images of another size, its position embeddings interpolated; it is changed.
+
+    Raises UserError for a composition, or where the patches do not fit.
+    """
+    member, embedder = model.alone("state the size of each of its members")
+    own = member.model
+    size = ImageSize(size_px or own.image.size_px, stride_px or own.backbone.stride_px)
+    embedder.backbone.set_image_size(size.size_px, size.stride_px)
+    changed = size.set_in(own)
+    preprocess = build_preprocess(changed, embedder.backbone, size.size_px)
+    part = member.model_copy(update={"model": changed})
+    return replace(model, preprocess=preprocess, part=part)
+
+
+def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> LoadedModel:
+    """Open another run on the same frozen weights, which stay once in memory: to switch by domain.
+
+    Args:
+        first: a run, opened; one whose adapters are LoRA has other weights of its own by now.
+
+    Raises UserError as `open_model`, and where the two do not share what is frozen.
+    """
+    folder = Path(folder)
+    metadata = _metadata(folder / weights)
+    member, _ = first.alone("open its members by themselves")
+    known = read_metadata(Path(first.source) / weights) if member.run else None
+    run = member.run
+    merged = run and any(adapter.kind == "lora" for adapter in run.model.adapters)
+    if not metadata.frozen or not known or known.frozen != metadata.frozen or merged:
+        raise UserError(
+            f"{folder}: has not the frozen weights of {first.source}; open it by itself"
+        )
+    own, shared = read_tensors(folder / weights), first.embedder.state_dict()
+    tower = {name: value for name, value in shared.items() if name.startswith("backbone.tower.")}
+    return rebuild(_member(folder, metadata), tower | own, str(folder), share=True)
+
+
+def _open_run(folder: Path, weights: str) -> LoadedModel:
+    metadata = _metadata(folder / weights)
+    state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
+    return rebuild(_member(folder, metadata), state, str(folder))
+
+
+def _member(folder: Path, metadata: WeightsMetadata) -> MemberConfig:
+    run = load_config(folder / RUN_FILE, RunConfig)
+    return MemberConfig(source=str(folder), model=metadata.size.set_in(run.model), run=run)
+
+
+def _metadata(file: Path) -> WeightsMetadata:
+    metadata = read_metadata(file)
+    if metadata is None:
+        raise UserError(f"{file}: states no image size; train.py did not write it")
+    return metadata
+
+
+def _open_composition(file: Path, weights: str) -> LoadedModel:
+    config, folder = load_config(file, CompositionConfig), file.parent
+    return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
+
+
+def _open_library(
+    source: str, library: str, name: str, size_px: int | None, fit: str
+) -> LoadedModel:
+    name, _, pretrained = name.partition(":")
+    chosen = {"library": library, "name": name, "pretrained": pretrained or None}
+    config = BackboneConfig.model_validate(chosen)
+    backbone = build_backbone(config, size_px)
+    image = ImageConfig.model_validate({"size_px": backbone.size_px, "fit": fit})
+    model = ModelConfig(backbone=config, image=image, head=None)
+    preprocess = build_preprocess(model, backbone, backbone.size_px)
+    member = MemberConfig(source=source, model=model)
+    return LoadedModel(Embedder(backbone, None).eval(), preprocess, member, source)

@@ -1,0 +1,118 @@
+"""What models see of an image: each its own size, statistics, part; several of them in one row.
+
+Shapes: B images, S the side that a model sees, M numbers that all models see of an image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from guie.base.errors import UserError
+from guie.config.ensemble import Corner, Resize, ViewConfig
+from guie.config.model import Fit
+from guie.models.preprocess import Preprocess
+
+
+@dataclass(frozen=True)
+class Look:
+    """A model's preprocessing, and the view that it is given through it."""
+
+    size_px: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    fit: Fit = "squash"
+    resize: Resize = "bicubic"
+    antialias: bool = True
+    part: float = 1.0
+    at: Corner = "center"
+    flip: bool = False
+
+    def through(self, view: ViewConfig) -> Look:
+        """The same model's look at a view. Raises UserError where both are of a part of the image."""
+        if self.part < 1 and view.part < 1:
+            raise UserError(
+                f"views: a part of {view.part:g} of a member's own part of {self.part:g}; state one"
+                " of the two"
+            )
+        cut = view if view.part < 1 else self
+        plain = view.resize == "bicubic" and view.antialias
+        return replace(
+            self,
+            fit=view.fit or self.fit,
+            resize=self.resize if plain else view.resize,
+            antialias=self.antialias if plain else view.antialias,
+            part=cut.part,
+            at=cut.at,
+            flip=self.flip != view.flip,
+        )
+
+    def build(self) -> Preprocess | View:
+        """The module that prepares images so."""
+        whole_px = max(self.size_px, round(self.size_px / self.part))
+        preprocess = Preprocess(
+            whole_px, self.mean, self.std, self.fit, self.resize, self.antialias
+        )
+        return View(preprocess, self) if self.part < 1 or self.flip else preprocess
+
+
+class View(nn.Module):
+    """A preprocessing to a larger square, of which a part is seen, perhaps in a mirror."""
+
+    def __init__(self, preprocess: Preprocess, look: Look):
+        super().__init__()
+        self.preprocess, self.size_px, self.flip = preprocess, look.size_px, look.flip
+        room = preprocess.size_px - look.size_px
+        below, right = look.at.startswith("bottom"), look.at.endswith("right")
+        self.top = room // 2 if look.at == "center" else room * below
+        self.left = room // 2 if look.at == "center" else room * right
+        self.seen: dict[str, Any] = {"part": look.part, "at": look.at, "flip": look.flip}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """As `Preprocess`, (B, 3, H, W) -> (B, 3, S, S)."""
+        side = self.size_px
+        whole = self.preprocess(images)
+        seen = whole[:, :, self.top : self.top + side, self.left : self.left + side]
+        return torch.flip(seen, [3]) if self.flip else seen
+
+    @torch.jit.ignore
+    def recipe(self) -> dict[str, Any]:
+        """What it does, as JSON has it."""
+        whole = self.preprocess.recipe()
+        return whole | {"whole_px": whole["size_px"], "size_px": self.size_px} | self.seen
+
+
+class Inputs(nn.Module):
+    """All that a composition sees of an image, flattened into one row of numbers.
+
+    So a loader stacks and sends it like an image.
+
+    Attributes: `sides_px`, of each look; `size_px`, the largest.
+    """
+
+    def __init__(self, looks: Sequence[Look]):
+        super().__init__()
+        self.looks = nn.ModuleList([look.build() for look in looks])
+        self.sides_px = [look.size_px for look in looks]
+        self.size_px = max(self.sides_px)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W), as `Preprocess` takes them -> (B, M) float32."""
+        rows = []
+        for look in self.looks:
+            rows.append(look(images).flatten(1))
+        return torch.cat(rows, dim=1)
+
+    @torch.jit.ignore
+    def recipe(self) -> dict[str, Any]:
+        """What it does, as JSON has it."""
+        looks = cast("Sequence[Preprocess | View]", self.looks)  # a ModuleList says not of what
+        return {"looks": [look.recipe() for look in looks]}
+
+
+# Of one model, and of a composition
+AnyPreprocess = Preprocess | Inputs

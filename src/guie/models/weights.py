@@ -1,0 +1,254 @@
+"""A run's weight files: the one of its best or last weights, and one for weights that a stage leaves
+frozen.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from guie.base.errors import UserError
+from guie.base.files import replacing, write_json
+from guie.config.model import BackboneConfig, ModelConfig
+from guie.models.backbones import build_backbone
+from guie.models.embedder import Embedder
+from guie.models.pretrained import is_file, state_hash
+
+
+@dataclass(frozen=True)
+class ImageSize:
+    """The images that weights are for.
+
+    Attributes: `size_px`, their side; `stride_px`, from one patch to the next, None where patches
+    lie side by side.
+    """
+
+    size_px: int
+    stride_px: int | None = None
+
+    @classmethod
+    def from_text(cls, text: str) -> ImageSize:
+        """Read `64` or `64/4` (size and stride), as files had it until 2026-11."""
+        size_px, _, stride_px = text.partition("/")
+        return cls(int(size_px), int(stride_px) if stride_px else None)
+
+    def set_in(self, config: ModelConfig) -> ModelConfig:
+        """The config of a model for images of this size."""
+        image = config.image.model_copy(update={"size_px": self.size_px})
+        backbone = config.backbone.model_copy(update={"stride_px": self.stride_px})
+        return config.model_copy(update={"image": image, "backbone": backbone})
+
+
+@dataclass(frozen=True)
+class WeightsMetadata:
+    """What stands in a file beside its weights, under the key `guie`, as one JSON object.
+
+    Attributes: `size`, that the weights are for; `frozen`, name of the file in the same folder with
+    the weights that did not train.
+    """
+
+    size: ImageSize
+    frozen: str | None = None
+
+    def as_text(self) -> str:
+        return json.dumps(asdict(self.size) | {"frozen": self.frozen})
+
+    @classmethod
+    def from_text(cls, text: str) -> WeightsMetadata:
+        known = json.loads(text)
+        return cls(ImageSize(known["size_px"], known["stride_px"]), known["frozen"])
+
+
+def save_model(
+    embedder: Embedder,
+    path: Path,
+    size_px: int | None = None,
+    pretrained: BackboneConfig | None = None,
+) -> None:
+    """Write the weights, and the image size and stride they are for, atomically.
+
+    What does not train lies in a file beside it (see `guie.model.frozen_weights`).
+
+    Args:
+        size_px: None: the backbone's.
+        pretrained: what the backbone began as, which need not be written again.
+    """
+    backbone, state = embedder.backbone, embedder.state_dict()
+    frozen = {name: state.pop(name) for name in frozen_names(embedder)}
+    size = ImageSize(size_px or backbone.size_px, backbone.stride_px)
+    base = Base(pretrained, size.size_px, size.stride_px) if pretrained else None
+    save_weights(state, path, WeightsMetadata(size, keep_frozen(path.parent, frozen, base)))
+
+
+def save_weights(
+    state: Mapping[str, Tensor], path: Path, metadata: WeightsMetadata | None = None
+) -> None:
+    """Write weights atomically, and what is known of them; what members share is written once."""
+    state = {k: v.detach().cpu().contiguous() for k, v in state.items()}
+    first: dict[tuple[int, torch.Size], str] = {}
+    shared = {
+        name: of
+        for name, value in state.items()
+        if value.numel() and (of := first.setdefault((value.data_ptr(), value.shape), name)) != name
+    }
+    # One entry: several are written in any order, and the same run would not give the same file.
+    entries = {"guie": metadata.as_text()} if metadata else None
+    if shared:
+        assert not metadata  # of one model, which shares nothing
+        entries = {SHARED: json.dumps(shared)}
+    with replacing(path) as temporary:
+        save_file({k: v for k, v in state.items() if k not in shared}, temporary, metadata=entries)
+
+
+def read_metadata(path: Path) -> WeightsMetadata | None:
+    """What a file of weights says of itself; None where `save_model` did not write it.
+
+    Raises UserError where it is damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            entries = file.metadata() or {}
+    except SafetensorError as error:
+        raise UserError(f"{path}: not whole ({error}); copy it again, or train again") from None
+    if "guie" in entries:
+        return WeightsMetadata.from_text(entries["guie"])
+    if "size_px" in entries:  # written until 2026-11
+        return WeightsMetadata(ImageSize.from_text(entries["size_px"]))
+    return None
+
+
+PATTERN = f"frozen-{'[0-9a-f]' * 16}.*"
+SHARED = "shared"  # key of a file's metadata: name -> the name under which its tensor stands
+BACKBONE = "backbone."  # what its names begin with in an embedder
+
+
+def frozen_names(embedder: Embedder) -> set[str]:
+    """Names in the embedder's state: parameters that do not train; with all of a backbone's, its buffers.
+
+    A backbone that does not train at all is in eval mode (`train_mode`), so its statistics stand.
+    """
+    names = {name for name, value in embedder.named_parameters() if not value.requires_grad}
+    if not any(value.requires_grad for value in embedder.backbone.tower.parameters()):
+        saved_names = set(embedder.state_dict())
+        names |= saved_names & {f"backbone.{name}" for name, _ in embedder.backbone.named_buffers()}
+    return names
+
+
+@dataclass(frozen=True)
+class Base:
+    """The pretrained backbone that a run began with, for images of a size.
+
+    Attributes: `size_px` and `stride_px` as of `Backbone`.
+    """
+
+    config: BackboneConfig
+    size_px: int
+    stride_px: int | None
+
+    def state(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """Its weights by their names in an embedder; those that it has not are left out."""
+        config = self.config.model_copy(update={"stride_px": self.stride_px})
+        with torch.random.fork_rng(devices=[]):  # a library draws weights before it reads them
+            state = build_backbone(config, self.size_px).state_dict()
+        wanted = {name: state.get(name.removeprefix(BACKBONE)) for name in names}
+        return {name: value for name, value in wanted.items() if value is not None}
+
+
+def keep_frozen(folder: Path, state: Mapping[str, Tensor], base: Base | None = None) -> str | None:
+    """Keep frozen weights in a run's folder, unless they are there; returns the file's name.
+
+    Args:
+        base: where they are this one's to the bit, the folder is only told so (see `read_frozen`).
+    """
+    if not state:
+        return None
+    state = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
+    name = _name(state)
+    if (folder / name).exists() or _told(folder, name).exists():
+        return name
+    if base and base.config.pretrained and _name(base.state(state)) == name:
+        write_json(_told(folder, name), _as_told(base, list(state), folder))
+        return name
+    with replacing(folder / name) as temporary:
+        save_file(state, temporary)
+    return name
+
+
+def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
+    """What `keep_frozen` kept: from its file, or from the pretrained weights that it is told of.
+
+    Raises UserError where they are gone, damaged, or no longer what they were.
+    """
+    if name is None:
+        return {}
+    file, told = folder / name, _told(folder, name)
+    if file.is_file():
+        state = read_tensors(file)
+        if name != _name(state):
+            raise UserError(
+                f"{file}: damaged, its content is not what was written; --overwrite the run"
+            )
+        return state
+    if not told.is_file():
+        raise UserError(f"{file}: is missing; weights beside it need it, so copy or move both")
+    base, names = _of_told(told)
+    state = base.state(names)
+    if name != _name(state):
+        raise UserError(
+            f"{folder}: was trained on top of {base.config.pretrained} of {base.config.name}, which"
+            " gives other weights now; bring the file back that it was begun with"
+        )
+    return state
+
+
+def remove_unused(folder: Path, used: Iterable[str | None]) -> None:
+    """Remove the frozen weights that no file of a run needs any more."""
+    kept = {name and Path(name).stem for name in used}
+    for file in folder.glob(PATTERN):
+        if file.stem not in kept:
+            file.unlink()
+
+
+def read_tensors(file: Path) -> dict[str, Tensor]:
+    """All tensors of a safetensors file; names that share one have it in common."""
+    with safe_open(file, framework="pt") as stored:
+        state = {name: stored.get_tensor(name) for name in sorted(stored.keys())}
+        shared = json.loads((stored.metadata() or {}).get(SHARED, "{}"))
+    return state | {name: state[of] for name, of in shared.items()}
+
+
+def _as_told(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
+    told: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
+    told |= {"size_px": base.size_px, "stride_px": base.stride_px}
+    pretrained = base.config.pretrained
+    if pretrained and is_file(pretrained):  # found from any working directory, or moved together
+        told["beside"] = os.path.relpath(pretrained, folder)
+    return told
+
+
+def _of_told(file: Path) -> tuple[Base, list[str]]:
+    """The base that a file tells of, and the names of its weights that a run has left as they are."""
+    told = json.loads(file.read_text(encoding="utf-8"))
+    config = BackboneConfig.model_validate(told["backbone"])
+    if "beside" in told and not Path(config.pretrained or "").is_file():
+        beside = file.parent / told["beside"]
+        if beside.is_file():
+            config = config.model_copy(update={"pretrained": str(beside)})
+    return Base(config, told["size_px"], told["stride_px"]), told["names"]
+
+
+def _told(folder: Path, name: str) -> Path:
+    return folder / f"{Path(name).stem}.json"
+
+
+def _name(state: Mapping[str, Tensor]) -> str:
+    return f"frozen-{state_hash(state)[:16]}.safetensors"

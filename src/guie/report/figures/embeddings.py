@@ -1,0 +1,383 @@
+"""Figures of embeddings: densities, t-SNE maps, spectra, galleries of neighbours, panels of a diagnosis."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.mlab import GaussianKDE
+from matplotlib.offsetbox import AnnotationBbox, OffsetImage
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
+from sklearn.manifold import TSNE
+
+from guie.report.figures.style import (
+    FAINT,
+    IGNORED,
+    INK,
+    MUTED,
+    PALETTE,
+    RIGHT,
+    WRONG,
+    canvas,
+    domain_colors,
+    heading,
+    legible,
+    new_figure,
+    note,
+    place,
+    telling,
+    thumbnail,
+    tidy,
+)
+
+DASHES = ("-", "--", ":", "-.")
+POINTS = 300  # of a curve
+
+
+def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Figure:
+    """A panel a `panel`, in it a curve for each `line` (its colour) and `dash` (its stroke).
+
+    Estimated by Gaussian kernels (Scott's rule): a little weight lies beyond the least and the most.
+
+    Args:
+        values: a row a value: columns `value`, `panel`, `line`, `dash`; NaN is left out.
+        name: of the horizontal axis.
+        mark: an upright line there in each panel, as 1 is of a ratio.
+    """
+    values = values.dropna(subset=["value"])
+    panels = list(dict.fromkeys(values["panel"]))
+    colors = dict(zip(dict.fromkeys(values["line"]), PALETTE, strict=False))
+    dashes = dict(zip(dict.fromkeys(values["dash"]), DASHES, strict=False))
+    figure = new_figure(3.4)
+    grid = figure.subplots(1, len(panels), sharex=True, sharey=True, squeeze=False)[0]
+    span = np.linspace(values["value"].min(), values["value"].max(), POINTS)
+    for axes, panel in zip(grid, panels, strict=True):
+        tidy(axes, legible(str(panel)), grid="x").set_yticks([])
+        axes.set_xlabel(name, fontsize=9, color=MUTED)
+        of_panel = values[values["panel"] == panel]
+        for (line, dash), of_curve in of_panel.groupby(["line", "dash"], sort=False):
+            _curve(axes, span, of_curve["value"].to_numpy(), color=colors[line], dash=dashes[dash])
+        if mark is not None:
+            axes.axvline(mark, color=MUTED, linewidth=1, linestyle=":")
+    grid[0].set_ylim(bottom=0)  # the height is of all panels: last, for it ends their scaling
+    _legend(figure, grid[0], colors, dashes)
+    return figure
+
+
+def _curve(axes: Axes, span: np.ndarray, values: np.ndarray, *, color: str, dash: str) -> None:
+    if len(values) < 2 or np.ptp(values) == 0:  # no width: a kernel has none either
+        axes.axvline(values[0], color=color, linestyle=dash)
+        return
+    axes.plot(span, GaussianKDE(values)(span), color=color, linestyle=dash, linewidth=1.8)
+
+
+def _legend(figure: Figure, axes: Axes, colors: dict[str, str], dashes: dict[str, str]) -> None:
+    """Colours, then strokes; what is the same everywhere is not told."""
+    handles = []
+    if len(colors) > 1 or len(dashes) == 1:
+        handles += [
+            axes.plot([], [], color=c, label=legible(str(line)))[0] for line, c in colors.items()
+        ]
+    if len(dashes) > 1:
+        handles += [
+            axes.plot([], [], color=INK, linestyle=stroke, label=legible(str(dash)))[0]
+            for dash, stroke in dashes.items()
+        ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
+
+
+MAX_POINTS = 1500  # so that t-SNE takes seconds
+
+
+def sample_rows(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """At most MAX_POINTS rows, evenly over the domains, in the table's order."""
+    share = min(1.0, MAX_POINTS / len(table))
+    return table.groupby("domain").sample(frac=share, random_state=seed).sort_index()
+
+
+def project(emb_ND: np.ndarray, seed: int = 0) -> np.ndarray:
+    """t-SNE by cosine similarity: [N, 2] (van der Maaten and Hinton, JMLR 2008).
+
+    Neighbourhoods mean something in it; distances between clusters and their sizes do not.
+    """
+    perplexity = min(30.0, (len(emb_ND) - 1) / 3)
+    # Coarser forces and half the steps of the default: seconds instead of half a minute.
+    tsne = TSNE(perplexity=perplexity, angle=0.7, max_iter=500, init="pca", random_state=seed)
+    return tsne.fit_transform(emb_ND / np.linalg.norm(emb_ND, axis=1, keepdims=True))
+
+
+def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
+    """Points coloured by domain, a panel a system."""
+    colors = domain_colors(domains)
+    figure = new_figure(4.6 if len(points_N2) > 1 else 6.5)
+    panels = figure.subplots(1, len(points_N2), squeeze=False).flat
+    for axes, (title, xy_N2) in zip(panels, points_N2.items(), strict=True):
+        axes.scatter(*xy_N2.T, c=domains.map(colors), s=7, linewidths=0, alpha=0.8)
+        axes.set_title(title, loc="left", fontsize=10, fontweight="bold", color=INK)
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_color(FAINT)
+    handles = [
+        axes.scatter([], [], color=color, s=30, label=domain) for domain, color in colors.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    return figure
+
+
+def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int = 10) -> Figure:
+    """Pictures of one domain at their points, framed by class; other classes are grey points.
+
+    Args:
+        xy_N2: a point for each row of `table`.
+        table: image_path and label of one domain's images.
+        root: folder of the images.
+        classes: the largest so many are shown as pictures.
+    """
+    largest = table["label"].value_counts().index[:classes]
+    colors = dict(zip(largest, PALETTE, strict=False))
+    figure = new_figure(6.2)
+    axes = figure.subplots()
+    x_N, y_N = xy_N2.T
+    axes.scatter(x_N, y_N, color=FAINT, s=14, linewidths=0)
+    for xy, path, label in zip(xy_N2, table["image_path"], table["label"], strict=True):
+        if label in colors:
+            picture = OffsetImage(thumbnail(root / path, side_px=48), zoom=0.5)
+            frame = {"edgecolor": colors[label], "linewidth": 2}
+            axes.add_artist(AnnotationBbox(picture, xy, pad=0.05, bboxprops=frame))
+    axes.set(xticks=[], yticks=[])
+    axes.spines[:].set_color(FAINT)
+    axes.set_title(f"{len(largest)} classes of {table['domain'].iloc[0]}, a frame colour a class",
+                   loc="left", fontsize=10, color=MUTED)  # fmt: skip
+    return figure
+
+
+COLUMNS = 4
+VAL = "val_r_at_1"
+
+
+def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
+    """A panel a domain, in it a curve a model: variances along principal axes, largest first.
+
+    Args:
+        variances: by domain, by model, what `guie.evaluation.geometry.spectrum` returns.
+    """
+    models = list(dict.fromkeys(model for of in variances.values() for model in of))
+    colors = dict(zip(models, PALETTE, strict=False))
+    figure, panels = _panels(list(variances))
+    for domain, axes in panels.items():
+        axes.set_xlabel("principal axis", fontsize=9, color=MUTED)
+        for model, variance_D in variances[domain].items():
+            axes.plot(range(1, len(variance_D) + 1), variance_D, color=colors[model], linewidth=1.6)
+    first = next(iter(panels.values()))
+    first.set_ylim(bottom=0)  # of all panels: last, for it ends their scaling
+    _legend_of_panels(figure, first, colors)
+    return figure
+
+
+def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
+    """A panel a run, in it a curve a domain: val R@1 over steps, a dot where it is highest.
+
+    Domains that peak long before others overfit while the others still learn (Feng et al., figure 2).
+
+    Args:
+        runs: by name, what `guie.training.run.record.read_metrics` returns. Of runs without a
+            validation the panel says so.
+    """
+    tables = {name: _validations(lines) for name, lines in runs.items()}
+    domains = sorted({str(domain) for table in tables.values() for domain in table})
+    colors = domain_colors(domains)
+    figure, panels = _panels(list(tables))
+    for name, axes in panels.items():
+        axes.set_xlabel("step", fontsize=9, color=MUTED)
+        if tables[name].empty:
+            axes.text(0.5, 0.5, "no val split", transform=axes.transAxes, ha="center", color=MUTED)
+        for domain, course in tables[name].items():
+            color = colors[str(domain)]
+            axes.plot(course.index, course, color=color, linewidth=1.4)
+            axes.plot([course.idxmax()], [course.max()], "o", color=color, markersize=5)
+    _legend_of_panels(figure, next(iter(panels.values())), colors)
+    return figure
+
+
+def _validations(lines: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Val R@1: a row a step, a column a domain."""
+    table = pd.DataFrame([line for line in lines if VAL in line])
+    if table.empty:
+        return table
+    table = table.drop_duplicates("step", keep="last").set_index("step")
+    of_domains = {name: name.partition("/")[2] for name in table if name.startswith(f"{VAL}/")}
+    return table[list(of_domains)].rename(columns=of_domains)
+
+
+def _panels(titles: list[str]) -> tuple[Figure, dict[str, Axes]]:
+    """Four beside each other at most, all with one scale."""
+    columns = min(COLUMNS, len(titles))
+    rows = math.ceil(len(titles) / columns)
+    figure = new_figure(0.7 + 2.2 * rows)
+    grid = list(figure.subplots(rows, columns, sharey=True, squeeze=False).flat)
+    for axes in grid[len(titles) :]:
+        axes.set_visible(False)
+    return figure, {
+        title: tidy(axes, legible(title), grid="y")
+        for title, axes in zip(titles, grid, strict=False)
+    }
+
+
+def _legend_of_panels(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
+    handles = [
+        axes.plot([], [], color=color, label=legible(name))[0] for name, color in colors.items()
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+
+
+LEFT, GAP, ROW = 0.35, 0.3, 1.42  # in thumbnails
+NAME_CHARS = 15  # as wide as a thumbnail
+
+
+def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure:
+    """A row a query: its picture, then its neighbours, nearest first, their distance below.
+
+    Green frames share the query's label, red ones do not; faded ones lie beyond the first
+    min(5, n), where n is the number of positives, and are not counted.
+
+    Args:
+        neighbours: rows of the scorer's `score.neighbours.csv`: query, rank, image_path, distance,
+            relevant, counted; the queries are drawn in this order.
+        table: the manifest's rows of that split: image_path, label, domain.
+        root: folder of the images.
+    """
+    about = table.drop_duplicates("image_path").set_index("image_path")
+    colors = domain_colors(table["domain"])
+    queries = neighbours.groupby("query", sort=False)
+    columns = LEFT + 1 + GAP + neighbours["rank"].max()
+    figure, axes = canvas(columns, ROW * len(queries), width=0.9 * columns)
+    for row, (query, found) in enumerate(queries):
+        y = row * ROW + 0.04
+        domain = about.loc[query, "domain"]
+        heading(axes, LEFT / 2, y + 0.47, domain, colors[domain])
+        place(axes, thumbnail(root / query), LEFT, y)
+        note(axes, LEFT, y + 0.98, _class_name(about.loc[query, "label"]), INK)
+        for neighbour in found.itertuples():
+            x = LEFT + GAP + neighbour.rank
+            _neighbour(axes, neighbour, about, root, x, y)
+    return figure
+
+
+def _neighbour(axes: Axes, neighbour, about: pd.DataFrame, root: Path, x: float, y: float) -> None:
+    """One neighbour: framed by its verdict, which its sign repeats for the colour-blind."""
+    frame, sign = (RIGHT, "✓") if neighbour.relevant else (WRONG, "✗")
+    if not neighbour.counted:
+        frame, sign = IGNORED, "·"
+    picture = thumbnail(root / neighbour.image_path)
+    place(axes, picture, x, y, frame=frame, faded=not neighbour.counted)
+    name = _class_name(about.loc[neighbour.image_path, "label"])
+    note(axes, x, y + 0.98, f"{sign} {neighbour.distance:.2f}\n{name}", frame)
+
+
+def _class_name(label: str) -> str:
+    """`domain/class` without the domain, in two lines as wide as a thumbnail."""
+    name = label.split("|")[0].partition("/")[2] or label
+    return textwrap.fill(name, NAME_CHARS, max_lines=2, placeholder="…")
+
+
+PANEL = (2.0, 3.2)  # inches, height and width: 352 px of a page
+SMALL = 8
+BINS = 40  # of distances
+CLASS_BINS = 10  # of R@1
+# Told apart by lightness and dash as well as by colour.
+KINDS: dict[str, tuple[str, str]] = {
+    "nearest right": ("#3f90da", "-"),
+    "any right": ("#3f90da", ":"),
+    "nearest wrong": ("#e76300", "-"),
+    "any wrong": ("#e76300", ":"),
+}
+
+
+def recall_panel(recalls: pd.DataFrame) -> Figure:
+    """R@k over k, a line a model.
+
+    Args:
+        recalls: 0 to 1; a row a k, rising; a column a model.
+    """
+    figure, axes = _panel("R@k")
+    for (name, values), color in zip(recalls.items(), PALETTE, strict=False):
+        (line,) = axes.plot(recalls.index, values, color=color, linewidth=1.8)
+        telling(line, f"{name}: " + ", ".join(f"R@{k} {v:.3f}" for k, v in values.items()))
+    axes.set_xscale("log")
+    axes.set_xticks([1, 10, 100], ["1", "10", "100"])
+    axes.set_xticks([], minor=True)
+    axes.set(xlim=(1, recalls.index.max()), ylim=(max(0.0, recalls.to_numpy().min() - 0.05), 1.005))
+    axes.set_xlabel("k", fontsize=SMALL, color=MUTED)
+    return figure
+
+
+def gap_panel(distances: Mapping[str, np.ndarray], most: float) -> Figure:
+    """How distances are spread, an outline a kind of `KINDS`; NaN is left out.
+
+    Args:
+        most: the axis' end, the same in all panels of a page.
+    """
+    figure, axes = _panel("queries")
+    edges = np.linspace(0, most, BINS + 1)
+    for kind, values in distances.items():
+        color, dash = KINDS[kind]
+        values = values[np.isfinite(values)]
+        counts, _ = np.histogram(values, edges)
+        drawn = axes.stairs(counts, edges, color=color, linestyle=dash, linewidth=1.5)
+        if len(values):
+            telling(drawn, f"{kind}: median {np.median(values):.3f}")
+    axes.set(xlim=(0, most), ylim=(0, None), yticks=[])
+    axes.set_xlabel("distance", fontsize=SMALL, color=MUTED)
+    return figure
+
+
+def difficulty_panel(r_at_1_C: np.ndarray, color: str) -> Figure:
+    """How many classes have which R@1: a bar a tenth, the last one closed."""
+    figure, axes = _panel("classes")
+    counts, edges = np.histogram(r_at_1_C, CLASS_BINS, (0, 1))
+    bars = axes.bar(edges[:-1], counts, 0.9 / CLASS_BINS, align="edge", color=color)
+    for bar, start, count in zip(bars, edges, counts, strict=False):
+        telling(bar, f"R@1 {start:.1f} to {start + 1 / CLASS_BINS:.1f}: {count:,} classes")
+    axes.set(xlim=(0, 1))
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+    axes.set_xlabel("R@1 of the class", fontsize=SMALL, color=MUTED)
+    return figure
+
+
+def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
+    """How many images are found how often, both logarithmic; dots, a colour a model.
+
+    A straight tail of dots to the right is what hubs look like.
+
+    Args:
+        counts: by model, N_k of each image; images that are never found stand left of 1.
+    """
+    figure, axes = _panel("images")
+    for (name, count_I), color in zip(counts.items(), PALETTE, strict=False):
+        times, images = np.unique(count_I, return_counts=True)
+        dots = axes.scatter(np.maximum(times, 0.5), images, s=7, color=color, linewidths=0)
+        telling(dots, f"{name}: {images[times == 0].sum():,} images are never found")
+    axes.axvline(0.7, color=FAINT, linewidth=0.8)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xticks([0.5, 1, 10, 100], ["0", "1", "10", "100"])
+    axes.set_xticks([], minor=True)
+    axes.set_ylim(0.7, None)
+    # Powers of ten as plain text: mathematical text is no text of the page.
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlabel("times among the first ten", fontsize=SMALL, color=MUTED)
+    return figure
+
+
+def _panel(upright: str) -> tuple[Figure, Axes]:
+    figure = new_figure(*PANEL)
+    axes = tidy(figure.subplots(), grid="y")
+    axes.tick_params(labelsize=SMALL, length=2, colors=INK)
+    axes.set_ylabel(upright, fontsize=SMALL, color=MUTED)
+    return figure, axes

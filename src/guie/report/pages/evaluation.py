@@ -1,0 +1,147 @@
+"""The report of an embedding: one HTML file with scores and the pictures behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from tqdm import tqdm
+
+from guie.evaluation.bootstrap import Comparison, verdict
+from guie.evaluation.diagnosis import by_class, class_confusions, domain_shares, hubness, outcomes
+from guie.evaluation.protocols import Part, Protocol
+from guie.report.figures.style import domain_colors
+from guie.report.pages.evaluation_pictures import (
+    Galleries,
+    difficulty_panels,
+    gap_panels,
+    largest_domains,
+    occurrence_chart,
+    query_map,
+    recall_panels,
+)
+from guie.report.pages.evaluation_scores import (
+    Look,
+    Scored,
+    looked_into,
+    looks,
+    score_tables,
+)
+from guie.report.pages.html import Pictures, write_page
+from guie.report.pages.published import beside
+
+ROWS = 200  # of a table; the rest are counted
+MATRIX = 40  # domains of it
+
+
+def write_evaluation(
+    path: str | Path,
+    models: Sequence[Scored],
+    protocols: Sequence[Protocol],
+    table: pd.DataFrame,
+    root: str | Path | None,
+    about: str = "",
+) -> None:
+    """Write the page that shows how good models are, and where they fail.
+
+    The tables are of every protocol; what is looked into is the first of their parts that judges by
+    labels, the pictures those of the first model.
+
+    Args:
+        path: the HTML file.
+        models: the first is looked into, the others stand beside it.
+        table: rows T of one split.
+        root: folder that image_path starts from; None leaves every picture out.
+        about: what was asked, for the page's head.
+
+    Raises:
+        UserError: the file cannot be written. A picture that cannot be decoded is shown as such.
+    """
+    part = looked_into(protocols)
+    with tqdm(desc="page", unit="img", disable=None) as bar:
+        folder = None if root is None else Path(root)
+        values: dict[str, Any] = {
+            "name": models[0].name,
+            "others": [model.name for model in models[1:]],
+            "about": about,
+            "limit": ROWS,
+            "tables": score_tables(models, protocols),
+            "verdicts": _verdicts(models),
+            "published": beside({model.name: model.reports for model in models}),
+            "colors": domain_colors(table["domain"]),
+            "picture": folder and Pictures(folder, bar),
+            "part": part,
+        }
+        if part is not None:
+            values |= _inside(models, part, table, folder, bar)
+        write_page(path, "evaluation/page.html.j2", values)
+
+
+def _verdicts(models: Sequence[Scored]) -> list[str]:
+    """Who is ahead of whom, in words, by the page's names: each protocol, each other model."""
+    first, *others = models
+    return [
+        verdict(Comparison(**one), (other.name, first.name), title)
+        for report in first.reports
+        for other, against in zip(others, report.get("against", []), strict=False)
+        for title, one in against["differences"].items()
+    ]
+
+
+def _inside(
+    models: Sequence[Scored], part: Part, table: pd.DataFrame, root: Path | None, bar: tqdm
+) -> dict[str, Any]:
+    """Values of the template: what lies behind the numbers of one part."""
+    seen = looks(models, part, table)
+    first = seen[0]
+    galleries = Galleries(first.near, table)
+    classes = by_class(first.near, table)
+    domains = largest_domains(first, table)
+    shares = domain_shares(first.near, table)
+    shown = largest_domains(first, table, MATRIX)
+    answering = shown if len(shares) > len(shown) else list(shares.columns)
+    return {
+        "near": first.near,
+        "classes": classes[:ROWS].to_dict("records"),
+        "classes_found": len(classes),
+        "confusions": class_confusions(first.near, table)[:ROWS].to_dict("records"),
+        "shares": shares.loc[shown, answering],
+        "domains_found": len(shares),
+        "mistakes": galleries.mistakes(),
+        "worst": galleries.worst(classes),
+        "strays": galleries.strays(),
+        "hubs": galleries.hubs(),
+        "map": query_map(first.near, table, models[0].embedded, root, bar),
+        **_charts(seen, table, classes, domains),
+        **_compared(seen, table, galleries),
+    }
+
+
+def _charts(
+    seen: Sequence[Look], table: pd.DataFrame, classes: pd.DataFrame, domains: Sequence[str]
+) -> dict[str, Any]:
+    first, colors = seen[0], domain_colors(table["domain"])
+    return {
+        "recalls": recall_panels(seen, table),
+        "distances": gap_panels(first, table),
+        "difficulty": difficulty_panels(classes, colors, domains),
+        "hub_chart": occurrence_chart(seen),
+        "hubness": {look.name: _records(hubness(look.near, table)) for look in seen},
+    }
+
+
+def _compared(seen: Sequence[Look], table: pd.DataFrame, galleries: Galleries) -> dict[str, Any]:
+    """Each other model against the first: counts by domain, and queries that changed sides."""
+    found = []
+    for other in seen[1:]:
+        won, lost = galleries.changed(other.near)
+        counts = outcomes(seen[0].near, other.near, table)
+        found.append({"name": other.name, "counts": _records(counts), "won": won, "lost": lost})
+    return {"compared": found}
+
+
+def _records(frame: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
+    """Rows by their index."""
+    return {str(name): row for name, row in frame.to_dict("index").items()}

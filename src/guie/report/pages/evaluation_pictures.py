@@ -1,0 +1,382 @@
+"""Pictures of an evaluation page: galleries, a map of queries, charts by domain."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from markupsafe import Markup
+from matplotlib.figure import Figure
+from PIL import Image, ImageOps
+from tqdm import tqdm
+
+from guie.base.errors import UserError
+from guie.data.images import open_as_seen
+from guie.evaluation.diagnosis import DEPTH, Nearest, occurrences, strayed, wrong_firsts
+from guie.evaluation.reduction import balanced_sample
+from guie.evaluation.search import Embedded
+from guie.report.figures import project
+from guie.report.figures.embeddings import (
+    difficulty_panel,
+    gap_panel,
+    occurrence_panel,
+    recall_panel,
+)
+from guie.report.pages.evaluation_scores import Look, asked_domains
+from guie.report.pages.html import inline_svg
+
+TILE_PX = 64
+COLUMNS = 32
+QUALITY = 70
+NOTHING = (128, 128, 128)
+
+
+class Sheet(NamedTuple):
+    """The central squares of pictures, row by row.
+
+    `faults`: by place, why there is no picture; its tile is grey.
+    """
+
+    uri: str
+    faults: dict[int, str]
+    columns: int = COLUMNS
+    tile_px: int = TILE_PX
+
+
+def picture_sheet(paths: Sequence[str], root: Path, bar: tqdm) -> Sheet:
+    """Decode every picture once, counted on `bar`, however often it stands there."""
+    rows = max(1, math.ceil(len(paths) / COLUMNS))
+    sheet = Image.new("RGB", (COLUMNS * TILE_PX, rows * TILE_PX), NOTHING)
+    tiles: dict[str, Image.Image | str] = {}
+    faults = {}
+    for place, path in enumerate(paths):
+        if path not in tiles:
+            tiles[path] = _tile(root / path)
+            bar.update()
+        tile = tiles[path]
+        if isinstance(tile, str):
+            faults[place] = tile.replace(f"{root / path}: ", "", 1)
+        else:
+            sheet.paste(tile, (place % COLUMNS * TILE_PX, place // COLUMNS * TILE_PX))
+    buffer = io.BytesIO()
+    sheet.save(buffer, "JPEG", quality=QUALITY, optimize=True)
+    encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return Sheet(f"data:image/jpeg;base64,{encoded}", faults)
+
+
+def _tile(path: Path) -> Image.Image | str:
+    try:
+        image = open_as_seen(path)
+    except (UserError, ValueError) as error:  # ValueError: a NUL in the path
+        return str(error)
+    return ImageOps.fit(image, (TILE_PX, TILE_PX), Image.Resampling.BICUBIC)
+
+
+MISTAKES, WORST, PAIRS, OF_PAIR, HUBS, OF_HUB, CHANGED = 24, 12, 8, 3, 8, 5, 8
+ANSWERS = 5  # shown of a query
+
+
+class Shown(NamedTuple):
+    """A picture, and what it is: `verdict` is right, wrong or "" for the query itself."""
+
+    path: str
+    label: str
+    domain: str
+    verdict: str
+    distance: float | None
+
+
+class Answered(NamedTuple):
+    """A query and its first answers."""
+
+    query: Shown
+    answers: list[Shown]
+    about: str = ""
+
+
+class Stray(NamedTuple):
+    """Queries of one domain that are answered by another."""
+
+    asked: str
+    answered: str
+    queries: int
+    share: float  # of the domain's queries
+    examples: list[Answered]
+
+
+class Hub(NamedTuple):
+    """An image that is the wrong first answer of many."""
+
+    image: Shown
+    wrong: int
+    found: int
+    queries: list[Shown]
+
+
+class Galleries:
+    """What is shown of a model's answers; pictures are chosen, not drawn by chance."""
+
+    def __init__(self, near: Nearest, table: pd.DataFrame):
+        self.near = near
+        columns = ("image_path", "label", "domain")
+        self.path_T, self.label_T, self.domain_T = (table[c].to_numpy() for c in columns)
+        self.table = table
+
+    def mistakes(self) -> list[Answered]:
+        """Queries whose wrong first answer lies nearest, of each domain alike, nearest first."""
+        return self._nearest_of(np.flatnonzero(~self.near.right_Q), MISTAKES)
+
+    def worst(self, classes: pd.DataFrame) -> list[Answered]:
+        """One query of each of the hardest classes, of each domain in turn, with its answers.
+
+        Args:
+            classes: of `by_class`; of one query alone says little and is left out where others are.
+        """
+        often = classes[(classes["queries"] > 1) & (classes["r_at_1"] < 1)]
+        if often.empty:
+            often = classes[classes["r_at_1"] < 1]
+        turn = often.groupby("domain").cumcount()
+        rows = often.iloc[np.argsort(turn.to_numpy(), kind="stable")][:WORST]
+        label_Q = self.label_T[self.near.query_Q]
+        found = []
+        for row in rows.itertuples():
+            places = np.flatnonzero((label_Q == row.label) & ~self.near.right_Q)
+            nearest = places[np.argmin(self.near.distance_QK[places, 0])]
+            right = round(row.r_at_1 * row.queries)
+            about = f"{right:,} of {row.queries:,} queries right"
+            found.append(self._answered(nearest, ANSWERS, about))
+        return found
+
+    def strays(self) -> list[Stray]:
+        """The pairs of domains that are confused most, with the nearest mistakes of each."""
+        wrong = strayed(self.near, self.table)
+        asked = pd.Series(self.domain_T[self.near.query_Q]).value_counts()
+        pairs = (
+            wrong.groupby(["asked", "answered"]).size().sort_values(ascending=False, kind="stable")
+        )
+        found = []
+        for (one, other), count in pairs[:PAIRS].items():
+            own = wrong[(wrong["asked"] == one) & (wrong["answered"] == other)]
+            examples = [self._answered(place, 1) for place in own["place"][:OF_PAIR]]
+            found.append(Stray(one, other, int(count), count / asked[one], examples))
+        return found
+
+    def hubs(self) -> list[Hub]:
+        """The images that are the wrong first answer of most queries; of two at the least."""
+        near = self.near
+        most = wrong_firsts(near)
+        found = []
+        for hub in most[most["wrong"] > 1][:HUBS].itertuples():
+            places = np.flatnonzero(~near.right_Q & (near.found_QK[:, 0] == hub.row))
+            places = places[np.argsort(near.distance_QK[places, 0], kind="stable")][:OF_HUB]
+            queries = [
+                self._shown(near.query_Q[place], "wrong", near.distance_QK[place, 0])
+                for place in places
+            ]
+            found.append(Hub(self._shown(hub.row), int(hub.wrong), int(hub.found), queries))
+        return found
+
+    def changed(self, other: Nearest) -> tuple[list[Answered], list[Answered]]:
+        """Queries that this model answers right and the other wrong, and the other way round.
+
+        Shown is what the one that is wrong found.
+        """
+        won = np.flatnonzero(self.near.right_Q & ~other.right_Q)
+        lost = np.flatnonzero(~self.near.right_Q & other.right_Q)
+        of_other = Galleries(other, self.table)
+        return of_other._nearest_of(won, CHANGED), self._nearest_of(lost, CHANGED)
+
+    def _nearest_of(self, places: np.ndarray, count: int) -> list[Answered]:
+        """Those whose first answer lies nearest, of each domain in turn; then nearest first."""
+        distance_Q = self.near.distance_QK[:, 0]
+        order = places[np.argsort(distance_Q[places], kind="stable")]
+        turn = pd.Series(order).groupby(self.domain_T[self.near.query_Q[order]]).cumcount()
+        chosen = order[np.argsort(turn.to_numpy(), kind="stable")][:count]
+        chosen = chosen[np.argsort(distance_Q[chosen], kind="stable")]
+        return [self._answered(place, 1) for place in chosen]
+
+    def _answered(self, place: int, answers: int, about: str = "") -> Answered:
+        near = self.near
+        shown = [
+            self._shown(row, "right" if right else "wrong", distance)
+            for row, right, distance in zip(
+                near.found_QK[place], near.relevant_QK[place], near.distance_QK[place], strict=True
+            )
+            if row >= 0
+        ]
+        return Answered(self._shown(near.query_Q[place]), shown[:answers], about)
+
+    def _shown(self, row: int, verdict: str = "", distance: float | None = None) -> Shown:
+        far = None if distance is None else float(distance)
+        return Shown(self.path_T[row], self.label_T[row], self.domain_T[row], verdict, far)
+
+
+POINTS = 720  # each brings two pictures: its own, and that of its first answer
+LEAST = 10
+SIDE = 1000  # of the map, in its own units
+MARGIN = 20
+
+
+class Map(NamedTuple):
+    """Points, and the sheet on which picture 2 i is that of point i, 2 i + 1 that of its answer.
+
+    Attributes:
+        points: x, y (0 to SIDE), domain, label, path, right, answer (label), distance.
+        asked: how many queries the points are a sample of.
+    """
+
+    points: list[dict[str, Any]]
+    sheet: Sheet | None
+    asked: int
+
+
+def query_map(
+    near: Nearest, table: pd.DataFrame, embedded: Embedded, root: Path | None, bar: tqdm
+) -> Map | None:
+    """t-SNE of a sample of queries, as many of each domain as there are.
+
+    Args:
+        root: folder of the images; None leaves the pictures out.
+
+    Returns None where there is no common space (a specialist for each domain), or too few queries.
+    """
+    if not isinstance(embedded, np.ndarray) or len(near.query_Q) < LEAST:
+        return None
+    place_of = pd.Series(range(len(near.query_Q)), index=near.query_Q)
+    asked = table.iloc[near.query_Q].assign(row=near.query_Q)
+    sample = balanced_sample(asked, max(1, POINTS // asked["domain"].nunique()), seed=0)
+    sample = sample.head(POINTS)
+    rows_N = sample["row"].to_numpy()
+    place_N = place_of[rows_N].to_numpy()
+    answer_N = near.found_QK[place_N, 0]
+    xy_N2 = _scaled(project(embedded[rows_N]))
+    points = [
+        {
+            "x": x,
+            "y": y,
+            "domain": row.domain,
+            "label": row.label,
+            "path": row.image_path,
+            "right": bool(near.right_Q[place]),
+            "answer": table["label"].iloc[answer],
+            "distance": round(float(near.distance_QK[place, 0]), 3),
+        }
+        for (x, y), row, place, answer in zip(
+            xy_N2.tolist(), sample.itertuples(), place_N, answer_N, strict=True
+        )
+    ]
+    sheet = None
+    if root is not None:
+        answers = table["image_path"].iloc[answer_N]
+        pairs = zip(sample["image_path"], answers, strict=True)
+        sheet = picture_sheet([path for pair in pairs for path in pair], root, bar)
+    return Map(points, sheet, len(near.query_Q))
+
+
+def _scaled(xy_N2: np.ndarray) -> np.ndarray:
+    """Within the map, both axes alike, in tenths."""
+    low, high = xy_N2.min(axis=0), xy_N2.max(axis=0)
+    scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)
+    middle = (low + high) / 2
+    placed_N2 = (xy_N2 - middle).astype(np.float64) * scale + SIDE / 2
+    return placed_N2.round(1)
+
+
+RANKS = (1, 2, 3, 4, 5, 8, 10, 15, 20, 30, 40, 50, 70, DEPTH)
+MOST_PANELS = 24  # of a kind: the domains with the most queries
+MEAN = "mean over domains"
+
+
+class Panel(NamedTuple):
+    title: str
+    about: str
+    chart: Markup
+
+
+def recall_panels(looks: Sequence[Look], table: pd.DataFrame) -> list[Panel]:
+    """R@k over k of the mean over domains, then of each domain, a line a model."""
+    by_model = {look.name: _recalls(look, table) for look in looks}
+    panels = []
+    for place, domain in enumerate([MEAN, *largest_domains(looks[0], table)]):
+        values = pd.DataFrame(
+            {
+                name: recalls.mean(axis=1) if domain == MEAN else recalls[domain]
+                for name, recalls in by_model.items()
+            }
+        )
+        about = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
+        label = f"Recall over k, {domain}: {about}"
+        panels.append(_panel(domain, about, recall_panel(values), f"recall-{place}", label))
+    return panels
+
+
+def gap_panels(look: Look, table: pd.DataFrame) -> list[Panel]:
+    """Distances to right and wrong answers, a panel a domain."""
+    found = look.gaps
+    kinds = {
+        "nearest right": found.positive_S,
+        "any right": found.any_positive_S,
+        "nearest wrong": found.negative_S,
+        "any wrong": found.any_negative_S,
+    }
+    domain_S = table["domain"].to_numpy()[found.query_S]
+    most = float(np.nanmax(np.concatenate(list(kinds.values()))))
+    panels = []
+    for place, domain in enumerate(largest_domains(look, table)):
+        own_S = domain_S == domain
+        apart_S = found.negative_S[own_S] - found.positive_S[own_S]
+        about = _apart(apart_S[np.isfinite(apart_S)])
+        figure = gap_panel({kind: values[own_S] for kind, values in kinds.items()}, most)
+        panels.append(_panel(domain, about, figure, f"gaps-{place}", f"Distances, {domain}"))
+    return panels
+
+
+def _apart(apart_S: np.ndarray) -> str:
+    if not len(apart_S):
+        return "no wrong answer in the index"
+    apart = float(np.median(apart_S))
+    side = "farther" if apart >= 0 else "nearer"
+    return f"the nearest wrong {abs(apart):.3f} {side} than the nearest right, median"
+
+
+def difficulty_panels(
+    classes: pd.DataFrame, colors: Mapping[str, str], domains: Sequence[str]
+) -> list[Panel]:
+    """Classes by their R@1, a panel a domain. `classes` is of `by_class`."""
+    panels = []
+    for place, domain in enumerate(domains):
+        values_C = classes.loc[classes["domain"] == domain, "r_at_1"].to_numpy()
+        about = f"{len(values_C):,} classes, {(values_C == 0).sum():,} of them never right"
+        figure = difficulty_panel(values_C, colors[domain])
+        label = f"Classes by R@1, {domain}"
+        panels.append(_panel(domain, about, figure, f"difficulty-{place}", label))
+    return panels
+
+
+def occurrence_chart(looks: Sequence[Look]) -> Markup:
+    """How many images are found how often."""
+    counts = {look.name: occurrences(look.near) for look in looks}
+    return inline_svg(occurrence_panel(counts), "hubs", "Images by how often they are found")
+
+
+def largest_domains(look: Look, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
+    """The domains that there is room for: those with the most queries, sorted."""
+    counts = pd.Series(asked_domains(look.near, table)).value_counts()
+    return sorted(str(name) for name in counts.index[:most])
+
+
+def _recalls(look: Look, table: pd.DataFrame) -> pd.DataFrame:
+    """A row a k, a column a domain."""
+    domain_Q = asked_domains(look.near, table)
+    found = {k: pd.Series(look.near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}
+    return pd.DataFrame(found).T
+
+
+def _panel(domain: str, about: str, figure: Figure, name: str, label: str) -> Panel:
+    return Panel(domain, about, inline_svg(figure, name, label))

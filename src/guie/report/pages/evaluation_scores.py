@@ -1,0 +1,212 @@
+"""Tables of scores with their intervals, and what the queries of each model were answered with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from guie.evaluation.diagnosis import Gaps, Nearest, gaps, nearest
+from guie.evaluation.protocols import Given, Part, Protocol, as_units
+from guie.evaluation.search import Embedded
+from guie.report.tables import COLUMNS, metric_title
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One model under the protocols of the page.
+
+    Attributes:
+        name: what the page calls it.
+        reports: of `run_protocol`, one a protocol; those of the first model hold `against`.
+        embedded: unit vectors [T, D], or those of each domain's specialist.
+    """
+
+    name: str
+    reports: Sequence[Mapping[str, Any]]
+    embedded: Embedded
+
+
+@dataclass(frozen=True)
+class Look:
+    """A model's answers in the part that the page looks into."""
+
+    name: str
+    near: Nearest
+    gaps: Gaps
+
+
+def short_names(names: Sequence[str]) -> list[str]:
+    """Files as a page calls them: their ends, as short as tells them apart, without `.npz`.
+
+    One file alone keeps its folder, which is mostly the run's name.
+    """
+    parts = [
+        Path(name).with_suffix("").parts if name.endswith(".npz") else (name,) for name in names
+    ]
+    if len(parts) == 1:
+        return ["/".join(parts[0][-2:]).replace("//", "/")]
+    for count in range(1, max(map(len, parts)) + 1):
+        ends = ["/".join(own[-count:]) for own in parts]
+        if len(set(ends)) == len(ends):
+            return ends
+    return list(names)
+
+
+def judged_models(
+    models: Mapping[str, Given],
+    reports: Mapping[str, Sequence[Mapping[str, Any]]],
+    table: pd.DataFrame,
+) -> list[Scored]:
+    """Models by their files, with the reports of `run_models`, under short names."""
+    names = short_names(list(models))
+    return [
+        Scored(name, reports[file], as_units(given, table))
+        for name, (file, given) in zip(names, models.items(), strict=True)
+    ]
+
+
+def looked_into(protocols: Sequence[Protocol]) -> Part | None:
+    """The first part whose answers are right or wrong by labels, over an index that stays as it is."""
+    parts = (part for protocol in protocols for part in protocol.parts)
+    return next((part for part in parts if not (part.graded or part.gallery_draws)), None)
+
+
+def looks(models: Sequence[Scored], part: Part, table: pd.DataFrame) -> list[Look]:
+    """Ask all models again, and keep who answered."""
+    found = []
+    for model in models:
+        near = nearest(part, table, model.embedded)
+        found.append(Look(model.name, near, gaps(part, table, model.embedded, near)))
+    return found
+
+
+def asked_domains(near: Nearest, table: pd.DataFrame) -> np.ndarray:
+    """The domain of each query, [Q]."""
+    return table["domain"].to_numpy()[near.query_Q]
+
+
+MAIN = ("r_at_1", "mmp_at_5", "map_at_100")
+MOST_METRICS = 8  # of a table; where there are more, the curve of R@k has the rest
+COUNTS = ("queries", "queries_without_positive")
+OVER_ALL = {
+    "mean": "mean over domains",
+    "pooled": "all queries",
+    "public": "public 30 %",
+    "private": "private 70 %",
+}
+
+
+class Cell(NamedTuple):
+    """A score, where it could lie had other classes been asked, and whether no model has more."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    best: bool
+
+
+class Column(NamedTuple):
+    metric: str
+    model: str  # "" where there is but one
+
+
+class Row(NamedTuple):
+    name: str
+    queries: int | None
+    alone: int | None  # queries without a positive
+    cells: list[Cell]
+
+
+class ScoreTable(NamedTuple):
+    """One part of a protocol."""
+
+    title: str
+    source: str
+    about: str  # index and dimensions
+    columns: list[Column]
+    domains: list[Row]
+    over_all: list[Row]
+    level: float | None  # of the intervals; None where none were drawn
+
+
+def score_tables(models: Sequence[Scored], protocols: Sequence[Protocol]) -> list[ScoreTable]:
+    """A table a part, in the order of the protocols."""
+    return [
+        _table(protocol, part, [_named(model, place, part) for model in models])
+        for place, protocol in enumerate(protocols)
+        for part in models[0].reports[place]["parts"]
+    ]
+
+
+def _named(model: Scored, place: int, part: str) -> tuple[str, Mapping[str, Any]]:
+    return model.name, model.reports[place]["parts"][part]
+
+
+def _table(
+    protocol: Protocol, part: str, reports: list[tuple[str, Mapping[str, Any]]]
+) -> ScoreTable:
+    _, first = reports[0]
+    keys = [key for key in _metrics(first) if len(reports) == 1 or key in _main(first)]
+    columns = [
+        Column(metric_title(key), name if len(reports) > 1 else "")
+        for key in keys
+        for name, _ in reports
+    ]
+    dims = ", ".join(dict.fromkeys(f"{report['dimension']}-D" for _, report in reports))
+    rows = {name: _row(name, name, keys, reports) for name in first["domains"]}
+    over_all = {name: words for name, words in OVER_ALL.items() if first.get(name)}
+    return ScoreTable(
+        title=protocol.title if len(protocol.parts) == 1 else f"{protocol.title}: {part}",
+        source=protocol.source,
+        about=f"{first['index']} index, {dims}",
+        columns=columns,
+        domains=list(rows.values()),
+        over_all=[_row(name, words, keys, reports) for name, words in over_all.items()],
+        level=first.get("intervals", {}).get("level"),
+    )
+
+
+def _metrics(report: Mapping[str, Any]) -> list[str]:
+    every = (key for scores in report["domains"].values() for key in scores)
+    keys = [key for key in dict.fromkeys(every) if key not in COUNTS]
+    return keys if len(keys) <= MOST_METRICS else [key for key in keys if key in COLUMNS]
+
+
+def _main(report: Mapping[str, Any]) -> list[str]:
+    """Those that several models are compared by: the three of `MAIN`, or else the first two."""
+    keys = _metrics(report)
+    return [key for key in keys if key in MAIN] or keys[:2]
+
+
+def _row(
+    name: str, title: str, keys: list[str], reports: list[tuple[str, Mapping[str, Any]]]
+) -> Row:
+    cells: list[Cell] = []
+    for key in keys:
+        found = [_cell(report, name, key) for _, report in reports]
+        most = max((c.value for c in found if c.value is not None), default=None)
+        several = len(reports) > 1
+        cells += [
+            c._replace(best=several and c.value is not None and c.value == most) for c in found
+        ]
+    counts = reports[0][1]["domains"].get(name, {})
+    asked, alone = (counts.get(key) for key in COUNTS)
+    return Row(title, asked, alone, cells)
+
+
+def _cell(report: Mapping[str, Any], name: str, key: str) -> Cell:
+    intervals = report.get("intervals", {})
+    if name in report["domains"]:
+        value = report["domains"][name].get(key)
+        bounds = intervals.get("domains", {}).get(name, {}).get(key)
+    else:
+        value, bounds = report[name].get(key), intervals.get(name, {}).get(key)
+    low, high = bounds or (None, None)
+    if low is not None and low != low:  # NaN: one class a domain, nothing to draw
+        low = high = None
+    return Cell(value, low, high, False)

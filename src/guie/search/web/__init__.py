@@ -1,1 +1,0 @@
-"""A local page over an index: pictures in, neighbours out."""

@@ -1,0 +1,460 @@
+"""From a study's file to its jobs: rows, grids, folds and seeds; rows that need other rows."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from guie.base.errors import UserError
+from guie.config.base import based, plain, read_written, validated
+from guie.config.distillation import DistillationConfig
+from guie.config.ensemble import ComposeConfig, ModelMember
+from guie.config.reading import Written, merged, override
+from guie.config.study import RowConfig, ScoredOn, StudyConfig
+from guie.config.training import RunConfig
+from guie.evaluation.protocols import PROTOCOLS
+from guie.training.run_folder import FREE
+
+SLUG_CHARS = 60
+OF_A_SEED = re.compile(r"(.+), seed (\d+)")
+
+Key = tuple[str, int, str | None]  # row, seed, fold
+
+
+@dataclass(frozen=True)
+class Job:
+    """One training and its test. `fold`: of the domains that it leaves out; None: it leaves out none.
+
+    Attributes: `config`, `${NAME}` in it as written; `protocols`, by which it is scored besides;
+    `intervals`, whether the test's are drawn; `needs`, jobs of rows above whose models it takes, its
+    teachers or members, by the names that the row gives them.
+    """
+
+    row: str
+    seed: int
+    fold: str | None
+    config: RunConfig
+    test: ScoredOn
+    protocols: tuple[str, ...] = ()
+    intervals: bool = False
+    needs: Mapping[str, Job] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def key(self) -> Key:
+        return self.row, self.seed, self.fold
+
+    @property
+    def told(self) -> str:
+        """`arcface, seed 0`, or `arcface, seed 0 without fold A`."""
+        fold = f" without fold {self.fold}" if self.fold else ""
+        return f"{self.row}, seed {self.seed}{fold}"
+
+    @cached_property
+    def training(self) -> dict[str, Any]:
+        """All that the training depends on besides code and data, whatever the job is called.
+
+        Defaults are left out, so that a key of tomorrow does not make another run of this one.
+        """
+        values = self.config.model_dump(mode="json", exclude_defaults=True, exclude={"name", "out"})
+        own = _bound(values) | {"seed": self.seed}
+        return own | ({"teachers": self._trained} if self.needs else {})
+
+    @property
+    def _trained(self) -> dict[str, Any]:
+        """What the models that it takes depend on."""
+        return {name: job.training for name, job in self.needs.items()}
+
+    @cached_property
+    def identity(self) -> str:
+        """12 hex digits of the training and of what it is tested on."""
+        return digest([self.training, *self.scored])
+
+    @property
+    def scored(self) -> list[Any]:
+        """All that its report depends on besides the model, as JSON."""
+        drawn = ["intervals"] if self.intervals else []
+        return [self.test.model_dump(mode="json"), *self.protocols, *drawn]
+
+    def slug(self) -> str:
+        """The job's name as a file may have it."""
+        words = "".join(c if c.isalnum() and c.isascii() else "_" for c in self.row)[:SLUG_CHARS]
+        return "_".join([words, str(self.seed), *([self.fold] if self.fold else [])])
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table.
+
+    Attributes: `folds`, domains that are left out, by fold, empty where it has none; `unseen`, the
+    seeds that are trained without them, too.
+    """
+
+    name: str
+    seeds: list[int]
+    folds: dict[str, list[str]]
+    unseen: list[int]
+    why: str | None = None
+
+    def keys(self, seed: int) -> list[Key]:
+        """Of all jobs of a seed; the first sees every domain."""
+        folds = self.folds if seed in self.unseen else {}
+        return [(self.name, seed, fold) for fold in (None, *folds)]
+
+
+def rows_above(
+    names: Iterable[str],
+    seed: int,
+    fold: str | None,
+    jobs: Mapping[Key, Job],
+    written: Written,
+) -> dict[str, Job]:
+    """Of models named in a row those that are runs of rows above, by that name: `ROW`, or `ROW, seed 2`.
+
+    Where no seed is named they have this one; they leave out the same fold.
+
+    Raises UserError where a row has no run of that seed or fold.
+    """
+    rows = {name for name, _, _ in jobs}
+    found: dict[str, Job] = {}
+    for name in names:
+        named = OF_A_SEED.fullmatch(name)
+        key = (named[1], int(named[2]), fold) if named else None
+        if name in rows:
+            key = (name, seed, fold)
+        if key is None or key[0] not in rows:
+            continue
+        if key not in jobs:
+            told = f"seed {key[1]}" + (f" and without fold {fold}" if fold else "")
+            raise UserError(f"{written.told()}: {key[0]} has no run of {told}; give both the same")
+        found[name] = jobs[key]
+    return found
+
+
+def digest(value: Any) -> str:
+    """12 hex digits of what JSON can say."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _bound(values: Any) -> Any:
+    """A config's values without those of which nothing depends."""
+    if isinstance(values, dict):
+        return {key: _bound(value) for key, value in values.items() if key not in FREE}
+    return [_bound(value) for value in values] if isinstance(values, list) else values
+
+
+# The study gives each run its own
+OF_THE_STUDY = {"name": "rows", "out": "--out", "seed": "seeds"}
+IN_BRACES = re.compile(r"\{([\w.]+)\}")
+
+
+def run_of(study: Written) -> Written:
+    """The config of every run, over its base. Raises UserError."""
+    own = study.value["run"]
+    _refuse_own(own)
+    only_base = {key: item for key, item in own.value.items() if key == "base"}
+    rest = {key: item for key, item in own.value.items() if key != "base"}
+    base = based(replace(own, value=only_base))
+    named = Written.of("study", base.source, ("name",))  # stands in for those of the runs
+    begun = replace(base, value={**base.value, "name": named})
+    return overridden(begun, replace(own, value=rest))
+
+
+def points(
+    name: str, row: Written, grid: dict[str, list[Any]], common: Written
+) -> Iterator[tuple[str, Written]]:
+    """Name and config of each row that this one unfolds to. Raises UserError."""
+    own = row if row.value else replace(row, value={})
+    settings = {k: v for k, v in own.value.items() if k not in RowConfig.model_fields}
+    own = replace(own, value=settings)
+    _refuse_own(own)
+    values = overridden(common, own)
+    for chosen in product(*grid.values()):
+        point = dict(zip(grid, chosen, strict=True))
+        told = _named(name, point, grid, row.told())
+        yield told, _set(values, point, f"{row.told()}.grid") if point else values
+
+
+def overridden(common: Written, own: Written) -> Written:
+    """`own` over `common`; keys with dots are set as `--set` does."""
+    dotted = {key: item for key, item in own.value.items() if "." in str(key)}
+    rest = {key: item for key, item in own.value.items() if key not in dotted}
+    result = merged(common, replace(own, value=rest))
+    flat = {key: plain(item, variables=False) for key, item in dotted.items()}
+    return _set(result, flat, own.told())
+
+
+def _set(values: Written, settings: dict[str, Any], source: str) -> Written:
+    changed = copy.deepcopy(values)  # other rows have parts of it too
+    for key, value in settings.items():
+        override(changed, key, value, source)
+    return changed
+
+
+def _refuse_own(written: Written) -> None:
+    for key, instead in OF_THE_STUDY.items():
+        if isinstance(written.value, dict) and key in written.value:
+            raise UserError(f"{written.told((key,))}: is the study's to give, by {instead}")
+
+
+def _named(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where: str) -> str:
+    """The row's name with the values in it. Raises UserError where a key that varies is not in it."""
+    told: set[str] = set()
+
+    def value_of(braces: re.Match[str]) -> str:
+        meant = [key for key in grid if f".{key}".endswith(f".{braces[1]}")]
+        if len(meant) != 1:
+            raise UserError(f"{where}: {braces[0]} in its name is no key of its grid, or several")
+        told.add(meant[0])
+        return _shown(point[meant[0]])
+
+    filled = IN_BRACES.sub(value_of, name) if grid else name
+    silent = next((key for key in grid if key not in told and len(grid[key]) > 1), None)
+    if silent is not None:
+        short = silent.rpartition(".")[2]
+        raise UserError(f"{where}: its grid varies {silent}; name the rows by it: {{{short}}}")
+    return filled
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict) and "name" in value:
+        return str(value["name"])
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+SET_BY_THE_STUDY = ("name", "out")  # which gives each its own
+NO_EFFECT = {*SET_BY_THE_STUDY, "workers", "batch_size"}  # nothing depends on them
+
+
+@dataclass(frozen=True)
+class ComposedJob(Job):
+    """A composition and its test; `config` is that of its first member, for the data's sake.
+
+    Attributes: `made`, the composition, its members as written.
+    """
+
+    made: ComposeConfig = field(kw_only=True)
+
+    @cached_property
+    def training(self) -> dict[str, Any]:
+        """All that the composition depends on besides code and data, its members' training too."""
+        values = self.made.model_dump(mode="json", exclude_defaults=True, exclude=NO_EFFECT)
+        return {"composition": values, "members": self._trained, "seed": self.seed}
+
+
+def composed_jobs(
+    row: Row, written: Written, jobs: Mapping[Key, Job], common: Written
+) -> Iterator[ComposedJob]:
+    """Of all seeds and folds.
+
+    Args:
+        written: what the row says under `compose`.
+        jobs: of the rows above.
+        common: the config of every run, by whose val split a composition is scored if by no other.
+
+    Raises UserError for a fault in the composition, or a member that is no row above or was not trained
+    with such a seed or fold.
+    """
+    whole = _composition(written, common)
+    for seed in row.seeds:
+        for _, _, fold in row.keys(seed):
+            members = rows_above(_models(whole), seed, fold, jobs, written)
+            if not members:
+                raise UserError(
+                    f"{written.told()}: no member is a row above; of other models make it by compose.py"
+                )
+            first = next(iter(members.values()))
+            scored = first.test, first.protocols, first.intervals
+            made = _without(whole, row.folds[fold] if fold else [])
+            yield ComposedJob(row.name, seed, fold, first.config, *scored, made=made, needs=members)
+
+
+def with_folders(made: ComposeConfig, folders: Mapping[str, str], **keys: Any) -> dict[str, Any]:
+    """The composition as compose.py reads it: in place of rows' names their folders."""
+
+    def placed(key: str, value: Any) -> Any:
+        return folders.get(value, value) if key == "model" else value
+
+    return _changed(made, placed) | keys
+
+
+def _composition(written: Written, common: Written) -> ComposeConfig:
+    """What is written, under any name. Raises UserError."""
+    for key in SET_BY_THE_STUDY:
+        if isinstance(written.value, dict) and key in written.value:
+            raise UserError(f"{written.told((key,))}: is the study's to give")
+    value = written.value
+    if isinstance(value, dict):
+        data = common.get("data")
+        keys = {key: data.get(key) for key in ("manifest", "root")} if data else {}
+        val = Written({key: item for key, item in keys.items() if item}, written.source)
+        value = {"val": val, **value, "name": Written.of("study", written.source)}
+    return validated(replace(written, value=value), ComposeConfig, variables=False)
+
+
+def _models(made: ComposeConfig) -> Iterator[str]:
+    for part in made.parts():
+        yield from (m.model for m in part.members if isinstance(m, ModelMember))
+
+
+def _without(made: ComposeConfig, left_out: list[str]) -> ComposeConfig:
+    """Fitted and scored on the other domains."""
+
+    def without(key: str, value: Any) -> Any:
+        return sorted({*value, *left_out}) if key == "leave_out" else value
+
+    return ComposeConfig.model_validate(_changed(made, without))
+
+
+def _changed(made: ComposeConfig, change: Callable[[str, Any], Any]) -> dict[str, Any]:
+    """The values of a composition, each as `change` of its key and itself has it."""
+
+    def walk(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {own: walk(own, item) for own, item in value.items()}
+        if isinstance(value, list) and key != "leave_out":
+            return [walk(key, item) for item in value]
+        return change(key, value)
+
+    return walk("", made.model_dump())
+
+
+def models(config: RunConfig) -> list[str]:
+    """Models that a run learns or starts from, as written."""
+    task = config.task
+    taught = [one.model for one in task.teachers] if isinstance(task, DistillationConfig) else []
+    return [*taught, *([config.start_from] if config.start_from else [])]
+
+
+def with_models(config: RunConfig, folders: Mapping[str, str]) -> RunConfig:
+    """The config as train.py reads it: in place of rows' names their folders."""
+    task = config.task
+    if isinstance(task, DistillationConfig):
+        placed = [
+            teacher.model_copy(update={"model": folders.get(teacher.model, teacher.model)})
+            for teacher in task.teachers
+        ]
+        task = task.model_copy(update={"teachers": placed})
+    start = folders.get(config.start_from, config.start_from) if config.start_from else None
+    return config.model_copy(update={"task": task, "start_from": start})
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A study as configured, unfolded."""
+
+    path: Path
+    baseline: str | None
+    test: ScoredOn
+    rows: list[Row]
+    jobs: dict[Key, Job]
+    protocols: tuple[str, ...] = ()
+    costs: bool = False
+    intervals: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def chosen(self, rows: Iterable[str] | None, seeds: Iterable[int] | None) -> list[Job]:
+        """Jobs in the order of work: seed by seed, so that rows can be compared early; of a seed the
+        jobs that need no other first.
+
+        Raises UserError for a row or a seed that the study does not have.
+        """
+        names = _known(rows, [row.name for row in self.rows], "--only", "row")
+        all_seeds = sorted({seed for _, seed, _ in self.jobs})
+        wanted = _known(seeds, all_seeds, "--seeds", "seed")
+        jobs = [job for job in self.jobs.values() if job.row in names and job.seed in wanted]
+        return sorted(jobs, key=lambda j: (j.seed, bool(j.needs), j.fold is not None))
+
+    def folds(self) -> dict[str, list[str]]:
+        """Domains that are left out, by fold, where any row leaves some out."""
+        return {name: domains for row in self.rows for name, domains in row.folds.items()}
+
+
+def read_plan(path: Path) -> Plan:
+    """Raises UserError with one line per fault: where it is written, value, what is allowed."""
+    written = read_written(path)
+    if not path.stem.strip("."):
+        raise UserError(f"{path}: names a study, and its folder, by dots alone; rename it")
+    study = validated(written, StudyConfig, variables=False)
+    common = run_of(written)
+    rows: list[Row] = []
+    jobs: dict[Key, Job] = {}
+    faults: list[str] = []
+    for name, config in study.rows.items():
+        own = written.value["rows"].value[name]
+        folds = study.unseen if config.unseen else {}
+        composed = own.get("compose") if config.compose is not None else None
+        unfolded = list([(name, composed)] if composed else points(name, own, config.grid, common))
+        for told, values in unfolded:
+            seeds = config.seeds or study.seeds
+            unseen = seeds if config.unseen is True else seeds[: config.unseen]
+            row = Row(told, seeds, folds, unseen, config.why)
+            if any(row.name == other.name for other in rows):
+                faults.append(f"{own.told()}: a second row {row.name!r}; name one otherwise")
+            rows.append(row)
+            try:
+                if composed:
+                    found: Iterable[Job] = composed_jobs(row, values, jobs, common)
+                else:
+                    found = _jobs(row, values, study, jobs)
+                jobs |= {job.key: job for job in found}
+            except UserError as error:
+                faults += str(error).splitlines()
+        faults += _alike(own, [told for told, _ in unfolded], jobs)
+    if study.baseline is not None and study.baseline not in [row.name for row in rows]:
+        where = written.value["baseline"].told()
+        faults.append(f"{where}: no row {study.baseline!r}; it is one of the rows")
+    unknown = [name for name in study.protocols if name not in PROTOCOLS]
+    if unknown:
+        where = written.value["protocols"].told()
+        faults.append(f"{where}: no protocol {unknown[0]!r}; known: {', '.join(PROTOCOLS)}")
+    if faults:
+        raise UserError("\n".join(dict.fromkeys(faults)))
+    protocols = tuple(study.protocols)
+    shown = study.costs, study.intervals
+    return Plan(path, study.baseline, study.test, rows, jobs, protocols, *shown)
+
+
+def _alike(own: Written, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
+    """What is wrong with a row that unfolds to the same run twice."""
+    first: dict[str, str] = {}
+    for (name, _, _), job in jobs.items():
+        if name in names and first.setdefault(job.identity, name) != name:
+            yield (
+                f"{own.told()}: its grid makes one run of {first[job.identity]!r} and {name!r}; where"
+                " stages set a key themselves, vary it there: stages.0.lr.classes"
+            )
+
+
+def _jobs(row: Row, values: Written, study: StudyConfig, above: Mapping[Key, Job]) -> Iterable[Job]:
+    """Of all seeds and folds, some of them taught by jobs above. Raises UserError as `read_plan`."""
+    whole = validated(values, RunConfig, variables=False)
+    for seed in row.seeds:
+        for _, _, fold in row.keys(seed):
+            data = whole.data
+            if fold is not None:
+                left_out = {*data.leave_out, *row.folds[fold]}
+                data = data.model_copy(update={"leave_out": sorted(left_out)})
+            config = whole.model_copy(update={"seed": seed, "data": data})
+            scored = study.test, tuple(study.protocols), study.intervals
+            needs = rows_above(models(config), seed, fold, above, values)
+            yield Job(row.name, seed, fold, config, *scored, needs=needs)
+
+
+def _known(wanted: Iterable[Any] | None, there: list[Any], option: str, what: str) -> list[Any]:
+    if wanted is None:
+        return there
+    unknown = [str(one) for one in wanted if one not in there]
+    if unknown:
+        raise UserError(f"{option}: no {what} {', '.join(unknown)}; --list shows them")
+    return list(wanted)

@@ -1,0 +1,332 @@
+"""The table of a study: means over seeds, their spread, paired differences, as Markdown."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from guie.base.errors import UserError
+from guie.base.files import write_text
+from guie.evaluation.protocols import PROTOCOLS
+from guie.studies.grid import Job, Plan, Row
+from guie.studies.results import UNKNOWN, Code, Record, Standing
+
+METRICS = ("r_at_1", "mmp_at_5")
+WHERE = ("val", "test", "unseen")
+SCORES = [f"{where} {metric}" for where in WHERE for metric in METRICS]
+COMPARED = "test r_at_1"
+INTERVAL = ("test low", "test high")  # of COMPARED, 95 %
+COSTS = {
+    "trainable_parameters": "parameters that train",
+    "peak_memory_mb": "memory, MB",
+    "peak_gpu_memory_mb": "of the card, MB",  # left out where no run had one
+}
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A job of which there is no result that counts. `why`: `missing`, `failed`, or `outdated`."""
+
+    job: Job
+    why: str
+    said: str = ""
+
+
+def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
+    """A line for each row and seed: row, seed, SCORES, seconds, COSTS, headlines; NaN where there is none.
+
+    `unseen`: the mean over the domains that a fold leaves out, each by the run that did not see it;
+    NaN as long as one of these runs is missing. Raises UserError where the test lacks such a domain.
+    """
+    lines = []
+    for row in plan.rows:
+        for seed in row.seeds:
+            without = {
+                key[-1]: standing.done.get(plan.jobs[key].identity) for key in row.keys(seed)
+            }
+            whole = without.pop(None) or {}
+            said = {"val": whole.get("val"), "test": whole.get("test"), "unseen": None}
+            line = {
+                f"{where} {metric}": (said[where] or {}).get(metric)
+                for where in WHERE
+                for metric in METRICS
+            }
+            line |= _unseen(plan, row, without)
+            ends = (said["test"] or {}).get("interval", [None, None])
+            line |= dict(zip(INTERVAL, ends, strict=True))
+            line |= {key: whole.get(key) for key in ("seconds", *COSTS)}
+            said_by = whole.get("protocols", {})
+            line |= {
+                column: said_by.get(name, {}).get(title)
+                for column, (name, title) in headlines(plan).items()
+            }
+            lines.append({"row": row.name, "seed": seed, **line})
+    table = pd.DataFrame(lines)
+    return table.astype({column: float for column in table if column not in ("row", "seed")})
+
+
+def domain_scores(plan: Plan, standing: Standing, metric: str = "r_at_1") -> pd.DataFrame:
+    """Test scores of each row that has some: a row a row, a column a domain, means over seeds."""
+    values = {}
+    for row in plan.rows:
+        found = [standing.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
+        lines = [record["test"]["domains"] for record in found if record]
+        if lines:
+            scores = pd.DataFrame([{name: d[metric] for name, d in line.items()} for line in lines])
+            values[row.name] = scores.astype(float).mean()
+    return pd.DataFrame(values).T
+
+
+def headlines(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Columns of the study's protocols, each with its protocol and the headline's title."""
+    return {
+        f"{name}: {headline.title}": (name, headline.title)
+        for name in plan.protocols
+        for headline in PROTOCOLS[name].headlines
+    }
+
+
+def summary(lines: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
+    """Of each row the means of its numbers, and beside each `deviation of` it; how many `seeds` were
+    tested, and how many on the `seeds unseen`.
+
+    With a baseline `gain`, `deviation of gain` and `pairs`: the difference of COMPARED to it over
+    the seeds that both have. Rows in the order of `lines`.
+    """
+    groups = lines.groupby("row", sort=False)
+    columns = [column for column in lines if column not in ("row", "seed")]
+    table = groups[columns].mean().join(groups[columns].std().add_prefix("deviation of "))
+    table["seeds"] = groups[COMPARED].count()
+    table["seeds unseen"] = groups["unseen r_at_1"].count()
+    if baseline is not None:
+        by_seed = lines.pivot(index="seed", columns="row", values=COMPARED)[table.index]
+        gains = by_seed.sub(by_seed[baseline], axis=0)
+        table["gain"], table["deviation of gain"] = gains.mean(), gains.std()
+        table["pairs"] = gains.count()
+    return table
+
+
+def ordered(table: pd.DataFrame) -> pd.DataFrame:
+    """Rows of a `summary` by R@1 on val, the best first; those without one last, as they come."""
+    return table.sort_values(SCORES[0], ascending=False, kind="stable")
+
+
+def by_seed(
+    lines: pd.DataFrame, order: pd.Index, columns: dict[str, str]
+) -> dict[str, pd.DataFrame]:
+    """By name in `columns`: that column of the lines, a row a row, a column a seed."""
+    tables = {
+        name: lines.pivot(index="row", columns="seed", values=column).reindex(order)
+        for name, column in columns.items()
+    }
+    return {name: table for name, table in tables.items() if table.notna().any(axis=None)}
+
+
+def gaps(plan: Plan, standing: Standing) -> list[Gap]:
+    """Jobs without a result, in the order of the table."""
+    found = []
+    for job in plan.jobs.values():
+        if job.identity in standing.done:
+            continue
+        if failure := standing.failed.get(job.identity):
+            found.append(Gap(job, "failed", f"{failure['step']}: {failure['error']}"))
+        elif old := standing.outdated.get(job.identity):
+            found.append(Gap(job, "outdated", f"commit {old['commit'][:7]}"))
+        else:
+            found.append(Gap(job, "missing"))
+    return found
+
+
+def _unseen(plan: Plan, row: Row, without: dict[str | None, Record | None]) -> dict[str, float]:
+    """The two scores of one seed, from its runs by fold; NaN where one is missing or has no query."""
+    runs = {fold: record for fold, record in without.items() if record}
+    if not row.folds or len(runs) < len(row.folds):
+        return {}
+    values = {
+        metric: [
+            _of_domain(runs[fold], domain, plan, metric)
+            for fold, domains in row.folds.items()
+            for domain in domains
+        ]
+        for metric in METRICS
+    }
+    return {f"unseen {metric}": float(np.mean(those)) for metric, those in values.items()}
+
+
+def _of_domain(record: Record, domain: str, plan: Plan, metric: str) -> float:
+    tested = record["test"]["domains"]
+    if domain not in tested:
+        raise UserError(f"{plan.path}: unseen: {domain} is no domain of the test, which has: "
+                        f"{', '.join(sorted(tested))}")  # fmt: skip
+    value = tested[domain][metric]
+    return float("nan") if value is None else value
+
+
+NAMED = 12  # jobs of a kind that are missing; the rest are counted
+WORDS = {
+    "failed": "Failed",
+    "outdated": "Of other code or another manifest, left out (--any-code takes other code)",
+    "missing": "Yet to be run",
+}
+END = "<!-- /study -->"
+
+
+def rendered(plan: Plan, standing: Standing) -> str:
+    """The table, sorted by R@1 on val, and what there is to say of it. Raises UserError."""
+    table = summary(scores(plan, standing), plan.baseline)
+    missing = gaps(plan, standing)
+    return "\n\n".join([_table(plan, table, missing), *_said(plan, standing, missing)]) + "\n"
+
+
+def write_between(path: Path, name: str, text: str) -> None:
+    """Put the text between the study's markers. Raises UserError where they are not there."""
+    begin = f"<!-- study: {name} -->"
+    try:
+        whole = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot be read: {error}") from None
+    before, found, rest = whole.partition(begin)
+    _, closed, after = rest.partition(END)
+    if not found or not closed or "<!-- study: " in rest.partition(END)[0]:
+        raise UserError(f"{path}: has no place for the table; add the lines {begin} and {END}")
+    write_text(path, f"{before}{begin}\n{text}{END}{after}")
+
+
+def decimal(value: float, digits: int = 3, sign: bool = False) -> str:
+    """As the tables have it: .793, -.012, 1.000; with a sign +.012."""
+    value = round(value, digits) + 0.0  # no -.000
+    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
+    return text.replace("0.", ".", 1) if text.lstrip("+-").startswith("0.") else text
+
+
+def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
+    seeds = {row.name: row.seeds for row in plan.rows}
+    several = any(len(own) > 1 for own in seeds.values())
+    columns = ["val", "test", *(["unseen"] if plan.folds() else [])]
+    heads = ["", *(["seeds"] if several else []), *(f"{where} R@1 / mMP@5" for where in columns)]
+    heads += [f"test R@1 against {_cell(plan.baseline)}"] if plan.baseline else []
+    heads += ["95 % of test R@1"] if plan.intervals else []
+    more = list(headlines(plan))
+    costs = [key for key in COSTS if plan.costs and table[key].notna().any()]
+    heads += [*more, *(COSTS[key] for key in costs), "seconds"]
+    lines = [heads, ["---"] * len(heads)]
+    for name, row in ordered(table).iterrows():
+        of_row = [gap for gap in missing if gap.job.row == name]
+        cells = [_cell(str(name))]
+        if several:
+            own, done = len(seeds[str(name)]), int(row["seeds"])
+            cells.append(str(own) if done == own else f"{done} of {own}")
+        cells += [_pair(row, where, of_row, bool(_folds(plan, name))) for where in columns]
+        if plan.baseline:
+            cells.append("" if name == plan.baseline else _gain(row))
+        cells += [_interval(row)] if plan.intervals else []
+        cells += ["" if math.isnan(row[key]) else _spread(row, key) for key in more]
+        for key in (*costs, "seconds"):
+            cells.append("" if math.isnan(row[key]) else f"{row[key]:,.0f}")
+        lines.append(cells)
+    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+
+
+def _folds(plan: Plan, name: object) -> dict[str, list[str]]:
+    return next(row.folds for row in plan.rows if row.name == name)
+
+
+def _pair(row: pd.Series, where: str, missing: list[Gap], asked: bool) -> str:
+    """`.793 / .725`, with deviations where there are some; in words why there is none."""
+    keys = [key for key in SCORES if key.startswith(where)]
+    if math.isnan(row[keys[0]]):
+        if where == "unseen" and not asked:
+            return ""
+        whys = {gap.why for gap in missing if (gap.job.fold is not None) == (where == "unseen")}
+        return next((why for why in WORDS if why in whys), "none")
+    fewer = where == "unseen" and row["seeds unseen"] < row["seeds"]
+    told = f" ({_seeds(row['seeds unseen'])})" if fewer else ""
+    return " / ".join(_spread(row, key) for key in keys) + told
+
+
+def _seeds(count: float) -> str:
+    return f"{count:.0f} seed" + ("s" if count > 1 else "")
+
+
+def _spread(row: pd.Series, key: str, sign: bool = False) -> str:
+    deviation = row[f"deviation of {key}"]
+    return decimal(row[key], sign=sign) + (
+        "" if math.isnan(deviation) else f" ± {decimal(deviation)}"
+    )
+
+
+def _interval(row: pd.Series) -> str:
+    """Of the test's classes; over several seeds, the mean of its ends."""
+    low, high = (row[key] for key in INTERVAL)
+    return "" if math.isnan(low) else f"{decimal(low)} to {decimal(high)}"
+
+
+def _gain(row: pd.Series) -> str:
+    if math.isnan(row["gain"]):
+        return "no seed in common"
+    pairs = f" ({row['pairs']:.0f} pairs)" if 1 < row["pairs"] < row["seeds"] else ""
+    return _spread(row, "gain", sign=True) + pairs
+
+
+def _said(plan: Plan, standing: Standing, missing: list[Gap]) -> Iterable[str]:
+    """Paragraphs below the table."""
+    test = plan.test
+    of = f" of {test.manifest}" if test.manifest else ""
+    words = [f"Test: {test.split} split{of}, {test.index} index, means over domains."]
+    if any(len(row.seeds) > 1 for row in plan.rows):
+        words.append(
+            "± is the deviation over seeds; of a difference, over the seeds that both have."
+        )
+    if folds := plan.folds():
+        named = ", ".join(domain for domains in folds.values() for domain in domains)
+        words.append(f"Unseen: the mean of {named}, each by the run that did not see it.")
+    asked = {job.identity for job in plan.jobs.values()}
+    yield " ".join([*words, *_codes(standing, asked), *_devices(standing, asked)])
+    for why, said in WORDS.items():
+        jobs = [gap for gap in missing if gap.why == why]
+        if jobs:
+            named = "; ".join(_told(gap) for gap in jobs[:NAMED])
+            more = f"; and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
+            yield f"{said}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
+    if standing.strangers:
+        yield (
+            f"{standing.strangers} results of configs that are not in the study, or no longer, are"
+            " left out."
+        )
+
+
+def _codes(standing: Standing, asked: set[str]) -> list[str]:
+    """Which commits the results are of."""
+    used = [record for identity, record in standing.done.items() if identity in asked]
+    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).told for r in used)
+    if not commits or set(commits) == {UNKNOWN[:7]}:
+        return []
+    if len(commits) == 1:
+        return [f"Code: {next(iter(commits))}."]
+    told = ", ".join(f"{commit} ({count} runs)" for commit, count in sorted(commits.items()))
+    return [f"Code of more than one commit: {told}."]
+
+
+def _devices(standing: Standing, asked: set[str]) -> list[str]:
+    """What the runs ran on, where they say so."""
+    used = [record for identity, record in standing.done.items() if identity in asked]
+    devices = Counter(record["device"] for record in used if record.get("device"))
+    if not devices:
+        return []
+    told = ", ".join(f"{device} ({count} runs)" for device, count in sorted(devices.items()))
+    return [f"Trained on: {told if len(devices) > 1 else next(iter(devices))}."]
+
+
+def _told(gap: Gap) -> str:
+    return _cell(gap.job.told + (f" ({gap.said})" if gap.said else ""))
+
+
+def _cell(text: str | None) -> str:
+    """Without what would end a cell or a line."""
+    return " ".join((text or "").split()).replace("|", "\\|")

@@ -1,0 +1,222 @@
+"""Optimisers with learning rates by part and block, schedules as pure functions of the step, averages of
+weights.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from guie.base.errors import UserError
+from guie.config.durations import Duration
+from guie.config.stages import LearningRates, OptimizerConfig, Schedule, StageConfig
+from guie.training.distributed import local
+from guie.training.tasks import Task
+
+Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
+
+
+def averaged(task: nn.Module, decay: float) -> AveragedModel:
+    """A copy of the task that follows its weights by an exponential moving average."""
+    average = get_ema_multi_avg_fn(decay)
+
+    def by_parts(averages: Tensors, values: Tensors, updates: Tensor | int) -> None:
+        average([local(t) for t in averages], [local(t) for t in values], updates)
+
+    return AveragedModel(task, multi_avg_fn=by_parts, use_buffers=True)
+
+
+def set_learning_rates(
+    optimizer: torch.optim.Optimizer, stage: StageConfig, step: int, total_steps: int
+) -> dict[str, float]:
+    """Set every group's rate for this step; return the highest rate per part, for the log."""
+    steps_per_epoch = total_steps / stage.epochs
+    warmup_steps = round(stage.warmup.steps(steps_per_epoch)) if stage.warmup else 0
+    if step < warmup_steps:
+        factor = warmup_factor(stage, step, warmup_steps, steps_per_epoch)
+    else:
+        factor = schedule_factor(stage.schedule, step, total_steps, warmup_steps, steps_per_epoch)
+    rates: dict[str, float] = {}
+    for group in optimizer.param_groups:
+        group["lr"] = group["peak_lr"] * factor
+        rates[group["part"]] = max(group["lr"], rates.get(group["part"], 0.0))
+    return rates
+
+
+def schedule_factor(
+    schedule: Schedule,
+    step: int,
+    total_steps: int,
+    warmup_steps: int = 0,
+    steps_per_epoch: float = 1.0,
+) -> float:
+    """Learning rate over its peak, in [0, 1], for step warmup_steps .. total_steps - 1.
+
+    Stairs end at the nearest step.
+
+    Args:
+        steps_per_epoch: need not be whole; for the schedules that count in epochs.
+    """
+    gone: float = step - warmup_steps
+    match schedule.name:
+        case "constant":
+            return 1.0
+        case "cosine":
+            if schedule.every:
+                gone = _stair_start(step - warmup_steps, schedule.every, steps_per_epoch)
+            done = gone / max(1, total_steps - warmup_steps)
+            return schedule.end + (1 - schedule.end) * 0.5 * (1 + math.cos(math.pi * done))
+        case "step":
+            drops = sum(step + 0.5 >= epoch * steps_per_epoch for epoch in schedule.epochs)
+            return schedule.factor**drops
+        case "exponential":
+            return schedule.factor ** schedule.every.times_in(step - warmup_steps, steps_per_epoch)
+
+
+def warmup_factor(
+    stage: StageConfig, step: int, warmup_steps: int, steps_per_epoch: float
+) -> float:
+    """Learning rate over its peak, for step 0 .. warmup_steps - 1: a line from `warmup_start` to 1."""
+    gone: float = step
+    if stage.warmup_every:
+        gone = _stair_start(step, stage.warmup_every, steps_per_epoch)
+    start = stage.warmup_start
+    return start + (1 - start) * (gone + 1) / (warmup_steps + 1)
+
+
+def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:
+    """Where the stair begins that so many steps have led to, in steps; need not be whole."""
+    return stair.times_in(steps, steps_per_epoch) * stair.steps(steps_per_epoch)
+
+
+# Names in timm's and open_clip's towers of what comes after the last block.
+TOP = {
+    *("norm", "fc_norm", "ln_post", "proj", "attn_pool", "head", "conv_head", "bn2"),
+    *("ln_final", "text_projection", "logit_scale", "logit_bias"),  # of a whole CLIP
+}
+
+
+class Named(NamedTuple):
+    """A parameter, its part of the task, and its name within that."""
+
+    part: str
+    name: str
+    parameter: nn.Parameter
+
+
+def named_parameters(task: Task) -> Iterator[Named]:
+    """All parameters of a task, by its parts. Raises ValueError where one stands in none."""
+    found = set()
+    for part, parameters in task.parts().items():
+        for name, parameter in parameters.items():
+            found.add(parameter)
+            yield Named(part, name, parameter)
+    for name, parameter in task.named_parameters():
+        if parameter not in found:
+            raise ValueError(f"parameter {name} belongs to none of {list(task.parts())}")
+
+
+def block_of(name: str) -> int | None:
+    """Number of the transformer block or stage that a parameter belongs to; None outside of them."""
+    match = re.search(r"(?:^|\.)(?:blocks|resblocks|layers|stages)\.(\d+)\.", name)
+    return int(match[1]) if match else None
+
+
+def freeze(task: Task, rates: LearningRates) -> None:
+    """Parts and blocks with learning rate 0 get no gradients in this stage, nor does what is idle."""
+    idle = task.idle()
+    for named in named_parameters(task):
+        named.parameter.requires_grad_(_rate(named, rates) > 0 and named.parameter not in idle)
+
+
+def refuse_unknown_blocks(task: Task, rates: LearningRates) -> None:
+    """Raise UserError if rates are given for a block that the backbone does not have."""
+    blocks = _count_blocks(task)
+    unknown = [number for number in rates.blocks if number >= blocks]
+    if unknown:
+        has = f"{blocks} blocks, 0 to {blocks - 1}" if blocks else "no blocks"
+        raise UserError(f"lr.blocks: {min(unknown)}: the backbone has {has}")
+
+
+def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
+    """The stage's optimiser over what is not frozen.
+
+    Biases, norms and other vectors are not decayed, but for `decay_vectors`.
+
+    The backbone's rate falls by `layer_decay` per block, from what stands above the last block, which
+    has the whole rate, to what stands before the first (Bao et al., BEiT, ICLR 2022, and its code);
+    or it is set by block.
+
+    Raises UserError if nothing is left to train.
+    """
+    blocks = _count_blocks(task)
+    groups: dict[tuple[str, float, float], list[nn.Parameter]] = {}
+    for named in named_parameters(task):
+        part, name, parameter = named
+        if parameter.requires_grad:
+            below = blocks + 1 - _height(name, blocks) if part == "backbone" else 0
+            peak_lr = _rate(named, stage.lr) * stage.layer_decay**below
+            decayed = parameter.ndim > 1 or stage.decay_vectors
+            decay = _decay(part, stage) if decayed else 0.0
+            groups.setdefault((part, peak_lr, decay), []).append(parameter)
+    if not groups:
+        raise UserError(f"stage {stage.name}: nothing to train: every part there is has lr 0")
+    return _create(
+        stage.optimizer,
+        [
+            {"params": parameters, "part": part, "peak_lr": peak_lr, "weight_decay": decay}
+            for (part, peak_lr, decay), parameters in groups.items()
+        ],
+    )
+
+
+def _create(config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
+    unset = 0.0  # the rate is set anew before every step
+    match config.name:
+        case "adamw":
+            return torch.optim.AdamW(groups, lr=unset)
+        case "adam":
+            return torch.optim.Adam(groups, lr=unset)
+        case "sgd":
+            return torch.optim.SGD(groups, lr=unset, momentum=config.momentum)
+
+
+def _decay(part: str, stage: StageConfig) -> float:
+    decay = stage.weight_decay
+    return decay if isinstance(decay, float) else decay.of(part)
+
+
+def _rate(named: Named, rates: LearningRates) -> float:
+    """The peak rate of a parameter: of its part, or of the nearest block at or below its own."""
+    if named.part == "backbone" and not _is_top(named.name):
+        block = block_of(named.name) or 0  # the stem goes with the first block
+        starts = [start for start in rates.blocks if start <= block]
+        if starts:
+            return rates.blocks[max(starts)]
+    return rates.of(named.part)
+
+
+def _count_blocks(task: Task) -> int:
+    names = [name for part, name, _ in named_parameters(task) if part == "backbone"]
+    numbers = [block_of(name) for name in names]
+    return 1 + max((number for number in numbers if number is not None), default=-1)
+
+
+def _height(name: str, blocks: int) -> int:
+    """0 for the stem, n + 1 for block n, `blocks + 1` for what comes after the last block."""
+    if _is_top(name):
+        return blocks + 1
+    block = block_of(name)
+    return 0 if block is None else block + 1
+
+
+def _is_top(name: str) -> bool:
+    """Does it come after the backbone's last block?"""
+    inside = re.split(r"\b(?:backbone|tower|trunk|visual|text)\.", name)[-1]
+    return block_of(name) is None and inside.split(".")[0] in TOP

@@ -1,1 +1,0 @@
-"""A run on disk: its folder, its record of itself, its checkpoints."""
