@@ -19,7 +19,7 @@ from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.config import load_config
 from guie.config.ensemble import ComposeConfig
-from guie.ensembles.joining import Made, make, refuse_existing, summary, write_run
+from guie.ensembles.joining import EnsembleResult, make, refuse_existing, summary, write_run
 from guie.ensembles.samples import Fits
 
 
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     return out
 
 
-def write(out: Path, made: Made, config: ComposeConfig) -> None:
+def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:
     """The folder: the model, its scores, and in record.json how it was made."""
     record = {"config": config.model_dump(), **made.record}
     write_run(out, made.model, config.manifest, made.scores, composition=record)

@@ -41,7 +41,7 @@ from guie.curation.pipeline import (
     select_rows,
 )
 from guie.curation.selection import Score
-from guie.curation.summary import Account
+from guie.curation.summary import CurationReport
 from guie.data.datasets.finding import listing, with_path
 from guie.data.manifest import Sidecar, save_manifest
 from guie.evaluation.feature_cache import embed_for
@@ -60,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     config = load_config(args.config, MixConfig, args.set)
     config = config.model_copy(update={"sources": [with_path(s) for s in config.sources]})
     refuse_overwriting(config)
-    account = Account(config, _command(args))
+    account = CurationReport(config, _command(args))
     table, sidecar = curate(config, args.workers, account)
     report = account.write(table)
     save_manifest(table, config.out, sidecar)  # last: a mix that stands has its report
@@ -72,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"image_path starts from {root}: give it to other commands as --root")
 
 
-def curate(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFrame, Sidecar]:
+def curate(
+    config: MixConfig, workers: int, account: CurationReport
+) -> tuple[pd.DataFrame, Sidecar]:
     """The steps of a mix, in order: its rows, and the overlaps that its sidecar declares."""
     table, sidecar = read_sources(config, workers, account)
     embed = links = None

@@ -33,9 +33,9 @@ from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
 from guie.data.manifest import Manifest, load_manifest, read_companion
 from guie.evaluation.embedding import Check
 from guie.evaluation.feature_cache import FeatureCache, Features, embed_into
-from guie.evaluation.opened import Opened, open_any
+from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.evaluation.text import embed_texts
-from guie.training.distributed import Crew, Interrupts, Stopped
+from guie.training.distributed import Interrupts, ProcessGroupGuard, Stopped
 
 SPLITS = ("train", "val", "test")
 
@@ -90,9 +90,9 @@ def main(argv: Sequence[str] | None = None) -> Path:
     dropped = out.with_name(f"{out.name}.dropped.csv")
     refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
     accelerator = make_accelerator()
-    with Crew(accelerator, interrupts) as crew:
+    with ProcessGroupGuard(accelerator, interrupts) as guard:
         layers = LayersConfig(of=args.layers, pool=args.pool) if args.layers else None
-        opened = open_any(
+        opened = load_embedding_model(
             args.model, accelerator, out.parent, args.size_px, args.fit, args.batch_size, layers
         )
         names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         files, boxes = absolute(manifest.root, paths), from_main(accelerator, partial(crop, paths))
         cache = FeatureCache(parts_of(out), opened.recipe, np.float32)
         with interrupts:
-            states = embed(cache, accelerator, opened, files, boxes, out, args.workers, crew.check)
+            states = embed(cache, accelerator, opened, files, boxes, out, args.workers, guard.check)
         if accelerator.is_main_process:
             features = cache.open(states, opened.embedder.dim)
             write(out, np.append(paths, names), features, texts_TD)
@@ -119,7 +119,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
 def embed(
     cache: FeatureCache,
     accelerator: Accelerator,
-    opened: Opened,
+    opened: EmbeddingModel,
     files: Sequence[str],
     boxes: Sequence[Box | None],
     out: Path,
@@ -136,7 +136,7 @@ def embed(
         raise
 
 
-def embed_queries(path: str | None, opened: Opened) -> tuple[np.ndarray, np.ndarray]:
+def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray, np.ndarray]:
     """Names and embeddings of the texts in a file; none where there is no file. Raises UserError."""
     if path is None:
         return np.array([], str), np.zeros((0, opened.embedder.dim), np.float32)
@@ -157,8 +157,8 @@ def write(out: Path, names: np.ndarray, emb_ND: Features, texts_TD: np.ndarray) 
         shutil.rmtree(recipe.parent, ignore_errors=True)
     with suppress(OSError):
         parts_of(out).rmdir()
-    told = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
-    print(f"{out}: {emb_ND.shape[0]} images{told}, {emb_ND.shape[1]} dimensions")
+    message = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
+    print(f"{out}: {emb_ND.shape[0]} images{message}, {emb_ND.shape[1]} dimensions")
 
 
 def crops_by(path: str | None, manifest: Manifest) -> Callable[[Sequence[str]], list[Box | None]]:

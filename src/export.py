@@ -122,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def export_submission(model: LoadedModel, args: argparse.Namespace, known: dict[str, Any]) -> None:
     """submission.zip, its card and its facts. Raises UserError where a card is somebody else's."""
-    card, told = args.out / "card.md", args.out / "export.json"
-    if card.exists() and not told.exists():
+    card, message = args.out / "card.md", args.out / "export.json"
+    if card.exists() and not message.exists():
         raise UserError(f"{card}: no export has written it; choose another folder, or move it away")
     # Beside the result, where there must be room anyway; a system's own folder may be small.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=args.out) as folder:
@@ -148,7 +148,7 @@ def export_submission(model: LoadedModel, args: argparse.Namespace, known: dict[
             **rounding,
         }
     facts = without_folders({**known, "torchscript": torchscript, "file": file_facts(zipped)})
-    write_json(told, facts)
+    write_json(message, facts)
     write_text(card, model_card(facts))
     print(summary(zipped, facts))
 

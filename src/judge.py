@@ -61,8 +61,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(f"--tasks: {error}") from error
     for result in scored.task_results:
         for split, (row, *_) in result.scores.items():
-            told = ", ".join(f"{metric} {row[metric]:.4f}" for metric in SHOWN)
-            print(f"{result.task_name} {split}: {told}")
+            message = ", ".join(f"{metric} {row[metric]:.4f}" for metric in SHOWN)
+            print(f"{result.task_name} {split}: {message}")
 
 
 if __name__ == "__main__":

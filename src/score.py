@@ -71,8 +71,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         ("--total-hours", own.total_seconds / 3600, "for all"),
         ("--threads", own.threads, "to compute with"),
     ):
-        kind, told = type(value), f"{what} (default: {value:g})"
-        limits.add_argument(flag, type=kind, default=value, metavar="N", help=told)
+        kind, message = type(value), f"{what} (default: {value:g})"
+        limits.add_argument(flag, type=kind, default=value, metavar="N", help=message)
     return parser.parse_args(argv)
 
 
@@ -145,8 +145,8 @@ class Scoring:
     def _embed(self, sandboxed: SandboxedModel, model: ModelProcess) -> Embedded:
         images = [self.manifest.root / path for path in self.manifest.images()]
         self.budget = budget.measured(model, images)
-        if told := budget.warning(self.budget):
-            print(told, file=sys.stderr)
+        if message := budget.warning(self.budget):
+            print(message, file=sys.stderr)
         key = f"{self.digest} {model.torch} {model.device} {self.args.fast}"
         cache, is_kept = EmbeddingCache(self.kept, key), True
         try:
@@ -192,8 +192,8 @@ def check_arguments(args: argparse.Namespace) -> None:
     for name in ("memory_gb", "image_seconds", "total_hours", "threads"):
         value, most = getattr(args, name), MAX_THREADS if name == "threads" else MAX_LIMIT
         if not 0 < value <= most:  # a NaN is neither
-            told = f"must be above 0 and at most {most:,}"
-            raise UserError(f"--{name.replace('_', '-')} {value}: {told}")
+            message = f"must be above 0 and at most {most:,}"
+            raise UserError(f"--{name.replace('_', '-')} {value}: {message}")
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
         if not path.is_file():
             raise UserError(f"{flag} {path}: no such regular file")

@@ -31,13 +31,13 @@ from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
 from guie.data.images import open_as_seen
-from guie.evaluation.opened import open_any
+from guie.evaluation.opened import load_embedding_model
 from guie.search.building import DROPPED, Changes, build, claimed, merge
 from guie.search.duplicates import find_duplicates
 from guie.search.index import Facts, Index, pictures_of, read_index, shard_of
 from guie.search.pages import answers_page, duplicates_page
 from guie.search.searcher import Corners, Hit, corners_of, cropped, open_index, whole_number
-from guie.training.distributed import Crew, Interrupts
+from guie.training.distributed import Interrupts, ProcessGroupGuard
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANY_ADDRESS = ("0.0.0.0", "::", "")  # listens at all addresses of this machine
@@ -120,7 +120,7 @@ def index(args: argparse.Namespace) -> None:
     """Make an index, or bring it up to date."""
     interrupts = Interrupts()
     accelerator = make_accelerator()
-    with ExitStack() as held, Crew(accelerator, interrupts) as crew:
+    with ExitStack() as held, ProcessGroupGuard(accelerator, interrupts) as guard:
         pictures = from_main(accelerator, lambda: pictures_of(args.images, args.root))
         if args.shard:
             pictures = from_main(accelerator, lambda: shard_of(pictures, *args.shard))
@@ -139,11 +139,13 @@ def index(args: argparse.Namespace) -> None:
             probes=_probes(args),
             shard="/".join(map(str, args.shard)) if args.shard else None,
         )
-        settings = {"workers": args.workers, "fewer": args.fewer, "check": crew.check}
+        settings = {"workers": args.workers, "fewer": args.fewer, "check": guard.check}
         with interrupts:
-            made = build(args.out, open_any(*model), facts, pictures, accelerator, **settings)
+            made = build(
+                args.out, load_embedding_model(*model), facts, pictures, accelerator, **settings
+            )
         if made:
-            print(told(*made))
+            print(describe(*made))
             for reason, count in pictures.skipped.items():
                 print(f"left out: {count:,} files, {reason}")
         # All leave together: a process that outlives its group aborts on the way out.
@@ -151,9 +153,9 @@ def index(args: argparse.Namespace) -> None:
         accelerator.end_training()
 
 
-def told(made: Index, changes: Changes) -> str:
+def describe(made: Index, changes: Changes) -> str:
     """What an index holds, and what became of it."""
-    lines = [_about(made) + f": {changes.told}"]
+    lines = [_about(made) + f": {changes.description}"]
     bad = changes.unreadable
     lines += [f"left out: {row.image_path}: {row.reason}" for row in bad.head(NAMED).itertuples()]
     if len(bad) > NAMED:
@@ -221,8 +223,8 @@ def duplicates(args: argparse.Namespace) -> None:
     with replacing(args.out) as temporary:
         found.to_csv(temporary, index=False)
     kinds = found["kind"].value_counts()
-    told = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()) or "none"
-    print(f"{args.out}: {found['group'].nunique():,} groups; pictures: {told}")
+    counts = ", ".join(f"{count:,} {kind}" for kind, count in kinds.items()) or "none"
+    print(f"{args.out}: {found['group'].nunique():,} groups; pictures: {counts}")
     if args.html:
         duplicates_page(args.html, opened, found)
         print(f"wrote {args.html}")

@@ -32,7 +32,7 @@ from guie.studies.results import (
     Code,
     Record,
     Results,
-    Standing,
+    StudyStatus,
     code_of,
     read_results,
     results_path,
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     write_text(study.folder / "table.md", text)
     study.draw(now)
-    failed = [job.told for job in jobs if job.identity in now.failed]
+    failed = [job.description for job in jobs if job.identity in now.failed]
     if failed:
         tell(f"failed: {'; '.join(failed)}; see the logs in {study.folder}, --retry-failed runs"
              " them again")  # fmt: skip
@@ -117,7 +117,7 @@ class Study:
     def results(self) -> Results:
         return read_results(results_path(self.plan.path))
 
-    def standing(self, results: Results | None = None) -> Standing:
+    def standing(self, results: Results | None = None) -> StudyStatus:
         """How its jobs stand. Raises UserError where a file of results is none."""
         own = results_path(self.plan.path)
         beside = [path for path in sorted(own.parent.glob("*.json")) if path != own]
@@ -129,13 +129,13 @@ class Study:
         """Keep what came of a job, and tell it."""
         if isinstance(outcome, Failed):
             results.fail(stamp(job, self.code) | {"step": outcome.step, "error": outcome.error})
-            tell(f"{job.told}: failed: {outcome}")
+            tell(f"{job.description}: failed: {outcome}")
         else:
             results.add(outcome)
-            tell(f"{job.told}: test R@1 {decimal(outcome['test']['r_at_1'])}")
+            tell(f"{job.description}: test R@1 {decimal(outcome['test']['r_at_1'])}")
         write_text(self.folder / "table.md", rendered(self.plan, self.standing(results)))
 
-    def draw(self, now: Standing) -> None:
+    def draw(self, now: StudyStatus) -> None:
         """The table as a figure."""
         lines = scores(self.plan, now)
         order = ordered(summary(lines, None)).index
@@ -176,12 +176,12 @@ def run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int:
         return interrupts.exit_code
 
 
-def listed(jobs: Sequence[Job], now: Standing) -> list[str]:
+def listed(jobs: Sequence[Job], now: StudyStatus) -> list[str]:
     """A line a job: how it stands, the identity of its results, its name."""
     states = {"done": now.done, "failed": now.failed, "other code": now.outdated}
     return [
         f"{next((s for s, those in states.items() if job.identity in those), 'missing'):12}"
-        f"{job.identity}  {job.told}"
+        f"{job.identity}  {job.description}"
         for job in jobs
     ]
 

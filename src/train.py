@@ -25,21 +25,27 @@ from guie.config import RunConfig, load_config
 from guie.config.durations import Duration
 from guie.config.stages import StageConfig
 from guie.data.image_checks.decoding import readable
-from guie.data.loader import Ahead, load_generic
+from guie.data.loader import Prefetcher, load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
 from guie.training.checkpoint import TrainState
-from guie.training.distributed import Cause, Crew, Interrupts, Stopped, refuse_unshardable
+from guie.training.distributed import (
+    Cause,
+    Interrupts,
+    ProcessGroupGuard,
+    Stopped,
+    refuse_unshardable,
+)
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
-from guie.training.progress import Progress, open_progress, start_from
+from guie.training.progress import Run, start_from, start_run
 from guie.training.run_folder import best_score_text, locked, open_run, read_summary
-from guie.training.stage import Material, Stage, enter_stage, material_of
+from guie.training.stage import Stage, TrainingData, enter_stage, load_training_data
 from guie.training.step import (
     LossWatch,
     gradients_within_memory,
     out_of_memory,
     refuse_lone_images,
-    sharpened,
+    sam_step,
     train_mode,
 )
 from guie.training.tasks import build_task
@@ -81,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from_main(accelerator, lambda: refuse_unshared(accelerator, config))
     from_main(accelerator, lambda: refuse_lone_images(accelerator, config))
     with ExitStack() as held:
-        crew = held.enter_context(Crew(accelerator, interrupts))
+        guard = held.enter_context(ProcessGroupGuard(accelerator, interrupts))
         folder, finished = from_main(accelerator, lambda: _open(config, args, held))
         if finished:
             accelerator.print(f"{folder}: already trained, {best_score_text(read_summary(folder))}")
@@ -98,7 +104,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         held.enter_context(interrupts)
         accelerator.init_trackers(config.name)
         try:
-            train(config, material_of(config, manifest, generic), folder, accelerator, crew)
+            train(config, load_training_data(config, manifest, generic), folder, accelerator, guard)
         except Stopped as stopped:
             if stopped.cause != Cause.TIME:
                 raise
@@ -110,17 +116,17 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
 def train(
     config: RunConfig,
-    material: Material,
+    material: TrainingData,
     folder: Path,
     accelerator: Accelerator,
-    crew: Crew,
+    guard: ProcessGroupGuard,
 ) -> None:
     """Train into an open run folder, from its newest checkpoint if it has one.
 
     Raises UserError where data or config are at fault, and Stopped where the crew stops before the
     end: by a signal, a fault in reading images, or as the time is up. Then a checkpoint is saved.
     """
-    run, saved = open_progress(accelerator, config, material, folder, crew)
+    run, saved = start_run(accelerator, config, material, folder, guard)
     torch.manual_seed(config.seed)
     try:
         task = build_task(config, material.classes, weights=saved is None).to(accelerator.device)
@@ -136,7 +142,7 @@ def train(
     for stage in config.stages:
         refuse_unknown_blocks(task, stage.lr)
     while run.state.stage < len(config.stages):
-        now = enter_stage(accelerator, config, material, run.state, task, saved, crew.check)
+        now = enter_stage(accelerator, config, material, run.state, task, saved, guard.check)
         saved = None
         train_stage(run, now)
         parameters = now.trained.parameters
@@ -148,19 +154,19 @@ def train(
         print(f"{folder}: {best_score_text(summary)}, {summary['seconds']:.0f} s")
 
 
-def train_stage(run: Progress, now: Stage) -> None:
+def train_stage(run: Run, now: Stage) -> None:
     """The loop: one stage, from the step where the run stands. Raises as `train`."""
     accelerator, config, state = run.accelerator, run.config, run.state
     stage, trained = now.config, now.trained
     sampler, total_steps = now.data.sampler, now.data.total_steps
     model, optimizer, watch = trained.model, trained.optimizer, LossWatch()
-    accelerator.print(now.told(config, state))
+    accelerator.print(now.description(config, state))
     if state.unscored:  # the run was stopped while it validated
         if stopped := run.score(now):
             raise stopped
         run.save(now)
-    batches = Ahead(()) if _exhausted(stage, state) else iter(now.data.batches)
-    run.crew.check(batches.fault)
+    batches = Prefetcher(()) if _exhausted(stage, state) else iter(now.data.batches)
+    run.guard.check(batches.fault)
     quiet = not accelerator.is_local_main_process
     with tqdm(desc=stage.name, total=total_steps, initial=state.step, disable=quiet) as bar:
         for batch in batches:
@@ -171,7 +177,7 @@ def train_stage(run: Progress, now: Stage) -> None:
             draw = (config.seed, state.stage, state.step, accelerator.process_index)
             step = partial(gradients_within_memory, accelerator, model, batch, config, state, draw)
             try:
-                logs = sharpened(model, step, stage.sam_rho) if stage.sam_rho else step()
+                logs = sam_step(model, step, stage.sam_rho) if stage.sam_rho else step()
             except UserError:
                 if state.step and accelerator.num_processes == 1:
                     run.save(now)  # where several are, the others are in the middle of this step
@@ -185,8 +191,8 @@ def train_stage(run: Progress, now: Stage) -> None:
             if trained.ema:
                 trained.ema.update_parameters(trained.task)
             if sampler.learns:
-                heeded = trained.task.heeded(logs)
-                sampler.note(state.step, accelerator.reduce(heeded, "mean"))
+                sampler_loss = trained.task.sampler_loss(logs)
+                sampler.note(state.step, accelerator.reduce(sampler_loss, "mean"))
             state.step += 1
             state.global_step += 1
             bar.update()
@@ -197,7 +203,7 @@ def train_stage(run: Progress, now: Stage) -> None:
             logs_due = last or state.global_step % config.log_every == 0
             save_due = state.global_step % config.checkpoint_every == 0
             state.unscored = last or _due(stage.validate_every, state.step, sampler.steps_per_epoch)
-            stopped = run.crew.stop(batches.fault)
+            stopped = run.guard.stop(batches.fault)
             if logs_due or state.unscored or save_due or stopped:
                 watch.check(accelerator, now.data.rows["image_path"], stage, state.step)
             if logs_due:

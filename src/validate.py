@@ -33,7 +33,7 @@ from guie.evaluation.protocols import (
     share_models,
 )
 from guie.evaluation.protocols.retrieval import read_grades
-from guie.evaluation.search import KeptBlocks, key_of, pairs_of, search_together
+from guie.evaluation.search import BlockCache, key_of, pairs_of, search_together
 from guie.evaluation.sources import (
     JOINS,
     REDUCTIONS,
@@ -71,9 +71,9 @@ exit code: 0 scored; 2 a fault in the manifest, the embeddings or an argument
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
-        epilog=_told("protocols", {n: f"{p.title} ({p.source})" for n, p in PROTOCOLS.items()})
-        + _told("joins", JOINS)
-        + _told("quirks, off unless named", QUIRKS)
+        epilog=_describe("protocols", {n: f"{p.title} ({p.source})" for n, p in PROTOCOLS.items()})
+        + _describe("joins", JOINS)
+        + _describe("quirks, off unless named", QUIRKS)
         + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -189,7 +189,7 @@ def search(
     if any(part.graded for protocol in protocols for part in protocol.parts):
         grades = read_grades(companion_path(manifest.path, "relevance"))
 
-    def work(kept: KeptBlocks | None) -> None:
+    def work(kept: BlockCache | None) -> None:
         reports = run_models(
             protocols,
             models,
@@ -252,7 +252,7 @@ def write(out: Path, reports: Sequence[dict[str, Any]], plain: bool) -> None:
     print(f"wrote {out}")
 
 
-def _told(title: str, entries: Mapping[str, str]) -> str:
+def _describe(title: str, entries: Mapping[str, str]) -> str:
     return f"{title}:\n" + "".join(f"  {name:12} {words}\n" for name, words in entries.items())
 
 

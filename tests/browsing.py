@@ -68,7 +68,7 @@ def paged(
     context.route("**/*", guard)
     page = context.new_page()
     page.on("pageerror", lambda error: faults.append(str(error)))
-    page.on("console", lambda told: faults.append(told.text) if _is_fault(told) else None)
+    page.on("console", lambda message: faults.append(message.text) if _is_fault(message) else None)
     page.set_default_timeout(10_000)
     yield page
     context.close()
@@ -80,6 +80,6 @@ def overflow(page: Page) -> float:
     return page.evaluate("document.documentElement.scrollWidth - innerWidth")
 
 
-def _is_fault(told) -> bool:
+def _is_fault(message) -> bool:
     """An error of the page; answers of a server such as 400 are for the test to judge."""
-    return told.type == "error" and not told.text.startswith("Failed to load resource")
+    return message.type == "error" and not message.text.startswith("Failed to load resource")

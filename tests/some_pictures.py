@@ -9,7 +9,7 @@ import pandas as pd
 from accelerate import Accelerator
 from PIL import Image
 
-from guie.evaluation.opened import Opened, open_any
+from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.search.building import Changes, build
 from guie.search.index import Facts, Index, pictures_of
 
@@ -39,8 +39,8 @@ def folder_of(place: Path, classes: int = 6, each: int = 5) -> Path:
     return place / "pictures"
 
 
-def opened(run: Path, folder: Path) -> Opened:
-    return open_any(str(run), Accelerator(), folder)
+def opened(run: Path, folder: Path) -> EmbeddingModel:
+    return load_embedding_model(str(run), Accelerator(), folder)
 
 
 def indexed(

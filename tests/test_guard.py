@@ -95,8 +95,13 @@ def test_one_bit_is_found_in_every_kind_of_file(file: str, tmp_path: Path) -> No
 def test_times_and_the_question_itself_are_no_difference(tmp_path: Path) -> None:
     then, now = (side(tmp_path, name) for name in ("then", "now"))
     for one, seconds in ((then, 1), (now, 2)):
-        told = {"seconds": seconds, "peak_memory_mb": seconds, "config": {"key": seconds}, "n": 3}
-        (one.folder / "s.json").write_text(json.dumps(told))
+        message = {
+            "seconds": seconds,
+            "peak_memory_mb": seconds,
+            "config": {"key": seconds},
+            "n": 3,
+        }
+        (one.folder / "s.json").write_text(json.dumps(message))
     assert guard.verdict("s.json", then, now) == guard.EQUAL
 
 

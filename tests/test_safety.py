@@ -244,7 +244,7 @@ def test_a_command_refuses_a_bomb_in_one_line(tmp_path: Path, bomb: Bomb, capsys
     with pytest.raises(SystemExit) as caught:
         errors.run(lambda argv: embed.main(arguments))
     assert caught.value.code == 2
-    told = capsys.readouterr().err.splitlines()
-    assert [line for line in told if "error" in line] == told[-1:]
-    assert told[-1].startswith("error: model.backbone") and "could run code" in told[-1]
+    message = capsys.readouterr().err.splitlines()
+    assert [line for line in message if "error" in line] == message[-1:]
+    assert message[-1].startswith("error: model.backbone") and "could run code" in message[-1]
     assert not bomb.folder.exists()

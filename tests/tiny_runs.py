@@ -122,5 +122,5 @@ class Parts(nn.ModuleDict):
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         return {name: dict(module.named_parameters()) for name, module in self.items()}
 
-    def idle(self) -> set[nn.Parameter]:
+    def unused_parameters(self) -> set[nn.Parameter]:
         return set()

@@ -99,8 +99,8 @@ def inspect_archive(path: Path) -> int:
             _refuse_bomb(archive)
             return _format_version(archive)
     except ZIP_ERRORS as error:
-        told = f"{MODEL_NAME} is no TorchScript archive ({one_line(error)})"
-        raise Violation(told, "no_torchscript") from error
+        message = f"{MODEL_NAME} is no TorchScript archive ({one_line(error)})"
+        raise Violation(message, "no_torchscript") from error
 
 
 def _format_version(archive: zipfile.ZipFile) -> int:

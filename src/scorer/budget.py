@@ -41,13 +41,13 @@ class Cost:
 def measure(model: ModelProcess, images: list[Path]) -> Cost:
     """Count one image of 480 x 640 px; time the decoding of a few of these. Raises Violation."""
     noise = np.random.default_rng(0).integers(0, 256, (*MEASURED_HW, 3), dtype=np.uint8)
-    told = model.measure(noise)
-    by_time = told["seconds"] * told["machine_flops"]
+    message = model.measure(noise)
+    by_time = message["seconds"] * message["machine_flops"]
     return Cost(
-        told["flops"] or by_time,
-        bool(told["flops"]),
+        message["flops"] or by_time,
+        bool(message["flops"]),
         model.weight_bytes,
-        int(told["activation_bytes"]),
+        int(message["activation_bytes"]),
         _decode_seconds(images[:: max(1, len(images) // DECODED)][:DECODED]),
     )
 

@@ -196,12 +196,12 @@ def _check_sizes(model: ModelProcess, checklist: Checklist) -> dict[str, Answer]
     return outputs
 
 
-def _refuse(told: dict[str, str], faults: dict[str, Violation] | None = None) -> None:
+def _refuse(message: dict[str, str], faults: dict[str, Violation] | None = None) -> None:
     """Raise a Violation of the first fault, which names the other images that have one."""
-    if told:
-        first, *others = told
+    if message:
+        first, *others = message
         more = f"; also {', '.join(others)}" if others else ""
-        raise Violation(told[first] + more, faults[first].verdict if faults else "")
+        raise Violation(message[first] + more, faults[first].verdict if faults else "")
 
 
 @dataclass(frozen=True)

@@ -95,8 +95,8 @@ def _embed_missing(
         for batch in _batches(decoded(manifest.root, todo), pass_.size):
             for image in batch:
                 if image.pixels_HW3 is None:
-                    told = f"image {image.image_path!r} cannot be decoded ({image.fault})"
-                    faults[image.image_path] = f"{rows[image.image_path]}: {told}"
+                    message = f"image {image.image_path!r} cannot be decoded ({image.fault})"
+                    faults[image.image_path] = f"{rows[image.image_path]}: {message}"
             if not faults:  # else there will be no score: only look for further bad files
                 for image, kept in pass_.embed(batch):
                     cache.add(keys[image.image_path], kept)
@@ -168,8 +168,8 @@ def _check_counts(kept: dict[str, Kept]) -> None:
     expected = next(iter(kept.values())).emb_D.size
     for image_path, (emb_D, *_) in kept.items():
         if emb_D.size != expected:
-            told = f"{emb_D.size} numbers, {expected} for other images"
-            raise Violation(f"{image_path!r}: {told}", "dimension_varies")
+            message = f"{emb_D.size} numbers, {expected} for other images"
+            raise Violation(f"{image_path!r}: {message}", "dimension_varies")
 
 
 def _check_again(
@@ -193,5 +193,5 @@ def _check_again(
     )
     shared = np.mean([np.isin(a, b).mean() for a, b in zip(found, found_again, strict=True)])
     if shared < SHARED:
-        told = f"{1 - shared:.0%} of the neighbours of images are others in a fresh process"
-        raise Violation(told, "depends_on_order")
+        message = f"{1 - shared:.0%} of the neighbours of images are others in a fresh process"
+        raise Violation(message, "depends_on_order")

@@ -21,14 +21,14 @@ def helper(ready: object) -> None:
     time.sleep(60)
 
 
-def main_process(method: str, told: object) -> None:
+def main_process(method: str, message: object) -> None:
     """Starts a helper, tells its number, and stays."""
     context = multiprocessing.get_context(method)
     ready = context.Event()
     child = context.Process(target=helper, args=(ready,), daemon=True)
     child.start()
     ready.wait(30)
-    told.send(child.pid)
+    message.send(child.pid)
     time.sleep(60)
 
 
@@ -51,11 +51,11 @@ def test_it_heeds_its_parent_and_nobody_else() -> None:
 @pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
 def test_no_orphan_stays(method: str) -> None:
     context = multiprocessing.get_context(method)
-    told, tells = context.Pipe(duplex=False)
+    message, tells = context.Pipe(duplex=False)
     parent = context.Process(target=main_process, args=(method, tells))
     parent.start()
-    assert told.poll(30)
-    pid = told.recv()
+    assert message.poll(30)
+    pid = message.recv()
     os.kill(parent.pid, signal.SIGKILL)
     parent.join()
     assert until(lambda: is_gone(pid))

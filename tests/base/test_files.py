@@ -117,9 +117,9 @@ def fill(folder: Path, leave_bytes: int) -> None:
 
 
 def test_every_writer_at_every_point_ends_in_one_line(tmp_path: Path) -> None:
-    told = told_by_writers(tmp_path, *LIMITS_BYTES)
-    assert [row[0] for row in told] == WRITERS * len(LIMITS_BYTES)
-    for name, old_is_intact, line in told:
+    message = told_by_writers(tmp_path, *LIMITS_BYTES)
+    assert [row[0] for row in message] == WRITERS * len(LIMITS_BYTES)
+    for name, old_is_intact, line in message:
         assert old_is_intact == "True", name
         assert line == (
             f"{tmp_path / name}: larger than the file system or `ulimit -f` allows; raise it or"
@@ -133,9 +133,9 @@ def test_every_writer_on_a_full_disk(small_disk: Path) -> None:
     for name in WRITERS:
         (small_disk / name).write_text("old")
     fill(small_disk, leave_bytes)
-    told = told_by_writers(small_disk)
-    assert [row[0] for row in told] == WRITERS
-    for name, old_is_intact, line in told:
+    message = told_by_writers(small_disk)
+    assert [row[0] for row in message] == WRITERS
+    for name, old_is_intact, line in message:
         assert old_is_intact == "True", name
         assert line == (
             f"{small_disk / name}: the disk is full; free some space or write elsewhere, and run"

@@ -16,8 +16,8 @@ from torch import nn
 from guie.base.errors import UserError
 from guie.data import images, loader
 from guie.data.dataset import EvalDataset
-from guie.data.images import open_as_host, patiently
-from guie.data.loader import Ahead, eval_loader, train_loader
+from guie.data.images import open_as_host, with_retries
+from guie.data.loader import Prefetcher, eval_loader, train_loader
 from kills import children_of
 
 BATCHES = [range(0, 4), range(4, 8), range(8, 12)]
@@ -35,8 +35,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(images, "WAITS_S", (0.05, 0.1, 0.2))
 
 
-def ahead(files: list[Path], workers: int) -> Ahead:
-    return Ahead(eval_loader(EvalDataset(files, nn.Identity()), BATCHES, workers))
+def ahead(files: list[Path], workers: int) -> Prefetcher:
+    return Prefetcher(eval_loader(EvalDataset(files, nn.Identity()), BATCHES, workers))
 
 
 def reds(batch: list) -> list[int]:
@@ -95,7 +95,7 @@ def test_a_file_that_is_gone_costs_its_waits_once(files, impatient) -> None:
 def test_what_was_read_and_is_damaged_is_not_tried_again(files, impatient, capfd) -> None:
     files[0].write_bytes(b"GIF89a")
     with pytest.raises(UserError, match="not a readable image"):
-        patiently(lambda: open_as_host(files[0]))
+        with_retries(lambda: open_as_host(files[0]))
     assert capfd.readouterr().err == ""
 
 

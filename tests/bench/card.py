@@ -32,7 +32,7 @@ from guie.data.manifest import Manifest, Sidecar
 from guie.training.checkpoint import TrainState
 from guie.training.optim import build_optimizer, set_learning_rates
 from guie.training.run_folder import peak_memory_mb
-from guie.training.stage import Material, set_model
+from guie.training.stage import TrainingData, set_model
 from guie.training.step import gradients_within_memory, train_mode
 from guie.training.tasks import build_task
 
@@ -85,7 +85,7 @@ def a_step(
     labels = [f"bench/{label:07d}" for label in range(classes)]
     rows = pd.DataFrame({"image_path": labels, "label": labels, "domain": "bench"})
     manifest = Manifest(rows, Path(), Path("none"), Sidecar())
-    material = Material(manifest, None, [rows] * len(config.stages), classes_of(rows))
+    material = TrainingData(manifest, None, [rows] * len(config.stages), classes_of(rows))
     task = build_task(config, material.classes, weights=False).to(accelerator.device)
     size_px = set_model(task, config, number, material).size_px
     stage, state = config.stages[number], TrainState(stage=number)

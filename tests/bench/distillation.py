@@ -111,7 +111,7 @@ def a_run(folder: Path, px: int, seed: int) -> None:
 def built(folder: Path, px: int, teachers: int, device: str) -> Task:
     task = build_task(config_of(folder, px, teachers), CLASSES).to(device)
     task.embedder.backbone.set_image_size(px, None)
-    task.open_stage(0, range(len(CLASSES)))
+    task.begin_stage(0, range(len(CLASSES)))
     return task.train()
 
 

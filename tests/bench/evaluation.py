@@ -73,8 +73,8 @@ def main() -> None:
     for name, score in (("validate.py", ours), ("PML", theirs)):
         with spawned.Pool(1) as pool:
             values, seconds, memory = pool.apply(measured, (score, embeddings_TD, table))
-        told = ", ".join(f"{key} {value:.5f}" for key, value in zip(KEYS, values, strict=True))
-        print(f"{name:12} {seconds:6.2f} s  {memory:5,} MB more  {told}")
+        message = ", ".join(f"{key} {value:.5f}" for key, value in zip(KEYS, values, strict=True))
+        print(f"{name:12} {seconds:6.2f} s  {memory:5,} MB more  {message}")
 
 
 if __name__ == "__main__":

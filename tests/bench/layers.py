@@ -139,12 +139,12 @@ def chosen(table: pd.DataFrame) -> str:
         if by_split["val"][name].isna().all():  # nothing chooses where a domain has no val split
             continue
         best = {split: part[name].astype(float).idxmax() for split, part in by_split.items()}
-        told = {split: place[0] if place[1] == EMBEDDING else ", ".join(place)
+        message = {split: place[0] if place[1] == EMBEDDING else ", ".join(place)
                 for split, place in best.items()}  # fmt: skip
         own = by_split["test"].loc[(EMBEDDING, EMBEDDING), name]
         value = by_split["test"].loc[best["val"], name]
-        lines.append(f"| {name} | {told['train']} | {told['val']} | {value:.3f} | {own:.3f}"
-                     f" | {told['test']} |")  # fmt: skip
+        lines.append(f"| {name} | {message['train']} | {message['val']} | {value:.3f} | {own:.3f}"
+                     f" | {message['test']} |")  # fmt: skip
     return "\n".join(lines)
 
 

@@ -25,7 +25,7 @@ import yaml
 from loader import draw
 
 import train
-from guie.data.loader import Ahead
+from guie.data.loader import Prefetcher
 from guie.data.manifest import save_manifest
 
 WARM_UP = 2  # steps
@@ -53,7 +53,7 @@ class Watch:
         """A loader's `__next__`, the wait for each batch timed; the clock starts after warm-up."""
         following, taken = self.timed("waiting for batches", following), count()
 
-        def next_batch(batches: Ahead) -> dict[str, Any]:
+        def next_batch(batches: Prefetcher) -> dict[str, Any]:
             now = time.perf_counter(), time.process_time()
             if next(taken) == WARM_UP:
                 self.spent.clear()
@@ -103,7 +103,7 @@ def main() -> None:
         tempfile.TemporaryDirectory() as folder,
         mock.patch.object(train, "gradients_within_memory", watch.timed("model", model)),
         mock.patch.object(torch.optim.AdamW, "step", watch.timed("optimiser", optimiser)),
-        mock.patch.object(Ahead, "__next__", watch.batches(Ahead.__next__)),
+        mock.patch.object(Prefetcher, "__next__", watch.batches(Prefetcher.__next__)),
     ):
         train.main(["--config", str(configure(Path(folder), **vars(args)))])
     whole = [end - start for start, end in zip(watch.began, watch.ended, strict=True)]

@@ -81,9 +81,9 @@ def measure_outliers(data: Embedded, args: argparse.Namespace) -> None:
             z = pd.Series(distance).groupby(members["domain"]).transform(robust_z)
             share = (z > args.z).groupby([members["domain"], fault]).mean()
             shares.append(share.rename_axis(["domain", "fault"]).rename(f"{rule} {seed}"))
-    told = pd.concat(shares, axis=1)
-    told.columns = pd.MultiIndex.from_tuples([tuple(name.split()) for name in told])
-    mean = told.T.groupby(level=0).mean().T.unstack("fault")
+    message = pd.concat(shares, axis=1)
+    message.columns = pd.MultiIndex.from_tuples([tuple(name.split()) for name in message])
+    mean = message.T.groupby(level=0).mean().T.unstack("fault")
     print(f"shares taken at z > {args.z}, mean of {args.seeds} drawings")
     print(mean.rename(columns={"": "left alone"}).to_string(float_format="{:.3f}".format))
 

@@ -116,8 +116,10 @@ def main() -> None:
             write_evaluation(page, judged, [protocol], table, pictures)
             wrote = time.perf_counter() - begun
             print(f"{name}: {page.stat().st_size / 1e6:.2f} MB, written in {wrote:.1f} s", end="")
-            told = "; ".join(f"{what} in {seconds:.2f} s" for what, seconds in opened(page).items())
-            print(f"; {told or 'not opened: no browser'}; peak {peak_memory_mb():,.0f} MB")
+            message = "; ".join(
+                f"{what} in {seconds:.2f} s" for what, seconds in opened(page).items()
+            )
+            print(f"; {message or 'not opened: no browser'}; peak {peak_memory_mb():,.0f} MB")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def test_a_page_is_as_wide_and_as_dark_as_asked(browse):
 
 
 @pytest.mark.parametrize(
-    "content, told",
+    "content, message",
     [
         ("<script>throw new Error('broken script')</script>", "broken script"),
         ("<img src='https://example.org/a.png'>", "asked for https://example.org"),
@@ -27,7 +27,7 @@ def test_a_page_is_as_wide_and_as_dark_as_asked(browse):
         ),
     ],
 )
-def test_a_fault_of_a_page_fails_the_test(browser, content, told):
-    with pytest.raises(AssertionError, match=told), paged(browser) as page:
+def test_a_fault_of_a_page_fails_the_test(browser, content, message):
+    with pytest.raises(AssertionError, match=message), paged(browser) as page:
         page.set_content(content)
         page.wait_for_load_state("networkidle")

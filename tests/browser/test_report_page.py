@@ -107,14 +107,14 @@ def test_pointing_at_the_map_shows_who_is_there(page, address):
     page.goto(address)
     place = lonely(page)
     page.mouse.move(*centre(page, place))
-    told = page.evaluate(
+    message = page.evaluate(
         "(i) => JSON.parse(document.getElementById('map-points').textContent)[i]", place
     )
     card = page.locator(".atlas .found")
-    assert card.locator(".label").inner_text() == told["label"]
-    assert card.locator(".path").inner_text() == told["path"]
-    assert ("✓" in card.locator(".verdict").inner_text()) == told["right"]
-    row = int(told["path"].partition(".")[0])
+    assert card.locator(".label").inner_text() == message["label"]
+    assert card.locator(".path").inner_text() == message["path"]
+    assert ("✓" in card.locator(".verdict").inner_text()) == message["right"]
+    row = int(message["path"].partition(".")[0])
     if row not in (MISSING, BROKEN):
         pixel = card.locator("canvas.asked").evaluate(
             "(canvas) => [...canvas.getContext('2d').getImageData(64, 64, 1, 1).data]"
@@ -162,15 +162,15 @@ def test_domains_are_taken_off_the_map(page, address):
 def test_a_picture_that_is_not_there_is_told(page, address, table):
     page.goto(address)
     wanted = {table["image_path"][row] for row in (MISSING, BROKEN)}
-    told = {}
+    message = {}
     for place in range(len(points(page))):
         page.mouse.move(*centre(page, place))
         path = page.locator(".atlas .found .path").inner_text()  # that of one upon it, maybe
-        told[path] = page.locator("canvas.asked").get_attribute("aria-label")
-        if wanted <= told.keys():
+        message[path] = page.locator("canvas.asked").get_attribute("aria-label")
+        if wanted <= message.keys():
             break
-    assert wanted <= told.keys()
-    assert all(("cannot be shown" in words) == (path in wanted) for path, words in told.items())
+    assert wanted <= message.keys()
+    assert all(("cannot be shown" in words) == (path in wanted) for path, words in message.items())
 
 
 @pytest.mark.parametrize("width", [NARROW, 320])

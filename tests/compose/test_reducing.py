@@ -75,12 +75,12 @@ def test_a_reduced_run_is_its_principal_components(
 
     (line,) = read_metrics(out / "metrics.jsonl")
     assert line["val_mmp_at_5"] == pytest.approx(quick_scores(found_NR, rows)["mmp_at_5"])
-    told = record(out)["reduction"]
+    message = record(out)["reduction"]
     before = record(out)["members"][0]["val"]
     assert before["val_r_at_1"] == pytest.approx(quick_scores(val_ND, rows)["r_at_1"])
     variance_D = np.linalg.svd(fit_ND - fit_ND.mean(axis=0), compute_uv=False) ** 2
     np.testing.assert_allclose(
-        told["explained_variance"], variance_D[:8] / variance_D.sum(), rtol=1e-3
+        message["explained_variance"], variance_D[:8] / variance_D.sum(), rtol=1e-3
     )
 
 
@@ -115,8 +115,8 @@ def test_texts_are_enough(mix: Path, toy_manifest: Path, tmp_path: Path, monkeyp
     monkeypatch.setattr(Fits, "embedded", None)  # no image is embedded to be fitted on
     source, root = f"open_clip:guie-tiny:{file}", toy_manifest.parent
     out = main(source, mix, root, tmp_path / "small", 8, images=None, texts=str(words))
-    told = record(out)["reduction"]
-    assert told["fitted_on"]["lines"] == 30
+    message = record(out)["reduction"]
+    assert message["fitted_on"]["lines"] == 30
     assert open_model(out).embedder.dim == 8
     with pytest.raises(UserError, match="reads no texts"):
         main(out, mix, root, tmp_path / "again", 4, images=None, texts=str(words))
@@ -187,14 +187,14 @@ def test_whitened_components_have_unit_variance() -> None:
 def test_what_cannot_be_fitted_is_told() -> None:
     data_ND = np.random.default_rng(0).normal(size=(50, 10))
     flat_ND = data_ND[:, :3] @ np.random.default_rng(1).normal(size=(3, 10))
-    for emb_ND, dim, told in (
+    for emb_ND, dim, message in (
         (data_ND, 10, "has 10 dimensions; take 1 to 9"),
         (data_ND, 0, "take 1 to 9"),
         (data_ND * np.nan, 4, "not finite"),
         (data_ND[:5], 5, "more than 5"),
         (flat_ND.astype(np.float32), 4, "varies in 3 dimensions"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             fit_components(emb_ND, dim, whiten=True)
 
 

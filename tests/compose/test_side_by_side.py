@@ -100,11 +100,11 @@ def test_a_members_own_layer_takes_the_place_of_its_embedding(
 
 def test_layers_of_what_has_none_are_refused(runs: list[Path], tmp_path: Path) -> None:
     both = composition(tmp_path / "two", runs[:2], join="side_by_side")
-    for member, told in (
+    for member, message in (
         ({"model": str(both), "layers": {"of": ["x"]}}, "take layers of each of them"),
         ({"model": str(runs[0]), "layers": {"of": ["x"]}}, "has no layer 'x'"),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             composition(tmp_path / "none", [member])
     member = {"model": str(runs[0]), "layers": {"of": ["transformer.resblocks.0"]}}
     with pytest.raises(UserError, match="layers are not of soup"):
@@ -116,8 +116,10 @@ def test_an_average_is_the_mean_of_embeddings_and_strangers_are_told(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     out = composition(tmp_path / "mean", runs[:2], join="average")
-    told = capsys.readouterr().err
-    assert f"warning: {runs[1]}: its head was trained apart from that of {runs[0]} (cosine" in told
+    message = capsys.readouterr().err
+    assert (
+        f"warning: {runs[1]}: its head was trained apart from that of {runs[0]} (cosine" in message
+    )
     for picture in pictures():
         parts = [open_model(run).scored(picture) for run in runs[:2]]
         expected = functional.normalize(parts[0] + parts[1], dim=1)
@@ -169,9 +171,9 @@ def test_it_is_scored_reduced_and_exported(
     assert f"{runs[2]}: 24 dimensions, val R@1" in printed and "of the variance" in printed
     (line,) = read_metrics(small / "metrics.jsonl")
     assert 0 < line["val_r_at_1"] <= 1
-    told = record(small)["members"]
-    assert [member["model"] for member in told] == list(map(str, runs))
-    assert all(0 < member["val"]["val_r_at_1"] <= 1 for member in told)
+    message = record(small)["members"]
+    assert [member["model"] for member in message] == list(map(str, runs))
+    assert all(0 < member["val"]["val_r_at_1"] <= 1 for member in message)
 
     submission = tmp_path / "submission"
     export.main(["--run", str(small), "--out", str(submission)])
@@ -204,9 +206,9 @@ def test_compositions_are_members_of_others(runs: list[Path], tmp_path: Path) ->
         parts = [m.scored(picture) for m in (open_model(inner), soup, open_model(runs[2]))]
         expected = functional.normalize(torch.cat(parts, dim=1), dim=1)
         torch.testing.assert_close(out.scored(picture), expected)
-    told = record(tmp_path / "outer")["members"]
-    assert [member["dimension"] for member in told] == [32, 16, 24]
-    assert told[1]["model"] == "soup of a, b"
+    message = record(tmp_path / "outer")["members"]
+    assert [member["dimension"] for member in message] == [32, 16, 24]
+    assert message[1]["model"] == "soup of a, b"
 
 
 @torch.no_grad()
@@ -235,7 +237,7 @@ def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> N
     with pytest.raises(UserError, match="side_by_side takes two at least"):
         main(runs[:1], tmp_path / "one")
     out = main(runs[:2], tmp_path / "two")
-    for members, keys, told in (
+    for members, keys, message in (
         ([runs[0], tmp_path / "none"], {}, "no such run folder"),
         ([out, runs[0]], {"join": "soup"}, "stands for several models or views; average the runs"),
         (runs, {"join": "average"}, rf"{runs[2]} has 24 dimensions, {runs[0]} 16; only as many"),
@@ -249,7 +251,7 @@ def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> N
         ([{"model": str(runs[0]), "size_px": 41}, runs[0]], {}, "41"),
         (runs, {"reduce": {"name": "first", "dim": 56}}, "has 56 dimensions; take 1 to 55"),
     ):
-        with pytest.raises(UserError, match=told) as refused:
+        with pytest.raises(UserError, match=message) as refused:
             main(members, tmp_path / "x", **keys)
         assert "\n" not in str(refused.value)
         assert not (tmp_path / "x").exists()

@@ -29,7 +29,7 @@ from guie.models import LoadedModel, open_model, save_model
 from guie.models.weights import frozen_names, read_tensors
 from guie.training.checkpoint import Checkpoints, Identity, TrainState
 from guie.training.run_folder import read_metrics, read_summary
-from guie.training.stage import Trained
+from guie.training.stage import TrainingState
 from guie.training.tasks import build_task
 from tiny_runs import mix_with_val, tiny_config, tiny_run, weights
 
@@ -94,7 +94,7 @@ def test_the_mean_is_taken_in_double() -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "told"),
+    ("other", "message"),
     [
         ({"head": {"dim": 8}}, "head.dim is 8, that of"),
         ({"head": {"dim": 16, "norm": "none"}}, "head.norm is none"),
@@ -108,9 +108,9 @@ def test_the_mean_is_taken_in_double() -> None:
         ),
     ],
 )
-def test_what_differs_is_refused_in_one_line(tmp_path: Path, other: dict, told: str) -> None:
+def test_what_differs_is_refused_in_one_line(tmp_path: Path, other: dict, message: str) -> None:
     runs = [tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b", **other)]
-    with pytest.raises(UserError, match=told) as refused:
+    with pytest.raises(UserError, match=message) as refused:
         main(tmp_path / "soup", *runs)
     assert "\n" not in str(refused.value) and str(runs[1]) in str(refused.value)
     assert not (tmp_path / "soup").exists()
@@ -124,8 +124,8 @@ def test_dropout_may_differ(tmp_path: Path) -> None:
 def test_heads_trained_apart_are_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     apart = [tiny_run(tmp_path / "a", start=1), tiny_run(tmp_path / "b", start=2)]
     out = main(tmp_path / "soup", *apart)
-    told = capsys.readouterr().err
-    assert "b/model.safetensors: its head was trained apart" in told
+    message = capsys.readouterr().err
+    assert "b/model.safetensors: its head was trained apart" in message
     assert abs(record(out)["members"][1]["alike"]["head"]) < 0.2
     kin = [tiny_run(tmp_path / "c", start=1, moved=1e-3), tiny_run(tmp_path / "d", start=1)]
     out = main(tmp_path / "kin", *kin)
@@ -183,8 +183,8 @@ def test_a_greedy_soup_is_scored_on_val(
         out = main(tmp_path / "soup", *runs, join={"name": "soup", "greedy": True}, val=val)
     images = len(load_manifest(mix, toy_manifest.parent).split("val"))
     assert len(loaded) == images + 1  # once for all trials, but for the one that tells how large
-    told = record(out)
-    best, other = told["members"]
+    message = record(out)
+    best, other = message["members"]
     assert best["joined"] and best["alone"]["val_r_at_1"] >= other["alone"]["val_r_at_1"]
     assert other["joined"] == (other["soup"]["val_r_at_1"] >= best["alone"]["val_r_at_1"])
     (line,) = read_metrics(out / "metrics.jsonl")
@@ -211,7 +211,7 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
     rates = LearningRates(backbone=1.0, head=1.0, classes=1.0)
     stage = StageConfig(epochs=1, lr=rates, ema_decay=0.9 if ema else None)
     checkpoints, expected = Checkpoints(run, keep=2), []
-    trained = Trained(make_accelerator(), task, stage).prepare()
+    trained = TrainingState(make_accelerator(), task, stage).prepare()
     average = trained.ema
     for step in (5, 9):
         with torch.no_grad():
@@ -300,7 +300,7 @@ def test_a_composition_replaces_no_file_that_is_not_its_own(
 
 def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
     run, other = tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b")
-    for out, members, told in (
+    for out, members, message in (
         (tmp_path / "soup", (run, run), "given twice"),
         (run, (run, other), "holds a model already"),
         (tmp_path / "soup", (run, tmp_path / "nowhere"), "no such run folder"),
@@ -313,7 +313,7 @@ def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
             "size_px, stride_px and layers",
         ),
     ):
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             main(out, *members)
     model = open_model(run)
     model.embedder.head.linear.weight.data[0, 0] = float("nan")

@@ -48,7 +48,7 @@ def data(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 
 
 @pytest.fixture(scope="module")
-def told(data: dict[str, str]) -> dict[str, Any]:
+def describe(data: dict[str, str]) -> dict[str, Any]:
     """Domains of images enough to be told apart."""
     counts = load_manifest(data["manifest"], data["root"]).split("train")["domain"].value_counts()
     return data | {"domains": sorted(counts[counts >= 5].index)}
@@ -107,11 +107,11 @@ def test_a_batch_of_many_shapes_is_divided(run: Path) -> None:
 
 
 @torch.no_grad()
-def test_domains_decide_about_passes(run: Path, told: dict[str, Any], tmp_path: Path) -> None:
+def test_domains_decide_about_passes(run: Path, describe: dict[str, Any], tmp_path: Path) -> None:
     """Only of images that the classifier takes for this domain; it tells by the other views."""
-    wanted = told["domains"][-1]
+    wanted = describe["domains"][-1]
     views = [{}, {"fit": "pad", "domains": [wanted]}]
-    out = composition(tmp_path / "x", [run], views=views, classifier=told)
+    out = composition(tmp_path / "x", [run], views=views, classifier=describe)
     model, one = open_model(out), open_model(run)
     assert 0 < record(out)["classifier"]["accuracy_held_out"] <= 1
     names = model.config.domains
@@ -134,11 +134,11 @@ def test_domains_are_told_by_a_linear_map() -> None:
     emb_FD = rng.normal(size=(90, 5)) + np.repeat(np.eye(5)[:3] * 8, 30, axis=0)
     domain_F = np.repeat(["a", "b", "c"], 30)
     for kept in (domain_F != "", domain_F != "c"):  # three, and two
-        names, weights, told = fit_domains(emb_FD[kept], domain_F[kept], {"a"})
+        names, weights, describe = fit_domains(emb_FD[kept], domain_F[kept], {"a"})
         logits = emb_FD[kept] @ weights["classifier.weight_DN"].numpy()
         logits += weights["classifier.bias_N"].numpy()
         assert (np.array(names)[logits.argmax(axis=1)] == domain_F[kept]).mean() > 0.97
-        assert told["accuracy_held_out"] > 0.9
+        assert describe["accuracy_held_out"] > 0.9
     with pytest.raises(UserError, match="no image of domain 'x' .* there are a, b, c"):
         fit_domains(emb_FD, domain_F, {"x"})
     with pytest.raises(UserError, match="30 images of a and 1 domains; it takes two"):
@@ -194,12 +194,12 @@ COMPOSITIONS: dict[str, dict[str, Any]] = {
     "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in COMPOSITIONS]
 )
 def test_every_composition_is_saved_for_1_11(
-    name: str, run: Path, wide: Path, data: dict[str, str], told: dict[str, Any], tmp_path: Path
+    name: str, run: Path, wide: Path, data: dict[str, str], describe: dict[str, Any], tmp_path: Path
 ) -> None:
     """Whole: embedded and scored, from its folder, eager and saved alike, by operators of 1.11."""
     again = tiny_run(tmp_path / "again", moved=0.01)
     values = {"run": str(run), "wide": str(wide), "again": str(again), "data": data}
-    values |= {"told": told, "wanted": told["domains"][:2]}
+    values |= {"told": describe, "wanted": describe["domains"][:2]}
 
     def filled(value: Any) -> Any:
         if isinstance(value, dict):
@@ -223,7 +223,7 @@ def test_every_composition_is_saved_for_1_11(
 def test_views_that_cannot_be_are_refused(
     run: Path, data: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for keys, told in (
+    for keys, describe in (
         ({"views": ["flop"]}, "unknown view 'flop'; allowed: whole, flip, five_crops"),
         ({"views": [{"flp": True}]}, "flp: unknown key; did you mean flip"),
         ({"views": [{"at": "top_left"}]}, "of a part of the image; set part below 1"),
@@ -235,7 +235,7 @@ def test_views_that_cannot_be_are_refused(
             "no image of domain 'sea' is there to tell it by; there are",
         ),
     ):
-        with pytest.raises(UserError, match=told) as refused:
+        with pytest.raises(UserError, match=describe) as refused:
             composition(tmp_path / "x", [run], **keys)
         assert "\n" not in str(refused.value)
     monkeypatch.setattr(joining, "MOST_LOOKS_BYTES", 1 << 16)

@@ -20,7 +20,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize(
-    ("text", "steps", "told"),
+    ("text", "steps", "message"),
     [
         ("500 steps", 500, "500 steps"),
         ("1 step", 1, "1 step"),
@@ -30,10 +30,10 @@ VALUES = {
         ("1e-7 epochs", 7e-7, "1e-07 epochs"),
     ],
 )
-def test_a_duration_is_read_resolved_and_written(text: str, steps: float, told: str) -> None:
+def test_a_duration_is_read_resolved_and_written(text: str, steps: float, message: str) -> None:
     duration = Duration.read(text)
-    assert (duration.steps(7), str(duration)) == (steps, told)
-    assert Duration.read(told) == duration
+    assert (duration.steps(7), str(duration)) == (steps, message)
+    assert Duration.read(message) == duration
 
 
 @pytest.mark.parametrize(

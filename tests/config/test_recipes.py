@@ -40,8 +40,8 @@ def is_record(line: str) -> bool:
     """Whether a header's last line says that nothing was run, or what, with where it is told."""
     if line == "# Not run here: no score of ours":
         return True
-    told = re.fullmatch(r"# Ours +[01]?\.\d+ \S.*\((.+)\)", line)
-    return bool(told and re.search(r"EXPERIMENTS\.md|\bsrc/\w+\.py", told[1]))
+    message = re.fullmatch(r"# Ours +[01]?\.\d+ \S.*\((.+)\)", line)
+    return bool(message and re.search(r"EXPERIMENTS\.md|\bsrc/\w+\.py", message[1]))
 
 
 def test_a_score_of_ours_has_its_place() -> None:

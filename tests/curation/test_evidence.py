@@ -144,9 +144,9 @@ def test_a_tail_foretells_the_look_alikes_below_what_it_was_fitted_to(count, exp
     """On the safe side: of many draws, nearly all expect at least what is there on average."""
     reach, below = 0.9, 0.5
     true = count * (below / APART) ** exponent
-    told = [fit_tail(thinning(count, exponent, seed), reach).below(below) for seed in range(200)]
-    assert np.mean(np.array(told) >= true) > 0.75
-    assert np.median(told) < 5 * true + 1
+    message = [fit_tail(thinning(count, exponent, seed), reach).below(below) for seed in range(200)]
+    assert np.mean(np.array(message) >= true) > 0.75
+    assert np.median(message) < 5 * true + 1
 
 
 def test_copies_do_not_count_among_the_look_alikes_however_many():

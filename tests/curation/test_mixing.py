@@ -126,9 +126,9 @@ def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
     wanted |= {"classes": {label: [label] for label in sorted(cars["label"].unique())}}
     wanted |= {"min_confidence": 0.0, "calibration": {"manifest": str(found)}}
     _, summary = run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)
-    told = summary["pseudo_labels"]
-    curve = pd.DataFrame(told["calibration"])
-    assert told["calibrated_on"] == len(cars) == told["looked_at"]
+    message = summary["pseudo_labels"]
+    curve = pd.DataFrame(message["calibration"])
+    assert message["calibrated_on"] == len(cars) == message["looked_at"]
     assert curve["coverage"].iloc[-1] == 1 and curve["coverage"].is_monotonic_increasing
     # Labels and sample are the same images here: what is right of all is right of the sample.
     mixed = load_manifest(toys / "input/mix.csv").table.set_index("image_path")["label"]
@@ -200,9 +200,11 @@ def test_whole_trainings_judge_a_selection(toys: Path) -> None:
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
     selection = {"evaluator": "full", "full": str(toys / "judge.yaml"), "rule": rule}
     table, _ = run(toys, ["cars", "packages"], selection=selection)
-    told = json.loads((toys / "input/mix.selection.json").read_text())
+    message = json.loads((toys / "input/mix.selection.json").read_text())
     runs = sorted(path.name for path in (toys / "input/mix.selection").glob("*-?"))
-    assert runs == ["cars-0", "cars-1", "packages-0", "packages-1"] and told["stopped"] == "budget"
+    assert (
+        runs == ["cars-0", "cars-1", "packages-0", "packages-1"] and message["stopped"] == "budget"
+    )
     score = {}
     for name in runs:
         summary = json.loads((toys / "input/mix.selection" / name / "summary.json").read_text())
@@ -211,5 +213,5 @@ def test_whole_trainings_judge_a_selection(toys: Path) -> None:
         domain: (score[f"{domain}-0"] + score[f"{domain}-1"]) / 2 for domain in ("cars", "packages")
     }
     best = max(mean, key=mean.get)
-    assert told["mix"] == best and told["steps"][0]["score"] == pytest.approx(mean[best])
+    assert message["mix"] == best and message["steps"][0]["score"] == pytest.approx(mean[best])
     assert set(table.loc[table["split"] == "train", "domain"]) == {best}

@@ -161,9 +161,9 @@ def test_a_class_is_not_emptied_without_a_word(folders, capsys):
     for name in ("class0/00", "class0/04", "class0/08", "class0/12"):
         Image.open(folders / f"birds/{name}.png").save(folders / f"birds/class3/{name[-2:]}x.png")
     mixed(folders, "clean.share_max=0.9")
-    told = "note: conflicts left no training image of 1 classes: birds/class0"
-    assert told in capsys.readouterr().out
-    assert told.removeprefix("note: ") in (folders / "mix.html").read_text()
+    message = "note: conflicts left no training image of 1 classes: birds/class0"
+    assert message in capsys.readouterr().out
+    assert message.removeprefix("note: ") in (folders / "mix.html").read_text()
 
 
 def placeholder_table() -> pd.DataFrame:
@@ -201,5 +201,5 @@ def test_placeholders_are_told_with_their_count(folders, capsys):
         for k in range(3):
             picture(99).save(folders / f"birds/class{n}/none{k}.png")
     mixed(folders, "clean.share_max=0.9", "clean.conflicts=report")
-    told = "none0.png is a placeholder: 12 images under 4 labels; dropped from train"
-    assert told in capsys.readouterr().out
+    message = "none0.png is a placeholder: 12 images under 4 labels; dropped from train"
+    assert message in capsys.readouterr().out

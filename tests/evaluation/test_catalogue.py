@@ -66,13 +66,13 @@ def test_a_perfect_graded_embedding_scores_one_at_every_level() -> None:
         ("q.jpg", f"{i}.jpg", grade)
         for i, grade in enumerate(["easy", "easy", "hard", "junk", "hard"])
     ]
-    told = pd.DataFrame(rows, columns=["query", "image", "grade"])
+    message = pd.DataFrame(rows, columns=["query", "image", "grade"])
     protocol = protocol_of("revisited")
-    report, _ = run_protocol(protocol, embeddings_TD, table, grades=told, draws=0)
+    report, _ = run_protocol(protocol, embeddings_TD, table, grades=message, draws=0)
     assert set(report["headline"].values()) == {1.0}
     # A negative in front, the first easy one last: easy ranks 1 and 5, hard ranks 1 and 2.
     worse = embeddings_TD[[0, 9, 2, 3, 4, 5, 6, 7, 8, 1]]
-    values = run_protocol(protocol, worse, table, grades=told, draws=0)[0]["parts"]["separate"]
+    values = run_protocol(protocol, worse, table, grades=message, draws=0)[0]["parts"]["separate"]
     assert values["mean"]["easy_ap"] == pytest.approx(((0 + 1 / 2) / 2 + (1 / 5 + 2 / 6) / 2) / 2)
     assert values["mean"]["easy_p_at_10"] == 2 / 6
     assert values["mean"]["hard_ap"] == pytest.approx(((0 + 1 / 2) / 2 + (1 / 2 + 2 / 3) / 2) / 2)

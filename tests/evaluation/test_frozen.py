@@ -231,7 +231,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_computed(
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         (
             {"lr": {"backbone": 1e-6, "head": 1e-3}},
@@ -241,8 +241,8 @@ def test_a_disk_without_room_is_refused_before_anything_is_computed(
         ({"cached_views": 0}, "greater than 0"),
     ],
 )
-def test_stages_that_make_no_sense_are_refused(changes: dict, told: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=told):
+def test_stages_that_make_no_sense_are_refused(changes: dict, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         run_config(tmp_path, **changes)
 
 

@@ -14,7 +14,7 @@ import validate
 from guie.evaluation import knn as neighbours
 from guie.evaluation import search as long_search
 from guie.evaluation import search as searching
-from guie.evaluation.search import KEY, KeptBlocks
+from guie.evaluation.search import KEY, BlockCache
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_blocks_of_other_embeddings_are_not_taken(words: list[str], tmp_path: Pa
     out, parts = tmp_path / "r.json", tmp_path / "r.json.parts"
     validate.main([*words, "--out", str(out)])
     first = out.read_bytes()
-    KeptBlocks.open(parts, "of other embeddings")
+    BlockCache.open(parts, "of other embeddings")
     for block in range(40):
         (parts / f"{block}.parquet").write_bytes(b"stale")
     validate.main([*words, "--out", str(out)])
@@ -88,8 +88,8 @@ def test_two_processes_share_the_blocks(
 
 
 def test_a_block_belongs_to_one_process_and_to_one_search(tmp_path: Path) -> None:
-    KeptBlocks.open(tmp_path / "k", "a")
-    shares = [KeptBlocks(tmp_path / "k", process, 3) for process in range(3)]
+    BlockCache.open(tmp_path / "k", "a")
+    shares = [BlockCache(tmp_path / "k", process, 3) for process in range(3)]
     assert all(sum(kept.is_mine(number) for kept in shares) == 1 for number in range(10))
     kept = shares[0]
     values = mixed_table()[["label"]]
@@ -97,7 +97,7 @@ def test_a_block_belongs_to_one_process_and_to_one_search(tmp_path: Path) -> Non
     assert kept.within("puma").get("separate a b", 1).equals(values)
     assert kept.get("separate a b", 1) is None
     assert kept.within("puma").get("separate a_b", 1) is None
-    KeptBlocks.open(tmp_path / "k", "a")
+    BlockCache.open(tmp_path / "k", "a")
     assert kept.within("puma").get("separate a b", 1) is not None
-    KeptBlocks.open(tmp_path / "k", "b")
+    BlockCache.open(tmp_path / "k", "b")
     assert [file.name for file in (tmp_path / "k").iterdir()] == [KEY]

@@ -91,10 +91,10 @@ def test_scores_are_those_of_the_benchmarks_own_code(tmp_path: Path) -> None:
     }
     index = names_of(table["image_path"][table["role"] == "index"])
     positives = {f"o_{n}": {i for i in index if i.startswith(f"o_{n}/")} for n in range(12)}
-    for told in (results, rounded):
-        path.write_text(json.dumps(told, indent=4))
+    for message in (results, rounded):
+        path.write_text(json.dumps(message, indent=4))
         report, _ = run_protocol(ILIAS, read_rankings(path, table), table, draws=0)
-        expected = ilias_code(told, positives)
+        expected = ilias_code(message, positives)
         assert report["headline"]["mAP@1k"] == pytest.approx(expected, rel=1e-12)
         assert report["headline"]["recall@1k"] == 1.0, "the index is shorter than 1,000"
     assert len({score for found in rounded.values() for score in found.values()}) < 22

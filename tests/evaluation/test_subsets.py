@@ -54,8 +54,8 @@ def test_each_subset_scores_as_a_manifest_of_its_own(vehicles) -> None:
 
 def test_a_subset_that_the_table_lacks_is_not_scored(vehicles) -> None:
     table, _ = vehicles
-    told = subsets_of(table)
-    small = with_subsets(table, told[told["subset"] == "small"])
+    message = subsets_of(table)
+    small = with_subsets(table, message[message["subset"] == "small"])
     assert [part.subset for part in protocol_of("vehicleid").over(small).parts] == ["small"] * 2
 
 

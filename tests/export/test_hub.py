@@ -70,13 +70,13 @@ def test_the_cards_lines_give_the_models_embedding(
     assert "guie" not in code and (tmp_path / "hub/head/model.safetensors").exists() == bool(head)
     images, model = picture(tmp_path), open_model(run)
     monkeypatch.chdir(tmp_path)
-    told: dict = {}
-    exec(code.replace("picture.jpg", "picture.png"), told)
+    message: dict = {}
+    exec(code.replace("picture.jpg", "picture.png"), message)
     with torch.no_grad():
         expected = model.scored(images)
-    assert told["x"].shape == expected.shape
-    assert torch.cosine_similarity(told["x"], expected).item() > 0.999  # PIL resizes in 8 bits
-    other = torch.cosine_similarity(told["x"], model.scored(255 - images)).item()
+    assert message["x"].shape == expected.shape
+    assert torch.cosine_similarity(message["x"], expected).item() > 0.999  # PIL resizes in 8 bits
+    other = torch.cosine_similarity(message["x"], model.scored(255 - images)).item()
     assert other < 0.99
 
 
@@ -113,11 +113,11 @@ def test_head_lines_are_the_head(head: dict) -> None:
     embedder = Embedder(tower, module, reduction).eval()
     features, height, width = torch.randn(1, 6), 60, 90
     recipe = head_recipe(embedder)
-    told = {"x": features, "head": recipe.tensors, "F": nn.functional, "torch": torch}
-    exec("\n".join(recipe.lines), told | (sizes := {"height": height, "width": width}), told)
+    message = {"x": features, "head": recipe.tensors, "F": nn.functional, "torch": torch}
+    exec("\n".join(recipe.lines), message | (sizes := {"height": height, "width": width}), message)
     shapes = torch.tensor([[sizes["height"] / sizes["width"], height / 224, width / 224]])
     with torch.no_grad():
-        torch.testing.assert_close(told["x"], embedder(features, shapes), atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(message["x"], embedder(features, shapes), atol=1e-6, rtol=1e-5)
 
 
 def test_what_no_library_has_a_place_for_is_refused(tmp_path: Path) -> None:

@@ -144,7 +144,7 @@ def test_rows_that_start_anew_in_a_stage_start_alike() -> None:
         config = TypeAdapter(LossConfig).validate_python(values)
         loss = build_loss(config, 64, [1] * 900, ["a"] * 900)
         first = loss.weight_CD.detach().clone()
-        loss.open_stage(range(300), alone=False, reset=(0, 1))
+        loss.begin_stage(range(300), alone=False, reset=(0, 1))
         assert not torch.equal(loss.weight_CD[:300], first[:300])
         assert torch.equal(loss.weight_CD[300:], first[300:])
         lengths = [w.detach().square().sum(1).mean().sqrt() for w in (first, loss.weight_CD[:300])]

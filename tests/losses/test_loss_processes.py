@@ -39,7 +39,7 @@ class Task(nn.Module):
         self.head = nn.Linear(4, DIM)
         self.classes = build_loss(config, DIM, [3] * CLASSES, ["a", "a", "b", "b", "b"])
         if stage:
-            self.classes.open_stage(stage, alone=True, reset=(0, 1))
+            self.classes.begin_stage(stage, alone=True, reset=(0, 1))
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         return self.classes(functional.normalize(self.head(x), dim=-1), labels)[0]

@@ -77,7 +77,7 @@ def test_parts_of_an_embedding_count_alike(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"head": {"dim": 12, "parts": 5}}, "5 parts cannot share dim 12"),
         ({"head": {"dim": 12, "parts": 3}}, r"model\.head\.parts: .*is of an ensemble's members"),
@@ -88,7 +88,7 @@ def test_parts_of_an_embedding_count_alike(tmp_path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_by_name(changes: dict, told: str) -> None:
+def test_what_cannot_be_is_refused_by_name(changes: dict, message: str) -> None:
     values = {
         "name": "t",
         "data": {"manifest": "m.csv"},
@@ -97,5 +97,5 @@ def test_what_cannot_be_is_refused_by_name(changes: dict, told: str) -> None:
         "train": {"epochs": 1, "lr": {"backbone": 1e-4, "classes": 1e-2}},
         "stages": [{}],
     }
-    with pytest.raises((UserError, ValueError), match=told):
+    with pytest.raises((UserError, ValueError), match=message):
         config_from(values, RunConfig)

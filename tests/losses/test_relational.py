@@ -198,12 +198,12 @@ def test_images_count_once_however_many_teach_them() -> None:
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:
-    for values, told in (
+    for values, message in (
         ({"name": "snd", "sigma": 0}, "greater than 0"),
         ({"name": "snd", "sigma": {"perplexity": 1}}, "greater than 1"),
         ({"name": "rkd", "distance": 0}, "both 0"),
         ({"name": "matching", "drop": 1.0}, "less than 1"),
     ):
-        with pytest.raises(ValueError, match=told):
+        with pytest.raises(ValueError, match=message):
             TypeAdapter(RelationConfig).validate_python(values)
     assert math.isclose(Perplexity(perplexity=3).perplexity, 3)

@@ -86,7 +86,7 @@ def test_blocks_of_open_clip_and_the_class_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "layers", "told"),
+    ("name", "layers", "message"),
     [
         (VIT, {"of": ["blocks.99"]}, "has no layer 'blocks.99'; it has blocks.0, blocks.1"),
         (VIT, {"of": ["patch_drop.x"]}, "has no layer"),
@@ -94,13 +94,13 @@ def test_blocks_of_open_clip_and_the_class_token() -> None:
         (VIT, {"of": ["head_drop"]}, ""),
     ],
 )
-def test_what_is_no_layer_is_refused(name: str, layers: dict, told: str) -> None:
+def test_what_is_no_layer_is_refused(name: str, layers: dict, message: str) -> None:
     backbone = tower(name)
-    if not told:  # a module of rows gives rows
+    if not message:  # a module of rows gives rows
         backbone.take_layers(LayersConfig.model_validate(layers))
         torch.testing.assert_close(backbone(images()), backbone.tower(images()))
         return
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         backbone.take_layers(LayersConfig.model_validate(layers))
 
 

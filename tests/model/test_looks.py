@@ -9,7 +9,7 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config.ensemble import ViewConfig
 from guie.models.preprocess import Preprocess
-from guie.models.views import Inputs, Look
+from guie.models.views import Inputs, ViewSpec
 
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 
@@ -20,7 +20,7 @@ def picture(height: int = 50, width: int = 70) -> torch.Tensor:
 
 
 def seen(image: torch.Tensor, **view) -> torch.Tensor:
-    return Look(32, MEAN, STD).through(ViewConfig(**view)).build()(image)
+    return ViewSpec(32, MEAN, STD).through(ViewConfig(**view)).build()(image)
 
 
 def test_a_part_is_cut_out_of_a_larger_square() -> None:
@@ -57,8 +57,8 @@ def test_resize_modes_are_torchs(resize: str, antialias: bool) -> None:
 
 
 def test_views_of_views() -> None:
-    look = Look(32, MEAN, STD).through(ViewConfig(flip=True, resize="bilinear", part=0.5))
-    assert look.through(ViewConfig(flip=True, fit="pad")) == Look(
+    look = ViewSpec(32, MEAN, STD).through(ViewConfig(flip=True, resize="bilinear", part=0.5))
+    assert look.through(ViewConfig(flip=True, fit="pad")) == ViewSpec(
         32, MEAN, STD, "pad", "bilinear", part=0.5
     )
     with pytest.raises(UserError, match="a part of 0.9 of a member's own part of 0.5"):
@@ -67,7 +67,7 @@ def test_views_of_views() -> None:
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 2000), (32, 32), (33, 31)])
 def test_looks_stand_in_one_row_at_any_size(size: tuple[int, int]) -> None:
-    looks = [Look(32, MEAN, STD), Look(16, MEAN, STD, "pad", part=0.9, flip=True)]
+    looks = [ViewSpec(32, MEAN, STD), ViewSpec(16, MEAN, STD, "pad", part=0.9, flip=True)]
     row = Inputs(looks)(picture(*size))
     expected = [look.build()(picture(*size)).flatten(1) for look in looks]
     assert torch.equal(row, torch.cat(expected, dim=1))
@@ -76,7 +76,7 @@ def test_looks_stand_in_one_row_at_any_size(size: tuple[int, int]) -> None:
 
 def test_what_is_as_ever_is_known_as_ever() -> None:
     """Features on disk are known by the recipe: no new key where nothing is new."""
-    recipe = Look(32, MEAN, STD).build().recipe()
+    recipe = ViewSpec(32, MEAN, STD).build().recipe()
     assert recipe.keys() == {"size_px", "fit", "mean", "std"}
     others = [seen_recipe(**view) for view in VIEWS]
     assert all(others.count(other) == 1 for other in [recipe, *others] if other != recipe)
@@ -92,4 +92,4 @@ VIEWS = [
 
 
 def seen_recipe(**view) -> dict:
-    return Look(32, MEAN, STD).through(ViewConfig(**view)).build().recipe()
+    return ViewSpec(32, MEAN, STD).through(ViewConfig(**view)).build().recipe()

@@ -174,9 +174,9 @@ def expect_violation(path, check, detail, verdict, allowance=QUICK, torch="1.11"
     checklist = checked(path, allowance, torch)
     # What a model remembers in an attribute shows in that too.
     assert set(checklist.failed) - {"unchanged"} == {check} - {"unchanged"}, checklist.failed
-    told = checklist.failed[check]
-    assert detail in told and checklist.verdict == verdict
-    assert "; demanded: " in told and told.isprintable()
+    message = checklist.failed[check]
+    assert detail in message and checklist.verdict == verdict
+    assert "; demanded: " in message and message.isprintable()
     names = [c.name for c in checklist.checks]
     assert names == [name for name in CHECKS if name in names]
     assert names[: CHECKS.index(check) + 1] == CHECKS[: CHECKS.index(check) + 1]

@@ -129,7 +129,7 @@ def frame(header: bytes, payload: bytes = b"") -> bytes:
     return struct.pack("<II", len(header), len(payload)) + header + payload
 
 
-def told(**words) -> bytes:
+def describe(**words) -> bytes:
     return json.dumps({"type": "torch.float32", "numbers": [3], "seconds": 0.1} | words).encode()
 
 
@@ -143,13 +143,13 @@ def told(**words) -> bytes:
         frame(b"[" * 60000),
         frame(b"\xff\xff"),
         frame(b"{}"),
-        frame(told(numbers=[3, 3]), bytes(12)),
-        frame(told(numbers=["x"]), bytes(12)),
-        frame(told(numbers=[-3]), bytes(12)),
-        frame(told(numbers=[True]), bytes(4)),
-        frame(told(numbers=[10**30]), bytes(12)),
-        frame(told(numbers=[4]), bytes(12)),
-        frame(told(), bytes(13)),
+        frame(describe(numbers=[3, 3]), bytes(12)),
+        frame(describe(numbers=["x"]), bytes(12)),
+        frame(describe(numbers=[-3]), bytes(12)),
+        frame(describe(numbers=[True]), bytes(4)),
+        frame(describe(numbers=[10**30]), bytes(12)),
+        frame(describe(numbers=[4]), bytes(12)),
+        frame(describe(), bytes(13)),
         b"",
     ],
     ids=range(15),
@@ -166,7 +166,7 @@ def test_a_hostile_answer_is_a_crash_and_no_more(said):
 
 def test_numbers_that_a_hostile_answer_makes_up_are_harmless():
     process, theirs = listening()
-    words = told(seconds=float("inf"), peak_bytes="much", type=["?"])
+    words = describe(seconds=float("inf"), peak_bytes="much", type=["?"])
     theirs.sendall(frame(words.replace(b"Infinity", b"1e999"), bytes(12)))
     (answer,) = ask(process)
     assert (answer.type, answer.count, answer.seconds) == ("['?']", 3, 0.0)

@@ -40,15 +40,15 @@ def submission(folder: Path, content: bytes) -> Path:
 
 def test_a_file_of_today_is_a_verdict_of_its_own_and_can_be_waived(tmp_path):
     path = submission(tmp_path, torchscript_bytes(MeanColour()))
-    told, detail = verdict(path)
-    assert told == "not_for_torch_1_11" and ".debug_pkl records" in detail
+    message, detail = verdict(path)
+    assert message == "not_for_torch_1_11" and ".debug_pkl records" in detail
     assert verdict(path, "current")[0] == "keeps_the_contract"
 
 
 def test_a_newer_format_is_refused(tmp_path):
     content = rewritten(torchscript_bytes(MeanColour()), {"version": b"10\n"})
-    told, detail = verdict(submission(tmp_path, content))
-    assert told == "not_for_torch_1_11"
+    message, detail = verdict(submission(tmp_path, content))
+    assert message == "not_for_torch_1_11"
     assert detail.startswith("format version 10 (re-export with export.py")
 
 
@@ -62,8 +62,8 @@ def refusal(content: bytes, folder: Path) -> str:
 
 def test_operators_are_read_from_the_code(tmp_path):
     content = rewritten(torchscript_bytes(Attends()), {})
-    told = refusal(content, tmp_path)
-    assert told.endswith("calls otherwise: aten::gelu, aten::scaled_dot_product_attention")
+    message = refusal(content, tmp_path)
+    assert message.endswith("calls otherwise: aten::gelu, aten::scaled_dot_product_attention")
 
 
 def test_an_offset_that_its_zip_reader_takes_for_another_is_refused(tmp_path):
@@ -77,8 +77,8 @@ def test_an_offset_that_its_zip_reader_takes_for_another_is_refused(tmp_path):
     end = bytearray(rest + b"")
     size = struct.unpack_from("<I", end, len(end) - 10)[0]
     struct.pack_into("<I", end, len(end) - 10, size + len(extra))
-    told = refusal(content[:start] + entry + extra + end, tmp_path)
-    assert told == "a zip64 offset that the zip reader of PyTorch 1.11 takes for another"
+    message = refusal(content[:start] + entry + extra + end, tmp_path)
+    assert message == "a zip64 offset that the zip reader of PyTorch 1.11 takes for another"
 
 
 def archive(folder: Path, code: bytes) -> Path:
@@ -142,6 +142,6 @@ def test_a_baseline_of_torchvision_is_refused(tmp_path):
 
     content = torchscript_bytes(Baseline().eval())
     assert verdict(submission(tmp_path, content))[0] == "not_for_torch_1_11"
-    told, _ = verdict(write_submission(tmp_path / "t.zip", Baseline().eval()))
-    assert told == "not_for_torch_1_11"  # its operators too
+    message, _ = verdict(write_submission(tmp_path / "t.zip", Baseline().eval()))
+    assert message == "not_for_torch_1_11"  # its operators too
     assert verdict(submission(tmp_path, content), "current")[0] == "keeps_the_contract"

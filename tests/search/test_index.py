@@ -42,7 +42,7 @@ def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
     picture(1, 7).save(pictures / "new.png")
     made, changes = indexed(run, pictures, out)
     assert (changes.new, changes.changed, changes.removed, changes.kept) == (1, 1, 1, 4)
-    assert "1 new, 1 changed, 1 removed, 4 as they were" in changes.told
+    assert "1 new, 1 changed, 1 removed, 4 as they were" in changes.description
     assert made.files["image_path"].tolist() == sorted(made.files["image_path"])
     assert not (out / PARTS).exists() and not (out / "dropped.csv").exists()
     assert [path.name for path in out.glob("g*")] == ["g2"]
@@ -140,13 +140,13 @@ def test_a_damaged_index_is_told_by_its_file(name: str, run: Path, tmp_path: Pat
         open_index(out)
     (out / name).write_bytes(whole)
     facts = json.loads((out / FACTS).read_text())
-    for key, value, told in (
+    for key, value, message in (
         ("dimension", 9, FLAT),
         ("pictures", 3, FILES),
         ("version", 0, "version 0"),
     ):
         (out / FACTS).write_text(json.dumps(facts | {key: value}))
-        with pytest.raises(UserError, match=told):
+        with pytest.raises(UserError, match=message):
             open_index(out)
 
 

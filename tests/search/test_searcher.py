@@ -18,7 +18,7 @@ from guie.base.errors import UserError
 from guie.models.pretrained import sha256_of
 from guie.search import Searcher, open_index
 from guie.search.building import finish
-from guie.search.engines import Approximate, Flat, engine_of, sure, sureness_of, told
+from guie.search.engines import Approximate, Flat, describe, engine_of, measure_confidence, sure
 from guie.search.index import Facts, recipe_hash
 from some_pictures import folder_of, indexed, picture
 
@@ -67,7 +67,7 @@ def test_how_sure_it_is(searcher: Searcher) -> None:
     assert known and known["labelled"] and known["pictures"] == 30
     sures = [hit.sure for hit in searcher.like(7, k=29)]
     assert all(0 <= s <= 1 for s in sures) and sures == sorted(sures, reverse=True)
-    assert "had its label" in told(known)
+    assert "had its label" in describe(known)
 
     # One class on each side of a gap: near is right, far is wrong
     rng = np.random.default_rng(0)
@@ -76,13 +76,14 @@ def test_how_sure_it_is(searcher: Searcher) -> None:
     vectors = (centres + noise * rng.normal(size=(60, 32)) / 5).astype(np.float32)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     files = pd.DataFrame({"label": np.repeat([f"d/{n}" for n in range(30)], 2)})
-    found = sureness_of(files, vectors, Flat(vectors))
+    found = measure_confidence(files, vectors, Flat(vectors))
     assert sure(found, 0.999) > 0.99 and sure(found, 0.3) < 0.5
-    unlabelled = sureness_of(files.assign(label=""), vectors, Flat(vectors))
-    assert unlabelled and not unlabelled["labelled"] and "farther away" in told(unlabelled)
+    unlabelled = measure_confidence(files.assign(label=""), vectors, Flat(vectors))
+    assert unlabelled and not unlabelled["labelled"] and "farther away" in describe(unlabelled)
     assert sure(unlabelled, 1.0) == 1 and sure(unlabelled, -1.0) == 0
     assert (
-        sureness_of(files[:9], vectors[:9], Flat(vectors[:9])) is None and sure(None, 0.5) is None
+        measure_confidence(files[:9], vectors[:9], Flat(vectors[:9])) is None
+        and sure(None, 0.5) is None
     )
 
 
@@ -92,7 +93,7 @@ def test_a_submission_is_known_by_its_hash_before_it_is_opened(
     def opened(*given: object) -> None:
         raise AssertionError("it was opened")
 
-    monkeypatch.setattr("guie.search.searcher.open_any", opened)
+    monkeypatch.setattr("guie.search.searcher.load_embedding_model", opened)
     swapped = tmp_path / "submission.zip"
     swapped.write_bytes(b"a program")
     with pytest.raises(UserError, match="submission.zip: not the model that .* was made by"):

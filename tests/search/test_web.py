@@ -70,7 +70,7 @@ def test_a_picture_that_is_sent_finds_its_neighbours(
 
 
 @pytest.mark.parametrize(
-    "sent, told",
+    "sent, message",
     [
         (b"", "not a readable image"),
         (b"#!/bin/sh\nrm -rf /\n", "not a readable image"),
@@ -88,16 +88,16 @@ def test_a_picture_that_is_sent_finds_its_neighbours(
         (huge(5_000, 6_001), "5,000 x 6,001 pixels"),
     ],
 )
-def test_what_is_no_picture_is_refused(client: FlaskClient, sent: bytes, told: str) -> None:
+def test_what_is_no_picture_is_refused(client: FlaskClient, sent: bytes, message: str) -> None:
     answer = client.post("/search", data={"picture": (io.BytesIO(sent), "x")})
-    assert answer.status_code == 400 and told in answer.json["error"]
+    assert answer.status_code == 400 and message in answer.json["error"]
 
 
 def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
     large = {"picture": (io.BytesIO(bytes(MOST_BYTES + 1)), "x")}
     answer = client.post("/search", data=large)
     assert answer.status_code == 413 and "larger than 32 MB" in answer.json["error"]
-    for words, told in (
+    for words, message in (
         ("/neighbours?row=30", "has 30 pictures"),
         ("/neighbours?row=-1", "row -1"),
         ("/neighbours?row=" + "9" * 6000, "has 30 pictures"),
@@ -109,7 +109,7 @@ def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
         ("/picture/1?side=9999", "side: is 320 or 1024"),
     ):
         answer = client.get(words)
-        assert answer.status_code == 400 and told in answer.json["error"]
+        assert answer.status_code == 400 and message in answer.json["error"]
     for corners in ("1;2;3;4", "1,2,3,²", "1,2,3," + "9" * 5000, "1,2,3", "9,9,9,9"):
         box = {"picture": (io.BytesIO(png(picture(0, 0))), "x"), "box": corners}
         answer = client.post("/search", data=box)
@@ -193,9 +193,11 @@ def test_no_error_tells_where_files_are(run: Path, tmp_path: Path) -> None:
     broken.write_bytes(b"no picture")
     folder.unlink()
     folder.mkdir()
-    for row, told in enumerate(("no such image", "not a readable image", "not a readable image")):
+    for row, message in enumerate(
+        ("no such image", "not a readable image", "not a readable image")
+    ):
         answer = client.get(f"/picture/{row}")
-        assert answer.status_code == 400 and told in answer.json["error"]
+        assert answer.status_code == 400 and message in answer.json["error"]
         assert answer.json["error"].startswith("left/1_") and str(tmp_path) not in answer.text
 
 

@@ -90,8 +90,8 @@ def test_a_signal_ends_what_is_under_way_and_begins_no_more(jobs: list[Job]) -> 
 
     work = Work(until_halted)
     assert not work.off(jobs, at_once=2, interrupts=interrupts)
-    told = {job.key for job, _ in work.ended}
-    assert jobs[0].key in told and jobs[1].key not in told and len(told) < len(jobs)
+    message = {job.key for job, _ in work.ended}
+    assert jobs[0].key in message and jobs[1].key not in message and len(message) < len(jobs)
 
 
 def test_a_fault_of_ours_ends_all(jobs: list[Job]) -> None:
@@ -161,8 +161,8 @@ STAYS = "import os, pathlib, time; pathlib.Path('{}').write_text(str(os.getpid()
 
 @pytest.mark.parametrize("at_once", [False, True])
 def test_halted_scripts_end_and_none_begins(at_once: bool, tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    path, children = script(tmp_path, STAYS.format(told)), Children()
+    message = tmp_path / "pid"
+    path, children = script(tmp_path, STAYS.format(message)), Children()
     outcome: list[BaseException] = []
 
     def run() -> None:
@@ -173,7 +173,7 @@ def test_halted_scripts_end_and_none_begins(at_once: bool, tmp_path: Path) -> No
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert until(told.exists, 20)
+    assert until(message.exists, 20)
     children.halt(at_once)
     thread.join(10)
     assert isinstance(outcome[0], Halted)
@@ -183,15 +183,15 @@ def test_halted_scripts_end_and_none_begins(at_once: bool, tmp_path: Path) -> No
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the system tells of a parent's death on Linux")
 def test_no_script_outlives_a_study_that_is_killed(tmp_path: Path) -> None:
-    told = tmp_path / "pid"
-    path = script(tmp_path, STAYS.format(told))
+    message = tmp_path / "pid"
+    path = script(tmp_path, STAYS.format(message))
     parent = os.fork()
     if parent == 0:
         try:
             Children().run(path, [], tmp_path / "log", {})
         finally:
             os._exit(0)
-    assert until(lambda: told.exists() and told.read_text(), 20)
+    assert until(lambda: message.exists() and message.read_text(), 20)
     os.kill(parent, signal.SIGKILL)
     os.waitpid(parent, 0)
-    assert until(lambda: is_gone(int(told.read_text())), 10)
+    assert until(lambda: is_gone(int(message.read_text())), 10)

@@ -212,21 +212,21 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize("changes, said", REFUSED, ids=lambda value: str(value)[:40])
 def test_what_is_wrong_is_told_by_file_and_key(changes: dict, said: str, tmp_path: Path) -> None:
     path = written(tmp_path, **({"baseline": None} | changes))
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as message:
         read_plan(path)
-    assert re.search(said, str(told.value)), told.value
+    assert re.search(said, str(message.value)), message.value
 
 
 def test_every_row_that_is_wrong_is_told_once(tmp_path: Path) -> None:
     rows = {"a": {"task": {"loss": {"scale": -1}}}, "b": {"precision": "x"}}
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as message:
         plan(tmp_path, baseline=None, rows=rows)
-    assert len(str(told.value).splitlines()) == 2
+    assert len(str(message.value).splitlines()) == 2
     path = written(tmp_path)
     (tmp_path / "base.yaml").write_text(BASE + "precision: x\n")
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as message:
         read_plan(path)
-    assert len(str(told.value).splitlines()) == 1  # not once a row
+    assert len(str(message.value).splitlines()) == 1  # not once a row
 
 
 def test_rows_and_seeds_are_chosen_of_those_there(tmp_path: Path) -> None:

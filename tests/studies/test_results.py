@@ -121,7 +121,9 @@ def test_code_is_the_tree_of_src_committed_or_not(tmp_path: Path) -> None:
     assert code_of(src).src == first.src
     (src / "b.py").write_text("b = 2\n")
     changed = code_of(src)
-    assert changed.dirty and changed.src != first.src and changed.told.endswith(" and changes")
+    assert (
+        changed.dirty and changed.src != first.src and changed.description.endswith(" and changes")
+    )
     assert git("status", "--porcelain") == "?? src/b.py"  # the index is as it was
     git("add", "."), git("commit", "-qm", "two")
     assert code_of(src) == Code(changed.src, git("rev-parse", "HEAD"), dirty=False)

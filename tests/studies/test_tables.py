@@ -12,7 +12,7 @@ import pytest
 from guie.base.errors import UserError
 from guie.report.figures.scores import seed_dots
 from guie.studies.grid import Plan
-from guie.studies.results import Standing
+from guie.studies.results import StudyStatus
 from guie.studies.table import (
     by_seed,
     decimal,
@@ -29,11 +29,11 @@ ROWS = {"plain": {}, "softmax": {"task.loss": {"name": "softmax"}}, "third": {"t
 FOLDS = {"A": ["emoji", "leaves"], "B": ["cars"]}
 
 
-def stands(study: Plan, tests: dict[Any, float], **more: Any) -> Standing:
+def stands(study: Plan, tests: dict[Any, float], **more: Any) -> StudyStatus:
     """Results of R@1 by (row, seed) or job's key."""
     keys = {key if len(key) == 3 else (*key, None): value for key, value in tests.items()}
     done = {study.jobs[k].identity: record(study.jobs[k], test) for k, test in keys.items()}
-    return replace(Standing(done, {}, {}, 0), **more)
+    return replace(StudyStatus(done, {}, {}, 0), **more)
 
 
 @pytest.fixture
@@ -70,18 +70,18 @@ def test_the_unseen_are_read_from_the_run_that_did_not_see_them(tmp_path: Path) 
     }
     jobs = {fold: study.jobs["plain", 0, fold] for fold in domains}
     done = {jobs[f].identity: record(jobs[f], 0.5, domains=those) for f, those in domains.items()}
-    (line,) = scores(study, Standing(done, {}, {}, 0)).to_dict("records")
+    (line,) = scores(study, StudyStatus(done, {}, {}, 0)).to_dict("records")
     assert line["unseen r_at_1"] == pytest.approx((0.3 + 0.6 + 0.12) / 3)
     assert line["unseen mmp_at_5"] == pytest.approx((0.3 + 0.6 + 0.12) / 6)
 
     partial = {i: r for i, r in done.items() if i != jobs["B"].identity}
-    text = rendered(study, Standing(partial, {}, {}, 0))
+    text = rendered(study, StudyStatus(partial, {}, {}, 0))
     assert "| .600 / .550 | .500 / .250 | missing |" in text
     assert "Yet to be run, 1 of 3 runs: plain, seed 0 without fold B." in text
 
     del done[jobs["A"].identity]["test"]["domains"]["leaves"]
     with pytest.raises(UserError, match="unseen: leaves is no domain of the test, which has: cars"):
-        scores(study, Standing(done, {}, {}, 0))
+        scores(study, StudyStatus(done, {}, {}, 0))
 
 
 def test_fewer_seeds_may_leave_domains_out(tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_fewer_seeds_may_leave_domains_out(tmp_path: Path) -> None:
         job.identity: record(job, 0.7, domains={"cars": 0.3, "emoji": 0.9})
         for job in study.jobs.values()
     }
-    text = rendered(study, Standing(done, {}, {}, 0))
+    text = rendered(study, StudyStatus(done, {}, {}, 0))
     assert "| .700 ± .000 / .350 ± .000 | .300 / .150 (1 seed) |" in text
     assert "Yet to be run" not in text
 
@@ -137,17 +137,17 @@ def test_a_table_of_several_commits_names_them(study: Plan) -> None:
     assert "more than one commit: abababa and changes (1 runs), c0c0c0c (4 runs)." in rendered(
         study, now
     )
-    assert CODE.told == "c0c0c0c"
+    assert CODE.description == "c0c0c0c"
 
 
 def test_an_empty_study_has_a_table_too(study: Plan) -> None:
-    text = rendered(study, Standing({}, {}, {}, 0))
+    text = rendered(study, StudyStatus({}, {}, {}, 0))
     assert text.count("| missing | missing |") == 3
     assert "Yet to be run, 9 of 9 runs" in text
 
 
 @pytest.mark.parametrize(
-    "value, told",
+    "value, message",
     [
         (0.7934, ".793"),
         (1, "1.000"),
@@ -157,9 +157,9 @@ def test_an_empty_study_has_a_table_too(study: Plan) -> None:
         (10.5, "10.500"),
     ],
 )
-def test_decimals_are_as_in_the_tables_of_papers(value: float, told: str) -> None:
-    assert decimal(value) == told
-    assert decimal(abs(value), sign=True) == f"+{told.lstrip('-')}"
+def test_decimals_are_as_in_the_tables_of_papers(value: float, message: str) -> None:
+    assert decimal(value) == message
+    assert decimal(abs(value), sign=True) == f"+{message.lstrip('-')}"
 
 
 def test_the_figure_shows_each_seed_and_the_rows_without(study: Plan) -> None:
@@ -202,10 +202,10 @@ def test_scores_by_domain_are_means_over_the_seeds_there_are(study: Plan) -> Non
         jobs[seed].identity: record(jobs[seed], 0.5, domains={"cars": value, "logos": 0.8})
         for seed, value in cars.items()
     }
-    table = domain_scores(study, Standing(done, {}, {}, 0))
+    table = domain_scores(study, StudyStatus(done, {}, {}, 0))
     assert table.index.tolist() == ["plain"]
     assert table.loc["plain"].to_dict() == pytest.approx({"cars": 0.3, "logos": 0.8})
-    assert domain_scores(study, Standing(done, {}, {}, 0), "mmp_at_5").loc[
+    assert domain_scores(study, StudyStatus(done, {}, {}, 0), "mmp_at_5").loc[
         "plain", "cars"
     ] == pytest.approx(0.15)
 
@@ -215,10 +215,10 @@ def test_the_card_is_told_and_its_memory_where_there_was_one(tmp_path: Path) -> 
     jobs = [study.jobs[name, 0, None] for name in ("plain", "softmax")]
     costs = {"trainable_parameters": 5, "peak_memory_mb": 70}
     on_cpu = {job.identity: record(job, 0.5, device="cpu", **costs) for job in jobs}
-    text = rendered(study, Standing(on_cpu, {}, {}, 0))
+    text = rendered(study, StudyStatus(on_cpu, {}, {}, 0))
     assert "Trained on: cpu." in text and "of the card" not in text
     on_card = {**on_cpu, jobs[1].identity: record(jobs[1], 0.5, device="H100", **costs,
                                                   peak_gpu_memory_mb=33)}  # fmt: skip
-    text = rendered(study, Standing(on_card, {}, {}, 0))
+    text = rendered(study, StudyStatus(on_card, {}, {}, 0))
     assert "Trained on: H100 (1 runs), cpu (1 runs)." in text
     assert "| memory, MB | of the card, MB |" in text and "| 70 | 33 |" in text

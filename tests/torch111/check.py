@@ -58,8 +58,8 @@ def main() -> None:
             difference = compare(loader, model, path, size_px)
             failed |= not difference <= TOLERANCE
             loads = "yes" if difference < float("inf") else "NO"
-            told = f"{difference:.1e}" + ("" if difference <= TOLERANCE else " FAIL")
-            print(f"| {words} | {path.stat().st_size:,} | {loads} | {told} |", flush=True)
+            message = f"{difference:.1e}" + ("" if difference <= TOLERANCE else " FAIL")
+            print(f"| {words} | {path.stat().st_size:,} | {loads} | {message} |", flush=True)
     sys.exit(int(failed))
 
 

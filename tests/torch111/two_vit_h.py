@@ -20,7 +20,7 @@ from vit_h import timed
 from guie.config.ensemble import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
 from guie.export import check_operators, downgrade, package
-from guie.models import Composition, Scored, build_embedder
+from guie.models import Ensemble, Scored, build_embedder
 from guie.models.views import Inputs, Look
 
 SIZE_PX = 224
@@ -61,7 +61,7 @@ def export(path: Path, answered: Path, half: bool) -> None:
     backbone = members[0].backbone
     look = Look(SIZE_PX, tuple(backbone.mean), tuple(backbone.std))
     both = CompositionConfig(members=[MemberConfig(source="random", model=config)] * 2)
-    composition = Composition(both, members, [[look], [look]]).eval()
+    composition = Ensemble(both, members, [[look], [look]]).eval()
     preprocess = Inputs(composition.looks)
     package(composition, preprocess, path, half)
     torch.save(answers(Scored(preprocess, composition), noise(SIZE_PX)), answered)

@@ -48,8 +48,8 @@ def main() -> None:
         script, *words = commands[step]
         seconds, usage = timed([sys.executable, ROOT / script, *words])
         cpu_seconds, peak_gb = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024 / 1e9
-        told = f"{seconds:.0f} s, {cpu_seconds:.0f} s of a core, peak {peak_gb:.1f} GB"
-        print(f"== {step}: {told}", flush=True)
+        message = f"{seconds:.0f} s, {cpu_seconds:.0f} s of a core, peak {peak_gb:.1f} GB"
+        print(f"== {step}: {message}", flush=True)
     for file in sorted(file for folder in (run, submission) for file in folder.rglob("*")):
         if file.stat().st_size > 1e6:
             print(f"== {file.relative_to(args.out)}: {file.stat().st_size:,} bytes")

@@ -42,16 +42,16 @@ def test_a_fault_is_told_in_one_line_and_without_guie(tmp_path, words, line):
     (tmp_path / "file").touch()
     command = [sys.executable, "-c", WITHOUT_GUIE, *words]
     src = str(Path(toydomains.__file__).parents[1])
-    told = subprocess.run(
+    message = subprocess.run(
         command, cwd=tmp_path, env={"PYTHONPATH": src}, capture_output=True, text=True
     )
-    assert told.returncode == 2 and told.stdout == "" and "Traceback" not in told.stderr
-    assert told.stderr.splitlines()[-1].startswith(line)
+    assert message.returncode == 2 and message.stdout == "" and "Traceback" not in message.stderr
+    assert message.stderr.splitlines()[-1].startswith(line)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file"]
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "message"),
     [
         ("--workers", "-1", "--workers: '-1' is no whole number of 1 or more"),
         ("--workers", "0", "--workers: '0' is no whole number of 1 or more"),
@@ -61,11 +61,11 @@ def test_a_fault_is_told_in_one_line_and_without_guie(tmp_path, words, line):
         ("--preview", "sheet.xbm", "--preview: 'sheet.xbm' does not end"),  # black and white alone
     ],
 )
-def test_a_faulty_option_is_told_before_anything_is_drawn(tmp_path, capsys, option, value, told):
+def test_a_faulty_option_is_told_before_anything_is_drawn(tmp_path, capsys, option, value, message):
     with pytest.raises(SystemExit) as left:
         main(["--out", str(tmp_path / "t"), "--images", "80", option, value])
     assert left.value.code == 2 and not list(tmp_path.iterdir())
-    assert told in capsys.readouterr().err.splitlines()[-1]
+    assert message in capsys.readouterr().err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.JPG", "a.webp", "a.bmp"])
@@ -77,14 +77,14 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path):
     path = tmp_path / "folder" / "table.csv"
     with replacing(path) as temporary:
         temporary.write_text("old")
-    with pytest.raises(OSError, match="No space left") as told, replacing(path) as temporary:
+    with pytest.raises(OSError, match="No space left") as message, replacing(path) as temporary:
         temporary.write_text("half of the n")
         raise OSError(errno.ENOSPC, "No space left on device")
-    assert told.value.filename == str(path) and told.value.errno == errno.ENOSPC
+    assert message.value.filename == str(path) and message.value.errno == errno.ENOSPC
     assert path.read_text() == "old" and list(path.parent.iterdir()) == [path]
 
 
 def test_the_fault_of_another_file_keeps_its_name(tmp_path):
-    with pytest.raises(FileNotFoundError) as told, replacing(tmp_path / "sheet.png"):
+    with pytest.raises(FileNotFoundError) as message, replacing(tmp_path / "sheet.png"):
         (tmp_path / "picture.jpg").read_bytes()
-    assert told.value.filename == str(tmp_path / "picture.jpg")
+    assert message.value.filename == str(tmp_path / "picture.jpg")

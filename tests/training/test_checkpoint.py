@@ -48,8 +48,8 @@ def test_a_damaged_newest_falls_back_with_a_word(
     content[len(content) // 2] ^= 1
     newest.write_bytes({"cut": content[:-100], "flipped": content, "empty": b""}[damage])
     assert checkpoints.load()["state"].global_step == 5
-    told = capsys.readouterr().err
-    assert str(newest) in told and "damaged" in told and "from step 5" in told
+    message = capsys.readouterr().err
+    assert str(newest) in message and "damaged" in message and "from step 5" in message
     # the damaged one goes when the run has passed an earlier step
     save(checkpoints, 5)
     assert not newest.exists()

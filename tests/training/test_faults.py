@@ -129,7 +129,7 @@ def two(script: Path, words: list[str]) -> subprocess.Popen:
     )
 
 
-def told(process: subprocess.Popen) -> list[str]:
+def describe(process: subprocess.Popen) -> list[str]:
     """The lines of faults that two processes have said before they went, soon."""
     try:
         _, said = process.communicate(timeout=60)
@@ -145,7 +145,7 @@ def test_two_processes_stop_at_one_step_where_images_vanish(run: Run, workers: i
     process = two(SRC / "train.py", [*run.words, "--set", f"data.workers={workers}"])
     kills.Moment(lines=4).wait(run.folder / "metrics.jsonl", _Like(process))
     run.images.rename(run.images.with_name("away"))
-    faults = told(process)
+    faults = describe(process)
     assert 1 <= len(faults) <= 2 and all("no such image" in fault for fault in faults)
     assert run.saved == run.steps
 
@@ -155,7 +155,7 @@ def test_one_of_two_processes_is_killed(run: Run) -> None:
     process = two(SRC / "train.py", run.words)
     kills.Moment(lines=4).wait(run.folder / "metrics.jsonl", _Like(process))
     os.kill(kills.children_of(process.pid)[-1], signal.SIGKILL)
-    faults = told(process)
+    faults = describe(process)
     assert len(faults) <= 1 and all("another process of the run has gone" in f for f in faults)
 
 
@@ -163,7 +163,7 @@ def test_one_of_two_processes_is_killed(run: Run) -> None:
 def test_one_of_two_processes_fails_in_the_middle_of_a_step(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "midway.py"
     script.write_text(MIDWAY)
-    assert told(two(script, run.words)) == ["error: out of memory"]
+    assert describe(two(script, run.words)) == ["error: out of memory"]
 
 
 class _Like:

@@ -213,7 +213,7 @@ def test_the_first_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (["channels_last=true"], "channels_last: FSDP shards contiguous weights only"),
         (
@@ -223,12 +223,12 @@ def test_the_first_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_what_cannot_be_sharded_is_refused(
-    settings: list[str], told: str, config: Path, monkeypatch: pytest.MonkeyPatch
+    settings: list[str], message: str, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = load_config(config, RunConfig, settings)
     refuse_unshardable(Accelerator(), wanted)  # not sharded
     monkeypatch.setattr("guie.training.distributed.is_sharded", lambda accelerator: True)
-    with pytest.raises(UserError, match=told):
+    with pytest.raises(UserError, match=message):
         refuse_unshardable(Accelerator(), wanted)
     clip = nn.ParameterDict({"logit_scale": nn.Parameter(torch.ones(()))})
     with pytest.raises(UserError, match="cannot share out logit_scale, a single number"):

@@ -22,7 +22,7 @@ from guie.training.step import (
     gradients_within_memory,
     moving_state,
     restore,
-    sharpened,
+    sam_step,
 )
 
 
@@ -105,8 +105,8 @@ def test_a_loss_that_is_not_finite_is_named_with_its_images(
     stage = config().stages[0]
     for loss, row in ((1.0, 0), (value, 2), (float("nan"), 1)):
         watch.add(torch.tensor(loss), torch.tensor([row]), {"head": 0.5})
-    told = f"loss is {value} at step 6 of stage train, .*'head': 0.5.*intact.* c.jpg"
-    with pytest.raises(UserError, match=told):
+    message = f"loss is {value} at step 6 of stage train, .*'head': 0.5.*intact.* c.jpg"
+    with pytest.raises(UserError, match=message):
         watch.check(accelerator, paths, stage, step=7)
     watch.check(accelerator, paths, stage, step=7)  # what was told is not told again
     watch.add(torch.tensor(1.0), torch.tensor([0]), {})
@@ -124,7 +124,7 @@ def test_sam_takes_the_gradient_rho_up_the_slope_and_steps_back(accelerator: Acc
         for parameter, grad in zip(above.parameters(), slope, strict=True):
             parameter.add_(rho * grad / length)
     gradients(accelerator, above, batch(), 1)
-    logs = sharpened(model, lambda: gradients(accelerator, model, batch(), 1), rho)
+    logs = sam_step(model, lambda: gradients(accelerator, model, batch(), 1), rho)
     assert logs["loss"] == gradients(accelerator, Toy(), batch(), 1)["loss"]
     for parameter, old, wanted in zip(model.parameters(), before, above.parameters(), strict=True):
         assert torch.equal(parameter, old)
@@ -144,7 +144,7 @@ def test_sam_leaves_an_overflow_to_the_scaler() -> None:
             scaler.scale(loss * factor).backward()
             return logs
 
-        sharpened(model, overflowing, rho=0.05)
+        sam_step(model, overflowing, rho=0.05)
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
@@ -181,7 +181,7 @@ def test_state_moves_once_a_step(accelerator: Accelerator, sam: bool) -> None:
 
     for _ in range(2):
         if sam:
-            sharpened(ours, step, rho=0.5)
+            sam_step(ours, step, rho=0.5)
         else:
             before = moving_state(ours)
             step()

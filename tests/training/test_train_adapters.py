@@ -95,8 +95,8 @@ def test_only_what_was_trained_is_saved(run: Path) -> None:
     assert {name.split(".")[0] for name in names} == {"backbone", "head"}
     assert {name.split(".")[1] for name in names if "backbone" in name} == {"adapters", "prompts"}
     assert not list(run.glob("frozen-*.safetensors"))
-    (told,) = run.glob("frozen-*.json")
-    assert json.loads(told.read_text())["backbone"]["name"] == "guie-tiny"
+    (message,) = run.glob("frozen-*.json")
+    assert json.loads(message.read_text())["backbone"]["name"] == "guie-tiny"
     tower = sum(p.numel() for p in open_model(run).embedder.backbone.tower.parameters())
     saved = sum(file.stat().st_size for file in run.rglob("*") if file.is_file())
     assert (run / "model.safetensors").stat().st_size < tower  # of four bytes each

@@ -48,10 +48,10 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
         _say(f"error: {error.object!a}: a name that is not in UTF-8; rename it")
         sys.exit(2)
     except OSError as error:
-        told = _told(error)
-        if told is None:
+        message = _describe(error)
+        if message is None:
             raise
-        _say(f"error: {told}")
+        _say(f"error: {message}")
         sys.exit(2)
 
 
@@ -62,14 +62,14 @@ def _say(line: str) -> None:
 
 def _tell_of_thread(failed: threading.ExceptHookArgs) -> None:
     """TensorBoard writes in a thread: a full disk there is told like anywhere."""
-    told = _told(failed.exc_value) if isinstance(failed.exc_value, OSError) else None
-    if told is None:
+    message = _describe(failed.exc_value) if isinstance(failed.exc_value, OSError) else None
+    if message is None:
         threading.__excepthook__(failed)
     else:
-        sys.stderr.write(f"error: {told}\n")  # whole, though the main thread may leave meanwhile
+        sys.stderr.write(f"error: {message}\n")  # whole, though the main thread may leave meanwhile
 
 
-def _told(error: OSError) -> str | None:
+def _describe(error: OSError) -> str | None:
     """The one line for a fault of the system; None where it could be a fault of ours."""
     names_a_file = isinstance(error.filename, str | bytes | os.PathLike)
     if error.errno in DISK_FULL:

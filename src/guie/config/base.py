@@ -20,9 +20,9 @@ from pydantic_core import ErrorDetails
 from guie.base.errors import UserError
 from guie.config.reading import (
     Place,
-    Written,
+    SourcedValue,
+    apply_defaults,
     as_place,
-    handed_down,
     merged,
     override,
     parsed,
@@ -35,7 +35,7 @@ SHOWN = 200  # characters of a value
 NUMBER = "number"  # tag of a union's branch that is a number
 
 
-class FaultAt(ValueError):
+class ConfigError(ValueError):
     """What a validator finds wrong with one key below the model that it validates."""
 
     def __init__(self, key: str, said: str):
@@ -43,7 +43,7 @@ class FaultAt(ValueError):
         self.place, self.said = as_place(key), said
 
 
-def explained(error: ValidationError, model: Model, values: Written) -> list[str]:
+def explained(error: ValidationError, model: Model, values: SourcedValue) -> list[str]:
     """A line for every fault, none twice: where it is written, and what it is.
 
     Args:
@@ -56,12 +56,12 @@ def explained(error: ValidationError, model: Model, values: Written) -> list[str
     return list(dict.fromkeys(lines))
 
 
-def _where(fault: ErrorDetails, model: Model, values: Written) -> str:
+def _where(fault: ErrorDetails, model: Model, values: SourcedValue) -> str:
     """The source and the key there; of a key that is missing, where the mapping is that lacks it."""
     place = fault["loc"]
     if fault["type"] == "union_tag_invalid":
         place = (*place, fault["ctx"]["discriminator"].strip("'"))
-    elif isinstance(own := fault.get("ctx", {}).get("error"), FaultAt):
+    elif isinstance(own := fault.get("ctx", {}).get("error"), ConfigError):
         place = (*place, *own.place)
     node = values
     missing: Place = ()
@@ -71,7 +71,7 @@ def _where(fault: ErrorDetails, model: Model, values: Written) -> str:
         elif part in _keys_at(place[:number], model):
             missing = (*missing, part)
         # Anything else is a tag: pydantic names a union's branch
-    return node.told(missing)
+    return node.description(missing)
 
 
 def _said(fault: ErrorDetails, model: Model) -> str:
@@ -95,7 +95,9 @@ def _said(fault: ErrorDetails, model: Model) -> str:
             keys = ", ".join(_keys_at(place[:-1], model))
             return f"is to be a number, or a mapping of {keys} (found {_shown(fault['input'])})"
     own = fault.get("ctx", {}).get("error")
-    message = own.said if isinstance(own, FaultAt) else fault["msg"].removeprefix("Value error, ")
+    message = (
+        own.said if isinstance(own, ConfigError) else fault["msg"].removeprefix("Value error, ")
+    )
     of_key = "a key: " if place[-1:] == ("[key]",) else ""
     found = "" if isinstance(fault["input"], dict) else f" (found {_shown(fault['input'])})"
     return f"{of_key}{message}{found}"
@@ -206,10 +208,10 @@ def config_from(values: dict, model: type[AnyConfig], source: str = "config") ->
 
     Raises UserError as `load_config`.
     """
-    return validated(Written.of(values, source), model)
+    return validated(SourcedValue.of(values, source), model)
 
 
-def validated(values: Written, model: type[AnyConfig], variables: bool = True) -> AnyConfig:
+def validated(values: SourcedValue, model: type[AnyConfig], variables: bool = True) -> AnyConfig:
     """The config of what is written.
 
     Args:
@@ -218,22 +220,22 @@ def validated(values: Written, model: type[AnyConfig], variables: bool = True) -
     Raises UserError as `load_config`.
     """
     if model.COMMON:
-        values = handed_down(values, *model.COMMON)
+        values = apply_defaults(values, *model.COMMON)
     try:
         return model.model_validate(plain(values, variables))
     except ValidationError as error:
         raise UserError("\n".join(explained(error, model, values))) from None
 
 
-def read_written(path: Path, below: tuple[Path, ...] = ()) -> Written:
+def read_written(path: Path, below: tuple[Path, ...] = ()) -> SourcedValue:
     """What a file says, over what its `base` says. Raises UserError."""
     values = read_yaml(path)
     if not isinstance(values, dict):
         raise UserError(f"{path}: a config is a mapping of keys to values")
-    return based(Written.of(values, str(path)), below)
+    return resolve_base(SourcedValue.of(values, str(path)), below)
 
 
-def based(own: Written, below: tuple[Path, ...] = ()) -> Written:
+def resolve_base(own: SourcedValue, below: tuple[Path, ...] = ()) -> SourcedValue:
     """A mapping over the file that its `base` names, beside the one that it stands in itself.
 
     Args:
@@ -260,14 +262,14 @@ def real_root() -> Path | None:
     return beside if (beside / "weights").is_dir() else None
 
 
-def plain(written: Written, variables: bool = True) -> Any:
+def plain(written: SourcedValue, variables: bool = True) -> Any:
     """What YAML has there; with `variables`, each `${NAME}` is replaced. Raises UserError."""
     value = written.value
     if isinstance(value, dict):
         return {key: plain(item, variables) for key, item in value.items()}
     if isinstance(value, list):
         return [plain(item, variables) for item in value]
-    return expanded(value, written.told()) if variables and isinstance(value, str) else value
+    return expanded(value, written.description()) if variables and isinstance(value, str) else value
 
 
 def expanded(text: str, where: str) -> str:

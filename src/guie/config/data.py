@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from guie.config.base import Config, Domain, FaultAt, Name, PositiveInt, Seed
+from guie.config.base import Config, ConfigError, Domain, Name, PositiveInt, Seed
 from guie.config.model import HeadConfig
 
 DatasetName = Literal[
@@ -134,7 +134,7 @@ class ClipConfig(Config):
     def _templates_have_one_place(self) -> ClipConfig:
         for template in self.templates:
             if template.count("{}") != 1:
-                raise FaultAt("templates", f"{template!r} needs one {{}}, where the name goes")
+                raise ConfigError("templates", f"{template!r} needs one {{}}, where the name goes")
         return self
 
 
@@ -166,9 +166,11 @@ class PseudoLabelConfig(Config):
         for label in self.classes:
             domain, slash, name = label.partition("/")
             if not (domain and slash and name) or "|" in label:
-                raise FaultAt("classes", f"{label!r} is not domain/class")
+                raise ConfigError("classes", f"{label!r} is not domain/class")
         if self.mode == "check" and self.max_images is not None:
-            raise FaultAt("max_images", "is for mode label; mode check keeps what it does not drop")
+            raise ConfigError(
+                "max_images", "is for mode label; mode check keeps what it does not drop"
+            )
         return self
 
 
@@ -189,7 +191,7 @@ class DomainShares(Config):
     def _names_are_shared(self) -> DomainShares:
         unnamed = sorted(set(self.shares) - set(self.told_by.names)) if self.told_by else []
         if unnamed:
-            raise FaultAt("told_by.names", f"lacks {', '.join(unnamed)}, which shares has")
+            raise ConfigError("told_by.names", f"lacks {', '.join(unnamed)}, which shares has")
         return self
 
 
@@ -214,7 +216,9 @@ class ProxyEvaluatorConfig(Config):
     @model_validator(mode="after")
     def _head_takes_features_alone(self) -> ProxyEvaluatorConfig:
         if self.head.image_shape or self.head.reduced_dim:
-            raise FaultAt("head", "image_shape and reduced_dim are of whole models, not of a proxy")
+            raise ConfigError(
+                "head", "image_shape and reduced_dim are of whole models, not of a proxy"
+            )
         return self
 
 
@@ -232,7 +236,7 @@ class SelectionRule(Config):
     @model_validator(mode="after")
     def _confirmed_with_spread(self) -> SelectionRule:
         if self.confirm_seeds == 1:
-            raise FaultAt("confirm_seeds", "1 seed has no spread; use 0, or at least 2")
+            raise ConfigError("confirm_seeds", "1 seed has no spread; use 0, or at least 2")
         return self
 
 
@@ -250,7 +254,7 @@ class SelectionConfig(Config):
     @model_validator(mode="after")
     def _evaluator_is_described(self) -> SelectionConfig:
         if getattr(self, self.evaluator) is None:
-            raise FaultAt(self.evaluator, f"missing, but evaluator is {self.evaluator}")
+            raise ConfigError(self.evaluator, f"missing, but evaluator is {self.evaluator}")
         return self
 
 
@@ -319,7 +323,7 @@ class MixConfig(Config):
     @model_validator(mode="after")
     def _cleaning_decodes(self) -> MixConfig:
         if self.clean and not self.verify:
-            raise FaultAt("clean", "needs the decoded images; set verify to true")
+            raise ConfigError("clean", "needs the decoded images; set verify to true")
         return self
 
     @model_validator(mode="after")
@@ -327,7 +331,7 @@ class MixConfig(Config):
         for number, source in enumerate(self.sources):
             least, most = self.limits(source)
             if most is not None and most < least:
-                raise FaultAt(
+                raise ConfigError(
                     f"sources.{number}",
                     f"max_images {most} is below min_images {least}; no class could satisfy both",
                 )

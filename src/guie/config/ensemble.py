@@ -19,7 +19,7 @@ from pydantic import model_validator as checked
 from guie.config.base import (
     BatchSize,
     Config,
-    FaultAt,
+    ConfigError,
     Name,
     Pixels,
     PositiveInt,
@@ -63,7 +63,7 @@ class ViewConfig(Config):
     @checked(mode="after")
     def _is_somewhere(self) -> ViewConfig:
         if self.at != "center" and self.part == 1:
-            raise FaultAt("at", f"{self.at}: of a part of the image; set part below 1")
+            raise ConfigError("at", f"{self.at}: of a part of the image; set part below 1")
         return self
 
     def is_of(self, aspect: float) -> bool:
@@ -81,12 +81,12 @@ class MemberConfig(Config):
 
 
 def refuse_blind(views: list[ViewConfig]) -> None:
-    """Raise FaultAt where images of some shape have no view that is of every domain."""
+    """Raise ConfigError where images of some shape have no view that is of every domain."""
     limits = [view.aspect for view in views if view.aspect]
     edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.most) if edge)]
     for aspect in sorted({max(1.0, e) for edge in edges for e in (edge, edge * 1.001)}):
         if not any(view.domains is None and view.is_of(aspect) for view in views):
-            raise FaultAt(
+            raise ConfigError(
                 "views",
                 f"none is of every image whose sides are as {aspect:.4g} to 1; add a view without"
                 " domains for them",
@@ -112,10 +112,10 @@ class CompositionConfig(Config):
     def _fits_together(self) -> CompositionConfig:
         refuse_blind(self.views)
         if self.weights and len(self.weights) != len(self.members):
-            raise FaultAt("weights", f"{len(self.weights)} for {len(self.members)} members")
+            raise ConfigError("weights", f"{len(self.weights)} for {len(self.members)} members")
         unknown = {d for view in self.views for d in view.domains or []} - set(self.domains)
         if unknown:
-            raise FaultAt("domains", f"lacks {min(unknown)}, which views ask for")
+            raise ConfigError("domains", f"lacks {min(unknown)}, which views ask for")
         return self
 
 
@@ -209,7 +209,7 @@ class PcaConfig(Config):
     @model_validator(mode="after")
     def _fitted_on_one(self) -> PcaConfig:
         if (self.images is None) == (self.texts is None):
-            raise FaultAt("images", "the images that it is fitted on, or texts: one of the two")
+            raise ConfigError("images", "the images that it is fitted on, or texts: one of the two")
         return self
 
 
@@ -286,7 +286,7 @@ class Composed(Config):
         asks = any(view.domains for view in self.views)
         if asks != (self.classifier is not None):
             said = "views ask for domains; state the images" if asks else "no view asks for domains"
-            raise FaultAt("classifier", f"is what tells domains apart, and {said}")
+            raise ConfigError("classifier", f"is what tells domains apart, and {said}")
         self._refuse_misjoined()
         return self
 
@@ -295,20 +295,20 @@ class Composed(Config):
         one = len(self.members) == 1
         of_checkpoints = any(isinstance(m, ModelMember) and m.checkpoints for m in self.members)
         if join is None and not one:
-            raise FaultAt("join", f"how {len(self.members)} members become one is not said")
+            raise ConfigError("join", f"how {len(self.members)} members become one is not said")
         if of_checkpoints and join != "soup":
-            raise FaultAt("join", "checkpoints are of a soup; write join: soup")
+            raise ConfigError("join", "checkpoints are of a soup; write join: soup")
         if join and one and not of_checkpoints:
-            raise FaultAt("members", f"{join} takes two at least")
+            raise ConfigError("members", f"{join} takes two at least")
         if join not in ("soup", "heads"):
             return
         for number, member in enumerate(self.members):
             if not isinstance(member, ModelMember):
-                raise FaultAt(
+                raise ConfigError(
                     f"members.{number}", f"{join} is of runs; compose this one first, by itself"
                 )
             if member.weight != 1 or member.size_px or member.stride_px or member.layers:
-                raise FaultAt(
+                raise ConfigError(
                     f"members.{number}",
                     f"weight, size_px, stride_px and layers are not of {join}, a plain mean of weights",
                 )
@@ -347,7 +347,7 @@ class ComposeConfig(Composed):
     def _greed_is_by_val(self) -> ComposeConfig:
         greedy = any(isinstance(p.join, SoupConfig) and p.join.greedy for p in self.parts())
         if greedy and self.val is None:
-            raise FaultAt("val", "a greedy soup goes by a val split; give its manifest")
+            raise ConfigError("val", "a greedy soup goes by a val split; give its manifest")
         return self
 
     @property

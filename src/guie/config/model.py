@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from guie.config.base import Config, FaultAt, Pixels, PositiveInt, Width
+from guie.config.base import Config, ConfigError, Pixels, PositiveInt, Width
 
 
 class LayersConfig(Config):
@@ -122,7 +122,9 @@ class WithAdapters(Config):
         kinds = [adapter.kind for adapter in self.adapters]
         again = next((n for n, kind in enumerate(kinds) if kind in kinds[:n]), None)
         if again is not None:
-            raise FaultAt(f"adapters.{again}.kind", f"{kinds[again]} is there already; each once")
+            raise ConfigError(
+                f"adapters.{again}.kind", f"{kinds[again]} is there already; each once"
+            )
         return self
 
     def parts(self) -> list[str]:
@@ -162,14 +164,18 @@ class BackboneConfig(Config):
     @model_validator(mode="after")
     def _weights_are_checked(self) -> BackboneConfig:
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256):
-            raise FaultAt("sha256", f"{self.sha256!r}: 64 hex digits, or at least the first 8")
+            raise ConfigError("sha256", f"{self.sha256!r}: 64 hex digits, or at least the first 8")
         if (self.sha256 or self.revision) and not self.pretrained:
             raise ValueError("sha256 and revision are of pretrained weights; pretrained is null")
         if ":" in self.name:
-            raise FaultAt("name", f"{self.name!r}: write the library's name, and pretrained: <tag>")
+            raise ConfigError(
+                "name", f"{self.name!r}: write the library's name, and pretrained: <tag>"
+            )
         bypass = sorted(self.kwargs.keys() & WEIGHT_ARGUMENTS)
         if bypass:
-            raise FaultAt("kwargs", f"{', '.join(bypass)}: weights are given by pretrained alone")
+            raise ConfigError(
+                "kwargs", f"{', '.join(bypass)}: weights are given by pretrained alone"
+            )
         return self
 
 
@@ -218,17 +224,17 @@ class HeadConfig(Config):
     @model_validator(mode="after")
     def _fits_together(self) -> HeadConfig:
         if self.image_shape and self.norm not in ("bn", "bn_plain"):
-            raise FaultAt(
+            raise ConfigError(
                 "image_shape",
                 "needs norm bn or bn_plain, for the features' scale is not its own;"
                 f" norm is {self.norm}",
             )
         if self.norm_eps != BATCH_NORM_EPS and self.norm not in ("bn", "bn_plain"):
-            raise FaultAt("norm_eps", f"is of norm bn and bn_plain; norm is {self.norm}")
+            raise ConfigError("norm_eps", f"is of norm bn and bn_plain; norm is {self.norm}")
         if self.dim % self.parts:
-            raise FaultAt("parts", f"{self.parts} parts cannot share dim {self.dim} evenly")
+            raise ConfigError("parts", f"{self.parts} parts cannot share dim {self.dim} evenly")
         if self.reduced_dim and self.reduced_dim > self.dim:
-            raise FaultAt("reduced_dim", f"{self.reduced_dim}: above dim {self.dim}")
+            raise ConfigError("reduced_dim", f"{self.reduced_dim}: above dim {self.dim}")
         return self
 
 

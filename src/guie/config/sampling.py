@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.config.base import Config, FaultAt, PositiveInt
+from guie.config.base import Config, ConfigError, PositiveInt
 from guie.config.durations import Steps
 from guie.config.model import Fit, Fraction
 
@@ -108,7 +108,7 @@ class AugmentConfig(Config):
     @model_validator(mode="after")
     def _affine_does_something(self) -> AugmentConfig:
         if self.affine and not (self.shift or self.zoom or self.rotate_deg):
-            raise FaultAt(
+            raise ConfigError(
                 "affine", "shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
             )
         return self
@@ -116,7 +116,7 @@ class AugmentConfig(Config):
     @model_validator(mode="after")
     def _full_size_does_something(self) -> AugmentConfig:
         if self.full_size and not self.distorts:
-            raise FaultAt(
+            raise ConfigError(
                 "full_size",
                 "is of auto, affine, hue, rgb_shift, blur and jpeg, which are all off;"
                 " raise one, or set full_size to false",

@@ -13,7 +13,7 @@ from pydantic import (
     model_validator,
 )
 
-from guie.config.base import BatchSize, Config, FaultAt, Pixels, PositiveInt
+from guie.config.base import BatchSize, Config, ConfigError, Pixels, PositiveInt
 from guie.config.durations import Duration
 from guie.config.model import Fraction
 from guie.config.sampling import AugmentConfig, MixedConfig, NonNegative, Positive, SamplerConfig
@@ -82,7 +82,7 @@ class OptimizerConfig(Config):
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> OptimizerConfig:
         if self.momentum and self.name != "sgd":
-            raise FaultAt("momentum", f"is of sgd, and the optimizer is {self.name}; drop one")
+            raise ConfigError("momentum", f"is of sgd, and the optimizer is {self.name}; drop one")
         return self
 
 
@@ -184,17 +184,17 @@ class StageConfig(Config):
     @model_validator(mode="after")
     def _averaged_weights_are_there(self) -> StageConfig:
         if self.ema_goes_on == "averaged" and self.ema_decay is None:
-            raise FaultAt("ema_goes_on", "ema_decay is null, so there is no average")
+            raise ConfigError("ema_goes_on", "ema_decay is null, so there is no average")
         return self
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> StageConfig:
         for key in ("warmup_start", "warmup_every"):
             if getattr(self, key) and not self.warmup:
-                raise FaultAt(key, "is of a warm-up, and there is none; set warmup, or drop it")
+                raise ConfigError(key, "is of a warm-up, and there is none; set warmup, or drop it")
         warmup = self.warmup
         if warmup and warmup.unit == "epochs" and warmup.number >= self.epochs:
-            raise FaultAt(
+            raise ConfigError(
                 "warmup",
                 f"the stage's {self.epochs:g} epochs would end before the rates are at their peak",
             )
@@ -203,7 +203,7 @@ class StageConfig(Config):
     @model_validator(mode="after")
     def _cached_features_stay_true(self) -> StageConfig:
         if self.cached_views and self.lr.trains_features:
-            raise FaultAt(
+            raise ConfigError(
                 "cached_views",
                 "features are computed once, and this stage trains the backbone or what is added to"
                 " it; set lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}, or"

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
 
-from guie.config.base import Config, FaultAt, Seed
+from guie.config.base import Config, ConfigError, Seed
 
 
 def _counted(value: Any) -> Any:
@@ -41,7 +41,7 @@ class ScoredOn(Config):
     @model_validator(mode="after")
     def _root_of_what(self) -> ScoredOn:
         if self.root is not None and self.manifest is None:
-            raise FaultAt("root", "is of another manifest, and there is none; set manifest too")
+            raise ConfigError("root", "is of another manifest, and there is none; set manifest too")
         return self
 
 
@@ -69,7 +69,7 @@ class RowConfig(Config):
     def _trains_or_composes(self) -> RowConfig:
         settings = [*(self.model_extra or {}), *(["grid"] if self.grid else [])]
         if self.compose is not None and settings:
-            raise FaultAt(
+            raise ConfigError(
                 "compose", f"trains no run, and {settings[0]} is of one; drop one of the two"
             )
         return self
@@ -92,12 +92,14 @@ class StudyConfig(Config):
     @model_validator(mode="after")
     def _is_of_rows(self) -> StudyConfig:
         if not self.rows:
-            raise FaultAt("rows", "there is none")
+            raise ConfigError("rows", "there is none")
         asks = next((name for name, row in self.rows.items() if row.unseen), None)
         if asks is not None and not self.unseen:
-            raise FaultAt("unseen", f"names no fold, and row {asks!r} asks for them; add one")
+            raise ConfigError("unseen", f"names no fold, and row {asks!r} asks for them; add one")
         left_out = [domain for domains in self.unseen.values() for domain in domains]
         twice = sorted({domain for domain in left_out if left_out.count(domain) > 1})
         if twice:
-            raise FaultAt("unseen", f"{twice[0]} is left out by two folds; by which is it scored?")
+            raise ConfigError(
+                "unseen", f"{twice[0]} is left out by two folds; by which is it scored?"
+            )
         return self

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from guie.config.base import (
     BatchSize,
     Config,
-    FaultAt,
+    ConfigError,
     Name,
     PositiveInt,
     Seed,
@@ -170,7 +170,7 @@ class RunConfig(Config):
     def _cached_views_have_a_head(self) -> RunConfig:
         for number, stage in enumerate(self.stages):
             if self.task.name == "contrastive" and stage.cached_views:
-                raise FaultAt(
+                raise ConfigError(
                     f"stages.{number}.cached_views",
                     "task contrastive trains whole towers and has no frozen stage; set it to null",
                 )
@@ -186,7 +186,7 @@ class RunConfig(Config):
             for key, numbers in given.items():
                 for part, rate in numbers.items():
                     if rate and part not in parts:  # there is no harm in freezing nothing
-                        raise FaultAt(
+                        raise ConfigError(
                             f"stages.{number}.{key}.{part}",
                             f"this task has no such part{remedy(part, parts)}",
                         )
@@ -197,7 +197,7 @@ class RunConfig(Config):
         rated = [loss for loss in self.task.losses if _has_class_weights(loss)]
         for number, stage in enumerate(self.stages):
             if rated and "classes" not in stage.lr.model_fields_set:
-                raise FaultAt(
+                raise ConfigError(
                     f"stages.{number}.lr.classes",
                     f"is left out, and loss {rated[0].name} has class"
                     " weights; give their rate, or write 0 to leave them as they are",
@@ -211,10 +211,10 @@ class RunConfig(Config):
         for number, stage in enumerate(self.stages):
             for key, allowed in (("classes", "carry"), ("softmax_over", "run")):
                 if (given := getattr(stage, key)) != allowed:
-                    raise FaultAt(
+                    raise ConfigError(
                         f"stages.{number}.{key}",
                         f"{given} is for the losses softmax, arcface, cosface and curricularface;"
-                        f" {self._told()} allows {allowed}",
+                        f" {self._describe()} allows {allowed}",
                     )
         return self
 
@@ -225,9 +225,9 @@ class RunConfig(Config):
             return self
         for number, stage in enumerate(self.stages):
             if stage.margin is not None:
-                raise FaultAt(
+                raise ConfigError(
                     f"stages.{number}.margin",
-                    f"is for the losses arcface, cosface and curricularface, not {self._told()}",
+                    f"is for the losses arcface, cosface and curricularface, not {self._describe()}",
                 )
         return self
 
@@ -235,15 +235,15 @@ class RunConfig(Config):
     def _parts_of_the_embedding_are_members(self) -> RunConfig:
         groups = getattr(self.task, "metaclasses", None)
         if self.model.head and self.model.head.parts > 1 and groups is None:
-            raise FaultAt(
+            raise ConfigError(
                 "model.head.parts", "is of an ensemble's members; set task.metaclasses, or drop it"
             )
         if self.model.head and self.model.head.parts > 1 and getattr(self.task, "projector", None):
-            raise FaultAt(
+            raise ConfigError(
                 "task.projector", "would mix the parts of model.head; drop one of the two"
             )
         if groups and getattr(self.task.losses[0], "classifier", "joint") == "separate":
-            raise FaultAt(
+            raise ConfigError(
                 "task.loss.classifier", "is separate, and a metaclass has classes of every domain"
             )
         return self
@@ -251,7 +251,9 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _layers_are_heard(self) -> RunConfig:
         if self.model.layers and self.compile:
-            raise FaultAt("compile", "leaves nothing of model.layers to be heard; set it to false")
+            raise ConfigError(
+                "compile", "leaves nothing of model.layers to be heard; set it to false"
+            )
         return self
 
     @model_validator(mode="after")
@@ -261,7 +263,7 @@ class RunConfig(Config):
             and self.task.reaches == "head"
             and not self.model.head
         ):
-            raise FaultAt("task.reaches", "is head, and model.head is null; set it to backbone")
+            raise ConfigError("task.reaches", "is head, and model.head is null; set it to backbone")
         return self
 
     @model_validator(mode="after")
@@ -277,14 +279,14 @@ class RunConfig(Config):
                 why = "does not go with retention.generic yet; set it to null"
             else:
                 continue
-            raise FaultAt(f"stages.{number}.repeated_views", why)
+            raise ConfigError(f"stages.{number}.repeated_views", why)
         return self
 
     @model_validator(mode="after")
     def _blended_images_have_teachers_alone(self) -> RunConfig:
         for number, stage in enumerate(self.stages):
             if stage.augment.mixup and (why := unblendable(self.task)):
-                raise FaultAt(f"stages.{number}.augment.mixup", f"{why}; set it to 0")
+                raise ConfigError(f"stages.{number}.augment.mixup", f"{why}; set it to 0")
         return self
 
     @model_validator(mode="after")
@@ -296,16 +298,16 @@ class RunConfig(Config):
             for place, term in enumerate(self.task.criteria):
                 crowded = too_many_neighbours(term, stage.batch_size)
                 if crowded:
-                    raise FaultAt(f"task.criteria.{place}.relation", crowded)
+                    raise ConfigError(f"task.criteria.{place}.relation", crowded)
             if some and isinstance(stage.sampler, MixedConfig):
-                raise FaultAt(
+                raise ConfigError(
                     f"stages.{number}.sampler",
                     f"mixes domains in a batch, and the loss of task.criteria.{some[0]} is of some"
                     " alone; take dataset_size or balanced, or drop that term's domains",
                 )
         return self
 
-    def _told(self) -> str:
+    def _describe(self) -> str:
         """What is trained by, in a message: the loss, or the task of none or several."""
         losses = self.task.losses
         return losses[0].name if len(losses) == 1 else f"task {self.task.name}"
@@ -314,7 +316,7 @@ class RunConfig(Config):
     def _new_class_weights_are_trained(self) -> RunConfig:
         for number, stage in enumerate(self.stages):
             if stage.classes == "reset" and not stage.lr.of("classes"):
-                raise FaultAt(
+                raise ConfigError(
                     f"stages.{number}.classes",
                     "reset with lr.classes 0 would leave class weights"
                     " as they are drawn; raise lr.classes, or set classes: carry",
@@ -326,11 +328,11 @@ class RunConfig(Config):
         if self.retention is None:
             return self
         if self.model.backbone.pretrained is None:
-            raise FaultAt("retention", "model.backbone.pretrained is null: nothing to retain")
+            raise ConfigError("retention", "model.backbone.pretrained is null: nothing to retain")
         if not any(stage.lr.trains_features for stage in self.stages):
-            raise FaultAt("retention", "no stage trains the backbone; set retention to null")
+            raise ConfigError("retention", "no stage trains the backbone; set retention to null")
         if self.retention.weights and not any(s.lr.trains_backbone for s in self.stages):
-            raise FaultAt(
+            raise ConfigError(
                 "retention.weights",
                 "no stage trains the backbone's own weights; set it to 0 (features holds adapters)",
             )
@@ -339,7 +341,7 @@ class RunConfig(Config):
     @model_validator(mode="after")
     def _contrastive_training_adds_nothing(self) -> RunConfig:
         if self.task.name == "contrastive" and self.model.parts():
-            raise FaultAt(
+            raise ConfigError(
                 f"model.{self.model.parts()[0]}",
                 "task contrastive trains a CLIP as it is; leave them out",
             )

@@ -21,7 +21,7 @@ from guie.curation.duplicates.rules import (
     find_leaks,
     find_placeholders,
 )
-from guie.curation.summary import Account
+from guie.curation.summary import CurationReport
 from guie.evaluation.feature_cache import Embed
 
 
@@ -109,7 +109,7 @@ def clean_rows(
     config: MixConfig,
     embed: Embed,
     workers: int,
-    account: Account,
+    account: CurationReport,
 ) -> tuple[pd.DataFrame, Links]:
     """The rows that cleaning leaves, and the links between copies.
 
@@ -134,7 +134,7 @@ def clean_rows(
 
 
 def refuse_late_leaks(
-    table: pd.DataFrame, links: Links, cleaning: CleaningConfig, account: Account
+    table: pd.DataFrame, links: Links, cleaning: CleaningConfig, account: CurationReport
 ) -> pd.DataFrame:
     """Copies that the validation split has put on both sides; dropped from train, or refused."""
     leaks = find_leaks(table, links, cleaning.leaks)
@@ -191,7 +191,7 @@ def _unknown(verdicts: Verdicts, images: pd.Series) -> list[str]:
 
 
 def _refuse(
-    table: pd.DataFrame, account: Account, excess: dict[str, list[str]], share_max: float
+    table: pd.DataFrame, account: CurationReport, excess: dict[str, list[str]], share_max: float
 ) -> None:
     try:
         refuse(account.findings)

@@ -53,7 +53,7 @@ from guie.curation.selection import (
     render,
     search,
 )
-from guie.curation.summary import Account
+from guie.curation.summary import CurationReport
 from guie.data.archives import unpacked
 from guie.data.datasets import READERS
 from guie.data.datasets.finding import read_source
@@ -75,7 +75,9 @@ from guie.evaluation.text import ClassTexts, class_texts
 from guie.models import open_model
 
 
-def read_sources(config: MixConfig, workers: int, account: Account) -> tuple[pd.DataFrame, Sidecar]:
+def read_sources(
+    config: MixConfig, workers: int, account: CurationReport
+) -> tuple[pd.DataFrame, Sidecar]:
     """One table of all sources, image_path relative to the mix's root, and what they declare.
 
     Column `source` holds the number of the source. With a `clean` block the columns of
@@ -205,7 +207,7 @@ def combine(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 
 def limit_classes(
-    table: pd.DataFrame, config: MixConfig, embed: Embed | None, account: Account
+    table: pd.DataFrame, config: MixConfig, embed: Embed | None, account: CurationReport
 ) -> pd.DataFrame:
     """Drop rare classes and cap large ones, within each source.
 
@@ -283,7 +285,7 @@ def pseudo_label(
     settings: PseudoLabelConfig,
     config: MixConfig,
     workers: int,
-    account: Account,
+    account: CurationReport,
 ) -> pd.DataFrame:
     """Zero-shot labels for the train images of the config's domains; the unsure ones go.
 
@@ -326,7 +328,7 @@ def match_domains(
     shares: DomainShares,
     config: MixConfig,
     workers: int,
-    account: Account,
+    account: CurationReport,
 ) -> pd.DataFrame:
     """Thin the train images until their domains have the shares that the config wishes for."""
     domain_of_row = _domains_by_clip(table, shares, config, workers)
@@ -399,7 +401,7 @@ def select_rows(
     selection: SelectionConfig,
     config: MixConfig,
     workers: int,
-    account: Account,
+    account: CurationReport,
     train: Train,
 ) -> pd.DataFrame:
     """The train rows of the best mix that was found, with all of val and test.

@@ -154,7 +154,7 @@ METRICS = {"r_at_1": "R@1 on val", "mmp_at_5": "mMP@5 on val"}
 COUNTED = ["image_path", "label", "domain", "split", "dataset"]
 
 
-class Account:
+class CurationReport:
     """Notes down what happens to a mix's rows, and writes it beside the mix."""
 
     def __init__(self, config: MixConfig, command: str):

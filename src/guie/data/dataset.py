@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, default_collate
 from guie.base.errors import UserError
 from guie.data.augmentation import Augment
 from guie.data.image_checks.boxes import Box
-from guie.data.images import open_as_host, open_part, patiently
+from guie.data.images import open_as_host, open_part, with_retries
 from guie.data.manifest import Manifest
 
 
@@ -200,7 +200,7 @@ class TrainDataset(Dataset):
         """A view (3, S, S) uint8, and the height and width in pixels of the whole image."""
         part = self.augment.part(seed_of_part)
         file = self.root / self.paths[row]
-        part_HWC, size = patiently(partial(open_part, file, part, self._enough))
+        part_HWC, size = with_retries(partial(open_part, file, part, self._enough))
         part_HWC = self.augment.at_full_size(part_HWC, seed_of_pixels)
         resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
         view_HWC = self.augment(resized_HWC.contiguous().numpy(), seed_of_pixels)
@@ -251,7 +251,7 @@ class EvalDataset(Samples):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """The network's input (3, S, S), and the shape (3,) of the image as it came, or of its box."""
-        image = patiently(partial(self.open_image, self.files[index]))
+        image = with_retries(partial(self.open_image, self.files[index]))
         box = self.boxes[index] if self.boxes else None
         if box:
             image = image.crop(box)

@@ -2,7 +2,7 @@
 
 `open_as_seen` gives what a person sees (curation), `open_part` a part of that, fast (training).
 `open_as_host` gives what the challenge's scorer sees (validation, embedding, parity with the
-submission). `patiently` opens what a network disk may have lost for a moment.
+submission). `with_retries` opens what a network disk may have lost for a moment.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def decoder_key(open_image: Callable[..., Any]) -> str:
     return DECODER_KEYS.get(open_image, open_image.__name__)
 
 
-def patiently(open_image: Callable[[], T]) -> T:
+def with_retries(open_image: Callable[[], T]) -> T:
     """What `open_image` returns, tried again some times, with a word, where the system refuses the file.
 
     Raises its UserError: at once where the file was read and is at fault, else after the last try.

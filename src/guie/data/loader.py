@@ -49,8 +49,8 @@ class TrainLoader:
     def __len__(self) -> int:
         return len(self.loader)
 
-    def __iter__(self) -> Ahead[Batch]:
-        return Ahead(with_teachers(whole_batches(self.loader), self.beside), self._ready)
+    def __iter__(self) -> Prefetcher[Batch]:
+        return Prefetcher(with_teachers(whole_batches(self.loader), self.beside), self._ready)
 
     def _ready(self, batch: Batch) -> Batch:
         return batch.to(self.device).normalised(self.preprocess)
@@ -85,7 +85,7 @@ def eval_loader(
     return whole_batches(_loader(dataset, default_collate, batches, workers, torch.device(device)))
 
 
-class Ahead(Generic[T]):
+class Prefetcher(Generic[T]):
     """Items of an iterable, each taken while the one before it is yet to be used.
 
     A fault that an item meets waits in `fault`, so that all processes can stop together after the
@@ -100,7 +100,7 @@ class Ahead(Generic[T]):
         self.fault: UserError | None = None
         self._take()
 
-    def __iter__(self) -> Ahead[T]:
+    def __iter__(self) -> Prefetcher[T]:
         return self
 
     def __next__(self) -> T:

@@ -66,7 +66,7 @@ WHOLE = [ViewConfig()]
 
 
 @dataclass(frozen=True)
-class Made:
+class EnsembleResult:
     """A model, its val scores, and how it was made: for record.json and for the terminal.
 
     Attributes: `record`, JSON; `members`, that it was joined of; `trials`, of a soup.
@@ -75,7 +75,7 @@ class Made:
     model: LoadedModel
     scores: Scores
     record: dict[str, Any]
-    members: tuple[Made, ...] = ()
+    members: tuple[EnsembleResult, ...] = ()
     trials: tuple[Trial, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -90,12 +90,12 @@ class Joined:
     models: Sequence[LoadedModel]
     record: dict[str, Any]
     how: dict[str, Any] = field(default_factory=dict)
-    members: tuple[Made, ...] = ()
+    members: tuple[EnsembleResult, ...] = ()
     trials: tuple[Trial, ...] = ()
     scores: Scores = None  # of a soup
 
 
-def make(config: Composed, fits: Fits) -> Made:
+def make(config: Composed, fits: Fits) -> EnsembleResult:
     """Compose. Every process must call it; what looks doubtful is told as a warning.
 
     Raises UserError where a member is missing or members do not fit.
@@ -108,9 +108,11 @@ def make(config: Composed, fits: Fits) -> Made:
         model, scores = _seen(config, joined, fits, record), None
         _refuse_too_many(model)
     if config.reduce:
-        model, told = reduce_by(config.reduce, model, fits)
-        record["reduction"], scores = config.reduce.model_dump() | told, None
-    return Made(model, scores or fits.scores(model), record, joined.members, joined.trials)
+        model, message = reduce_by(config.reduce, model, fits)
+        record["reduction"], scores = config.reduce.model_dump() | message, None
+    return EnsembleResult(
+        model, scores or fits.scores(model), record, joined.members, joined.trials
+    )
 
 
 def _averaged(config: Composed, fits: Fits) -> Joined:
@@ -150,7 +152,7 @@ def _renamed(model: LoadedModel, source: str) -> LoadedModel:
     return replace(model, part=model.part.model_copy(update={"source": source}), source=source)
 
 
-def _member(config: ModelMember | Composed, fits: Fits) -> Made:
+def _member(config: ModelMember | Composed, fits: Fits) -> EnsembleResult:
     if isinstance(config, Composed):
         return make(config, fits)
     model = open_model(config.model, weights=f"{config.weights}.safetensors")
@@ -159,7 +161,7 @@ def _member(config: ModelMember | Composed, fits: Fits) -> Made:
     if config.layers:
         model = with_layers(model, config.layers)
     record = {"weights_sha256": state_hash(model.embedder.state_dict())}
-    return Made(model, fits.scores(model), record)
+    return EnsembleResult(model, fits.scores(model), record)
 
 
 def _seen(config: Composed, joined: Joined, fits: Fits, record: dict[str, Any]) -> LoadedModel:
@@ -170,8 +172,8 @@ def _seen(config: Composed, joined: Joined, fits: Fits, record: dict[str, Any]) 
     plain = composed(joined.models, views=free, **joined.how)
     emb_FD, domain_F, basis = fits.embedded(plain, config.classifier)
     wanted = {name for view in config.views for name in view.domains or []}
-    names, weights, told = fits.from_main(lambda: fit_domains(emb_FD, domain_F, wanted))
-    record["classifier"] = {"fitted_on": basis, **told}
+    names, weights, message = fits.from_main(lambda: fit_domains(emb_FD, domain_F, wanted))
+    record["classifier"] = {"fitted_on": basis, **message}
     return composed(joined.models, weights, views=config.views, domains=names, **joined.how)
 
 
@@ -256,27 +258,27 @@ def _derived(part: MemberConfig, manifest: str, out: Path) -> RunConfig:
         raise UserError(f"{out}: a run's name is of letters, digits, '_', '.' and '-'") from None
 
 
-def summary(out: Path, made: Made) -> str:
+def summary(out: Path, made: EnsembleResult) -> str:
     """Dimensions, looks and scores, of the composition and, line by line, of what it is made of."""
-    return "\n".join([f"{out}: {_told(made)}", *_lines(made, "  ")])
+    return "\n".join([f"{out}: {_describe(made)}", *_lines(made, "  ")])
 
 
-def _lines(made: Made, indent: str) -> Iterator[str]:
+def _lines(made: EnsembleResult, indent: str) -> Iterator[str]:
     for trial in made.trials:
         yield indent + _of_trial(trial)
     for member in made.members:
-        yield f"{indent}{member.model.source}: {_told(member)}"
+        yield f"{indent}{member.model.source}: {_describe(member)}"
         yield from _lines(member, indent + "  ")
     reduction = made.record.get("reduction")
     if reduction:
         shares = reduction.get("explained_variance")
-        told = f", which explain {sum(shares):.1%} of the variance" if shares else ""
-        yield f"{indent}reduced to {reduction['dim']} dimensions{told}"
+        message = f", which explain {sum(shares):.1%} of the variance" if shares else ""
+        yield f"{indent}reduced to {reduction['dim']} dimensions{message}"
     if "classifier" in made.record:
         yield f"{indent}domains told rightly: {made.record['classifier']['accuracy_held_out']:.1%}"
 
 
-def _told(made: Made) -> str:
+def _describe(made: EnsembleResult) -> str:
     words = [f"{made.model.embedder.dim} dimensions"]
     if made.trials:
         kept = sum(trial.kept for trial in made.trials)

@@ -151,9 +151,9 @@ def spaces_apart(models: Sequence[LoadedModel]) -> list[str]:
         alike = own.keys() == first.keys() and all(own[k].shape == first[k].shape for k in own)
         cosine = min(similarity_by_part(own, first).values(), default=0.0) if alike else 0.0
         if cosine < MIN_SIMILARITY:
-            told = f"cosine {cosine:.2f}" if alike else "of another kind"
+            message = f"cosine {cosine:.2f}" if alike else "of another kind"
             lines.append(
-                f"{model.source}: its head was trained apart from that of {models[0].source} ({told});"
+                f"{model.source}: its head was trained apart from that of {models[0].source} ({message});"
                 " the mean of such embeddings is seldom better than one: join them side_by_side"
             )
     return lines

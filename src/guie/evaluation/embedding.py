@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.data.dataset import EvalDataset, Samples
-from guie.data.loader import Ahead, eval_loader
+from guie.data.loader import Prefetcher, eval_loader
 from guie.models.views import AnyPreprocess
 
 BLOCK = 4096  # images of all processes whose rows are gathered at once; the rest is off the device
@@ -86,7 +86,7 @@ def embed_blocks(
     blocks = [positions[start : start + BLOCK] for start in positions[::BLOCK]]
     plan = [_own_batches(accelerator, block, batch_size) for block in blocks]
     batches = [batch for own in plan for batch in own if batch]
-    loaded = Ahead(eval_loader(dataset, batches, workers, accelerator.device))
+    loaded = Prefetcher(eval_loader(dataset, batches, workers, accelerator.device))
     hidden = not accelerator.is_local_main_process
     with torch.inference_mode(False):  # weights that moved within it could never train again
         embedder.to(accelerator.device)

@@ -255,10 +255,10 @@ def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Ra
     found_QK = np.full((len(query_Q), DEPTH), -1)
     score_QK = np.full((len(query_Q), DEPTH), NOTHING)
     for q, (query, row) in enumerate(zip(given.names, query_Q, strict=True)):
-        told = given.values[q]
+        message = given.values[q]
         score_N, found_N = (
-            _scores(path, query, told),
-            _found_of_rankings(path, query, told, index, unlisted),
+            _scores(path, query, message),
+            _found_of_rankings(path, query, message, index, unlisted),
         )
         own_N = (found_N >= 0) & (images.image_T[found_N] == images.image_T[row])
         order_K = np.argsort(-score_N, kind="stable")
@@ -333,25 +333,25 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     return JsonObject(names, np.array(values, np.float64) if numbers else values)
 
 
-def _scores(path: Path, query: str, told: JsonObject) -> np.ndarray:
-    if not isinstance(told.values, np.ndarray):
+def _scores(path: Path, query: str, message: JsonObject) -> np.ndarray:
+    if not isinstance(message.values, np.ndarray):
         raise UserError(f"{path}: {query}: a score that is no number; {FORMAT}")
-    _refuse(path, f"{query}: no finite score", told.names, ~np.isfinite(told.values))
-    return told.values
+    _refuse(path, f"{query}: no finite score", message.names, ~np.isfinite(message.values))
+    return message.values
 
 
 def _found_of_rankings(
-    path: Path, query: str, told: JsonObject, index: _Named, unlisted: bool
+    path: Path, query: str, message: JsonObject, index: _Named, unlisted: bool
 ) -> np.ndarray:
     """Rows of the images that a ranking names, -1 for what is not listed."""
-    found_N = index.rows(told.names)
+    found_N = index.rows(message.names)
     if not unlisted:
-        _refuse(path, f"{query}: no index image of the manifest", told.names, found_N < 0)
-    pairs = zip(told.names, found_N.tolist(), strict=True)
+        _refuse(path, f"{query}: no index image of the manifest", message.names, found_N < 0)
+    pairs = zip(message.names, found_N.tolist(), strict=True)
     images = [name if row < 0 else row for name, row in pairs]
     if len(set(images)) < len(images):
         again_N = pd.Series(images, dtype=object).duplicated().to_numpy()
-        _refuse(path, f"{query}: stands twice", told.names, again_N)
+        _refuse(path, f"{query}: stands twice", message.names, again_N)
     return found_N
 
 

@@ -24,7 +24,7 @@ from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest
 from guie.evaluation.embedding import embed_files
 from guie.evaluation.feature_cache import recipe
-from guie.models import Composition, LoadedModel, open_model, with_layers
+from guie.models import Ensemble, LoadedModel, open_model, with_layers
 from guie.models.adapters import Pool
 from guie.models.backbones import Backbone
 from guie.models.embedder import Embedder
@@ -32,14 +32,14 @@ from guie.models.pretrained import sha256_of
 
 
 @dataclass(frozen=True)
-class Opened:
+class EmbeddingModel:
     """A model of any kind, as it embeds.
 
     Attributes: `recipe`, all that an embedding depends on but the image; `batch_size`, images of a
     process and step; `model`, None where a submission was opened.
     """
 
-    embedder: Embedder | Composition | Submission
+    embedder: Embedder | Ensemble | Submission
     preprocess: nn.Module
     recipe: dict[str, Any]
     batch_size: int
@@ -94,7 +94,7 @@ class Submission(nn.Module):
             raise UserError(f"{self.path}: {fault}") from None
 
 
-def open_any(
+def load_embedding_model(
     word: str,
     accelerator: Accelerator,
     folder: Path,
@@ -102,7 +102,7 @@ def open_any(
     fit: str = "squash",
     batch_size: int = 128,
     layers: LayersConfig | None = None,
-) -> Opened:
+) -> EmbeddingModel:
     """The model that a word names, on the accelerator's device: a run, a submission.zip, LIBRARY:NAME:TAG.
 
     Args:
@@ -118,13 +118,13 @@ def open_any(
         submission = Submission(Path(word), accelerator.device, folder).eval()
         made_of = {"submission_sha256": sha256_of(Path(word))}
         # Raw images differ in size: no preprocessing here, batches of one.
-        return Opened(submission, nn.Identity(), made_of, batch_size=1)
+        return EmbeddingModel(submission, nn.Identity(), made_of, batch_size=1)
     model = open_model(word, size_px, fit)
     if layers:
         model = with_layers(model, layers)
     made_of = recipe(model, accelerator.mixed_precision)
     embedder = model.embedder.to(accelerator.device)
-    return Opened(embedder, model.preprocess, made_of, batch_size, model)
+    return EmbeddingModel(embedder, model.preprocess, made_of, batch_size, model)
 
 
 class Weights(nn.Module):

@@ -76,7 +76,7 @@ KEY = "key.txt"
 
 
 @dataclass(frozen=True)
-class KeptBlocks:
+class BlockCache:
     """A folder of blocks that were computed, each by one of several processes.
 
     Args:
@@ -98,7 +98,7 @@ class KeptBlocks:
             folder.mkdir(parents=True)
             write_text(file, key)
 
-    def within(self, prefix: str) -> KeptBlocks:
+    def within(self, prefix: str) -> BlockCache:
         """The same, for searches of that prefix."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
 
@@ -218,7 +218,7 @@ class Searcher:
 
     images: Images
     embedded: Embedded
-    kept: KeptBlocks | None = None
+    kept: BlockCache | None = None
     query_counts: bool = False
 
     def score(self, search: Search, keys: Sequence[str]) -> pd.DataFrame:
@@ -324,8 +324,8 @@ LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores
 
 
 def search_together(
-    work: Callable[[KeptBlocks | None], None],
-    share: Callable[[KeptBlocks], None],
+    work: Callable[[BlockCache | None], None],
+    share: Callable[[BlockCache], None],
     folder: Path,
     key: str,
     pairs: int,
@@ -344,17 +344,17 @@ def search_together(
         work(None)
         return
     if processes == 1:
-        KeptBlocks.open(folder, key)
-        kept = KeptBlocks(folder)
+        BlockCache.open(folder, key)
+        kept = BlockCache(folder)
         work(kept)
         kept.remove()
         return
     accelerator = make_accelerator()
-    from_main(accelerator, lambda: KeptBlocks.open(folder, key))
-    share(KeptBlocks(folder, accelerator.process_index, processes))
+    from_main(accelerator, lambda: BlockCache.open(folder, key))
+    share(BlockCache(folder, accelerator.process_index, processes))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
-        kept = KeptBlocks(folder)
+        kept = BlockCache(folder)
         work(kept)
         kept.remove()
     accelerator.wait_for_everyone()

@@ -46,8 +46,8 @@ def joined(specialists: Mapping[str, np.ndarray], join: str) -> Joined:
         return np.concatenate(units, axis=1)
     dims = {name: emb_ND.shape[1] for name, emb_ND in specialists.items()}
     if len(set(dims.values())) > 1:
-        told = ", ".join(f"{name} {dim}" for name, dim in dims.items())
-        raise UserError(f"--join mean: the specialists' dimensions differ: {told}")
+        message = ", ".join(f"{name} {dim}" for name, dim in dims.items())
+        raise UserError(f"--join mean: the specialists' dimensions differ: {message}")
     return np.asarray(np.mean(units, axis=0, dtype=np.float32))
 
 

@@ -14,7 +14,7 @@ from guie.evaluation.frozen import FrozenData, embed_rows
 from guie.evaluation.protocols import QUICK, quick_scores, refuse_unanswerable
 from guie.models import LoadedModel
 from guie.models.embedder import Embedder
-from guie.models.ensemble import Composition
+from guie.models.ensemble import Ensemble
 from guie.models.views import AnyPreprocess
 
 
@@ -31,7 +31,7 @@ def refuse_unscorable(manifest: Manifest) -> None:
 
 def validate(
     accelerator: Accelerator,
-    embedder: Embedder | Composition,
+    embedder: Embedder | Ensemble,
     manifest: Manifest,
     preprocess: AnyPreprocess,
     workers: int,

@@ -239,5 +239,5 @@ def _strays(answers: Answers) -> str:
     return "**Across domains:**\n\n" + table(*rows, header=head)
 
 
-def _picture(name: str, told: str) -> str:
-    return f"![{told}]({name})"
+def _picture(name: str, message: str) -> str:
+    return f"![{message}]({name})"

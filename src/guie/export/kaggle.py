@@ -177,9 +177,9 @@ def _same(copied: Path, sent: Path) -> bool:
 
 
 def _notebook() -> dict[str, Any]:
-    told = "Copies the submission, which lies in the data set beside it. It trains and computes nothing."
+    message = "Copies the submission, which lies in the data set beside it. It trains and computes nothing."
     cells: list[dict[str, Any]] = [
-        {"cell_type": "markdown", "id": "what", "metadata": {}, "source": [told]},
+        {"cell_type": "markdown", "id": "what", "metadata": {}, "source": [message]},
         {
             "cell_type": "code",
             "id": "copy",

@@ -24,7 +24,7 @@ from torch.nn.utils import parametrize
 from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.models import Scored
-from guie.models.ensemble import Composition
+from guie.models.ensemble import Ensemble
 from guie.models.views import AnyPreprocess
 
 
@@ -257,7 +257,7 @@ def package(
         # That shapes become constants is wanted, and so is TorchScript, though deprecated.
         for category in (torch.jit.TracerWarning, DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
-        if isinstance(encoder, Composition):
+        if isinstance(encoder, Ensemble):
             traced: nn.Module = encoder.exchanged(_traced)
         else:
             prepared = preprocess(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))

@@ -56,7 +56,7 @@ class Criterion(nn.Module):
     def set_epoch(self, epoch: float) -> None:
         """Tell what is scheduled how far training is, in (fractional) epochs from 0."""
 
-    def open_stage(
+    def begin_stage(
         self,
         class_ids: Sequence[int],
         *,

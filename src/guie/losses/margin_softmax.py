@@ -99,7 +99,7 @@ class MarginSoftmax(Criterion):
         """Tell a scheduled margin how far training is, in (fractional) epochs from 0."""
         self.rule.set_epoch(epoch)
 
-    def open_stage(
+    def begin_stage(
         self,
         class_ids: Sequence[int],
         *,

@@ -74,7 +74,7 @@ class MetaclassLoss(Criterion):
         for member in self._criteria():
             member.set_epoch(epoch)
 
-    def open_stage(
+    def begin_stage(
         self,
         class_ids: Sequence[int],
         *,
@@ -85,7 +85,7 @@ class MetaclassLoss(Criterion):
         for number, (member, own_C) in enumerate(zip(self._criteria(), self.group_LC, strict=True)):
             groups = own_C[list(class_ids)].unique().tolist()
             again = reset and (*reset, number)
-            member.open_stage(groups, margin=margin, alone=alone, reset=again)
+            member.begin_stage(groups, margin=margin, alone=alone, reset=again)
 
     def _criteria(self) -> list[Criterion]:
         return cast("list[Criterion]", list(self.members))

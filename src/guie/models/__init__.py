@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from guie.models.embedder import Embedder, Scored, build_embedder, build_preprocess
-from guie.models.ensemble import Composition
+from guie.models.ensemble import Ensemble
 from guie.models.loading import (
     LoadedModel,
     at_size,
@@ -16,7 +16,7 @@ from guie.models.loading import (
 from guie.models.weights import ImageSize, save_model, save_weights
 
 __all__ = [
-    "Composition",
+    "Ensemble",
     "Embedder",
     "ImageSize",
     "LoadedModel",

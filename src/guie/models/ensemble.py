@@ -18,7 +18,7 @@ from guie.base.errors import UserError
 from guie.config.ensemble import CompositionConfig, ViewConfig
 from guie.models.embedder import Embedder
 from guie.models.head import Reduction
-from guie.models.views import Look
+from guie.models.views import ViewSpec
 
 # Takes a member and an example of what it is called with
 Exchange = Callable[[Embedder, tuple[Tensor, Tensor]], nn.Module]
@@ -41,7 +41,7 @@ class Domains(nn.Module):
         return emb_BD @ self.weight_DN + self.bias_N
 
 
-class Composition(nn.Module):
+class Ensemble(nn.Module):
     """The members' embeddings of each view, joined; the mean of all views; perhaps reduced.
 
     side_by_side: one row of them, so that the cosine is the mean of the members' cosines, by weight.
@@ -57,13 +57,13 @@ class Composition(nn.Module):
     Raises UserError where the members cannot be averaged, or a reduction gives more than it takes.
     """
 
-    cache_key = "Composition"  # of cached features; stays if the class is renamed
+    cache_key = "Ensemble"  # of cached features; stays if the class is renamed
 
     def __init__(
         self,
         config: CompositionConfig,
-        members: Sequence[Embedder | Composition],
-        looks: Sequence[Sequence[Look]],
+        members: Sequence[Embedder | Ensemble],
+        looks: Sequence[Sequence[ViewSpec]],
     ):
         super().__init__()
         self.members = nn.ModuleList(members)
@@ -81,8 +81,8 @@ class Composition(nn.Module):
     def _see(
         self,
         views: Sequence[ViewConfig],
-        members: Sequence[Embedder | Composition],
-        looks: Sequence[Sequence[Look]],
+        members: Sequence[Embedder | Ensemble],
+        looks: Sequence[Sequence[ViewSpec]],
     ) -> None:
         """Note which looks each member takes in each view, alike ones once, and where they lie."""
         seen = [[[look.through(view) for look in own] for own in looks] for view in views]
@@ -95,7 +95,7 @@ class Composition(nn.Module):
         self.ends = ends
         self.shapes = [
             [-1, member.ends[-1]]
-            if isinstance(member, Composition)
+            if isinstance(member, Ensemble)
             else [-1, 3, own[0].size_px, own[0].size_px]
             for member, own in zip(members, looks, strict=True)
         ]
@@ -177,13 +177,13 @@ class Composition(nn.Module):
         return unit(torch.stack(embs).sum(dim=0))
 
     @torch.jit.ignore
-    def exchanged(self, exchange: Exchange) -> Composition:
+    def exchanged(self, exchange: Exchange) -> Ensemble:
         """The same composition of other members, `exchange` of each; this one stays as it is."""
         shell = copy.copy(self)
         shell._modules = dict(self._modules)
         members = []
         for member, (_, *shape) in zip(self.members, self.shapes, strict=True):
-            if isinstance(member, Composition):
+            if isinstance(member, Ensemble):
                 members.append(member.exchanged(exchange))
                 continue
             weight = next(member.parameters())
@@ -198,7 +198,7 @@ def unit(emb_BD: Tensor) -> Tensor:
     return emb_BD / emb_BD.norm(2, 1, True).clamp_min(1e-12)
 
 
-def _joined_dim(config: CompositionConfig, members: Sequence[Embedder | Composition]) -> int:
+def _joined_dim(config: CompositionConfig, members: Sequence[Embedder | Ensemble]) -> int:
     dims = [member.dim for member in members]
     if config.join == "average" and len(set(dims)) > 1:
         raise UserError(

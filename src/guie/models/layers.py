@@ -27,8 +27,8 @@ class Layers(nn.Module):
 
     What lies above the last of them is taken out of the tower: it is neither computed nor kept.
 
-    Attributes: `dim` (F); `idle`, names of the tower's parameters that are left, and have no part in the
-    features: they are not trained.
+    Attributes: `dim` (F); `unused_parameters`, names of the parameters that receive no gradient, because no
+    feature depends on them.
 
     Args:
         added: parameters that were added to the tower.
@@ -48,13 +48,13 @@ class Layers(nn.Module):
                 raise UserError(
                     f"model.layers.of: {type(tower).__name__} has no layer {name!r}; {_some(known)}"
                 )
-        self.dim, idle = self._probed(tower, added, size_px)
-        prune(tower, idle)
-        self.idle = idle & dict(tower.named_parameters()).keys()
+        self.dim, unused_parameters = self._probed(tower, added, size_px)
+        prune(tower, unused_parameters)
+        self.unused_parameters = unused_parameters & dict(tower.named_parameters()).keys()
 
     def forward(self, tower: Tower, images_BCHW: Tensor) -> Tensor:
         """(B, 3, S, S) -> (B, F)."""
-        with listening(tower, self.config.of) as heard:
+        with capture_outputs(tower, self.config.of) as heard:
             tower(images_BCHW)
         silent = [name for name in self.config.of if name not in heard]
         if silent:
@@ -110,30 +110,30 @@ class Layers(nn.Module):
             raise UserError(
                 "model.layers.of: adapters or prompts stand above the last of these layers"
             )
-        idle = {name for name, grad in zip(names, grads, strict=False) if grad is None}
-        return feat_BF.shape[1], idle
+        unused_parameters = {name for name, grad in zip(names, grads, strict=False) if grad is None}
+        return feat_BF.shape[1], unused_parameters
 
 
-class Gone(nn.Module):
+class Passthrough(nn.Module):
     """Stands where a module was: hands on what comes first, as a block of open_clip takes a mask too."""
 
     def forward(self, given: Tensor, *more: Any, **named: Any) -> Tensor:
         return given
 
 
-def prune(tower: Tower, idle: set[str]) -> None:
+def prune(tower: Tower, unused_parameters: set[str]) -> None:
     """Put nothing in the place of modules all of whose parameters are idle."""
     gone: list[str] = []
     for name, module in list(tower.named_modules()):
         own = [f"{name}.{key}" for key, _ in module.named_parameters()]
         inside = any(name.startswith(f"{other}.") for other in gone)
-        if name and own and not inside and idle.issuperset(own):
-            tower.set_submodule(name, Gone())
+        if name and own and not inside and unused_parameters.issuperset(own):
+            tower.set_submodule(name, Passthrough())
             gone.append(name)
 
 
 @contextmanager
-def listening(tower: Tower, names: list[str]) -> Iterator[dict[str, Tensor]]:
+def capture_outputs(tower: Tower, names: list[str]) -> Iterator[dict[str, Tensor]]:
     """Within, what the named modules gave last stands in the dict.
 
     The hooks last for one pass: a copy of the tower has none that would tell the original's listener.

@@ -20,9 +20,9 @@ from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelCo
 from guie.models.adapters import merge_lora
 from guie.models.backbones import build_backbone
 from guie.models.embedder import Embedder, Scored, build_embedder, build_preprocess
-from guie.models.ensemble import Composition
+from guie.models.ensemble import Ensemble
 from guie.models.preprocess import Preprocess
-from guie.models.views import AnyPreprocess, Inputs, Look
+from guie.models.views import AnyPreprocess, Inputs, ViewSpec
 from guie.models.weights import ImageSize, WeightsMetadata, read_frozen, read_metadata, read_tensors
 
 AnyPart = MemberConfig | CompositionConfig
@@ -32,11 +32,11 @@ AnyPart = MemberConfig | CompositionConfig
 class LoadedModel:
     """A model of one or more members, as embedding, validation and export need it.
 
-    Attributes: `embedder`, the one model's or a `Composition`; `preprocess`, to what `embedder`
+    Attributes: `embedder`, the one model's or a `Ensemble`; `preprocess`, to what `embedder`
     takes; `part`, what it is built from and was trained by; `source`, the word by which it was opened.
     """
 
-    embedder: Embedder | Composition
+    embedder: Embedder | Ensemble
     preprocess: AnyPreprocess
     part: AnyPart
     source: str
@@ -58,7 +58,7 @@ class LoadedModel:
 
     def alone(self, remedy: str) -> tuple[MemberConfig, Embedder]:
         """The one model that it is. Raises UserError with a remedy where it is a composition."""
-        if isinstance(self.part, CompositionConfig) or isinstance(self.embedder, Composition):
+        if isinstance(self.part, CompositionConfig) or isinstance(self.embedder, Ensemble):
             raise UserError(f"{self.source}: stands for several models or views; {remedy}")
         return self.part, self.embedder
 
@@ -143,16 +143,16 @@ def _equal_as_one(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _built(
     part: AnyPart,
-) -> tuple[Embedder | Composition, Sequence[Look], Preprocess | None]:
+) -> tuple[Embedder | Ensemble, Sequence[ViewSpec], Preprocess | None]:
     """The module, not yet of its weights; what it sees; and the preprocessing of a model by itself."""
     if isinstance(part, CompositionConfig):
         built = [_built(member) for member in part.members]
-        composition = Composition(part, [one[0] for one in built], [one[1] for one in built])
+        composition = Ensemble(part, [one[0] for one in built], [one[1] for one in built])
         return composition, composition.looks, None
     embedder = build_embedder(part.model, weights=False)
     image, backbone = part.model.image, embedder.backbone
     mean, std = (tuple(given) for given in (image.mean or backbone.mean, image.std or backbone.std))
-    look = Look(image.size_px, mean, std, image.fit)
+    look = ViewSpec(image.size_px, mean, std, image.fit)
     return embedder, [look], build_preprocess(part.model, backbone, image.size_px)
 
 
@@ -162,7 +162,7 @@ def _with_each(
     """The same tree, `change` of each model and its module in place of the model."""
     if isinstance(part, MemberConfig):
         return change(part, cast(Embedder, module))
-    pairs = zip(part.members, cast(Composition, module).members, strict=True)
+    pairs = zip(part.members, cast(Ensemble, module).members, strict=True)
     own = [_with_each(member, below, change) for member, below in pairs]
     return part.model_copy(update={"members": own})
 

@@ -19,7 +19,7 @@ from guie.models.preprocess import Preprocess
 
 
 @dataclass(frozen=True)
-class Look:
+class ViewSpec:
     """A model's preprocessing, and the view that it is given through it."""
 
     size_px: int
@@ -32,7 +32,7 @@ class Look:
     at: Corner = "center"
     flip: bool = False
 
-    def through(self, view: ViewConfig) -> Look:
+    def through(self, view: ViewConfig) -> ViewSpec:
         """The same model's look at a view. Raises UserError where both are of a part of the image."""
         if self.part < 1 and view.part < 1:
             raise UserError(
@@ -63,7 +63,7 @@ class Look:
 class View(nn.Module):
     """A preprocessing to a larger square, of which a part is seen, perhaps in a mirror."""
 
-    def __init__(self, preprocess: Preprocess, look: Look):
+    def __init__(self, preprocess: Preprocess, look: ViewSpec):
         super().__init__()
         self.preprocess, self.size_px, self.flip = preprocess, look.size_px, look.flip
         room = preprocess.size_px - look.size_px
@@ -94,7 +94,7 @@ class Inputs(nn.Module):
     Attributes: `sides_px`, of each look; `size_px`, the largest.
     """
 
-    def __init__(self, looks: Sequence[Look]):
+    def __init__(self, looks: Sequence[ViewSpec]):
         super().__init__()
         self.looks = nn.ModuleList([look.build() for look in looks])
         self.sides_px = [look.size_px for look in looks]

@@ -173,10 +173,10 @@ def keep_frozen(folder: Path, state: Mapping[str, Tensor], base: Base | None = N
         return None
     state = {name: state[name].detach().cpu().contiguous() for name in sorted(state)}
     name = _name(state)
-    if (folder / name).exists() or _told(folder, name).exists():
+    if (folder / name).exists() or _describe(folder, name).exists():
         return name
     if base and base.config.pretrained and _name(base.state(state)) == name:
-        write_json(_told(folder, name), _as_told(base, list(state), folder))
+        write_json(_describe(folder, name), _as_told(base, list(state), folder))
         return name
     with replacing(folder / name) as temporary:
         save_file(state, temporary)
@@ -190,7 +190,7 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
     """
     if name is None:
         return {}
-    file, told = folder / name, _told(folder, name)
+    file, message = folder / name, _describe(folder, name)
     if file.is_file():
         state = read_tensors(file)
         if name != _name(state):
@@ -198,9 +198,9 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
                 f"{file}: damaged, its content is not what was written; --overwrite the run"
             )
         return state
-    if not told.is_file():
+    if not message.is_file():
         raise UserError(f"{file}: is missing; weights beside it need it, so copy or move both")
-    base, names = _of_told(told)
+    base, names = _of_told(message)
     state = base.state(names)
     if name != _name(state):
         raise UserError(
@@ -227,26 +227,26 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def _as_told(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
-    told: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
-    told |= {"size_px": base.size_px, "stride_px": base.stride_px}
+    message: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
+    message |= {"size_px": base.size_px, "stride_px": base.stride_px}
     pretrained = base.config.pretrained
     if pretrained and is_file(pretrained):  # found from any working directory, or moved together
-        told["beside"] = os.path.relpath(pretrained, folder)
-    return told
+        message["beside"] = os.path.relpath(pretrained, folder)
+    return message
 
 
 def _of_told(file: Path) -> tuple[Base, list[str]]:
     """The base that a file tells of, and the names of its weights that a run has left as they are."""
-    told = json.loads(file.read_text(encoding="utf-8"))
-    config = BackboneConfig.model_validate(told["backbone"])
-    if "beside" in told and not Path(config.pretrained or "").is_file():
-        beside = file.parent / told["beside"]
+    message = json.loads(file.read_text(encoding="utf-8"))
+    config = BackboneConfig.model_validate(message["backbone"])
+    if "beside" in message and not Path(config.pretrained or "").is_file():
+        beside = file.parent / message["beside"]
         if beside.is_file():
             config = config.model_copy(update={"pretrained": str(beside)})
-    return Base(config, told["size_px"], told["stride_px"]), told["names"]
+    return Base(config, message["size_px"], message["stride_px"]), message["names"]
 
 
-def _told(folder: Path, name: str) -> Path:
+def _describe(folder: Path, name: str) -> Path:
     return folder / f"{Path(name).stem}.json"
 
 

@@ -79,13 +79,13 @@ def reports_table(
 
 def _certainty(report: Mapping[str, Any]) -> str:
     found = report["intervals"]
-    told = [
+    message = [
         f"{metric_title(key)} {_number(report['mean'][key])} ({_number(low)} to {_number(high)})"
         for key, (low, high) in found["mean"].items()
         if key in ("r_at_1", "mmp_at_5", "map_at_100", "map_at_1000")
     ]
     return f"mean over domains, {found['level']:.0%} of {found['draws']:,} draws of classes: " + (
-        ", ".join(told)
+        ", ".join(message)
     )
 
 

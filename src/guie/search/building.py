@@ -30,7 +30,7 @@ from guie.evaluation.feature_cache import (
     embed_into,
     remove_caches,
 )
-from guie.evaluation.opened import Opened
+from guie.evaluation.opened import EmbeddingModel
 from guie.search.engines import (
     ADDED,
     Approximate,
@@ -38,7 +38,7 @@ from guie.search.engines import (
     Flat,
     MakeFaiss,
     filled,
-    sureness_of,
+    measure_confidence,
     trained,
 )
 from guie.search.index import (
@@ -77,7 +77,7 @@ class Changes:
     unreadable: pd.DataFrame
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         parts = [
             f"{n:,} {word}" for word in ("new", "changed", "removed") if (n := getattr(self, word))
         ]
@@ -123,7 +123,7 @@ def _is_list_of_dropped(path: Path) -> bool:
 
 def build(
     out: Path,
-    opened: Opened,
+    opened: EmbeddingModel,
     facts: Facts,
     pictures: Pictures,
     accelerator: Accelerator,
@@ -189,7 +189,7 @@ def finish(
     if facts.factory:
         engine = Approximate(make(facts.factory, vectors_ND, data), vectors_ND, facts.probes)
         facts = replace(facts, recall=recall(engine, vectors_ND))
-    sureness = sureness_of(files, vectors_ND, engine)
+    sureness = measure_confidence(files, vectors_ND, engine)
     return publish(data, replace(facts, pictures=len(files), sureness=sureness))
 
 

@@ -15,7 +15,7 @@ from sklearn.isotonic import IsotonicRegression
 from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.evaluation.knn import ExactIndex
-from guie.search.index import FAISS, LISTS, REMEDY, Index, Sureness
+from guie.search.index import FAISS, LISTS, REMEDY, Confidence, Index
 
 CANDIDATES = 4  # times K, of which the exact distances decide
 FEWEST = 40
@@ -156,9 +156,9 @@ STEPS = 50
 FEWEST_PAIRS = 20  # pictures that something is said by
 
 
-def sureness_of(
+def measure_confidence(
     files: pd.DataFrame, vectors_ND: np.ndarray, engine: Engine, seed: int = 0
-) -> Sureness | None:
+) -> Confidence | None:
     """What `sure` needs, as JSON; None of too few pictures.
 
     Only pictures that share their label with another one count: of the others no neighbour is right.
@@ -190,7 +190,7 @@ def sureness_of(
     }
 
 
-def sure(sureness: Sureness | None, similarity: float) -> float | None:
+def sure(sureness: Confidence | None, similarity: float) -> float | None:
     """From 0 to 1; None where nothing is known.
 
     Of labels known: the share of pictures whose nearest neighbour was so near and had their label. Else
@@ -203,7 +203,7 @@ def sure(sureness: Sureness | None, similarity: float) -> float | None:
     return float(np.interp(similarity, grid, values))
 
 
-def told(sureness: Sureness | None) -> str:
+def describe(sureness: Confidence | None) -> str:
     """What `sure` says, in words."""
     if sureness is None:
         return "too few pictures to say how sure a neighbour is"

@@ -107,13 +107,13 @@ CHECKED_ROWS = 100_000  # vectors at once
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
-def _paired(sureness: Sureness) -> Sureness:
+def _paired(sureness: Confidence) -> Confidence:
     if sureness["labelled"] and len(sureness.get("share", ())) != len(sureness["similarity"]):
         raise ValueError("share and similarity must have the same length")
     return sureness
 
 
-class Sureness(TypedDict):
+class Confidence(TypedDict):
     """What `guie.search.engines` knows of an index."""
 
     labelled: bool
@@ -152,7 +152,7 @@ class Facts:
     factory: str | None = None
     probes: Count | None = None
     recall: dict[str, float] = field(default_factory=dict)
-    sureness: Annotated[Sureness, AfterValidator(_paired)] | None = None
+    sureness: Annotated[Confidence, AfterValidator(_paired)] | None = None
     shard: str | None = None
     # A name within the folder: `../..` would have files of others read
     generation: Annotated[str, Field(pattern="^g[0-9]+$", validate_default=True)] = ""

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from guie.base.files import write_text
 from guie.report.pages.html import Pictures
 from guie.search.duplicates import KINDS
-from guie.search.engines import told
+from guie.search.engines import describe
 from guie.search.index import Index
 from guie.search.searcher import Hit
 
@@ -31,7 +31,7 @@ def answers_page(
         values = {
             "asked": [(name, as_uri(picture), hits) for name, picture, hits in asked],
             "facts": index.facts,
-            "sure": told(index.facts.sureness),
+            "sure": describe(index.facts.sureness),
             "picture": Pictures(Path(index.facts.root), bar),
         }
         _write(path, "answers.html.j2", values)

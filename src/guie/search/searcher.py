@@ -22,7 +22,7 @@ from guie.base.errors import UserError
 from guie.data.dataset import as_batch, image_shapes
 from guie.data.images import open_as_seen
 from guie.evaluation.embeddings import unit_vectors
-from guie.evaluation.opened import Opened, open_any
+from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.models.pretrained import sha256_of
 from guie.search.engines import Engine, among, engine_of, sure
 from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
@@ -56,7 +56,7 @@ class Searcher:
         self.index, self.engine = index, engine
         self.vectors_ND = index.vectors()
         self._word = model or index.facts.model
-        self._opened: Opened | None = None
+        self._opened: EmbeddingModel | None = None
         self._lock = Lock()  # models are not asked by two threads at once
 
     @property
@@ -64,7 +64,7 @@ class Searcher:
         """Of the index, in order."""
         return sorted(set(self.index.files["domain"]) - {""})
 
-    def open_model(self) -> Opened:
+    def open_model(self) -> EmbeddingModel:
         """The model, opened once. Raises UserError where there is none, or another."""
         with self._lock:
             if self._opened is None:
@@ -78,7 +78,9 @@ class Searcher:
                             f"{path}: no such submission; name its new place with --model"
                         )
                     self._check({"submission_sha256": sha256_of(path)})
-                opened = open_any(self._word, accelerator, folder, facts.size_px, facts.fit)
+                opened = load_embedding_model(
+                    self._word, accelerator, folder, facts.size_px, facts.fit
+                )
                 self._check(opened.recipe)
                 opened.embedder.eval()
                 self._opened, self._device = opened, accelerator.device

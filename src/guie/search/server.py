@@ -23,7 +23,7 @@ from werkzeug.exceptions import HTTPException
 
 from guie.base.errors import UserError
 from guie.data.images import FOREIGN, open_as_seen, picture_of
-from guie.search.engines import told
+from guie.search.engines import describe
 from guie.search.index import Index
 from guie.search.pages import as_jpeg
 from guie.search.searcher import Searcher, corners_of, cropped, whole_number
@@ -138,7 +138,7 @@ def _show(app: Flask, searcher: Searcher) -> None:
         return {
             **{"pictures": facts.pictures, "source": Path(facts.source).name},
             **{"model": facts.model.rpartition("/")[2]},  # places of this machine stay here
-            **{"domains": searcher.domains, "sure": told(facts.sureness)},
+            **{"domains": searcher.domains, "sure": describe(facts.sureness)},
         }
 
     @app.get("/picture/<name>")  # not <int:row>, which fails on a number of thousands of digits

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from guie.base.errors import UserError
-from guie.config.base import based, plain, read_written, validated
+from guie.config.base import plain, read_written, resolve_base, validated
 from guie.config.distillation import DistillationConfig
 from guie.config.ensemble import ComposeConfig, ModelMember
-from guie.config.reading import Written, merged, override
+from guie.config.reading import SourcedValue, merged, override
 from guie.config.study import RowConfig, ScoredOn, StudyConfig
 from guie.config.training import RunConfig
 from guie.evaluation.protocols import PROTOCOLS
@@ -52,7 +52,7 @@ class Job:
         return self.row, self.seed, self.fold
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """`arcface, seed 0`, or `arcface, seed 0 without fold A`."""
         fold = f" without fold {self.fold}" if self.fold else ""
         return f"{self.row}, seed {self.seed}{fold}"
@@ -114,7 +114,7 @@ def rows_above(
     seed: int,
     fold: str | None,
     jobs: Mapping[Key, Job],
-    written: Written,
+    written: SourcedValue,
 ) -> dict[str, Job]:
     """Of models named in a row those that are runs of rows above, by that name: `ROW`, or `ROW, seed 2`.
 
@@ -132,8 +132,10 @@ def rows_above(
         if key is None or key[0] not in rows:
             continue
         if key not in jobs:
-            told = f"seed {key[1]}" + (f" and without fold {fold}" if fold else "")
-            raise UserError(f"{written.told()}: {key[0]} has no run of {told}; give both the same")
+            message = f"seed {key[1]}" + (f" and without fold {fold}" if fold else "")
+            raise UserError(
+                f"{written.description()}: {key[0]} has no run of {message}; give both the same"
+            )
         found[name] = jobs[key]
     return found
 
@@ -155,21 +157,21 @@ OF_THE_STUDY = {"name": "rows", "out": "--out", "seed": "seeds"}
 IN_BRACES = re.compile(r"\{([\w.]+)\}")
 
 
-def run_of(study: Written) -> Written:
+def run_of(study: SourcedValue) -> SourcedValue:
     """The config of every run, over its base. Raises UserError."""
     own = study.value["run"]
     _refuse_own(own)
     only_base = {key: item for key, item in own.value.items() if key == "base"}
     rest = {key: item for key, item in own.value.items() if key != "base"}
-    base = based(replace(own, value=only_base))
-    named = Written.of("study", base.source, ("name",))  # stands in for those of the runs
+    base = resolve_base(replace(own, value=only_base))
+    named = SourcedValue.of("study", base.source, ("name",))  # stands in for those of the runs
     begun = replace(base, value={**base.value, "name": named})
     return overridden(begun, replace(own, value=rest))
 
 
 def points(
-    name: str, row: Written, grid: dict[str, list[Any]], common: Written
-) -> Iterator[tuple[str, Written]]:
+    name: str, row: SourcedValue, grid: dict[str, list[Any]], common: SourcedValue
+) -> Iterator[tuple[str, SourcedValue]]:
     """Name and config of each row that this one unfolds to. Raises UserError."""
     own = row if row.value else replace(row, value={})
     settings = {k: v for k, v in own.value.items() if k not in RowConfig.model_fields}
@@ -178,45 +180,45 @@ def points(
     values = overridden(common, own)
     for chosen in product(*grid.values()):
         point = dict(zip(grid, chosen, strict=True))
-        told = _named(name, point, grid, row.told())
-        yield told, _set(values, point, f"{row.told()}.grid") if point else values
+        message = _named(name, point, grid, row.description())
+        yield message, _set(values, point, f"{row.description()}.grid") if point else values
 
 
-def overridden(common: Written, own: Written) -> Written:
+def overridden(common: SourcedValue, own: SourcedValue) -> SourcedValue:
     """`own` over `common`; keys with dots are set as `--set` does."""
     dotted = {key: item for key, item in own.value.items() if "." in str(key)}
     rest = {key: item for key, item in own.value.items() if key not in dotted}
     result = merged(common, replace(own, value=rest))
     flat = {key: plain(item, variables=False) for key, item in dotted.items()}
-    return _set(result, flat, own.told())
+    return _set(result, flat, own.description())
 
 
-def _set(values: Written, settings: dict[str, Any], source: str) -> Written:
+def _set(values: SourcedValue, settings: dict[str, Any], source: str) -> SourcedValue:
     changed = copy.deepcopy(values)  # other rows have parts of it too
     for key, value in settings.items():
         override(changed, key, value, source)
     return changed
 
 
-def _refuse_own(written: Written) -> None:
+def _refuse_own(written: SourcedValue) -> None:
     for key, instead in OF_THE_STUDY.items():
         if isinstance(written.value, dict) and key in written.value:
-            raise UserError(f"{written.told((key,))}: is the study's to give, by {instead}")
+            raise UserError(f"{written.description((key,))}: is the study's to give, by {instead}")
 
 
 def _named(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where: str) -> str:
     """The row's name with the values in it. Raises UserError where a key that varies is not in it."""
-    told: set[str] = set()
+    message: set[str] = set()
 
     def value_of(braces: re.Match[str]) -> str:
         meant = [key for key in grid if f".{key}".endswith(f".{braces[1]}")]
         if len(meant) != 1:
             raise UserError(f"{where}: {braces[0]} in its name is no key of its grid, or several")
-        told.add(meant[0])
+        message.add(meant[0])
         return _shown(point[meant[0]])
 
     filled = IN_BRACES.sub(value_of, name) if grid else name
-    silent = next((key for key in grid if key not in told and len(grid[key]) > 1), None)
+    silent = next((key for key in grid if key not in message and len(grid[key]) > 1), None)
     if silent is not None:
         short = silent.rpartition(".")[2]
         raise UserError(f"{where}: its grid varies {silent}; name the rows by it: {{{short}}}")
@@ -250,7 +252,7 @@ class ComposedJob(Job):
 
 
 def composed_jobs(
-    row: Row, written: Written, jobs: Mapping[Key, Job], common: Written
+    row: Row, written: SourcedValue, jobs: Mapping[Key, Job], common: SourcedValue
 ) -> Iterator[ComposedJob]:
     """Of all seeds and folds.
 
@@ -268,7 +270,7 @@ def composed_jobs(
             members = rows_above(_models(whole), seed, fold, jobs, written)
             if not members:
                 raise UserError(
-                    f"{written.told()}: no member is a row above; of other models make it by compose.py"
+                    f"{written.description()}: no member is a row above; use compose.py for other models"
                 )
             first = next(iter(members.values()))
             scored = first.test, first.protocols, first.intervals
@@ -285,17 +287,17 @@ def with_folders(made: ComposeConfig, folders: Mapping[str, str], **keys: Any) -
     return _changed(made, placed) | keys
 
 
-def _composition(written: Written, common: Written) -> ComposeConfig:
+def _composition(written: SourcedValue, common: SourcedValue) -> ComposeConfig:
     """What is written, under any name. Raises UserError."""
     for key in SET_BY_THE_STUDY:
         if isinstance(written.value, dict) and key in written.value:
-            raise UserError(f"{written.told((key,))}: is the study's to give")
+            raise UserError(f"{written.description((key,))}: is the study's to give")
     value = written.value
     if isinstance(value, dict):
         data = common.get("data")
         keys = {key: data.get(key) for key in ("manifest", "root")} if data else {}
-        val = Written({key: item for key, item in keys.items() if item}, written.source)
-        value = {"val": val, **value, "name": Written.of("study", written.source)}
+        val = SourcedValue({key: item for key, item in keys.items() if item}, written.source)
+        value = {"val": val, **value, "name": SourcedValue.of("study", written.source)}
     return validated(replace(written, value=value), ComposeConfig, variables=False)
 
 
@@ -395,12 +397,12 @@ def read_plan(path: Path) -> Plan:
         folds = study.unseen if config.unseen else {}
         composed = own.get("compose") if config.compose is not None else None
         unfolded = list([(name, composed)] if composed else points(name, own, config.grid, common))
-        for told, values in unfolded:
+        for message, values in unfolded:
             seeds = config.seeds or study.seeds
             unseen = seeds if config.unseen is True else seeds[: config.unseen]
-            row = Row(told, seeds, folds, unseen, config.why)
+            row = Row(message, seeds, folds, unseen, config.why)
             if any(row.name == other.name for other in rows):
-                faults.append(f"{own.told()}: a second row {row.name!r}; name one otherwise")
+                faults.append(f"{own.description()}: a second row {row.name!r}; name one otherwise")
             rows.append(row)
             try:
                 if composed:
@@ -410,13 +412,13 @@ def read_plan(path: Path) -> Plan:
                 jobs |= {job.key: job for job in found}
             except UserError as error:
                 faults += str(error).splitlines()
-        faults += _alike(own, [told for told, _ in unfolded], jobs)
+        faults += _alike(own, [message for message, _ in unfolded], jobs)
     if study.baseline is not None and study.baseline not in [row.name for row in rows]:
-        where = written.value["baseline"].told()
+        where = written.value["baseline"].description()
         faults.append(f"{where}: no row {study.baseline!r}; it is one of the rows")
     unknown = [name for name in study.protocols if name not in PROTOCOLS]
     if unknown:
-        where = written.value["protocols"].told()
+        where = written.value["protocols"].description()
         faults.append(f"{where}: no protocol {unknown[0]!r}; known: {', '.join(PROTOCOLS)}")
     if faults:
         raise UserError("\n".join(dict.fromkeys(faults)))
@@ -425,18 +427,20 @@ def read_plan(path: Path) -> Plan:
     return Plan(path, study.baseline, study.test, rows, jobs, protocols, *shown)
 
 
-def _alike(own: Written, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
+def _alike(own: SourcedValue, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
     """What is wrong with a row that unfolds to the same run twice."""
     first: dict[str, str] = {}
     for (name, _, _), job in jobs.items():
         if name in names and first.setdefault(job.identity, name) != name:
             yield (
-                f"{own.told()}: its grid makes one run of {first[job.identity]!r} and {name!r}; where"
+                f"{own.description()}: its grid makes one run of {first[job.identity]!r} and {name!r}; where"
                 " stages set a key themselves, vary it there: stages.0.lr.classes"
             )
 
 
-def _jobs(row: Row, values: Written, study: StudyConfig, above: Mapping[Key, Job]) -> Iterable[Job]:
+def _jobs(
+    row: Row, values: SourcedValue, study: StudyConfig, above: Mapping[Key, Job]
+) -> Iterable[Job]:
     """Of all seeds and folds, some of them taught by jobs above. Raises UserError as `read_plan`."""
     whole = validated(values, RunConfig, variables=False)
     for seed in row.seeds:

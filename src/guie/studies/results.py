@@ -36,7 +36,7 @@ class Code:
     dirty: bool
 
     @property
-    def told(self) -> str:
+    def description(self) -> str:
         """`1a2b3c4`, or `1a2b3c4 and changes`."""
         return self.commit[:7] + " and changes" * self.dirty
 
@@ -139,7 +139,7 @@ def read_results(path: Path) -> Results:
 
 
 @dataclass(frozen=True)
-class Standing:
+class StudyStatus:
     """How the jobs of a study stand, by identity.
 
     Attributes: `done` and `failed`, which count; `outdated`, results of other code or another
@@ -158,7 +158,7 @@ def standing(
     code: Code,
     any_code: bool,
     elsewhere: Iterable[Results] = (),
-) -> Standing:
+) -> StudyStatus:
     """What counts of the results, and of those of other studies, which may have the same runs.
 
     Args:
@@ -181,10 +181,10 @@ def standing(
     strangers = sum(
         identity not in by_identity for identity in {**results.runs, **results.failures}
     )
-    return Standing(done, failed, outdated, strangers)
+    return StudyStatus(done, failed, outdated, strangers)
 
 
-def as_committed(study: Path) -> tuple[Plan, Standing]:
+def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
     """A study and what is known of it, by whatever code; its images need not be here.
 
     Raises UserError as `read_plan` and `read_results`.

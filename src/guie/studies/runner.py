@@ -109,10 +109,10 @@ def _why(code: int, log: Path, begun: int) -> str:
         file.seek(begun)
         said = file.read().decode(errors="replace")
     lines = [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()]
-    told = [line for line in lines if line.startswith("error: ")] or lines or ["no word"]
+    message = [line for line in lines if line.startswith("error: ")] or lines or ["no word"]
     if code < 0:
-        told = [f"ended by {signal.Signals(-code).name}; its last word: {told[-1]}"]
-    return told[-1]
+        message = [f"ended by {signal.Signals(-code).name}; its last word: {message[-1]}"]
+    return message[-1]
 
 
 def _without_places(line: str) -> str:

@@ -15,7 +15,7 @@ from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.evaluation.protocols import PROTOCOLS
 from guie.studies.grid import Job, Plan, Row
-from guie.studies.results import UNKNOWN, Code, Record, Standing
+from guie.studies.results import UNKNOWN, Code, Record, StudyStatus
 
 METRICS = ("r_at_1", "mmp_at_5")
 WHERE = ("val", "test", "unseen")
@@ -38,7 +38,7 @@ class Gap:
     said: str = ""
 
 
-def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
+def scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
     """A line for each row and seed: row, seed, SCORES, seconds, COSTS, headlines; NaN where there is none.
 
     `unseen`: the mean over the domains that a fold leaves out, each by the run that did not see it;
@@ -71,7 +71,7 @@ def scores(plan: Plan, standing: Standing) -> pd.DataFrame:
     return table.astype({column: float for column in table if column not in ("row", "seed")})
 
 
-def domain_scores(plan: Plan, standing: Standing, metric: str = "r_at_1") -> pd.DataFrame:
+def domain_scores(plan: Plan, standing: StudyStatus, metric: str = "r_at_1") -> pd.DataFrame:
     """Test scores of each row that has some: a row a row, a column a domain, means over seeds."""
     values = {}
     for row in plan.rows:
@@ -128,7 +128,7 @@ def by_seed(
     return {name: table for name, table in tables.items() if table.notna().any(axis=None)}
 
 
-def gaps(plan: Plan, standing: Standing) -> list[Gap]:
+def gaps(plan: Plan, standing: StudyStatus) -> list[Gap]:
     """Jobs without a result, in the order of the table."""
     found = []
     for job in plan.jobs.values():
@@ -177,7 +177,7 @@ WORDS = {
 END = "<!-- /study -->"
 
 
-def rendered(plan: Plan, standing: Standing) -> str:
+def rendered(plan: Plan, standing: StudyStatus) -> str:
     """The table, sorted by R@1 on val, and what there is to say of it. Raises UserError."""
     table = summary(scores(plan, standing), plan.baseline)
     missing = gaps(plan, standing)
@@ -246,8 +246,8 @@ def _pair(row: pd.Series, where: str, missing: list[Gap], asked: bool) -> str:
         whys = {gap.why for gap in missing if (gap.job.fold is not None) == (where == "unseen")}
         return next((why for why in WORDS if why in whys), "none")
     fewer = where == "unseen" and row["seeds unseen"] < row["seeds"]
-    told = f" ({_seeds(row['seeds unseen'])})" if fewer else ""
-    return " / ".join(_spread(row, key) for key in keys) + told
+    message = f" ({_seeds(row['seeds unseen'])})" if fewer else ""
+    return " / ".join(_spread(row, key) for key in keys) + message
 
 
 def _seeds(count: float) -> str:
@@ -274,7 +274,7 @@ def _gain(row: pd.Series) -> str:
     return _spread(row, "gain", sign=True) + pairs
 
 
-def _said(plan: Plan, standing: Standing, missing: list[Gap]) -> Iterable[str]:
+def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str]:
     """Paragraphs below the table."""
     test = plan.test
     of = f" of {test.manifest}" if test.manifest else ""
@@ -291,7 +291,7 @@ def _said(plan: Plan, standing: Standing, missing: list[Gap]) -> Iterable[str]:
     for why, said in WORDS.items():
         jobs = [gap for gap in missing if gap.why == why]
         if jobs:
-            named = "; ".join(_told(gap) for gap in jobs[:NAMED])
+            named = "; ".join(_describe(gap) for gap in jobs[:NAMED])
             more = f"; and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
             yield f"{said}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
     if standing.strangers:
@@ -301,30 +301,30 @@ def _said(plan: Plan, standing: Standing, missing: list[Gap]) -> Iterable[str]:
         )
 
 
-def _codes(standing: Standing, asked: set[str]) -> list[str]:
+def _codes(standing: StudyStatus, asked: set[str]) -> list[str]:
     """Which commits the results are of."""
     used = [record for identity, record in standing.done.items() if identity in asked]
-    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).told for r in used)
+    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
     if not commits or set(commits) == {UNKNOWN[:7]}:
         return []
     if len(commits) == 1:
         return [f"Code: {next(iter(commits))}."]
-    told = ", ".join(f"{commit} ({count} runs)" for commit, count in sorted(commits.items()))
-    return [f"Code of more than one commit: {told}."]
+    message = ", ".join(f"{commit} ({count} runs)" for commit, count in sorted(commits.items()))
+    return [f"Code of more than one commit: {message}."]
 
 
-def _devices(standing: Standing, asked: set[str]) -> list[str]:
+def _devices(standing: StudyStatus, asked: set[str]) -> list[str]:
     """What the runs ran on, where they say so."""
     used = [record for identity, record in standing.done.items() if identity in asked]
     devices = Counter(record["device"] for record in used if record.get("device"))
     if not devices:
         return []
-    told = ", ".join(f"{device} ({count} runs)" for device, count in sorted(devices.items()))
-    return [f"Trained on: {told if len(devices) > 1 else next(iter(devices))}."]
+    message = ", ".join(f"{device} ({count} runs)" for device, count in sorted(devices.items()))
+    return [f"Trained on: {message if len(devices) > 1 else next(iter(devices))}."]
 
 
-def _told(gap: Gap) -> str:
-    return _cell(gap.job.told + (f" ({gap.said})" if gap.said else ""))
+def _describe(gap: Gap) -> str:
+    return _cell(gap.job.description + (f" ({gap.said})" if gap.said else ""))
 
 
 def _cell(text: str | None) -> str:

@@ -95,7 +95,7 @@ class Stopped(Exception):
         self.cause, self.reason = cause, reason
 
 
-class Crew:
+class ProcessGroupGuard:
     """The processes of a run, as a context: what is raised within ends all of them.
 
     Args:
@@ -109,7 +109,7 @@ class Crew:
         self._group = _group_on_cpu() if self.several else None
         self._store = _store() if self.several else None
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> ProcessGroupGuard:
         if self.several:
             threading.Thread(target=self._look_after_others, daemon=True).start()
         return self

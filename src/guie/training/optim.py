@@ -130,9 +130,11 @@ def block_of(name: str) -> int | None:
 
 def freeze(task: Task, rates: LearningRates) -> None:
     """Parts and blocks with learning rate 0 get no gradients in this stage, nor does what is idle."""
-    idle = task.idle()
+    unused_parameters = task.unused_parameters()
     for named in named_parameters(task):
-        named.parameter.requires_grad_(_rate(named, rates) > 0 and named.parameter not in idle)
+        named.parameter.requires_grad_(
+            _rate(named, rates) > 0 and named.parameter not in unused_parameters
+        )
 
 
 def refuse_unknown_blocks(task: Task, rates: LearningRates) -> None:

@@ -23,7 +23,7 @@ from guie.models.preprocess import Preprocess
 from guie.models.pretrained import sha256_of, weights_record
 from guie.models.weights import Base, frozen_names, read_metadata, remove_unused
 from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
-from guie.training.distributed import Crew, Stopped
+from guie.training.distributed import ProcessGroupGuard, Stopped
 from guie.training.run_folder import (
     RunLog,
     add_to_record,
@@ -38,12 +38,12 @@ from guie.training.run_folder import (
     peak_memory_mb,
     prefixed,
 )
-from guie.training.stage import Material, Parameters, Stage, uncompiled
+from guie.training.stage import Parameters, Stage, TrainingData, uncompiled
 from guie.training.tasks import Task
 
 
 @dataclass(frozen=True)
-class Progress:
+class Run:
     """What a run is, where it stands, and what it leaves behind.
 
     Attributes: `began`, in seconds of the monotonic clock.
@@ -51,9 +51,9 @@ class Progress:
 
     accelerator: Accelerator
     config: RunConfig
-    material: Material
+    material: TrainingData
     folder: Path
-    crew: Crew
+    guard: ProcessGroupGuard
     checkpoints: Checkpoints
     identity: Identity
     state: TrainState
@@ -86,7 +86,7 @@ class Progress:
                     now.preprocess,
                     self.config.data.workers,
                     now.data.frozen,
-                    self.crew.check,
+                    self.guard.check,
                 )
         except Stopped as stopped:
             return stopped
@@ -151,9 +151,13 @@ def _begun_with(config: RunConfig) -> dict[str, Any]:
     return known
 
 
-def open_progress(
-    accelerator: Accelerator, config: RunConfig, material: Material, folder: Path, crew: Crew
-) -> tuple[Progress, dict[str, Any] | None]:
+def start_run(
+    accelerator: Accelerator,
+    config: RunConfig,
+    material: TrainingData,
+    folder: Path,
+    guard: ProcessGroupGuard,
+) -> tuple[Run, dict[str, Any] | None]:
     """Where a run stands, by its newest checkpoint, which is returned too; None where it begins.
 
     Raises UserError where that is of other data, or of other pretrained weights that are retained.
@@ -173,8 +177,8 @@ def open_progress(
         keep_images(folder, material.states())
     state = saved["state"] if saved else TrainState()
     log = RunLog(folder, accelerator, state.global_step, state.unscored)
-    where = (accelerator, config, material, folder, crew)
-    return Progress(*where, checkpoints, identity, state, log, began), saved
+    where = (accelerator, config, material, folder, guard)
+    return Run(*where, checkpoints, identity, state, log, began), saved
 
 
 TOWER = "backbone.tower."
@@ -208,8 +212,8 @@ def start_from(embedder: Embedder, config: RunConfig) -> str:
     embedder.load_state_dict(own)
     anew = [part for part in PARTS if part not in taken and _shapes(own, part)]
     _refuse_other_pixels(given, build_preprocess(config.model, embedder.backbone, size_px), config)
-    told = [f"{part.strip('.').rpartition('.')[2]} anew" for part in anew]
-    return ", ".join([f"starts from {config.start_from}", *told])
+    message = [f"{part.strip('.').rpartition('.')[2]} anew" for part in anew]
+    return ", ".join([f"starts from {config.start_from}", *message])
 
 
 def _refuse_other_pixels(given: LoadedModel, own: Preprocess, config: RunConfig) -> None:

@@ -25,7 +25,14 @@ from guie.config import RunConfig
 from guie.config.stages import StageConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, Classes, TrainDataset, classes_of, training_rows
-from guie.data.loader import Ahead, Beside, TrainLoader, train_loader, with_generic, with_teachers
+from guie.data.loader import (
+    Beside,
+    Prefetcher,
+    TrainLoader,
+    train_loader,
+    with_generic,
+    with_teachers,
+)
 from guie.data.manifest import Manifest
 from guie.data.sampling import RankBatches, RankDraws, RankViews, Sampler
 from guie.evaluation.embedding import Check
@@ -81,7 +88,7 @@ class Parameters(NamedTuple):
         return cls(sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes))
 
 
-class Trained:
+class TrainingState:
     """The task, its optimiser, and its running average if the stage keeps one.
 
     Attributes: `task`, whole, or this process's shards of it; `model`, the task as accelerate wraps
@@ -115,7 +122,7 @@ class Trained:
             if saved:
                 self.ema.load_state_dict(saved["ema"])
 
-    def prepare(self) -> Trained:
+    def prepare(self) -> TrainingState:
         """Wrap, or take apart, what is trained, as accelerate has it; the task was whole so far."""
         self.shards = Shards(self.accelerator, self.task)
         if self.ema:
@@ -159,7 +166,7 @@ def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:
     """What a checkpoint would have scored: the embedder's weights, averaged where a stage averages.
 
     Args:
-        saved: what `Trained.state_dict` gave.
+        saved: what `TrainingState.state_dict` gave.
     """
     prefix, state = "embedder.", saved["task"]
     if saved["ema"]:
@@ -168,7 +175,7 @@ def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class Material:
+class TrainingData:
     """What a run trains on.
 
     Attributes: `generic`, what retention's generic images are drawn from; `rows`, the training rows
@@ -194,10 +201,12 @@ class Material:
         return pd.concat(found) if found else None
 
 
-def material_of(config: RunConfig, manifest: Manifest, generic: Manifest | None) -> Material:
+def load_training_data(
+    config: RunConfig, manifest: Manifest, generic: Manifest | None
+) -> TrainingData:
     """Raises UserError where a stage has nothing to train on."""
     rows = [training_rows(manifest, stage.domains) for stage in config.stages]
-    return Material(manifest, generic, rows, classes_of(pd.concat(rows)))
+    return TrainingData(manifest, generic, rows, classes_of(pd.concat(rows)))
 
 
 @dataclass(frozen=True)
@@ -211,7 +220,7 @@ class StageData:
     rows: pd.DataFrame
     sampler: Sampler
     total_steps: int
-    batches: TrainLoader | Ahead[Batch]
+    batches: TrainLoader | Prefetcher[Batch]
     frozen: FrozenData | None
 
 
@@ -223,7 +232,7 @@ class Stage:
     """
 
     config: StageConfig
-    trained: Trained
+    trained: TrainingState
     preprocess: Preprocess
     data: StageData
     epochs_before: float
@@ -232,7 +241,7 @@ class Stage:
         """What `enter_stage` goes on from; all processes call it."""
         return self.trained.state_dict() | {"sampler": self.data.sampler.state()}
 
-    def told(self, run: RunConfig, state: TrainState) -> str:
+    def description(self, run: RunConfig, state: TrainState) -> str:
         """A line on what the stage is about to do."""
         rows, views = self.data.rows, self.config.cached_views
         cached = f" ({views} cached views of each)" if self.data.frozen else ""
@@ -251,7 +260,7 @@ class Stage:
 def enter_stage(
     accelerator: Accelerator,
     config: RunConfig,
-    material: Material,
+    material: TrainingData,
     state: TrainState,
     task: Task,
     saved: dict[str, Any] | None,
@@ -267,7 +276,7 @@ def enter_stage(
     Raises UserError where no batch can be made, and as `frozen_data`.
     """
     preprocess = set_model(task, config, state.stage, material)
-    trained = Trained(accelerator, task, config.stages[state.stage], saved)
+    trained = TrainingState(accelerator, task, config.stages[state.stage], saved)
     with uncompiled():  # features of a frozen backbone are computed here
         draws = saved["sampler"] if saved else {}
         data = open_data(accelerator, config, material, state, draws, task, preprocess, check)
@@ -275,7 +284,7 @@ def enter_stage(
     return Stage(trained.stage, trained.prepare(), preprocess, data, before)
 
 
-def set_model(task: Task, config: RunConfig, number: int, material: Material) -> Preprocess:
+def set_model(task: Task, config: RunConfig, number: int, material: TrainingData) -> Preprocess:
     """Make the task ready for a stage: image size, what trains, which classes; its preprocessing.
 
     Args:
@@ -289,14 +298,14 @@ def set_model(task: Task, config: RunConfig, number: int, material: Material) ->
     set_up_tower(backbone.tower, config)
     freeze(task, stage.lr)
     labels = material.rows[number]["label"].unique()
-    task.open_stage(number, pd.Index(material.classes.labels).get_indexer(labels))
+    task.begin_stage(number, pd.Index(material.classes.labels).get_indexer(labels))
     return build_preprocess(config.model, backbone, size_px)
 
 
 def open_data(
     accelerator: Accelerator,
     config: RunConfig,
-    material: Material,
+    material: TrainingData,
     state: TrainState,
     draws: dict[str, Any],
     task: Task,
@@ -335,7 +344,7 @@ def open_data(
             accelerator, config, stage, backbone, preprocess, dataset, manifest, check
         )
         batches = with_teachers(frozen.batches(RankDraws(*steps)), beside)
-        ahead = Ahead(batches, methodcaller("to", accelerator.device))
+        ahead = Prefetcher(batches, methodcaller("to", accelerator.device))
         return StageData(rows, sampler, total_steps, ahead, frozen)
     if stage.repeated_views:
         views = RankViews(RankDraws(*steps), stage.repeated_views, dataset.paths)

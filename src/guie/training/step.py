@@ -142,7 +142,7 @@ def _extra_states(model: nn.Module) -> Iterator[tuple[str, Any]]:
             yield name, module.get_extra_state()
 
 
-def sharpened(
+def sam_step(
     model: nn.Module, gradients: Callable[[], dict[str, Tensor]], rho: float
 ) -> dict[str, Tensor]:
     """Leave the gradients of `rho` up the slope in the parameters; return the logs of where they are.
@@ -157,7 +157,7 @@ def sharpened(
     before = moving_state(model)
     logs = gradients()
     after = moving_state(model)
-    with climbed(model, rho):
+    with sam_perturbation(model, rho):
         restore(model, before)
         gradients()
     restore(model, after)
@@ -165,7 +165,7 @@ def sharpened(
 
 
 @contextmanager
-def climbed(model: nn.Module, rho: float) -> Iterator[None]:
+def sam_perturbation(model: nn.Module, rho: float) -> Iterator[None]:
     """Within, the weights stand `rho` further along their gradient, which is forgotten."""
     here = _climb(model, rho)
     model.zero_grad(set_to_none=True)

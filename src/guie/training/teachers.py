@@ -81,7 +81,7 @@ def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tenso
     ]
 
 
-class Taught(NamedTuple):
+class TeacherOutput(NamedTuple):
     """What a teacher makes of the images that it teaches, of unit length, in the order of the batch."""
 
     rows_B: Tensor  # which of the batch's images
@@ -112,18 +112,18 @@ class Teacher:
         self.classes_C = self.classes_C.to(device)
 
     @torch.no_grad()
-    def __call__(self, grey_BCHW: Tensor, shapes_B3: Tensor, label_B: Tensor) -> Taught:
+    def __call__(self, pixels_BCHW: Tensor, shapes_B3: Tensor, label_B: Tensor) -> TeacherOutput:
         """Its embeddings of the student's very views, at its own size, mean and std.
 
         Args:
-            grey_BCHW: the views, in 0 to 255.
+            pixels_BCHW: the views, in 0 to 255.
         """
         rows_B = self.classes_C[label_B]
-        emb_BT = grey_BCHW.new_zeros((len(label_B), self.dim))
+        emb_BT = pixels_BCHW.new_zeros((len(label_B), self.dim))
         if rows_B.any():
-            prepared = self.model.preprocess(grey_BCHW[rows_B])
+            prepared = self.model.preprocess(pixels_BCHW[rows_B])
             emb_BT[rows_B] = self.model.embedder(prepared, shapes_B3[rows_B]).to(emb_BT)
-        return Taught(rows_B, emb_BT)
+        return TeacherOutput(rows_B, emb_BT)
 
 
 class Teachers(Apart):
@@ -142,7 +142,7 @@ class Teachers(Apart):
         """Of the weights of each: by these a resumed run knows them again."""
         return [state_hash(teacher.model.embedder.state_dict()) for teacher in self.teachers]
 
-    def __call__(self, batch: Batch, student: Preprocess) -> list[Taught]:
+    def __call__(self, batch: Batch, student: Preprocess) -> list[TeacherOutput]:
         """What each makes of a batch: of its images, or known beforehand.
 
         Args:
@@ -152,12 +152,12 @@ class Teachers(Apart):
         if batch.teacher_BT is not None:
             parts = batch.teacher_BT.split([teacher.dim for teacher in self.teachers], dim=1)
             pairs = zip(self.teachers, parts, strict=True)
-            return [Taught(teacher.classes_C[label_B], emb_BT) for teacher, emb_BT in pairs]
+            return [TeacherOutput(teacher.classes_C[label_B], emb_BT) for teacher, emb_BT in pairs]
         images_BCHW = batch.images_BCHW
         assert images_BCHW is not None and shapes_B3 is not None
         mean, std = student.mean.to(images_BCHW.device), student.std.to(images_BCHW.device)
-        grey_BCHW = (images_BCHW.float() * std + mean).clamp(0, 255)
-        return [teacher(grey_BCHW, shapes_B3, label_B) for teacher in self.teachers]
+        pixels_BCHW = (images_BCHW.float() * std + mean).clamp(0, 255)
+        return [teacher(pixels_BCHW, shapes_B3, label_B) for teacher in self.teachers]
 
 
 def open_teachers(
@@ -295,7 +295,7 @@ class Retention(Apart):
         """The generic images that batches of this stage bring along."""
         return self.config.generic if self.pretrained else None
 
-    def open_stage(self, number: int, student: Backbone) -> None:
+    def begin_stage(self, number: int, student: Backbone) -> None:
         """Read the pretrained backbone where the stage trains any of the student's."""
         trained = [p for p in student.parameters() if p.requires_grad]
         self.pretrained = None

@@ -57,12 +57,12 @@ class ModelProcess:
         self.is_running, self.peak_bytes, self.weight_bytes = True, 0, 0
         try:  # the model is not there yet: what fails now is not its fault
             words = {"threads": allowance.threads, "device": allowance.device}
-            told, _ = self.ask("begin", LOAD_SECONDS, **words)
+            message, _ = self.ask("begin", LOAD_SECONDS, **words)
         except Violation as fault:
             raise UserError(f"no process for the model: {fault}") from fault
-        self.device = Device("cuda" if told["type"] == "cuda" else "cpu", str(told["name"]))
+        self.device = Device("cuda" if message["type"] == "cuda" else "cpu", str(message["name"]))
         self.deadline = deadline
-        self.torch, self.limits = str(told["torch"]), dict(told["limits"]) | _times(allowance)
+        self.torch, self.limits = str(message["torch"]), dict(message["limits"]) | _times(allowance)
 
     def inspect(self, check: str) -> None:
         """Refuse `file_access`, or what `torch_1_11` would not open, by the code in the file."""
@@ -80,9 +80,9 @@ class ModelProcess:
         """Operations, activations' bytes and seconds of one image; this machine's operations a second."""
         height, width, _ = pixels_HW3.shape
         seconds = 10 * self.allowance.image_seconds
-        told, _ = self.ask("measure", seconds, pixels_HW3, height=height, width=width)
+        message, _ = self.ask("measure", seconds, pixels_HW3, height=height, width=width)
         keys = ("flops", "activation_bytes", "seconds", "machine_flops")
-        return {key: _number(told, key) for key in keys}
+        return {key: _number(message, key) for key in keys}
 
     def embed(self, pixels_BHW3: np.ndarray) -> list[Answer]:
         """What the model answers to images of one size, given as one batch."""
@@ -90,17 +90,17 @@ class ModelProcess:
         size = {"count": count, "height": height, "width": width}
         began = time.perf_counter()
         limit = self.allowance.image_seconds * count
-        told, payload = self.ask("embed", limit, pixels_BHW3, **size)
-        lengths = told.get("numbers")
+        message, payload = self.ask("embed", limit, pixels_BHW3, **size)
+        lengths = message.get("numbers")
         if not isinstance(lengths, list) or len(lengths) != count:
             raise self._garbled()
-        kind = printable(str(told.get("type")))
+        kind = printable(str(message.get("type")))
         lengths = [_number({"n": n}, "n") for n in lengths]
         fit = kind in TYPES and 0 < max(lengths) <= MAX_NUMBERS
         rows = self._rows(payload, lengths) if fit or payload else [None] * count
-        self.peak_bytes = max(self.peak_bytes, _number(told, "peak_bytes"))
+        self.peak_bytes = max(self.peak_bytes, _number(message, "peak_bytes"))
         # Its own word, for the way there and back is the scorer's; but no more than has passed.
-        seconds = min(float(_number(told, "seconds")), time.perf_counter() - began) / count
+        seconds = min(float(_number(message, "seconds")), time.perf_counter() - began) / count
         return [Answer(kind, n, row, seconds) for n, row in zip(lengths, rows, strict=True)]
 
     def _rows(self, payload: bytearray, lengths: list[int]) -> list[np.ndarray | None]:
@@ -138,9 +138,9 @@ class ModelProcess:
     def _ended(self, how: str) -> Violation:
         code, said = self.end(), self._last_words()
         name = signal.Signals(-code).name if code < 0 else f"code {code}"
-        told = f"its process {how}: {name}" + (f" ({said})" if said else "")
+        message = f"its process {how}: {name}" + (f" ({said})" if said else "")
         for_memory = code == -signal.SIGKILL or any(word in said for word in _NO_MEMORY)
-        return Violation(told, "out_of_memory" if for_memory else "crash")
+        return Violation(message, "out_of_memory" if for_memory else "crash")
 
     def _last_words(self) -> str:
         self.stderr.seek(max(0, os.fstat(self.stderr.fileno()).st_size - 2000))
@@ -182,9 +182,9 @@ def _times(allowance: Allowance) -> dict[str, Any]:
     return {name: {"held": True, "how": how} for name, how in times.items()}
 
 
-def _number(told: dict[str, Any], key: str) -> Any:
+def _number(message: dict[str, Any], key: str) -> Any:
     """A finite number of an answer, not negative; 0 for what is none: nothing there is to be trusted."""
-    value = told.get(key)
+    value = message.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
     return value if 0 <= value < float("inf") else 0

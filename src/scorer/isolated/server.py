@@ -34,8 +34,8 @@ def main(descriptor: int) -> None:
         request = json.loads(words)
         if "end" in request:
             _, status, usage = os.wait4(request["end"], 0)
-            told = {"code": os.waitstatus_to_exitcode(status), "peak_kib": usage.ru_maxrss}
-            control.sendall(json.dumps(told).encode())
+            message = {"code": os.waitstatus_to_exitcode(status), "peak_kib": usage.ru_maxrss}
+            control.sendall(json.dumps(message).encode())
             continue
         child = os.fork()
         if not child:

@@ -54,8 +54,8 @@ class Session:
         on_card = self.device.type == "cuda"
         self.binding.close(on_card)
         name = torch.cuda.get_device_name(self.device) if on_card else "cpu"
-        told = {"type": self.device.type, "name": name, "torch": str(torch.__version__)}
-        return told | {"limits": self.binding.described()}, b""
+        message = {"type": self.device.type, "name": name, "torch": str(torch.__version__)}
+        return message | {"limits": self.binding.described()}, b""
 
     def do_inspect(self, _: bytearray, check: str) -> tuple[dict[str, Any], bytes]:
         {"file_access": refuse_file_access, "torch_1_11": check_runtime}[check](self.path)
@@ -81,11 +81,15 @@ class Session:
             rows = [row.cpu() for row in rows]
         seconds = time.perf_counter() - began
         lengths = [row.numel() for row in rows]
-        told: dict[str, Any] = {"type": str(rows[0].dtype), "numbers": lengths, "seconds": seconds}
-        told["peak_bytes"] = self._peak_bytes()
+        message: dict[str, Any] = {
+            "type": str(rows[0].dtype),
+            "numbers": lengths,
+            "seconds": seconds,
+        }
+        message["peak_bytes"] = self._peak_bytes()
         if rows[0].dtype not in SENT or max(lengths) > MAX_NUMBERS:
-            return told, b""
-        return told, torch.cat(rows).float().numpy().tobytes()
+            return message, b""
+        return message, torch.cat(rows).float().numpy().tobytes()
 
     def do_measure(
         self, pixels: bytearray, height: int, width: int

@@ -48,9 +48,9 @@ def test_shares_do_not_depend_on_row_order():
 def test_shares_of_domains_that_were_told():
     """The manifest says cars throughout; what a CLIP told counts. A domain without share goes."""
     table = rows(["cars/a"] * 12)
-    told = pd.Series(["x", "y", "z"] * 4)
-    matched = match_shares(table, told, {"x": 0.5, "y": 0.25}, seed=0)
-    told_of = dict(zip(table["image_path"], told, strict=True))
+    message = pd.Series(["x", "y", "z"] * 4)
+    matched = match_shares(table, message, {"x": 0.5, "y": 0.25}, seed=0)
+    told_of = dict(zip(table["image_path"], message, strict=True))
     assert Counter(map(told_of.get, matched["image_path"])) == {"x": 4, "y": 2}
 
 
@@ -61,6 +61,6 @@ def test_a_share_of_nothing_is_refused():
 
 
 def test_told_domains_need_a_name_for_each_share():
-    told = {"clip": {"model": "open_clip:x:y"}, "names": {"cars": ["a car"], "toys": ["a toy"]}}
+    message = {"clip": {"model": "open_clip:x:y"}, "names": {"cars": ["a car"], "toys": ["a toy"]}}
     with pytest.raises(ValueError, match="lacks art, which shares has"):
-        DomainShares.model_validate({"shares": {"cars": 1.0, "art": 1.0}, "told_by": told})
+        DomainShares.model_validate({"shares": {"cars": 1.0, "art": 1.0}, "told_by": message})

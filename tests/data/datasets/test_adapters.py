@@ -75,8 +75,10 @@ def test_a_partial_copy_is_read_when_asked_with_its_counts_as_warnings(name, tmp
     how = SMALL_SPLITS.get(name, {})
     reading = read_dataset(dataset, folder_of(name, tmp_path), partial=True, **how)
     assert len(reading.table)
-    told = [count for count in dataset.expected if count.applies(None, {**dataset.options, **how})]
-    assert sum(" expected, " in warning for warning in reading.warnings) == len(told)
+    message = [
+        count for count in dataset.expected if count.applies(None, {**dataset.options, **how})
+    ]
+    assert sum(" expected, " in warning for warning in reading.warnings) == len(message)
 
 
 LISTED = sorted(

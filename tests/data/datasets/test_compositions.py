@@ -17,7 +17,7 @@ from guie.data.manifest import DomainDeclaration, Sidecar, check
 MIXES = sorted((Path(__file__).parents[3] / "configs" / "mixes").glob("*.yaml"))
 
 
-class Composition(MixConfig):
+class Ensemble(MixConfig):
     """A mix of public datasets alone."""
 
     sources: list[DatasetSource]
@@ -43,7 +43,7 @@ def in_small(source: DatasetSource, root: Path) -> DatasetSource:
 
 @pytest.mark.parametrize("path", MIXES, ids=lambda path: path.stem)
 def test_the_config_is_valid(path):
-    config = load_config(path, Composition)
+    config = load_config(path, Ensemble)
     assert config.name == path.stem
     assert config.out == f"input/{path.stem}.parquet"
     for source in config.sources:
@@ -53,7 +53,7 @@ def test_the_config_is_valid(path):
 @pytest.mark.parametrize("path", MIXES, ids=lambda path: path.stem)
 def test_the_sources_fit_together(path, data, monkeypatch):
     monkeypatch.setattr(thinning, "_hash", lambda path: None)  # the miniatures are empty files
-    config = load_config(path, Composition)
+    config = load_config(path, Ensemble)
     tables, declared = [], {}
     for source in config.sources:
         manifest, _, _ = read_source(in_small(source, data), config.seed)
@@ -72,7 +72,7 @@ def test_the_sources_fit_together(path, data, monkeypatch):
 
 def test_benchmarks_have_a_domain_a_dataset():
     domains = {
-        path.stem: [source.domain for source in load_config(path, Composition).sources]
+        path.stem: [source.domain for source in load_config(path, Ensemble).sources]
         for path in MIXES
     }
     assert len(set(domains["puma"])) == 8

@@ -39,14 +39,14 @@ def test_domains_are_left_out_of_every_split(written):
 
 
 @pytest.mark.parametrize(
-    ("domains", "told"),
+    ("domains", "message"),
     [
         (["tools", "food"], "has no domain food, tools to leave out; it has: toys"),
         (["toys"], "every domain is left out"),
     ],
 )
-def test_domains_that_cannot_be_left_out(written, domains, told):
-    with pytest.raises(UserError, match=told):
+def test_domains_that_cannot_be_left_out(written, domains, message):
+    with pytest.raises(UserError, match=message):
         load_manifest(written(GOOD)).without(domains)
 
 

@@ -40,11 +40,11 @@ def written(root, table):
     """Write a report and return its text."""
 
     def write(**more) -> str:
-        told = more.pop("summary", summary(table))
+        message = more.pop("summary", summary(table))
         path = root / "report.html"
         stages = {"read": table, "unusable": table}
         write_report(
-            path, told, table, root, left=left_after(stages), before=class_sizes(table), **more
+            path, message, table, root, left=left_after(stages), before=class_sizes(table), **more
         )
         return path.read_text(encoding="utf-8")
 
@@ -56,5 +56,5 @@ def full(written, table) -> str:
     """With every section."""
     files = [{"file": "x/<i>.jpg", "split": "train", "reason": "broken & <bad>"}]
     pairs = pd.DataFrame([finding("leak", 0.98), finding("conflict", 0.97, "both dropped")])
-    told = summary(table, dropped_files=files, notes=["<b>: no val split"])
-    return written(summary=told, findings=pairs, merges=MERGES, earned=SELECTION)
+    message = summary(table, dropped_files=files, notes=["<b>: no val split"])
+    return written(summary=message, findings=pairs, merges=MERGES, earned=SELECTION)

@@ -38,7 +38,7 @@ class Page(HTMLParser):
         return [attrs for name, attrs in self.elements if name == tag]
 
 
-def told(html: str) -> list[str]:
+def describe(html: str) -> list[str]:
     """What pages show where the mouse rests on something drawn, as it stands in the file."""
     return re.findall("<g><title>(.*?)</title>", html)
 

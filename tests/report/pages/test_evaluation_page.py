@@ -169,22 +169,22 @@ def test_validate_writes_it(tmp_path, arguments, capsys):
     page = Page((tmp_path / "page.html").read_text())
     assert "Side by side" in page.text and "mix.csv, test split" in page.text
     assert not page.all("img")
-    [told] = json.loads((tmp_path / "r.json").read_text())["against"]
-    assert told["embeddings"] == other and len(told["verdicts"]) == 2
+    [message] = json.loads((tmp_path / "r.json").read_text())["against"]
+    assert message["embeddings"] == other and len(message["verdicts"]) == 2
 
 
 @pytest.mark.parametrize(
-    "words, told",
+    "words, message",
     [
         (["--against", "E.npz"], "names a file twice"),
         (["--against", "other.npz", "other.npz"], "names a file twice"),
     ],
 )
-def test_what_makes_no_sense_is_refused(tmp_path, arguments, capsys, words, told):
+def test_what_makes_no_sense_is_refused(tmp_path, arguments, capsys, words, message):
     words = [words[0], *(str(tmp_path / name) for name in words[1:])]
     with pytest.raises(SystemExit):
         validate.main([*arguments, *words])
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("error")

@@ -54,9 +54,9 @@ def test_a_placeholder_leaves_room_for_other_pairs(written):
 def test_a_find_is_explained_by_what_differs_and_by_the_numbers(written, table):
     near = finding("leak", 0.98, difference=0.123, limit=0.456, distance=7)
     doubtful = finding("conflict", 0.9, "reported", difference=0.5, sure=False, other_path="2.jpg")
-    told = [finding("conflict", 0.9, said=True), finding("exact duplicate", 1.0, copy="exact")]
+    message = [finding("conflict", 0.9, said=True), finding("exact duplicate", 1.0, copy="exact")]
     placeholder = finding("placeholder", 1.0, copy="exact", labels=17)
-    page = Page(written(findings=pd.DataFrame([near, doubtful, *told, placeholder])))
+    page = Page(written(findings=pd.DataFrame([near, doubtful, *message, placeholder])))
     text = " ".join(page.text)
     assert "7 bits apart, cosine 0.980, pixels differ by 0.12 (copies: up to 0.46)" in text
     assert "a picture under 17 labels" in text
@@ -68,8 +68,8 @@ def test_how_sure_cleaning_is_stands_in_a_table(written, table):
     row = {"domain": ODD[0], "labels": "none in common", "images": 9, "compared": 1234, "near": 7}
     row |= {"reach": 0.5, "exponent": 3.0, "sure_limit": 0.31, "copy_limit": 0.42, "sure": 5}
     row |= {"copies": 6, "false_sure": 0.25, "false_copies": 1.5, "recall_sure": 0.9}
-    told = summary(table, copies=[row | {"recall_copies": None}])
-    page = Page(written(summary=told, findings=pd.DataFrame([finding("leak", 0.98)])))
+    message = summary(table, copies=[row | {"recall_copies": None}])
+    page = Page(written(summary=message, findings=pd.DataFrame([finding("leak", 0.98)])))
     for cell in (ODD[0], "1,234", "0.31", "0.25", "90%", "0.42", "1.50", "7"):
         assert cell in page.text
 

@@ -7,7 +7,7 @@ import re
 import pandas as pd
 from matplotlib import pyplot
 from mix_report import ODD, SELECTION, earned, summary
-from page_parser import Page, drawings, told
+from page_parser import Page, describe, drawings
 
 from guie.report import figures
 from guie.report.pages import class_sizes, left_after, write_report
@@ -17,7 +17,7 @@ from guie.report.pages.html import inline_svg
 def test_selection_tells_what_was_turned_down(full):
     page = Page(full)
     assert "turned down" in page.text and "-0.0100" in page.text and "0.6000" in page.text
-    assert "-0.0100" in "".join(told(full)) and "+<b>" in page.text
+    assert "-0.0100" in "".join(describe(full)) and "+<b>" in page.text
 
 
 def test_each_chart_says_what_it_is_and_has_its_own_ids(full):

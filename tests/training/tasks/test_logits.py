@@ -29,7 +29,7 @@ def student(folder: Path, teachers: list[dict[str, Any]]) -> DistillationTask:
     config = tiny_config(folder).model_dump() | {"task": task}
     built = build_task(config_from(config, RunConfig), OURS)
     assert isinstance(built, DistillationTask)
-    built.open_stage(0, range(4))
+    built.begin_stage(0, range(4))
     return built.eval()
 
 

@@ -44,7 +44,7 @@ def online(**task: Any) -> OnlineTask:
     )
     torch.manual_seed(0)
     task = build_task(config, CLASSES)
-    task.open_stage(0, range(5))
+    task.begin_stage(0, range(5))
     return task
 
 
@@ -85,7 +85,7 @@ def test_the_loss_is_udons() -> None:
     for name, value in expected.items():
         torch.testing.assert_close(logs[name], value.detach(), rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(loss, sum(expected.values()) / 4, rtol=1e-4, atol=1e-5)
-    assert task.heeded(logs) is logs["teachers"]
+    assert task.sampler_loss(logs) is logs["teachers"]
 
 
 @pytest.mark.parametrize("reaches", ["head", "backbone"])
@@ -137,7 +137,7 @@ def test_cosines_are_to_the_nearest_centre_also_in_a_stage_of_its_own() -> None:
     weight = functional.normalize(criterion.weight_CD, dim=1).view(5, 3, 8)
     expected = torch.einsum("nd,ckd->nck", emb, weight).amax(2)[:, [1, 3]]
     torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
-    criterion.open_stage([1, 3], alone=True)
+    criterion.begin_stage([1, 3], alone=True)
     torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
     every = torch.einsum("nd,ckd->nck", emb, weight).amax(2)
     torch.testing.assert_close(criterion.cosines(emb, torch.arange(5)), every)

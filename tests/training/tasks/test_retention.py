@@ -62,7 +62,7 @@ def opened(run: RunConfig, number: int, weights: bool = True) -> Task:
     for stage in run.stages[: number + 1]:
         task.embedder.backbone.set_image_size(stage.size_px or 32, stage.stride_px)
     freeze(task, run.stages[number].lr)
-    task.open_stage(number, [0, 1, 2])
+    task.begin_stage(number, [0, 1, 2])
     return task
 
 
@@ -181,7 +181,7 @@ def test_a_resumed_stage_compares_with_the_pretrained_weights(weights: Path) -> 
     again = build_task(run, CLASSES, weights=False)
     again.embedder.backbone.set_image_size(40, 4)  # at once: the checkpoint brings the values
     freeze(again, run.stages[2].lr)
-    again.open_stage(2, [0, 1, 2])
+    again.begin_stage(2, [0, 1, 2])
     again.load_state_dict(torch.load(file, weights_only=True))
     (loss, logs), (expected, expected_logs) = again(batch(40)), task(batch(40))
     assert loss == expected and logs == expected_logs and logs["retention_weights"] > 0.01

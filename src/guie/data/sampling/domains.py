@@ -176,12 +176,11 @@ def deal(quota_D: np.ndarray, steps: int, rng: np.random.Generator) -> np.ndarra
 class LossDriven:
     """One unit a step; every period its domains come in proportion to their mean loss.
 
-    After Ypsilantis et al., UDON, NeurIPS 2024, with two departures; what weighs is the task's word
-    (`Task.heeded`), UDON's teachers' loss or the loss that is trained on. The losses of period k set the
-    shares of period k + 2, not k + 1: the batches of a period are known before it begins, so a loader may
-    read up to a period ahead without changing what is trained on. And each domain gets at least a step of
-    a period, so none is without a fresh loss. In the first two periods domains come equally often, but for
-    the factors.
+    After Ypsilantis et al., UDON, NeurIPS 2024. The task chooses the loss that weighs (`Task.sampler_loss`):
+    that of the teachers, as in UDON, or the training loss. There are two departures. The losses of period k
+    set the shares of period k + 2, not k + 1: so the batches of a period are known before it begins, and a loader
+    may read ahead. Each domain gets at least one step a period, so that its loss stays fresh. In the first
+    two periods domains come equally often, but for the factors.
 
     A step is a pure function of (seed, step, state). The state is the shares of every period that is
     decided, and the losses of the one that is running.

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.evaluation.search import KeptBlocks
+from guie.evaluation.search import BlockCache
 
 Index = Literal["merged", "separate", "fused"]
 TEXTS = "texts"  # the data set of queries of words
@@ -123,7 +123,7 @@ class Options:
 
     quirks: frozenset[str] = frozenset()
     draws: int = 0
-    kept: KeptBlocks | None = None
+    kept: BlockCache | None = None
     grades: pd.DataFrame | None = None
 
     def within(self, name: str) -> Options:

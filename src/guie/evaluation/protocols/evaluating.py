@@ -38,7 +38,7 @@ from guie.evaluation.protocols.retrieval import (
     retrieve,
     search_part,
 )
-from guie.evaluation.search import Embedded, KeptBlocks, searches
+from guie.evaluation.search import BlockCache, Embedded, searches
 
 PUBLIC_SHARE = 0.3
 
@@ -251,7 +251,7 @@ def share_protocol(
     protocol: Protocol,
     embeddings_TD: Given,
     table: pd.DataFrame,
-    kept: KeptBlocks,
+    kept: BlockCache,
     quirks: Iterable[str] = (),
 ) -> None:
     """Search and keep this process's blocks of `run_protocol`."""
@@ -269,7 +269,7 @@ def run_protocol(
     *,
     quirks: Iterable[str] = (),
     draws: int = DRAWS,
-    kept: KeptBlocks | None = None,
+    kept: BlockCache | None = None,
     grades: pd.DataFrame | None = None,
 ) -> tuple[dict[str, Any], dict[str, Scores]]:
     """Score one split under a protocol.
@@ -358,7 +358,7 @@ def share_models(
     protocols: Sequence[Protocol],
     models: Mapping[str, Given],
     table: pd.DataFrame,
-    kept: KeptBlocks,
+    kept: BlockCache,
     quirks: Iterable[str] = (),
 ) -> None:
     """Search and keep this process's blocks of `run_models`."""
@@ -376,7 +376,7 @@ def run_models(
     quirks: Iterable[str] = (),
     draws: int = DRAWS,
     draws_of_others: int = 0,
-    kept: KeptBlocks | None = None,
+    kept: BlockCache | None = None,
     grades: pd.DataFrame | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """The reports of each model by its name, one a protocol, as of `run_protocol`.
@@ -402,8 +402,8 @@ def run_models(
 
 
 def _each(
-    models: Mapping[str, Given], kept: KeptBlocks | None
-) -> Iterator[tuple[str, Given, KeptBlocks | None]]:
+    models: Mapping[str, Given], kept: BlockCache | None
+) -> Iterator[tuple[str, Given, BlockCache | None]]:
     """Each model with its own blocks."""
     for place, (name, given) in enumerate(models.items()):
         yield name, given, kept and (kept.within(f"against {place}") if place else kept)

@@ -17,7 +17,7 @@ from guie.config.model import (
 from guie.models.adapters.bottleneck import Parallel, adaptformer, stochastic
 from guie.models.adapters.lora import Changed, LowRank, close, lora
 from guie.models.adapters.prompts import build_prompts
-from guie.models.adapters.vit_structure import Anatomy, anatomy_of
+from guie.models.adapters.vit_structure import VitStructure, anatomy_of
 from guie.models.backbones import Backbone
 
 BIASES = ("bias", "in_proj_bias", "q_bias", "v_bias")
@@ -63,8 +63,8 @@ class Adapters(nn.Module):
             if isinstance(config, TunedConfig):
                 self.tuned = tuned_names(backbone.tower, config.of)
             else:
-                anatomy = anatomy_of(backbone.tower, key)
-                self.add_module(config.kind, _built(anatomy, config, f"{key}.{number}"))
+                structure = anatomy_of(backbone.tower, key)
+                self.add_module(config.kind, _built(structure, config, f"{key}.{number}"))
 
 
 def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
@@ -99,15 +99,15 @@ def merge_lora(backbone: Backbone) -> None:
 
 
 def _built(
-    anatomy: Anatomy, config: StochasticConfig | AdaptFormerConfig | LoraConfig, key: str
+    structure: VitStructure, config: StochasticConfig | AdaptFormerConfig | LoraConfig, key: str
 ) -> nn.ModuleDict:
     match config:
         case StochasticConfig():
-            return stochastic(anatomy, config, key)
+            return stochastic(structure, config, key)
         case AdaptFormerConfig():
-            return adaptformer(anatomy, config, key)
+            return adaptformer(structure, config, key)
         case LoraConfig():
-            return lora(anatomy, config, key)
+            return lora(structure, config, key)
 
 
 def _refuse_unreached(backbone: Backbone, adapters: Adapters) -> None:

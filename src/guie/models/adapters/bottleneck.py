@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.model import AdaptFormerConfig, GateConfig, StochasticConfig
-from guie.models.adapters.vit_structure import Anatomy, Branch
+from guie.models.adapters.vit_structure import Branch, VitStructure
 
 
 class Gate(nn.Module):
@@ -67,7 +67,7 @@ class Parallel(nn.Module):
         added_BND = self.up(functional.relu(self.down(normed_BND)))
         return self.gate(added_BND if self.scale == 1 else added_BND * self.scale)
 
-    def hold_on(self, branch: Branch) -> None:
+    def attach(self, branch: Branch) -> None:
         """Work beside this branch from now on."""
         branch.norm.register_forward_hook(self._see)
         branch.after.register_forward_hook(self._add)
@@ -82,23 +82,23 @@ class Parallel(nn.Module):
         return branch_BND + self(normed_BND)
 
 
-def stochastic(anatomy: Anatomy, config: StochasticConfig, key: str) -> nn.ModuleDict:
+def stochastic(structure: VitStructure, config: StochasticConfig, key: str) -> nn.ModuleDict:
     """One beside attention and one beside the MLP of each block that is chosen. Raises UserError."""
     adapters = nn.ModuleDict()
-    for number, block in anatomy.chosen(config.blocks, key):
+    for number, block in structure.chosen(config.blocks, key):
         for name, branch in (("attention", block.attention), ("mlp", block.mlp)):
-            adapter = Parallel(anatomy.width, config.dim, False, config.scale, Gate(config))
-            adapter.hold_on(branch)
+            adapter = Parallel(structure.width, config.dim, False, config.scale, Gate(config))
+            adapter.attach(branch)
             adapters[f"{number}_{name}"] = adapter
     return adapters
 
 
-def adaptformer(anatomy: Anatomy, config: AdaptFormerConfig, key: str) -> nn.ModuleDict:
+def adaptformer(structure: VitStructure, config: AdaptFormerConfig, key: str) -> nn.ModuleDict:
     """One beside the MLP of each block that is chosen. Raises UserError."""
     adapters = nn.ModuleDict()
-    for number, block in anatomy.chosen(config.blocks, key):
+    for number, block in structure.chosen(config.blocks, key):
         always = Gate(GateConfig())
-        adapter = Parallel(anatomy.width, config.dim, True, config.scale, always)
-        adapter.hold_on(block.mlp)
+        adapter = Parallel(structure.width, config.dim, True, config.scale, always)
+        adapter.attach(block.mlp)
         adapters[f"{number}_mlp"] = adapter
     return adapters

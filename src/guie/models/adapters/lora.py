@@ -17,7 +17,7 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config.model import LoraConfig
 from guie.models.adapters.bottleneck import Gate
-from guie.models.adapters.vit_structure import Anatomy, Block
+from guie.models.adapters.vit_structure import Block, VitStructure
 
 QKV = ("q", "k", "v")
 
@@ -124,10 +124,10 @@ class OpenAttention(nn.MultiheadAttention):
         return self.out_proj(mixed.transpose(1, 2).flatten(2)), None
 
 
-def lora(anatomy: Anatomy, config: LoraConfig, key: str) -> nn.ModuleDict:
+def lora(structure: VitStructure, config: LoraConfig, key: str) -> nn.ModuleDict:
     """Changes of the matrices that the mask names, of each block that is chosen. Raises UserError."""
     changes = nn.ModuleDict()
-    for number, block in anatomy.chosen(config.blocks, key):
+    for number, block in structure.chosen(config.blocks, key):
         for name, matrix in _matrices(block, config.of, f"{key}.of"):
             changes[f"{number}_{name}"] = Changed(matrix, config)
     return changes

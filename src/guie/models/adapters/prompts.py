@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.model import PoolConfig, PromptsConfig, VptConfig
-from guie.models.adapters.vit_structure import Anatomy
+from guie.models.adapters.vit_structure import VitStructure
 
 
 class Prompts(nn.Module):
@@ -26,12 +26,12 @@ class Prompts(nn.Module):
 
     orthogonality: float = 0.0
 
-    def __init__(self, anatomy: Anatomy, length: int):
+    def __init__(self, structure: VitStructure, length: int):
         super().__init__()
-        self.prefix, self.length = anatomy.prefix, length
+        self.prefix, self.length = structure.prefix, length
         # Not at the first block: what is computed again there, to save memory, must ask for nothing.
-        anatomy.entry.register_forward_hook(self._put_in)
-        anatomy.blocks[-1].module.register_forward_hook(self._take_out)
+        structure.entry.register_forward_hook(self._put_in)
+        structure.blocks[-1].module.register_forward_hook(self._take_out)
 
     def tokens_BLD(self, like_BND: Tensor) -> Tensor:
         """The prompt of each image."""
@@ -58,15 +58,15 @@ class Vpt(Prompts):
     before made of its own. PUMA's single prompt is the shallow one.
     """
 
-    def __init__(self, anatomy: Anatomy, config: VptConfig):
-        super().__init__(anatomy, config.length)
-        layers = len(anatomy.blocks) if config.kind == "deep" else 1
-        self.prompt_GLD = nn.Parameter(torch.empty(layers, config.length, anatomy.width))
-        side = patch_inputs(anatomy.patches)
-        bound = math.sqrt(6 / (side + anatomy.width))  # the paper's start, Xavier's for a patch
+    def __init__(self, structure: VitStructure, config: VptConfig):
+        super().__init__(structure, config.length)
+        layers = len(structure.blocks) if config.kind == "deep" else 1
+        self.prompt_GLD = nn.Parameter(torch.empty(layers, config.length, structure.width))
+        side = patch_inputs(structure.patches)
+        bound = math.sqrt(6 / (side + structure.width))  # the paper's start, Xavier's for a patch
         nn.init.uniform_(self.prompt_GLD, -bound, bound)
         self.layers = [Deeper(self, number) for number in range(1, layers)]
-        for layer, block in zip(self.layers, anatomy.blocks[1:], strict=False):
+        for layer, block in zip(self.layers, structure.blocks[1:], strict=False):
             block.module.register_forward_pre_hook(layer.put_in)
 
     def tokens_BLD(self, like_BND: Tensor) -> Tensor:
@@ -114,20 +114,20 @@ class Pool(Prompts):
     Attributes: `weighing`, whose output are the weights of each image, for who looks on.
     """
 
-    def __init__(self, anatomy: Anatomy, config: PoolConfig):
-        super().__init__(anatomy, config.length)
-        self.config, self.orthogonality, self.anatomy = config, config.orthogonality, anatomy
-        self.weighing = Weighing(anatomy.width, config)
-        self.prompt_MLD = nn.Parameter(torch.empty(config.size, config.length, anatomy.width))
+    def __init__(self, structure: VitStructure, config: PoolConfig):
+        super().__init__(structure, config.length)
+        self.config, self.orthogonality, self.structure = config, config.orthogonality, structure
+        self.weighing = Weighing(structure.width, config)
+        self.prompt_MLD = nn.Parameter(torch.empty(config.size, config.length, structure.width))
         nn.init.orthogonal_(self.prompt_MLD.data.view(config.size, -1))
         self.query_BD: Tensor | None = None
-        anatomy.patches.register_forward_hook(self._see)
+        structure.patches.register_forward_hook(self._see)
 
     def tokens_BLD(self, like_BND: Tensor) -> Tensor:
         query_BD, self.query_BD = self.query_BD, None
         assert query_BD is not None
         prompt_BLD = torch.einsum("bm,mld->bld", self.weighing(query_BD), self.prompt_MLD)
-        position_D = self.anatomy.class_position_D()
+        position_D = self.structure.class_position_D()
         return prompt_BLD if position_D is None else prompt_BLD + position_D
 
     def penalty(self) -> Tensor:
@@ -150,19 +150,19 @@ class Pool(Prompts):
         self.query_BD = query_BD if self.config.query == "sum" else query_BD.detach() / 2
 
 
-def build_prompts(anatomy: Anatomy, config: PromptsConfig) -> Prompts:
+def build_prompts(structure: VitStructure, config: PromptsConfig) -> Prompts:
     """Raises UserError for a tower that pools by attention, or takes positions in every block."""
     key = "model.prompts"
-    if anatomy.pooling == "map":
+    if structure.pooling == "map":
         raise UserError(f"{key}: this backbone pools its tokens by attention, and has none to join")
-    if not anatomy.takes_tokens:
-        kind = type(anatomy.tower).__name__
+    if not structure.takes_tokens:
+        kind = type(structure.tower).__name__
         raise UserError(
             f"{key}: {kind} turns tokens by their places in every block; leave them out"
         )
     if isinstance(config, PoolConfig):
-        return Pool(anatomy, config)
-    return Vpt(anatomy, config)
+        return Pool(structure, config)
+    return Vpt(structure, config)
 
 
 def patch_inputs(patches: Any) -> int:

@@ -40,7 +40,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Anatomy:
+class VitStructure:
     """A pre-norm transformer of `width` D.
 
     Attributes: `patches`, the module that makes patch embeddings, as (B, P, D) or (B, D, rows,
@@ -86,7 +86,7 @@ class Anatomy:
         return isinstance(trunk_of(self.tower), open_clip.transformer.VisionTransformer)
 
 
-def anatomy_of(tower: Tower, key: str) -> Anatomy:
+def anatomy_of(tower: Tower, key: str) -> VitStructure:
     """Raises UserError, by the config's key, for a tower that is none of these."""
     trunk = trunk_of(tower)
     found = None
@@ -102,7 +102,7 @@ def anatomy_of(tower: Tower, key: str) -> Anatomy:
     return found
 
 
-def _of_open_clip(tower: Tower, trunk: Any) -> Anatomy | None:
+def _of_open_clip(tower: Tower, trunk: Any) -> VitStructure | None:
     blocks = []
     for module in trunk.transformer.resblocks:
         kinds = open_clip.transformer
@@ -113,10 +113,10 @@ def _of_open_clip(tower: Tower, trunk: Any) -> Anatomy | None:
         blocks.append(Block(module, attention, mlp))
     pooling = "map" if trunk.attn_pool is not None else {"tok": "token"}.get(trunk.pool_type, "avg")
     width = trunk.class_embedding.shape[0]
-    return Anatomy(width, blocks, trunk.conv1, trunk.ln_pre, 1, pooling, tower)
+    return VitStructure(width, blocks, trunk.conv1, trunk.ln_pre, 1, pooling, tower)
 
 
-def _of_timm(tower: Tower, trunk: Any) -> Anatomy | None:
+def _of_timm(tower: Tower, trunk: Any) -> VitStructure | None:
     blocks = []
     for module in trunk.blocks:
         if type(module) not in (TimmBlock, EvaBlock):
@@ -125,4 +125,4 @@ def _of_timm(tower: Tower, trunk: Any) -> Anatomy | None:
         blocks.append(Block(module, attention, Branch(module.norm2, module.drop_path2)))
     pooling = trunk.global_pool if trunk.global_pool in ("token", "map") else "avg"
     patches, entry, prefix = trunk.patch_embed, trunk.norm_pre, trunk.num_prefix_tokens
-    return Anatomy(trunk.embed_dim, blocks, patches, entry, prefix, pooling, tower)
+    return VitStructure(trunk.embed_dim, blocks, patches, entry, prefix, pooling, tower)

@@ -213,11 +213,11 @@ def _draw(figure: Figure, panel: Histogram, colors: tuple[str, str], x: float, y
     every = -(-len(panel.bins) // TICKS)
     for at, bar in enumerate(panel.bins):
         middle = x + slot * (at + 0.5)
-        told = f"{bar.name} images: {bar.before:,} classes before, {bar.after:,} after"
+        message = f"{bar.name} images: {bar.before:,} classes before, {bar.after:,} after"
         for count, color, share in zip((bar.before, bar.after), colors, SHARES, strict=True):
             if count:
                 wide, high = slot * share, height * count / panel.highest
-                telling(_bar(figure, middle - wide / 2, y, wide, high, color), told)
+                telling(_bar(figure, middle - wide / 2, y, wide, high, color), message)
         if at % every == 0:
             _write(figure, middle, y - 0.04, _short(bar.largest), ha="center", va="top")
     _bar(figure, x, y, width, 0.007, MUTED)

@@ -57,13 +57,13 @@ class Task(nn.Module):
                 parts[name] = dict(module.named_parameters())
         return parts
 
-    def idle(self) -> set[nn.Parameter]:
+    def unused_parameters(self) -> set[nn.Parameter]:
         """Those that no feature depends on, where layers before the last give them: never trained."""
         backbone = self.embedder.backbone
         if backbone.layers is None:
             return set()
         named = dict(backbone.tower.named_parameters())
-        return {named[name] for name in backbone.layers.idle}
+        return {named[name] for name in backbone.layers.unused_parameters}
 
     def forward(self, batch: Batch) -> Output:
         """The loss of a batch."""
@@ -72,7 +72,7 @@ class Task(nn.Module):
     def set_epoch(self, epoch: float) -> None:
         """Tell what changes with training how far the run is, in epochs."""
 
-    def open_stage(self, number: int, class_ids: Sequence[int]) -> None:
+    def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         """Make ready for a stage of the config.
 
         Its place is after `freeze`, and before the optimiser is built and a checkpoint of this
@@ -83,9 +83,9 @@ class Task(nn.Module):
             class_ids: classes with training images in the stage.
         """
         if self.retention:
-            self.retention.open_stage(number, self.embedder.backbone)
+            self.retention.begin_stage(number, self.embedder.backbone)
 
-    def heeded(self, logs: dict[str, Tensor]) -> Tensor:
+    def sampler_loss(self, logs: dict[str, Tensor]) -> Tensor:
         """Of what a step logged the loss that a loss-driven sampler goes by."""
         return logs["loss"]
 

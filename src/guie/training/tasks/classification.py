@@ -48,10 +48,10 @@ class ClassificationTask(Task):
     def set_epoch(self, epoch: float) -> None:
         self.criterion.set_epoch(epoch)
 
-    def open_stage(self, number: int, class_ids: Sequence[int]) -> None:
-        super().open_stage(number, class_ids)
+    def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
+        super().begin_stage(number, class_ids)
         stage = self.config.stages[number]
-        self.criterion.open_stage(
+        self.criterion.begin_stage(
             class_ids,
             margin=stage.margin,
             alone=stage.softmax_over == "stage",

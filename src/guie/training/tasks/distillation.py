@@ -30,7 +30,7 @@ from guie.losses.matching import mean_of
 from guie.models import build_embedder, build_preprocess
 from guie.models.pretrained import state_hash
 from guie.training.tasks.base import Output, Task
-from guie.training.teachers import Taught, Teacher, open_teachers, read_class_weights
+from guie.training.teachers import Teacher, TeacherOutput, open_teachers, read_class_weights
 
 
 class DistillationTask(Task):
@@ -80,11 +80,11 @@ class DistillationTask(Task):
         for criterion in self._criteria():
             criterion.set_epoch(epoch)
 
-    def open_stage(self, number: int, class_ids: Sequence[int]) -> None:
-        super().open_stage(number, class_ids)
+    def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
+        super().begin_stage(number, class_ids)
         stage = self.config.stages[number]
         for place, criterion in enumerate(self._criteria()):
-            criterion.open_stage(
+            criterion.begin_stage(
                 class_ids,
                 margin=stage.margin,
                 alone=stage.softmax_over == "stage",
@@ -151,7 +151,7 @@ class DistillationTask(Task):
         number: int,
         term: TermConfig,
         emb_BD: Tensor,
-        taught: Sequence[Taught],
+        taught: Sequence[TeacherOutput],
         rows_B: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """A relation to every teacher on the images that it teaches, by their share."""

@@ -115,17 +115,17 @@ class OnlineTask(Task):
         for criterion in (self.criterion, *(one.criterion for one in self._by_domain().values())):
             criterion.set_epoch(epoch)
 
-    def open_stage(self, number: int, class_ids: Sequence[int]) -> None:
-        super().open_stage(number, class_ids)
+    def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
+        super().begin_stage(number, class_ids)
         stage = self.config.stages[number]
         alone = stage.softmax_over == "stage"
         reset = (self.config.seed, number) if stage.classes == "reset" else None
-        self.criterion.open_stage(class_ids, margin=stage.margin, alone=alone, reset=reset)
+        self.criterion.begin_stage(class_ids, margin=stage.margin, alone=alone, reset=reset)
         for place, teacher in enumerate(self._by_domain().values()):
             own = teacher.place_C[list(class_ids)]
             of_own = own[own >= 0].tolist()
             again = reset and (*reset, place)
-            teacher.criterion.open_stage(of_own, margin=stage.margin, alone=alone, reset=again)
+            teacher.criterion.begin_stage(of_own, margin=stage.margin, alone=alone, reset=again)
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = batch.feat_BF
@@ -134,20 +134,22 @@ class OnlineTask(Task):
         emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
         taught_BD = emb_BD
         if self.task.reaches == "head":
-            with still(self.embedder.head):
+            with freeze_batch_stats(self.embedder.head):
                 taught_BD = self.embedder.embed(feat_BF.detach(), batch.shapes_B3)
         loss, logs = self.criterion(emb_BD, batch.label_B)
-        terms = {"student": loss, **self._lessons(feat_BF, taught_BD, batch.label_B)}
+        terms = {"student": loss, **self._teacher_losses(feat_BF, taught_BD, batch.label_B)}
         weights = {name: float(getattr(self.task, name)) for name in terms}
         total = sum(weights[name] * term for name, term in terms.items()) / sum(weights.values())
         logs |= {name: term.detach() for name, term in terms.items()}
         return self.finished(batch, feat_BF, cast(Tensor, total), logs)
 
-    def heeded(self, logs: dict[str, Tensor]) -> Tensor:
+    def sampler_loss(self, logs: dict[str, Tensor]) -> Tensor:
         """A loss-driven sampler goes by how well the domain's own teacher does (UDON)."""
         return logs["teachers"]
 
-    def _lessons(self, feat_BF: Tensor, emb_BD: Tensor, label_B: Tensor) -> dict[str, Tensor]:
+    def _teacher_losses(
+        self, feat_BF: Tensor, emb_BD: Tensor, label_B: Tensor
+    ) -> dict[str, Tensor]:
         """The teachers' losses, and how far the student is from them, each domain by its share."""
         nothing = emb_BD.new_zeros((), dtype=torch.float32)
         terms = {"teachers": nothing, "logits": nothing, "similarity": nothing}
@@ -181,7 +183,7 @@ class OnlineTask(Task):
 
 
 @contextmanager
-def still(head: nn.Module | None) -> Iterator[None]:
+def freeze_batch_stats(head: nn.Module | None) -> Iterator[None]:
     """Within, forward passes move no running statistics: what stands there was seen already."""
     before = [(buffer, buffer.clone()) for buffer in head.buffers()] if head else []
     yield
