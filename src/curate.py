@@ -1,13 +1,13 @@
-"""Curate a training mix: read sources, check and clean them, split validation, choose, write.
+"""Curate a training mix: read, check and clean sources, split validation, select, write.
 
     python src/curate.py --list
     python src/curate.py --config configs/mix_demo.yaml
     python src/curate.py --config configs/mix_real.yaml --set max_images=50 --set out=input/cap.csv
 
-Writes the manifest that the config's `out` names and, beside it, `<out>.summary.json` (per domain
-the classes and images, what each rule dropped, every dropped file with the reason), `<out>.html`
-(the same to look at), and what cleaning and selection found. The same sources and seed give the
-same bytes, whatever the number of workers.
+Writes the manifest to the config's `out`. Next to it are `<out>.summary.json` (classes and images
+of each domain, what each rule dropped, every dropped file with the reason), `<out>.html` (the same
+as a page), and the findings of cleaning and selection. The output depends only on the sources, the
+config and the seed, not on the number of workers.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from guie.data.manifest import Sidecar, save_manifest
 from guie.evaluation.feature_cache import embed_for
 from guie.training.run_folder import METRICS_FILE, read_metrics
 
-SLUG_CHARS = 80  # of a mix's name in those of its files
+SLUG_CHARS = 80  # characters of a mix's name that its file names use
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Curate the mix that a config describes. Raises UserError where the input is at fault."""
+    """Curate the mix that a config describes. Raises UserError for invalid input."""
     args = _parse(argv)
     if args.list:
         print(listing())
@@ -63,19 +63,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     account = CurationReport(config, _command(args))
     table, sidecar = curate(config, args.workers, account)
     report = account.write(table)
-    save_manifest(table, config.out, sidecar)  # last: a mix that stands has its report
+    save_manifest(table, config.out, sidecar)  # last: an existing mix always has its report
     print(summary.render(report))
     seconds = time.perf_counter() - started
-    print(f"{len(table):,} rows -> {config.out} in {seconds:.1f} s; look at {account.page}")
+    print(f"{len(table):,} rows -> {config.out} in {seconds:.1f} s; see {account.page}")
     if config.image_root != Path(config.out).parent:
         root = quoted(config.image_root)
-        print(f"image_path starts from {root}: give it to other commands as --root")
+        print(f"image_path is relative to {root}: pass it to other commands as --root")
 
 
 def curate(
     config: MixConfig, workers: int, account: CurationReport
 ) -> tuple[pd.DataFrame, Sidecar]:
-    """The steps of a mix, in order: its rows, and the overlaps that its sidecar declares."""
+    """Run the steps of a mix in order; return its rows and the overlaps its sidecar declares."""
     table, sidecar = read_sources(config, workers, account)
     embed = links = None
     if config.pseudo_labels:
@@ -86,7 +86,7 @@ def curate(
     table = limit_classes(table, config, embed, account)
     if config.shares:
         table = match_domains(table, config.shares, config, workers, account)
-    # an image of a Met-like domain is in train and in the test index: it cannot move to val
+    # Met-like domains use their train images as the test index, so none of them can move to val.
     whole = [name for name, declared in sidecar.domains.items() if declared.index_is_train]
     table = split_validation(table, config.val_fraction, config.seed, leave=whole)
     if config.clean and links is not None:
@@ -104,11 +104,13 @@ def curate(
 def _train_on(
     rows: pd.DataFrame, name: str, seed: int, config: MixConfig, selection: SelectionConfig
 ) -> Score:
-    """Score a mix by a whole run of train.py: the best val score of the metric."""
+    """Score a mix by a full run of train.py: the best val score of the metric."""
     assert selection.full is not None  # the evaluator is `full`
     folder = config.beside(".selection")
     slug = re.sub(r"[^\w.-]", "_", name)[:SLUG_CHARS]
-    if slug != name:  # of several sources, or a cap: what a run's name cannot hold
+    if (
+        slug != name
+    ):  # names of several sources or caps contain characters that a run's name must not
         slug += f"_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     manifest = folder / f"{slug}.csv"
     save_manifest(rows, manifest)
@@ -136,7 +138,7 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config", help="YAML file, see configs/mix_demo.yaml and configs/mixes/")
-    what.add_argument("--list", action="store_true", help="which data sets lie in input/")
+    what.add_argument("--list", action="store_true", help="list the data sets in input/")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"
     )

@@ -84,7 +84,7 @@ def test_held_out_folder_is_neither_filtered_nor_split(place):
     test = table[table["split"] == "test"]
     assert test["label"].value_counts().to_dict() == {"toys/pen": 1, "toys/cup": 9}
     assert summary["domains"]["toys"]["test"]["queries_without_positive"] == 1
-    assert "toys: 1 of 10 test queries have no positive; metrics leave them out" in summary["notes"]
+    assert "toys: 1 of 10 test queries have no positive; metrics exclude them" in summary["notes"]
 
 
 def test_unusable_held_out_images_are_noted(place):
@@ -105,7 +105,7 @@ def test_without_verify_no_image_is_opened(place):
 def test_paths_start_from_the_root(place, capsys):
     table, _ = run({"sources": [folder()], "root": ".", "out": "mixes/mix.parquet"})
     assert table["image_path"].str.startswith("input/toys/").all()
-    assert "give it to other commands as --root" in capsys.readouterr().out
+    assert "pass it to other commands as --root" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

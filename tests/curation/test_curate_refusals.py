@@ -17,10 +17,10 @@ from guie.base.errors import UserError
     ("change", "fault"),
     [
         ({"sources": [folder(path="nowhere")]}, "nowhere: no such folder"),
-        ({"sources": [folder()], "root": "runs"}, "lies outside of the mix's root runs"),
+        ({"sources": [folder()], "root": "runs"}, "is outside the mix's root runs"),
         ({"sources": [folder()], "min_images": 50}, "no class has 50 images"),
-        ({"sources": [folder(split="test")]}, "no source brings train images"),
-        ({"sources": [folder(), folder()]}, "sources 0 and 1 both bring toys/bus/0.png"),
+        ({"sources": [folder(split="test")]}, "no source has train images"),
+        ({"sources": [folder(), folder()]}, "sources 0 and 1 both contain toys/bus/0.png"),
         ({"sources": [folder()], "min_images": 4, "max_images": 3}, "max_images 3 is below"),
         ({"sources": [folder(max_images=3)], "min_images": 4}, "sources.0: max_images 3 is below"),
         ({"sources": []}, "sources"),
@@ -55,7 +55,7 @@ def test_refusals_of_manifests(place):
 @pytest.mark.parametrize("theirs", ["mix.csv", "mix.sidecar.yaml"])
 def test_a_mix_replaces_no_manifest_that_is_not_a_mix(place, theirs):
     Path("input", theirs).write_text("domains: {}\n")
-    with pytest.raises(UserError, match=f"out: input/{theirs} would be replaced.* elsewhere"):
+    with pytest.raises(UserError, match=f"out: input/{theirs} exists, and no .* elsewhere"):
         run({"sources": [folder()]})
     assert Path("input", theirs).read_text() == "domains: {}\n"
     Path("input", theirs).unlink()

@@ -132,7 +132,7 @@ def test_grades_and_boxes_of_several_sources_stand_beside_the_mix(place, capsys)
     folders = {name: draw_revisited(place / "input", name) for name in ("roxford5k", "rparis6k")}
     (folders["rparis6k"] / "jpg/rparis6k_0.jpg").write_bytes(b"no picture")
     sources = [{"kind": n, "path": str(p), "partial": True} for n, p in folders.items()]
-    with pytest.raises(UserError, match="no source brings train images.*benchmark: true"):
+    with pytest.raises(UserError, match="no source has train images.*benchmark: true"):
         run({"sources": sources})
     table, summary = run({"sources": sources, "benchmark": True})
     grades = pd.read_csv("input/mix.relevance.csv")
@@ -140,9 +140,7 @@ def test_grades_and_boxes_of_several_sources_stand_beside_the_mix(place, capsys)
     assert set(grades["query"]) | set(grades["image"]) <= set(table["image_path"])
     assert grades["grade"].value_counts().to_dict() == {"hard": 6, "junk": 3, "easy": 1}
     assert boxes["image_path"].tolist() == [f"{n}/jpg/q{q}.jpg" for n in folders for q in (0, 1)]
-    assert any(
-        "relevance: 2 of 12 rows are of images that were dropped" in n for n in summary["notes"]
-    )
+    assert any("relevance: 2 of 12 rows belong to dropped images" in n for n in summary["notes"])
     # The graded images of a set are all alike, the one that is not lies apart: 1 at every level.
     paths = table["image_path"].to_numpy(str)
     groups = [2 * path.startswith("rparis") + path.endswith("_3.jpg") for path in paths]

@@ -205,7 +205,7 @@ def test_combine_fills_columns_that_only_some_sources_have():
 
 def test_an_image_of_two_sources_is_refused():
     twice = rows(["a", "a"])
-    with pytest.raises(UserError, match="sources 0 and 2 both bring d/train/1.jpg"):
+    with pytest.raises(UserError, match="sources 0 and 2 both contain d/train/1.jpg"):
         combine([twice, rows(["b"], domain="e"), twice.tail(1)])
 
 

@@ -114,7 +114,7 @@ def test_clips_labels_are_kept_apart(toys: Path, clip: str) -> None:
     assert ours.groupby("label").size().max() <= 3
     trained = labelled[(labelled["split"] == "train") & (labelled["domain"] == domain)]
     assert set(trained.index) == set(ours.index)  # the unsure ones are gone
-    with pytest.raises(UserError, match="no train image is of nowhere"):
+    with pytest.raises(UserError, match="no train image in nowhere"):
         run(toys, [domain], pseudo_labels={**wanted, "domains": ["nowhere"]})
 
 
@@ -138,7 +138,7 @@ def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
     page = (toys / "input/mix.html").read_text()
     assert 'id="labels-chart-0"' in page and "Precision over coverage" in page
     wanted["calibration"]["precision"] = 0.999
-    with pytest.raises(UserError, match="no confidence keeps 0.999"):
+    with pytest.raises(UserError, match="no confidence reaches 0.999"):
         run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)
 
 

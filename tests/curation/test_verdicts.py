@@ -117,14 +117,17 @@ def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
 @pytest.mark.parametrize(
     ("text", "match"),
     [
-        ("image_path,other_path,verdict\na,b,copy\na,c,maybe\n", "line 3: verdict 'maybe'; write"),
+        (
+            "image_path,other_path,verdict\na,b,copy\na,c,maybe\n",
+            "line 3: invalid verdict 'maybe'; write",
+        ),
         ("image_path,verdict\na,copy\n", "no column other_path"),
         ("", "cannot be read"),
         ('image_path,other_path,verdict\n"a,b,copy\n', "csv:2: a quote is opened"),
         ("image_path,other_path,verdict\na,b,copy,,\n", "csv:2: 5 columns where the header has 3"),
         ("image_path,other_path,verdict\n\na,b,copy,\n", "csv:3: 4 columns where the header"),
         ("image_path,other_path,verdict\na,b,copy\na,b\n", "csv:3: 2 columns where the header"),
-        ("image_path,other_path,verdict\n\na,b,maybe\n", "line 3: verdict 'maybe'; write"),
+        ("image_path,other_path,verdict\n\na,b,maybe\n", "line 3: invalid verdict 'maybe'; write"),
         ("image_path,other_path,verdict,verdict\na,b,copy,\n", "column 'verdict' stands twice"),
     ],
 )
@@ -150,7 +153,7 @@ def test_a_rule_that_takes_too_much_stops_with_the_page(folders):
     with pytest.raises(UserError) as caught:
         mixed(folders)
     text = str(caught.value)
-    assert "more than clean.share_max, 5%, would go" in text
+    assert "would drop more than clean.share_max (5%)" in text
     assert "conflicts: 2 of 17 training images of birds (11.8%)" in text
     assert "mix.verdicts.csv" in text and "mix.html" in text
     assert not (folders / "mix.csv").exists()

@@ -1,1 +1,1 @@
-"""Curation of a training mix: pure functions on manifest tables."""
+"""Curation of a training mix, as pure functions on manifest tables."""

@@ -1,7 +1,6 @@
-"""Class curation: filters by size, caps, merges, outliers, oversampling, the validation split. Only train
-rows count.
+"""Class curation: size filters, caps, merges, outliers, oversampling, the validation split.
 
-Shapes: N images, C classes, D dimensions.
+Only train rows count. Shapes: N images, C classes, D dimensions.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CHUNK = 65_536
 
 
 def class_sums(codes_N: np.ndarray, classes: int, features_ND: np.ndarray | Features) -> np.ndarray:
-    """(C, D) float64 sums of the members' features; class c has the code c."""
+    """Sum the features of each class: float64 [C, D]; row c is the class with code c."""
     sums_CD = np.zeros((classes, features_ND.shape[1]))
     for start in range(0, len(codes_N), CHUNK):
         part_ND = np.asarray(features_ND[start : start + CHUNK], np.float64)
@@ -37,7 +36,7 @@ def class_sums(codes_N: np.ndarray, classes: int, features_ND: np.ndarray | Feat
 
 
 def unit(rows_ND: np.ndarray) -> np.ndarray:
-    """Rows of length 1; a row of zeros stays as it is."""
+    """Scale rows to unit length; a zero row stays zero."""
     length_N1 = np.linalg.norm(rows_ND, axis=1, keepdims=True)
     return rows_ND / np.where(length_N1 > 0, length_N1, 1.0)
 
@@ -45,7 +44,7 @@ def unit(rows_ND: np.ndarray) -> np.ndarray:
 def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
     """Drop the train classes with fewer than `min_images` images.
 
-    An image of several labels loses the rare ones, and goes when none is left.
+    An image with several labels loses the rare ones; it is dropped when no label remains.
     """
     members = memberships(table[table["split"] == "train"])
     rare = class_sizes(members) < min_images
@@ -60,8 +59,8 @@ def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
 def cap_large(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
     """Keep a random `max_images` of each train class that has more.
 
-    The choice depends on the seed, the label and the image paths of the class alone. An image of
-    several labels stays if one of its classes keeps it, so that others may end above the cap.
+    The choice depends only on the seed, the label and the image paths of the class. An image with
+    several labels stays if one of its classes keeps it, so other classes may exceed the cap.
     """
     members = memberships(table[table["split"] == "train"])
     large = members[class_sizes(members) > max_images]
@@ -72,11 +71,11 @@ def cap_large(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
 
 
 def without(table: pd.DataFrame, members: pd.DataFrame, surplus: pd.DataFrame) -> pd.DataFrame:
-    """The table less the rows that all of their classes can spare.
+    """Drop the rows that are surplus in all of their classes.
 
     Args:
         members: the memberships of the train rows.
-        surplus: those of them that a cap takes away.
+        surplus: the memberships that a cap removes.
     """
     kept = members.drop(index=surplus.index)
     gone = surplus.loc[~surplus["row"].isin(kept["row"]), "row"]
@@ -84,7 +83,7 @@ def without(table: pd.DataFrame, members: pd.DataFrame, surplus: pd.DataFrame) -
 
 
 def cap_first(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
-    """Keep the first `max_images` by path of each train class that has more."""
+    """Keep the first `max_images`, by path, of each train class that has more."""
     large = _large(table, max_images)
     surplus = large[large.groupby("label").cumcount() >= max_images]
     return without(table, _members(table), surplus)
@@ -93,7 +92,7 @@ def cap_first(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
 def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFrame:
     """Keep the `max_images` of each larger train class that cover it best in feature space.
 
-    An image of several labels stays if one of its classes keeps it.
+    An image with several labels stays if one of its classes keeps it.
     """
     large = _large(table, max_images)
     surplus = []
@@ -105,11 +104,11 @@ def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFr
 
 
 def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
-    """Rows that cover all others: each next one is the farthest from those chosen before.
+    """Choose rows that cover all others: each is the farthest from those chosen before it.
 
-    The greedy 2-approximation of the k-centre problem of Gonzalez, Clustering to minimize the
-    maximum intercluster distance (1985), from the row nearest to the centroid on. Of rows that are
-    equally far the first is taken.
+    This is the greedy 2-approximation of the k-centre problem (Gonzalez, Clustering to minimize
+    the maximum intercluster distance, 1985). It starts from the row nearest to the centroid.
+    Ties go to the first row.
 
     Args:
         features_ND: (N, D) float32 of unit length.
@@ -120,17 +119,17 @@ def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
     """
     centroid_D = unit(features_ND.mean(axis=0, keepdims=True))[0]
     chosen = [int(np.argmax(features_ND @ centroid_D))]
-    # Of unit vectors the least similar is the farthest.
+    # For unit vectors, the least similar one is the farthest.
     nearest_N = features_ND @ features_ND[chosen[0]]
     while len(chosen) < count:
-        nearest_N[chosen[-1]] = np.inf  # a copy of a chosen row may be chosen, the row itself not
+        nearest_N[chosen[-1]] = np.inf  # not chosen twice, though a copy of it may be
         chosen.append(int(np.argmin(nearest_N)))
         nearest_N = np.maximum(nearest_N, features_ND @ features_ND[chosen[-1]])
     return np.array(chosen)
 
 
 def _large(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
-    """Memberships in classes above the cap, by label and path."""
+    """Return the memberships in classes above the cap, sorted by label and path."""
     members = _members(table)
     large = members[members.groupby("label")["label"].transform("size") > max_images]
     paths = table["image_path"].reindex(large["row"]).to_numpy()
@@ -148,10 +147,10 @@ COLUMNS = [
 
 
 def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> pd.DataFrame:
-    """Pairs of train classes of two datasets, each the other's nearest, by cosine of centroids.
+    """Find pairs of train classes from two datasets that are each other's nearest class.
 
-    The dataset is the column of that name, else the domain. The class of fewer images is
-    suggested to become part of the other. Nothing is merged.
+    Similarity is the cosine of class centroids. The dataset is the column `dataset`, or else the
+    domain. The suggestion merges the smaller class into the larger one; nothing is merged here.
 
     Returns:
         The COLUMNS above, the most similar first; image_path and into_path are examples.
@@ -170,7 +169,7 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     nearest, cosine = _nearest_elsewhere(centroid_CD, classes["dataset"].to_numpy(object))
     place = np.arange(len(names))
     mutual = (nearest >= 0) & (nearest[nearest] == place) & (cosine >= similarity_min)
-    # The larger takes the smaller; of equals, the first by name the second.
+    # The smaller class merges into the larger; at equal size, the second by name into the first.
     size, other = classes["images"].to_numpy(), nearest
     smaller = (size < size[other]) | ((size == size[other]) & (place > other))
     pair_rows = np.flatnonzero(mutual & smaller)
@@ -185,9 +184,9 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
 
 
 def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
-    """Rename classes; the images of one that is merged move to the domain of the other.
+    """Rename classes; images of a merged class move to the domain of the class they join.
 
-    Raises UserError for a class that the table does not have, or that is merged itself.
+    Raises UserError if the table lacks a class, or if the target class is itself merged.
     """
     if not merge:
         return table
@@ -201,7 +200,7 @@ def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
                 raise UserError(f"clean.merge: no class {name!r} in the mix{hint}")
         if into in merge:
             raise UserError(
-                f"clean.merge: {label!r} goes into {into!r}, which is merged itself; write"
+                f"clean.merge: {label!r} is merged into {into!r}, which is itself merged; write"
                 f" {label!r}: {merge[into]!r}"
             )
     renamed = members[members["label"].isin(merge)]
@@ -217,7 +216,7 @@ def apply_merges(table: pd.DataFrame, merge: Mapping[str, str]) -> pd.DataFrame:
 def _nearest_elsewhere(
     centroid_CD: np.ndarray, dataset_C: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each class the nearest of another dataset (-1: there is none), and the cosine."""
+    """For each class, return the nearest class of another dataset (-1: none) and the cosine."""
     nearest = np.full(len(dataset_C), -1)
     cosine = np.full(len(dataset_C), -1.0, np.float32)
     for name in np.unique(dataset_C):
@@ -231,18 +230,18 @@ def _nearest_elsewhere(
 
 
 NORMAL = 1.4826  # standard deviations of a normal distribution in one median absolute deviation
-LEAST = 3  # images a class must have for one to be far from the others
+LEAST = 3  # images that a class needs for outlier detection
 
 
 def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> pd.DataFrame:
-    """Training images that lie with another class rather than with their own, the farthest first.
+    """Find training images that are nearer to another class than to their own, farthest first.
 
-    The distance is by how much the cosine to the nearest other class is above that to the own one:
-    the simplified silhouette, not normalised (Rousseeuw, Silhouettes, 1987). A rare view of an
-    object is far from its class too, but it is as far from all others. Centroids are of the *other*
-    images of a class, for a small class follows its outlier. The robust z of the distance is
-    (distance - median) / (1.4826 MAD) over the domain. An image of several labels is judged in the
-    class it is nearest to.
+    The distance is the cosine to the nearest other class minus the cosine to the own class: the
+    simplified silhouette, not normalised (Rousseeuw, Silhouettes, 1987). A rare view of an object
+    is far from its class too, but equally far from all others. The own centroid uses only the
+    *other* images of the class, because an outlier shifts the centroid of a small class. The
+    robust z of the distance is (distance - median) / (1.4826 MAD) over the domain. An image with
+    several labels is compared with the class that it is nearest to.
 
     Returns:
         Findings; `other_path` is the most typical image of the class, `similarity` the cosine to it.
@@ -273,16 +272,16 @@ def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> p
 
 
 def robust_z(values: pd.Series) -> pd.Series:
-    """How many robust standard deviations above the median; 0 where more than half are equal."""
+    """Return robust standard deviations above the median; 0 if more than half are equal."""
     above = values - values.median()
     spread = NORMAL * above.abs().median()
     return above / spread if spread > 0 else above * 0.0
 
 
 def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) cosines of each member to the others of its class, and to the nearest class not its own.
+    """Return (N,) cosines of each member to the rest of its class, and to the nearest other class.
 
-    Where there is no other class, that is -1.
+    The second cosine is -1 if there is no other class.
     """
     codes_N, names = pd.factorize(members["label"])
     sums_CD = class_sums(codes_N, len(names), features_ND)
@@ -295,7 +294,7 @@ def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.nd
         features_ND, centroid_CD, count, metric=faiss.METRIC_INNER_PRODUCT
     )
     rows_N = pd.factorize(members["row"])[0]
-    own = np.unique(rows_N * len(names) + codes_N)  # of every class that the image is in
+    own = np.unique(rows_N * len(names) + codes_N)  # every class of the image
     cosine_NK[np.isin(rows_N[:, None] * len(names) + class_NK, own)] = -np.inf
     other_N = cosine_NK.max(axis=1)
     return own_N, np.maximum(other_N, -1.0)
@@ -304,9 +303,9 @@ def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.nd
 def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
     """Multiply each training image's weight by clip((target / n) ** power, 1, limit).
 
-    n is the number of training images of its class; an image of several labels goes by the rarest.
-    With power 1 a class of fewer than `target` images is drawn as if it had `target` (the 2nd place
-    of the challenge repeated images up to 20 a class); smaller powers go part of the way.
+    n is the number of training images of its class, the rarest one if it has several labels.
+    With power 1, a class with fewer than `target` images is drawn as if it had `target` (the 2nd
+    place of the challenge repeated images up to 20 a class). Smaller powers oversample less.
     `table` is indexed from 0.
     """
     members = memberships(table[table["split"] == "train"])
@@ -320,9 +319,9 @@ def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
 def split_validation(
     table: pd.DataFrame, fraction: float, seed: int, leave: Collection[str] = ()
 ) -> pd.DataFrame:
-    """Move a share of each domain's train classes to val, every image query and index.
+    """Move a share of each domain's train classes to val, each image as both query and index.
 
-    A domain with a val split, and those in `leave`, stay as they are. `table` is indexed from 0.
+    Domains that have a val split, and those in `leave`, do not change. `table` is indexed from 0.
     """
     if fraction == 0:
         return table
@@ -339,10 +338,10 @@ def split_validation(
 
 
 def held_out_classes(members: pd.DataFrame, fraction: float, seed: int) -> set[str]:
-    """The classes of one domain that validate: a share, rounded, at least one, never all.
+    """Choose the validation classes of one domain: a rounded share, at least one, never all.
 
-    Classes that share an image go together. A class of one image stays in train: its query
-    would have no positive. Drawn in an order that depends on the seed and the names alone.
+    Classes that share an image move together. A class with one image stays in train, because its
+    query would have no positive. The order depends only on the seed and the class names.
     """
     images = members["label"].value_counts().to_dict()
     target = min(max(1, round(fraction * len(images))), len(images) - 1)
@@ -358,7 +357,7 @@ def held_out_classes(members: pd.DataFrame, fraction: float, seed: int) -> set[s
 
 
 def _linked_classes(members: pd.DataFrame) -> list[list[str]]:
-    """Classes grouped such that no image has labels in two groups; sorted within a group."""
+    """Group classes so that no image has labels in two groups; sort within each group."""
     codes, names = pd.factorize(members["label"], sort=True)
     rows = members["row"].to_numpy()
     same = rows[1:] == rows[:-1]  # neighbouring labels of one image

@@ -1,4 +1,4 @@
-"""Cleaning as a step of a mix: what the config asks for is found, recorded, then refused or dropped."""
+"""The cleaning step of a mix: apply the config's rules, record findings, then drop or refuse."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from guie.evaluation.feature_cache import Embed
 
 
 class Evidence(NamedTuple):
-    """What cleaning asks about images, by path."""
+    """The measurements that cleaning needs, by image path."""
 
     embed: Embed
     differences: Differences
@@ -34,13 +34,13 @@ class Evidence(NamedTuple):
 
 
 class Cleaned(NamedTuple):
-    """What cleaning leaves and has found."""
+    """The remaining rows and the findings of cleaning."""
 
-    table: pd.DataFrame  # the rows that are left, indexed from 0
+    table: pd.DataFrame  # the remaining rows, indexed from 0
     findings: pd.DataFrame
-    links: Links  # for `find_leaks` once a validation split is made
-    excess: dict[str, list[str]]  # by rule, what it would take too much of
-    emptied: dict[str, list[str]]  # by rule, the classes that it took all training images of
+    links: Links  # for `find_leaks` after the validation split
+    excess: dict[str, list[str]]  # by rule, the domains that would lose too many images
+    emptied: dict[str, list[str]]  # by rule, the classes that lost all training images
 
 
 def clean(
@@ -49,15 +49,15 @@ def clean(
     evidence: Evidence,
     after: Callable[[str, pd.DataFrame], None] = lambda rule, table: None,
 ) -> Cleaned:
-    """Merge classes; leave placeholders, leaks, conflicts, duplicates and outliers out of train.
+    """Merge classes; drop placeholders, leaks, conflicts, duplicates and outliers from train.
 
-    Each rule sees what those before it left. Nothing is raised here for what is found:
-    `findings.refuse` does so, once the findings are written down.
+    Each rule sees the rows that the earlier rules left. Findings raise nothing here:
+    `findings.refuse` raises once they are written to disk.
 
     Args:
         table: rows of all sources with the columns of `fingerprints`, indexed from 0.
         config: the `clean` block.
-        after: told the name of each rule and the rows that it has left.
+        after: called with the name of each rule and the rows that it left.
     """
     table = apply_merges(table, config.merge)
     links = find_links(table, config.near, *evidence)
@@ -86,7 +86,7 @@ def clean(
 
 
 def _emptied(gone: pd.DataFrame, left: pd.DataFrame) -> list[str]:
-    """Classes of the rows that are gone, of which no training image is left."""
+    """Return the classes of the dropped rows that have no training image left."""
     kept = left.loc[left["split"] == "train", "label"]
     lost, still = (_classes(labels) for labels in (gone["label"], kept))
     return sorted(lost - still)
@@ -111,10 +111,10 @@ def clean_rows(
     workers: int,
     account: CurationReport,
 ) -> tuple[pd.DataFrame, Links]:
-    """The rows that cleaning leaves, and the links between copies.
+    """Return the rows that cleaning keeps, and the links between copies.
 
-    What was found is written beside the mix, pictures too, before anything is refused.
-    Raises UserError where the config wants to stop, or a rule takes more than it may.
+    The findings are written next to the mix, with pictures, before anything is refused.
+    Raises UserError for findings whose action is `stop`, or if a rule exceeds `share_max`.
     """
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
     evidence = Evidence(embed, Pixels(Path(config.image_root), workers), verdicts)
@@ -136,7 +136,7 @@ def clean_rows(
 def refuse_late_leaks(
     table: pd.DataFrame, links: Links, cleaning: CleaningConfig, account: CurationReport
 ) -> pd.DataFrame:
-    """Copies that the validation split has put on both sides; dropped from train, or refused."""
+    """Drop from train, or refuse, copies that the validation split put on both sides."""
     leaks = find_leaks(table, links, cleaning.leaks)
     account.findings = findings([account.findings, leaks])
     trained = table["split"] == "train"
@@ -174,19 +174,19 @@ def _doubtful(cleaned: Cleaned, verdicts: Verdicts) -> list[str]:
     if not doubtful:
         return []
     return [
-        f"{doubtful:,} images may be copies of others and were left alone: look at them on the page,"
+        f"{doubtful:,} images may be copies of others and were kept: look at them on the page,"
         f" and write copy or not a copy into {verdicts.path.name}"
     ]
 
 
 def _unknown(verdicts: Verdicts, images: pd.Series) -> list[str]:
-    """A mix may have lost images since somebody judged them, but a name may be mistyped too."""
+    """Note verdicts on images that the mix lacks: it may have lost them, or a name is mistyped."""
     names = verdicts.unknown(images)
     if not names:
         return []
     shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
     return [
-        f"{verdicts.path.name} judges {len(names):,} images that the mix does not have: {shown}"
+        f"{verdicts.path.name} has verdicts on {len(names):,} images that are not in the mix: {shown}"
     ]
 
 
@@ -198,10 +198,10 @@ def _refuse(
         if excess:
             details = "\n".join(f"{rule}: {'; '.join(lines)}" for rule, lines in excess.items())
             raise UserError(
-                f"more than clean.share_max, {share_max:.0%}, would go; look,"
-                f" then correct {account.config.beside('.verdicts.csv')}, or raise share_max:\n{details}"
+                f"cleaning would drop more than clean.share_max ({share_max:.0%}); check the findings,"
+                f" then edit {account.config.beside('.verdicts.csv')} or raise share_max:\n{details}"
             )
     except UserError as error:
         account.write_list("findings")
         account.write_report(table)
-        raise UserError(f"{error}\nall of them, with pictures: {account.page}") from None
+        raise UserError(f"{error}\nall findings, with pictures: {account.page}") from None

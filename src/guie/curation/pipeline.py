@@ -78,16 +78,18 @@ from guie.models import open_model
 def read_sources(
     config: MixConfig, workers: int, account: CurationReport
 ) -> tuple[pd.DataFrame, Sidecar]:
-    """One table of all sources, image_path relative to the mix's root, and what they declare.
+    """Read all sources into one table and one sidecar; image_path is relative to the mix's root.
 
-    Column `source` holds the number of the source. With a `clean` block the columns of
-    `fingerprints` stand beside. Raises UserError where a source is at fault.
+    Column `source` holds the number of the source. A `clean` block adds the columns of
+    `fingerprints`. Raises UserError for an invalid source.
     """
     listed: list[pd.DataFrame] = []
     readable: list[pd.DataFrame] = []
     sidecars: list[Sidecar] = []
     out = Path(config.out)
-    decoded = Decoded(decoded_folder(out, fallback=out.parent))  # training need not look again
+    decoded = Decoded(
+        decoded_folder(out, fallback=out.parent)
+    )  # so that training need not verify again
     for number, source in enumerate(config.sources):
         read, skipped = _read(source, config.seed, workers)
         prefix = prefix_of(read.root, config.image_root)
@@ -114,7 +116,7 @@ def read_sources(
 
 
 def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
-    """A source as a manifest, and a count of the files that were passed over, by reason."""
+    """Read a source as a manifest, and count the skipped files by reason."""
     if isinstance(source, DatasetSource):
         read, skipped, warnings = read_source(source, seed, workers)
         for warning in warnings:
@@ -134,7 +136,7 @@ def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[st
 
 
 def _drawn(source: ToySource, workers: int) -> Path:
-    """The manifest of a drawn set. Raises UserError where it cannot be drawn."""
+    """Draw a toy set and return its manifest. Raises UserError if drawing fails."""
     try:
         return toydomains.draw(
             source.path, images=source.images, seed=source.seed, part=source.part, workers=workers
@@ -155,7 +157,7 @@ def _only(manifest: Manifest, domains: list[str]) -> Manifest:
 
 
 def _merged(sidecars: Iterable[Sidecar], domains: set[str]) -> Sidecar:
-    """What any source declares of the mix's domains."""
+    """Merge what the sources declare about the mix's domains."""
     merged: dict[str, DomainDeclaration] = {}
     for sidecar in sidecars:
         for domain in sorted(domains & sidecar.domains.keys()):
@@ -168,33 +170,33 @@ def _merged(sidecars: Iterable[Sidecar], domains: set[str]) -> Sidecar:
 
 
 def prefix_of(source: Path, root: Path) -> str:
-    """What turns a path relative to `source` into one relative to `root`: "toy/", or "".
+    """Return the prefix that makes a path in `source` relative to `root`: "toy/", or "".
 
-    Links are not resolved: a dataset linked into the root counts as lying in it.
-    Raises UserError if the source lies outside of the root.
+    Links are not resolved: a data set linked into the root counts as inside it.
+    Raises UserError if the source is outside the root.
     """
     inside, outside = os.path.abspath(root), os.path.abspath(source)
     common = os.path.commonpath([inside, outside])
     if common != inside:
         raise UserError(
-            f"{source}: lies outside of the mix's root {root}; set root to a folder that holds"
+            f"{source}: is outside the mix's root {root}; set root to a folder that contains"
             f" every source, for example root: {common}"
         )
     return "" if inside == outside else Path(outside).relative_to(inside).as_posix() + "/"
 
 
 def combine(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One table, in the order of the sources, indexed from 0.
+    """Concatenate the tables in the order of the sources, indexed from 0.
 
     A column that only some sources have is empty for the others; a missing weight is 1.
-    Raises UserError if an image comes from two sources.
+    Raises UserError if an image is in two sources.
     """
     seen: dict[str, int] = {}
     for number, table in enumerate(tables):
         for path in table["image_path"].unique():
             if seen.setdefault(path, number) != number:
                 raise UserError(
-                    f"sources {seen[path]} and {number} both bring {path}; drop one of them"
+                    f"sources {seen[path]} and {number} both contain {path}; remove one of them"
                 )
     table = pd.concat(tables, ignore_index=True)
     if "weight" in table:
@@ -211,7 +213,7 @@ def limit_classes(
 ) -> pd.DataFrame:
     """Drop rare classes and cap large ones, within each source.
 
-    Raises UserError if nothing is left of a source.
+    Raises UserError if a source has no class left.
     """
     large_enough, capped = [], []
     for number, source in enumerate(config.sources):
@@ -220,7 +222,7 @@ def limit_classes(
         rows = drop_rare(rows, least)
         if rows.empty:
             raise UserError(
-                f"{source.path}: no class has {least} images, nothing is left; lower min_images"
+                f"{source.path}: no class has {least} images, so no row is left; lower min_images"
             )
         large_enough.append(rows)
         capped.append(rows if most is None else _capped(rows, most, config, embed))
@@ -241,7 +243,7 @@ def _capped(rows: pd.DataFrame, most: int, config: MixConfig, embed: Embed | Non
 
 
 def refuse_overwriting(config: MixConfig) -> None:
-    """A mix must not replace one of its sources, nor a manifest or a sidecar that is not a mix's."""
+    """Raise UserError if `out` is a source, or a manifest or sidecar that curate.py did not write."""
     for number, source in enumerate(config.sources):
         assert source.path is not None  # `with_path` has found it
         if os.path.realpath(source.path) == os.path.realpath(config.out):
@@ -250,33 +252,36 @@ def refuse_overwriting(config: MixConfig) -> None:
     standing = [path for path in (out, *sidecars(out)) if path.exists()]
     if standing and not _is_mix(config):
         raise UserError(
-            f"out: {standing[0]} would be replaced, and no {config.summary_path.name} beside it shows"
-            " that it is of a mix; write the mix elsewhere, or move that file away"
+            f"out: {standing[0]} exists, and no {config.summary_path.name} next to it shows that"
+            " curate.py wrote it; write the mix elsewhere, or move that file away"
         )
 
 
 def _is_mix(config: MixConfig) -> bool:
-    """Whether curate.py has written `out` before: its summary says so."""
+    """Return whether curate.py wrote `out` before, according to its summary."""
     try:
         summary = json.loads(config.summary_path.read_text(encoding="utf-8"))
         return Path(summary["config"]["out"]).name == Path(config.out).name
-    except (OSError, ValueError, KeyError, TypeError):  # none, or somebody else's
+    except (OSError, ValueError, KeyError, TypeError):  # no summary, or not one of curate.py
         return False
 
 
 def refuse_illegal(table: pd.DataFrame, sidecar: Sidecar, config: MixConfig) -> None:
-    """Each source passes the manifest's checks, but together they may overlap."""
+    """Check the combined manifest: sources that are valid alone may overlap.
+
+    Raises UserError for overlaps, and if a mix for training has no train images.
+    """
     if not config.benchmark and not (table["split"] == "train").any():
         raise UserError(
-            f"{config.out}: no source brings train images; nothing to train on (a mix that is only"
-            " scored says benchmark: true)"
+            f"{config.out}: no source has train images; add one, or set benchmark: true for a mix"
+            " that is only scored"
         )
     faults = check(table, sidecar)
     if faults:
         line, what = faults[0]
         raise UserError(
-            f"{config.out}: not written, the sources do not fit together ({len(faults)} faults):"
-            f" {table['image_path'][line - 2]}: {what}; drop one, or keep only some domains of it"
+            f"{config.out}: not written, the sources conflict ({len(faults)} faults):"
+            f" {table['image_path'][line - 2]}: {what}; remove a source, or some domains of it"
         )
 
 
@@ -287,15 +292,15 @@ def pseudo_label(
     workers: int,
     account: CurationReport,
 ) -> pd.DataFrame:
-    """Zero-shot labels for the train images of the config's domains; the unsure ones go.
+    """Label the train images of the config's domains by zero-shot CLIP; drop the unsure ones.
 
-    Raises UserError if no such image is there, or no confidence reaches the precision asked for.
+    Raises UserError if there is no such image, or if no confidence reaches the required precision.
     """
     train = table[(table["split"] == "train") & table["domain"].isin(settings.domains)]
     if train.empty:
         raise UserError(
-            f"pseudo_labels.domains: no train image is of {', '.join(settings.domains)};"
-            f" the mix has: {', '.join(sorted(table['domain'].unique()))}"
+            f"pseudo_labels.domains: no train image in {', '.join(settings.domains)};"
+            f" domains of the mix: {', '.join(sorted(table['domain'].unique()))}"
         )
     texts = class_texts(settings.clip, settings.classes)
     labels = list(settings.classes)
@@ -330,7 +335,7 @@ def match_domains(
     workers: int,
     account: CurationReport,
 ) -> pd.DataFrame:
-    """Thin the train images until their domains have the shares that the config wishes for."""
+    """Subsample the train images to the config's target shares of the domains."""
     domain_of_row = _domains_by_clip(table, shares, config, workers)
     table = match_shares(table, domain_of_row, shares.shares, config.seed)
     account.after("shares", table)
@@ -340,7 +345,7 @@ def match_domains(
 def _domains_by_clip(
     table: pd.DataFrame, shares: DomainShares, config: MixConfig, workers: int
 ) -> pd.Series:
-    """The domain of every row: the manifest's, or, for train images, the one that a CLIP gives."""
+    """Return the domain of every row: the manifest's, or CLIP's prediction for train images."""
     domain_of_row = table["domain"].copy()
     if shares.told_by is not None:
         train = table.index[table["split"] == "train"]
@@ -357,7 +362,7 @@ def _domains_by_clip(
 def _calibrated(
     settings: PseudoLabelConfig, texts: ClassTexts, config: MixConfig, workers: int
 ) -> tuple[float, float, dict[str, Any]]:
-    """The inverse temperature and the least confidence; measured, and how, where there is a sample."""
+    """Return the inverse temperature, the minimum confidence, and how they were calibrated."""
     sample = settings.calibration
     if sample is None:
         return texts.scale, settings.min_confidence, {"calibrated_on": 0, "calibration": []}
@@ -365,7 +370,7 @@ def _calibrated(
     labels = list(settings.classes)
     rows = manifest.table[manifest.table["label"].isin(labels)]
     if rows.empty:
-        raise UserError(f"{sample.manifest}: no label of it is among pseudo_labels.classes")
+        raise UserError(f"{sample.manifest}: none of its labels is in pseudo_labels.classes")
     emb_ND = _features(settings.clip, rows["image_path"], manifest.root, config, workers)
     truth_N = rows["label"].map({label: row for row, label in enumerate(labels)}).to_numpy()
     scale = fit_scale(np.asarray(emb_ND, np.float32) @ texts.emb_CD.T, truth_N, texts.scale)
@@ -377,7 +382,7 @@ def _calibrated(
     least = least_confidence(curve, sample.precision)
     if least is None:
         raise UserError(
-            f"pseudo_labels.calibration.precision: no confidence keeps {sample.precision} on"
+            f"pseudo_labels.calibration.precision: no confidence reaches {sample.precision} on"
             f" {len(rows):,} images; the best is {curve['at_least'].max():.3f}, with 95 % certainty"
         )
     return scale, max(least, settings.min_confidence), measured
@@ -392,7 +397,7 @@ def _features(
     )
 
 
-# The train and val rows of a mix, its name and a seed -> its score: a whole training.
+# Trains on a mix: (train and val rows, name of the mix, seed) -> score.
 Train = Callable[[pd.DataFrame, str, int], Score]
 
 
@@ -404,18 +409,18 @@ def select_rows(
     account: CurationReport,
     train: Train,
 ) -> pd.DataFrame:
-    """The train rows of the best mix that was found, with all of val and test.
+    """Return the train rows of the best mix found, with all of val and test.
 
     Args:
-        train: the evaluator `full`: trains on a mix and scores it on val.
+        train: the evaluator `full`, which trains on a mix and scores it on val.
 
     Raises:
-        UserError: there is no val split to judge by, or the budget ends within the first step.
+        UserError: there is no val split to score on, or the budget ends within the first step.
     """
     if not (table["split"] == "val").any():
-        raise UserError("selection: needs a val split to judge by; raise val_fraction")
+        raise UserError("selection: needs a val split to score mixes on; raise val_fraction")
     if selection.by not in table or (table[selection.by] == "").any():
-        raise UserError(f"selection.by: some rows have no {selection.by}; use domain")
+        raise UserError(f"selection.by: some rows have no {selection.by}; set it to domain")
     held_out = table[table["split"] != "train"]
     judge: Train
     if selection.evaluator == "proxy" and selection.proxy is not None:

@@ -1,6 +1,6 @@
-"""A proxy for training: the head alone, on features of a frozen backbone computed once.
+"""A proxy for training: train only the head, on features of a frozen backbone computed once.
 
-It judges a mix in seconds. Shapes: N images, B of a batch, F features, D dimensions.
+It scores a mix in seconds. Shapes: N images, B images of a batch, F features, D dimensions.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from guie.training.optim import schedule_factor
 
 
 class Proxy:
-    """Scores training rows by the head that they train, on one val split.
+    """Score training rows: train a head on them and evaluate it on a fixed val split.
 
     Args:
         feat_NF: features of the table's rows, any float type; may be memory-mapped.
-        table: rows of a manifest, train and val among them.
-        config: head and training.
+        table: rows of a manifest, including train and val.
+        config: settings of the head and its training.
         metric: r_at_1 or mmp_at_5, on the merged val index, mean over domains.
-        device: where heads are trained.
+        device: device on which heads are trained.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Proxy:
         self.val, self.val_feat_NF = table.iloc[val].reset_index(drop=True), self._load(val)
 
     def score(self, rows: pd.DataFrame, seed: int) -> Score:
-        """Train on some of the table's train rows; score on val. The same rows and seed, the same."""
+        """Train on some of the table's train rows and score on val; deterministic for a seed."""
         head = self._train(rows, seed).eval()
         with torch.inference_mode():
             emb_ND = functional.normalize(head(self.val_feat_NF), dim=-1).cpu().numpy()
@@ -61,7 +61,7 @@ class Proxy:
         return Score(scores[self.metric], domains)
 
     def identity(self) -> str:
-        """A hash of all that a score depends on besides the rows and the seed."""
+        """Return a hash of everything that a score depends on except the rows and the seed."""
         digest = hashlib.sha256(f"{self.config.model_dump_json()} {self.metric}".encode())
         rows = self.table[["image_path", "label", "domain", "split", "role"]]
         digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())

@@ -1,4 +1,4 @@
-"""Pseudo-labels by CLIP: zero-shot labels, their calibration, and target proportions of domains."""
+"""CLIP pseudo-labels: zero-shot labels, their calibration, and subsampling to domain shares."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.evaluation.feature_cache import Features
 
-Z_95 = 1.645  # of the standard normal: 95 % lie below
+Z_95 = 1.645  # 95 % quantile of the standard normal distribution
 
 
 def fit_scale(cos_NC: np.ndarray, truth_N: np.ndarray, start: float) -> float:
-    """The inverse temperature under which the true classes are likeliest.
+    """Fit the inverse temperature that maximizes the likelihood of the true classes.
 
-    Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017, sec. 4.2):
-    it changes confidences, never which class comes first.
+    Temperature scaling (Guo et al., On Calibration of Modern Neural Networks, ICML 2017, sec. 4.2)
+    changes confidences, but never which class comes first.
 
     Args:
         cos_NC: cosines of labelled images to all classes.
-        truth_N: the true class's place.
-        start: the CLIP's own; the answer lies within a factor of 100 of it.
+        truth_N: index of the true class.
+        start: CLIP's own value; the result is within a factor of 100 of it.
     """
     cos_NC = cos_NC.astype(np.float64)
     own_N = cos_NC[np.arange(len(truth_N)), truth_N]
@@ -42,17 +42,17 @@ def fit_scale(cos_NC: np.ndarray, truth_N: np.ndarray, start: float) -> float:
 
 
 def calibration_error(confidence_N: np.ndarray, right_N: np.ndarray, bins: int = 15) -> float:
-    """Mean distance of confidence and accuracy over equal bins of confidence (Guo et al., eq. 3)."""
+    """Return the expected calibration error over equal bins of confidence (Guo et al., eq. 3)."""
     bin_N = np.minimum((confidence_N * bins).astype(int), bins - 1)
     table = pd.DataFrame({"gap": right_N - confidence_N.astype(np.float64), "bin": bin_N})
     return float(table.groupby("bin")["gap"].sum().abs().sum() / len(table))
 
 
 def precision_curve(confidence_N: np.ndarray, right_N: np.ndarray) -> pd.DataFrame:
-    """Precision and coverage under each threshold on confidence, from strict to lax.
+    """Return precision and coverage at each confidence threshold, from strict to lax.
 
-    Columns: confidence (keep what reaches it), coverage (share kept), precision (share right of
-    what is kept), at_least (that precision with 95 % certainty).
+    Columns: confidence (the threshold, inclusive), coverage (share of images kept), precision
+    (share of the kept images that are right), at_least (lower 95 % bound of that precision).
     """
     order = np.argsort(-confidence_N, kind="stable")
     confidence, right = confidence_N[order], right_N[order].astype(np.float64)
@@ -70,21 +70,21 @@ def precision_curve(confidence_N: np.ndarray, right_N: np.ndarray) -> pd.DataFra
 
 
 def thinned(curve: pd.DataFrame, points: int = 12) -> list[dict[str, float]]:
-    """So many rows of a `precision_curve`, evenly by coverage, the last among them."""
+    """Choose up to `points` rows of a `precision_curve`, evenly by coverage, including the last."""
     wanted = np.linspace(curve["coverage"].iloc[0], 1.0, points)
     rows = np.unique(np.searchsorted(curve["coverage"], wanted - 1e-9))
     return curve.iloc[rows].round(6).to_dict("records")
 
 
 def wilson_bound(share: np.ndarray, count: np.ndarray) -> np.ndarray:
-    """What a share seen among `count` is at least, with 95 % certainty (Wilson 1927)."""
+    """Return the lower 95 % confidence bound of a share observed on `count` items (Wilson 1927)."""
     z2 = Z_95**2
     spread = np.sqrt(share * (1 - share) / count + z2 / (4 * count**2))
     return (share + z2 / (2 * count) - Z_95 * spread) / (1 + z2 / count)
 
 
 def least_confidence(curve: pd.DataFrame, precision: float) -> float | None:
-    """The lowest threshold that keeps `precision` with 95 % certainty; None where none does."""
+    """Return the lowest threshold that reaches `precision` with 95 % certainty, or None."""
     enough = curve.loc[curve["at_least"] >= precision, "confidence"]
     return float(enough.iloc[-1]) if len(enough) else None
 
@@ -94,19 +94,19 @@ BLOCK_LOGITS = 2**24  # float32: 64 MiB
 
 
 class Guesses(NamedTuple):
-    """The nearest class of each image, and how sure that is."""
+    """The nearest class of each image, and its confidence."""
 
-    first_N: np.ndarray  # int: its place in the list of classes
-    confidence_N: np.ndarray  # float32: its probability
-    margin_N: np.ndarray  # float32: by which it exceeds the second's
+    first_N: np.ndarray  # int: index of the nearest class
+    confidence_N: np.ndarray  # float32: probability of that class
+    margin_N: np.ndarray  # float32: that probability minus the second largest
 
 
 def guess(emb_ND: np.ndarray | Features, text_CD: np.ndarray, scale: float) -> Guesses:
-    """The nearest of at least two classes for each image.
+    """Predict the nearest of at least two classes for each image.
 
     Args:
-        emb_ND: unit-length image embeddings, of any float type.
-        text_CD: unit-length class embeddings of the same CLIP.
+        emb_ND: unit-length image embeddings, any float type.
+        text_CD: unit-length class embeddings of the same CLIP model.
         scale: inverse temperature of the softmax over cosines.
     """
     step = max(1, BLOCK_LOGITS // len(text_CD))
@@ -127,10 +127,10 @@ def sure(
     min_margin: float = 0.0,
     max_images: int | None = None,
 ) -> np.ndarray:
-    """Which guesses are kept, bool [N]: sure enough and, of each class, the most confident few.
+    """Return a mask, bool [N], of the guesses to keep: sure ones, the most confident of each class.
 
-    Confidence differs in kind between classes: a few images of each serve better than many of the
-    easy ones (Huang et al., Unsupervised Prompt Learning, 2022, sec. 3.2).
+    Confidences are not comparable between classes. A few images of each class work better than
+    many of the easy classes (Huang et al., Unsupervised Prompt Learning, 2022, sec. 3.2).
     """
     first_N, confidence_N, margin_N = guesses
     sure_N = (confidence_N >= min_confidence) & (margin_N >= min_margin)
@@ -145,7 +145,7 @@ def sure(
 def relabelled(
     table: pd.DataFrame, guesses: Guesses, sure_N: np.ndarray, labels: Sequence[str]
 ) -> pd.DataFrame:
-    """The rows with a sure guess, with its label and domain; `label_source` tells them apart.
+    """Return the rows with a sure guess, with its label and domain; `label_source` marks them.
 
     Args:
         table: N rows of a manifest.
@@ -160,9 +160,9 @@ def relabelled(
 def contradicted(
     table: pd.DataFrame, guesses: Guesses, sure_N: np.ndarray, labels: Sequence[str]
 ) -> np.ndarray:
-    """Which rows have a sure guess of another class than any of their labels, bool [N].
+    """Return a mask, bool [N], of the rows whose sure guess is none of their labels.
 
-    A label that is not among `labels` could not have been guessed: such a row is left in peace.
+    A row with a label outside `labels` never counts, because that label cannot be guessed.
     """
     guessed = np.asarray(labels)[guesses.first_N]
     known = set(labels)
@@ -174,18 +174,19 @@ def contradicted(
 def match_shares(
     table: pd.DataFrame, domain_of_row: pd.Series, shares: Mapping[str, float], seed: int
 ) -> pd.DataFrame:
-    """Drop train images until each domain has its share: the largest such mix.
+    """Drop train images until each domain has its share, keeping as many images as possible.
 
-    The largest classes of a domain lose images first, so that no class loses its last image while
-    another has two; images are drawn by seed and path alone. Rows of val and test stay.
+    The largest classes of a domain lose images first: no class loses its last image while another
+    has two. The choice of images depends only on the seed and their paths. Rows of val and test
+    are kept.
 
     Args:
         table: a manifest's rows, indexed from 0.
-        domain_of_row: the domain that counts, by the table's index: its own, or one that a CLIP gives.
-        shares: relative; a domain that is not named loses its train images.
+        domain_of_row: the domain of each row, by the table's index: its own, or CLIP's prediction.
+        shares: relative shares; a domain that is not listed loses its train images.
 
     Raises:
-        UserError: no train image is of a domain that should have a share.
+        UserError: a domain in `shares` has no train image.
     """
     train = table[table["split"] == "train"]
     domain = domain_of_row[train.index]
@@ -196,18 +197,18 @@ def match_shares(
 
 
 def _images(present: Mapping[str, int], shares: Mapping[str, float]) -> dict[str, int]:
-    """Images of each domain in the largest mix of these shares; the scarcest keeps all of its."""
+    """Count each domain's images in the largest mix of these shares; the scarcest keeps them all."""
     missing = sorted(set(shares) - set(present))
     if missing:
         raise UserError(
-            f"shares: no train image is of {', '.join(missing)}; found: {', '.join(sorted(present))}"
+            f"shares: no train image in {', '.join(missing)}; found: {', '.join(sorted(present))}"
         )
     scale = min(present[name] / share for name, share in shares.items())
     return {name: round(scale * share) for name, share in shares.items()}
 
 
 def _thinned(rows: pd.DataFrame, images: int, seed: int) -> np.ndarray:
-    """Index of the rows that stay: first one image of each class, then a second of each, ..."""
+    """Return the index of the kept rows: one image of each class, then a second of each, ..."""
     drawn = rows.assign(draw=seeded_draws(seed, rows["image_path"])).sort_values("draw")
     turn = drawn.groupby("label").cumcount()
     return turn.sort_values(kind="stable").index[:images].to_numpy()

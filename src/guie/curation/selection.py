@@ -1,4 +1,4 @@
-"""Greedy selection of data sets: candidates, evaluations kept on disk, the search itself."""
+"""Greedy selection of data sets: candidates, an on-disk log of evaluations, and the search."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from guie.curation.classes import cap_large
 
 
 class Candidate(NamedTuple):
-    """A source: a domain or a dataset; `cap` 0 takes all images of a class."""
+    """A source, which is a domain or a data set; `cap` 0 takes all images of a class."""
 
     source: str
     cap: int = 0
@@ -34,12 +34,12 @@ Mix = frozenset[Candidate]
 
 
 def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> list[Candidate]:
-    """Every source of the train rows under every cap, sorted; a cap that cuts nothing is left out.
+    """List every source of the train rows with every cap, sorted; skip caps without an effect.
 
     Args:
         table: a manifest's rows.
         by: the column that names a source.
-        caps: images of a class; None for all.
+        caps: maximum images of a class; None for all.
     """
     train = table[table["split"] == "train"]
     largest = train.groupby([by, "label"]).size().groupby(level=0).max()
@@ -52,12 +52,12 @@ def candidates_of(table: pd.DataFrame, by: str, caps: Sequence[int | None]) -> l
 
 
 def mix_name(mix: Iterable[Candidate]) -> str:
-    """`cars@50+logos`: the same for the same mix, in any order."""
+    """Name a mix, for example `cars@50+logos`, independently of the order of its candidates."""
     return "+".join(str(candidate) for candidate in sorted(mix))
 
 
 def mix_rows(table: pd.DataFrame, mix: Mix, by: str, seed: int) -> pd.DataFrame:
-    """The train rows of a mix, indexed from 0. Which images a cap keeps depends on `seed`."""
+    """Return the train rows of a mix, indexed from 0. Caps choose images by `seed`."""
     parts = []
     for source, cap in sorted(mix):
         rows = table[(table["split"] == "train") & (table[by] == source)].reset_index(drop=True)
@@ -69,11 +69,11 @@ COLUMNS = ("step", "change", "gain", "standard_error", "score", "mix")
 
 
 def earned(steps: Sequence[Step]) -> pd.DataFrame:
-    """A row for each step, in order, then one for each change tried in vain, by gain.
+    """Tabulate the accepted steps in order, then the rejected changes by gain.
 
-    Columns: step (missing for what was turned down), change, gain and standard_error of the metric,
-    score and mix after the step. The gain of an accepted step was measured on fresh seeds where the
-    rule has any; that of a change turned down is the one that all candidates were compared by.
+    Columns: step (missing for a rejected change), change, gain and standard_error of the metric,
+    score and mix after the step. The gain of an accepted step is measured on the confirmation
+    seeds, if the rule has any. The gain of a rejected change is from the comparison of candidates.
     """
     accepted = [step for step in steps if step.accepted]
     rows = [
@@ -90,36 +90,36 @@ def earned(steps: Sequence[Step]) -> pd.DataFrame:
 
 
 def render(steps: Sequence[Step]) -> str:
-    """The table as a person reads it."""
+    """Format the table of steps for the terminal."""
     table = earned(steps).drop(columns="mix")
     return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4f}")
 
 
 class Score(NamedTuple):
-    """What training on a mix reached on val."""
+    """The val score of training on a mix."""
 
-    value: float  # what the search raises
-    domains: dict[str, float]  # the same metric, of each domain
+    value: float  # the metric that the search maximizes
+    domains: dict[str, float]  # the same metric for each domain
 
 
 class BudgetSpent(Exception):
-    """The next score would need an evaluation more than the budget has."""
+    """The next score needs an evaluation that the budget does not allow."""
 
 
 class Evaluations:
-    """Scores of mixes by seed, from the log where they stand in it, else from the evaluator.
+    """Scores of mixes by seed, from the log if they are in it, otherwise from the evaluator.
 
-    The budget counts what the search has asked for, from the log or not, and the seconds that it
-    took when it was computed. So it ends a search at the same place, however often restarted.
+    The budget counts every score that the search uses, logged or not, and the seconds that its
+    computation took. So a search ends at the same step however often it is restarted.
 
     Args:
         path: the log, JSON lines.
-        identity: all that a score depends on besides mix and seed; the log's first line states it.
+        identity: everything that a score depends on except mix and seed; first line of the log.
         evaluate: trains on a mix with a seed.
         max_evaluations, max_minutes: the budget; None for no limit.
 
     Raises:
-        UserError: the log has another identity, or is none.
+        UserError: the log has another identity, or is not a log.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class Evaluations:
         self.bar = tqdm(desc="evaluations", unit="run", initial=0)
 
     def scores(self, mix: Mix, seeds: range) -> np.ndarray:
-        """Score of the mix under each seed, float64 [S]. Raises BudgetSpent."""
+        """Return the score of the mix for each seed, float64 [S]. Raises BudgetSpent."""
         return np.array([self._score(mix, seed) for seed in seeds])
 
     def _score(self, mix: Mix, seed: int) -> float:
@@ -152,7 +152,7 @@ class Evaluations:
 
     @property
     def seconds(self) -> float:
-        """Spent on the evaluations that this search has asked for."""
+        """Total seconds of the evaluations that this search uses."""
         return sum(line["seconds"] for line in self.used.values())
 
     def _evaluate(self, mix: Mix, seed: int) -> dict[str, Any]:
@@ -172,7 +172,7 @@ class Evaluations:
 
 
 def _read(path: Path, identity: str) -> dict[tuple[str, int], dict[str, Any]]:
-    """The log's lines by mix and seed; begins the log where there is none."""
+    """Return the log's lines by mix and seed; create the log if it does not exist."""
     first = json.dumps({"identity": identity})
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     whole, _, torn = text.rpartition("\n")
@@ -181,29 +181,29 @@ def _read(path: Path, identity: str) -> dict[tuple[str, int], dict[str, Any]]:
         head = first
     elif head != first:
         raise UserError(
-            f"{path}: holds scores of other images, features or settings; name another log, or"
-            " delete this one"
+            f"{path}: contains scores of other images, features or settings; write the mix elsewhere,"
+            " or delete this file"
         )
     try:
         entries = [json.loads(line) for line in lines]
         known = {(entry["mix"], entry["seed"]): entry for entry in entries}
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path}: not a log of evaluations; delete it") from None
-    if torn or not whole:  # a kill fell into a write, or the log is new
+    if torn or not whole:  # a write was interrupted, or the log is new
         write_text(path, "\n".join([head, *lines]) + "\n")
     return known
 
 
-Scores = Callable[[Mix, range], np.ndarray]  # of a mix under each seed: float64 [S]
+Scores = Callable[[Mix, range], np.ndarray]  # (mix, seeds) -> score for each seed, float64 [S]
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A mix that the search looked at from another one."""
+    """A mix that the search compared with the current one."""
 
     change: str  # "+cars", "-cars", "cars@20 -> cars"
     mix: Mix
-    gains_S: np.ndarray = field(repr=False)  # over the mix so far, with the same seed
+    gains_S: np.ndarray = field(repr=False)  # over the current mix, with the same seed
 
     @property
     def gain(self) -> float:
@@ -212,13 +212,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of the search. The last of a direction is not accepted: nothing gained enough."""
+    """One step of the search. The last step of a direction is rejected: its gain is too small."""
 
     direction: str
     change: str
     mix: Mix  # after the step
-    score: float  # mean over the seeds that judged it: fresh ones where there are any
-    gain: float  # on the same seeds; of the first source, its score
+    score: float  # mean over the confirmation seeds if there are any, else the screening seeds
+    gain: float  # on the same seeds; for the first source, its score
     standard_error: float  # of the gain; 0 for the first source
     accepted: bool
     tried: dict[str, float]  # gain of every candidate, by its change
@@ -230,11 +230,11 @@ class Step:
 def select(
     candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule, start: Mix = frozenset()
 ) -> Iterator[Step]:
-    """Yield the search step by step.
+    """Yield the steps of the search.
 
-    Forward: a candidate joins, or takes the place of its source under another cap. Backward: one
-    leaves. The search starts from `start`; a search that begins backward without one, from every
-    source under its largest cap. No mix is visited twice, so the search ends.
+    A forward step adds a candidate, or changes the cap of a source. A backward step removes one.
+    The search starts from `start`. If that is empty and the first direction is backward, it starts
+    from every source with its largest cap. No mix is visited twice, so the search ends.
     """
     mix = start
     if not mix and rule.directions[0] == "backward":
@@ -280,10 +280,10 @@ def _step(
     scores: Scores,
     rule: SelectionRule,
 ) -> Step:
-    """Compare all moves; take the best one if it shows its gain again."""
+    """Compare all moves; accept the best one if the confirmation seeds confirm its gain."""
     screen = range(first_seed, first_seed + rule.seeds)
     trials = [_trial(mix, new, change, scores, screen) for new, change in moves.items()]
-    best = max(trials, key=lambda trial: trial.gain)  # of equals, the first of the moves
+    best = max(trials, key=lambda trial: trial.gain)  # ties go to the first move
     gain, seeds = best.gain, screen
     error = standard_error([trial.gains_S for trial in trials]) if mix else 0.0
     if rule.confirm_seeds and (gain > 0 or not mix):
@@ -310,9 +310,9 @@ def _trial(mix: Mix, new: Mix, change: str, scores: Scores, seeds: range) -> Tri
 
 
 def standard_error(gains: Sequence[np.ndarray]) -> float:
-    """Standard error of one mean gain, with the spread over seeds pooled over the candidates.
+    """Return the standard error of a mean gain, with the variance pooled over the candidates.
 
-    A handful of seeds estimates the spread of one candidate badly, of all of them together well.
+    A few seeds estimate the variance of one candidate badly, but of all candidates together well.
     """
     variance = np.mean([gains_S.var(ddof=1) for gains_S in gains])
     return math.sqrt(variance / len(gains[0]))
@@ -334,10 +334,10 @@ def search(
     out: Path,
     start: Mix = frozenset(),
 ) -> SearchResult:
-    """Select greedily until nothing gains or the budget is spent.
+    """Select greedily until no move gains or the budget is spent.
 
     Args:
-        out: JSON file with the steps so far, written anew after each.
+        out: JSON file with the steps so far, rewritten after each step.
 
     Raises:
         UserError: the budget ends before the first step does.
@@ -354,15 +354,15 @@ def search(
     if not steps:
         needed = len(candidates) * rule.seeds + rule.confirm_seeds
         raise UserError(
-            "selection.rule: the budget ends within the first step; allow it"
-            f" {needed} evaluations or more, and the minutes that they take"
+            "selection.rule: the budget ends within the first step; set max_evaluations to"
+            f" {needed} or more, and max_minutes to the time that these take"
         )
     _write(out, steps, evaluations, stopped)
     return SearchResult(steps[-1].mix, steps, stopped)
 
 
 def _step_line(step: Step) -> str:
-    verdict = "taken" if step.accepted else "turned down"
+    verdict = "accepted" if step.accepted else "rejected"
     gain = f"gain {step.gain:+.4f} (standard error {step.standard_error:.4f})"
     return f"{step.direction}: {step.change} {verdict}, {gain}; score {step.score:.4f}"
 

@@ -1,4 +1,4 @@
-"""The summary of a mix: counts by rule and domain, as JSON and for the terminal, and what to look at."""
+"""The summary of a mix, as JSON and for the terminal: counts by rule and domain, and notes."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ FILES_SHOWN = 10
 
 
 def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
-    """{domain: {rule: {"classes": n, "images": m}}} from tables that are each a rule's result.
+    """Return {domain: {rule: {"classes": n, "images": m}}}, the losses between successive tables.
 
-    The first table is what the rules began with. A class is lost when its last image is.
+    Each table is the result of a rule; the first is the input of the rules. A class is lost when
+    its last image is.
     """
     counts_of: dict[str, Counts] = {}
     sizes = {rule: _sizes(table) for rule, table in stages.items()}
@@ -41,10 +42,10 @@ def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
 def by_domain(
     table: pd.DataFrame, lost: Sequence[Mapping[str, Counts]], alone: pd.Series
 ) -> dict[str, Counts]:
-    """{domain: {split: counts, "dropped": {rule: counts}}}, domains without a row left included.
+    """Return {domain: {split: counts, "dropped": {rule: counts}}}, including emptied domains.
 
-    `lost` are the `losses` of each source; `alone` is a boolean for every query of `table`, by its
-    index: it has no positive.
+    `lost` holds the `losses` of each source. `alone` states for every query of `table`, by index,
+    whether it has no positive.
     """
     counts_of = contents(table, alone)
     dropped: dict[str, Counts] = {domain: {} for account in lost for domain in account}
@@ -60,7 +61,7 @@ def by_domain(
 
 
 def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
-    """{domain: {split: {"classes": n, "images": m}}}; of val and test queries and index too."""
+    """Return {domain: {split: {"classes": n, "images": m}}}, for val and test more counts."""
     classes = memberships(table).groupby(["domain", "split"])["label"].nunique()
     counts_of: dict[str, Counts] = {}
     for (domain, split), rows in table.groupby(["domain", "split"]):
@@ -75,11 +76,11 @@ def contents(table: pd.DataFrame, alone: pd.Series) -> dict[str, Counts]:
 
 
 def notes(domains: Mapping[str, Counts], dropped_files: Sequence[Mapping[str, str]]) -> list[str]:
-    """What somebody who trains or scores on the mix should know."""
+    """Return notes for users who train or score on the mix."""
     held_out = sum(entry["split"] != "train" for entry in dropped_files)
     lines = (
         [
-            f"{held_out:,} unusable files were in val or test: scores do not compare with those"
+            f"{held_out:,} unusable files were in val or test: scores are not comparable with those"
             " on the whole set"
         ]
         if held_out
@@ -95,13 +96,13 @@ def notes(domains: Mapping[str, Counts], dropped_files: Sequence[Mapping[str, st
                 lines.append(
                     f"{domain}: {counts[split]['queries_without_positive']:,} of"
                     f" {counts[split]['queries']:,} {split} queries have no positive;"
-                    " metrics leave them out"
+                    " metrics exclude them"
                 )
     return lines
 
 
 def render(summary: Mapping[str, Any]) -> str:
-    """The summary as a person reads it: a line a domain, then files, then notes."""
+    """Format the summary for the terminal: a line for each domain, then files, then notes."""
     rows = [
         [domain, *(_cell(counts.get(split)) for split in SPLITS), _dropped(counts["dropped"])]
         for domain, counts in summary["domains"].items()
@@ -133,7 +134,7 @@ def _dropped(rules: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
-    """Columns padded to one width: the first and last to the left, numbers to the right."""
+    """Pad the columns: the first and last are left-aligned, numbers right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = []
     for first, *cells, last in rows:
@@ -143,7 +144,7 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 
 def _sizes(table: pd.DataFrame) -> pd.DataFrame:
-    """Per domain: classes (one that is trained and tested counts twice) and images (rows)."""
+    """Count classes (twice if in both train and test) and images (rows) of each domain."""
     classes = memberships(table).drop_duplicates(["domain", "split", "label"])
     return pd.DataFrame(
         {"classes": classes.groupby("domain").size(), "images": table.groupby("domain").size()}
@@ -155,32 +156,32 @@ COUNTED = ["image_path", "label", "domain", "split", "dataset"]
 
 
 class CurationReport:
-    """Notes down what happens to a mix's rows, and writes it beside the mix."""
+    """Record what the rules do to a mix's rows, and write reports next to the mix."""
 
     def __init__(self, config: MixConfig, command: str):
         self.config, self.command = config, command
         self.stages: dict[str, pd.DataFrame] = {}
         self.sources: list[dict[str, Any]] = []
         self.dropped_files: list[dict[str, str]] = []
-        self.companions: list[Companions] = []  # of each source, of images as the mix names them
+        self.companions: list[Companions] = []  # of each source, with the mix's image paths
         self.findings: pd.DataFrame | None = None  # of cleaning
-        self.limits: pd.DataFrame | None = None  # up to which differences pictures are copies
-        self.notes: list[str] = []  # what cleaning wants to be known
+        self.limits: pd.DataFrame | None = None  # largest differences of copies
+        self.notes: list[str] = []  # of cleaning
         self.merges: pd.DataFrame | None = None  # suggested
-        self.earned: pd.DataFrame | None = None  # by each source, in a selection
+        self.earned: pd.DataFrame | None = None  # gains of the selection steps
         self.page = config.beside(".html")
-        self.details: dict[str, Any] = {}  # of rules, by name: more for the summary
+        self.details: dict[str, Any] = {}  # by rule: more entries of the summary
 
     def add_source(
         self, source: Source, skipped: Counter[str], dropped: list[dict[str, str]]
     ) -> None:
-        """Note a source, the files in it that were passed over, and those that are unusable."""
+        """Record a source, its skipped files, and its unusable files."""
         entry = {"kind": source.kind, "path": source.path, "skipped": dict(sorted(skipped.items()))}
         self.sources.append(entry)
         self.dropped_files += dropped
 
     def after(self, rule: str, table: pd.DataFrame) -> None:
-        """Note what a rule has left. A rule that took nothing stands in the funnel all the same."""
+        """Record the rows after a rule. A rule that dropped nothing is in the funnel too."""
         names = pd.Series([Path(source["path"]).name for source in self.sources], dtype=str)
         dataset = table["source"].map(names)
         if "dataset" in table:
@@ -188,7 +189,7 @@ class CurationReport:
         self.stages[rule] = table.assign(dataset=dataset)[COUNTED]
 
     def summary(self, table: pd.DataFrame) -> dict[str, Any]:
-        """The summary: a function of the sources and the config, so without times."""
+        """Return the summary. It depends only on sources and config, so it contains no times."""
         held_out = (table[table["split"] == split] for split in ("val", "test"))
         alone = pd.concat([queries_without_positive(rows) for rows in held_out])
         domains = by_domain(table, [losses(self.stages)], alone)
@@ -206,13 +207,13 @@ class CurationReport:
         }
 
     def _unsaid(self, table: pd.DataFrame) -> list[str]:
-        """What the companions lose with the images that the rules have dropped."""
+        """Return notes on companion rows that are lost with dropped images."""
         read = joined(self.companions)
         left = within(read, table)
         lost = {kind: len(rows) - len(left.get(kind, ())) for kind, rows in read.items()}
         return [
-            f"{kind}: {lost[kind]:,} of {len(rows):,} rows are of images that were dropped; scores do"
-            " not compare with those on the whole set"
+            f"{kind}: {lost[kind]:,} of {len(rows):,} rows belong to dropped images; scores are not"
+            " comparable with those on the whole set"
             for kind, rows in read.items()
             if lost[kind]
         ]
@@ -223,7 +224,7 @@ class CurationReport:
         return {"copies": json.loads(self.limits.round(4).to_json(orient="records"))}
 
     def write(self, table: pd.DataFrame) -> dict[str, Any]:
-        """Write summary, report and lists beside the mix; returns the summary."""
+        """Write summary, report and lists next to the mix; return the summary."""
         report = self.summary(table)
         write_json(self.config.summary_path, report)
         for what in ("findings", "merges"):
@@ -233,7 +234,7 @@ class CurationReport:
         return report
 
     def write_report(self, table: pd.DataFrame) -> None:
-        """Write the page with what is known so far."""
+        """Write the page with the results so far."""
         selection = self.config.selection
         write_report(
             self.page,
@@ -249,7 +250,7 @@ class CurationReport:
         )
 
     def write_list(self, what: str) -> None:
-        """Write `findings` or `merges` as CSV beside the mix, if there are any to write."""
+        """Write `findings` or `merges` as CSV next to the mix, if there are any."""
         rows: pd.DataFrame | None = getattr(self, what)
         if rows is not None:
             with replacing(self.config.beside(f".{what}.csv")) as temporary:

@@ -56,7 +56,7 @@ def test_shares_of_domains_that_were_told():
 
 def test_a_share_of_nothing_is_refused():
     table = mixed()
-    with pytest.raises(UserError, match="no train image is of boats; found: cars, toys"):
+    with pytest.raises(UserError, match="no train image in boats; found: cars, toys"):
         match_shares(table, table["domain"], {"cars": 1, "boats": 1}, seed=0)
 
 

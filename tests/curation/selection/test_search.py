@@ -65,7 +65,7 @@ def test_the_log_has_a_line_for_each_evaluation(tmp_path):
 
 def test_a_log_of_other_features_is_refused(tmp_path):
     run(tmp_path)
-    with pytest.raises(UserError, match="log.jsonl: holds scores of other images"):
+    with pytest.raises(UserError, match="log.jsonl: contains scores of other images"):
         run(tmp_path, identity="two")
     (tmp_path / "log.jsonl").write_text('{"identity": "one"}\n[]\n')
     with pytest.raises(UserError, match="not a log of evaluations; delete it"):
@@ -92,7 +92,7 @@ def test_minutes_are_those_of_training(tmp_path):
 
 
 def test_a_budget_below_one_step_is_refused(tmp_path):
-    with pytest.raises(UserError, match="allow it 12 evaluations or more"):
+    with pytest.raises(UserError, match="set max_evaluations to 12 or more"):
         run(tmp_path, max_evaluations=FIRST_STEP - 1)
 
 

@@ -1,3 +1,3 @@
-"""Copies of pictures: candidates by hash, evidence by pixels, and what they mean for a mix."""
+"""Duplicate detection: candidate pairs by hash, pixel evidence, and the rules of a mix."""
 
 from __future__ import annotations

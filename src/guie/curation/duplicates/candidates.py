@@ -1,5 +1,6 @@
-"""Candidate duplicates: pairs of perceptual hashes that differ by few bits, and links between images,
-cheap tests first.
+"""Candidate duplicates: pairs of similar perceptual hashes, and links between copies.
+
+Cheap tests run first: hashes, then features, then pixels.
 """
 
 from __future__ import annotations
@@ -23,41 +24,41 @@ from guie.evaluation.feature_cache import Embed
 
 BITS = 64
 BLOCK = 4096  # hashes searched at once
-# Of the many images that share one hash, the first so many stand for all: N copies of one
-# placeholder must not make N squared pairs.
+# If many images share a hash, the first 32 represent all of them. Otherwise N copies of one
+# placeholder would make N squared pairs.
 ANCHORS = 32
 
 
 class Owners(NamedTuple):
-    """H different hashes, and by hash the positions of the images that have it, in order."""
+    """H distinct hashes, and for each hash the sorted positions of its images."""
 
     hashes: np.ndarray  # (H, 8) uint8
-    images: np.ndarray  # of the first hash, then of the second, and so on
-    starts: np.ndarray  # (H,) where those of each hash begin
-    counts: np.ndarray  # (H,) how many they are
+    images: np.ndarray  # positions for the first hash, then for the second, and so on
+    starts: np.ndarray  # (H,) where the positions of each hash start
+    counts: np.ndarray  # (H,) number of images of each hash
 
 
 def close_pairs(prints: pd.DataFrame, radius_bits: int, mirrored: bool) -> pd.DataFrame:
-    """Pairs of rows with a hash of one within `radius_bits` of a hash of the other.
+    """Find pairs of rows where a hash of one is within `radius_bits` of a hash of the other.
 
-    The centre of one picture is compared with the whole of the other: what a crop leaves. Every
-    hash is compared with every other by faiss' flat index: exact, and at 64 bits as fast as any.
-    Of the images of one hash all are paired with the first 32 of each hash that is near.
+    The centre of one image is also compared with the whole of the other, to find crops. A flat
+    faiss index compares all hashes: this is exact, and at 64 bits as fast as other indexes.
+    All images of a hash are paired with the first 32 images of each similar hash.
 
     Args:
-        prints: the columns of `Hashes`; no hash is near an empty one.
-        mirrored: also compare each with the others' mirror images.
+        prints: the columns of `Hashes`; an empty hash matches nothing.
+        mirrored: also compare each image with the mirror images of the others.
 
     Returns:
         Columns first < second (positions in `prints`) and distance in bits, sorted.
     """
-    asked = _owners(prints, ["whole", "content", *(["mirrored"] if mirrored else [])])
+    queries = _owners(prints, ["whole", "content", *(["mirrored"] if mirrored else [])])
     known = _owners(prints, ["whole", "content", "centre"])
     known = known._replace(counts=np.minimum(known.counts, ANCHORS))
-    # A pair and its distance are one number, so that sorting keeps the least distance of a pair.
+    # A pair and its distance are encoded as one number, so sorting finds each pair's minimum.
     found = [np.empty(0, np.int64)]
-    for names, others, distance in _search(asked.hashes, known.hashes, radius_bits):
-        first, second, hit = _images(asked, names, known, others)
+    for names, others, distance in _search(queries.hashes, known.hashes, radius_bits):
+        first, second, hit = _images(queries, names, known, others)
         low, high = np.minimum(first, second), np.maximum(first, second)
         code = (low * len(prints) + high) * (BITS + 1) + distance[hit]
         found.append(np.unique(code[low < high]))
@@ -86,41 +87,44 @@ def _owners(prints: pd.DataFrame, names: Sequence[str]) -> Owners:
 
 
 def _differs(values: np.ndarray) -> np.ndarray:
-    """Where a value is another than the one before it."""
+    """Return a mask of the values that differ from the value before them."""
     return np.append(np.ones(min(len(values), 1), bool), values[1:] != values[:-1])
 
 
 def _search(
-    asked: np.ndarray, known: np.ndarray, radius_bits: int
+    queries: np.ndarray, known: np.ndarray, radius_bits: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """By block: positions in `asked` and in `known` of hashes near each other, their distance."""
+    """Yield, by block, positions in `queries` and `known` of similar hashes, and their distance."""
     index = faiss.IndexBinaryFlat(BITS)
     index.add(known)
-    blocks = range(0, len(asked), BLOCK)
+    blocks = range(0, len(queries), BLOCK)
     for start in tqdm(blocks, desc="near-duplicates", unit="block", leave=False, disable=None):
-        # faiss finds what is nearer than the radius
-        limits, distance, near = index.range_search(asked[start : start + BLOCK], radius_bits + 1)
+        # faiss excludes the radius itself
+        limits, distance, near = index.range_search(queries[start : start + BLOCK], radius_bits + 1)
         counts: np.ndarray = np.diff(limits.astype(np.int64))
         yield start + np.repeat(np.arange(len(counts)), counts), near, distance.astype(np.int64)
 
 
 def _images(
-    asked: Owners, names: np.ndarray, known: Owners, others: np.ndarray
+    queries: Owners, names: np.ndarray, known: Owners, others: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every image of each hash in `names` with every one of its fellow in `others`; which hash."""
-    counts = asked.counts[names] * known.counts[others]
+    """Pair all images of each hash in `names` with those of its match in `others`.
+
+    Also return the position of that match for each pair.
+    """
+    counts = queries.counts[names] * known.counts[others]
     hit = np.repeat(np.arange(len(names)), counts)
     number = np.arange(len(hit)) - np.repeat(np.cumsum(counts) - counts, counts)
     first, second = np.divmod(number, known.counts[others][hit])
     return (
-        asked.images[asked.starts[names][hit] + first],
+        queries.images[queries.starts[names][hit] + first],
         known.images[known.starts[others][hit] + second],
         hit,
     )
 
 
 class Differences(Protocol):
-    """How much pictures differ by their pixels: see `guie.curation.copies.pixels.Pixels`."""
+    """Pixel differences of images: see `guie.curation.duplicates.evidence.Pixels`."""
 
     def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray: ...
     def altered(self, paths: Sequence[str]) -> np.ndarray: ...
@@ -129,36 +133,37 @@ class Differences(Protocol):
 NEAR = {
     **{"picture": np.int64, "other": np.int64, "distance": np.int64, "similarity": np.float64},
     **{"difference": np.float64, "sure_limit": np.float64, "copy_limit": np.float64},
-    **{"grade": np.int64, "said": np.bool_},  # by a person
+    **{"grade": np.int64, "said": np.bool_},  # said: by a person
 }
-PAIR = ["first", "second", *list(NEAR)[2:]]  # the same, each pair once
-SAMPLE = 256  # images that the least similarity is calibrated on
+PAIR = ["first", "second", *list(NEAR)[2:]]  # the same columns, each pair once
+SAMPLE = 256  # images that calibrate the minimum similarity
 CONFIRMED = 0.01  # quantile of their similarity to altered copies of themselves
-# Times as far from 1 as these: light changes too, and pixels look closer at what is let through.
+# Factor on that quantile's distance from 1. Real copies also differ in light, and the stricter
+# pixel comparison follows.
 ROOM = 2.0
-ALTERED = 48  # images of a domain whose altered copies say how much copies differ there
+ALTERED = 48  # images of a domain whose altered copies measure how much copies differ there
 CHUNK = 8192  # pairs compared at once
 
 
 @dataclass(frozen=True, eq=False)
 class Links:
-    """Copies by picture, which is what images of equal pixels are, however many.
+    """Links between copies, by picture. All images with equal pixels are one picture.
 
-    No pairs of equal images: those grow with the square of their number. Labels and splits are left
-    out, for they may change.
+    Pairs of equal images are not listed, because their number grows quadratically. Labels and
+    splits are not stored, because they may change.
     """
 
     pictures: pd.Series  # image_path -> number of its picture, in the order of their first paths
     # Columns of NEAR: distance in bits of the perceptual hash, similarity as a cosine, difference
-    # as `difference.compare` has it, what it may be for a copy beyond doubt and for one at all, the
-    # Grade, and whether that is a person's word. Each pair both ways around, by picture, those that
-    # differ least first.
+    # from `image_checks.comparison.compare`, its limits for a certain copy and for any copy, the
+    # Grade, and whether a person gave that grade. Each pair is listed in both directions, sorted by
+    # picture, then by difference, smallest first.
     near: pd.DataFrame
-    limits: pd.DataFrame  # what `evidence.limits` found
+    limits: pd.DataFrame  # the result of `evidence.limits`
 
     @cached_property
     def beside(self) -> dict[int, list[int]]:
-        """The pictures near each one that has any, those that differ least first."""
+        """The near pictures of each picture that has any, smallest difference first."""
         starts = np.flatnonzero(self.near["picture"].diff() != 0)
         others = np.split(self.near["other"].to_numpy(), starts[1:])
         pictures = self.near["picture"].iloc[starts]
@@ -166,12 +171,12 @@ class Links:
 
     @cache  # noqa: B019 - two grades, and a mix has one such table
     def of(self, grade: Grade) -> Links:
-        """Those of that grade at least."""
+        """Return the links of at least that grade."""
         return self._with(self.near["grade"] >= grade)
 
     @cache  # noqa: B019 - as above
     def below(self, grade: Grade) -> Links:
-        """Those that are near, but not of that grade."""
+        """Return the near links below that grade."""
         return self._with(self.near["grade"] < grade)
 
     def _with(self, kept: pd.Series) -> Links:
@@ -185,14 +190,14 @@ def find_links(
     differences: Differences,
     verdicts: Verdicts | None = None,
 ) -> Links:
-    """The pictures of all images, and which are nearly equal.
+    """Return the pictures of all images, and which of them are near-duplicates.
 
     Args:
         table: a manifest's rows with the columns of `fingerprints`.
-        near: what counts as nearly equal; None: equal pixels only.
-        embed: features of images that have a hash near another's.
-        differences: by pixels, of those whose features are alike.
-        verdicts: of a person, who has looked.
+        near: near-duplicate settings; None finds equal pixels only.
+        embed: computes features, for images with a hash near another's.
+        differences: computes pixel differences, for pairs with similar features.
+        verdicts: a person's decisions on pairs.
     """
     columns = ["image_path", "domain", "label", "pixels", *Hashes._fields]
     images = table[columns].drop_duplicates("image_path").sort_values("image_path")
@@ -213,17 +218,17 @@ def find_links(
 def measured(
     pictures: pd.DataFrame, near: NearConfig, embed: Embed, differences: Differences
 ) -> pd.DataFrame:
-    """Pairs of pictures that are each one row: what hashes name and features let through.
+    """Measure pairs of pictures, one row each: hashes propose pairs, features filter them.
 
     Returns:
-        Columns first < second (positions in `pictures`), distance, similarity, difference; domain
-        and labels as `evidence.limits` takes them.
+        Columns first < second (positions in `pictures`), distance, similarity, difference, and
+        the domain and labels that `evidence.limits` expects.
     """
     pairs = close_pairs(pictures, near.distance_max, near.mirrored)
     paths = pictures["image_path"].to_numpy(object)
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
     least = near.similarity_min
-    # a mirror image is not alike by thumbnails: then pixels alone decide on what hashes name
+    # Features of mirror images differ, so with `mirrored` pixels alone decide on proposed pairs.
     if least is None and len(pairs) and not near.mirrored:
         least = 1 - ROOM * (1 - similarity_of_copies(paths, embed))
     if least is not None:
@@ -241,7 +246,7 @@ def measured(
 
 
 def altered(pictures: pd.DataFrame, differences: Differences) -> dict[str, np.ndarray]:
-    """By domain, how much altered copies of some of its images differ from them."""
+    """Return, by domain, the differences between some images and altered copies of them."""
     found = {}
     for domain, rows in pictures.groupby("domain"):
         drawn = np.argsort(seeded_draws(0, rows["image_path"]), kind="stable")[:ALTERED]
@@ -250,13 +255,13 @@ def altered(pictures: pd.DataFrame, differences: Differences) -> dict[str, np.nd
 
 
 def _domains(pairs: pd.DataFrame, pictures: pd.DataFrame) -> np.ndarray:
-    """The domains that have a picture in some pair."""
+    """Return the domains that have a picture in some pair."""
     ends = np.unique(pairs[["first", "second"]].to_numpy(np.int64))
     return pictures["domain"].iloc[ends].unique()
 
 
 def similarity_of_copies(paths: np.ndarray, embed: Embed, quantile: float = CONFIRMED) -> float:
-    """The cosine that 99 in 100 images have to a copy of themselves that was cut and compressed."""
+    """Return the cosine that 99 % of images exceed to a cropped and compressed copy of themselves."""
     sample = paths[np.argsort(seeded_draws(0, paths), kind="stable")[:SAMPLE]]
     plain_ND, altered_ND = (
         np.asarray(embed(sample.tolist(), view)) for view in ("content", "altered")
@@ -265,7 +270,7 @@ def similarity_of_copies(paths: np.ndarray, embed: Embed, quantile: float = CONF
 
 
 def _similarity(pairs: pd.DataFrame, paths: np.ndarray, embed: Embed) -> np.ndarray:
-    """(P,) cosines, of the pictures without their borders."""
+    """Return (P,) cosines of the pictures without their borders."""
     used, place = np.unique(pairs[["first", "second"]].to_numpy(np.int64), return_inverse=True)
     place = place.reshape(-1, 2)
     found = np.empty(len(pairs), np.float32)
@@ -280,7 +285,7 @@ def _similarity(pairs: pd.DataFrame, paths: np.ndarray, embed: Embed) -> np.ndar
 
 
 def _labels(first: pd.Series, second: pd.Series) -> np.ndarray:
-    """(P,) whether two pictures, by the first image of each, have a label in common."""
+    """Return (P,) ALIKE or UNLIKE: whether the first images of two pictures share a label."""
     sets = {label: frozenset(label.split("|")) for label in pd.concat([first, second]).unique()}
     pairs = zip(first.map(sets), second.map(sets), strict=True)
     return np.array([UNLIKE if one.isdisjoint(other) else ALIKE for one, other in pairs], object)

@@ -1,4 +1,4 @@
-"""How certain a duplicate is: pixel differences, and limits on them measured in each domain."""
+"""Evidence for duplicates: pixel differences, and limits on them measured in each domain."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from guie.data.images import open_as_seen
 
 
 class Pixels(NamedTuple):
-    """Differences between images below a folder, as `difference.compare` measures them."""
+    """Differences between images of a folder, measured by `image_checks.comparison.compare`."""
 
     root: Path
     workers: int
 
     def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray:
-        """(P,) differences of pairs of paths. Raises UserError naming what cannot be decoded."""
+        """Return (P,) differences of path pairs. Raises UserError for an undecodable file."""
         return self._all(partial(_between, self.root, mirrored), pairs, "copies", "pair")
 
     def altered(self, paths: Sequence[str]) -> np.ndarray:
-        """(3 N,) differences between each image and altered copies of it."""
+        """Return (3 N,) differences between each image and altered copies of it."""
         numbered = [*enumerate(paths)]
         return self._all(partial(_altered, self.root), numbered, "altered", "img").ravel()
 
-    def _all(self, look: Any, asked: Sequence[Any], name: str, unit: str) -> np.ndarray:
-        with tqdm(total=len(asked), desc=name, unit=unit, leave=False, disable=None) as bar:
+    def _all(self, look: Any, items: Sequence[Any], name: str, unit: str) -> np.ndarray:
+        with tqdm(total=len(items), desc=name, unit=unit, leave=False, disable=None) as bar:
             found = []
-            for answer in mapped(look, asked, self.workers):
+            for answer in mapped(look, items, self.workers):
                 found.append(answer)
                 bar.update()
         return np.round(np.array(found, np.float64), 4)
@@ -57,39 +57,39 @@ def _altered(root: Path, numbered: tuple[int, str]) -> list[float]:
     return [compare(plain, working(copy)).difference for copy in copies]
 
 
-EACH = 3  # of an image
+EACH = 3  # altered copies of an image
 
 
 def compressed(image: Image.Image, quality: int) -> Image.Image:
-    """As JPEG leaves it."""
+    """Compress as JPEG and decode again."""
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=quality)
     return Image.open(buffer).convert("RGB")
 
 
 def cut(image: Image.Image, share: float) -> Image.Image:
-    """Without that share of the side at each side."""
+    """Crop that share of the width or height at each side."""
     x, y = round(share * image.width), round(share * image.height)
     return image.crop((x, y, image.width - x, image.height - y))
 
 
 def resized(image: Image.Image, scale: float) -> Image.Image:
-    """Both sides scaled, one pixel at least."""
+    """Scale both sides, to at least one pixel."""
     width, height = (max(round(scale * side), 1) for side in image.size)
     return image.resize((width, height), Image.Resampling.BICUBIC)
 
 
 def brighter(image: Image.Image, gain: float) -> Image.Image:
-    """Every level times `gain`."""
+    """Multiply every level by `gain`."""
     return ImageEnhance.Brightness(image).enhance(gain)
 
 
 def contrasted(image: Image.Image, gain: float) -> Image.Image:
-    """Every level's distance from the mean times `gain`."""
+    """Multiply every level's distance from the mean by `gain`."""
     return ImageEnhance.Contrast(image).enhance(gain)
 
 
-# What cleaning promises to find: see EXPERIMENTS.md, "A copy is not a look-alike".
+# The alterations that cleaning should find: see EXPERIMENTS.md, "A copy is not a look-alike".
 ALTERATIONS: tuple[Callable[[Image.Image], Image.Image], ...] = (
     partial(compressed, quality=30),
     partial(resized, scale=0.5),
@@ -104,22 +104,22 @@ ALTERATIONS: tuple[Callable[[Image.Image], Image.Image], ...] = (
 
 
 def altered_copies(image: Image.Image, number: int) -> list[Image.Image]:
-    """Some copies of the image with that number: over nine images, each alteration is used alike."""
+    """Return altered copies of image `number`; nine images use every alteration equally often."""
     chosen = ((EACH * number + n) % len(ALTERATIONS) for n in range(EACH))
     return [ALTERATIONS[n](image) for n in chosen]
 
 
-REACH, ROOM = 0.99, 1.5  # quantile of altered copies' differences, and how far beyond it to look
+REACH, ROOM = 0.99, 1.5  # quantile of altered copies' differences, and the factor on it
 REACH_MIN, REACH_MAX = 0.5, 1.0
-APART = 2.0  # pairs that differ by more are not near; those that are, are all compared fully
-SPAN = 1.5  # the tail is fitted up to so many times `reach`,
-ENOUGH = 100  # or to so many pairs if that is more
-FEWEST = 10  # pairs for a domain to speak for itself; else all domains speak for it
-EXPONENT = 2.0  # where even those are too few
-LEAST = 0.1  # as slowly as a tail may thin out
+APART = 2.0  # pairs that differ by more are not near; all near pairs are compared fully
+SPAN = 1.5  # the tail is fitted up to this multiple of `reach`,
+ENOUGH = 100  # or up to this many pairs if that is farther
+FEWEST = 10  # pairs for a fit in one domain; with fewer, the fit of all domains is used
+EXPONENT = 2.0  # if all domains together have too few pairs
+LEAST = 0.1  # smallest exponent of a tail
 
 CROSS = "across domains"
-ALIKE, UNLIKE = "in common", "none in common"  # what labels two pictures have
+ALIKE, UNLIKE = "in common", "none in common"  # labels of two pictures
 COLUMNS = [
     *("domain", "labels", "images", "compared", "reach", "exponent", "sure_limit", "copy_limit"),
     *("sure", "copies", "near", "false_sure", "false_copies", "recall_sure", "recall_copies"),
@@ -127,46 +127,46 @@ COLUMNS = [
 
 
 class Grade(IntEnum):
-    """How sure a pair of pictures is one of copies."""
+    """Certainty that a pair of pictures are copies."""
 
-    NEAR = 0  # no further apart than altered copies are
+    NEAR = 0  # differ no more than altered copies do
     COPY = 1  # enough for a duplicate within a class
-    SURE = 2  # beyond doubt: enough for a find across labels or splits
+    SURE = 2  # beyond doubt: enough for a finding across labels or splits
 
 
 class Tail(NamedTuple):
-    """How many look-alikes differ by less than d: total * (d / upper) ** exponent."""
+    """Number of look-alike pairs that differ by less than d: total * (d / upper) ** exponent."""
 
     total: float
     upper: float
     exponent: float
 
     def below(self, difference: float) -> float:
-        """The expected number of pairs that are no copies."""
+        """Return the expected number of pairs below this difference that are not copies."""
         return self.total * (difference / self.upper) ** self.exponent
 
     def limit(self, expected: float, reach: float) -> float:
-        """The difference, at most `reach`, below which so many are expected."""
+        """Return the difference, at most `reach`, below which `expected` such pairs fall."""
         return min(self.upper * (expected / self.total) ** (1 / self.exponent), reach)
 
 
 def reach_of(differences: np.ndarray) -> float:
-    """By how much altered copies differ at the most, with some room: they are a small sample."""
+    """Return the largest difference of altered copies, with a margin because the sample is small."""
     return float(np.clip(ROOM * np.quantile(differences, REACH), REACH_MIN, REACH_MAX))
 
 
 def fit_tail(differences: np.ndarray, reach: float, pooled: float | None = None) -> Tail:
-    """The lower tail of look-alikes, from the nearest pairs that differ by more than `reach`.
+    """Fit the lower tail of look-alikes to the nearest pairs that differ by more than `reach`.
 
-    A power law, fitted by the greatest likelihood (Hill, A Simple General Approach to Inference
-    About the Tail of a Distribution, 1975), its exponent less a standard error: rather too many
-    look-alikes are expected than too few. True copies lie below the window, so that they do not
-    count, however many.
+    The tail is a power law, fitted by maximum likelihood (Hill, A Simple General Approach to
+    Inference About the Tail of a Distribution, 1975). One standard error is subtracted from the
+    exponent, so the fit overestimates look-alikes rather than underestimates them. True copies
+    are below the window, so their number does not influence the fit.
 
     Args:
-        differences: (P,) of all pairs that were compared.
-        reach: what altered copies differ by at the most.
-        pooled: the exponent where this group has too few pairs.
+        differences: (P,) differences of all compared pairs.
+        reach: the largest difference of altered copies.
+        pooled: the exponent to use if this group has too few pairs.
     """
     window = np.sort(differences[(differences > reach) & (differences <= APART)])
     upper = min(SPAN * reach, APART)
@@ -182,14 +182,16 @@ def fit_tail(differences: np.ndarray, reach: float, pooled: float | None = None)
 
 
 def _exponent(window: np.ndarray, lower: float, upper: float) -> float:
-    """Of the power law between the bounds, one standard error below the likeliest."""
+    """Return the power law's exponent between the bounds: the likeliest minus one standard error."""
     mean_log, whole = float(np.log(upper / window).mean()), float(np.log(upper / lower))
 
     def excess(exponent: float) -> float:
         return 1 / exponent - whole / np.expm1(exponent * whole) - mean_log
 
     low, high = LEAST, 100.0
-    if excess(low) <= 0:  # as many low as high, or more: as slow a tail as there is
+    if (
+        excess(low) <= 0
+    ):  # small differences are as frequent as large ones, or more: the flattest tail
         return low
     found = float(brentq(excess, low, high)) if excess(high) < 0 else high
     information = found**-2 - (whole / (2 * np.sinh(found * whole / 2))) ** 2
@@ -199,19 +201,19 @@ def _exponent(window: np.ndarray, lower: float, upper: float) -> float:
 def limits(
     pairs: pd.DataFrame, images: pd.Series, altered: Mapping[str, np.ndarray], config: NearConfig
 ) -> pd.DataFrame:
-    """The limits of each domain, for pairs with and without a label in common.
+    """Compute the limits of each domain, for pairs with and without a common label.
 
     Args:
         pairs: columns domain (`CROSS` for two), labels (ALIKE or UNLIKE), difference.
-        images: by domain, how many it has.
-        altered: by domain, how much altered copies of its images differ from them.
-        config: the shares of a domain's images that may be found falsely.
+        images: number of images by domain.
+        altered: by domain, the differences between its images and altered copies of them.
+        config: the accepted shares of a domain's images that are falsely found.
 
     Returns:
-        COLUMNS, a row a domain and kind of labels. Up to `sure_limit` a pair is a copy beyond
-        doubt, up to `copy_limit` a copy, up to `reach` near. `sure`, `copies` and `near` count the
-        pairs up to each, `false_` those expected to be none, `recall_` the share of altered copies
-        that they would find.
+        COLUMNS, one row for each domain and kind of labels. Up to `sure_limit` a pair is a copy
+        beyond doubt, up to `copy_limit` a copy, up to `reach` near. `sure`, `copies` and `near`
+        count the pairs up to each limit. `false_` counts the expected false pairs, `recall_` is
+        the share of altered copies below the limit.
     """
     everything = np.concatenate([*altered.values(), np.zeros(0)])
     altered = {**altered, CROSS: everything}
@@ -235,7 +237,7 @@ def limits(
 
 
 def graded(pairs: pd.DataFrame, limits: pd.DataFrame) -> pd.DataFrame:
-    """The pairs that are near at least, with columns grade (of `Grade`), sure_limit, copy_limit."""
+    """Return the pairs of at least grade NEAR, with columns grade, sure_limit and copy_limit."""
     group = limits.set_index(["domain", "labels"])
     own = group.reindex(pd.MultiIndex.from_frame(pairs[["domain", "labels"]]))
     bounds = own[["reach", "copy_limit", "sure_limit"]].to_numpy()

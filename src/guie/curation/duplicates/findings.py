@@ -1,4 +1,4 @@
-"""What cleaning found, as one table, and a person's verdicts on it."""
+"""The findings of cleaning as one table, and a person's verdicts on them."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from guie.data.manifest.reading import read_csv_rows
 from guie.report.pages.mix import evidence
 
 # copy: exact, near, or empty.
-# distance: bits between the hashes of copies; how much nearer another class is than an outlier's own.
-# difference: of two pictures by their pixels; limit: what it may be for that kind.
-# sure: enough evidence to act upon; said: by a person. labels: that a placeholder stands under.
+# distance: hash bits between copies; for outliers, cosine to another class minus cosine to their own.
+# difference: pixel difference of two pictures; limit: its maximum for that kind.
+# sure: enough evidence to act on; said: a person's verdict; labels: number of a placeholder's labels.
 COLUMNS = [
     *("kind", "image_path", "other_path", "label", "other_label", "split", "other_split", "copy"),
     *("distance", "similarity", "difference", "limit", "sure", "said", "labels", "action"),
 ]
-UNTOLD = {"copy": "", "difference": np.nan, "limit": np.nan, "sure": True, "said": False}
-UNTOLD |= {"labels": 0}
+DEFAULTS = {"copy": "", "difference": np.nan, "limit": np.nan, "sure": True, "said": False}
+DEFAULTS |= {"labels": 0}
 SHOWN = 10
 REMEDIES = {
-    "leak": "training images are copies of val or test images; clean.leaks: drop_train leaves"
-    " them out, declared keeps them",
-    "conflict": "images have a copy with other labels; clean.conflicts: drop_all, keep_first or"
-    " report goes on",
+    "leak": "training images are copies of val or test images; set clean.leaks to drop_train to"
+    " drop them, or to declared to keep them",
+    "conflict": "images have a copy with other labels; set clean.conflicts to drop_all, keep_first"
+    " or report to continue",
 }
 
 
 def findings(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """One table of several, in the order given, indexed from 0."""
+    """Concatenate tables of findings in the given order, indexed from 0."""
     tables = []
     for table in parts:
         if len(table):
-            untold = {name: value for name, value in UNTOLD.items() if name not in table}
-            tables.append(table.assign(**untold)[COLUMNS])
+            missing = {name: value for name, value in DEFAULTS.items() if name not in table}
+            tables.append(table.assign(**missing)[COLUMNS])
     if not tables:
         return pd.DataFrame(columns=COLUMNS).astype({"copy": str, "sure": bool, "said": bool})
     return pd.concat(tables, ignore_index=True)
 
 
 def refuse(rows: pd.DataFrame) -> None:
-    """Raise UserError with the images that the config wants to stop at, if there are any."""
+    """Raise UserError listing the findings whose action is `stop`, if there are any."""
     for kind, remedy in REMEDIES.items():
         stops = rows[(rows["kind"] == kind) & (rows["action"] == "stop")]
         if stops.empty:
@@ -60,15 +60,15 @@ def refuse(rows: pd.DataFrame) -> None:
 def too_many(
     rows: pd.DataFrame, trained: pd.DataFrame, gone: pd.DataFrame, share_max: float
 ) -> list[str]:
-    """What a rule would take of a domain's training rows, where that is more than `share_max`.
+    """Describe each domain that would lose more than `share_max` of its training rows to a rule.
 
-    Copies of equal pixels within a class do not count: nothing is lost with them. One image may
-    always go.
+    Exact copies within a class do not count, because dropping them loses no information. One
+    image may always be dropped.
 
     Args:
         rows: the findings of one rule.
-        trained: the training rows that it was given.
-        gone: those of them that it takes.
+        trained: the training rows before the rule.
+        gone: the training rows that the rule drops.
     """
     equal = rows.loc[rows["kind"] == "exact duplicate", "image_path"]
     if len(equal):
@@ -82,8 +82,8 @@ def too_many(
 
 
 def dropped(rows: pd.DataFrame) -> set[str]:
-    """Paths of the training images that the findings leave out."""
-    # where both are dropped, the other one has a finding of its own
+    """Return the paths of the training images that the findings drop."""
+    # if both images are dropped, the other one has its own finding
     return set(rows.loc[rows["action"].isin(("dropped", "both dropped")), "image_path"])
 
 
@@ -96,7 +96,7 @@ def _line(pair: dict) -> str:
 
 WORDS = {"copy": True, "not a copy": False}
 KEY = ["image_path", "other_path"]
-# of a pair that nothing but a person's word makes one
+# values of a pair that exists only because of a person's verdict
 UNMEASURED = {"distance": 64, "similarity": 0.0}
 UNMEASURED |= dict.fromkeys(["difference", "sure_limit", "copy_limit"], np.nan)
 VERDICT_COLUMNS = [*KEY, "verdict", "kind", "action", "difference", "limit", "label", "other_label"]
@@ -104,16 +104,17 @@ VERDICT_COLUMNS = [*KEY, "verdict", "kind", "action", "difference", "limit", "la
 
 @dataclass(frozen=True)
 class Verdicts:
-    """The table as it lies beside the mix; of its rows those count that have a verdict."""
+    """The verdict table stored next to the mix; only rows with a verdict have an effect."""
 
     path: Path
-    table: pd.DataFrame  # COLUMNS, and those that somebody has added, all text
+    table: pd.DataFrame  # VERDICT_COLUMNS and any columns that users added, all text
 
     @classmethod
     def read(cls, path: Path) -> Verdicts:
-        """The table at `path`, empty where there is none.
+        """Read the table at `path`; it is empty if the file does not exist.
 
-        Raises UserError naming the line that is no row, or says anything but `copy` and `not a copy`.
+        Raises UserError naming a line that is malformed, or whose verdict is not `copy`,
+        `not a copy` or empty.
         """
         if not path.exists():
             return cls(path, pd.DataFrame(columns=VERDICT_COLUMNS, dtype=str))
@@ -121,36 +122,36 @@ class Verdicts:
         table = rows.table
         missing = {*KEY, "verdict"} - set(table)
         if missing:
-            raise UserError(f"{path}: no column {', '.join(sorted(missing))}; mend or delete it")
+            raise UserError(f"{path}: no column {', '.join(sorted(missing))}; add it or delete it")
         table["verdict"] = table["verdict"].str.strip().str.lower()
         wrong = np.flatnonzero(~table["verdict"].isin(["", *WORDS]))
         if len(wrong):
             raise UserError(
-                f"{path}: line {rows.places[wrong[0]]}: verdict {table['verdict'][wrong[0]]!r};"
-                " write copy, not a copy, or nothing"
+                f"{path}: line {rows.places[wrong[0]]}: invalid verdict"
+                f" {table['verdict'][wrong[0]]!r}; write copy, not a copy, or nothing"
             )
         added = [name for name in VERDICT_COLUMNS if name not in table]
         return cls(path, table.reindex(columns=[*table, *added], fill_value=""))
 
     @property
     def given(self) -> pd.DataFrame:
-        """The rows that have a verdict; of a pair that stands twice the last one."""
+        """The rows that have a verdict; if a pair is listed twice, its last row."""
         said = self.table[self.table["verdict"] != ""]
         return said[~_pairs(said).duplicated(keep="last")]
 
     def unknown(self, images: Collection[str]) -> list[str]:
-        """Names in rows with a verdict that no image has."""
+        """Return the names in rows with a verdict that match no image."""
         named = self.given[KEY].to_numpy().ravel()
         return sorted({*named} - {*images})
 
     def applied(self, pairs: pd.DataFrame, pictures: pd.Series) -> pd.DataFrame:
-        """The pairs, with what is a copy beyond doubt, and without what is none.
+        """Return the pairs with `copy` verdicts as SURE, and without the `not a copy` pairs.
 
         Args:
             pairs: columns first, second (pictures), and those of `Links.near`.
-            pictures: image_path -> number of its picture. Images that are not there are passed over.
+            pictures: image_path -> number of its picture; verdicts on other images are ignored.
 
-        Raises UserError where equal pictures are said to be no copies.
+        Raises UserError if a verdict says that equal pictures are not copies.
         """
         given = self.given
         given = given[given["image_path"].isin(pictures.index)]
@@ -162,8 +163,8 @@ class Verdicts:
         if len(equal):
             one, other = given.iloc[equal[0]][KEY]
             raise UserError(
-                f"{self.path}: {one} and {other} have equal pixels, so they are copies; leave out"
-                " one of them, or clean.exact: report keeps both"
+                f"{self.path}: {one} and {other} have equal pixels, so they are copies; remove one"
+                " of them, or set clean.exact to report to keep both"
             )
         said = dict(zip(zip(first.tolist(), second.tolist(), strict=True), copy, strict=True))
         found = list(zip(pairs["first"], pairs["second"], strict=True))
@@ -181,10 +182,10 @@ class Verdicts:
         return pd.concat([pairs, added], ignore_index=True)
 
     def write(self, findings: pd.DataFrame) -> None:
-        """Write the near pairs of the findings, doubtful ones first, after what was said before.
+        """Append the near pairs of the findings to the earlier verdicts, doubtful pairs first.
 
-        A verdict stays, whether its pair is found again or not; so does a row with text in a column
-        that is not ours.
+        A verdict is kept even if its pair is not found again. So is a row with text in a column
+        that a user added.
         """
         pairs = findings[findings["copy"] == "near"].round({"limit": 4}).assign(verdict="")
         pairs = pairs.sort_values(["sure", "difference", *KEY])
@@ -202,6 +203,6 @@ class Verdicts:
 
 
 def _pairs(rows: pd.DataFrame) -> pd.Series:
-    """The two images of each row, in whatever order they stand."""
+    """Return the two images of each row as an unordered pair."""
     pairs = [frozenset(pair) for pair in zip(rows[KEY[0]], rows[KEY[1]], strict=True)]
     return pd.Series(pairs, rows.index, dtype=object)

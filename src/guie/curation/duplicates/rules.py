@@ -1,4 +1,4 @@
-"""What duplicates mean for a mix: placeholders, leaks, label conflicts, and which copy stays."""
+"""Rules for duplicates in a mix: placeholders, leaks, label conflicts, and which copy stays."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ Labels = frozenset[str]
 
 
 class Side(NamedTuple):
-    """The images of one side, training or evaluation, in the order of their paths."""
+    """The images of one side, training or evaluation, sorted by path."""
 
     paths: list[str]
     pictures: list[int]
     labels: list[Labels]
-    beside: Mapping[int, list[int]]  # near pictures, the most alike first
+    beside: Mapping[int, list[int]]  # near pictures, the most similar first
 
 
 class Unlike:
-    """Finds the first of a sequence of images that has no label in common with a given one.
+    """Find the first image of a sequence that shares no label with a query.
 
-    What it has passed over it does not look at again: the images are gone through once for each
-    set of labels that the first ones have in common with what is asked. Of single labels there are
-    two such sets, none at all and the label of the first image.
+    Images that were skipped are not examined again. The sequence is scanned once for each set of
+    labels that its first images share with the queries. With single labels there are two such
+    sets: the empty set and the label of the first image.
     """
 
     def __init__(self, images: Iterable[tuple[Labels, int]] = ()):
         self.images = iter(images)
-        self.seen: list[tuple[Labels, int]] = []  # may be added to once `images` are at an end
+        self.seen: list[tuple[Labels, int]] = []  # may grow once `images` is exhausted
         self.passed: dict[Labels, int] = {}
 
     def find(self, labels: Labels) -> int | None:
-        """The first image that has none of `labels`."""
+        """Return the first image that has none of `labels`."""
         met: Labels = frozenset()
         while (found := self._first_without(met)) is not None:
             common = labels & found[0]
@@ -65,24 +65,24 @@ class Unlike:
 
 
 class Staying:
-    """The images that stay: the first of each picture and label."""
+    """The images that are kept: the first of each picture and label."""
 
     def __init__(self, beside: Mapping[int, list[int]]):
         self.beside = {picture: set(others) for picture, others in beside.items()}
         self.firsts: dict[str, dict[int, int]] = defaultdict(dict)  # label -> picture -> image
 
     def add(self, image: int, picture: int, labels: Labels) -> None:
-        """Note an image; those before it are noted already."""
+        """Add an image; images must be added in order."""
         for label in labels:
             self.firsts[label].setdefault(picture, image)
 
     def exact(self, picture: int, labels: Labels) -> int | None:
-        """The first image of the picture that has one of the labels."""
+        """Return the first image of the picture that has one of the labels."""
         firsts = (self.firsts[label].get(picture) for label in labels)
         return min((image for image in firsts if image is not None), default=None)
 
     def near(self, picture: int, labels: Labels) -> int | None:
-        """The first image of a near picture that has one of the labels."""
+        """Return the first image of a near picture that has one of the labels."""
         others = self.beside.get(picture)
         if others is None:
             return None
@@ -91,11 +91,11 @@ class Staying:
 
 
 def across(side: Side, other: Side) -> Iterator[tuple[int, int]]:
-    """Images and the most alike of their copies on the other side, which is not the image itself."""
+    """Yield images and the most similar copy on the other side that is not the image itself."""
     images: dict[int, list[int]] = defaultdict(list)  # of the other side, by picture
     for image, picture in enumerate(other.pictures):
         images[picture].append(image)
-    reach: dict[int, list[int]] = {}  # the first two, for one may be the image itself
+    reach: dict[int, list[int]] = {}  # the first two, because one may be the image itself
     for image, (path, picture) in enumerate(zip(side.paths, side.pictures, strict=True)):
         if picture not in reach:
             pictures = (picture, *side.beside.get(picture, ()))
@@ -108,8 +108,8 @@ def across(side: Side, other: Side) -> Iterator[tuple[int, int]]:
 
 
 def unlike(side: Side) -> Iterator[tuple[int, int]]:
-    """Images and, of their copies that have no label in common with them, the most alike."""
-    faces: dict[int, dict[Labels, int]] = {}  # of each picture, the first image of each label
+    """Yield images and the most similar of their copies that share no label with them."""
+    faces: dict[int, dict[Labels, int]] = {}  # picture -> labels -> its first image with them
     for image, (picture, labels) in enumerate(zip(side.pictures, side.labels, strict=True)):
         faces.setdefault(picture, {}).setdefault(labels, image)
     found = {}
@@ -123,8 +123,8 @@ def unlike(side: Side) -> Iterator[tuple[int, int]]:
 
 
 def unlike_one_that_stays(side: Side) -> Iterator[tuple[int, int]]:
-    """Images that go, and the first copy without a common label that is before them and stays."""
-    reach: dict[int, Unlike] = defaultdict(Unlike)  # those that stay, of a picture and near it
+    """Yield images to drop, each with the first earlier kept copy that shares no label with it."""
+    reach: dict[int, Unlike] = defaultdict(Unlike)  # kept images of a picture and its near ones
     stay: set[tuple[int, Labels]] = set()
     for image, (picture, labels) in enumerate(zip(side.pictures, side.labels, strict=True)):
         if (other := reach[picture].find(labels)) is not None:
@@ -136,10 +136,10 @@ def unlike_one_that_stays(side: Side) -> Iterator[tuple[int, int]]:
 
 
 def alike_one_that_stays(side: Side, dropped: Collection[str]) -> Iterator[tuple[int, int]]:
-    """Images, and the first copy with a common label that is before them and stays.
+    """Yield images and the first earlier kept copy that shares a label with them.
 
-    An image goes, and is no such copy to those after it, where the two are copies of a kind that
-    is in `dropped`, of `exact` and `near`. That kind comes first, then the exact copies.
+    If the kind of copy (`exact` or `near`) is in `dropped`, the image is not kept, so later images
+    are not compared with it. The dropped kind is tried first, then exact copies.
     """
     stay = Staying(side.beside)
     look = {"exact": stay.exact, "near": stay.near}
@@ -154,14 +154,14 @@ def alike_one_that_stays(side: Side, dropped: Collection[str]) -> Iterator[tuple
 
 
 def find_placeholders(table: pd.DataFrame, links: Links, labels_max: int) -> pd.DataFrame:
-    """Images whose picture, or a copy of it beyond doubt, stands under more than `labels_max` labels.
+    """Find images whose picture, with its certain copies, has more than `labels_max` labels.
 
-    Labels count that have no class in common: `a`, `b` and `a|b` are two. The same picture under
-    two or three is a conflict of labels; under more it says nothing of any of them.
+    Only labels without a common class count: `a`, `b` and `a|b` are two. A picture with two or
+    three labels is a label conflict; with more labels it is evidence for none of them.
 
     Returns:
-        Findings; `other_path` is the first image of the placeholder under another label, `labels`
-        how many there are. Training images are dropped, others reported.
+        Findings; `other_path` is the first image of the placeholder with another label, `labels`
+        the number of labels. Training images are dropped, others reported.
     """
     rows = table[["image_path", "label", "split"]].drop_duplicates("image_path")
     rows = rows.assign(picture=links.pictures.loc[rows["image_path"]].to_numpy())
@@ -190,7 +190,7 @@ def _with_near(pictures: pd.Index, links: Links) -> set[int]:
 
 
 def disjoint(labels: Iterable[str]) -> int:
-    """How many labels, taken in order, have no class in common with those before them."""
+    """Count the labels that share no class with any label before them."""
     seen: set[str] = set()
     count = 0
     for label in labels:
@@ -201,7 +201,10 @@ def disjoint(labels: Iterable[str]) -> int:
 
 
 def _findings(group: pd.DataFrame, faces: pd.DataFrame, labels: int) -> pd.DataFrame:
-    """`group`: the images of one picture; `faces`: one of each label that it or a copy has."""
+    """Return the findings of a picture.
+
+    `group` holds its images, `faces` one image for each label of the picture or a copy.
+    """
     one = faces.iloc[0]
     two = faces[faces["label"] != one["label"]].iloc[0]
     other = [two if label == one["label"] else one for label in group["label"]]
@@ -222,9 +225,9 @@ EQUAL |= {"sure_limit": 0.0, "copy_limit": 0.0}
 
 
 def find_leaks(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
-    """Training images that are copies of a val or test image; `other_path` differs least.
+    """Find training images that are copies of a val or test image; `other_path` differs least.
 
-    A Met-like image that stands in train and in the index is one image, not a copy of itself.
+    An image that is in both train and the index (as in Met) is not a copy of itself.
     """
     action = {"stop": "stop", "drop_train": "dropped", "declared": "declared"}[policy]
 
@@ -239,9 +242,9 @@ def find_leaks(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
 
 
 def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFrame:
-    """Images with a copy on their side, training or evaluation, that has none of their labels.
+    """Find images with a copy on their own side (training or evaluation) that shares no label.
 
-    `other_path` differs least; where the first is kept, it is the first by path that stays.
+    `other_path` is the copy that differs least, or with `keep_first` the first kept copy by path.
     """
     actions = {"keep_first": "dropped", "drop_all": "both dropped", "stop": "stop"}
 
@@ -262,12 +265,12 @@ def find_conflicts(table: pd.DataFrame, links: Links, policy: str) -> pd.DataFra
 
 
 def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, str]) -> pd.DataFrame:
-    """Images with a copy on their side that shares a label, is before them by path, and stays.
+    """Find images with a kept copy on their own side that shares a label and precedes them by path.
 
     Args:
-        table: the rows that are left.
-        links: of their images, and maybe of more.
-        policies: `drop` or `report`, by what a copy is, `exact` or `near`.
+        table: the remaining rows.
+        links: links between their images; may include more images.
+        policies: `drop` or `report` for each kind of copy, `exact` and `near`.
     """
     dropped = {kind for kind, policy in policies.items() if policy == "drop"}
 
@@ -288,7 +291,7 @@ def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, st
 
 
 def _left(table: pd.DataFrame, findings: pd.DataFrame) -> pd.DataFrame:
-    """The rows without what the findings drop: that is no copy to look at any more."""
+    """Return the rows that the findings do not drop; dropped images need no further checks."""
     if table.empty:
         return table
     gone = findings.loc[findings["action"].isin(("dropped", "both dropped")), "image_path"]
@@ -296,7 +299,7 @@ def _left(table: pd.DataFrame, findings: pd.DataFrame) -> pd.DataFrame:
 
 
 def _doubtful(table: pd.DataFrame, links: Links, grade: Grade) -> tuple[pd.DataFrame, Links]:
-    """The rows with a picture that is near another, but not of that grade; such links alone."""
+    """Return only the links below that grade, and the rows whose pictures have one."""
     below = links.below(grade)
     if below.near.empty:
         return table[:0], below
@@ -305,7 +308,7 @@ def _doubtful(table: pd.DataFrame, links: Links, grade: Grade) -> tuple[pd.DataF
 
 
 def _with_doubtful(sure: pd.DataFrame, doubtful: pd.DataFrame) -> pd.DataFrame:
-    """The finds, and those of images that have no sure one, which are reported."""
+    """Add doubtful findings, as reported, for images without a sure finding."""
     if len(doubtful):
         doubtful = doubtful[~doubtful["image_path"].isin(sure["image_path"])]
     both = _by_path([sure.assign(sure=True), doubtful.assign(sure=False, action="reported")])
@@ -313,7 +316,7 @@ def _with_doubtful(sure: pd.DataFrame, doubtful: pd.DataFrame) -> pd.DataFrame:
 
 
 def _sides(table: pd.DataFrame, links: Links) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The training and the evaluation images that have copies: each once, by path, with picture."""
+    """Return the training and evaluation images with copies: each once, by path, with picture."""
     rows = table[["image_path", "label", "split"]]
     rows = rows.assign(picture=links.pictures.loc[rows["image_path"]].to_numpy())
     copied = rows["picture"].duplicated(keep=False) | rows["picture"].isin(links.near["picture"])
@@ -332,7 +335,7 @@ def _side(rows: pd.DataFrame, links: Links) -> Side:
 def _as_findings(
     rows: pd.DataFrame, others: pd.DataFrame, ends: Iterable[tuple[int, int]], links: Links
 ) -> pd.DataFrame:
-    """The rows at each end, as findings without kind and action; `copy` is `exact` or `near`."""
+    """Return pairs of rows as findings without kind and action; `copy` is `exact` or `near`."""
     ends_P2 = np.array(list(ends), np.int64).reshape(-1, 2)
     one, two = (side.iloc[end] for side, end in zip((rows, others), ends_P2.T, strict=True))
     names = {"image_path": "other_path", "picture": "other"}
