@@ -154,7 +154,7 @@ def test_a_leak_stops_with_the_pairs_unless_declared(toy_manifest, tmp_path):
         refuse(clean(table, CleaningConfig(), seen).findings)
     lines = str(caught.value).splitlines()
     assert lines[0].startswith(f"{len(truth['leak'])} training images are copies")
-    assert "clean.leaks: drop_train" in lines[0]
+    assert "set clean.leaks to drop_train" in lines[0]
     assert len(lines) == 1 + len(truth["leak"]) and "leaks/" in lines[1]
 
     config = CleaningConfig(leaks="declared", conflicts="report")

@@ -86,7 +86,9 @@ def test_a_word_on_what_is_not_in_the_mix_is_kept_and_named(folders, capsys):
     mixed(folders, "clean.share_max=0.5")
     lines = (folders / "mix.verdicts.csv").read_text().splitlines()
     assert lines[1].startswith(line) and len(lines) == 3
-    said = "note: mix.verdicts.csv judges 2 images that the mix does not have: elsewhere/a.png, "
+    said = (
+        "note: mix.verdicts.csv has verdicts on 2 images that are not in the mix: elsewhere/a.png, "
+    )
     assert said in capsys.readouterr().out
 
 

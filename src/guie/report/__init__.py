@@ -1,1 +1,1 @@
-"""What people look at: figures, pages, notebooks."""
+"""Figures, HTML pages, terminal tables and notebook helpers."""

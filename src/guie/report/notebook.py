@@ -1,4 +1,4 @@
-"""What the numbered notebooks share: where the repository is, which configs, how to run a script."""
+"""Helpers of the numbered notebooks: the repository's root, the config size, running scripts."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ LAST_LINES = 30
 
 
 def run(command: str) -> None:
-    """Run a command from the repository's root, its output shown as it comes.
+    """Run a command from the repository's root and stream its output.
 
-    The command's stdout becomes the cell's stdout, its stderr (progress bars, warnings) the cell's
-    stderr. Raises RuntimeError with the last of stderr if the command fails.
+    The command's stdout becomes the cell's stdout; its stderr (progress bars, warnings) becomes
+    the cell's stderr. Raises RuntimeError with the last lines of stderr if the command fails.
     """
-    # The programs of this very environment come first, activated or not.
+    # Programs of this environment come first, whether it is activated or not.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     process = subprocess.Popen(
         shlex.split(command),
@@ -50,7 +50,7 @@ def run(command: str) -> None:
 def show(figure: Figure, name: str) -> Image:
     """Save a figure as `runs/<size>/figures/<name>.png` and return it as a cell's output.
 
-    Sheets of photos are embedded as JPEG: as PNG they would weigh megabytes.
+    Sheets of photos are embedded as JPEG, because PNG would take megabytes.
     """
     FIGURES.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURES / f"{name}.png", dpi=DPI)
@@ -61,7 +61,7 @@ def show(figure: Figure, name: str) -> Image:
 
 
 def _forward(source: IO[bytes], target: IO[str], last: deque[str]) -> None:
-    """Copy text as it comes; keep the last lines, but of a progress bar only its end."""
+    """Copy text as it arrives; keep the last lines, and only the final state of a progress bar."""
     for piece in io.TextIOWrapper(source, newline="", errors="replace"):
         target.write(piece)
         if not piece.endswith("\r"):

@@ -1,4 +1,4 @@
-"""Reports of evaluation as the terminal shows them."""
+"""Evaluation reports as text tables for the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = {
 
 
 def report_table(report: Mapping[str, Any]) -> str:
-    """A line a domain, then the averages, then how sure the first of them is."""
+    """Format a line for each domain, then the averages, then the intervals of the mean."""
     domains = report["domains"]
     columns = [key for key in COLUMNS if any(key in scores for scores in domains.values())]
     columns += sorted(
@@ -53,7 +53,7 @@ def report_table(report: Mapping[str, Any]) -> str:
 
 
 def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
-    """Title, headline and the table of each part."""
+    """Format title, headline and the table of each part."""
     headline = ", ".join(f"{title} {_number(v)}" for title, v in report["headline"].items())
     lines = [f"{protocol.name}: {protocol.title}", f"  {protocol.source}", f"  {headline}"]
     if report["quirks"]:
@@ -68,7 +68,10 @@ def protocol_table(protocol: Protocol, report: Mapping[str, Any]) -> str:
 def reports_table(
     protocols: Sequence[Protocol], reports: Sequence[Mapping[str, Any]], plain: bool
 ) -> str:
-    """All that the terminal shows of one model, verdicts against others last; `plain`: one part alone."""
+    """Format all reports of one model, verdicts against others last.
+
+    If `plain`, show only the first part of each protocol.
+    """
     shown = []
     for protocol, report in zip(protocols, reports, strict=True):
         (one, *_) = report["parts"].values()
@@ -90,14 +93,14 @@ def _certainty(report: Mapping[str, Any]) -> str:
 
 
 def _standard(domains: Mapping[str, Mapping[str, Any]]) -> set[str]:
-    """Recalls that a table of everything leaves to report.json."""
+    """Return the recalls that a table with all metrics omits; they are in report.json."""
     everything = all("map_at_100" in scores for scores in domains.values())
     keys = {key for scores in domains.values() for key in scores}
     return {key for key in keys if key.startswith("recall_at_")} if everything else set()
 
 
 def metric_title(key: str) -> str:
-    """What a table's head calls a metric."""
+    """Return the column title of a metric."""
     if key.startswith("recall_at_"):
         return f"Rec@{key.rpartition('_')[2]}"
     return COLUMNS.get(key, key.replace("_", " "))

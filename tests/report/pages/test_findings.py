@@ -59,7 +59,7 @@ def test_a_find_is_explained_by_what_differs_and_by_the_numbers(written, table):
     page = Page(written(findings=pd.DataFrame([near, doubtful, *message, placeholder])))
     text = " ".join(page.text)
     assert "7 bits apart, cosine 0.980, pixels differ by 0.12 (copies: up to 0.46)" in text
-    assert "a picture under 17 labels" in text
+    assert "a picture with 17 labels" in text
     drawn = [attrs for attrs in page.all("img") if attrs["alt"].startswith("what differs")]
     assert len(drawn) == 3, "of each near pair"
 

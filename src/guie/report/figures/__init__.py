@@ -1,4 +1,4 @@
-"""Figures of the notebooks, the README and the pages: data in, a matplotlib Figure out."""
+"""Figures of the notebooks, the README and the pages; each function returns a matplotlib Figure."""
 
 from guie.report.figures.embeddings import (
     class_map,

@@ -1,4 +1,4 @@
-"""Figures of embeddings: densities, t-SNE maps, spectra, galleries of neighbours, panels of a diagnosis."""
+"""Figures of embeddings: densities, t-SNE maps, spectra, neighbour galleries, diagnosis panels."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ POINTS = 300  # of a curve
 
 
 def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Figure:
-    """A panel a `panel`, in it a curve for each `line` (its colour) and `dash` (its stroke).
+    """Draw one panel per `panel`, with a curve for each `line` (colour) and `dash` (stroke).
 
-    Estimated by Gaussian kernels (Scott's rule): a little weight lies beyond the least and the most.
+    Densities are Gaussian kernel estimates (Scott's rule), so they extend slightly beyond the
+    smallest and largest value.
 
     Args:
-        values: a row a value: columns `value`, `panel`, `line`, `dash`; NaN is left out.
-        name: of the horizontal axis.
-        mark: an upright line there in each panel, as 1 is of a ratio.
+        values: one value per row, in columns `value`, `panel`, `line`, `dash`; NaN is ignored.
+        name: label of the horizontal axis.
+        mark: position of a vertical line in each panel, such as 1 for a ratio.
     """
     values = values.dropna(subset=["value"])
     panels = list(dict.fromkeys(values["panel"]))
@@ -66,20 +67,20 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
             _curve(axes, span, of_curve["value"].to_numpy(), color=colors[line], dash=dashes[dash])
         if mark is not None:
             axes.axvline(mark, color=MUTED, linewidth=1, linestyle=":")
-    grid[0].set_ylim(bottom=0)  # the height is of all panels: last, for it ends their scaling
+    grid[0].set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
     _legend(figure, grid[0], colors, dashes)
     return figure
 
 
 def _curve(axes: Axes, span: np.ndarray, values: np.ndarray, *, color: str, dash: str) -> None:
-    if len(values) < 2 or np.ptp(values) == 0:  # no width: a kernel has none either
+    if len(values) < 2 or np.ptp(values) == 0:  # a kernel estimate needs some variance
         axes.axvline(values[0], color=color, linestyle=dash)
         return
     axes.plot(span, GaussianKDE(values)(span), color=color, linestyle=dash, linewidth=1.8)
 
 
 def _legend(figure: Figure, axes: Axes, colors: dict[str, str], dashes: dict[str, str]) -> None:
-    """Colours, then strokes; what is the same everywhere is not told."""
+    """Add a legend of colours, then strokes; omit whichever is the same everywhere."""
     handles = []
     if len(colors) > 1 or len(dashes) == 1:
         handles += [
@@ -97,24 +98,24 @@ MAX_POINTS = 1500  # so that t-SNE takes seconds
 
 
 def sample_rows(table: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
-    """At most MAX_POINTS rows, evenly over the domains, in the table's order."""
+    """Sample at most about MAX_POINTS rows, the same share of each domain, in the table's order."""
     share = min(1.0, MAX_POINTS / len(table))
     return table.groupby("domain").sample(frac=share, random_state=seed).sort_index()
 
 
 def project(emb_ND: np.ndarray, seed: int = 0) -> np.ndarray:
-    """t-SNE by cosine similarity: [N, 2] (van der Maaten and Hinton, JMLR 2008).
+    """Project by t-SNE on cosine similarity: [N, 2] (van der Maaten and Hinton, JMLR 2008).
 
-    Neighbourhoods mean something in it; distances between clusters and their sizes do not.
+    Only neighbourhoods are meaningful, not the distances between clusters or their sizes.
     """
     perplexity = min(30.0, (len(emb_ND) - 1) / 3)
-    # Coarser forces and half the steps of the default: seconds instead of half a minute.
+    # Coarser forces and half the default steps take seconds instead of half a minute.
     tsne = TSNE(perplexity=perplexity, angle=0.7, max_iter=500, init="pca", random_state=seed)
     return tsne.fit_transform(emb_ND / np.linalg.norm(emb_ND, axis=1, keepdims=True))
 
 
 def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
-    """Points coloured by domain, a panel a system."""
+    """Draw points coloured by domain, one panel per system."""
     colors = domain_colors(domains)
     figure = new_figure(4.6 if len(points_N2) > 1 else 6.5)
     panels = figure.subplots(1, len(points_N2), squeeze=False).flat
@@ -131,13 +132,13 @@ def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
 
 
 def class_map(xy_N2: np.ndarray, table: pd.DataFrame, root: Path, classes: int = 10) -> Figure:
-    """Pictures of one domain at their points, framed by class; other classes are grey points.
+    """Draw one domain's pictures at their points, framed by class; other classes are grey points.
 
     Args:
         xy_N2: a point for each row of `table`.
         table: image_path and label of one domain's images.
         root: folder of the images.
-        classes: the largest so many are shown as pictures.
+        classes: number of largest classes that are shown as pictures.
     """
     largest = table["label"].value_counts().index[:classes]
     colors = dict(zip(largest, PALETTE, strict=False))
@@ -162,10 +163,10 @@ VAL = "val_r_at_1"
 
 
 def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
-    """A panel a domain, in it a curve a model: variances along principal axes, largest first.
+    """Draw the variances along principal axes, largest first: a panel per domain, a curve per model.
 
     Args:
-        variances: by domain, by model, what `guie.evaluation.geometry.spectrum` returns.
+        variances: by domain and model, the results of `guie.evaluation.geometry.spectrum`.
     """
     models = list(dict.fromkeys(model for of in variances.values() for model in of))
     colors = dict(zip(models, PALETTE, strict=False))
@@ -175,19 +176,19 @@ def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
         for model, variance_D in variances[domain].items():
             axes.plot(range(1, len(variance_D) + 1), variance_D, color=colors[model], linewidth=1.6)
     first = next(iter(panels.values()))
-    first.set_ylim(bottom=0)  # of all panels: last, for it ends their scaling
+    first.set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
     _legend_of_panels(figure, first, colors)
     return figure
 
 
 def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
-    """A panel a run, in it a curve a domain: val R@1 over steps, a dot where it is highest.
+    """Draw val R@1 over steps: a panel per run, a curve per domain, a dot at each maximum.
 
     Domains that peak long before others overfit while the others still learn (Feng et al., figure 2).
 
     Args:
-        runs: by name, what `guie.training.run.record.read_metrics` returns. Of runs without a
-            validation the panel says so.
+        runs: by name, the result of `guie.training.run_folder.read_metrics`. The panel of a run
+            without validation says so.
     """
     tables = {name: _validations(lines) for name, lines in runs.items()}
     domains = sorted({str(domain) for table in tables.values() for domain in table})
@@ -206,7 +207,7 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
 
 
 def _validations(lines: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Val R@1: a row a step, a column a domain."""
+    """Return val R@1; rows are steps, columns are domains."""
     table = pd.DataFrame([line for line in lines if VAL in line])
     if table.empty:
         return table
@@ -216,7 +217,7 @@ def _validations(lines: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _panels(titles: list[str]) -> tuple[Figure, dict[str, Axes]]:
-    """Four beside each other at most, all with one scale."""
+    """Create a grid of panels with a common scale, at most four in a row."""
     columns = min(COLUMNS, len(titles))
     rows = math.ceil(len(titles) / columns)
     figure = new_figure(0.7 + 2.2 * rows)
@@ -241,10 +242,10 @@ NAME_CHARS = 15  # as wide as a thumbnail
 
 
 def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure:
-    """A row a query: its picture, then its neighbours, nearest first, their distance below.
+    """Draw one row per query: its picture, then its neighbours, nearest first, with distances.
 
-    Green frames share the query's label, red ones do not; faded ones lie beyond the first
-    min(5, n), where n is the number of positives, and are not counted.
+    Neighbours with the query's label have a green frame, others a red one. Faded neighbours are
+    after the first min(5, n), where n is the number of positives, and are not counted.
 
     Args:
         neighbours: rows of the scorer's `score.neighbours.csv`: query, rank, image_path, distance,
@@ -270,7 +271,7 @@ def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure
 
 
 def _neighbour(axes: Axes, neighbour, about: pd.DataFrame, root: Path, x: float, y: float) -> None:
-    """One neighbour: framed by its verdict, which its sign repeats for the colour-blind."""
+    """Draw one neighbour; frame colour and sign both show whether it is right (colour-blindness)."""
     frame, sign = (RIGHT, "✓") if neighbour.relevant else (WRONG, "✗")
     if not neighbour.counted:
         frame, sign = IGNORED, "·"
@@ -281,7 +282,7 @@ def _neighbour(axes: Axes, neighbour, about: pd.DataFrame, root: Path, x: float,
 
 
 def _class_name(label: str) -> str:
-    """`domain/class` without the domain, in two lines as wide as a thumbnail."""
+    """Return `domain/class` without the domain, in two lines as wide as a thumbnail."""
     name = label.split("|")[0].partition("/")[2] or label
     return textwrap.fill(name, NAME_CHARS, max_lines=2, placeholder="…")
 
@@ -290,7 +291,7 @@ PANEL = (2.0, 3.2)  # inches, height and width: 352 px of a page
 SMALL = 8
 BINS = 40  # of distances
 CLASS_BINS = 10  # of R@1
-# Told apart by lightness and dash as well as by colour.
+# Kinds differ in lightness and dash as well as in colour.
 KINDS: dict[str, tuple[str, str]] = {
     "nearest right": ("#3f90da", "-"),
     "any right": ("#3f90da", ":"),
@@ -300,10 +301,10 @@ KINDS: dict[str, tuple[str, str]] = {
 
 
 def recall_panel(recalls: pd.DataFrame) -> Figure:
-    """R@k over k, a line a model.
+    """Draw R@k over k, one line per model.
 
     Args:
-        recalls: 0 to 1; a row a k, rising; a column a model.
+        recalls: 0 to 1; rows are k, ascending; columns are models.
     """
     figure, axes = _panel("R@k")
     for (name, values), color in zip(recalls.items(), PALETTE, strict=False):
@@ -318,10 +319,10 @@ def recall_panel(recalls: pd.DataFrame) -> Figure:
 
 
 def gap_panel(distances: Mapping[str, np.ndarray], most: float) -> Figure:
-    """How distances are spread, an outline a kind of `KINDS`; NaN is left out.
+    """Draw histograms of distances, one outline for each kind of `KINDS`; NaN is ignored.
 
     Args:
-        most: the axis' end, the same in all panels of a page.
+        most: end of the axis, the same in all panels of a page.
     """
     figure, axes = _panel("queries")
     edges = np.linspace(0, most, BINS + 1)
@@ -338,7 +339,7 @@ def gap_panel(distances: Mapping[str, np.ndarray], most: float) -> Figure:
 
 
 def difficulty_panel(r_at_1_C: np.ndarray, color: str) -> Figure:
-    """How many classes have which R@1: a bar a tenth, the last one closed."""
+    """Draw a histogram of the classes' R@1 with ten bins; the last bin includes 1."""
     figure, axes = _panel("classes")
     counts, edges = np.histogram(r_at_1_C, CLASS_BINS, (0, 1))
     bars = axes.bar(edges[:-1], counts, 0.9 / CLASS_BINS, align="edge", color=color)
@@ -351,12 +352,12 @@ def difficulty_panel(r_at_1_C: np.ndarray, color: str) -> Figure:
 
 
 def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
-    """How many images are found how often, both logarithmic; dots, a colour a model.
+    """Draw how many images are found how often, as dots on log axes, one colour per model.
 
-    A straight tail of dots to the right is what hubs look like.
+    Hubs appear as a straight tail of dots on the right.
 
     Args:
-        counts: by model, N_k of each image; images that are never found stand left of 1.
+        counts: by model, N_k of each image; images that are never found are drawn left of 1.
     """
     figure, axes = _panel("images")
     for (name, count_I), color in zip(counts.items(), PALETTE, strict=False):
@@ -368,7 +369,7 @@ def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
     axes.set_xticks([0.5, 1, 10, 100], ["0", "1", "10", "100"])
     axes.set_xticks([], minor=True)
     axes.set_ylim(0.7, None)
-    # Powers of ten as plain text: mathematical text is no text of the page.
+    # Write powers of ten as plain text, because math text does not become text of the page.
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("times among the first ten", fontsize=SMALL, color=MUTED)

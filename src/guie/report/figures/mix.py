@@ -1,4 +1,4 @@
-"""Figures of a mix: images by data set, class sizes, sheets of pictures, greedy selection, pseudo-labels."""
+"""Figures of a mix: images by domain, class sizes, sheets of pictures, selection, pseudo-labels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DROPPED = ("#94a4a2", "#b9ac70", "#717581", "#a96b59", "#832db6", "#ffa90e", "#b
 
 
 def split_bars(table: pd.DataFrame) -> Figure:
-    """Images and classes of each domain, by split."""
+    """Draw the images and classes of each domain as bars, stacked by split."""
     labels = table.assign(label=table["label"].str.split("|")).explode("label")
     groups = ["domain", "split"]
     counts = {
@@ -61,10 +61,10 @@ def split_bars(table: pd.DataFrame) -> Figure:
 
 
 def funnel(counts: pd.DataFrame) -> Figure:
-    """What became of the images of each domain: one bar, a segment a split or a rule.
+    """Draw one bar per domain, with a segment for each split and for each rule that dropped images.
 
     Args:
-        counts: images; a row a domain, a column a split or a rule that drops, in bar order.
+        counts: images; rows are domains, columns are splits and dropping rules, in bar order.
     """
     rules = [column for column in counts if column not in SPLIT_COLORS]
     colors = SPLIT_COLORS | dict(zip(rules, cycle(DROPPED), strict=False))
@@ -76,10 +76,10 @@ def funnel(counts: pd.DataFrame) -> Figure:
 
 
 def stages(left: pd.DataFrame) -> Figure:
-    """What each rule left of everything: one bar a rule, its numbers beside it.
+    """Draw the images left after each rule: one bar per rule, with its numbers at the right.
 
     Args:
-        left: name, images, classes and lost (images that the rule took), a row a rule, in order.
+        left: name, images, classes and lost (images that the rule dropped); one row per rule.
     """
     height = 0.2 + 0.3 * max(len(left), 1)
     figure = Figure(figsize=(WIDTH, height))
@@ -91,16 +91,16 @@ def stages(left: pd.DataFrame) -> Figure:
     axes.xaxis.set_visible(False)
     axes.spines[:].set_visible(False)
     for y, stage in enumerate(left.itertuples()):
-        beside: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
-        axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=INK, **beside)
-        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=MUTED, **beside)
+        right: dict[str, Any] = {"transform": axes.get_yaxis_transform(), "va": "center_baseline"}
+        axes.text(1.17, y, f"{stage.images:,}", ha="right", weight="bold", color=INK, **right)
+        axes.text(1.19, y, f"in {stage.classes:,} classes", fontsize=9, color=MUTED, **right)
         if stage.lost:
-            axes.text(1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=LOST, **beside)
+            axes.text(1.64, y, f"−{stage.lost:,}", ha="right", fontsize=9, color=LOST, **right)
     return figure
 
 
 def _stacked(axes: Axes, counts: pd.DataFrame, title: str, colors: dict[str, str]) -> None:
-    """Horizontal bars, a row a bar, its segments in the order of `colors`, its sum at the end."""
+    """Draw a horizontal bar for each row, segments in the order of `colors`, the sum at its end."""
     tidy(axes, title, grid="x").spines["left"].set_visible(False)
     left = np.zeros(len(counts))
     places = range(len(counts))
@@ -118,14 +118,14 @@ def _stacked(axes: Axes, counts: pd.DataFrame, title: str, colors: dict[str, str
 
 PANEL = (2.2, 1.15)  # inches, without a heading
 LEFT, RIGHT_IN, TOP, BOTTOM = 0.42, 0.02, 0.1, 0.2  # margins in it
-HEADING, FOOT = 0.45, 0.3  # inches above a panel of many, below them all
-SHARES = (0.92, 0.56)  # of the room for a bar: before and, within it, after
-TICKS = 9  # sizes that there is room for below a panel
-SINGLE = 16  # up to so many images each size has its bin
+HEADING, FOOT = 0.45, 0.3  # inches above each of several panels, and below all of them
+SHARES = (0.92, 0.56)  # of the width of a bin: the bar before and, inside it, the bar after
+TICKS = 9  # size labels that fit below a panel
+SINGLE = 16  # largest class size for which each size has its own bin
 
 
 class Bin(NamedTuple):
-    """Classes of a range of sizes."""
+    """The classes in a range of sizes."""
 
     name: str  # "5–8" images
     largest: int  # 8
@@ -144,11 +144,13 @@ class Histogram(NamedTuple):
 
 
 def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
-    """One a domain, all over the same bins: 1, 2, 3 ..., or 1, 2, 3–4, 5–8 ... where classes are large.
+    """Compute a histogram for each domain, all with the same bins.
+
+    The bins are 1, 2, 3, ..., or for large classes 1, 2, 3–4, 5–8, ...
 
     Args:
-        before: images of each class, by domain and label, as of `guie.report.pages.class_sizes`.
-        after: the same of what is left.
+        before: images of each class, by domain and label, from `guie.report.pages.class_sizes`.
+        after: the same for the remaining images.
     """
     largest = max((int(sizes.max()) for sizes in (before, after) if len(sizes)), default=1)
     ends = np.arange(1, largest + 1) if largest <= SINGLE else 2 ** np.arange(63)
@@ -161,19 +163,19 @@ def histograms(before: pd.Series, after: pd.Series) -> list[Histogram]:
 
 
 def size_histogram(panel: Histogram, color: str) -> Figure:
-    """The class sizes of one domain: grey before the rules, in `color` after; needs a caption."""
+    """Draw one domain's class sizes, grey before the rules, `color` after; without a title."""
     figure = Figure(figsize=PANEL)
     _draw(figure, panel, (BEFORE, color), 0.0, 0.0)
     return figure
 
 
 def size_histograms(sizes: pd.Series, before: pd.Series | None = None, columns: int = 4) -> Figure:
-    """The class sizes of each domain, a panel a domain, heights to compare within a domain.
+    """Draw the class sizes of each domain, one panel per domain; heights compare within a panel.
 
     Args:
         sizes: images of each class, by domain and label.
-        before: the same, before something was taken; drawn in grey behind.
-        columns: panels side by side.
+        before: the same before images were dropped; drawn in grey behind.
+        columns: panels in a row.
     """
     panels = histograms(sizes if before is None else before, sizes)
     colors = domain_colors(panel.domain for panel in panels)
@@ -193,16 +195,16 @@ def size_histograms(sizes: pd.Series, before: pd.Series | None = None, columns: 
 
 
 def described(panel: Histogram) -> str:
-    """How many classes of which median size: "20 → 12 classes, median 5 → 8 images"."""
+    """Describe the class count and median size: "20 → 12 classes, median 5 → 8 images"."""
     classes = dict.fromkeys(f"{count:,}" for count in panel.classes)
     median = dict.fromkeys(f"{images:g}" for images in panel.median)
     return f"{' → '.join(classes)} classes, median {' → '.join(median)}"
 
 
 def _draw(figure: Figure, panel: Histogram, colors: tuple[str, str], x: float, y: float) -> None:
-    """A panel, its lower left corner at (x, y) inches, in the colours of before and after.
+    """Draw a panel with its lower left corner at (x, y) inches, in the colours of before and after.
 
-    Without Axes: two hundred of them would take ten seconds.
+    It uses no Axes, because two hundred of them would take ten seconds.
     """
     width, height = PANEL[0] - LEFT - RIGHT_IN, PANEL[1] - TOP - BOTTOM
     slot = width / len(panel.bins)
@@ -224,7 +226,7 @@ def _draw(figure: Figure, panel: Histogram, colors: tuple[str, str], x: float, y
 
 
 def _bar(figure: Figure, x: float, y: float, width: float, height: float, color: str) -> Rectangle:
-    """A filled rectangle at inches of the figure."""
+    """Draw a filled rectangle, in inches of the figure."""
     drawn = Rectangle((x, y), width, height, color=color, linewidth=0)
     drawn.set_transform(figure.dpi_scale_trans)
     figure.add_artist(drawn)
@@ -238,12 +240,12 @@ def _write(figure: Figure, x: float, y: float, text: str, size: float = 8, color
 
 
 def _short(count: int, least: int = 1000) -> str:
-    """A count where there is little room: 512, 4k."""
+    """Abbreviate a count: 512, 4k."""
     return str(count) if count < least else f"{count / 1000:.0f}k"
 
 
 def _histogram(domain: str, ends: np.ndarray, sizes: Sequence[np.ndarray]) -> Histogram:
-    """Counts of classes before and after; `ends` [bins] are the largest sizes of the bins."""
+    """Count the classes before and after; `ends` [bins] are the largest sizes of the bins."""
     before, after = sizes
     counts = [np.bincount(np.searchsorted(ends, n), minlength=len(ends)).tolist() for n in sizes]
     starts = [1, *(ends[:-1] + 1)]
@@ -277,7 +279,7 @@ NOTE_CHARS = 17  # as wide as a thumbnail
 def contact_sheet(
     table: pd.DataFrame, root: Path, classes: int = 4, views: int = 3, seed: int = 0
 ) -> Figure:
-    """A row a domain, a group of views a class; classes with that many images, drawn at random."""
+    """Draw a row for each domain with `views` images of each of `classes` random classes."""
     colors = domain_colors(table["domain"])
     groups = {
         domain: _sample_classes(rows, classes, views, seed)
@@ -293,7 +295,7 @@ def contact_sheet(
 
 
 def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5, seed: int = 0) -> Figure:
-    """An image of each domain above its caption."""
+    """Draw an image of each domain above its caption."""
     colors = domain_colors(table["domain"])
     rows = table.groupby("domain").sample(1, random_state=seed).reset_index(drop=True)
     height = 1.5
@@ -307,13 +309,13 @@ def captioned_sheet(table: pd.DataFrame, root: Path, columns: int = 5, seed: int
 
 
 def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 8) -> Figure:
-    """A row a heading, in the order that they first come: pictures with a note under each.
+    """Draw a row for each heading, in order of first appearance, with a note below each picture.
 
     Args:
-        table: image_path, heading and note; what belongs together follows one another.
+        table: image_path, heading and note; pictures that belong together are consecutive.
         root: folder of the images.
-        views: so many pictures stand close, then a gap.
-        columns: pictures of a heading that are shown, the first ones.
+        views: number of pictures between two gaps.
+        columns: maximum pictures of a heading; the first ones are shown.
     """
     rows = table.groupby("heading", sort=False)
     width = MARGIN + columns + (-(-columns // views) - 1) * GAP
@@ -328,7 +330,7 @@ def noted_sheet(table: pd.DataFrame, root: Path, views: int = 1, columns: int = 
 
 
 def _sample_classes(rows: pd.DataFrame, classes: int, views: int, seed: int) -> list[list[str]]:
-    """Paths of `views` images of each of `classes` classes; fewer where there are not as many."""
+    """Return paths of `views` images of each of `classes` classes, or of fewer if none are left."""
     sizes = rows["label"].value_counts()
     large = sorted(sizes.index[sizes >= views])
     chosen = pd.Series(large, dtype=str).sample(min(classes, len(large)), random_state=seed)
@@ -338,16 +340,16 @@ def _sample_classes(rows: pd.DataFrame, classes: int, views: int, seed: int) -> 
     ]
 
 
-NAMED = 16  # steps; the names of more would lie on each other
-REFUSED = 20  # changes turned down, those that would have gained most
+NAMED = 16  # steps; more names would overlap
+REFUSED = 20  # rejected changes with the largest gains that are shown
 
 
 def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
-    """Score after each step, and what the changes turned down would have gained.
+    """Draw the score after each step, and the gains of the rejected changes.
 
     Args:
-        table: what `guie.curation.selection.earned.earned` returns.
-        metric: what was raised, for the axes.
+        table: the step table of `guie.curation.selection`.
+        metric: name of the maximized metric, for the axes.
     """
     taken, refused = table[table["step"].notna()], table[table["step"].isna()]
     shown = refused.sort_values("gain", kind="stable").tail(REFUSED)
@@ -361,7 +363,7 @@ def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
 
 
 def _steps(axes: Axes, taken: pd.DataFrame) -> None:
-    """A line through the scores, with one standard error of each step's gain."""
+    """Draw a line through the scores, with one standard error of each step's gain."""
     score, error = taken["score"].astype(float), taken["standard_error"].astype(float)
     axes.errorbar(range(1, len(taken) + 1), score, yerr=error, color=INK, marker="o",
                   markersize=4, linewidth=1.6, ecolor=MUTED, capsize=3)  # fmt: skip
@@ -378,7 +380,7 @@ def _steps(axes: Axes, taken: pd.DataFrame) -> None:
 
 
 def _gains(axes: Axes, refused: pd.DataFrame) -> None:
-    """A bar a change, the gain written where the mouse rests."""
+    """Draw one bar per change; a tooltip states its gain."""
     gains = refused["gain"].tolist()
     colors = [RIGHT if gain > 0 else WRONG if gain < 0 else IGNORED for gain in gains]
     bars = axes.barh(range(len(gains)), gains, color=colors, height=0.7)
@@ -399,11 +401,11 @@ def _nothing(axes: Axes) -> None:
 
 
 def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """The share that is right of those that are kept, over the share that is kept.
+    """Draw precision over coverage: the share of kept images that is right, over the share kept.
 
     Args:
-        rows: of `guie.curation.labels.calibration.thinned`: shares from 0 to 1 as coverage,
-            precision and at_least, below which precision is not with 95 % certainty.
+        rows: from `guie.curation.pseudo_labels.thinned`: coverage, precision and at_least, the
+            lower 95 % bound of precision; all from 0 to 1.
     """
     figure = new_figure(2.6, width=6.0)
     axes = tidy(figure.subplots(), grid="y")

@@ -1,4 +1,4 @@
-"""Figures of scores: by domain, against a leaderboard, over seeds, as tables, and training curves."""
+"""Figures of scores: by domain, against a leaderboard, over seeds, heat maps, training curves."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from guie.report.figures.style import (
 )
 
 SYSTEMS = ("#b9c0c4", "#3f90da", "#e76300", "#832db6", "#ffa90e", "#717581")
-GROUP = 0.8  # of a domain's height is bars
+GROUP = 0.8  # share of a domain's height that its bars fill
 
 
 def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
-    """A group of bars a domain, a bar a system, their means as dotted lines.
+    """Draw a group of bars for each domain, one bar per system, with means as dotted lines.
 
     Args:
-        scores: from 0 to 1; a row a domain, a column a system. A single system's bars take the
-            domains' colours.
-        metric: what is shown, the axis' name.
+        scores: from 0 to 1; rows are domains, columns are systems. The bars of a single system
+            take the domains' colours.
+        metric: name of the score, used as the axis label.
     """
     systems = len(scores.columns)
     figure = new_figure(0.9 + max(0.3, 0.2 * systems) * len(scores))
@@ -60,12 +60,12 @@ def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
 
 
 def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric: str) -> Figure:
-    """How sure each domain's score is: a dot a system with its interval as a line, the mean on top.
+    """Draw each domain's score and interval, one dot and line per system, with the mean on top.
 
     Args:
-        reports: by system, as `validate.py` writes them, intervals included.
-        key: of the metric, `r_at_1` or another.
-        metric: what is shown, the axis' name.
+        reports: by system, as `validate.py` writes them, with intervals.
+        key: key of the metric in the reports, such as `r_at_1`.
+        metric: name of the score, used as the axis label.
     """
     names = ["mean", *next(iter(reports.values()))["domains"]]
     figure = new_figure(0.9 + max(0.25, 0.16 * len(reports)) * len(names))
@@ -94,7 +94,7 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
 
 
 def confusion(shares: pd.DataFrame) -> Figure:
-    """A table in colour: for queries of a domain (row), where their neighbours lie (column).
+    """Draw a heat map of the domains of nearest neighbours (columns) by query domain (rows).
 
     Args:
         shares: rows sum to 1; rows and columns are domains in the same order.
@@ -102,8 +102,8 @@ def confusion(shares: pd.DataFrame) -> Figure:
     figure = new_figure(0.8 + 0.42 * len(shares), width=2.2 + 0.62 * len(shares))
     axes = figure.subplots()
     strayed = shares.to_numpy(copy=True)
-    np.fill_diagonal(strayed, np.nan)  # staying at home would drown the rest
-    # By the root, so that small shares show; the range's dark end would hide the numbers.
+    np.fill_diagonal(strayed, np.nan)  # the large diagonal would hide the rest
+    # The square root makes small shares visible; vmax avoids dark cells, which hide the numbers.
     axes.imshow(np.sqrt(strayed), cmap="OrRd", vmin=0, vmax=1.4, aspect="auto")
     for (row, column), share in np.ndenumerate(shares.to_numpy()):
         text = "" if share == 0 else f"{100 * share:.0f}" if share >= 0.01 else "<1"
@@ -125,7 +125,7 @@ def confusion(shares: pd.DataFrame) -> Figure:
 
 
 def local_against_leaderboard(points: Sequence[tuple[str, float, float]]) -> Figure:
-    """A dot a submission, with its name; on the line both scores are one.
+    """Draw one named dot per submission, and the line on which both scores are equal.
 
     Args:
         points: name, local score, leaderboard score.
@@ -150,16 +150,16 @@ def local_against_leaderboard(points: Sequence[tuple[str, float, float]]) -> Fig
     return figure
 
 
-TICKS = 4  # of a panel; the numbers of more would lie on each other
+TICKS = 4  # of a panel; more labels would overlap
 
 
 def seed_dots(values: dict[str, pd.DataFrame], baseline: str | None = None) -> Figure:
-    """A line a row, a panel a score; rows without one are there, and say so.
+    """Draw one panel per score, with a line of dots for each row; rows without a run say so.
 
     Args:
-        values: by what is measured: a row a row, the uppermost first, a column a seed; NaN where
-            there is no run. The same rows in each.
-        baseline: the row whose mean is drawn through all others.
+        values: by score, a table whose columns are seeds and whose first row is drawn on top; NaN
+            for a missing run. All tables have the same rows.
+        baseline: the row whose mean is drawn as a vertical line.
     """
     rows = next(iter(values.values())).index
     figure = new_figure(0.8 + 0.22 * max(len(rows), 3))
@@ -180,8 +180,8 @@ def _panel(axes: Axes, table: pd.DataFrame, baseline: str | None) -> None:
     for y, (row, of_seeds) in enumerate(table.iterrows()):
         found = of_seeds.dropna()
         if found.empty:
-            beside = axes.get_yaxis_transform()
-            axes.text(0.01, y, "no run", transform=beside, va="center", fontsize=8, color=MUTED)
+            inside = axes.get_yaxis_transform()
+            axes.text(0.01, y, "no run", transform=inside, va="center", fontsize=8, color=MUTED)
             continue
         color = INK if row == baseline else ACCENT
         if len(found) > 1:
@@ -194,15 +194,15 @@ def _panel(axes: Axes, table: pd.DataFrame, baseline: str | None) -> None:
         telling(mean, f"{row}: {found.mean():.3f} ({seeds})")
 
 
-LOGARITHMIC_FROM = 10  # times as large the last value of a setting is as the first
+LOGARITHMIC_FROM = 10  # ratio of the last to the first value that makes an axis logarithmic
 
 
 def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
-    """A table in colour about 0: blue below it, red above; which prompts a domain asks for.
+    """Draw a heat map centred at 0, blue below and red above; for example prompts by domain.
 
     Args:
         values: any numbers.
-        rows, columns: what they are, the axes' names.
+        rows, columns: the axis labels.
     """
     figure = new_figure(1.2 + 0.3 * len(values))
     axes = figure.subplots()
@@ -219,12 +219,15 @@ def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
 
 
 def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) -> Figure:
-    """A line a column over a setting, and their mean, bold: R@1 of domains over p, or over a size.
+    """Draw a line for each column over a setting, and their mean in bold.
+
+    Example: R@1 of each domain over the image size.
 
     Args:
-        values: a row a value of the setting, numbers in rising order; a column a domain, or a method.
-        metric, over: the axes' names. The setting's is logarithmic from LOGARITHMIC_FROM times on.
-        mean: draw that of the columns.
+        values: rows are values of the setting, ascending numbers; columns are domains or methods.
+        metric, over: the axis labels. The setting's axis is logarithmic if its last value is at
+            least LOGARITHMIC_FROM times the first.
+        mean: draw the mean of the columns.
     """
     figure = new_figure(4.2)
     axes = tidy(figure.subplots(), grid="y")
@@ -243,7 +246,7 @@ def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) 
     return figure
 
 
-# Of parts that other tasks have the palette's rest, in the order of the log
+# Parts of other tasks take the remaining colours of the palette, in the order of the log.
 LR_COLORS = {"lr_backbone": "#3f90da", "lr_head": "#e76300", "lr_classes": "#832db6"}
 OTHER_COLORS = [color for color in PALETTE if color not in LR_COLORS.values()]
 DASHES = ("-", "--", ":", "-.")  # rates of several parts are often the same
@@ -252,12 +255,12 @@ PAD = 16  # above a panel, for the names of the stages
 
 
 def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
-    """Loss, training accuracy, learning rates, and R@1 on val, over steps; stages divided.
+    """Draw loss, training accuracy, learning rates and val R@1 over steps, divided into stages.
 
     Args:
-        lines: what `guie.training.run_folder.read_metrics` returns: "step" and "stage" in every line; "loss",
-            "accuracy" and "lr_<part>" in training lines, "val_r_at_1" and "val_r_at_1/<domain>" in
-            validation lines.
+        lines: the result of `guie.training.run_folder.read_metrics`: "step" and "stage" in every
+            line; "loss", "accuracy" and "lr_<part>" in training lines, "val_r_at_1" and
+            "val_r_at_1/<domain>" in validation lines.
     """
     table = pd.DataFrame(lines).set_index("step")
     figure = new_figure(5.4)
@@ -276,7 +279,7 @@ def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
 
 
 def _line(axes: Axes, series: pd.Series, color: str, width: float = 1.6, **kwargs: Any) -> None:
-    """A line through what was logged; points where there are few."""
+    """Draw a line through the logged values, with markers if there are few."""
     series = series.dropna()
     marker = "o" if len(series) < 30 else None
     axes.plot(series, color=color, linewidth=width, marker=marker, markersize=3, **kwargs)
@@ -292,12 +295,14 @@ def _learning_rates(axes: Axes, table: pd.DataFrame) -> None:
         rate, part = table[key], key.removeprefix("lr_")
         _line(axes, rate.where(rate > 0), colors[key], label=part, linestyle=dash)
     top = table[keys].max().max()
-    axes.set_ylim(1e-4 * top, 2 * top)  # a cosine's last steps would press all others together
+    axes.set_ylim(
+        1e-4 * top, 2 * top
+    )  # else the last steps of a cosine schedule would compress the rest
     axes.legend(fontsize=8, frameon=False)
 
 
 def _validation(axes: Axes, table: pd.DataFrame) -> None:
-    """The mean over domains in bold over each domain, named at the line's end."""
+    """Draw val R@1 of each domain, and the mean over domains in bold."""
     tidy(axes, "R@1 on val, merged index", grid="y", pad=PAD)
     domains = [column.partition("/")[2] for column in table if column.startswith(f"{VAL}/")]
     for domain, color in domain_colors(domains).items():
@@ -311,7 +316,7 @@ def _validation(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _divide(axes: Axes, stage: pd.Series) -> None:
-    """A dotted line where a stage ends and, above the panel, the stages' names."""
+    """Draw a dotted line at the end of each stage, and the stage names above the panel."""
     spans = stage.reset_index().groupby("stage", sort=False)["step"].agg(["min", "max"])
     if len(spans) < 2:
         return

@@ -1,4 +1,4 @@
-"""One look for every figure: colours, sizes, axes without clutter, pictures on a canvas."""
+"""The common style of all figures: colours, sizes, plain axes, thumbnails on a canvas."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from PIL import Image
 
 from guie.data.images import open_as_seen
 
-# Ten colours that stay apart for colour-blind readers too (Petroff 2021, arXiv 2107.02270).
+# Ten colours that colour-blind readers can distinguish too (Petroff 2021, arXiv 2107.02270).
 PALETTE = (
     *("#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6"),
     *("#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd"),
@@ -31,19 +31,19 @@ UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
 
 def domain_colors(domains: Iterable[str]) -> dict[str, str]:
-    """A colour for each domain, the same in every figure of one set of domains."""
+    """Assign a colour to each domain, the same in every figure with these domains."""
     return dict(zip(sorted(set(domains)), cycle(PALETTE)))
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure, inches; not pyplot's, so that nothing is shown twice or kept in memory."""
+    """Create an empty figure, size in inches, outside pyplot, which would show it twice and keep it."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def tidy(
     axes: Axes, title: str = "", grid: Literal["x", "y"] | None = None, pad: float = 6
 ) -> Axes:
-    """Take away the box; a bold title to the left; a pale grid on one axis ("x" or "y")."""
+    """Remove the frame, set a bold title on the left and a pale grid on one axis ("x" or "y")."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(MUTED)
     axes.tick_params(colors=INK, labelsize=9, length=3)
@@ -56,14 +56,14 @@ def tidy(
 
 
 def legible(name: str, chars: int = 30) -> str:
-    """A name from outside as it can be drawn: one line, not too long, its dollars no formula."""
+    """Make an external name drawable: one line, at most `chars` long, with dollar signs escaped."""
     name = UNPRINTABLE.sub("\ufffd", " ".join(name.split()))
     name = name if len(name) <= chars else f"{name[: chars - 1]}…"
     return name.replace("$", r"\$")
 
 
 def telling(artist: Artist, text: str) -> None:
-    """Have a page show `text` where the mouse rests on what was drawn; a picture does without."""
+    """Attach `text` as a tooltip that HTML pages show on hover; PNG files ignore it."""
     artist.set_gid(TELLING + UNPRINTABLE.sub("\ufffd", text))
 
 
@@ -71,7 +71,7 @@ THUMBNAIL_PX = 96
 
 
 def canvas(columns: float, rows: float, width: float = WIDTH) -> tuple[Figure, Axes]:
-    """A figure that holds `columns` x `rows` thumbnails, and its one Axes."""
+    """Create a figure for `columns` x `rows` thumbnails; return it and its only Axes."""
     figure = Figure(figsize=(width, width * rows / columns))
     axes = figure.add_axes((0, 0, 1, 1), xlim=(0, columns), ylim=(rows, 0))
     axes.axis("off")
@@ -79,7 +79,7 @@ def canvas(columns: float, rows: float, width: float = WIDTH) -> tuple[Figure, A
 
 
 def thumbnail(path: Path, side_px: int = THUMBNAIL_PX) -> np.ndarray:
-    """The central square of an image as a person sees it: uint8 [side, side, 3]."""
+    """Return the central square of an image, orientation applied: uint8 [side, side, 3]."""
     image = open_as_seen(path)
     side = min(image.size)
     left, top = (image.width - side) / 2, (image.height - side) / 2
@@ -96,7 +96,7 @@ def place(
     frame: str | None = None,
     faded: bool = False,
 ) -> None:
-    """Put a picture with its upper left corner at (x, y); framed in a colour, or faded to grey."""
+    """Draw a picture with its upper left corner at (x, y), optionally framed or faded to grey."""
     if faded:
         grey = picture.mean(axis=2, keepdims=True).repeat(3, axis=2)
         picture = (0.35 * grey + 0.65 * 255).astype(np.uint8)
@@ -108,14 +108,14 @@ def place(
 
 
 def heading(axes: Axes, x: float, y: float, text: str, color: str = INK) -> None:
-    """A row's name, upright, to the left of its pictures."""
+    """Write a row's name vertically, to the left of its pictures."""
     axes.text(
         x, y, text, rotation=90, ha="center", va="center", color=color, weight="bold", fontsize=7.5
     )
 
 
 def note(axes: Axes, x: float, y: float, text: str, color: str = MUTED) -> None:
-    """Small text below (x, y)."""
+    """Write small text below (x, y)."""
     axes.text(
         x,
         y,

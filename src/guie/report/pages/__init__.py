@@ -1,4 +1,4 @@
-"""Pages that need nothing beside them: of a mix here, of an embedding's scores in `evaluation`."""
+"""Self-contained HTML pages: the report of a mix here, of an embedding's scores in `evaluation`."""
 
 from guie.report.pages.mix import class_sizes, left_after, write_report
 

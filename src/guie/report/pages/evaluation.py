@@ -1,4 +1,4 @@
-"""The report of an embedding: one HTML file with scores and the pictures behind them."""
+"""The evaluation page of an embedding: one HTML file with scores and example pictures."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from guie.report.pages.evaluation_scores import (
 from guie.report.pages.html import Pictures, write_page
 from guie.report.pages.published import beside
 
-ROWS = 200  # of a table; the rest are counted
-MATRIX = 40  # domains of it
+ROWS = 200  # shown in a table; the rest are counted
+MATRIX = 40  # domains of the confusion matrix
 
 
 def write_evaluation(
@@ -46,18 +46,18 @@ def write_evaluation(
 ) -> None:
     """Write the page that shows how good models are, and where they fail.
 
-    The tables are of every protocol; what is looked into is the first of their parts that judges by
-    labels, the pictures those of the first model.
+    Score tables cover every protocol. The detailed analysis covers the first protocol part whose
+    relevance is defined by labels. Pictures show the answers of the first model.
 
     Args:
         path: the HTML file.
-        models: the first is looked into, the others stand beside it.
+        models: the first is analysed in detail, the others are compared with it.
         table: rows T of one split.
-        root: folder that image_path starts from; None leaves every picture out.
-        about: what was asked, for the page's head.
+        root: folder that image_path is relative to; None omits all pictures.
+        about: the evaluation's command or settings, for the page's head.
 
     Raises:
-        UserError: the file cannot be written. A picture that cannot be decoded is shown as such.
+        UserError: the file cannot be written. A picture that cannot be decoded is marked as such.
     """
     part = looked_into(protocols)
     with tqdm(desc="page", unit="img", disable=None) as bar:
@@ -80,7 +80,7 @@ def write_evaluation(
 
 
 def _verdicts(models: Sequence[Scored]) -> list[str]:
-    """Who is ahead of whom, in words, by the page's names: each protocol, each other model."""
+    """Describe in words how the first model compares with each other one, for each protocol."""
     first, *others = models
     return [
         verdict(Comparison(**one), (other.name, first.name), title)
@@ -93,7 +93,7 @@ def _verdicts(models: Sequence[Scored]) -> list[str]:
 def _inside(
     models: Sequence[Scored], part: Part, table: pd.DataFrame, root: Path | None, bar: tqdm
 ) -> dict[str, Any]:
-    """Values of the template: what lies behind the numbers of one part."""
+    """Return template values: the detailed analysis of one part."""
     seen = looks(models, part, table)
     first = seen[0]
     galleries = Galleries(first.near, table)
@@ -133,7 +133,7 @@ def _charts(
 
 
 def _compared(seen: Sequence[Look], table: pd.DataFrame, galleries: Galleries) -> dict[str, Any]:
-    """Each other model against the first: counts by domain, and queries that changed sides."""
+    """Compare each other model with the first: counts by domain, and queries that changed."""
     found = []
     for other in seen[1:]:
         won, lost = galleries.changed(other.near)
@@ -143,5 +143,5 @@ def _compared(seen: Sequence[Look], table: pd.DataFrame, galleries: Galleries) -
 
 
 def _records(frame: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
-    """Rows by their index."""
+    """Return the rows by their index."""
     return {str(name): row for name, row in frame.to_dict("index").items()}

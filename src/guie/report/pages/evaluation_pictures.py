@@ -1,4 +1,4 @@
-"""Pictures of an evaluation page: galleries, a map of queries, charts by domain."""
+"""Pictures of the evaluation page: galleries, a map of queries, charts by domain."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ NOTHING = (128, 128, 128)
 
 
 class Sheet(NamedTuple):
-    """The central squares of pictures, row by row.
+    """A sprite sheet with the central squares of pictures, row by row.
 
-    `faults`: by place, why there is no picture; its tile is grey.
+    `faults` maps the position of an undecodable picture, whose tile is grey, to the reason.
     """
 
     uri: str
@@ -50,7 +50,7 @@ class Sheet(NamedTuple):
 
 
 def picture_sheet(paths: Sequence[str], root: Path, bar: tqdm) -> Sheet:
-    """Decode every picture once, counted on `bar`, however often it stands there."""
+    """Make a sheet; decode each distinct picture once, and count it on `bar`."""
     rows = max(1, math.ceil(len(paths) / COLUMNS))
     sheet = Image.new("RGB", (COLUMNS * TILE_PX, rows * TILE_PX), NOTHING)
     tiles: dict[str, Image.Image | str] = {}
@@ -79,11 +79,11 @@ def _tile(path: Path) -> Image.Image | str:
 
 
 MISTAKES, WORST, PAIRS, OF_PAIR, HUBS, OF_HUB, CHANGED = 24, 12, 8, 3, 8, 5, 8
-ANSWERS = 5  # shown of a query
+ANSWERS = 5  # shown for a query
 
 
 class Shown(NamedTuple):
-    """A picture, and what it is: `verdict` is right, wrong or "" for the query itself."""
+    """A picture and its labels; `verdict` is right, wrong, or "" for the query itself."""
 
     path: str
     label: str
@@ -101,7 +101,7 @@ class Answered(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """Queries of one domain that are answered by another."""
+    """Queries of one domain whose first answer is from another domain."""
 
     asked: str
     answered: str
@@ -111,7 +111,7 @@ class Stray(NamedTuple):
 
 
 class Hub(NamedTuple):
-    """An image that is the wrong first answer of many."""
+    """An image that is the wrong first answer of many queries."""
 
     image: Shown
     wrong: int
@@ -120,7 +120,7 @@ class Hub(NamedTuple):
 
 
 class Galleries:
-    """What is shown of a model's answers; pictures are chosen, not drawn by chance."""
+    """The galleries of a model's answers; pictures are chosen by rule, not at random."""
 
     def __init__(self, near: Nearest, table: pd.DataFrame):
         self.near = near
@@ -129,14 +129,15 @@ class Galleries:
         self.table = table
 
     def mistakes(self) -> list[Answered]:
-        """Queries whose wrong first answer lies nearest, of each domain alike, nearest first."""
+        """Return the queries with the nearest wrong first answers, balanced over domains."""
         return self._nearest_of(np.flatnonzero(~self.near.right_Q), MISTAKES)
 
     def worst(self, classes: pd.DataFrame) -> list[Answered]:
-        """One query of each of the hardest classes, of each domain in turn, with its answers.
+        """Return one query with answers for each of the hardest classes, from each domain in turn.
 
         Args:
-            classes: of `by_class`; of one query alone says little and is left out where others are.
+            classes: the result of `by_class`. Classes with one query are used only if no class
+                with more queries has errors.
         """
         often = classes[(classes["queries"] > 1) & (classes["r_at_1"] < 1)]
         if often.empty:
@@ -154,9 +155,9 @@ class Galleries:
         return found
 
     def strays(self) -> list[Stray]:
-        """The pairs of domains that are confused most, with the nearest mistakes of each."""
+        """Return the most confused pairs of domains, with the nearest mistakes of each."""
         wrong = strayed(self.near, self.table)
-        asked = pd.Series(self.domain_T[self.near.query_Q]).value_counts()
+        queries = pd.Series(self.domain_T[self.near.query_Q]).value_counts()
         pairs = (
             wrong.groupby(["asked", "answered"]).size().sort_values(ascending=False, kind="stable")
         )
@@ -164,11 +165,11 @@ class Galleries:
         for (one, other), count in pairs[:PAIRS].items():
             own = wrong[(wrong["asked"] == one) & (wrong["answered"] == other)]
             examples = [self._answered(place, 1) for place in own["place"][:OF_PAIR]]
-            found.append(Stray(one, other, int(count), count / asked[one], examples))
+            found.append(Stray(one, other, int(count), count / queries[one], examples))
         return found
 
     def hubs(self) -> list[Hub]:
-        """The images that are the wrong first answer of most queries; of two at the least."""
+        """Return the images that are the wrong first answer of most queries, at least of two."""
         near = self.near
         most = wrong_firsts(near)
         found = []
@@ -183,9 +184,9 @@ class Galleries:
         return found
 
     def changed(self, other: Nearest) -> tuple[list[Answered], list[Answered]]:
-        """Queries that this model answers right and the other wrong, and the other way round.
+        """Return the queries that only this model answers right, and those only the other does.
 
-        Shown is what the one that is wrong found.
+        Each query is shown with the answer of the model that is wrong.
         """
         won = np.flatnonzero(self.near.right_Q & ~other.right_Q)
         lost = np.flatnonzero(~self.near.right_Q & other.right_Q)
@@ -193,7 +194,7 @@ class Galleries:
         return of_other._nearest_of(won, CHANGED), self._nearest_of(lost, CHANGED)
 
     def _nearest_of(self, places: np.ndarray, count: int) -> list[Answered]:
-        """Those whose first answer lies nearest, of each domain in turn; then nearest first."""
+        """Choose queries with the nearest first answers, from each domain in turn; sort by distance."""
         distance_Q = self.near.distance_QK[:, 0]
         order = places[np.argsort(distance_Q[places], kind="stable")]
         turn = pd.Series(order).groupby(self.domain_T[self.near.query_Q[order]]).cumcount()
@@ -217,18 +218,18 @@ class Galleries:
         return Shown(self.path_T[row], self.label_T[row], self.domain_T[row], verdict, far)
 
 
-POINTS = 720  # each brings two pictures: its own, and that of its first answer
+POINTS = 720  # each has two pictures: the query and its first answer
 LEAST = 10
 SIDE = 1000  # of the map, in its own units
 MARGIN = 20
 
 
 class Map(NamedTuple):
-    """Points, and the sheet on which picture 2 i is that of point i, 2 i + 1 that of its answer.
+    """A map of queries. In the sheet, picture 2 i is point i, and 2 i + 1 is its first answer.
 
     Attributes:
         points: x, y (0 to SIDE), domain, label, path, right, answer (label), distance.
-        asked: how many queries the points are a sample of.
+        asked: number of queries that the points were sampled from.
     """
 
     points: list[dict[str, Any]]
@@ -239,18 +240,19 @@ class Map(NamedTuple):
 def query_map(
     near: Nearest, table: pd.DataFrame, embedded: Embedded, root: Path | None, bar: tqdm
 ) -> Map | None:
-    """t-SNE of a sample of queries, as many of each domain as there are.
+    """Map a sample of queries, balanced over domains, by t-SNE.
 
     Args:
-        root: folder of the images; None leaves the pictures out.
+        root: folder of the images; None omits the pictures.
 
-    Returns None where there is no common space (a specialist for each domain), or too few queries.
+    Returns:
+        None if there is no common space (a specialist for each domain), or too few queries.
     """
     if not isinstance(embedded, np.ndarray) or len(near.query_Q) < LEAST:
         return None
     place_of = pd.Series(range(len(near.query_Q)), index=near.query_Q)
-    asked = table.iloc[near.query_Q].assign(row=near.query_Q)
-    sample = balanced_sample(asked, max(1, POINTS // asked["domain"].nunique()), seed=0)
+    queries = table.iloc[near.query_Q].assign(row=near.query_Q)
+    sample = balanced_sample(queries, max(1, POINTS // queries["domain"].nunique()), seed=0)
     sample = sample.head(POINTS)
     rows_N = sample["row"].to_numpy()
     place_N = place_of[rows_N].to_numpy()
@@ -280,7 +282,7 @@ def query_map(
 
 
 def _scaled(xy_N2: np.ndarray) -> np.ndarray:
-    """Within the map, both axes alike, in tenths."""
+    """Scale points into the map, both axes by the same factor, rounded to tenths."""
     low, high = xy_N2.min(axis=0), xy_N2.max(axis=0)
     scale = (SIDE - 2 * MARGIN) / max(float((high - low).max()), 1e-9)
     middle = (low + high) / 2
@@ -300,7 +302,7 @@ class Panel(NamedTuple):
 
 
 def recall_panels(looks: Sequence[Look], table: pd.DataFrame) -> list[Panel]:
-    """R@k over k of the mean over domains, then of each domain, a line a model."""
+    """Draw R@k over k for the mean over domains, then for each domain; one line per model."""
     by_model = {look.name: _recalls(look, table) for look in looks}
     panels = []
     for place, domain in enumerate([MEAN, *largest_domains(looks[0], table)]):
@@ -317,7 +319,7 @@ def recall_panels(looks: Sequence[Look], table: pd.DataFrame) -> list[Panel]:
 
 
 def gap_panels(look: Look, table: pd.DataFrame) -> list[Panel]:
-    """Distances to right and wrong answers, a panel a domain."""
+    """Draw the distances to right and wrong answers, one panel per domain."""
     found = look.gaps
     kinds = {
         "nearest right": found.positive_S,
@@ -348,7 +350,7 @@ def _apart(apart_S: np.ndarray) -> str:
 def difficulty_panels(
     classes: pd.DataFrame, colors: Mapping[str, str], domains: Sequence[str]
 ) -> list[Panel]:
-    """Classes by their R@1, a panel a domain. `classes` is of `by_class`."""
+    """Draw histograms of the classes' R@1, one panel per domain; `classes` is from `by_class`."""
     panels = []
     for place, domain in enumerate(domains):
         values_C = classes.loc[classes["domain"] == domain, "r_at_1"].to_numpy()
@@ -360,19 +362,19 @@ def difficulty_panels(
 
 
 def occurrence_chart(looks: Sequence[Look]) -> Markup:
-    """How many images are found how often."""
+    """Draw how many images are found how often."""
     counts = {look.name: occurrences(look.near) for look in looks}
     return inline_svg(occurrence_panel(counts), "hubs", "Images by how often they are found")
 
 
 def largest_domains(look: Look, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
-    """The domains that there is room for: those with the most queries, sorted."""
+    """Return the `most` domains with the most queries, sorted by name."""
     counts = pd.Series(asked_domains(look.near, table)).value_counts()
     return sorted(str(name) for name in counts.index[:most])
 
 
 def _recalls(look: Look, table: pd.DataFrame) -> pd.DataFrame:
-    """A row a k, a column a domain."""
+    """Return R@k; rows are k, columns are domains."""
     domain_Q = asked_domains(look.near, table)
     found = {k: pd.Series(look.near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}
     return pd.DataFrame(found).T

@@ -1,4 +1,4 @@
-"""Tables of scores with their intervals, and what the queries of each model were answered with."""
+"""Score tables with intervals, and the nearest neighbours that each model returns."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from guie.report.tables import COLUMNS, metric_title
 
 @dataclass(frozen=True)
 class Scored:
-    """One model under the protocols of the page.
+    """One model with its reports for the protocols of the page.
 
     Attributes:
-        name: what the page calls it.
-        reports: of `run_protocol`, one a protocol; those of the first model hold `against`.
+        name: the model's name on the page.
+        reports: one `run_protocol` report per protocol; those of the first model hold `against`.
         embedded: unit vectors [T, D], or those of each domain's specialist.
     """
 
@@ -33,7 +33,7 @@ class Scored:
 
 @dataclass(frozen=True)
 class Look:
-    """A model's answers in the part that the page looks into."""
+    """A model's answers in the protocol part that the page analyses."""
 
     name: str
     near: Nearest
@@ -41,9 +41,9 @@ class Look:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Files as a page calls them: their ends, as short as tells them apart, without `.npz`.
+    """Shorten file names to their shortest distinct endings, without `.npz`.
 
-    One file alone keeps its folder, which is mostly the run's name.
+    A single file keeps its folder, which is usually the run's name.
     """
     parts = [
         Path(name).with_suffix("").parts if name.endswith(".npz") else (name,) for name in names
@@ -62,7 +62,7 @@ def judged_models(
     reports: Mapping[str, Sequence[Mapping[str, Any]]],
     table: pd.DataFrame,
 ) -> list[Scored]:
-    """Models by their files, with the reports of `run_models`, under short names."""
+    """Combine models and the reports of `run_models`, both by file, under short names."""
     names = short_names(list(models))
     return [
         Scored(name, reports[file], as_units(given, table))
@@ -71,13 +71,13 @@ def judged_models(
 
 
 def looked_into(protocols: Sequence[Protocol]) -> Part | None:
-    """The first part whose answers are right or wrong by labels, over an index that stays as it is."""
+    """Return the first part with binary relevance by labels and a fixed index, or None."""
     parts = (part for protocol in protocols for part in protocol.parts)
     return next((part for part in parts if not (part.graded or part.gallery_draws)), None)
 
 
 def looks(models: Sequence[Scored], part: Part, table: pd.DataFrame) -> list[Look]:
-    """Ask all models again, and keep who answered."""
+    """Search again with all models, and keep their nearest neighbours."""
     found = []
     for model in models:
         near = nearest(part, table, model.embedded)
@@ -86,12 +86,12 @@ def looks(models: Sequence[Scored], part: Part, table: pd.DataFrame) -> list[Loo
 
 
 def asked_domains(near: Nearest, table: pd.DataFrame) -> np.ndarray:
-    """The domain of each query, [Q]."""
+    """Return the domain of each query, [Q]."""
     return table["domain"].to_numpy()[near.query_Q]
 
 
 MAIN = ("r_at_1", "mmp_at_5", "map_at_100")
-MOST_METRICS = 8  # of a table; where there are more, the curve of R@k has the rest
+MOST_METRICS = 8  # of a table; the R@k curve shows the rest
 COUNTS = ("queries", "queries_without_positive")
 OVER_ALL = {
     "mean": "mean over domains",
@@ -102,7 +102,7 @@ OVER_ALL = {
 
 
 class Cell(NamedTuple):
-    """A score, where it could lie had other classes been asked, and whether no model has more."""
+    """A score, its confidence interval over classes, and whether it is the best of all models."""
 
     value: float | None
     low: float | None
@@ -112,7 +112,7 @@ class Cell(NamedTuple):
 
 class Column(NamedTuple):
     metric: str
-    model: str  # "" where there is but one
+    model: str  # "" if there is only one
 
 
 class Row(NamedTuple):
@@ -131,11 +131,11 @@ class ScoreTable(NamedTuple):
     columns: list[Column]
     domains: list[Row]
     over_all: list[Row]
-    level: float | None  # of the intervals; None where none were drawn
+    level: float | None  # of the intervals; None if there are none
 
 
 def score_tables(models: Sequence[Scored], protocols: Sequence[Protocol]) -> list[ScoreTable]:
-    """A table a part, in the order of the protocols."""
+    """Make one table for each part, in the order of the protocols."""
     return [
         _table(protocol, part, [_named(model, place, part) for model in models])
         for place, protocol in enumerate(protocols)
@@ -178,7 +178,7 @@ def _metrics(report: Mapping[str, Any]) -> list[str]:
 
 
 def _main(report: Mapping[str, Any]) -> list[str]:
-    """Those that several models are compared by: the three of `MAIN`, or else the first two."""
+    """Return the metrics for comparing several models: those in `MAIN`, or else the first two."""
     keys = _metrics(report)
     return [key for key in keys if key in MAIN] or keys[:2]
 
@@ -195,8 +195,8 @@ def _row(
             c._replace(best=several and c.value is not None and c.value == most) for c in found
         ]
     counts = reports[0][1]["domains"].get(name, {})
-    asked, alone = (counts.get(key) for key in COUNTS)
-    return Row(title, asked, alone, cells)
+    queries, alone = (counts.get(key) for key in COUNTS)
+    return Row(title, queries, alone, cells)
 
 
 def _cell(report: Mapping[str, Any], name: str, key: str) -> Cell:
@@ -207,6 +207,6 @@ def _cell(report: Mapping[str, Any], name: str, key: str) -> Cell:
     else:
         value, bounds = report[name].get(key), intervals.get(name, {}).get(key)
     low, high = bounds or (None, None)
-    if low is not None and low != low:  # NaN: one class a domain, nothing to draw
+    if low is not None and low != low:  # NaN: with one class a domain there is no bootstrap
         low = high = None
     return Cell(value, low, high, False)

@@ -1,4 +1,4 @@
-"""Parts of an HTML page that needs no other file: templates that escape, charts as SVG, thumbnails."""
+"""Parts of self-contained HTML pages: escaping templates, charts as SVG, embedded thumbnails."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from guie.report.figures.style import ACCENT, BEFORE, FAINT, INK, LOST, MUTED, T
 
 
 def write_page(path: str | Path, template: str, values: Mapping[str, Any]) -> None:
-    """Render a template of `pages/templates` and write it as one file that needs nothing beside it.
+    """Render a template of `pages/templates` and write it as one self-contained file.
 
-    Raises UserError: the file cannot be written.
+    Raises UserError if the file cannot be written.
     """
     page = _environment().get_template(template).render(values)
-    # a file's name may hold bytes that are no UTF-8
+    # a file name may contain bytes that are not UTF-8
     write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
@@ -51,34 +51,34 @@ if TYPE_CHECKING:
     from matplotlib.typing import RcKeyType
 
 PX_PER_INCH = 110  # 8 pt are 12 px
-COLORS = {  # what the page calls them, lighter where it is dark
+COLORS = {  # CSS variables of the page, lighter in dark mode
     **{INK: "var(--ink)", MUTED: "var(--muted)", FAINT: "var(--faint)"},
     **{ACCENT: "var(--accent)", LOST: "var(--lost)", BEFORE: "var(--before)"},
 }
-# Text stays text: small, found by a search, and every script there is a font for.
+# Text is kept as text: it is small, searchable, and browsers have fonts for every script.
 SETTINGS: dict[RcKeyType, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "guie",
     "font.sans-serif": ["DejaVu Sans"],
 }
-FAMILY = re.compile(r"font-family: [^;]+;? ?")  # the page has its own
+FAMILY = re.compile(r"font-family: [^;]+;? ?")  # the page sets its own font
 SHORTHAND = re.compile(r"font: (?:(\d+) )?([\d.]+px) [^;]+")  # as matplotlib 3.9 writes it
 DIGITS = re.compile(r"\d+\.\d+")
-REFERENCE = re.compile(r"(?:^#|(?<=url\()#)([\w.-]+)")  # in an attribute, to an id
+REFERENCE = re.compile(r"(?:^#|(?<=url\()#)([\w.-]+)")  # an attribute's reference to an id
 NO_TURN = re.compile(r"^rotate\(-?0 ")
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
-    """A figure as one <svg> element; the same figure gives the same text.
+    """Render a figure as one <svg> element, deterministically.
 
     Args:
-        figure: its inches become PX_PER_INCH pixels each.
-        name: begins the ids in it; no two charts of a page have the same.
-        label: what a screen reader says in place of the picture.
+        figure: one inch becomes PX_PER_INCH pixels.
+        name: prefix of the ids; unique for each chart of a page.
+        label: text for screen readers.
     """
     drawing = io.BytesIO()
     with rc_context(SETTINGS), warnings.catch_warnings():
-        # A glyph is only measured here; browsers have fonts for more.
+        # Glyphs are only measured here; browsers have fonts for more characters.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(drawing, format="svg", transparent=True)
     root = ElementTree.fromstring(drawing.getvalue())
@@ -92,9 +92,9 @@ def inline_svg(figure: Figure, name: str, label: str) -> Markup:
 
 
 def _rename_ids(root: Element, name: str) -> None:
-    """Ids that something refers to become `name-0`, `name-1` ...; the others go.
+    """Rename referenced ids to `name-0`, `name-1`, ... and remove all others.
 
-    An id set by `telling` becomes a <title>, which browsers show where the mouse rests.
+    An id set by `telling` becomes a <title>, which browsers show as a tooltip.
     """
     elements = list(root.iter())
     attributes = (text for element in elements for text in element.attrib.values())
@@ -114,7 +114,7 @@ def _rename_ids(root: Element, name: str) -> None:
 
 
 def _simplify(parent: Element) -> None:
-    """Take out what a page has no use for: namespaces, metadata, invisible shapes, empty groups."""
+    """Remove what a page does not need: namespaces, metadata, invisible shapes, empty groups."""
     parent.tag = _local(parent.tag)
     parent.attrib = {_local(key): _short(key, text) for key, text in parent.attrib.items()}
     parent.tail = None
@@ -132,7 +132,7 @@ def _simplify(parent: Element) -> None:
 
 
 def _unwrapped(child: Element) -> list[Element]:
-    """What stands in the page for an element: nothing, the element, or what a bare group holds."""
+    """Return the page's replacement of an element: nothing, itself, or the children of a bare group."""
     if child.tag == "path" and child.get("style") == "fill:none":
         return []
     if child.tag in ("g", "defs") and not len(child):
@@ -146,7 +146,7 @@ def _local(name: str) -> str:
 
 
 def _short(key: str, text: str) -> str:
-    """An attribute with the page's colours and font, and hundredths of a point at the finest."""
+    """Give an attribute the page's colours and font, and round it to hundredths of a point."""
     if key == "style":
         for color, ours in COLORS.items():
             text = text.replace(color, ours)
@@ -166,12 +166,12 @@ def _rounded(number: re.Match[str]) -> str:
     return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
 
 
-SIDE_PX = 128  # the longer side at the most
+SIDE_PX = 128  # maximum of the longer side
 QUALITY = 75
 
 
 class Picture(NamedTuple):
-    """A thumbnail as a data URI, or why there is none."""
+    """A thumbnail as a data URI, or in `fault` the reason why there is none."""
 
     uri: str
     width: int
@@ -180,7 +180,7 @@ class Picture(NamedTuple):
 
 
 class Pictures:
-    """Thumbnails by image_path, each decoded once, counted on `bar`."""
+    """Thumbnails by image_path; each is decoded once and counted on `bar`."""
 
     def __init__(self, root: Path, bar: tqdm):
         self.root, self.bar = root, bar
@@ -193,7 +193,7 @@ class Pictures:
         return self.known[image_path]
 
     def difference(self, image_path: str, other_path: str, mirrored: bool) -> Picture:
-        """What is left of one image where the other is taken from it, as cleaning compares them."""
+        """Return the difference picture of two images, aligned as in cleaning."""
         try:
             one, other = (
                 working(open_as_seen(self.root / path)) for path in (image_path, other_path)
@@ -202,7 +202,7 @@ class Pictures:
             return Picture("", 0, 0, str(error))
         rest_HWC = difference_picture(one, other, mirrored)
         if rest_HWC is None:
-            return Picture("", 0, 0, "they do not lie on each other")
+            return Picture("", 0, 0, "the two images cannot be aligned")
         return _embedded(Image.fromarray(rest_HWC))
 
     def _thumbnail(self, image_path: str) -> Picture:
@@ -217,6 +217,8 @@ class Pictures:
 
 def _embedded(image: Image.Image) -> Picture:
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=QUALITY, optimize=True, comment=b"")  # else the source's
+    image.save(
+        buffer, "JPEG", quality=QUALITY, optimize=True, comment=b""
+    )  # not the source's comment
     encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
     return Picture(f"data:image/jpeg;base64,{encoded}", *image.size, "")

@@ -1,4 +1,4 @@
-"""The report of a mix: one HTML file with its pictures inside."""
+"""The report of a mix: one HTML file with embedded pictures."""
 
 from __future__ import annotations
 
@@ -29,34 +29,34 @@ def charts(
     earned: pd.DataFrame | None,
     metric: str,
 ) -> dict[str, Markup]:
-    """Those that there is something to draw for, by the section that they stand in.
+    """Draw the charts that have data, by section of the page.
 
     Args:
         left: the funnel of all sources together.
-        labels: what the summary says of labels by a CLIP.
-        earned: of `guie.curation.selection.earned.earned`.
-        metric: what the selection raised.
+        labels: the summary's entry on CLIP pseudo-labels.
+        earned: the step table of `guie.curation.selection`.
+        metric: the metric that the selection maximized.
     """
     found = {}
     if left:
         figure = stages(pd.DataFrame(left, columns=Stage._fields))
         found["funnel"] = inline_svg(figure, "funnel-chart", "Images left after each rule")
     if labels and labels["calibration"]:
-        about = "Precision over coverage; the numbers stand in the table"
+        about = "Precision over coverage; the numbers are in the table"
         found["labels"] = inline_svg(calibration(labels["calibration"]), "labels-chart", about)
     if earned is not None and len(earned):
-        about = f"{metric} after each step; the numbers stand in the table"
+        about = f"{metric} after each step; the numbers are in the table"
         found["selection"] = inline_svg(selection_curve(earned, metric), "selection-chart", about)
     return found
 
 
 def size_charts(panels: Sequence[Histogram], colors: Mapping[str, str]) -> list[Markup]:
-    """A small chart of the class sizes of each domain."""
+    """Draw a small chart of the class sizes for each domain."""
     return [
         inline_svg(
             size_histogram(panel, colors[panel.domain]),
             f"sizes-chart-{place}",
-            f"Classes by size, {panel.domain}; the numbers stand in the table",
+            f"Classes by size, {panel.domain}; the numbers are in the table",
         )
         for place, panel in enumerate(panels)
     ]
@@ -81,17 +81,17 @@ NAMES = {
 
 
 class Stage(NamedTuple):
-    """What is left after a rule."""
+    """The counts after a rule."""
 
     name: str
     classes: int
     images: int
-    lost: int  # images that this rule took
-    share: float  # of the images found, or of those that later rules moved here
+    lost: int  # images that this rule dropped
+    share: float  # of the largest number of images in any stage
 
 
 class Funnel(NamedTuple):
-    """The stages of one domain of one dataset, or of them all."""
+    """The stages of one domain of one data set, or of all together."""
 
     dataset: str
     domain: str
@@ -99,15 +99,17 @@ class Funnel(NamedTuple):
 
 
 def left_after(stages: Mapping[str, pd.DataFrame], dataset: str = "") -> pd.DataFrame:
-    """What is left after each rule, by dataset and domain; a class trained and tested counts twice.
+    """Count what remains after each rule, by dataset and domain.
+
+    A class that is in both train and test counts twice.
 
     Args:
-        stages: tables, each the result of the rule that names it; the first is what was found.
-        dataset: names rows that the tables' own `dataset` column does not.
+        stages: by rule, the table that it left; the first is what was found.
+        dataset: name for rows without an entry in the tables' `dataset` column.
 
     Returns:
-        Columns dataset, domain, rule, classes, images. Accounts of several sources, or of rules
-        that follow on others, are concatenated; a later line on the same rule replaces an earlier.
+        Columns dataset, domain, rule, classes, images. Results for several sources, or for later
+        rules, can be concatenated; a later row for the same rule replaces an earlier one.
     """
     counts = [_counts(table, dataset) for table in stages.values()]
     everything = pd.concat(counts).index.unique()
@@ -119,7 +121,7 @@ def left_after(stages: Mapping[str, pd.DataFrame], dataset: str = "") -> pd.Data
 
 
 def funnels(left: pd.DataFrame) -> list[Funnel]:
-    """A funnel for each dataset and domain, sorted; where a rule was not applied, nothing is lost."""
+    """Make a funnel for each dataset and domain, sorted; a rule that was not applied loses nothing."""
     rules = list(dict.fromkeys(left["rule"]))
     table = left.drop_duplicates([*KEYS, "rule"], keep="last").pivot(
         index=KEYS, columns="rule", values=["classes", "images"]
@@ -132,7 +134,7 @@ def funnels(left: pd.DataFrame) -> list[Funnel]:
 
 
 def whole(parts: Sequence[Funnel]) -> list[Stage]:
-    """The funnel of all parts together. A class that stands in two datasets counts twice."""
+    """Make the funnel of all parts together. A class that is in two data sets counts twice."""
     counts = [pd.DataFrame(part.stages, columns=Stage._fields).set_index("name") for part in parts]
     if not counts:
         return []
@@ -149,7 +151,7 @@ def _counts(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
 
 
 def _stages(by_rule: pd.DataFrame) -> list[Stage]:
-    """Stages from classes and images, a row a rule."""
+    """Make stages from classes and images, one row per rule."""
     images = [int(n) for n in by_rule["images"]]
     lost = [0, *(before - after for before, after in pairwise(images))]
     most = max([1, *images])
@@ -162,10 +164,10 @@ def _stages(by_rule: pd.DataFrame) -> list[Stage]:
 
 
 def class_sizes(table: pd.DataFrame) -> pd.Series:
-    """Images of each class in train and val together, by domain and label.
+    """Count the images of each class in train and val together, by domain and label.
 
-    Rules touch train only, and classes that move to val are not lost: so test is left out, and
-    nothing else.
+    Test is excluded because rules change train only. Val is included because classes that move
+    there are not lost.
     """
     members = memberships(table[table["split"] != "test"])
     return members.groupby(["domain", "label"]).size()
@@ -183,7 +185,7 @@ class SampleClass(NamedTuple):
 
 
 class Gallery(NamedTuple):
-    """Some classes of a domain, of the first split that it has."""
+    """Some classes of a domain, from the first split that it has."""
 
     domain: str
     split: str
@@ -192,7 +194,7 @@ class Gallery(NamedTuple):
 
 
 def galleries(table: pd.DataFrame, seed: int) -> tuple[list[Gallery], int]:
-    """A gallery a domain, drawn at random by `seed`, and how many domains there is no room for."""
+    """Make a gallery for each domain, sampled by `seed`; also return how many domains are omitted."""
     domains = sorted(table["domain"].unique())
     shown = domains[: MAX_PICTURES // IMAGES]
     classes = max(1, min(CLASSES, MAX_PICTURES // (IMAGES * max(len(shown), 1))))
@@ -218,22 +220,22 @@ def _drawn(names: np.ndarray, seed: int) -> list[str]:
 
 
 SHOWN = 24  # pairs of a kind
-OF_ONE = 3  # pairs of pictures that hang together: one placeholder must not fill the page
+OF_ONE = 3  # pairs of linked pictures, so that one placeholder does not fill the page
 ABOUT = {
     "placeholder": (
         "Placeholders",
-        "One picture under so many labels that it says nothing of any of them.",
+        "One picture with so many labels that it is evidence for none of them.",
     ),
     "leak": (
         "Leaks",
-        "A training image that is a copy of an image which the mix is validated or tested on.",
+        "A training image that is a copy of a validation or test image of the mix.",
     ),
-    "conflict": ("Label conflicts", "One picture under labels that have no class in common."),
+    "conflict": ("Label conflicts", "One picture with labels that have no class in common."),
     "exact duplicate": ("Exact duplicates", "Pictures with the same pixels once decoded."),
     "near duplicate": ("Near-duplicates", "Copies of one picture within a class."),
     "outlier": (
         "Outliers",
-        "Training images far from their class, beside the most typical image of it.",
+        "Training images far from their class, next to the most typical image of that class.",
     ),
 }
 DOUBTFUL = {
@@ -242,27 +244,27 @@ DOUBTFUL = {
     "near duplicate": "Near-duplicates, if these are copies",
 }
 ABOUT_DOUBTFUL = (
-    "No further apart than altered copies are here, but look-alikes are as near: nothing was done."
-    " The nearest first; your word on them counts at the next run."
+    "These pairs differ no more than altered copies do, but look-alikes can be as close, so nothing"
+    " was dropped. The closest come first; the next run applies your verdicts on them."
 )
 
 
 class Group(NamedTuple):
-    """The findings of one kind, sure or doubtful; some are shown."""
+    """The findings of one kind, sure or doubtful, and the pairs that are shown."""
 
     kind: str
     title: str
     about: str
     total: int
-    actions: dict[str, int]  # how many pairs had which outcome
+    actions: dict[str, int]  # number of pairs by action
     pairs: list[dict[str, Any]]
 
 
 def groups(findings: pd.DataFrame) -> list[Group]:
-    """The findings by kind, what is doubtful before what is sure.
+    """Group the findings by kind, doubtful ones before sure ones.
 
-    Of the doubtful those that are most alike are shown; of the sure the least alike, for if they
-    are right, the others are. Of images that are linked to each other at most three pairs.
+    Doubtful groups show the most similar pairs. Sure groups show the least similar ones: if these
+    are right, so are the others. At most three pairs of linked images are shown.
     """
     kinds = dict.fromkeys([*ABOUT, *findings["kind"]])
     findings = findings.assign(together=_together(findings))
@@ -293,7 +295,7 @@ def _chosen(rows: pd.DataFrame, sure: bool) -> pd.DataFrame:
         ["difference", "similarity", "image_path", "other_path"],
         ascending=[not sure, sure, True, True],
     )
-    # one pair of pictures is one to look at, whichever of the two the finding is of
+    # show each pair once, whichever of its two images the finding belongs to
     unordered = [
         frozenset(pair) for pair in zip(ranked["image_path"], ranked["other_path"], strict=True)
     ]
@@ -302,7 +304,7 @@ def _chosen(rows: pd.DataFrame, sure: bool) -> pd.DataFrame:
 
 
 def _together(pairs: pd.DataFrame) -> np.ndarray:
-    """For each pair the number of the images that hang together which it is of."""
+    """Return the number of the connected component of images that each pair belongs to."""
     ends, images = pd.factorize(pd.concat([pairs["image_path"], pairs["other_path"]]))
     one, other = np.split(ends, 2)
     graph = coo_matrix((np.ones(len(one)), (one, other)), shape=(len(images), len(images)))
@@ -310,28 +312,28 @@ def _together(pairs: pd.DataFrame) -> np.ndarray:
 
 
 def accepting(merges: Sequence[Mapping[str, Any]]) -> str:
-    """The lines of a config that accept merges, each a row of `suggest_merges`."""
+    """Return the config lines that accept merges, each a row of `suggest_merges`."""
     block = {"clean": {"merge": {merge["label"]: merge["into"] for merge in merges}}}
     return yaml.safe_dump(block, sort_keys=False, allow_unicode=True)
 
 
 def evidence(pair: Mapping[str, Any]) -> str:
-    """Why there is a finding, in a few words."""
+    """Return the reason for a finding in a few words."""
     if pair["kind"] == "outlier":
         return f"cosine {pair['similarity']:.3f} to its class, {pair['distance']:+.3f} to another's"
     if pair["kind"] == "placeholder":
-        return f"a picture under {pair['labels']:,} labels"
+        return f"a picture with {pair['labels']:,} labels"
     if pair["copy"] == "exact":
         return "equal pixels"
     if pair["said"]:
-        return "copies by your word"
+        return "copies by your verdict"
     return (
         f"{pair['distance']:.0f} bits apart, cosine {pair['similarity']:.3f}, pixels differ by"
         f" {pair['difference']:.2f} (copies: up to {pair['limit']:.2f})"
     )
 
 
-ROWS = 200  # of a table; the rest are counted
+ROWS = 200  # shown in a table; the rest are counted
 
 
 def write_report(
@@ -347,22 +349,22 @@ def write_report(
     earned: pd.DataFrame | None = None,
     metric: str = "R@1 on val",
 ) -> None:
-    """Write the page that shows how a mix came about. The same input gives the same bytes.
+    """Write the page that shows how a mix was made. The same input gives the same bytes.
 
     Args:
         path: the HTML file.
-        summary: what is written as JSON beside the mix.
+        summary: the summary that is written as JSON next to the mix.
         table: the mix's rows.
-        root: folder that image_path starts from.
-        left: what `left_after` returns, of all sources.
-        before: `class_sizes` of what the sources held.
-        findings: of `guie.curation.steps.clean_rules.clean`.
-        merges: of `guie.curation.classes.merging.suggest_merges`.
-        earned: of `guie.curation.selection.earned.earned`.
-        metric: what the selection raised.
+        root: folder that image_path is relative to.
+        left: the result of `left_after` for all sources.
+        before: `class_sizes` of the sources.
+        findings: from `guie.curation.cleaning.clean`.
+        merges: from `guie.curation.classes.suggest_merges`.
+        earned: the step table of `guie.curation.selection`.
+        metric: the metric that the selection maximized.
 
     Raises:
-        UserError: the file cannot be written. A picture that cannot be decoded is shown as such.
+        UserError: the file cannot be written. A picture that cannot be decoded is marked as such.
     """
     parts = funnels(left)
     values = {
@@ -379,7 +381,7 @@ def write_report(
 
 
 def _mix(summary: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
-    """Values of the template: the mix itself, and samples of it."""
+    """Return template values: the mix itself, and samples of it."""
     config = summary["config"]
     shown, hidden = galleries(table, config["seed"])
     return {
@@ -393,7 +395,7 @@ def _mix(summary: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
 
 
 def _sizes(left: pd.DataFrame, before: pd.Series, table: pd.DataFrame) -> dict[str, Any]:
-    """Values of the template: classes by size, before and after, and the domains' colours."""
+    """Return template values: class sizes before and after, and the domains' colours."""
     panels = histograms(before, class_sizes(table))
     colors = domain_colors([*left["domain"], *table["domain"].unique()])
     return {
@@ -407,7 +409,7 @@ def _sizes(left: pd.DataFrame, before: pd.Series, table: pd.DataFrame) -> dict[s
 def _cleaning(
     summary: Mapping[str, Any], findings: pd.DataFrame | None, merges: pd.DataFrame | None
 ) -> dict[str, Any]:
-    """Values of the template: what cleaning found, and the merges that it suggests."""
+    """Return template values: the findings of cleaning, and the suggested merges."""
     near = (summary["config"].get("clean") or {}).get("near") or {}
     return {
         "groups": [] if findings is None else groups(findings),
@@ -421,7 +423,7 @@ def _cleaning(
 
 
 def _records(table: pd.DataFrame | None) -> list[dict[str, Any]]:
-    """Rows as dictionaries, None where a value is missing."""
+    """Return rows as dictionaries, with None for missing values."""
     if table is None:
         return []
     return table.astype(object).where(table.notna(), None).to_dict("records")

@@ -1,4 +1,4 @@
-"""The tables that papers print, beside which ours can stand: `guie/report/published/*.yaml`."""
+"""Published tables of papers to compare our scores with: `guie/report/published/*.yaml`."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Table(BaseModel):
 
     Attributes:
         where: its number in the paper.
-        protocol: of ours, which measures the same.
-        columns: by title, where our number stands in that protocol's report: part, then `mean`,
+        protocol: our protocol that measures the same.
+        columns: by title, the path of our number in that protocol's report: part, then `mean`,
             `pooled`, `private` or a domain, then metric.
-        rows: by method, a number a column; None where the paper has none.
+        rows: by method, one number per column; None if the paper has none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -42,7 +42,7 @@ class Table(BaseModel):
 
 
 class Paper(BaseModel):
-    """What one paper prints."""
+    """The tables of one paper."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -59,17 +59,17 @@ class Beside(NamedTuple):
 
 
 def papers() -> list[Paper]:
-    """All that are kept, by file name. Raises pydantic's ValidationError for a broken one."""
+    """Read all papers, sorted by file name. Raises pydantic's ValidationError for an invalid file."""
     folder = files("guie.report").joinpath("published")
     found = sorted(folder.iterdir(), key=lambda file: file.name)
     return [Paper.model_validate(yaml.safe_load(f.read_text(encoding="utf-8"))) for f in found]
 
 
 def beside(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Beside]:
-    """The published tables of the protocols and domains that our models were scored on.
+    """Return the published tables for the protocols and domains that our models were scored on.
 
-    A table is left out where ours has a domain that it has not: those are other images. What is
-    over all domains has our number only where ours has all of them.
+    A table is omitted if our report has a domain that the table lacks, because the images differ.
+    A column over all domains shows our number only if our report has all of them.
 
     Args:
         models: by name, the reports of `run_protocol`.
@@ -93,7 +93,7 @@ def _domains(table: Table) -> set[str]:
 
 
 def _asked(report: Mapping[str, Any], table: Table) -> set[str]:
-    """The domains of our report's parts that the table's columns stand in."""
+    """Return the domains of our report's parts that the table's columns refer to."""
     parts = {part for part, _, _ in table.columns.values()} & set(report["parts"])
     return {domain for part in parts for domain in report["parts"][part]["domains"]}
 
@@ -103,7 +103,7 @@ def _of_these(report: Mapping[str, Any], table: Table) -> bool:
 
 
 def _ours(report: Mapping[str, Any], table: Table, path: tuple[str, str, str]) -> float | None:
-    """Our number in percent; None where there is none that compares."""
+    """Return our number in percent, or None if there is no comparable one."""
     name, of, metric = path
     part = report["parts"].get(name, {})
     if of in OVER_ALL:
