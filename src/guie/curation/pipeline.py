@@ -97,11 +97,11 @@ def read_sources(
         dropped: list[dict[str, str]] = []
         if config.verify:
             assert source.path is not None  # `with_path` has found it
-            look = fingerprints if config.clean else verify
+            inspect = fingerprints if config.clean else verify
             paths = table["image_path"].unique()
             states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
             table, dropped = drop_unusable(
-                table, read.root, open_as_seen, workers, source.path, look
+                table, read.root, open_as_seen, workers, source.path, inspect
             )
             decoded.add(states[pd.Index(paths).isin(table["image_path"])])
         account.add_source(source, skipped, dropped)

@@ -142,11 +142,11 @@ def alike_one_that_stays(side: Side, dropped: Collection[str]) -> Iterator[tuple
     are not compared with it. The dropped kind is tried first, then exact copies.
     """
     stay = Staying(side.beside)
-    look = {"exact": stay.exact, "near": stay.near}
-    order = sorted(look, key=lambda kind: kind not in dropped)
+    find = {"exact": stay.exact, "near": stay.near}
+    order = sorted(find, key=lambda kind: kind not in dropped)
     for image, (picture, labels) in enumerate(zip(side.pictures, side.labels, strict=True)):
         for kind in order:
-            if (other := look[kind](picture, labels)) is not None:
+            if (other := find[kind](picture, labels)) is not None:
                 yield image, other
                 break
         if other is None or kind not in dropped:
@@ -276,10 +276,10 @@ def find_duplicates(table: pd.DataFrame, links: Links, policies: Mapping[str, st
 
     def duplicates_among(table: pd.DataFrame, links: Links, dropped: set[str]) -> pd.DataFrame:
         sides = []
-        for rows, goes in zip(_sides(table, links), (dropped, set()), strict=True):
-            ends = alike_one_that_stays(_side(rows, links), goes)
+        for rows, drops in zip(_sides(table, links), (dropped, set()), strict=True):
+            ends = alike_one_that_stays(_side(rows, links), drops)
             duplicates = _as_findings(rows, rows, ends, links)
-            action = np.where(duplicates["copy"].isin(goes), "dropped", "reported")
+            action = np.where(duplicates["copy"].isin(drops), "dropped", "reported")
             sides.append(duplicates.assign(action=action))
         return _by_path(sides)
 

@@ -189,7 +189,7 @@ def size_histograms(sizes: pd.Series, before: pd.Series | None = None, columns: 
         _write(figure, x + LEFT, y + PANEL[1] + 0.2, legible(panel.domain, 26), size=10, color=INK)
         _write(figure, x + LEFT, y + PANEL[1] + 0.04, described(panel), size=8)
     grey = "" if before is None else "; grey: before the rules"
-    foot = f"classes (height) with so many images, up to the number below a bar{grey}"
+    foot = f"classes (height) by number of images, up to the number below a bar{grey}"
     _write(figure, LEFT, 0.06, foot)
     return figure
 

@@ -131,7 +131,7 @@ def local_against_leaderboard(points: Sequence[tuple[str, float, float]]) -> Fig
         points: name, local score, leaderboard score.
     """
     figure = new_figure(5.0, 5.5)
-    axes = tidy(figure.subplots(), "Does the local score tell the leaderboard's?")
+    axes = tidy(figure.subplots(), "Does the local score predict the leaderboard score?")
     scores = [score for _, *pair in points for score in pair]
     ends = [min(scores) - 0.02, max(scores) + 0.02]
     axes.plot(ends, ends, color=FAINT, zorder=0)
