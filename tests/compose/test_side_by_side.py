@@ -107,7 +107,7 @@ def test_layers_of_what_has_none_are_refused(runs: list[Path], tmp_path: Path) -
         with pytest.raises(UserError, match=message):
             composition(tmp_path / "none", [member])
     member = {"model": str(runs[0]), "layers": {"of": ["transformer.resblocks.0"]}}
-    with pytest.raises(UserError, match="layers are not of soup"):
+    with pytest.raises(UserError, match="layers do not apply to soup"):
         composition(tmp_path / "none", [member, str(runs[1])], join="soup")
 
 
@@ -234,14 +234,14 @@ def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
 
 
 def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="side_by_side takes two at least"):
+    with pytest.raises(UserError, match="side_by_side needs at least two"):
         main(runs[:1], tmp_path / "one")
     out = main(runs[:2], tmp_path / "two")
     for members, keys, message in (
         ([runs[0], tmp_path / "none"], {}, "no such run folder"),
         ([out, runs[0]], {"join": "soup"}, "stands for several models or views; average the runs"),
         (runs, {"join": "average"}, rf"{runs[2]} has 24 dimensions, {runs[0]} 16; only as many"),
-        (runs, {"join": None}, "join: how 3 members become one is not said"),
+        (runs, {"join": None}, "join: missing, and needed for 3 members"),
         (runs, {"joins": "soup"}, "joins: unknown key; did you mean join"),
         (
             [{"model": str(out), "size_px": 40}, runs[0]],

@@ -196,7 +196,7 @@ def test_a_greedy_soup_is_scored_on_val(
 
 def test_greedy_asks_for_a_val_split(toy_manifest: Path, tmp_path: Path) -> None:
     runs = [tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b")]
-    with pytest.raises(UserError, match="val: a greedy soup goes by a val split"):
+    with pytest.raises(UserError, match="val: a greedy soup needs a val split"):
         main(tmp_path / "soup", *runs, join={"name": "soup", "greedy": True})
     with pytest.raises(UserError, match="no rows of split 'val'"):
         main(tmp_path / "soup", *runs, val={"manifest": str(toy_manifest)})
@@ -304,9 +304,9 @@ def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
         (tmp_path / "soup", (run, run), "given twice"),
         (run, (run, other), "holds a model already"),
         (tmp_path / "soup", (run, tmp_path / "nowhere"), "no such run folder"),
-        (tmp_path / "a soup", (run, other), "name: a name is made of letters"),
+        (tmp_path / "a soup", (run, other), "name: a name may hold letters"),
         (tmp_path / "soup", ({"model": str(run), "checkpoints": True},), "no checkpoints"),
-        (tmp_path / "soup", (run,), "soup takes two at least"),
+        (tmp_path / "soup", (run,), "soup needs at least two"),
         (
             tmp_path / "soup",
             (run, {"model": str(other), "size_px": 40}),

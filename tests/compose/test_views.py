@@ -226,10 +226,10 @@ def test_views_that_cannot_be_are_refused(
     for keys, describe in (
         ({"views": ["flop"]}, "unknown view 'flop'; allowed: whole, flip, five_crops"),
         ({"views": [{"flp": True}]}, "flp: unknown key; did you mean flip"),
-        ({"views": [{"at": "top_left"}]}, "of a part of the image; set part below 1"),
-        ({"views": [SQUARE]}, r"none is of every image whose sides are as 1.001 to 1"),
-        ({"views": [{}, {"domains": ["cars"]}]}, "classifier: .*views ask for domains"),
-        ({"classifier": data}, "classifier: .*no view asks for domains"),
+        ({"views": [{"at": "top_left"}]}, "needs a crop; set part below 1"),
+        ({"views": [SQUARE]}, r"none applies to all images of aspect ratio 1.001 to 1"),
+        ({"views": [{}, {"domains": ["cars"]}]}, "classifier: .*a view needs it"),
+        ({"classifier": data}, "classifier: .*no view needs it"),
         (
             {"views": [{}, {"domains": ["sea"]}], "classifier": data},
             "no image of domain 'sea' is there to tell it by; there are",

@@ -102,39 +102,39 @@ def test_a_bad_key_or_value_is_named(minimal: Path, override: str, said: str) ->
 
 # A dot: of a key below
 ONE_LINE = {
-    "task.loss=arcface": "is to be a mapping of name: softmax | arcface | ",
+    "task.loss=arcface": "must be a mapping of name: softmax | arcface | ",
     "task.loss.name=cosfase": "unknown name 'cosfase'; did you mean cosface? Allowed: ",
-    "task.loss.margin_rad=big": "is to be a number, or a mapping of every, ",
+    "task.loss.margin_rad=big": "must be a number, or a mapping of every, ",
     "task.loss.margin_rad=-1": "Input should be greater than or equal to 0",
     "task.loss.margin_rad={least: 2, most: 1}": "least is above most",
     "task.loss.start={length: 1, draw: none}": ".draw: Input should be 'normal' or 'uniform'",
     "train.sampler=ballanced": ".name: unknown name 'ballanced'; did you mean balanced? A",
-    "train.sampler=3": "is to be a mapping of name: mixed | dataset_size | ",
+    "train.sampler=3": "must be a mapping of name: mixed | dataset_size | ",
     "train.schedule=linear": ".name: unknown name 'linear'; allowed: constant, cosine, step, expo",
     "train.schedule={end: 0.1}": "has no name; allowed: constant, cosine, step, exponential",
     "train.schedule=step": ".epochs: missing, and it has no default",
     "train.schedule={name: step, epochs: []}": ".epochs: List should have at least 1",
     "train.optimizer=lion": ".name: Input should be 'adamw', 'adam' or 'sgd' (found 'lion')",
-    "train.optimizer={momentum: 0.9}": ".momentum: is of sgd, and the optimizer is adamw",
-    "train.weight_decay=big": "is to be a number, or a mapping of backbone, cl",
+    "train.optimizer={momentum: 0.9}": ".momentum: is for sgd, and the optimizer is adamw",
+    "train.weight_decay=big": "must be a number, or a mapping of backbone, cl",
     "train.weight_decay=-1": "Input should be greater than or equal to 0 (found -1",
     "train.weight_decay={neck: 1}": ".neck: this task has no such part; allowed: ",
     "train.lr.bakbone=0.1": "this task has no such part; did you mean backbone?",
-    "train.lr=0.1": "is to be a mapping of backbone, blocks, classes, head (found 0.1)",
+    "train.lr=0.1": "must be a mapping of backbone, blocks, classes, head (found 0.1)",
     "train.lr.blocks={last: 1}": ".last: a key: Input should be a valid integer (found 'last')",
     "train.lr.blocks={3: -1}": ".3: Input should be greater than or equal to 0",
     "train.augment.jpg=0.5": "unknown key; did you mean jpeg?",
     "train.augment.auto=cifar": "Input should be 'imagenet' (found 'cifar')",
     "train.augment.affine=1": "shift, zoom and rotate_deg are all 0; raise one",
-    "train.augment.erase_side=[0.4, 0.1]": "a range has its lower end first",
+    "train.augment.erase_side=[0.4, 0.1]": "a range must have its lower end first",
     "train.augment.jpeg_quality=[0, 90]": ".0: Input should be greater than or equal to 1",
-    "train=3": "is to be a mapping, as each of stages is (found 3)",
+    "train=3": "must be a mapping, like each of stages (found 3)",
     "train.epochs=.inf": "Input should be a finite number (found inf)",
     "train.lr.head=.nan": "Input should be a finite number (found nan)",
     "stages.1.lr.neck=1": "this task has no such part; allowed: backbone, head",
     "stages.1.lr.backbone=-1": "Input should be greater than or equal to 0",
-    "stages.1.warmup=3 epochs": "the stage's 3 epochs would end before",
-    "stages.1.ema_goes_on=averaged": "ema_decay is null, so there is no average",
+    "stages.1.warmup=3 epochs": "must be shorter than the stage's 3 epochs",
+    "stages.1.ema_goes_on=averaged": "averaged needs ema_decay, which is null",
     "name=[1": "line 1: not valid YAML",
 }
 
@@ -177,7 +177,7 @@ def test_a_fault_is_one_line_at_the_file_where_it_stands(
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
-        ("warmup_start=0.1", "warmup=null", "--set stages.1.warmup_start=0.1: is of a warm-up,"),
+        ("warmup_start=0.1", "warmup=null", "--set stages.1.warmup_start=0.1: needs warmup,"),
         ("lr.blocks={3: 1}", "layer_decay=0.9", "run.yaml: stages.1: lr.blocks and layer_decay"),
         ("lr.blocks={3: 1}", "cached_views=2", "--set stages.1.cached_views=2: features are com"),
     ],
@@ -219,9 +219,7 @@ def test_values_of_no_file_are_as_those_of_one(minimal: Path) -> None:
 @pytest.mark.parametrize("loss", ["arcface", "proxy_nca", "soft_triple"])
 def test_class_weights_are_not_frozen_without_a_word(minimal: Path, loss: str) -> None:
     minimal.write_text(MINIMAL.replace(", classes: 1e-3", ""))
-    with pytest.raises(
-        UserError, match="run.yaml: train.lr.classes: is left out.*or write 0 to leave"
-    ):
+    with pytest.raises(UserError, match="run.yaml: train.lr.classes: missing.*or 0 to freeze"):
         load_config(minimal, RunConfig, [f"task.loss.name={loss}"])
     load_config(minimal, RunConfig, [f"task.loss.name={loss}", "train.lr.classes=0"])
     load_config(minimal, RunConfig, ["task.loss.name=supcon"])  # it has none

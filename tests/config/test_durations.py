@@ -44,11 +44,11 @@ def test_a_duration_is_read_resolved_and_written(text: str, steps: float, messag
         ("two epochs", "such as 500 steps or 1.5 epochs"),
         ("5 minutes", "such as 500 steps or 1.5 epochs"),
         (["5 steps"], "such as 500 steps or 1.5 epochs"),
-        ("0 steps", "is to be above 0"),
+        ("0 steps", "must be above 0"),
         (".nan epochs", "such as"),
         ("nan epochs", "above 0 and finite"),
         ("inf epochs", "above 0 and finite"),
-        ("2.5 steps", "no part of a step"),
+        ("2.5 steps", "a whole number of steps"),
     ],
 )
 def test_what_is_none_is_refused_with_a_remedy(value: object, said: str) -> None:
@@ -81,7 +81,7 @@ def test_a_config_is_written_with_units_and_read_again(tmp_path: Path) -> None:
 
 def test_what_goes_by_steps_alone_says_so() -> None:
     for key in ("log_every", "checkpoint_every"):
-        with pytest.raises(UserError, match=f"{key}: is counted in steps, such as 500 steps"):
+        with pytest.raises(UserError, match=f"{key}: must be in steps, such as 500 steps"):
             config_from({**VALUES, key: "1 epoch"}, RunConfig)
 
 
@@ -122,10 +122,12 @@ def test_an_old_name_is_told_by_itself() -> None:
 
     assert (
         said(warmup_steps=-3)
-        == "config: train.warmup_steps: is to be above 0 and finite (found '-3 steps')"
+        == "config: train.warmup_steps: must be above 0 and finite (found '-3 steps')"
     )
-    assert said(warmup_epochs=9).startswith("config: train.warmup_epochs: the stage's 4 epochs")
-    both = "config: train.warmup_epochs: is warmup, which config: train.warmup_steps sets too; drop one"
+    assert said(warmup_epochs=9).startswith(
+        "config: train.warmup_epochs: must be shorter than the stage's 4 epochs"
+    )
+    both = "config: train.warmup_epochs: means warmup, which config: train.warmup_steps sets too; drop one"
     assert said(warmup_steps=3, warmup_epochs=1) == both
 
 

@@ -23,15 +23,15 @@ DEEP = "[" * 45 + "]" * 45
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("train:\n  epochs: 2\n  epochs: 3", "line 3: key 'epochs' stands in line 2 already; drop"),
+        ("train:\n  epochs: 2\n  epochs: 3", "line 3: key 'epochs' is already in line 2; drop"),
         ("a: {b: 1, 'b': 2}", "line 1: key 'b' stands"),
-        ("1: a\n0x1: b", "line 2: key 1 stands in line 1"),
+        ("1: a\n0x1: b", "line 2: key 1 is already in line 1"),
         (BOMB, "line 6: more than 100,000 values"),
         ("[" + "1, " * 110_000 + "]", "line 1: more than 100,000 values"),
         ("[" * 60 + "]" * 60, "line 1: more than 50 levels"),
         (f"a: &a {DEEP}\nb: {DEEP.replace('[]', '[*a]')}", "line 2: more than 50 levels"),
         ("[" * 5_000, "more than 50 levels"),
-        ("a: &a [*a]", r"line 1: \*a stands within what it names"),
+        ("a: &a [*a]", r"line 1: \*a is inside the value it names"),
         ("a: " + "9" * 6_000, "line 1: a whole number beyond 64 bits"),
         ("a: 0x" + "f" * 6_000, "line 1: a whole number beyond 64 bits"),
         ("a: 9223372036854775808", "line 1: a whole number beyond 64 bits"),

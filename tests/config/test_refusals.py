@@ -73,7 +73,7 @@ CASES = {
     "retention of nothing": ({"retention": {}}, "retention: weights and features are both 0"),
     "idle generic images": (
         {"retention": {"weights": 1, "generic": GENERIC}},
-        "retention: generic images are of features, which is 0",
+        "retention: generic needs features, which is 0",
     ),
     "retention while frozen": (
         {"retention": {"weights": 1}, **stages()},
@@ -81,11 +81,11 @@ CASES = {
     ),
     "blends of captions": (
         CONTRASTIVE | stages(augment={"mixup": 0.5}, lr={"backbone": 0.1, "classes": 0}),
-        "stages.0.augment.mixup: a blend of two images has no label and no caption",
+        "stages.0.augment.mixup: a blend of two images has no label or caption",
     ),
     "blends for a specialist": (
         BLENDS | {"task": OF_CARS},
-        "stages.0.augment.mixup: a blend may be of two domains",
+        "stages.0.augment.mixup: a blend may mix two domains",
     ),
     "negative retention": ({"retention": {"features": -1}}, "retention.features: .*equal to 0"),
 }

@@ -235,7 +235,7 @@ def test_a_disk_without_room_is_refused_before_anything_is_computed(
     [
         (
             {"lr": {"backbone": 1e-6, "head": 1e-3}},
-            "trains the backbone or what is added to it; set",
+            "trains the backbone, adapters or prompts; set",
         ),
         ({"lr": {"head": 1e-3, "blocks": {3: 1e-6}}}, "trains the backbone"),
         ({"cached_views": 0}, "greater than 0"),

@@ -79,12 +79,12 @@ def test_parts_of_an_embedding_count_alike(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"head": {"dim": 12, "parts": 5}}, "5 parts cannot share dim 12"),
-        ({"head": {"dim": 12, "parts": 3}}, r"model\.head\.parts: .*is of an ensemble's members"),
+        ({"head": {"dim": 12, "parts": 5}}, "5 does not divide dim 12"),
+        ({"head": {"dim": 12, "parts": 3}}, r"model\.head\.parts: .*needs task\.metaclasses"),
         ({"task": {"metaclasses": {"count": 1}}}, "greater than or equal to 2"),
         (
             {"task": {"loss": {"classifier": "separate"}, "metaclasses": {"count": 4}}},
-            r"task\.loss\.classifier: .*classes of every domain",
+            r"task\.loss\.classifier: .*a metaclass mixes domains",
         ),
     ],
 )

@@ -158,8 +158,8 @@ def test_a_head_takes_shapes_beside_the_features() -> None:
     ("head", "said"),
     [
         ({"image_shape": True, "norm": "l2"}, "image_shape: needs norm bn or bn_plain"),
-        ({"norm": "l2", "norm_eps": 1e-6}, "norm_eps: is of norm bn and bn_plain; norm is l2"),
-        ({"dim": 8, "reduced_dim": 9}, "reduced_dim: 9: above dim 8"),
+        ({"norm": "l2", "norm_eps": 1e-6}, "norm_eps: is for norm bn and bn_plain; norm is l2"),
+        ({"dim": 8, "reduced_dim": 9}, "reduced_dim: 9 is above dim 8"),
         ({"branches": {"linear": "shared", "dropouts": [0.1]}}, "at least 2"),
     ],
 )
@@ -170,7 +170,7 @@ def test_heads_that_make_no_sense_are_refused(head: dict, said: str) -> None:
 
 def test_a_proxy_has_features_alone() -> None:
     for head in ({"image_shape": True, "norm": "bn"}, {"reduced_dim": 8}):
-        with pytest.raises(ValidationError, match="of whole models, not of a proxy"):
+        with pytest.raises(ValidationError, match="do not apply to a proxy"):
             ProxyEvaluatorConfig.model_validate({"model": "m", "head": head})
 
 

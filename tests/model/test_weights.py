@@ -182,12 +182,15 @@ def test_only_formats_of_tensors_are_read(name: str, tmp_path: Path) -> None:
         ({"sha256": "0123abc"}, "at least the first 8"),
         ({"sha256": "0123abcg"}, "64 hex digits"),
         ({"sha256": "0" * 65}, "64 hex digits"),
-        ({"pretrained": None, "sha256": "0" * 64}, "pretrained is null"),
-        ({"pretrained": None, "revision": "v1"}, "pretrained is null"),
-        ({"name": "hf-hub:org/model"}, "write the library's name"),
-        ({"name": "local-dir:folder"}, "write the library's name"),
-        ({"kwargs": {"checkpoint_path": "w.pt"}}, "kwargs: checkpoint_path: weights are given by"),
-        ({"kwargs": {"weights_only": False}}, "kwargs: weights_only: weights are given by"),
+        ({"pretrained": None, "sha256": "0" * 64}, "pretrained, which is null"),
+        ({"pretrained": None, "revision": "v1"}, "pretrained, which is null"),
+        ({"name": "hf-hub:org/model"}, "give the name alone"),
+        ({"name": "local-dir:folder"}, "give the name alone"),
+        (
+            {"kwargs": {"checkpoint_path": "w.pt"}},
+            "kwargs: checkpoint_path: not allowed; give weights by",
+        ),
+        ({"kwargs": {"weights_only": False}}, "kwargs: weights_only: not allowed; give weights by"),
     ],
 )
 def test_no_config_loads_weights_past_the_check(change: dict, said: str) -> None:

@@ -145,11 +145,11 @@ def composed(**keys: Any) -> dict[str, Any]:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"rows": {}}, "s.yaml: rows: there is none"),
-    ({"rows": {"plain": 3}}, "s.yaml: rows.plain: is to be a mapping"),
+    ({"rows": {}}, "s.yaml: rows: is empty"),
+    ({"rows": {"plain": 3}}, "s.yaml: rows.plain: must be a mapping"),
     ({"row": {}}, "s.yaml: row: unknown key; did you mean rows"),
     ({"seeds": 0}, "s.yaml: seeds: .*at least 1"),
-    ({"seeds": [1, 1]}, "seeds: one of them stands there twice"),
+    ({"seeds": [1, 1]}, "seeds: lists a value twice"),
     ({"baseline": "plan"}, "s.yaml: baseline: no row 'plan'"),
     ({"rows": {"plain": {"seedz": 3}}}, "s.yaml: rows.plain.seedz: unknown key; did you mean seed"),
     ({"rows": {"plain": {"seed": 3}}}, "s.yaml: rows.plain.seed: is the study's to give, by seeds"),
@@ -183,12 +183,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         {"rows": {"plain": {}, "pl{epochs}": {"grid": {"train.epochs": ["ain"]}}}},
         "a second row 'plain'",
     ),
-    ({"rows": {"plain": {"unseen": True}}}, "unseen: names no fold, and row 'plain' asks"),
+    ({"rows": {"plain": {"unseen": True}}}, "unseen: has no fold, and row 'plain' needs"),
     ({"unseen": {"A": ["cars"], "B": ["cars"]}}, "unseen: cars is left out by two folds"),
     ({"rows": {"plain": {"unseen": 0}}, "unseen": {"A": ["cars"]}}, "unseen.*greater than"),
     ({"unseen": {"A": []}}, "unseen.A: .*at least 1"),
     ({"test": {"split": "train"}}, "test.split: .*'val' or 'test'"),
-    ({"test": {"root": "x"}}, "test.root: is of another manifest"),
+    ({"test": {"root": "x"}}, "test.root: needs manifest"),
     (
         composed(members=["plan", "p"], join="average"),
         "rows.both.compose: no member is a row above",
@@ -204,7 +204,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"rows": {"plain": {"compose": {"members": ["x"]}, "train.epochs": 2}}},
-        "s.yaml: rows.plain.compose: trains no run, and train.epochs is of one",
+        "s.yaml: rows.plain.compose: trains no run, but train.epochs configures one",
     ),
 ]
 

@@ -156,14 +156,14 @@ def test_another_teacher_is_refused_on_resume(
 REFUSALS = {
     "task.teachers.0.domains=[moon]": r"task\.teachers\.0\.domains: moon is no domain that this run",
     "task.teachers.0.model=nowhere": "nowhere: no such run folder",
-    "task.criteria=[{weight: 1}]": "a summand is either a loss or a relation",
+    "task.criteria=[{weight: 1}]": "a criterion is a loss or a relation",
     "task.criteria=[{loss: {name: arcface}}]": "criteria has no relation",
     "task.criteria.0.domains=[cars]": r"stages\.0\.sampler: .*mixes domains in a batch",
     "stages.0.augment.mixup=0.5": "a blend of two images has no label",
     "task.criteria.1.relation.sigma=0": "sigma",
-    "task.criteria.1.relation.sigma.perplexity=95": "perplexity 95: an image has 95 others",
+    "task.criteria.1.relation.sigma.perplexity=95": "perplexity 95 must be below 95",
     "task.criteria.1.relation.name=nothing": "relation",
-    "task.criteria.0.loss={name: supcon}": "logits needs one loss with class weights .* has 0",
+    "task.criteria.0.loss={name: supcon}": "logits needs exactly one loss with class weights.* has 0",
 }
 
 
@@ -218,9 +218,11 @@ def test_views_are_repeated_for_teachers_alone(config: Path, tmp_path: Path) -> 
         "--set",
         "stages.0.repeated_views=2",
     ]
-    with pytest.raises(UserError, match="which views teachers are shown"):
+    with pytest.raises(UserError, match="fixes the views of teachers"):
         train.main([*words, "--set", "stages.0.cached_views=2", "--set", "stages.0.lr.backbone=0"])
-    with pytest.raises(UserError, match="is of task distillation, and this is task classification"):
+    with pytest.raises(
+        UserError, match="is for task distillation, and this is task classification"
+    ):
         task = "task={name: classification}"
         train.main([*words, "--set", task, "--set", "stages.0.lr={head: 1, classes: 1}"])
 

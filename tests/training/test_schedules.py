@@ -149,7 +149,7 @@ def test_a_warmup_may_begin_above_nothing() -> None:
 
 @pytest.mark.parametrize("setting", [{"warmup_start": 0.5}, {"warmup_every": "1 epoch"}])
 def test_a_warmup_that_is_none_has_no_settings(setting: dict) -> None:
-    with pytest.raises(ValueError, match="is of a warm-up, and there is none"):
+    with pytest.raises(ValueError, match="needs warmup, which is null"):
         StageConfig(epochs=1, lr=LearningRates(), **setting)
 
 

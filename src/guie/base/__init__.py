@@ -1,1 +1,1 @@
-"""What everything stands on: errors, files, devices, seeds, child processes."""
+"""Shared basics: errors, files, devices, seeds, child processes."""

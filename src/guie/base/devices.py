@@ -1,4 +1,4 @@
-"""The Accelerator, with all of the machine's cores where it trains on the CPU."""
+"""Create the Accelerator; CPU training uses all cores."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 from guie.base.errors import UserError
 
 T = TypeVar("T")
-# The others wait while the main process opens every image of a new data set.
+# Other processes wait while the main process opens every image of a new data set.
 PATIENCE = timedelta(hours=3)
-PRECISION = "ACCELERATE_MIXED_PRECISION"  # which `accelerate launch` sets
+PRECISION = "ACCELERATE_MIXED_PRECISION"  # set by `accelerate launch`
 
 
 def make_accelerator(**settings: Any) -> Accelerator:
-    """An Accelerator as configured.
+    """Return an Accelerator with the given settings.
 
-    `accelerate launch` starts CPU processes with OMP_NUM_THREADS=1, which halves the speed of a
-    machine of two cores and does worse to a larger one. And without a GPU, accelerate must be told
-    that several processes are meant, or each trains on its own without a word. And one that this
-    process made before, for a curation say, must not decide the precision of this one.
+    `accelerate launch` starts CPU processes with OMP_NUM_THREADS=1, which halves the speed on two
+    cores and costs more on larger machines; this is undone. Without a GPU, accelerate needs `cpu=True`
+    for several processes, or each silently trains alone. The precision of an earlier Accelerator of
+    this process, for example in curation, is reset.
     """
     precision = settings.get("mixed_precision") or os.environ.get(PRECISION, "no")
     if is_initialized() and AcceleratorState().mixed_precision != precision:
@@ -43,7 +43,7 @@ def make_accelerator(**settings: Any) -> Accelerator:
     patient = InitProcessGroupKwargs(timeout=PATIENCE)
     accelerator = Accelerator(kwargs_handlers=[patient], fsdp_plugin=sharding, **settings)
     if sharding and accelerator.distributed_type == DistributedType.MULTI_CPU:
-        # Of itself accelerate shards on GPUs alone, and replicates on CPUs without a word.
+        # By default accelerate shards on GPUs only, and silently replicates on CPUs.
         accelerator.state.fsdp_plugin = sharding
         for state in (PartialState(), accelerator.state):
             state.distributed_type = DistributedType.FSDP
@@ -55,25 +55,24 @@ def make_accelerator(**settings: Any) -> Accelerator:
 
 
 def _sharding() -> FullyShardedDataParallelPlugin | None:
-    """What `accelerate launch --use_fsdp` asks for, in the environment; None where it does not."""
+    """Return the FSDP plugin that `accelerate launch --use_fsdp` requests; None without it."""
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true":
         return None
     if os.environ.get("FSDP_VERSION") != "2":
-        raise UserError("FSDP: of its versions only the second is supported; add --fsdp_version 2")
+        raise UserError("FSDP: only version 2 is supported; add --fsdp_version 2")
     return FullyShardedDataParallelPlugin(
-        # Weights stay fp32 and autocast chooses by the operation, as without sharding; of itself
-        # accelerate casts them all, class weights and norms included.
+        # Weights stay fp32 and autocast chooses per operation, as without sharding. By default
+        # accelerate casts all weights, including class weights and norms.
         mixed_precision_policy=MixedPrecisionPolicy(),
-        # The launcher's default, which is for transformers' models alone: buffers break it.
+        # The launcher's default is for transformers models only and fails with buffers.
         cpu_ram_efficient_loading=False,
     )
 
 
 def from_main(accelerator: Accelerator, make: Callable[[], T]) -> T:
-    """What `make` returns in the main process, in every process.
+    """Run `make` in the main process and return its result in every process.
 
-    Raises the main process's UserError there, and leaves quietly in the others: they would wait
-    for it for ever.
+    The main process raises its UserError; the others exit silently instead of waiting forever.
     """
     result: list[Any] = [None, None]
     if accelerator.is_main_process:

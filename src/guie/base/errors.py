@@ -1,4 +1,4 @@
-"""Errors that are the user's to mend, told in one line instead of a traceback."""
+"""Errors that the user can fix, printed as one line instead of a traceback."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from io import TextIOWrapper
 
 from tqdm import tqdm
 
-# What a write meets when there is no room for it, in words with a remedy.
+# Messages and remedies for writes that fail for lack of space.
 DISK_FULL = {
     errno.ENOSPC: "the disk is full; free some space or write elsewhere",
     errno.EDQUOT: "the disk quota is used up; free some space or write elsewhere",
@@ -20,17 +20,17 @@ DISK_FULL = {
 
 
 class UserError(Exception):
-    """A fault in the input: a config key, a manifest row, a file. The message names it and the remedy."""
+    """A fault in the input (config key, manifest row, file); the message names it and the remedy."""
 
 
 def run(main: Callable[[Sequence[str] | None], object]) -> None:
-    """Run a script's `main` as a command: exit code 2 and one clear line where the user is at fault.
+    """Run a script's `main` as a command: on a user error, print one line and exit with code 2.
 
-    A full disk, and any fault of the system that names a file, counts as the user's to mend.
+    A full disk, and any system error that names a file, counts as a user error.
     """
-    threading.excepthook = _tell_of_thread
+    threading.excepthook = _report_thread
     if isinstance(sys.stdout, TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name may not be in UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name may not be UTF-8
     try:
         main(None)
     except UserError as error:
@@ -39,13 +39,13 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
     except KeyboardInterrupt:
         _say("interrupted")
         sys.exit(130)
-    except BrokenPipeError:  # the reader of our output, `| head` say, has left
+    except BrokenPipeError:  # the reader of our output, such as `| head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except UnicodeEncodeError as error:
         if error.reason != "surrogates not allowed":
             raise
-        _say(f"error: {error.object!a}: a name that is not in UTF-8; rename it")
+        _say(f"error: {error.object!a}: a name that is not UTF-8; rename it")
         sys.exit(2)
     except OSError as error:
         message = _describe(error)
@@ -56,21 +56,21 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
 
 
 def _say(line: str) -> None:
-    # On a line of its own, though a progress bar may stand there; whole, though a thread writes too.
+    # On its own line despite progress bars, and unbroken by other threads.
     tqdm.write(f"{line}\n", file=sys.stderr, end="")
 
 
-def _tell_of_thread(failed: threading.ExceptHookArgs) -> None:
-    """TensorBoard writes in a thread: a full disk there is told like anywhere."""
+def _report_thread(failed: threading.ExceptHookArgs) -> None:
+    """Report an error of a thread: TensorBoard writes in one, and the disk may be full."""
     message = _describe(failed.exc_value) if isinstance(failed.exc_value, OSError) else None
     if message is None:
         threading.__excepthook__(failed)
     else:
-        sys.stderr.write(f"error: {message}\n")  # whole, though the main thread may leave meanwhile
+        sys.stderr.write(f"error: {message}\n")  # one write, as the main thread may exit
 
 
 def _describe(error: OSError) -> str | None:
-    """The one line for a fault of the system; None where it could be a fault of ours."""
+    """Return the line for a system error; None if it may be a bug of this package."""
     names_a_file = isinstance(error.filename, str | bytes | os.PathLike)
     if error.errno in DISK_FULL:
         name = os.fsdecode(error.filename) if names_a_file else "a write failed"

@@ -1,4 +1,4 @@
-"""Write files whole or not at all (write beside, then rename), and lock them against a second process."""
+"""Write files atomically (temporary file, then rename), and lock them against other processes."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ from numpy.typing import ArrayLike
 from guie.base.errors import DISK_FULL, UserError
 
 PROBE_BYTES = 2**16
-BLOCK_BYTES = 512  # of stat, whatever the file system's own
-PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # what $'...' holds as it is
+BLOCK_BYTES = 512  # unit of stat's st_blocks on every file system
+PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # needs no escape in $'...'
 
 
 def refuse_special(path: str | Path) -> None:
-    """Raise UserError for a folder, a pipe, a device: reading one can wait, or go on, for ever.
+    """Raise UserError for a folder, pipe or device: reading one may block or never end.
 
-    Links are followed. A file that is absent passes: its reader says so.
+    Links are followed. A missing file passes; its reader reports it.
     """
     try:
         mode = os.stat(path).st_mode
     except OSError:
         return
     except ValueError:  # a NUL, which YAML can write
-        raise UserError(f"{str(path)!r}: no name of a file") from None
+        raise UserError(f"{str(path)!r}: not a valid file name") from None
     if not stat.S_ISREG(mode):
         raise UserError(f"{path}: not a regular file")
 
 
 def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Path | None]) -> None:
-    """Raise UserError where a result would replace another, or a file that it is made of."""
+    """Raise UserError if a result would overwrite another result or one of its inputs."""
     taken = {os.path.realpath(path): path for path in made_of if path}
     for result in filter(None, results):
         place = os.path.realpath(result)
@@ -55,7 +55,7 @@ def refuse_replacing(results: Iterable[Path | None], made_of: Iterable[str | Pat
 
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
-    """The object of a JSON file. Raises UserError with the remedy where there is none."""
+    """Read the object of a JSON file. Raises UserError with `remedy` if there is none."""
     refuse_special(path)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
@@ -69,9 +69,9 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def quoted(path: str | Path) -> str:
-    """The path as one word of a printed command, whatever its name holds.
+    """Quote a path as one word of a printed shell command.
 
-    Control characters, which a terminal would act on, are escaped as $'...' (bash, zsh).
+    Control characters, which a terminal would obey, are escaped as $'...' (bash, zsh).
     """
     text = str(path)
     if text.isprintable():
@@ -82,15 +82,15 @@ def quoted(path: str | Path) -> str:
 
 @contextmanager
 def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it into place if the block succeeds.
+    """Yield a temporary path in the folder of `path`; rename it to `path` if the block succeeds.
 
-    A crash, a full disk or a power cut leaves the old file or the new one, whole; but for a power
-    cut where `durable` is False, which spares a scratch file the wait for the disk.
-    Raises UserError if the file cannot be written: a full disk, a missing permission.
+    A crash, a full disk or a power cut leaves the old file or the new one, complete. `durable=False`
+    does not wait for the disk, for scratch files: then a power cut may damage the file.
+    Raises UserError if the file cannot be written: full disk, missing permission.
     """
     path = Path(path)
     _make_folder(path)
-    # The suffix stays last, for writers that choose the format by it (numpy, pandas, matplotlib).
+    # Keep the suffix last: numpy, pandas and matplotlib choose the format by it.
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         yield temporary
@@ -99,16 +99,16 @@ def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
         os.replace(temporary, path)
     except UserError:
         raise
-    except Exception as error:  # the libraries raise many kinds for one cause
+    except Exception as error:  # libraries raise many types for one cause
         code = _cause(error, temporary)
         if code is None:
             raise
         raise UserError(_unwritten(path, code, _held_bytes(temporary))) from error
     finally:
-        with suppress(OSError):  # where nothing could be written, there is nothing to remove
+        with suppress(OSError):  # nothing to remove if nothing was written
             temporary.unlink(missing_ok=True)
     if durable:
-        with suppress(OSError):  # not every file system can; the file itself is whole by now
+        with suppress(OSError):  # not all file systems support it; the file is complete
             _sync(path.parent, os.O_RDONLY)
 
 
@@ -119,15 +119,15 @@ def write_text(path: str | Path, text: str) -> None:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write indented JSON atomically. Non-finite numbers are refused: they are not JSON."""
+    """Write indented JSON atomically. Raises ValueError for non-finite numbers, which JSON lacks."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def save_arrays(path: Path, **arrays: ArrayLike) -> None:
-    """Write an .npz as `np.savez` does, not atomically: for use within `replacing`.
+    """Write an .npz like `np.savez`, not atomically: use it within `replacing`.
 
-    numpy before 2.2 leaves the archive open where a write fails, and prints a second error when that is
-    collected. Raises ValueError for Python objects.
+    numpy before 2.2 leaves the archive open if a write fails, and prints a second error when it is
+    garbage collected. Raises ValueError for Python objects.
     """
     with zipfile.ZipFile(path, "w") as archive:
         for name, values in arrays.items():
@@ -136,7 +136,7 @@ def save_arrays(path: Path, **arrays: ArrayLike) -> None:
 
 
 def append_text(path: str | Path, text: str) -> None:
-    """Append UTF-8 text, all of it or nothing. Raises UserError if there is no room for it."""
+    """Append UTF-8 text, all or nothing. Raises UserError if the disk is full."""
     path = Path(path)
     size_bytes = path.stat().st_size if path.exists() else 0
     try:
@@ -157,7 +157,7 @@ def _make_folder(path: Path) -> None:
 
 
 def _sync(path: Path, flags: int) -> None:
-    """Wait until the disk holds it: a renamed file may else be empty after a power cut."""
+    """Flush to disk; otherwise a renamed file may be empty after a power cut."""
     handle = os.open(path, flags)
     try:
         os.fsync(handle)
@@ -166,7 +166,7 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def _cause(error: BaseException | None, temporary: Path) -> int | None:
-    """The errno of a write that the system refused; None for any other error."""
+    """Return the errno of a failed write; None for any other error."""
     while error is not None:
         code = _code(error, temporary)
         if code is not None:
@@ -177,20 +177,20 @@ def _cause(error: BaseException | None, temporary: Path) -> int | None:
 
 def _code(error: BaseException, temporary: Path) -> int | None:
     if isinstance(error, OSError) and error.errno is None and "written" in str(error):
-        return _probe(temporary)  # numpy's writer of arrays tells how much, not why
+        return _probe(temporary)  # numpy reports how much was written, not why
     if isinstance(error, OSError):
         ours = error.filename == str(temporary) and error.errno != errno.ENOENT
         return error.errno if ours or error.errno in DISK_FULL else None
     rust = re.search(r"\b(?:os error|Os \{ code:) (\d+)", str(error))  # safetensors, new and old
     if rust:
         return int(rust[1])
-    # torch's C++ writer tells that a write failed, not why
+    # torch's C++ writer reports that a write failed, not why
     torchs = isinstance(error, RuntimeError) and "inline_container" in str(error)
     return _probe(temporary) if torchs else None
 
 
 def _probe(temporary: Path) -> int | None:
-    """Write on where a writer stopped, to learn what the system says."""
+    """Continue a failed write to learn the system's error code."""
     try:
         with temporary.open("ab") as file:
             file.write(bytes(PROBE_BYTES))
@@ -201,7 +201,7 @@ def _probe(temporary: Path) -> int | None:
 
 
 def _held_bytes(temporary: Path) -> int:
-    """What an unfinished file takes of the disk; a writer may still have it open."""
+    """Return the disk space of an unfinished file, which a writer may still hold open."""
     return temporary.stat().st_blocks * BLOCK_BYTES if temporary.exists() else 0
 
 
@@ -215,17 +215,17 @@ def _unwritten(path: Path, code: int, held_bytes: int = 0) -> str:
 
 
 WAIT_S = 0.5
-HOLDER = re.compile(r"(process \d+ on [^\s]+)?")  # what a lock says
+HOLDER = re.compile(r"(process \d+ on [^\s]+)?")  # content of a lock file
 HOLDER_CHARS = 300
 
 
 @contextmanager
 def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator[TextIO]:
-    """Hold the lock of a file, which is made if need be; yields it.
+    """Hold the lock of a file, created if absent, and yield the file.
 
-    Child processes that have the file open hold the lock too, and may outlive a killed parent by a
-    moment. Raises UserError of `said`, who holds it and `remedy` if that is so for `wait_s` seconds, and
-    where the file is another one.
+    Child processes that have the file open hold the lock too, and may briefly outlive a killed parent.
+    Raises UserError (`said`, the holder, `remedy`) if another process holds it for `wait_s` seconds,
+    and if the file is not a lock file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
@@ -234,7 +234,7 @@ def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator
             raise UserError(f"{said} ({file.read()}); {remedy}")
         file.seek(0)
         if not HOLDER.fullmatch(file.read(HOLDER_CHARS)):
-            raise UserError(f"{path}: would be the lock, and is a file of somebody's; move it")
+            raise UserError(f"{path}: needed as a lock file, but holds other content; move it")
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
@@ -242,7 +242,7 @@ def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator
 
 
 def _taken(file: TextIO, wait_s: float) -> bool:
-    """Lock the file; False where another holds it, and is not about to end."""
+    """Lock the file; return False if another process still holds it after `wait_s` seconds."""
     until = time.monotonic() + wait_s
     while True:
         with suppress(BlockingIOError):

@@ -1,4 +1,4 @@
-"""Child processes (loaders, decoders) that end when asked, and with their parent."""
+"""Child processes (loaders, decoders) that end on request, and with their parent."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ LOOK_S = 1.0
 
 
 def follow_parent(worker: int = 0) -> None:
-    """Make this process end by its parent's word, or with it, and by nothing else.
+    """Make this process end on its parent's SIGTERM or death, and ignore other signals to end.
 
-    A terminal sends Ctrl-C to every process of a run, and many clusters send SIGTERM to all: what a
-    loader still owes is needed for the parent's last step. But SIGTERM from the parent must be heard,
-    for by it Python ends its children on the way out, and then waits for them.
+    A terminal sends Ctrl-C to every process of a run, and many clusters send SIGTERM to all. But the
+    parent still needs batches from its loaders for its last step. SIGTERM from the parent must work,
+    because Python ends its children by it at exit, and then waits for them.
 
     Args:
-        worker: the number that a loader hands to what sets up its workers; of no use here.
+        worker: the number that a loader passes to `worker_init_fn`; unused.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if sys.platform != "linux":
         return
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # of who forked it: of a server, too
-    # Blocked here and in every later thread, SIGTERM waits for the one thread that asks who sent it.
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # also if a fork server forked it
+    # Blocked here and in all later threads; one thread receives SIGTERM and checks its sender.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=_leave_when_told, daemon=True).start()
+    threading.Thread(target=_exit_on_request, daemon=True).start()
 
 
-def _leave_when_told() -> None:
+def _exit_on_request() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None  # this process follows one
     while parent.is_alive():
@@ -46,10 +46,10 @@ def _leave_when_told() -> None:
 
 
 def context(method: str | None = None) -> BaseContext:
-    """Python's ways to start and to join processes, with events that a killed one cannot leave locked.
+    """Return a multiprocessing context whose events stay usable if a process is killed.
 
-    Python's own event takes a lock to be read. A loader's worker that the system kills in that moment
-    keeps it for ever, and a loader that then asks whether it has ended waits as long.
+    Reading Python's own event takes a lock. A loader worker that is killed at that moment never
+    releases it, and the loader waits forever.
     """
     own: Any = copy.copy(multiprocessing.get_context(method))
     own.Event = lambda: Flag(own)
@@ -57,7 +57,7 @@ def context(method: str | None = None) -> BaseContext:
 
 
 class Flag:
-    """One byte that processes share: what a loader asks of an event, and no lock."""
+    """One shared byte: the part of Event that a loader uses, without a lock."""
 
     def __init__(self, context: BaseContext):
         self._raised = context.RawValue(ctypes.c_bool, False)

@@ -1,4 +1,4 @@
-"""Random choices that depend on the seed and the thing itself, not on what stands around it."""
+"""Random choices that depend only on the seed and the item's name, not on other items."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def seeded_draws(seed: int, names: Iterable[str]) -> np.ndarray:
-    """One uniform 64-bit number a name: sorting by it is a shuffle that row order cannot change.
+    """Return one uniform 64-bit number per name; sorting by it shuffles independently of row order.
 
-    A generator would tie each choice to the order and the number of all rows before it, so that
-    one image more would change the mix everywhere.
+    With a generator, each choice would depend on the order and number of earlier rows. One more image
+    would then change the whole mix.
     """
     digests = (hashlib.blake2b(f"{seed}/{name}".encode(), digest_size=8) for name in names)
     return np.fromiter((int.from_bytes(d.digest(), "big") for d in digests), dtype=np.uint64)

@@ -1,4 +1,4 @@
-"""Typed configs: YAML in, frozen models out; unknown keys and wrong types are refused by name."""
+"""Typed configs: YAML becomes frozen models. Errors name each unknown key and each wrong type."""
 
 from guie.config.base import Config, config_from, load_config, real_root
 from guie.config.data import MixConfig

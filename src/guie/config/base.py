@@ -1,5 +1,4 @@
-"""Load a YAML file into a typed config, with `key.sub=value` overrides, and explain what is wrong with
-one.
+"""Load a YAML file into a typed config, with `key.sub=value` overrides, and explain its faults.
 
 Every error is one line: the key, the value, what is allowed.
 """
@@ -31,12 +30,12 @@ from guie.config.reading import (
 
 Model = type[BaseModel]
 
-SHOWN = 200  # characters of a value
-NUMBER = "number"  # tag of a union's branch that is a number
+SHOWN = 200  # characters of a value in an error message
+NUMBER = "number"  # tag of the union branch that is a number
 
 
 class ConfigError(ValueError):
-    """What a validator finds wrong with one key below the model that it validates."""
+    """Report a fault of one key below the model that a validator checks."""
 
     def __init__(self, key: str, said: str):
         super().__init__(f"{key}: {said}")
@@ -44,10 +43,10 @@ class ConfigError(ValueError):
 
 
 def explained(error: ValidationError, model: Model, values: SourcedValue) -> list[str]:
-    """A line for every fault, none twice: where it is written, and what it is.
+    """Return one line per fault, without duplicates: its place in the source, and what is wrong.
 
     Args:
-        values: what was validated.
+        values: the validated values.
     """
     lines = [
         f"{_where(fault, model, values)}: {_said(fault, model)}"
@@ -57,7 +56,7 @@ def explained(error: ValidationError, model: Model, values: SourcedValue) -> lis
 
 
 def _where(fault: ErrorDetails, model: Model, values: SourcedValue) -> str:
-    """The source and the key there; of a key that is missing, where the mapping is that lacks it."""
+    """Return the source and the key; for a missing key, the place of the mapping that lacks it."""
     place = fault["loc"]
     if fault["type"] == "union_tag_invalid":
         place = (*place, fault["ctx"]["discriminator"].strip("'"))
@@ -70,12 +69,12 @@ def _where(fault: ErrorDetails, model: Model, values: SourcedValue) -> str:
             node = below
         elif part in _keys_at(place[:number], model):
             missing = (*missing, part)
-        # Anything else is a tag: pydantic names a union's branch
+        # Any other part is a tag: pydantic names the branch of a union
     return node.description(missing)
 
 
 def _said(fault: ErrorDetails, model: Model) -> str:
-    """What is wrong, and what is allowed."""
+    """Return what is wrong and what is allowed."""
     place = fault["loc"]
     match fault["type"]:
         case "extra_forbidden":
@@ -90,10 +89,10 @@ def _said(fault: ErrorDetails, model: Model) -> str:
         case "model_type" | "model_attributes_type":
             names = _names_at(place, model)
             keys = f"name: {' | '.join(names)}" if names else ", ".join(_keys_at(place, model))
-            return f"is to be a mapping of {keys} (found {_shown(fault['input'])})"
+            return f"must be a mapping of {keys} (found {_shown(fault['input'])})"
         case "float_type" if place[-1] == NUMBER:
             keys = ", ".join(_keys_at(place[:-1], model))
-            return f"is to be a number, or a mapping of {keys} (found {_shown(fault['input'])})"
+            return f"must be a number, or a mapping of {keys} (found {_shown(fault['input'])})"
     own = fault.get("ctx", {}).get("error")
     message = (
         own.said if isinstance(own, ConfigError) else fault["msg"].removeprefix("Value error, ")
@@ -104,13 +103,13 @@ def _said(fault: ErrorDetails, model: Model) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value, or as much of it as a line has room for."""
+    """Return the value as text, cut to SHOWN characters."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> str:
-    """The nearest of what is allowed, or all of it; `always` both."""
+    """Return the nearest allowed value, or all of them if none is near; with `always`, both."""
     near = difflib.get_close_matches(str(given), allowed, n=1)
     meant = f"; did you mean {near[0]}?" if near else ""
     if not allowed or (near and not always):
@@ -119,25 +118,25 @@ def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> st
 
 
 def _keys_at(place: Place, model: Model) -> list[str]:
-    """Field names of the models that may stand there."""
+    """Return the field names of the models allowed at a place."""
     models = _models_at(place, model)
     return sorted({name for m in models for name in (*m.model_fields, *getattr(m, "SUCH_AS", ()))})
 
 
 def _names_at(place: Place, model: Model) -> list[str]:
-    """What `name` may be in the models that may stand there."""
+    """Return the values of `name` in the models allowed at a place."""
     return [name for m in _models_at(place, model) for name in _tags(m)]
 
 
 def _models_at(place: Place, model: Model) -> list[Model]:
-    """The models reachable at a place, through lists, options and unions."""
+    """Return the models at a place, through lists, optional types and unions."""
     models: list[Model] = [model]
     for part in place:
         if isinstance(part, str) and any(part in m.model_fields for m in models):
             types = [m.model_fields[part].annotation for m in models if part in m.model_fields]
             models = [inner for kind in types for inner in _models_in(kind)]
         elif isinstance(part, str):
-            # A tag, by which pydantic chose a model from a union: its class or its `name`
+            # A tag: the class or the `name` of the union branch that pydantic chose
             models = [m for m in models if part == m.__name__ or part in _tags(m)] or models
     return models
 
@@ -158,7 +157,7 @@ class Config(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    # A block, and the list whose entries take from it what they do not say
+    # A block of defaults, and the list whose entries inherit them
     COMMON: ClassVar[tuple[str, str] | None] = None
 
 
@@ -166,23 +165,23 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 def _names_a_folder(name: str) -> str:
-    # `.` and `..` are the folder of all runs, and the one above it.
+    # `.` and `..` would be the folder of all runs, and its parent.
     if not re.fullmatch(r"[\w.-]+", name) or not name.strip("."):
         raise ValueError(
-            "a name is made of letters, digits, '_', '-' and '.', and not of dots alone"
+            "a name may hold letters, digits, '_', '-' and '.', and must not be dots alone"
         )
     return name
 
 
-Name = Annotated[str, AfterValidator(_names_a_folder)]  # of a run, a composition, a mix
-# Of a manifest: `|` would join two labels, a line break end a row
+Name = Annotated[str, AfterValidator(_names_a_folder)]  # of a run, an ensemble or a mix
+# In a manifest `|` joins two labels, and a line break ends a row
 Domain = Annotated[str, Field(pattern=r"^[^|\x00-\x1f\x7f-\x9f\u2028\u2029]+$")]
 Seed = Annotated[int, Field(ge=0, lt=2**64)]  # torch takes 64 bits
-PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]  # as lengths and indices are held
-Pixels = Annotated[int, Field(gt=0, le=2**14)]  # a side
+PositiveInt = Annotated[int, Field(gt=0, lt=2**31)]  # lengths and indices are 32-bit
+Pixels = Annotated[int, Field(gt=0, le=2**14)]  # side length
 BatchSize = Annotated[int, Field(gt=0, le=2**20)]  # images
 Workers = Annotated[int, Field(ge=0, le=1024)]  # processes that load images
-Width = Annotated[int, Field(gt=0, le=2**16)]  # numbers of an embedding, or outputs of a layer
+Width = Annotated[int, Field(gt=0, le=2**16)]  # dimension of an embedding, or outputs of a layer
 
 
 def load_config(
@@ -190,9 +189,9 @@ def load_config(
 ) -> AnyConfig:
     """Read `path`, apply overrides such as `train.epochs=2` or `stages.0.epochs=1`, validate.
 
-    A key `base: other.yaml` starts from that file beside it; mappings merge, lists and {} replace.
-    `${NAME}` in a string is taken from the environment; `${GUIE_REAL}` falls back to ../shared.
-    Raises UserError with one line per fault: where it is written, value, what is allowed.
+    A key `base: other.yaml` inherits from that file, relative to this one. Mappings merge; lists and
+    {} replace. `${NAME}` in a string is an environment variable; `${GUIE_REAL}` defaults to ../shared.
+    Raises UserError with one line per fault: its place, its value, what is allowed.
     """
     values = read_written(Path(path))
     for words in overrides:
@@ -204,20 +203,20 @@ def load_config(
 
 
 def config_from(values: dict, model: type[AnyConfig], source: str = "config") -> AnyConfig:
-    """The config of what could stand in a file; `model.model_validate` takes what is resolved.
+    """Validate values as a file would hold them; use `model.model_validate` for resolved values.
 
-    Raises UserError as `load_config`.
+    Raises UserError like `load_config`.
     """
     return validated(SourcedValue.of(values, source), model)
 
 
 def validated(values: SourcedValue, model: type[AnyConfig], variables: bool = True) -> AnyConfig:
-    """The config of what is written.
+    """Validate sourced values and return the config.
 
     Args:
-        variables: replace each `${NAME}`; without, the config is the same on every machine.
+        variables: replace each `${NAME}`; if False, the config is the same on every machine.
 
-    Raises UserError as `load_config`.
+    Raises UserError like `load_config`.
     """
     if model.COMMON:
         values = apply_defaults(values, *model.COMMON)
@@ -228,18 +227,18 @@ def validated(values: SourcedValue, model: type[AnyConfig], variables: bool = Tr
 
 
 def read_written(path: Path, below: tuple[Path, ...] = ()) -> SourcedValue:
-    """What a file says, over what its `base` says. Raises UserError."""
+    """Read a file and merge it over its `base`. Raises UserError."""
     values = read_yaml(path)
     if not isinstance(values, dict):
-        raise UserError(f"{path}: a config is a mapping of keys to values")
+        raise UserError(f"{path}: a config must be a mapping of keys to values")
     return resolve_base(SourcedValue.of(values, str(path)), below)
 
 
 def resolve_base(own: SourcedValue, below: tuple[Path, ...] = ()) -> SourcedValue:
-    """A mapping over the file that its `base` names, beside the one that it stands in itself.
+    """Merge a mapping over the file that its `base` names, relative to its own file.
 
     Args:
-        below: the files that have led here.
+        below: the chain of files that led here.
 
     Raises UserError.
     """
@@ -249,21 +248,21 @@ def resolve_base(own: SourcedValue, below: tuple[Path, ...] = ()) -> SourcedValu
         return rest
     path = Path(base.source)
     if path in below:
-        raise UserError(f"{path}: base leads back to this file")
+        raise UserError(f"{path}: base leads back to this file; remove one base of the cycle")
     return merged(read_written(path.parent / str(base.value), (*below, path)), rest)
 
 
 def real_root() -> Path | None:
-    """The folder with real images (`data/`) and weights (`weights/`): $GUIE_REAL, else ../shared."""
+    """Return the folder with real images (`data/`) and weights (`weights/`): $GUIE_REAL or ../shared."""
     named = os.environ.get("GUIE_REAL")
     if named:
         return Path(named)
-    beside = Path("..") / "shared"
-    return beside if (beside / "weights").is_dir() else None
+    default = Path("..") / "shared"
+    return default if (default / "weights").is_dir() else None
 
 
 def plain(written: SourcedValue, variables: bool = True) -> Any:
-    """What YAML has there; with `variables`, each `${NAME}` is replaced. Raises UserError."""
+    """Return the plain YAML value; with `variables`, replace each `${NAME}`. Raises UserError."""
     value = written.value
     if isinstance(value, dict):
         return {key: plain(item, variables) for key, item in value.items()}
@@ -273,7 +272,7 @@ def plain(written: SourcedValue, variables: bool = True) -> Any:
 
 
 def expanded(text: str, where: str) -> str:
-    """A string with each `${NAME}` replaced. Raises UserError that begins with `where`."""
+    """Replace each `${NAME}` in a string. Raises a UserError that starts with `where`."""
     return re.sub(r"\$\{(\w+)\}", lambda match: _variable(match[1], where), text)
 
 

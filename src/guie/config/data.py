@@ -24,21 +24,21 @@ DatasetName = Literal[
 
 
 class DatasetSource(Config):
-    """A dataset as downloaded, read by its adapter in `guie.data.datasets`."""
+    """A data set as downloaded, read by its adapter in `guie.data.datasets`."""
 
     kind: DatasetName
-    path: str | None = None  # null: looked for in input/, and on Kaggle in /kaggle/input
-    domain: Domain | None = None  # null: the dataset's own
+    path: str | None = None  # null: search input/, and on Kaggle /kaggle/input
+    domain: Domain | None = None  # null: the data set's own
     splits: list[Literal["train", "val", "test"]] | None = Field(None, min_length=1)  # null: all
-    as_train: bool = False  # every image, of whatever split, trains
-    partial: bool = False  # take an incomplete download, with a warning, instead of refusing it
-    # Of each test class, at most so many images, chosen by the mix's seed (UnED: 10) ...
+    as_train: bool = False  # train on the images of every split
+    partial: bool = False  # accept an incomplete download with a warning
+    # Images per test class at most, drawn with the mix's seed (UnED: 10)
     test_max_images: PositiveInt | None = None
-    # ... of which no two differ in so few of the 64 bits of their perceptual hash, or fewer.
+    # Drop a test image whose 64-bit perceptual hash is within so many bits of a kept one
     test_near_duplicate_bits: Annotated[int, Field(ge=0, le=32)] | None = None
-    max_classes: PositiveInt | None = None  # of the train classes, keep so many ...
-    choose_classes: Literal["largest", "random"] = "largest"  # ... of them, by the mix's seed
-    options: dict[str, str | int | list[str]] = {}  # the dataset's own, see input/README.md
+    max_classes: PositiveInt | None = None  # train classes to keep at most
+    choose_classes: Literal["largest", "random"] = "largest"  # random: drawn with the mix's seed
+    options: dict[str, str | int | list[str]] = {}  # of the adapter, see input/README.md
     min_images: PositiveInt | None = None
     max_images: PositiveInt | None = None
 
@@ -48,61 +48,61 @@ Share = Annotated[float, Field(gt=0, lt=1)]
 
 
 class NearConfig(Config):
-    """Near-duplicates: hashes within a few bits, features alike, and pixels that hardly differ.
+    """Near-duplicates: hashes within a few bits, similar features, nearly equal pixels.
 
-    How much they may differ each domain says for itself, so that false finds are as rare as is
-    wished for here: see `guie.curation.copies.evidence`.
+    Thresholds are fitted per domain to meet the false positive rates below: see
+    `guie.curation.copies.evidence`.
     """
 
-    action: Literal["drop", "report"] = "drop"  # of copies within a class
+    action: Literal["drop", "report"] = "drop"  # for copies within a class
     distance_max: Annotated[int, Field(ge=0, le=20)] = 12  # bits of 64 that may differ
-    # Cosine that two copies must have for pixels to be compared; null: twice as far from 1 as 99 in
-    # 100 altered copies of the mix's own images are under the model, so that each has its own.
+    # Cosine above which pixels are compared. null: fitted to the model. 99 % of altered copies of the
+    # mix's images stay within some distance of cosine 1, and the limit is twice that distance.
     similarity_min: Similarity | None = None
-    # Share of a domain's images that are expected to be found falsely, at the most,
-    false_sure: Share = 0.0002  # across labels or splits, where a find costs a class its image
-    false_copies: Share = 0.002  # within a class, where another image of it stays
-    mirrored: bool = False  # a mirror image is a copy too; more pairs are compared by pixels
+    # Expected share of false positives among a domain's images, at most:
+    false_sure: Share = 0.0002  # across labels or splits, where a class loses the image
+    false_copies: Share = 0.002  # within a class, where another image remains
+    mirrored: bool = False  # count mirror images as copies; compares the pixels of more pairs
 
 
 class OutlierConfig(Config):
-    """Images nearer to another class than their own: robust z of the difference, per domain."""
+    """Images nearer to another class than to their own, by a robust z-score per domain."""
 
     action: Literal["drop", "report"] = "report"
-    z_max: PositiveFloat = 3.5  # as Iglewicz and Hoaglin (1993) advise
-    share_max: Annotated[float, Field(gt=0, lt=0.5)] = 0.1  # of a class, at the most
+    z_max: PositiveFloat = 3.5  # recommended by Iglewicz and Hoaglin (1993)
+    share_max: Annotated[float, Field(gt=0, lt=0.5)] = 0.1  # of a class, at most
 
 
 class OversampleConfig(Config):
     """weight = clip((target / images of the class) ** power, 1, limit)."""
 
-    target: PositiveInt = 20  # images a class; classes that have them keep weight 1
+    target: PositiveInt = 20  # images per class; classes with at least so many keep weight 1
     power: Annotated[float, Field(gt=0, le=1)] = 1.0
     limit: Annotated[float, Field(ge=1)] = 10.0
 
 
 class CleaningConfig(Config):
-    """The `clean` block of a mix; without it nothing but the class filters is applied.
+    """The `clean` block of a mix; without it only the class filters apply.
 
-    Copies are found by decoded content. A conflict is one picture under two labels, a leak a
-    training image that is a copy of a val or test image. Only what is a copy beyond doubt is
-    dropped, or stopped for; what is near is reported, and `<out>.verdicts.csv` takes a person's word.
+    Copies are found by decoded content. A conflict is one picture under two labels. A leak is a
+    training image that copies a val or test image. Only certain copies are dropped or stop the run.
+    Likely copies are reported, and a person decides in `<out>.verdicts.csv`.
     """
 
-    # What features come from: runs/demo, open_clip:NAME:TAG, timm:NAME:TAG.
-    model: str | None = None  # null: 16 x 16 thumbnails, enough before pixels decide
+    # Feature extractor: runs/demo, open_clip:NAME:TAG, timm:NAME:TAG.
+    model: str | None = None  # null: 16 x 16 thumbnails, enough to select pairs for pixels
     size_px: PositiveInt | None = None  # of a library's model; null: its own
-    exact: Literal["drop", "report"] = "drop"  # of equal pictures the first by path is kept
+    exact: Literal["drop", "report"] = "drop"  # keeps the first by path among equal images
     near: NearConfig | None = NearConfig()
     conflicts: Literal["drop_all", "keep_first", "report", "stop"] = "drop_all"
     leaks: Literal["stop", "drop_train", "declared"] = "stop"
-    labels_max: PositiveInt = 3  # a picture under more is a placeholder: no label keeps it
-    share_max: Share = 0.05  # of a domain's training images that a rule may take before it stops
+    labels_max: PositiveInt = 3  # an image under more labels is a placeholder: all drop it
+    share_max: Share = 0.05  # of a domain's training images that a rule may drop before it stops
     outliers: OutlierConfig | None = None
-    cap: Literal["random", "first", "diverse"] = "random"  # which images max_images keeps
+    cap: Literal["random", "first", "diverse"] = "random"  # how max_images chooses
     oversample: OversampleConfig | None = None
-    merge: dict[str, str] = {}  # class -> the class it becomes part of
-    suggest_merges: Similarity | None = None  # least cosine of centroids that is worth a line
+    merge: dict[str, str] = {}  # class -> the class that absorbs it
+    suggest_merges: Similarity | None = None  # cosine of centroids from which to report
 
     @model_validator(mode="after")
     def _features_have_a_model(self) -> CleaningConfig:
@@ -113,7 +113,7 @@ class CleaningConfig(Config):
         }
         if self.model is None and any(wanted.values()):
             named = ", ".join(name for name, is_set in wanted.items() if is_set)
-            raise ValueError(f"{named}: needs features; set model to a run or a library's model")
+            raise ValueError(f"{named}: needs features; set model to a run or a library model")
         return self
 
 
@@ -122,28 +122,28 @@ Names = Annotated[list[str], Field(min_length=1)]
 
 
 class ClipConfig(Config):
-    """Which CLIP reads the names, and the sentences that they are put into."""
+    """The CLIP model for class names, and its prompt templates."""
 
     model: str = Field(pattern=r"^open_clip:[^:]+:.+$")  # open_clip:NAME:TAG, or a weights file
-    size_px: PositiveInt | None = None  # null: what the model was pretrained with
+    size_px: PositiveInt | None = None  # null: the pretraining size
     fit: Literal["squash", "pad", "crop"] = "squash"
-    templates: list[str] = Field(["a photo of {}."], min_length=1)  # {} is where the name goes
-    cache: str = "input/.cache/text"  # embeddings of texts, by model and sentence
+    templates: list[str] = Field(["a photo of {}."], min_length=1)  # {}: the name
+    cache: str = "input/.cache/text"  # text embeddings, keyed by model and sentence
 
     @model_validator(mode="after")
     def _templates_have_one_place(self) -> ClipConfig:
         for template in self.templates:
             if template.count("{}") != 1:
-                raise ConfigError("templates", f"{template!r} needs one {{}}, where the name goes")
+                raise ConfigError("templates", f"{template!r} needs exactly one {{}} for the name")
         return self
 
 
 class LabelledSample(Config):
-    """Labelled images on which confidences are calibrated; their labels are keys of `classes`."""
+    """Labelled images to calibrate confidences on; their labels are keys of `classes`."""
 
     manifest: str
     root: str | None = None  # null: the manifest's folder
-    # Keep as many images as are right in this share, with 95 % certainty; null: min_confidence.
+    # Precision that the kept images reach with 95 % confidence; null: use min_confidence.
     precision: Annotated[float, Field(gt=0, lt=1)] | None = None
 
 
@@ -151,14 +151,14 @@ class PseudoLabelConfig(Config):
     """Zero-shot labels for the train images of some domains."""
 
     clip: ClipConfig
-    domains: list[str] = Field(min_length=1)  # whose train images are looked at
-    classes: dict[str, Names] = Field(min_length=2)  # domain/class: its names, in plain words
-    # label: the images take CLIP's label, and go where it is unsure. check: they keep their own,
-    # and go where CLIP is sure of another.
+    domains: list[str] = Field(min_length=1)  # whose train images are labelled or checked
+    classes: dict[str, Names] = Field(min_length=2)  # domain/class: its names in plain words
+    # label: use CLIP's label, drop unsure images. check: keep the label, drop images for which CLIP
+    # is sure of another.
     mode: Literal["label", "check"] = "label"
     min_confidence: Fraction = 0.5  # probability of the first class
-    min_margin: Fraction = 0.0  # by which it exceeds the second's
-    max_images: PositiveInt | None = None  # of each class the most confident ones; mode label
+    min_margin: Fraction = 0.0  # its lead over the second class
+    max_images: PositiveInt | None = None  # per class, the most confident; mode label only
     calibration: LabelledSample | None = None  # null: CLIP's own temperature
 
     @model_validator(mode="after")
@@ -166,23 +166,23 @@ class PseudoLabelConfig(Config):
         for label in self.classes:
             domain, slash, name = label.partition("/")
             if not (domain and slash and name) or "|" in label:
-                raise ConfigError("classes", f"{label!r} is not domain/class")
+                raise ConfigError("classes", f"{label!r} is not of the form domain/class")
         if self.mode == "check" and self.max_images is not None:
             raise ConfigError(
-                "max_images", "is for mode label; mode check keeps what it does not drop"
+                "max_images", "is for mode label; mode check has no limit, set it to null"
             )
         return self
 
 
 class DomainNames(Config):
-    """Domains told by a CLIP instead of by the manifest."""
+    """Domains predicted by CLIP instead of read from the manifest."""
 
     clip: ClipConfig
     names: dict[str, Names] = Field(min_length=2)  # domain: what its images show, in plain words
 
 
 class DomainShares(Config):
-    """The distribution of domains that the train images are thinned to."""
+    """Target proportions of domains, to which the train images are subsampled."""
 
     shares: dict[str, PositiveFloat] = Field(min_length=1)  # relative; domains left out are dropped
     told_by: DomainNames | None = None  # null: the manifest's column
@@ -191,24 +191,24 @@ class DomainShares(Config):
     def _names_are_shared(self) -> DomainShares:
         unnamed = sorted(set(self.shares) - set(self.told_by.names)) if self.told_by else []
         if unnamed:
-            raise ConfigError("told_by.names", f"lacks {', '.join(unnamed)}, which shares has")
+            raise ConfigError("told_by.names", f"lacks {', '.join(unnamed)}, which shares names")
         return self
 
 
-Repeats = Annotated[int, Field(ge=2)]  # one value has no spread
+Repeats = Annotated[int, Field(ge=2)]  # one value has no standard error
 
 
 class ProxyEvaluatorConfig(Config):
-    """How the evaluator `proxy` judges a mix: a head on frozen features, trained in seconds."""
+    """The evaluator `proxy`: trains a head on frozen features in seconds to score a mix."""
 
-    model: str  # as embed.py takes it: LIBRARY:NAME:TAG or a run folder
-    size_px: PositiveInt | None = None  # null: what the model was pretrained with
+    model: str  # as for embed.py: LIBRARY:NAME:TAG or a run folder
+    size_px: PositiveInt | None = None  # null: the pretraining size
     fit: Literal["squash", "pad", "crop"] = "squash"
     head: HeadConfig = HeadConfig(norm="bn")
     scale: PositiveFloat = 30.0
     margin_rad: NonNegativeFloat = 0.3
     epochs: PositiveFloat = 10.0
-    min_steps: PositiveInt = 200  # a small mix must not lose for want of training
+    min_steps: PositiveInt = 200  # so that a small mix is trained long enough
     batch_size: Annotated[int, Field(ge=2)] = 256
     lr: PositiveFloat = 1e-2
     weight_decay: NonNegativeFloat = 1e-4
@@ -217,49 +217,49 @@ class ProxyEvaluatorConfig(Config):
     def _head_takes_features_alone(self) -> ProxyEvaluatorConfig:
         if self.head.image_shape or self.head.reduced_dim:
             raise ConfigError(
-                "head", "image_shape and reduced_dim are of whole models, not of a proxy"
+                "head", "image_shape and reduced_dim do not apply to a proxy; remove them"
             )
         return self
 
 
 class SelectionRule(Config):
-    """When a step of the search counts as a gain, and when the search ends."""
+    """When a search step counts as a gain, and when the search stops."""
 
     directions: list[Literal["forward", "backward"]] = Field(["forward"], min_length=1)
-    seeds: Repeats = 3  # on which every candidate is compared with the mix so far
-    # Fresh ones, on which the best candidate must show its gain again; 0: `seeds` decide.
+    seeds: Repeats = 3  # per comparison of a candidate with the current mix
+    # New seeds on which the best candidate must confirm its gain; 0: no confirmation.
     confirm_seeds: Annotated[int, Field(ge=0)] = 6
-    min_standard_errors: NonNegativeFloat = 2.0  # that a gain must exceed
-    max_evaluations: PositiveInt | None = None  # trainings, those read from the log included
-    max_minutes: PositiveFloat | None = None  # of training, likewise
+    min_standard_errors: NonNegativeFloat = 2.0  # a gain must exceed so many
+    max_evaluations: PositiveInt | None = None  # trainings, including those read from the log
+    max_minutes: PositiveFloat | None = None  # of training, including logged ones
 
     @model_validator(mode="after")
     def _confirmed_with_spread(self) -> SelectionRule:
         if self.confirm_seeds == 1:
-            raise ConfigError("confirm_seeds", "1 seed has no spread; use 0, or at least 2")
+            raise ConfigError("confirm_seeds", "1 seed has no standard error; use 0, or at least 2")
         return self
 
 
 class SelectionConfig(Config):
     """Greedy selection over the sources of a mix, or over sources times caps."""
 
-    by: Literal["domain", "dataset"] = "domain"  # the manifest's column that names a source
-    caps: list[PositiveInt | None] = Field([None], min_length=1)  # images a class; null: all
+    by: Literal["domain", "dataset"] = "domain"  # manifest column that names a source
+    caps: list[PositiveInt | None] = Field([None], min_length=1)  # images per class; null: all
     metric: Literal["r_at_1", "mmp_at_5"] = "r_at_1"  # on val, merged index, mean over domains
     rule: SelectionRule = SelectionRule()
     evaluator: Literal["proxy", "full"] = "proxy"
     proxy: ProxyEvaluatorConfig | None = None
-    full: str | None = None  # config of a run of train.py
+    full: str | None = None  # config of a train.py run
 
     @model_validator(mode="after")
     def _evaluator_is_described(self) -> SelectionConfig:
         if getattr(self, self.evaluator) is None:
-            raise ConfigError(self.evaluator, f"missing, but evaluator is {self.evaluator}")
+            raise ConfigError(self.evaluator, f"missing, and evaluator {self.evaluator} needs it")
         return self
 
 
 class SourceConfig(Config):
-    """What every source may say for itself; null takes the mix's own value."""
+    """Settings common to all sources; null takes the value of the mix."""
 
     path: str
     min_images: PositiveInt | None = None
@@ -267,7 +267,7 @@ class SourceConfig(Config):
 
 
 class ToySource(SourceConfig):
-    """Synthetic images, drawn into `path` where they are not there yet."""
+    """Synthetic images, generated in `path` if absent."""
 
     kind: Literal["toy"]
     images: PositiveInt = 6000
@@ -288,7 +288,7 @@ class FolderSource(SourceConfig):
 
 
 class ManifestSource(SourceConfig):
-    """A manifest that somebody else wrote."""
+    """An existing manifest."""
 
     kind: Literal["manifest"]
     root: str | None = None  # null: the manifest's folder
@@ -301,29 +301,29 @@ Source = Annotated[
 
 
 class MixConfig(Config):
-    """A training mix. Filters count the images of a class within its source, in train only."""
+    """A training mix. Class filters count images per source, in the train split only."""
 
     name: Name
     out: str = Field(pattern=r"\.(csv|parquet)$")
-    root: str | None = None  # what image_path is relative to; null: the folder of `out`
+    root: str | None = None  # base of image_path; null: the folder of `out`
     seed: Seed = 0
     sources: list[Source] = Field(min_length=1)
     min_images: PositiveInt = 1  # classes with fewer are dropped
-    max_images: PositiveInt | None = None  # of larger classes a random choice is kept
-    # Share of a domain's train classes that validate; a domain with a val split keeps its own.
+    max_images: PositiveInt | None = None  # larger classes keep a random subset
+    # Share of a domain's train classes to validate on; a domain with a val split keeps that.
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     verify: bool = True  # open and decode every image
-    benchmark: bool = False  # it is only scored: train images need not be there
-    pseudo_labels: PseudoLabelConfig | None = None  # by a CLIP, for some domains
+    benchmark: bool = False  # for scoring only: train images may be absent
+    pseudo_labels: PseudoLabelConfig | None = None  # by CLIP, for some domains
     clean: CleaningConfig | None = None  # copies, conflicts, leaks, outliers
-    shares: DomainShares | None = None  # the distribution of domains that is wished for
-    selection: SelectionConfig | None = None  # which sources earn their place
+    shares: DomainShares | None = None  # target proportions of domains
+    selection: SelectionConfig | None = None  # greedy selection of sources
     features: str = "input/.features"  # cache of image features, by model
 
     @model_validator(mode="after")
     def _cleaning_decodes(self) -> MixConfig:
         if self.clean and not self.verify:
-            raise ConfigError("clean", "needs the decoded images; set verify to true")
+            raise ConfigError("clean", "needs decoded images; set verify to true")
         return self
 
     @model_validator(mode="after")
@@ -333,24 +333,24 @@ class MixConfig(Config):
             if most is not None and most < least:
                 raise ConfigError(
                     f"sources.{number}",
-                    f"max_images {most} is below min_images {least}; no class could satisfy both",
+                    f"max_images {most} is below min_images {least}; raise max_images or lower min_images",
                 )
         return self
 
     def limits(self, source: SourceConfig | DatasetSource) -> tuple[int, int | None]:
-        """(min_images, max_images) that hold for a source."""
+        """Return (min_images, max_images) of a source."""
         return source.min_images or self.min_images, source.max_images or self.max_images
 
     @property
     def image_root(self) -> Path:
-        """The folder that the mix's image_path is relative to."""
+        """The base folder of image_path."""
         return Path(self.root) if self.root else Path(self.out).parent
 
     @property
     def summary_path(self) -> Path:
-        """`input/mix.csv` -> `input/mix.summary.json`."""
+        """The summary's path: `input/mix.csv` -> `input/mix.summary.json`."""
         return self.beside(".summary.json")
 
     def beside(self, suffix: str) -> Path:
-        """`input/mix.csv` -> `input/mix<suffix>`."""
+        """Replace the suffix of `out`: `input/mix.csv` -> `input/mix<suffix>`."""
         return Path(self.out).with_suffix(suffix)

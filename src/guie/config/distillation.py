@@ -1,6 +1,4 @@
-"""The config of a student: its teachers, and the criteria (relations, features, labels) by which it
-learns.
-"""
+"""The config of a student: its teachers, and its criteria on relations, features and labels."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 
 
 class Perplexity(Config):
-    """Each image has the bandwidth that gives it so many neighbours: 2 to the entropy, in bits."""
+    """A bandwidth per image that gives this perplexity: 2 to the entropy of its neighbours, in bits."""
 
     perplexity: Annotated[float, Field(gt=1)]
 
@@ -25,7 +23,7 @@ def _number_or_perplexity(value: Any) -> str:
     return "perplexity" if isinstance(value, dict | Perplexity) else "number"
 
 
-# Of the Gaussian around an image, in units of the distance between embeddings of unit length
+# Of the Gaussian around an image, as a distance between unit-length embeddings
 Sigma = Annotated[
     Annotated[PositiveFloat, Tag("number")] | Annotated[Perplexity, Tag("perplexity")],
     Discriminator(_number_or_perplexity),
@@ -33,11 +31,11 @@ Sigma = Annotated[
 
 
 class RkdConfig(Config):
-    """Distances and angles between images in proportion to the teacher's (Park et al., CVPR 2019)."""
+    """Match relative distances and angles of the teacher (RKD, Park et al., CVPR 2019)."""
 
     name: Literal["rkd"]
-    distance: NonNegative = 1.0  # weight of the term of pairs
-    angle: NonNegative = 0.0  # weight of the term of triples; 2 in RKD-DA
+    distance: NonNegative = 1.0  # weight of the pair term
+    angle: NonNegative = 0.0  # weight of the triple term; 2 in RKD-DA
     penalty: Literal["huber", "l1"] = "huber"
 
     @model_validator(mode="after")
@@ -48,24 +46,24 @@ class RkdConfig(Config):
 
 
 class SndConfig(Config):
-    """Stochastic neighbour distillation: who is whose neighbour, and how surely."""
+    """Stochastic neighbour distillation: match the probabilities of neighbours."""
 
     name: Literal["snd"]
     sigma: Sigma = 0.1  # of the teacher's neighbours
-    student_sigma: Sigma | None = None  # of the student's; null: the teacher's, image by image
-    queue: Annotated[int, Field(ge=0)] = 0  # past images that may be neighbours too
+    student_sigma: Sigma | None = None  # of the student's; null: the teacher's, per image
+    queue: Annotated[int, Field(ge=0)] = 0  # past images as further neighbours
 
 
 class SimilarityConfig(Config):
-    """Squared differences of the matrices of cosines, summed over a row (UDON)."""
+    """Squared differences of the cosine matrices, summed over each row (UDON)."""
 
     name: Literal["similarity"]
 
 
 class LogitsConfig(Config):
-    """Cosines to the classes that both know, as a softmax (Hinton et al.; UDON).
+    """Softmax over cosines to the classes that both know (Hinton et al.; UDON).
 
-    Both need class weights: the student one margin softmax among the criteria, a teacher its run's.
+    Both need class weights: the student from the one margin softmax in criteria, a teacher from its run.
     """
 
     name: Literal["logits"]
@@ -73,33 +71,33 @@ class LogitsConfig(Config):
 
 
 class DimensionConfig(Config):
-    """A teacher's features by their mean and deviation, each dimension for itself (UNIC)."""
+    """Standardise each dimension of a teacher's features by mean and deviation (UNIC)."""
 
     name: Literal["dimension"] = "dimension"
-    steps: PositiveInt = 100  # in which they are measured; the term counts from then on
+    steps: PositiveInt = 100  # to measure them in; the term counts afterwards
 
 
 class PhiSConfig(Config):
-    """Turned so that all dimensions vary alike, and scaled by one number (RADIO, PHI-S)."""
+    """Rotate to equal variance in all dimensions, and scale by one number (RADIO, PHI-S)."""
 
     name: Literal["phi_s"]
     steps: PositiveInt = 100
 
 
 class MatchingConfig(Config):
-    """The teacher's features themselves, through a head of their own that is left out when scored.
+    """Match the teacher's features through a separate head, which the submission leaves out.
 
-    .5 (1 - cosine) + .5 smooth l1, a mean over images (UNIC, DUNE).
+    The loss is .5 (1 - cosine) + .5 smooth l1, averaged over images (UNIC, DUNE).
     """
 
     name: Literal["matching"]
-    hidden: list[Width] = []  # of the head; none: linear
+    hidden: list[Width] = []  # of the head; empty: linear
     standardise: Annotated[
         DimensionConfig | PhiSConfig | None,
         Field(discriminator="name"),
         BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
     ] = DimensionConfig()
-    # Of several teachers of an image, the chance that one goes without; the worst matched stays
+    # Probability of dropping one of an image's teachers; the worst matched is always kept
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
@@ -110,54 +108,54 @@ Domains = Annotated[list[str], Field(min_length=1)]
 
 
 class TeacherConfig(Config):
-    """A model that a student learns from; it stays as it is."""
+    """A frozen model that the student learns from."""
 
-    model: str  # as embed.py's --model: a run folder, several side by side, a library's model
+    model: str  # as for embed.py --model: run folder, an ensemble, library model
     domains: Domains | None = None  # whose images it teaches; null: all
-    size_px: Annotated[int, Field(gt=1)] | None = None  # of a library's model; null: its own
+    size_px: Annotated[int, Field(gt=1)] | None = None  # of a library model; null: its own
 
 
 class TermConfig(Config):
-    """One summand: a loss on labels, or a relation to each teacher."""
+    """One term: a loss on labels, or a relation to each teacher."""
 
     loss: LossConfig | None = None
     relation: Annotated[RelationConfig, Field(discriminator="name")] | None = None
     weight: PositiveFloat = 1.0
-    domains: Domains | None = None  # on whose images it counts; null: all
+    domains: Domains | None = None  # on whose images it applies; null: all
 
     @model_validator(mode="after")
     def _is_one_of_two(self) -> TermConfig:
         if (self.loss is None) == (self.relation is None):
-            raise ValueError("a summand is either a loss or a relation; give one of the two")
+            raise ValueError("a criterion is a loss or a relation; give exactly one of the two")
         return self
 
 
 class OnlineConfig(Config):
-    """Teacher heads, one a domain, and the student's on one backbone, trained together (UDON)."""
+    """One teacher head per domain and the student's head on one backbone, trained together (UDON)."""
 
     name: Literal["online"]
-    # Of the student, and of each teacher over the classes of its domain
+    # Of the student over all classes, and of each teacher over its domain's
     loss: MarginSoftmaxConfig = Field(
         default=SoftmaxConfig(name="softmax", scale=16.0, classifier="separate"),
         discriminator="name",
     )
-    teacher_dim: Width = 256  # of a teacher's embedding; its head is one Linear
+    teacher_dim: Width = 256  # of a teacher's embedding; its head is a Linear
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
-    # Weights of four terms; their sum is divided by the sum of these
+    # Weights of the four terms, normalised to sum 1
     student: NonNegative = 1.0
     teachers: NonNegative = 1.0
     logits: NonNegative = 1.0
     similarity: NonNegative = 1.0
-    # How far the last two train: the student's head alone (the paper), or the backbone too (its code)
+    # What the last two train: the student's head alone (the paper), or also the backbone (its code)
     reaches: Literal["head", "backbone"] = "head"
 
     @property
     def losses(self) -> list[LossConfig]:
-        """Those on labels."""
+        """Losses on labels."""
         return [self.loss]
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """What has a learning rate of its own: see `Task.parts`."""
+        """Return the parts with their own learning rates: see `Task.parts`."""
         head = ["head"] if model.head else []
         return ["backbone", *model.parts(), *head, "classes", "teachers"]
 
@@ -165,14 +163,14 @@ class OnlineConfig(Config):
     def _teachers_learn_and_teach(self) -> OnlineConfig:
         if not self.teachers or not (self.logits or self.similarity):
             raise ValueError(
-                "teachers, or logits and similarity, are 0: none learns, or none teaches; raise them,"
-                " or take task classification"
+                "teachers is 0, or logits and similarity are both 0, so nothing is distilled; raise them,"
+                " or use task classification"
             )
         return self
 
 
 class DistillationConfig(Config):
-    """Teachers, and a sum of losses and relations; a term counts by the share of its images."""
+    """Teachers, and a weighted sum of criteria; a term is scaled by its share of the images."""
 
     name: Literal["distillation"]
     teachers: list[TeacherConfig] = Field(min_length=1)
@@ -180,11 +178,11 @@ class DistillationConfig(Config):
 
     @property
     def losses(self) -> list[LossConfig]:
-        """Those on labels."""
+        """Losses on labels."""
         return [term.loss for term in self.criteria if term.loss]
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """What has a learning rate of its own: see `Task.parts`."""
+        """Return the parts with their own learning rates: see `Task.parts`."""
         heads = any(isinstance(term.relation, MatchingConfig) for term in self.criteria)
         named = ["backbone", *model.parts(), *(["head"] if model.head else [])]
         return [*named, *(["classes"] if self.losses else []), *(["matching"] if heads else [])]
@@ -193,7 +191,7 @@ class DistillationConfig(Config):
     def _learns_from_teachers(self) -> DistillationConfig:
         if not any(term.relation for term in self.criteria):
             raise ValueError(
-                "criteria has no relation, so nothing is learnt from the teachers; give one, or take"
+                "criteria has no relation, so nothing is learnt from the teachers; add one, or use"
                 " task classification"
             )
         return self
@@ -205,14 +203,14 @@ class DistillationConfig(Config):
             isinstance(term.relation, LogitsConfig) for term in self.criteria
         ):
             raise ValueError(
-                f"relation logits needs one loss with class weights beside it, and criteria has"
-                f" {len(softmaxes)}; take one of softmax, arcface, cosface and curricularface"
+                f"relation logits needs exactly one loss with class weights, and criteria has"
+                f" {len(softmaxes)}; give one of softmax, arcface, cosface and curricularface"
             )
         return self
 
 
 def too_many_neighbours(term: TermConfig, batch_size: int) -> str | None:
-    """What is wrong with a perplexity that a batch, with what is remembered, cannot have; or None."""
+    """Return what is wrong with a perplexity that batch and queue cannot reach; None if it is fine."""
     snd = term.relation
     if not isinstance(snd, SndConfig):
         return None
@@ -220,7 +218,7 @@ def too_many_neighbours(term: TermConfig, batch_size: int) -> str | None:
     for sigma in (snd.sigma, snd.student_sigma):
         if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
             return (
-                f"perplexity {sigma.perplexity:g}: an image has {others} others in a batch; take"
-                " less, or raise batch_size or queue"
+                f"perplexity {sigma.perplexity:g} must be below {others}, the other images of batch and"
+                " queue; lower it, or raise batch_size or queue"
             )
     return None

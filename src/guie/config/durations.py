@@ -1,4 +1,4 @@
-"""Durations in a config name their unit: `500 steps`, `1 epoch`, `.5 epochs`."""
+"""Read durations with a unit: `500 steps`, `1 epoch`, `.5 epochs`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic_core import CoreSchema, core_schema
 Unit = Literal["steps", "epochs"]
 
 UNITS: dict[str, Unit] = {"step": "steps", "steps": "steps", "epoch": "epochs", "epochs": "epochs"}
-# As keys were named while each had a unit of its own: run folders of that time are read still
+# Old key names, each with a fixed unit, so that old run folders can still be read
 OLD_NAMES = {
     "log_every_steps": ("log_every", "steps"),
     "checkpoint_every_steps": ("checkpoint_every", "steps"),
@@ -27,14 +27,14 @@ OLD_NAMES = {
 
 @dataclass(frozen=True)
 class Duration:
-    """So many steps, or epochs of the stage."""
+    """A number of steps, or of epochs of the stage."""
 
-    number: float  # of steps a whole one
+    number: float  # an integer if the unit is steps
     unit: Unit
 
     @classmethod
     def read(cls, value: Any) -> Duration:
-        """From what stands in YAML. Raises ValueError."""
+        """Parse a YAML value. Raises ValueError."""
         if isinstance(value, Duration):
             return value
         if isinstance(value, int | float):
@@ -45,26 +45,26 @@ class Duration:
         except ValueError:
             unit = None
         if unit is None:
-            raise ValueError("is to be so many steps or epochs, such as 500 steps or 1.5 epochs")
+            raise ValueError("must be a number of steps or epochs, such as 500 steps or 1.5 epochs")
         if not 0 < number < math.inf:
-            raise ValueError("is to be above 0 and finite")
+            raise ValueError("must be above 0 and finite")
         if unit == "steps" and number != int(number):
-            raise ValueError("there is no part of a step")
+            raise ValueError("must be a whole number of steps")
         return cls(int(number) if number == int(number) else number, unit)
 
     def __str__(self) -> str:
         return f"{self.number} {self.unit[:-1] if self.number == 1 else self.unit}"
 
     def steps(self, steps_per_epoch: float) -> float:
-        """How many steps it takes; of epochs it need not be a whole number."""
+        """Return the duration in steps; for epochs it may be fractional."""
         return self.number if self.unit == "steps" else self.number * steps_per_epoch
 
     def times_in(self, steps: int, steps_per_epoch: float) -> float:
-        """How often it has passed after so many steps: each time ends at the nearest step."""
+        """Return how often it has elapsed after `steps`: each period ends at the nearest step."""
         return (steps + 0.5) // self.steps(steps_per_epoch)
 
     def ends_at(self, step: int, steps_per_epoch: float) -> bool:
-        """Whether it has passed once more with this step, counted from 1."""
+        """Return whether a period ends with this step, counted from 1."""
         return self.times_in(step, steps_per_epoch) > self.times_in(step - 1, steps_per_epoch)
 
     @classmethod
@@ -76,11 +76,11 @@ class Duration:
 def _steps_alone(value: Any) -> int:
     duration = Duration.read(value)
     if duration.unit != "steps":
-        raise ValueError("is counted in steps, such as 500 steps")
+        raise ValueError("must be in steps, such as 500 steps")
     return int(duration.number)
 
 
-# A number of steps; in YAML with its unit, as a duration
+# A number of steps; YAML gives it with its unit, like a duration
 Steps = Annotated[
     int,
     PlainValidator(_steps_alone),
@@ -89,7 +89,7 @@ Steps = Annotated[
 
 
 def named_now(key: Any, value: Any) -> tuple[Any, Any]:
-    """A key as it is named now, and its value: ("warmup_steps", 5) -> ("warmup", "5 steps")."""
+    """Map an old key and value to the current: ("warmup_steps", 5) -> ("warmup", "5 steps")."""
     if key not in OLD_NAMES:
         return key, value
     key, unit = OLD_NAMES[key]

@@ -1,4 +1,4 @@
-"""The config of an ensemble: what compose.py is asked for, and what the ensemble's folder states."""
+"""The config of an ensemble: the input of compose.py, and the file in the ensemble's folder."""
 
 from __future__ import annotations
 
@@ -30,65 +30,64 @@ from guie.config.base import (
 from guie.config.model import Fit, LayersConfig, ModelConfig
 from guie.config.training import RunConfig
 
-COMPOSITION_FILE = "composition.yaml"  # in a folder, where a run has config.yaml
-FILES = (COMPOSITION_FILE, "ensemble.yaml")  # the second: written until 2026-11, and still read
+COMPOSITION_FILE = "composition.yaml"  # in an ensemble's folder; a run has config.yaml
+FILES = (COMPOSITION_FILE, "ensemble.yaml")  # the second: old name, written until 2026-11
 
 Resize = Literal["bicubic", "bilinear"]
 Corner = Literal["center", "top_left", "top_right", "bottom_left", "bottom_right"]
 
 
 class AspectConfig(Config):
-    """Shapes of images: the longer side over the shorter, which of a square is 1."""
+    """A range of aspect ratios: longer side over shorter, 1 for a square."""
 
     above: NonNegativeFloat = 0.0
     most: PositiveFloat | None = None  # null: any
 
 
 class ViewConfig(Config):
-    """One way to look at an image; each member embeds it, and the mean of all ways counts."""
+    """One view of an image at test time; each member averages its embeddings over all views."""
 
-    flip: bool = False  # mirrored, left for right
-    # The side that is seen of the square that the image is resized to: resized to size_px / part, of
-    # which size_px are cut out. 0.875 at the center is 224 of 256 px
+    flip: bool = False  # mirror left to right
+    # Crop as a share of the side: resize to size_px / part, then crop size_px. 0.875 at the center is
+    # 224 of 256 px
     part: Annotated[float, Field(gt=0, le=1)] = 1.0
-    at: Corner = "center"  # where that part lies
+    at: Corner = "center"  # position of the crop
     fit: Fit | None = None  # null: the member's own
     resize: Resize = "bicubic"
     antialias: bool = True
-    aspect: AspectConfig | None = None  # of images of such a shape alone
-    domains: Annotated[list[str], Field(min_length=1)] | None = (
-        None  # of images told to be of these
-    )
+    aspect: AspectConfig | None = None  # only for such aspect ratios
+    # Only for images that the classifier assigns to these domains
+    domains: Annotated[list[str], Field(min_length=1)] | None = None
 
     @checked(mode="after")
     def _is_somewhere(self) -> ViewConfig:
         if self.at != "center" and self.part == 1:
-            raise ConfigError("at", f"{self.at}: of a part of the image; set part below 1")
+            raise ConfigError("at", f"{self.at} needs a crop; set part below 1, or at to center")
         return self
 
     def is_of(self, aspect: float) -> bool:
-        """Whether an image of this shape is looked at so, be its domain right."""
+        """Return whether the view applies to this aspect ratio, if the domain matches."""
         limits = self.aspect or AspectConfig()
         return limits.above < aspect and (limits.most is None or aspect <= limits.most)
 
 
 class MemberConfig(Config):
-    """One of the models, as it is scored."""
+    """One member model, as scored."""
 
-    source: str  # the run or library's model that it was made of
+    source: str  # the run or library model it comes from
     model: ModelConfig
-    run: RunConfig | None = None  # that trained it
+    run: RunConfig | None = None  # the run that trained it
 
 
 def refuse_blind(views: list[ViewConfig]) -> None:
-    """Raise ConfigError where images of some shape have no view that is of every domain."""
+    """Raise ConfigError if, for some aspect ratio, no view applies to every domain."""
     limits = [view.aspect for view in views if view.aspect]
     edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.most) if edge)]
     for aspect in sorted({max(1.0, e) for edge in edges for e in (edge, edge * 1.001)}):
         if not any(view.domains is None and view.is_of(aspect) for view in views):
             raise ConfigError(
                 "views",
-                f"none is of every image whose sides are as {aspect:.4g} to 1; add a view without"
+                f"none applies to all images of aspect ratio {aspect:.4g} to 1; add a view without"
                 " domains for them",
             )
 
@@ -99,14 +98,14 @@ def _kind(value: Any) -> str:
 
 
 class CompositionConfig(Config):
-    """Members, compositions again among them, and how one embedding comes of theirs."""
+    """Members, which may be ensembles themselves, and how their embeddings become one."""
 
     members: list[Part] = Field(min_length=1)
     join: Literal["side_by_side", "average"] = "side_by_side"
-    weights: list[PositiveFloat] | None = None  # of the members; null: all alike
+    weights: list[PositiveFloat] | None = None  # of the members; null: equal
     views: list[ViewConfig] = Field([ViewConfig()], min_length=1)
-    domains: list[str] = []  # that the classifier tells apart, where views ask for domains
-    reduced_dim: Width | None = None  # a linear map to so many dimensions follows
+    domains: list[str] = []  # classes of the domain classifier, if views name domains
+    reduced_dim: Width | None = None  # output of a final linear map
 
     @checked(mode="after")
     def _fits_together(self) -> CompositionConfig:
@@ -115,7 +114,7 @@ class CompositionConfig(Config):
             raise ConfigError("weights", f"{len(self.weights)} for {len(self.members)} members")
         unknown = {d for view in self.views for d in view.domains or []} - set(self.domains)
         if unknown:
-            raise ConfigError("domains", f"lacks {min(unknown)}, which views ask for")
+            raise ConfigError("domains", f"lacks {min(unknown)}, named in views; add it")
         return self
 
 
@@ -128,7 +127,7 @@ CompositionConfig.model_rebuild()
 
 
 def leaves(part: MemberConfig | CompositionConfig) -> list[MemberConfig]:
-    """The models of a composition, in order, those of its compositions among them."""
+    """Return all models of an ensemble in order, including those of nested ensembles."""
     if isinstance(part, MemberConfig):
         return [part]
     return [leaf for member in part.members for leaf in leaves(member)]
@@ -144,34 +143,34 @@ NAMED_VIEWS: dict[str, list[dict[str, Any]]] = {
 
 
 class SampleConfig(Config):
-    """Images that something is fitted on, as many of each domain."""
+    """Images to fit on, equally many per domain."""
 
     manifest: str
     root: str | None = None  # default: the manifest's folder
-    split: Literal["train", "val"] = "train"  # the test split is not looked at
+    split: Literal["train", "val"] = "train"  # the test split is never used
     domains: Annotated[list[str], Field(min_length=1)] | None = None  # null: all of the manifest
-    leave_out: list[str] = []  # domains, of which the members saw nothing, say
+    leave_out: list[str] = []  # domains, for example those unseen by the members
     per_domain: PositiveInt = 9000  # images at most (UnED, 4.1)
     seed: Seed = 0  # of the choice of images
 
 
 class ValConfig(Config):
-    """Whose val split scores members and composition; a greedy soup goes by it."""
+    """The val split that scores members and ensemble; a greedy soup uses this score."""
 
     manifest: str
     root: str | None = None  # default: the manifest's folder
-    leave_out: list[str] = []  # domains that do not count
+    leave_out: list[str] = []  # domains to exclude
 
 
 class SoupConfig(Config):
-    """The mean of the members' weights; greedy: of those that do not lower the val score."""
+    """A model soup: the mean of the members' weights; greedy: keep those that do not lower val."""
 
     name: Literal["soup"]
     greedy: bool = False
 
 
 class HeadsConfig(Config):
-    """The mean of the weights of the members' heads, over the one tower that all have."""
+    """The mean of the head weights of members that share one backbone."""
 
     name: Literal["heads"]
 
@@ -183,7 +182,7 @@ class AverageConfig(Config):
 
 
 class SideBySideConfig(Config):
-    """The members' embeddings in one row, each of unit length."""
+    """The concatenation of the members' embeddings, each of unit length."""
 
     name: Literal["side_by_side"]
 
@@ -198,23 +197,23 @@ JoinConfig = Annotated[
 
 
 class PcaConfig(Config):
-    """Principal components: of images, or of texts, a line each, by the CLIP that the member is."""
+    """PCA of images, or of texts, one per line; texts need a member that is a CLIP."""
 
     name: Literal["pca"]
     dim: Width = 64
-    whiten: bool = False  # give all the same variance
+    whiten: bool = False  # scale all components to the same variance
     images: SampleConfig | None = None
     texts: str | None = None  # a file
 
     @model_validator(mode="after")
     def _fitted_on_one(self) -> PcaConfig:
         if (self.images is None) == (self.texts is None):
-            raise ConfigError("images", "the images that it is fitted on, or texts: one of the two")
+            raise ConfigError("images", "give images to fit on, or texts: exactly one of the two")
         return self
 
 
 class RandomConfig(Config):
-    """A Gaussian matrix: what fewer dimensions alone cost."""
+    """A Gaussian random projection: a baseline for the cost of fewer dimensions."""
 
     name: Literal["random"]
     dim: Width = 64
@@ -222,7 +221,7 @@ class RandomConfig(Config):
 
 
 class FirstConfig(Config):
-    """The numbers that stand first; side by side, those of the first members (DREML's prefixes)."""
+    """The first `dim` dimensions; of concatenated members, the first members (DREML's prefixes)."""
 
     name: Literal["first"]
     dim: Width = 64
@@ -232,15 +231,15 @@ ReduceConfig = Annotated[PcaConfig | RandomConfig | FirstConfig, Field(discrimin
 
 
 class ModelMember(Config):
-    """A model by the word that opens it: a folder of runs/, or LIBRARY:NAME:TAG."""
+    """A member by its name: a folder of runs/, or LIBRARY:NAME:TAG."""
 
     model: str
-    weights: Literal["model", "last"] = "model"  # of a run: its best by val score, its last
-    checkpoints: bool = False  # of a soup: all checkpoints of the run instead
+    weights: Literal["model", "last"] = "model"  # of a run: best val score, or last
+    checkpoints: bool = False  # for a soup: all checkpoints of the run
     weight: PositiveFloat = 1.0
-    size_px: Pixels | None = None  # of its images, in place of its own
-    stride_px: Pixels | None = None  # of its patches, in place of its own
-    layers: LayersConfig | None = None  # of its tower, in place of its embedding
+    size_px: Pixels | None = None  # image size, overrides its own
+    stride_px: Pixels | None = None  # patch stride, overrides its own
+    layers: LayersConfig | None = None  # backbone layers, instead of its embedding
 
 
 def _kind_of_compose(value: Any) -> str:
@@ -253,7 +252,7 @@ def _opened(value: Any) -> Any:
 
 
 def _written_out(views: Any) -> Any:
-    """Views with what each name stands for in place of it."""
+    """Replace each named view by its definition."""
     if isinstance(views, str):
         views = [views]
     if not isinstance(views, list):
@@ -274,10 +273,10 @@ class Composed(Config):
     """Members -> views -> join -> reduction."""
 
     members: list[Member] = Field(min_length=1)
-    join: Annotated[JoinConfig | None, BeforeValidator(_named)] = None  # null: of one member
-    # What all members see of an image, the mean of which counts; or names: whole, flip, five_crops
+    join: Annotated[JoinConfig | None, BeforeValidator(_named)] = None  # null: a single member
+    # Test-time views that every member averages over; or names: whole, flip, five_crops
     views: Views = [ViewConfig()]
-    classifier: SampleConfig | None = None  # images that tell domains apart, for views that ask
+    classifier: SampleConfig | None = None  # images to fit the domain classifier on
     reduce: ReduceConfig | None = None
 
     @model_validator(mode="after")
@@ -285,8 +284,8 @@ class Composed(Config):
         refuse_blind(self.views)
         asks = any(view.domains for view in self.views)
         if asks != (self.classifier is not None):
-            said = "views ask for domains; state the images" if asks else "no view asks for domains"
-            raise ConfigError("classifier", f"is what tells domains apart, and {said}")
+            said = "a view needs it; give images" if asks else "no view needs it; set null"
+            raise ConfigError("classifier", f"assigns images to the domains of views, and {said}")
         self._refuse_misjoined()
         return self
 
@@ -295,26 +294,26 @@ class Composed(Config):
         one = len(self.members) == 1
         of_checkpoints = any(isinstance(m, ModelMember) and m.checkpoints for m in self.members)
         if join is None and not one:
-            raise ConfigError("join", f"how {len(self.members)} members become one is not said")
+            raise ConfigError("join", f"missing, and needed for {len(self.members)} members")
         if of_checkpoints and join != "soup":
-            raise ConfigError("join", "checkpoints are of a soup; write join: soup")
+            raise ConfigError("join", "checkpoints: true is for soups; set join: soup")
         if join and one and not of_checkpoints:
-            raise ConfigError("members", f"{join} takes two at least")
+            raise ConfigError("members", f"{join} needs at least two")
         if join not in ("soup", "heads"):
             return
         for number, member in enumerate(self.members):
             if not isinstance(member, ModelMember):
                 raise ConfigError(
-                    f"members.{number}", f"{join} is of runs; compose this one first, by itself"
+                    f"members.{number}", f"{join} takes runs; compose this one separately first"
                 )
             if member.weight != 1 or member.size_px or member.stride_px or member.layers:
                 raise ConfigError(
                     f"members.{number}",
-                    f"weight, size_px, stride_px and layers are not of {join}, a plain mean of weights",
+                    f"weight, size_px, stride_px and layers do not apply to {join}, a plain mean of weights",
                 )
 
     def parts(self) -> Iterator[Composed]:
-        """This and all compositions among its members, theirs too."""
+        """Yield this ensemble and all nested ones."""
         yield self
         for member in self.members:
             if isinstance(member, Composed):
@@ -322,7 +321,7 @@ class Composed(Config):
 
 
 class ComposedMember(Composed):
-    """A composition among the members of another."""
+    """An ensemble that is a member of another."""
 
     weight: PositiveFloat = 1.0
 
@@ -335,7 +334,7 @@ Member = Annotated[
 
 
 class ComposeConfig(Composed):
-    """A composition, and the folder that it is written to."""
+    """An ensemble and its output folder."""
 
     name: Name
     out: str = "runs"  # the folder of <name>/
@@ -347,12 +346,12 @@ class ComposeConfig(Composed):
     def _greed_is_by_val(self) -> ComposeConfig:
         greedy = any(isinstance(p.join, SoupConfig) and p.join.greedy for p in self.parts())
         if greedy and self.val is None:
-            raise ConfigError("val", "a greedy soup goes by a val split; give its manifest")
+            raise ConfigError("val", "a greedy soup needs a val split; give its manifest")
         return self
 
     @property
     def manifest(self) -> str:
-        """That the composition was scored by or fitted on; `none` where there was none."""
+        """The manifest that the ensemble is scored or fitted on; `none` if there is none."""
         if self.val:
             return self.val.manifest
         for part in self.parts():

@@ -1,4 +1,4 @@
-"""The losses a run can train with, and their settings in our units.
+"""The losses a run can train with, and their settings with units.
 
 A `_rad` is an angle in radians, a `_cos` a difference of cosines, a `_distance` a Euclidean
 distance between embeddings of unit length (at most 2). `scale` is a softmax's inverse temperature.
@@ -25,14 +25,14 @@ Distance = Annotated[float, Field(gt=0, le=2)]
 
 
 class RowLength(Config):
-    """Class weights or proxies that start with this length (root mean square), however many."""
+    """Initialise class weights or proxies to this root mean square length, whatever their number."""
 
     length: PositiveFloat = 1.0
     draw: Literal["normal", "uniform"] = "normal"
 
 
-# They are normalised, and Adam's step is absolute: rows of half the length turn twice as fast. By
-# Xavier's rules the length falls with the number of classes: a rate found for 1,000 is none for 100,000.
+# Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
+# lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000.
 Start = Annotated[
     Annotated[Literal["xavier_normal", "xavier_uniform"], Tag("rule")]
     | Annotated[RowLength, Tag("RowLength")],
@@ -46,11 +46,11 @@ class MarginSchedule(Config):
     start: NonNegativeFloat
     rise_per_epoch: NonNegativeFloat
     limit: NonNegativeFloat
-    every: Literal["step", "epoch"] = "step"  # epoch: in stairs, by whole epochs
+    every: Literal["step", "epoch"] = "step"  # epoch: raise once per whole epoch
 
 
 class ClassSizeMargin(Config):
-    """Margin by how many training images a class has: the rarest gets most, the commonest least."""
+    """Margin by class size: the class with the fewest training images gets `most`, the largest `least`."""
 
     least: NonNegativeFloat
     most: NonNegativeFloat
@@ -59,7 +59,7 @@ class ClassSizeMargin(Config):
     @model_validator(mode="after")
     def _ordered(self) -> ClassSizeMargin:
         if self.least > self.most:
-            raise ValueError("least is above most")
+            raise ValueError("least is above most; swap them")
         return self
 
 
@@ -69,7 +69,7 @@ def _kind_of_margin(value: Any) -> str:
     return type(value).__name__ if isinstance(value, Config) else "number"
 
 
-# The tags keep pydantic from reporting what each of the three would have wanted.
+# With tags, pydantic reports the faults of the chosen branch only, not of all three.
 Margin = Annotated[
     Annotated[NonNegativeFloat, Tag("number")]
     | Annotated[MarginSchedule, Tag("MarginSchedule")]
@@ -79,12 +79,12 @@ Margin = Annotated[
 
 
 class _WithRows(Config):
-    start: Start = RowLength()  # of the class weights, or the proxies
+    start: Start = RowLength()  # of class weights or proxies
 
 
 class _MarginSoftmax(_WithRows):
     scale: Scale = 30.0
-    centers: PositiveInt = 1  # per class; more: sub-centres, the nearest one counts
+    centers: PositiveInt = 1  # per class; above 1: sub-centres, the nearest counts
     classifier: Literal["joint", "separate"] = "joint"  # separate: a softmax per domain
 
 
@@ -95,14 +95,14 @@ class SoftmaxConfig(_MarginSoftmax):
 
 
 class ArcFaceConfig(_MarginSoftmax):
-    """ArcFace; with centers above 1 sub-center ArcFace."""
+    """ArcFace; sub-center ArcFace with centers above 1."""
 
     name: Literal["arcface"] = "arcface"
     margin_rad: Margin = 0.3
 
 
 class CosFaceConfig(_MarginSoftmax):
-    """CosFace, which the winner of the challenge trained with, at margins 0.55 and 0.65."""
+    """CosFace, used by the challenge's winner at margins 0.55 and 0.65."""
 
     name: Literal["cosface"]
     margin_cos: Margin = 0.35
@@ -118,11 +118,11 @@ class CurricularFaceConfig(_MarginSoftmax):
 
 
 class _WithMemory(Config):
-    memory: Annotated[int, Field(ge=0)] = 0  # past embeddings to compare with; 0: the batch alone
+    memory: Annotated[int, Field(ge=0)] = 0  # past embeddings to compare with; 0: batch only
 
 
 class TripletConfig(_WithMemory):
-    """Triplet loss on semi-hard triplets: the negative is farther than the positive, by a little."""
+    """Triplet loss on semi-hard triplets: negatives farther than the positive, within the margin."""
 
     name: Literal["triplet"]
     margin_distance: Distance = 0.2
@@ -133,12 +133,12 @@ class MarginLossConfig(_WithMemory):
 
     name: Literal["margin"]
     margin_distance: Distance = 0.2
-    boundary_distance: Distance = 1.2  # beta: pairs below it should be positive
-    learn_boundary: bool = False  # one boundary a class, from boundary_distance on
+    boundary_distance: Distance = 1.2  # beta: positive pairs should be closer
+    learn_boundary: bool = False  # one per class, initialised to boundary_distance
 
 
 class MultiSimilarityConfig(_WithMemory):
-    """Multi-Similarity loss on the pairs its miner keeps."""
+    """Multi-Similarity loss on mined pairs."""
 
     name: Literal["multi_similarity"]
     positive_scale: Scale = 2.0  # alpha
@@ -183,7 +183,7 @@ class BatchAllConfig(Config):
     """Soft-margin triplet loss over all triplets of the batch."""
 
     name: Literal["batch_all"]
-    length: PositiveFloat = 4.0  # embeddings are scaled to it before their distances are taken
+    length: PositiveFloat = 4.0  # embeddings are scaled to it before distances
 
 
 class HyperbolicConfig(Config):
@@ -191,11 +191,11 @@ class HyperbolicConfig(Config):
 
     name: Literal["hyperbolic"]
     curvature: PositiveFloat = 0.1  # c; the ball has radius 1 / sqrt(c)
-    radius: PositiveFloat = 2.3  # length of the tangent vector that an embedding becomes
+    radius: PositiveFloat = 2.3  # length of an embedding's tangent vector
     temperature: PositiveFloat = 0.2
 
 
-# Losses with weights that the `classes` rate trains and `start` sets.
+# Losses with weights that `start` initialises and the learning rate `classes` trains.
 ClassWeightsConfig = _WithRows
 MarginSoftmaxConfig = SoftmaxConfig | ArcFaceConfig | CosFaceConfig | CurricularFaceConfig
 PairConfig = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig
@@ -204,14 +204,14 @@ OwnInBatchConfig = BatchAllConfig | HyperbolicConfig
 
 
 class MetaclassesConfig(Config):
-    """Random groups of classes, which a member of an ensemble tells apart in place of the classes.
+    """Random groups of classes, which an ensemble member classifies instead of the classes.
 
-    Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018, 3. A run is one member; where
-    `model.head.parts` is L it is L of them on one backbone, `member` and those that follow.
+    Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018, 3. A run is one member. With
+    `model.head.parts` L, it is L members on one backbone, numbered from `member`.
     """
 
     count: Annotated[int, Field(ge=2)]  # D
-    member: Annotated[int, Field(ge=0)] = 0  # by which number the groups are drawn
+    member: Annotated[int, Field(ge=0)] = 0  # number that seeds the draw of its groups
     seed: Seed = 0  # of the ensemble
 
 

@@ -11,16 +11,16 @@ from guie.config.base import Config, ConfigError, Pixels, PositiveInt, Width
 
 
 class LayersConfig(Config):
-    """Layers by their names in the tower, pooled over places, side by side; in place of its output.
+    """Named backbone layers, pooled over positions and concatenated, instead of the backbone's output.
 
     `blocks.8` of timm's ViT, `transformer.resblocks.8` of open_clip's, `layer3` of a ResNet, `stages.2`
     of a ConvNeXt, `features.42` of VGG16-BN.
     """
 
     of: Annotated[list[str], Field(min_length=1)]
-    # avg, max and gem are over places alone; token is the class token, of a transformer that has one
+    # avg, max and gem pool patch positions only; token is a transformer's class token
     pool: Literal["avg", "max", "gem", "token"] = "avg"
-    power: PositiveFloat = 3.0  # of gem: the mean of x ** power, to the power of 1 / power
+    power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
 
 
 Keep = Annotated[float, Field(gt=0, le=1)]
@@ -29,27 +29,27 @@ Place = Literal["q", "k", "v", "out", "mlp"]
 
 
 class GateConfig(Config):
-    """How often a branch is on while training; when scored it has its expected value."""
+    """Random gate of a branch in training; evaluation uses its expected value."""
 
     keep: Keep = 1.0  # probability p; 1: static
-    # One draw for a branch and batch (PUMA's eq. 5), or one for a branch and image (its code)
+    # One draw per branch and batch (PUMA's eq. 5), or per branch and image (its code)
     draw: Literal["batch", "image"] = "batch"
-    # Divide what is kept by p, as dropout does and PUMA's code: the expected value is then the whole
+    # Divide kept branches by p, like dropout and PUMA's code, so that the expected gate is 1
     rescale: bool = False
 
 
 class StochasticConfig(GateConfig):
-    """Beside attention and MLP of each block: up(ReLU(down(norm(z)))), on by chance (PUMA, 4.2)."""
+    """Random branch parallel to attention and MLP of each block: up(ReLU(down(norm(z)))) (PUMA, 4.2)."""
 
     kind: Literal["stochastic"]
-    dim: Width = 128  # r, of the bottleneck
+    dim: Width = 128  # r, the bottleneck
     keep: Keep = 0.5
-    scale: PositiveFloat = 1.0  # of what is added; eq. 5 has none, the code .1
+    scale: PositiveFloat = 1.0  # of the branch; eq. 5 has none, the code .1
     blocks: Blocks = "all"
 
 
 class AdaptFormerConfig(Config):
-    """Beside the MLP of each block, with biases and a fixed scale (Chen et al., NeurIPS 2022)."""
+    """Branch parallel to the MLP of each block, with biases and fixed scale (Chen et al., NeurIPS 2022)."""
 
     kind: Literal["adaptformer"]
     dim: Width = 64
@@ -58,19 +58,19 @@ class AdaptFormerConfig(Config):
 
 
 class LoraConfig(GateConfig):
-    """Low-rank changes of weight matrices (Hu et al., ICLR 2022); keep below 1: stochastic LoRA."""
+    """Low-rank updates of weight matrices (Hu et al., ICLR 2022); keep below 1: stochastic LoRA."""
 
     kind: Literal["lora"]
     rank: Width = 8
-    alpha: PositiveFloat | None = None  # the change is times alpha / rank; null: rank
+    alpha: PositiveFloat | None = None  # scales the update by alpha / rank; null: rank
     of: Annotated[list[Place], Field(min_length=1)] = ["q", "v"]
     blocks: Blocks = "all"
 
 
 class TunedConfig(Config):
-    """The backbone's own vectors, trained where they are.
+    """Train vectors of the backbone itself.
 
-    biases: BitFit (Ben Zaken et al., ACL 2022). norms: weights and biases of the norms.
+    biases: BitFit (Ben Zaken et al., ACL 2022). norms: weights and biases of norm layers.
     """
 
     kind: Literal["tuned"]
@@ -83,21 +83,21 @@ AdapterConfig = Annotated[
 
 
 class PoolConfig(Config):
-    """One prompt an image, a sum of a pool's by how alike key and query are (PUMA, 4.3)."""
+    """One prompt per image: a sum over a pool, weighted by similarity of key and query (PUMA, 4.3)."""
 
     kind: Literal["pool"]
     size: PositiveInt = 20  # M
-    length: PositiveInt = 8  # N_p, tokens of a prompt
-    # sum: average and largest of the patch embeddings (eq. 6). mean: half of it, without a gradient
+    length: PositiveInt = 8  # N_p, tokens per prompt
+    # sum: average plus maximum of the patch embeddings (eq. 6). mean: half of that, without gradient
     # (the code)
     query: Literal["sum", "mean"] = "sum"
-    # softmax: over the features, before the query is multiplied by them (the code); plain: eq. 8
+    # softmax: over the features, before the product with the query (the code). plain: eq. 8
     attention: Literal["plain", "softmax"] = "plain"
     orthogonality: Annotated[float, Field(ge=0)] = 0.0  # weight of the penalty; 1e-6 in the code
 
 
 class VptConfig(Config):
-    """The same prompt for every image, ahead of the first block, or of each (Jia et al., ECCV 2022)."""
+    """One prompt for all images, before the first block or before each (Jia et al., ECCV 2022)."""
 
     kind: Literal["shallow", "deep"]
     length: PositiveInt = 8
@@ -111,7 +111,7 @@ def _listed(value: Any) -> Any:
 
 
 class WithAdapters(Config):
-    """What a model may have besides backbone and head."""
+    """Optional adapters and prompts of a model."""
 
     # One or more: {kind: stochastic}, or [{kind: stochastic}, {kind: lora}]
     adapters: Annotated[list[AdapterConfig], BeforeValidator(_listed)] = []
@@ -123,12 +123,12 @@ class WithAdapters(Config):
         again = next((n for n, kind in enumerate(kinds) if kind in kinds[:n]), None)
         if again is not None:
             raise ConfigError(
-                f"adapters.{again}.kind", f"{kinds[again]} is there already; each once"
+                f"adapters.{again}.kind", f"{kinds[again]} is given twice; give each kind once"
             )
         return self
 
     def parts(self) -> list[str]:
-        """Parts of a task that come with it."""
+        """Return the parts of a task that these add."""
         return [*(["adapters"] if self.adapters else []), *(["prompts"] if self.prompts else [])]
 
 
@@ -137,7 +137,7 @@ Fit = Literal["squash", "pad", "crop"]
 
 BATCH_NORM_EPS = 1e-5  # torch's own
 
-# Arguments of the libraries that would load weights past `pretrained` and its check.
+# Arguments of the libraries that would load weights without `pretrained` and its checksum.
 WEIGHT_ARGUMENTS = {
     *("pretrained", "checkpoint_path", "pretrained_cfg", "pretrained_cfg_overlay", "load_weights"),
     *("pretrained_hf", "pretrained_image", "pretrained_image_path", "pretrained_text"),
@@ -146,35 +146,37 @@ WEIGHT_ARGUMENTS = {
 
 
 class BackboneConfig(Config):
-    """A pretrained image tower, by its library's own name and weights."""
+    """A pretrained image backbone, by its name and weights in its library."""
 
     library: Literal["open_clip", "timm"]
     name: str
     pretrained: str | None = None  # hub tag, or a weights file; null: random
-    sha256: str | None = None  # quoted; of the weights file, or its first digits; null: unchecked
-    revision: str | None = None  # commit or branch of the tag's repository; null: its newest
-    # open_clip only. projected: CLIP's shared space; pooled: the tower's output before that
+    sha256: str | None = None  # quoted; of the weights file, or a prefix; null: unchecked
+    revision: str | None = None  # commit or branch of the tag's repository; null: newest
+    # open_clip only. projected: CLIP's shared space; pooled: the backbone's output before projection
     features: Literal["projected", "pooled"] = "projected"
-    # Between the corners of patches; less than the patch size: they overlap. null: the patch size
+    # Patch stride; patches overlap below the patch size. null: the patch size
     stride_px: Pixels | None = None
-    # Modules by name that begin anew, as without `pretrained` (NetB of Vo and Hays: its last layer)
+    # Names of modules to reinitialise, as without `pretrained` (NetB of Vo and Hays: the last layer)
     reset: list[str] = []
     kwargs: dict[str, Any] = {}  # passed to the library's create_model
 
     @model_validator(mode="after")
     def _weights_are_checked(self) -> BackboneConfig:
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256):
-            raise ConfigError("sha256", f"{self.sha256!r}: 64 hex digits, or at least the first 8")
-        if (self.sha256 or self.revision) and not self.pretrained:
-            raise ValueError("sha256 and revision are of pretrained weights; pretrained is null")
-        if ":" in self.name:
             raise ConfigError(
-                "name", f"{self.name!r}: write the library's name, and pretrained: <tag>"
+                "sha256", f"{self.sha256!r}: give 64 hex digits, or at least the first 8"
             )
+        if (self.sha256 or self.revision) and not self.pretrained:
+            raise ValueError(
+                "sha256 and revision need pretrained, which is null; set it or drop them"
+            )
+        if ":" in self.name:
+            raise ConfigError("name", f"{self.name!r}: give the name alone, and pretrained: <tag>")
         bypass = sorted(self.kwargs.keys() & WEIGHT_ARGUMENTS)
         if bypass:
             raise ConfigError(
-                "kwargs", f"{', '.join(bypass)}: weights are given by pretrained alone"
+                "kwargs", f"{', '.join(bypass)}: not allowed; give weights by pretrained"
             )
         return self
 
@@ -189,9 +191,9 @@ class ImageConfig(Config):
 
 
 class BranchesConfig(Config):
-    """Several dropouts at once, averaged; when scored, the head is one Linear all the same.
+    """The mean of several dropout branches; in evaluation the head is a single Linear.
 
-    shared: dropout i -> the one Linear (the challenge's 4th place). separate: Linear i -> dropout i
+    shared: dropout i -> one Linear (the challenge's 4th place). separate: Linear i -> dropout i
     (3rd place).
     """
 
@@ -200,25 +202,25 @@ class BranchesConfig(Config):
 
 
 class HeadConfig(Config):
-    """norm -> dropout -> Linear -> L2; with `hidden`, layers ahead of the Linear."""
+    """norm -> dropout -> Linear -> L2; `hidden` adds layers before the Linear."""
 
     norm: Literal["l2", "bn", "bn_plain", "none"] = "l2"  # bn_plain: without weight and bias
-    # Of bn and bn_plain, what keeps a feature that does not vary from a division by 0. The 5th place
-    # has 1e-6 (train_arcface.py, cell 20)
+    # eps of bn and bn_plain, for features of zero variance. The 5th place has 1e-6 (train_arcface.py,
+    # cell 20)
     norm_eps: PositiveFloat = BATCH_NORM_EPS
     dropout: Fraction = 0.0
     dim: Width = 64
     bias: bool = True
-    # Widths of layers between dropout and the last, each a Linear and a ReLU: an MLP of [2048, 2048]
-    # is the "MLP-3 Emb." of PUMA's table 2, by its 5.3 M parameters on ViT-S
+    # Widths of Linear + ReLU layers between dropout and the last Linear. [2048, 2048] is the
+    # "MLP-3 Emb." of PUMA's table 2, by its 5.3 M parameters on ViT-S
     hidden: list[Width] = []
     branches: BranchesConfig | None = None
-    # H / W, H / 224 and W / 224 of the original image beside the features (5th place)
+    # Append H / W, H / 224 and W / 224 of the original image to the features (5th place)
     image_shape: bool = False
-    # Parts of the embedding, each of unit length before they stand side by side: the members of an
-    # ensemble on one backbone (DREML)
+    # Equal parts of the embedding, each normalised to unit length: ensemble members on one backbone
+    # (DREML)
     parts: PositiveInt = 1
-    # A fitted linear map of the embedding to so many dimensions follows; compose.py sets it
+    # Output dimension of a fitted linear map after the embedding; set by compose.py
     reduced_dim: Width | None = None
 
     @model_validator(mode="after")
@@ -226,22 +228,22 @@ class HeadConfig(Config):
         if self.image_shape and self.norm not in ("bn", "bn_plain"):
             raise ConfigError(
                 "image_shape",
-                "needs norm bn or bn_plain, for the features' scale is not its own;"
+                "needs norm bn or bn_plain, because its scale differs from the features';"
                 f" norm is {self.norm}",
             )
         if self.norm_eps != BATCH_NORM_EPS and self.norm not in ("bn", "bn_plain"):
-            raise ConfigError("norm_eps", f"is of norm bn and bn_plain; norm is {self.norm}")
+            raise ConfigError("norm_eps", f"is for norm bn and bn_plain; norm is {self.norm}")
         if self.dim % self.parts:
-            raise ConfigError("parts", f"{self.parts} parts cannot share dim {self.dim} evenly")
+            raise ConfigError("parts", f"{self.parts} does not divide dim {self.dim}")
         if self.reduced_dim and self.reduced_dim > self.dim:
-            raise ConfigError("reduced_dim", f"{self.reduced_dim}: above dim {self.dim}")
+            raise ConfigError("reduced_dim", f"{self.reduced_dim} is above dim {self.dim}")
         return self
 
 
 class ModelConfig(WithAdapters):
-    """Backbone and head; without a head the embedding is the backbone's, at native dimension."""
+    """Backbone and head; without a head the embedding is the backbone's output at native dimension."""
 
     backbone: BackboneConfig
-    layers: LayersConfig | None = None  # null: the tower's own output
+    layers: LayersConfig | None = None  # null: the backbone's output
     image: ImageConfig
     head: HeadConfig | None = HeadConfig()

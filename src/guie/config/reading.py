@@ -1,6 +1,4 @@
-"""Read YAML so that each value knows its file and line (or its `--set`), and refuse what YAML allows but
-nobody means.
-"""
+"""Read YAML and keep each value's source: a file or a `--set`. Reject YAML features no config needs."""
 
 from __future__ import annotations
 
@@ -18,26 +16,26 @@ from guie.config.durations import named_now
 
 Place = tuple[int | str, ...]  # keys and indices, from the outermost inwards
 
-# Mappings whose `name` or `kind` says which other keys there are.
+# Mappings whose `name` or `kind` decides their other keys.
 BY_NAME = {"task", "loss", "sampler", "optimizer", "schedule", "adapters", "prompts"}
 
 
 def as_place(key: str) -> Place:
-    """`stages.0.lr` -> ("stages", 0, "lr"); as YAML has it, a key of digits is a number."""
+    """`stages.0.lr` -> ("stages", 0, "lr"); a key of digits becomes a number, as in YAML."""
     return tuple(int(part) if re.fullmatch("[0-9]{1,9}", part) else part for part in key.split("."))
 
 
 @dataclass(frozen=True)
 class SourcedValue:
-    """A value and where it is written; what a mapping or a list holds is written each for itself."""
+    """A value and its source; each item of a mapping or list is a SourcedValue too."""
 
-    value: Any  # a dict or list of Written, or what YAML has there
+    value: Any  # a dict or list of SourcedValue, or a YAML scalar
     source: str  # a file, or `--set key=value`
-    place: Place = ()  # in the whole that the source is, or sets something of
+    place: Place = ()  # within the config of that source
 
     @classmethod
     def of(cls, value: Any, source: str, place: Place = ()) -> SourcedValue:
-        """All of what one source says at a place."""
+        """Wrap a value of one source, and all of its items."""
         if isinstance(value, dict):
             value = cls._of_mapping(value, source, place)
         elif isinstance(value, list):
@@ -46,38 +44,38 @@ class SourcedValue:
 
     @classmethod
     def _of_mapping(cls, values: dict, source: str, place: Place) -> dict[Any, SourcedValue]:
-        """Under the keys' names of today, though told by those that they are written with."""
+        """Wrap a mapping under current key names; errors still quote the names in the source."""
         found: dict[Any, SourcedValue] = {}
         for written_as, item in values.items():
             key, item = named_now(written_as, item)
             new, old = cls.of(item, source, (*place, written_as)), found.get(key)
             if old and old.value is not None and new.value is not None:
                 raise UserError(
-                    f"{new.description()}: is {key}, which {old.description()} sets too; drop one"
+                    f"{new.description()}: means {key}, which {old.description()} sets too; drop one"
                 )
             if not old or new.value is not None:
                 found[key] = new
         return found
 
     def get(self, key: int | str) -> SourcedValue | None:
-        """What a mapping or a list has there."""
+        """Return the item of a mapping or list; None if absent."""
         if isinstance(self.value, list):
             within = range(len(self.value))
             return self.value[key] if isinstance(key, int) and key in within else None
         if not isinstance(self.value, dict):
             return None
-        # pydantic tells some keys as strings
+        # pydantic reports some keys as strings
         return next((item for own, item in self.value.items() if str(own) == str(key)), None)
 
     def description(self, below: Place = ()) -> str:
-        """`run.yaml: train.lr.head`, or `--set train.lr.head=1`; `below`: keys that are not written."""
+        """`run.yaml: train.lr.head`, or `--set train.lr.head=1`; `below`: missing keys."""
         key = ".".join(map(str, (*self.place, *below)))
         said_already = not key or self.source.startswith(f"--set {key}=")
         return self.source if said_already else f"{self.source}: {key}"
 
 
 def merged(common: SourcedValue, own: SourcedValue) -> SourcedValue:
-    """`own` over `common`, mapping by mapping; {} and a loss, sampler, ... of another name replace."""
+    """Merge `own` over `common` recursively; {} and blocks (loss, sampler, ...) of other name replace."""
     result = {**common.value, **own.value}
     for key in common.value.keys() & own.value.keys():
         old, new = common.value[key], own.value[key]
@@ -88,22 +86,22 @@ def merged(common: SourcedValue, own: SourcedValue) -> SourcedValue:
 
 
 def _name(*written: SourcedValue) -> Any:
-    """The first `name` or `kind` that there is."""
+    """Return the first `name` or `kind` found."""
     names = (one.get(key) for one in written for key in ("name", "kind"))
     return next((name.value for name in names if name), None)
 
 
 def apply_defaults(values: SourcedValue, block: str, to: str) -> SourcedValue:
-    """Every entry of the list `to` over the block, which is its one entry where there is none.
+    """Merge every entry of the list `to` over the block; without entries the block is the only one.
 
-    Raises UserError for a block that is no mapping.
+    Raises UserError if the block is not a mapping.
     """
     common = values.get(block)
     if common is None:
         return values
     if not isinstance(common.value, dict):
         raise UserError(
-            f"{common.description()}: is to be a mapping, as each of {to} is (found {common.value!r})"
+            f"{common.description()}: must be a mapping, like each of {to} (found {common.value!r})"
         )
     rest = {key: item for key, item in values.value.items() if key != block}
     entries = values.get(to)
@@ -116,7 +114,7 @@ def apply_defaults(values: SourcedValue, block: str, to: str) -> SourcedValue:
 
 
 def override(values: SourcedValue, key: str, value: Any, source: str) -> None:
-    """Set what `key`, such as stages.0.epochs, leads to. Raises UserError where it leads nowhere."""
+    """Set the value at `key`, such as stages.0.epochs. Raises UserError if there is no such place."""
     *outer, last = as_place(key)
     node = values
     for depth, part in enumerate(outer, 1):
@@ -129,13 +127,13 @@ def override(values: SourcedValue, key: str, value: Any, source: str) -> None:
 
 
 def _entered(node: SourcedValue, part: int | str, source: str, place: Place) -> SourcedValue:
-    """The mapping or list there; a mapping that is not there yet is begun."""
+    """Return the mapping or list at `part`; create a missing mapping."""
     _check_index(node, part, source)
     below = node.get(part)
     if below is None or below.value is None:
         below = node.value[part] = SourcedValue({}, source, place)
     if not isinstance(below.value, dict | list):
-        raise UserError(f"{source}: {part!r} is a value, it has no keys below it")
+        raise UserError(f"{source}: {part!r} is a single value and has no keys below it")
     return below
 
 
@@ -145,7 +143,7 @@ def _check_index(node: SourcedValue, part: int | str, source: str) -> None:
 
 
 MAX_BYTES = 1_000_000
-# Beyond any config: an alias counts as all that it stands for, and ten lines may stand for 10 ** 10.
+# No config needs more. Aliases count expanded: ten lines can expand to 10 ** 10 values.
 MAX_VALUES = 100_000
 MAX_DEPTH = 50
 MAX_INT = 2**63 - 1
@@ -156,17 +154,17 @@ AS_TEXT = ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:value")  # 2026-01-
 
 
 class _Refused(yaml.MarkedYAMLError):
-    """YAML that is valid, and that no config needs."""
+    """Valid YAML that no config needs."""
 
     def __init__(self, problem: str, mark: Any):
         super().__init__(problem=problem, problem_mark=mark)
 
 
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with decimal numbers, and without what would surprise.
+    """SafeLoader with decimal numbers and without YAML 1.1 surprises.
 
-    YAML 1.1 reads 010 as 8, 1:30 as 90 and 1e-4 as a string; here the first two are strings, which no
-    key takes for a number. PyYAML takes the last of two values of one key.
+    YAML 1.1 reads 010 as 8, 1:30 as 90 and 1e-4 as a string. Here 010 and 1:30 are strings, which no
+    number key accepts. PyYAML keeps the last of two values of one key; here repeated keys are errors.
     """
 
     yaml_implicit_resolvers = {
@@ -176,12 +174,12 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str):
         super().__init__(text)
-        self.sizes: dict[yaml.Node, tuple[int, int]] = {}  # values and levels in each, with itself
+        self.sizes: dict[yaml.Node, tuple[int, int]] = {}  # values and levels, itself included
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         event = self.peek_event()
         if getattr(event, "tag", None) not in (None, "!"):
-            problem = f"a tag, {event.tag}; write the value without, a string in quotes"
+            problem = f"a tag, {event.tag}; write the value without it, a string in quotes"
             raise yaml.composer.ComposerError(problem=problem, problem_mark=event.start_mark)
         if "\0" in (getattr(event, "value", None) or ""):
             raise _Refused("a NUL in a string", event.start_mark)
@@ -190,7 +188,7 @@ class _Loader(yaml.SafeLoader):
         if node in self.sizes:  # an alias
             return node
         if isinstance(event, yaml.AliasEvent):
-            raise _Refused(f"*{event.anchor} stands within what it names", event.start_mark)
+            raise _Refused(f"*{event.anchor} is inside the value it names", event.start_mark)
         below: list[yaml.Node] = []
         if isinstance(node, yaml.SequenceNode):
             below = node.value
@@ -201,7 +199,7 @@ class _Loader(yaml.SafeLoader):
         values = 1 + sum(values for values, _ in sizes)
         levels = 1 + max((levels for _, levels in sizes), default=0)
         if max(values, len(self.sizes)) > MAX_VALUES:
-            raise _Refused(f"more than {MAX_VALUES:,} values, each alias counted", node.start_mark)
+            raise _Refused(f"more than {MAX_VALUES:,} values, aliases expanded", node.start_mark)
         if levels > MAX_DEPTH:
             raise _Refused(f"more than {MAX_DEPTH} levels", node.start_mark)
         self.sizes[node] = values, levels
@@ -213,7 +211,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
                 name, line = self.construct_object(key), key.start_mark.line + 1
                 if name in lines:
-                    problem = f"key {name!r} stands in line {lines[name]} already; drop one"
+                    problem = f"key {name!r} is already in line {lines[name]}; drop one"
                     raise _Refused(problem, key.start_mark)
                 lines[name] = line
 
@@ -247,7 +245,7 @@ def read_yaml(path: str | Path) -> Any:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES + 1)
         if len(text) > MAX_BYTES:
-            raise UserError(f"{path}: is larger than {MAX_BYTES:,} bytes; no config is")
+            raise UserError(f"{path}: is larger than {MAX_BYTES:,} bytes, the limit for a config")
         return parsed(text.decode("utf-8"), str(path))
     except FileNotFoundError:
         raise UserError(f"{path}: no such config file") from None
@@ -256,7 +254,7 @@ def read_yaml(path: str | Path) -> Any:
 
 
 def parsed(text: str, source: str) -> Any:
-    """What YAML has in a text. Raises UserError naming the source and the line."""
+    """Parse YAML text. Raises UserError naming the source and the line."""
     try:
         return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except yaml.YAMLError as error:

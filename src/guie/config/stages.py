@@ -1,4 +1,4 @@
-"""The config of a stage of training: its data, views, rates, schedule."""
+"""The config of a training stage: data, views, learning rates, schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from guie.config.sampling import AugmentConfig, MixedConfig, NonNegative, Positi
 
 
 class _ByPart(Config):
-    """A number per part of the task: see `parts` of its config."""
+    """A number per part of the task: see `parts` of the task's config."""
 
     SUCH_AS: ClassVar = ("backbone", "head", "classes")
 
@@ -28,33 +28,32 @@ class _ByPart(Config):
     __pydantic_extra__: dict[str, NonNegative] = Field(init=False)
 
     def of(self, part: str) -> float:
-        """The part's number, 0 where none is given."""
+        """Return the part's number, 0 if not given."""
         return self.by_part().get(part, 0.0)
 
     def by_part(self) -> dict[str, float]:
-        """All numbers that are given."""
+        """Return all given numbers by part."""
         return dict(self.model_extra or {})
 
 
 class LearningRates(_ByPart):
-    """Stratified: a rate per part of the task, backbone, head, classes and so on; 0 freezes it.
+    """A learning rate per part of the task (backbone, head, classes, ...); 0 freezes the part.
 
-    `classes`, of class weights and proxies, is to be written out where a loss has some.
+    `classes`, for class weights and proxies, is required if a loss has them.
     """
 
-    # From this block of the backbone on, another rate: {0: 0.0, 15: 1e-7} freezes blocks 0 to 14
-    # and the stem below them. What comes before the first of these blocks and after the backbone's
-    # last keeps `backbone`.
+    # The rate from this backbone block on: {0: 0.0, 15: 1e-7} freezes the stem and blocks 0 to 14.
+    # Layers before the first given block, and after the last of the backbone, keep the rate `backbone`.
     blocks: dict[Annotated[int, Field(ge=0)], NonNegative] = {}
 
     @property
     def trains_backbone(self) -> bool:
-        """All of the backbone, or some of its blocks."""
+        """Whether the backbone, or some of its blocks, trains."""
         return self.of("backbone") > 0 or any(self.blocks.values())
 
     @property
     def trains_features(self) -> bool:
-        """The backbone, or what is added to it: does a step change the features of an image."""
+        """Whether the backbone, adapters or prompts train, so that image features change."""
         return self.trains_backbone or self.of("adapters") > 0 or self.of("prompts") > 0
 
 
@@ -66,7 +65,7 @@ def _number_or_parts(value: Any) -> str:
     return "parts" if isinstance(value, dict | WeightDecays) else "number"
 
 
-# The tags keep pydantic from reporting what each of the two would have wanted.
+# With tags, pydantic reports the faults of the chosen branch only, not of both.
 WeightDecay = Annotated[
     Annotated[NonNegative, Tag("number")] | Annotated[WeightDecays, Tag("parts")],
     Discriminator(_number_or_parts),
@@ -74,20 +73,20 @@ WeightDecay = Annotated[
 
 
 class OptimizerConfig(Config):
-    """AdamW decays the weights apart from the gradient, Adam and SGD add the decay to it."""
+    """The optimizer. AdamW decouples weight decay from the gradient; Adam and SGD add it."""
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
-    momentum: Fraction = 0.0  # of sgd
+    momentum: Fraction = 0.0  # for sgd
 
     @model_validator(mode="after")
     def _momentum_is_of_sgd(self) -> OptimizerConfig:
         if self.momentum and self.name != "sgd":
-            raise ConfigError("momentum", f"is of sgd, and the optimizer is {self.name}; drop one")
+            raise ConfigError("momentum", f"is for sgd, and the optimizer is {self.name}; drop one")
         return self
 
 
 class StepSchedule(Config):
-    """The rate is multiplied by `factor` at each of these epochs of the stage."""
+    """Multiply the rate by `factor` at each of these epochs of the stage."""
 
     name: Literal["step"]
     epochs: list[Positive] = Field(min_length=1)
@@ -95,7 +94,7 @@ class StepSchedule(Config):
 
 
 class ExponentialSchedule(Config):
-    """The rate is multiplied by `factor` again and again after the warm-up, in stairs."""
+    """Multiply the rate by `factor` after every such period following the warm-up."""
 
     name: Literal["exponential"]
     every: Duration = Duration(1, "epochs")
@@ -103,18 +102,18 @@ class ExponentialSchedule(Config):
 
 
 class ConstantSchedule(Config):
-    """The peak rate, after the warm-up."""
+    """Keep the peak rate after the warm-up."""
 
     name: Literal["constant"]
 
 
 class CosineSchedule(Config):
-    """Half a cosine from the peak rate to `end` of it, over what the warm-up leaves of the stage."""
+    """Cosine decay from the peak rate to `end` times the peak, from the warm-up to the stage's end."""
 
     name: Literal["cosine"] = "cosine"
     end: Fraction = 0.0
-    # In stairs of this length: the challenge's 2nd (utils.py) and 5th place (train_arcface.py,
-    # cell 28) set their rates once an epoch. null: at every step
+    # Update the rate once per period: the challenge's 2nd (utils.py) and 5th place (train_arcface.py,
+    # cell 28) do so once an epoch. null: at every step
     every: Duration | None = None
 
 
@@ -130,53 +129,53 @@ Schedule = Annotated[
 
 
 class StageConfig(Config):
-    """One stage of training; what a stage does not say it takes from `train`."""
+    """One stage of training; missing keys come from the block `train`."""
 
     name: str = "train"
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
-    accumulate: PositiveInt = 1  # micro-batches a step: less memory, more time
+    accumulate: PositiveInt = 1  # micro-batches per step: less memory, more time
     lr: LearningRates
     optimizer: Annotated[OptimizerConfig, BeforeValidator(_named)] = OptimizerConfig()
     schedule: Schedule = CosineSchedule()
-    warmup: Duration | None = None  # in which the rate rises to its peak; null: it begins there
-    warmup_start: Fraction = 0.0  # of the peak, where it rises from; .01 in the 2nd place's
-    # It rises in stairs of this length (5th place); null: at every step
+    warmup: Duration | None = None  # rise to the peak rate; null: start at the peak
+    warmup_start: Fraction = 0.0  # start, as a fraction of the peak; 2nd place: .01
+    # Raise the rate once per period (5th place); null: at every step
     warmup_every: Duration | None = None
     weight_decay: WeightDecay = 1e-4  # of weight matrices
-    # Of biases, norms and other vectors too, as where all parameters are handed to torch's
-    # optimisers: the challenge's 1st, 2nd, 4th and 5th place, UniFEx, UnED
+    # Decay biases, norms and other vectors too, as torch does by default: the challenge's 1st, 2nd,
+    # 4th and 5th place, UniFEx, UnED
     decay_vectors: bool = False
-    # Of the backbone's rate, per block towards the stem
+    # Factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: Positive | None = None
-    clip_grad_value: Positive | None = None  # of each number of a gradient, either way
-    sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes a step
-    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # what is scored and saved
-    ema_goes_on: Literal["raw", "averaged"] = "raw"  # which weights the next stage begins with
+    clip_grad_value: Positive | None = None  # per gradient element, either way
+    sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes per step
+    ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved
+    ema_goes_on: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
     size_px: Pixels | None = None  # null: the model's image size
     stride_px: Pixels | None = None  # of the patches; null: the backbone's
-    # Frozen backbone: the features of so many random views of each image are computed once, kept on
-    # disk, and trained on in turn. null: images go through the backbone
+    # Frozen backbone: compute the features of so many random views per image once, cache them on disk,
+    # and cycle through them. null: run the backbone at every step
     cached_views: PositiveInt | None = None
-    # So many random views of each image come in turn; what teachers make of them is computed once, and
-    # kept on disk. null: teachers look at every batch
+    # Cycle through so many random views per image; teacher outputs are computed once and cached on
+    # disk. null: run teachers on every batch
     repeated_views: PositiveInt | None = None
-    classes: Literal["carry", "reset"] = "carry"  # reset: class weights start anew in this stage
-    softmax_over: Literal["run", "stage"] = "run"  # stage: the classes of its own domains alone
-    margin: NonNegative | None = None  # in the unit of the loss's own; null: that one
+    classes: Literal["carry", "reset"] = "carry"  # reset: reinitialise class weights
+    softmax_over: Literal["run", "stage"] = "run"  # stage: only classes of its domains
+    margin: NonNegative | None = None  # in the loss's unit; null: the loss's margin
     sampler: SamplerConfig = MixedConfig()
     # null: every domain of the manifest
     domains: Annotated[list[str], Field(min_length=1)] | None = None
     augment: AugmentConfig = AugmentConfig()
     validate_every: Duration | None = None  # null: at the stage's end
-    patience: PositiveInt | None = None  # validations without a better score until the stage ends
+    patience: PositiveInt | None = None  # validations without gain before the stage ends
 
     @model_validator(mode="after")
     def _one_rate_for_a_block(self) -> StageConfig:
         if self.lr.blocks and self.layer_decay != 1:
             raise ValueError(
-                "lr.blocks and layer_decay both say how fast a block learns; set layer_decay to 1,"
+                "lr.blocks and layer_decay both set the rates of blocks; set layer_decay to 1,"
                 " or lr.blocks to {}"
             )
         return self
@@ -184,19 +183,19 @@ class StageConfig(Config):
     @model_validator(mode="after")
     def _averaged_weights_are_there(self) -> StageConfig:
         if self.ema_goes_on == "averaged" and self.ema_decay is None:
-            raise ConfigError("ema_goes_on", "ema_decay is null, so there is no average")
+            raise ConfigError("ema_goes_on", "averaged needs ema_decay, which is null; set it")
         return self
 
     @model_validator(mode="after")
     def _warmup_ends(self) -> StageConfig:
         for key in ("warmup_start", "warmup_every"):
             if getattr(self, key) and not self.warmup:
-                raise ConfigError(key, "is of a warm-up, and there is none; set warmup, or drop it")
+                raise ConfigError(key, "needs warmup, which is null; set warmup, or drop it")
         warmup = self.warmup
         if warmup and warmup.unit == "epochs" and warmup.number >= self.epochs:
             raise ConfigError(
                 "warmup",
-                f"the stage's {self.epochs:g} epochs would end before the rates are at their peak",
+                f"must be shorter than the stage's {self.epochs:g} epochs, to reach the peak rates",
             )
         return self
 
@@ -205,8 +204,8 @@ class StageConfig(Config):
         if self.cached_views and self.lr.trains_features:
             raise ConfigError(
                 "cached_views",
-                "features are computed once, and this stage trains the backbone or what is added to"
-                " it; set lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}, or"
+                "features are computed once, but this stage trains the backbone, adapters or prompts;"
+                " set lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}, or"
                 " cached_views to null",
             )
         return self

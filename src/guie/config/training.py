@@ -37,33 +37,33 @@ class ClassificationConfig(Config):
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
     metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
-    # Widths of Linears between the embedding and the loss, with a ReLU between two; left out when scored.
-    # What lies under the loss generalises worse than what lies beneath that (Vo and Hays, 3.3)
+    # Widths of Linears, with ReLUs between, from the embedding to the loss; not used in scoring. The
+    # layer directly under the loss generalises worse than the one before it (Vo and Hays, 3.3)
     projector: list[Width] = []
 
     @property
     def losses(self) -> list[LossConfig]:
-        """Those on labels: the one."""
+        """Losses on labels: one."""
         return [self.loss]
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """What has a learning rate of its own: see `Task.parts`."""
+        """Return the parts with their own learning rates: see `Task.parts`."""
         named = ["backbone", *model.parts(), *(["head"] if model.head else []), "classes"]
         return [*named, *(["projector"] if self.projector else [])]
 
 
 class ContrastiveConfig(Config):
-    """Image-text contrast on the manifest's captions: how a CLIP is pretrained."""
+    """Image-text contrastive loss on the manifest's captions, as in CLIP pretraining."""
 
     name: Literal["contrastive"]
 
     @property
     def losses(self) -> list[LossConfig]:
-        """Those on labels: none."""
+        """Losses on labels: none."""
         return []
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """What has a learning rate of its own: see `Task.parts`."""
+        """Return the parts with their own learning rates: see `Task.parts`."""
         return ["backbone"]
 
 
@@ -79,11 +79,13 @@ TaskConfig = Annotated[
 
 
 def unblendable(task: TaskConfig) -> str | None:
-    """Why its batches cannot have blends of two images; None: they can."""
+    """Return why the task cannot use blends of two images; None if it can."""
     if task.losses or not isinstance(task, DistillationConfig):
-        return "a blend of two images has no label and no caption, only teachers tell what it is"
+        return (
+            "a blend of two images has no label or caption, so mixup needs teachers and no losses"
+        )
     if any(one.domains for one in task.teachers) or any(one.domains for one in task.criteria):
-        return "a blend may be of two domains, and task has teachers or criteria of some alone"
+        return "a blend may mix two domains, but some teachers or criteria are for some domains"
     return None
 
 
@@ -92,17 +94,17 @@ def _no_for_false(value: Any) -> Any:
 
 
 class DataConfig(Config):
-    """Where the images are."""
+    """The training and validation data."""
 
     manifest: str
     root: str | None = None  # default: the manifest's folder
-    # domains that neither training nor validation sees: what the embedding is worth on the unseen
+    # domains excluded from training and validation, to measure generalisation to unseen domains
     leave_out: list[str] = []
     workers: Workers = 2
 
 
 class GenericImagesConfig(Config):
-    """Images of any kind, on which the embedding is to stay as it was pretrained."""
+    """Generic images on which the features should stay close to the pretrained ones."""
 
     manifest: str
     root: str | None = None  # default: the manifest's folder
@@ -111,20 +113,20 @@ class GenericImagesConfig(Config):
 
 
 class RetentionConfig(Config):
-    """Terms against forgetting, added to the loss in stages that train the backbone."""
+    """Loss terms against forgetting, in stages that train the backbone."""
 
-    # times the squared distance of the backbone's weights from the pretrained ones (L2-SP)
+    # weight of the squared distance of backbone weights from the pretrained ones (L2-SP)
     weights: NonNegative = 0.0
-    # times the mean of 1 - cosine between the backbone's features and the pretrained ones'
+    # weight of the mean of 1 - cosine between current and pretrained backbone features
     features: NonNegative = 0.0
-    generic: GenericImagesConfig | None = None  # null: of the training images themselves
+    generic: GenericImagesConfig | None = None  # null: use the training images
 
     @model_validator(mode="after")
     def _does_something(self) -> RetentionConfig:
         if not (self.weights or self.features):
             raise ValueError("weights and features are both 0; raise one, or set retention to null")
         if self.generic and not self.features:
-            raise ValueError("generic images are of features, which is 0; raise it, or drop them")
+            raise ValueError("generic needs features, which is 0; raise features, or drop generic")
         return self
 
 
@@ -133,28 +135,27 @@ def _has_class_weights(loss: LossConfig) -> bool:
 
 
 class RunConfig(Config):
-    """One training run; written into its folder as resolved."""
+    """One training run; its resolved form is written to the run folder."""
 
     COMMON: ClassVar = ("train", "stages")
 
     name: Name
     out: str = "runs"
-    # Any model of the same tower, a run or a soup of runs: its weights are what this one begins with
-    # (class weights begin anew; `retention` still holds to the pretrained ones). null: pretrained
+    # Initial weights: a run or model soup with the same backbone. Class weights are reinitialised, and
+    # `retention` still refers to the pretrained weights. null: pretrained
     start_from: str | None = None
     seed: Seed = 0
     # YAML reads a bare no as false
     precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(_no_for_false)] = "no"
     log_every: Steps = 20
     checkpoint_every: Steps = 500
-    keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back on the one before
-    # Frozen weights that are the pretrained ones are not written into the run's folder; true: they
-    # are, and the folder needs no other file
+    keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous
+    # Write frozen pretrained weights to the run folder too, so that it needs no other file
     copy_frozen: bool = False
     gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
     channels_last: bool = False  # memory format of images and convolutions
     compile: bool = False  # torch.compile: minutes at the start of each stage, faster steps
-    on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: twice the micro-batches, go on
+    on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: double micro-batches, retry
     data: DataConfig
     model: ModelConfig
     task: TaskConfig = ClassificationConfig()
@@ -163,7 +164,7 @@ class RunConfig(Config):
 
     @property
     def base(self) -> BackboneConfig | None:
-        """The pretrained weights that a run's files may leave out; None: they leave out none."""
+        """The backbone whose pretrained weights run files may omit; None: they omit none."""
         return None if self.copy_frozen else self.model.backbone
 
     @model_validator(mode="after")
@@ -172,7 +173,7 @@ class RunConfig(Config):
             if self.task.name == "contrastive" and stage.cached_views:
                 raise ConfigError(
                     f"stages.{number}.cached_views",
-                    "task contrastive trains whole towers and has no frozen stage; set it to null",
+                    "task contrastive trains the whole backbone and has no frozen stage; set it to null",
                 )
         return self
 
@@ -185,7 +186,7 @@ class RunConfig(Config):
             given |= {} if isinstance(decay, float) else {"weight_decay": decay.by_part()}
             for key, numbers in given.items():
                 for part, rate in numbers.items():
-                    if rate and part not in parts:  # there is no harm in freezing nothing
+                    if rate and part not in parts:  # a rate of 0 for an absent part is harmless
                         raise ConfigError(
                             f"stages.{number}.{key}.{part}",
                             f"this task has no such part{remedy(part, parts)}",
@@ -199,8 +200,8 @@ class RunConfig(Config):
             if rated and "classes" not in stage.lr.model_fields_set:
                 raise ConfigError(
                     f"stages.{number}.lr.classes",
-                    f"is left out, and loss {rated[0].name} has class"
-                    " weights; give their rate, or write 0 to leave them as they are",
+                    f"missing, and loss {rated[0].name} has class"
+                    " weights; give their rate, or 0 to freeze them",
                 )
         return self
 
@@ -236,7 +237,7 @@ class RunConfig(Config):
         groups = getattr(self.task, "metaclasses", None)
         if self.model.head and self.model.head.parts > 1 and groups is None:
             raise ConfigError(
-                "model.head.parts", "is of an ensemble's members; set task.metaclasses, or drop it"
+                "model.head.parts", "needs task.metaclasses; set it, or set parts to 1"
             )
         if self.model.head and self.model.head.parts > 1 and getattr(self.task, "projector", None):
             raise ConfigError(
@@ -244,7 +245,8 @@ class RunConfig(Config):
             )
         if groups and getattr(self.task.losses[0], "classifier", "joint") == "separate":
             raise ConfigError(
-                "task.loss.classifier", "is separate, and a metaclass has classes of every domain"
+                "task.loss.classifier",
+                "is separate, but a metaclass mixes domains; set it to joint",
             )
         return self
 
@@ -252,7 +254,7 @@ class RunConfig(Config):
     def _layers_are_heard(self) -> RunConfig:
         if self.model.layers and self.compile:
             raise ConfigError(
-                "compile", "leaves nothing of model.layers to be heard; set it to false"
+                "compile", "torch.compile disables the hooks of model.layers; set compile to false"
             )
         return self
 
@@ -263,7 +265,7 @@ class RunConfig(Config):
             and self.task.reaches == "head"
             and not self.model.head
         ):
-            raise ConfigError("task.reaches", "is head, and model.head is null; set it to backbone")
+            raise ConfigError("task.reaches", "is head, but model.head is null; set it to backbone")
         return self
 
     @model_validator(mode="after")
@@ -272,11 +274,11 @@ class RunConfig(Config):
             if stage.repeated_views is None:
                 continue
             if self.task.name != "distillation":
-                why = f"is of task distillation, and this is task {self.task.name}; set it to null"
+                why = f"is for task distillation, and this is task {self.task.name}; set it to null"
             elif stage.cached_views:
-                why = "cached_views says already which views teachers are shown; set it to null"
+                why = "cached_views already fixes the views of teachers; set it to null"
             elif self.retention and self.retention.generic:
-                why = "does not go with retention.generic yet; set it to null"
+                why = "is not supported with retention.generic; set it to null"
             else:
                 continue
             raise ConfigError(f"stages.{number}.repeated_views", why)
@@ -302,13 +304,13 @@ class RunConfig(Config):
             if some and isinstance(stage.sampler, MixedConfig):
                 raise ConfigError(
                     f"stages.{number}.sampler",
-                    f"mixes domains in a batch, and the loss of task.criteria.{some[0]} is of some"
-                    " alone; take dataset_size or balanced, or drop that term's domains",
+                    f"mixes domains in a batch, but the loss of task.criteria.{some[0]} is for some"
+                    " only; use dataset_size or balanced, or drop that term's domains",
                 )
         return self
 
     def _describe(self) -> str:
-        """What is trained by, in a message: the loss, or the task of none or several."""
+        """Return the loss's name for a message, or the task's if it has none or several."""
         losses = self.task.losses
         return losses[0].name if len(losses) == 1 else f"task {self.task.name}"
 
@@ -319,7 +321,7 @@ class RunConfig(Config):
                 raise ConfigError(
                     f"stages.{number}.classes",
                     "reset with lr.classes 0 would leave class weights"
-                    " as they are drawn; raise lr.classes, or set classes: carry",
+                    " random; raise lr.classes, or set classes: carry",
                 )
         return self
 
@@ -328,7 +330,9 @@ class RunConfig(Config):
         if self.retention is None:
             return self
         if self.model.backbone.pretrained is None:
-            raise ConfigError("retention", "model.backbone.pretrained is null: nothing to retain")
+            raise ConfigError(
+                "retention", "model.backbone.pretrained is null; set retention to null"
+            )
         if not any(stage.lr.trains_features for stage in self.stages):
             raise ConfigError("retention", "no stage trains the backbone; set retention to null")
         if self.retention.weights and not any(s.lr.trains_backbone for s in self.stages):
@@ -343,6 +347,6 @@ class RunConfig(Config):
         if self.task.name == "contrastive" and self.model.parts():
             raise ConfigError(
                 f"model.{self.model.parts()[0]}",
-                "task contrastive trains a CLIP as it is; leave them out",
+                "task contrastive trains a plain CLIP; leave it out",
             )
         return self

@@ -1,6 +1,4 @@
-"""What every loss on embeddings is to training, and what it needs of its process: the global batch, and
-fp32.
-"""
+"""The base class of losses on embeddings; helpers for the global batch and for fp32."""
 
 from __future__ import annotations
 
@@ -12,10 +10,10 @@ from torch import Tensor, distributed, nn
 
 
 def gather_rows(rows_B: Tensor) -> Tensor:
-    """The rows of all processes, in the order of their ranks; every process brings equally many.
+    """Gather the rows of all processes in rank order; every process must pass equally many.
 
-    The gradient of the own rows is summed over the processes' losses. Together with DDP's mean over
-    processes, a loss on the gathered batch has the gradient of one process with that batch.
+    The gradient of the local rows is summed over the losses of all processes. With DDP's mean over
+    processes, it equals the gradient of one process with the whole batch.
     """
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
         return rows_B
@@ -39,22 +37,22 @@ class _Gather(torch.autograd.Function):
 
 
 def at_least_fp32(values: Tensor) -> Tensor:
-    """Half precision becomes float32; float64 stays."""
+    """Cast half precision to float32; keep float64."""
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 class Criterion(nn.Module):
-    """Takes unit-length embeddings (B, D) and class ids (B,), returns (loss, logs).
+    """A loss on unit-length embeddings (B, D) and class ids (B,); returns (loss, logs).
 
-    Its parameters, class weights or proxies, are the part `classes` of a task.
+    Its parameters (class weights or proxies) are the part `classes` of a task.
     """
 
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Loss, a number, and what is to be logged beside it."""
+        """Return the scalar loss, and further values to log."""
         raise NotImplementedError
 
     def set_epoch(self, epoch: float) -> None:
-        """Tell what is scheduled how far training is, in (fractional) epochs from 0."""
+        """Update schedules to a (fractional) epoch, counted from 0."""
 
     def begin_stage(
         self,
@@ -64,11 +62,11 @@ class Criterion(nn.Module):
         alone: bool = False,
         reset: Sequence[int] | None = None,
     ) -> None:
-        """Begin a stage, when it is settled what it trains and before an optimiser takes it.
+        """Begin a stage, after its trainable parts are set and before its optimiser is made.
 
         Args:
             class_ids: classes with training images in the stage.
-            margin: of the stage alone, for all classes; None: the loss's own.
-            alone: these classes compete among themselves, not with all.
-            reset: integers to draw their weights from; None: they stay as they are.
+            margin: for all classes in this stage; None: the loss's own.
+            alone: the softmax is over these classes only.
+            reset: seed to redraw their weights with; None: keep the weights.
         """

@@ -1,4 +1,4 @@
-"""From a loss's config to the loss."""
+"""Build a loss from its config."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from guie.losses.rules import ArcFace, CosFace, CurricularFace, MarginRule, clas
 def build_loss(
     config: LossConfig, dim: int, sizes: Sequence[int], domains: Sequence[str]
 ) -> Criterion:
-    """The configured loss.
+    """Return the configured loss.
 
     Args:
-        config: which, and its settings.
+        config: the loss and its settings.
         dim: the embedding's dimension.
         sizes: training images of every class, by class id.
         domains: domain of every class, by class id.
 
     Raises:
-        UserError: if a softmax per domain is wanted of classes that are not sorted by domain.
+        UserError: if a softmax per domain is configured and classes are not sorted by domain.
     """
     return CRITERIA[type(config)](config, dim, sizes, domains)
 
@@ -73,17 +73,17 @@ def _margin(margin: Margin, sizes: Sequence[int]) -> float | Tensor | MarginSche
 
 
 def domain_edges(domains: Sequence[str]) -> list[int]:
-    """Bounds of the domains' ranges of class ids: ["a", "a", "b"] -> [0, 2, 3].
+    """Return the bounds of the domains' class id ranges: ["a", "a", "b"] -> [0, 2, 3].
 
-    Raises UserError where the classes of a domain do not stand together.
+    Raises UserError if the class ids of a domain are not contiguous.
     """
     starts = [i for i, domain in enumerate(domains) if i == 0 or domain != domains[i - 1]]
     firsts = [domains[i] for i in starts]
     for domain in firsts:
         if firsts.count(domain) > 1:
             raise UserError(
-                f"classifier separate: the classes of domain {domain} do not stand together when"
-                " sorted; name the labels domain/class"
+                f"classifier separate: the sorted classes of domain {domain} are not contiguous;"
+                " name labels domain/class"
             )
     return [*starts, len(domains)]
 
@@ -95,7 +95,7 @@ RULES: dict[type, Callable[[Any, Sequence[int]], MarginRule]] = {
     CurricularFaceConfig: _curricularface,
 }
 
-# A new loss is a config, a criterion, and a line here.
+# A new loss needs a config, a criterion, and a line here.
 CRITERIA: dict[type, Callable[[Any, int, Sequence[int], Sequence[str]], Criterion]] = {
     **dict.fromkeys(RULES, _margin_softmax),
     **dict.fromkeys(BUILDERS, _peer),

@@ -1,4 +1,4 @@
-"""Relations of images that a student shares with its teacher. Each computes in fp32, on the global batch.
+"""Relational distillation losses. Each computes in fp32, on the global batch.
 
 Relational knowledge distillation (Park et al.), stochastic neighbour distillation (Feng et al.), cosine
 similarity (UDON), logits. Shapes: B images, D dimensions of the student, T of the teacher, C classes.
@@ -24,10 +24,10 @@ from guie.losses.matching import Matching
 
 
 def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Module:
-    """The configured relation to one teacher, a `Relation` or a `Matching`; of `Logits` see there.
+    """Return the configured relation to one teacher: a `Relation` or `Matching`, not `Logits`.
 
     Args:
-        dim, teacher_dim: of the embeddings of student and teacher.
+        dim, teacher_dim: embedding dimensions of student and teacher.
     """
     if isinstance(config, RkdConfig):
         return Rkd(config)
@@ -39,29 +39,29 @@ def build_relation(config: RelationConfig, dim: int, teacher_dim: int) -> nn.Mod
 
 
 class Relation(nn.Module):
-    """Takes embeddings of the same images by student (N, D) and teacher (N, T), float32, of unit length.
+    """A loss on unit-length float32 embeddings of the same images: student (N, D), teacher (N, T).
 
-    Returns a number; 0 where there are too few images for a relation. No gradient reaches the
-    teacher's. A relation knows one teacher: what it remembers is of that one.
+    Returns a scalar; 0 if there are too few images. The teacher gets no gradient. Each relation
+    belongs to one teacher, and so does its memory.
     """
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
-        """How far the student is from the teacher."""
+        """Return the distance of the student from the teacher."""
         raise NotImplementedError
 
 
 def nothing(student_ND: Tensor) -> Tensor:
-    """0, of which the student's gradient is 0."""
+    """Return 0 with a zero gradient for the student."""
     return student_ND.sum() * 0.0
 
 
-SHORTEST = 1e-12  # a mean distance or an edge of less counts as this
+SHORTEST = 1e-12  # lower bound of a mean distance or an edge
 
 
 class Rkd(Relation):
-    """Mean over pairs, and over triples, of a penalty on how they differ.
+    """Relational knowledge distillation: mean penalty on differences of pairs, and of triples.
 
-    The means leave out pairs of an image and itself, and triples of fewer than three images.
+    The means exclude pairs of an image with itself, and triples of fewer than three images.
     """
 
     def __init__(self, config: RkdConfig):
@@ -69,7 +69,7 @@ class Rkd(Relation):
         self.config = config
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
-        """The weighted sum of the two terms."""
+        """Return the weighted sum of the two terms."""
         total = nothing(student_ND)
         if self.config.distance and len(student_ND) > 1:
             term = self._apart(relative_distances(student_ND), relative_distances(teacher_NT))
@@ -86,14 +86,14 @@ class Rkd(Relation):
 
 
 def relative_distances(emb_ND: Tensor) -> Tensor:
-    """Distances of all ordered pairs of two images, (N (N - 1),), in units of their mean (eq. 1)."""
+    """Return the distances of all ordered pairs, (N (N - 1),), divided by their mean (eq. 1)."""
     distance_NN = torch.cdist(emb_ND, emb_ND, compute_mode="donot_use_mm_for_euclid_dist")
     pairs = distance_NN[~torch.eye(len(emb_ND), dtype=torch.bool, device=emb_ND.device)]
     return pairs / pairs.mean().clamp(min=SHORTEST)
 
 
 def cosines_of_angles(emb_ND: Tensor) -> Tensor:
-    """Cosine of the angle at j of all ordered triples of three images, flat (Park et al., eq. 6)."""
+    """Return the cosine of the angle at j for all ordered triples, flat (Park et al., eq. 6)."""
     edge_jiD = functional.normalize(emb_ND[None] - emb_ND[:, None], dim=-1, eps=SHORTEST)
     cos_jik = edge_jiD @ edge_jiD.mT
     same = torch.eye(len(emb_ND), dtype=torch.bool, device=emb_ND.device)
@@ -101,21 +101,21 @@ def cosines_of_angles(emb_ND: Tensor) -> Tensor:
 
 
 class Similarity(Relation):
-    """Squared differences of cosines, summed over a row of the matrix and meaned over rows."""
+    """Squared differences of cosines, summed over each row of the matrix and averaged over rows."""
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
-        """The code sums over columns; the paper's mean over all is this over N."""
+        """Return the row sum of UDON's code; the paper's mean over all entries is this / N."""
         apart_NN = student_ND @ student_ND.T - (teacher_NT @ teacher_NT.T).detach()
         return apart_NN.square().sum(1).sum() / max(1, len(student_ND))
 
 
 class Logits(Relation):
-    """How the student's cosines to the classes that both know differ from the teacher's.
+    """KL divergence of student and teacher cosines to the classes that both know.
 
     Args:
-        class_ids: of these classes, to the student.
-        weight_CkT: of the teacher, of the same classes.
-        temperature: of the softmax of cosines.
+        class_ids: the student's ids of these classes.
+        weight_CkT: the teacher's weights of the same classes.
+        temperature: of the softmax over cosines.
     """
 
     def __init__(self, class_ids: Tensor, weight_CkT: Tensor, temperature: float):
@@ -127,13 +127,13 @@ class Logits(Relation):
         self.register_buffer("weight_CkT", weight_CkT, persistent=False)
 
     def forward(self, student_NC: Tensor, teacher_NT: Tensor) -> Tensor:
-        """Takes the student's cosines to `class_ids` in place of its embeddings."""
+        """Return the loss; takes the student's cosines to `class_ids` instead of its embeddings."""
         theirs_NC = cosines(teacher_NT, self.weight_CkT.to(teacher_NT))
         return kl_of_logits(student_NC, theirs_NC, self.temperature)
 
 
 def kl_of_logits(student_NC: Tensor, teacher_NC: Tensor, temperature: float) -> Tensor:
-    """Mean over images of KL(teacher || student) of the softmax of logits / temperature."""
+    """Return the mean over images of KL(teacher || student) of softmax(logits / temperature)."""
     if not len(student_NC):
         return nothing(student_NC)
     log_q_NC = (student_NC / temperature).log_softmax(1)
@@ -141,20 +141,20 @@ def kl_of_logits(student_NC: Tensor, teacher_NC: Tensor, temperature: float) -> 
     return functional.kl_div(log_q_NC, log_p_NC, reduction="batchmean", log_target=True)
 
 
-# Of the search for a bandwidth: log2 of the precision to 80 / 2 ** 30, less than float32 tells apart
+# Of the bandwidth search: finds log2 of the precision to 80 / 2 ** 30, below float32 resolution
 RANGE, HALVINGS = 40, 30
 MOST = 4.0  # squared distance between two unit vectors
 
 
 class Snd(Relation):
-    """Mean over images of KL(P || Q), P the teacher's neighbours and Q the student's (eq. 2 to 4).
+    """Stochastic neighbour distillation: mean over images of KL(P || Q) (eq. 2 to 4).
 
-    The paper's eq. 4 is the sum over images; a mean does not grow with the batch, and beside other
-    terms a weight keeps its meaning.
+    P and Q are the neighbour probabilities of teacher and student. The paper's eq. 4 is a sum over
+    images. The mean does not grow with the batch, so its weight against other terms keeps its meaning.
 
     Args:
-        config: bandwidths, and the length of the memory.
-        dims: of student and teacher; only a memory needs them.
+        config: bandwidths, and the queue length.
+        dims: embedding dimensions of student and teacher, for the queue.
     """
 
     def __init__(self, config: SndConfig, dims: tuple[int, int]):
@@ -163,7 +163,7 @@ class Snd(Relation):
         self.memory = Memory(config.queue, dims) if config.queue else None
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
-        """0 where there is no image, or none has two others: of one neighbour all are equally sure."""
+        """Return the loss; 0 without images or with fewer than two other images each."""
         past_QD, past_QT = self.memory.held() if self.memory else (student_ND[:0], teacher_NT[:0])
         ours_NM = squared_distances(student_ND, past_QD)
         theirs_NM = squared_distances(teacher_NT, past_QT)
@@ -177,15 +177,15 @@ class Snd(Relation):
         ours_N1 = theirs_N1 if ours is None else precisions(ours_NM.detach(), ours)
         log_p_NM = log_neighbours(theirs_NM, theirs_N1)
         log_q_NM = log_neighbours(ours_NM, ours_N1)
-        # An image is no neighbour of its own: both are -inf there, and exp(-inf) (-inf - -inf) is NaN
+        # An image is not its own neighbour: both are -inf there, and exp(-inf) (-inf - -inf) is NaN
         apart_NM = (log_p_NM - log_q_NM).masked_fill(torch.isinf(log_p_NM), 0.0)
         return (log_p_NM.exp() * apart_NM).sum(1).mean()
 
 
 class Memory(nn.Module):
-    """The newest images of earlier steps, as student and teacher saw them then; empty at first.
+    """A queue of the newest embeddings of earlier steps, by student and teacher; empty at first.
 
-    Attributes: `filled`, how many there are.
+    Attributes: `filled`, the number of stored images.
     """
 
     def __init__(self, length: int, dims: tuple[int, int]):
@@ -200,13 +200,13 @@ class Memory(nn.Module):
             self.register_buffer(name, torch.zeros((), dtype=torch.long))
 
     def held(self) -> tuple[Tensor, Tensor]:
-        """Copies of what it holds: the next `add` comes before the backward pass."""
+        """Return copies of its content, because the next `add` precedes the backward pass."""
         filled = int(self.filled)
         return self.student_QD[:filled].clone(), self.teacher_QT[:filled].clone()
 
     @torch.no_grad()
     def add(self, student_ND: Tensor, teacher_NT: Tensor) -> None:
-        """Take images in; the oldest give way."""
+        """Add images, replacing the oldest."""
         length = len(self.student_QD)
         student_ND, teacher_NT = student_ND[-length:], teacher_NT[-length:]
         slots = (self.place + torch.arange(len(student_ND), device=self.place.device)) % length
@@ -217,21 +217,21 @@ class Memory(nn.Module):
 
 
 def squared_distances(emb_ND: Tensor, past_QD: Tensor) -> Tensor:
-    """Between images, and from them to remembered ones, (N, N + Q); inf from an image to itself."""
+    """Return squared distances to all images and the queue, (N, N + Q); inf to the image itself."""
     to_MD = torch.cat([emb_ND, past_QD.to(emb_ND)])
-    # All have unit length, and a square has a slope at 0 where a root has none.
+    # All have unit length. A square has a finite slope at 0, a root has not.
     squared_NM = (2 - 2 * emb_ND @ to_MD.T).clamp(min=0)
     itself = torch.eye(*squared_NM.shape, dtype=torch.bool, device=emb_ND.device)
     return squared_NM.masked_fill(itself, torch.inf)
 
 
 def log_neighbours(squared_NM: Tensor, precision_N1: Tensor | float) -> Tensor:
-    """Log of the chance that an image picks each other one as its neighbour (eq. 2)."""
+    """Return the log probability of each other image being the neighbour (eq. 2)."""
     return (-precision_N1 * squared_NM).log_softmax(1)
 
 
 def precisions(squared_NM: Tensor, sigma: float | Perplexity) -> Tensor | float:
-    """1 / (2 sigma^2): one number, or one for each image, (N, 1)."""
+    """Return 1 / (2 sigma^2): one number, or one per image, (N, 1)."""
     if isinstance(sigma, Perplexity):
         return precisions_of(squared_NM, sigma.perplexity)
     return 1 / (2 * sigma**2)
@@ -239,13 +239,13 @@ def precisions(squared_NM: Tensor, sigma: float | Perplexity) -> Tensor | float:
 
 @torch.no_grad()
 def precisions_of(squared_NM: Tensor, perplexity: float) -> Tensor:
-    """For each image, (N, 1), what gives its neighbours this perplexity: a search by halves, all at once.
+    """Return the precision per image, (N, 1), with this perplexity, by bisection for all at once.
 
-    Entropy falls as precision grows. Where there are not more neighbours than `perplexity`, the
-    precision goes to 0, and all are equally sure.
+    Entropy falls as precision grows. If there are no more neighbours than `perplexity`, the precision
+    goes to 0, and all neighbours are equally likely.
     """
     wanted = math.log(perplexity)  # entropy in nats
-    # Farther than the nearest by so much: its own chance never underflows
+    # Relative to the nearest, whose probability then never underflows
     beyond_NM = squared_NM - squared_NM.amin(1, keepdim=True)
     low_N1 = torch.full_like(squared_NM[:, :1], -RANGE)
     high_N1 = -low_N1
@@ -258,9 +258,9 @@ def precisions_of(squared_NM: Tensor, perplexity: float) -> Tensor:
 
 
 def entropy(squared_NM: Tensor, precision_N1: Tensor) -> Tensor:
-    """Of each image's neighbours, (N, 1), in nats: log Z + precision x the mean of squared distances."""
+    """Return the entropy of each image's neighbours, (N, 1), in nats: log Z + precision * mean distance^2."""
     chance_NM = (-precision_N1 * squared_NM).exp()
     total_N1 = chance_NM.sum(1, True)
-    # Where an image meets itself the chance is 0 and the distance inf
+    # For the image itself the probability is 0 and the distance inf
     within_NM = chance_NM.mul_(squared_NM.clamp(max=MOST))
     return total_N1.log() + precision_N1 * within_NM.sum(1, True) / total_N1

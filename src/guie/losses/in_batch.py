@@ -1,4 +1,4 @@
-"""Losses that compare the images of a batch with each other.
+"""Losses on pairs and triplets within a batch.
 
 Shapes: B images, D dimensions, P ordered pairs of two images of one class.
 """
@@ -13,22 +13,22 @@ from torch.nn import functional
 
 from guie.losses.base import Criterion, at_least_fp32, gather_rows
 
-# Squared hyperbolic distances, in units of the curvature, count as at least this: their root has
-# no slope at 0.
+# Lower bound of squared hyperbolic distances, in units of the curvature: the root has no finite
+# slope at 0.
 CLOSEST = 1e-7
 
 
 class InBatchLoss(Criterion):
-    """A loss that compares the images of a batch: over all processes, in fp32."""
+    """A loss on the batch of all processes, in fp32."""
 
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Unit-length embeddings and class ids -> loss of the batch of all processes, no logs."""
+        """Return the loss of the global batch for unit-length embeddings and class ids; no logs."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             emb_BD = gather_rows(at_least_fp32(emb_BD))
             return self.of_batch(emb_BD, gather_rows(label_B)), {}
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """The loss of one whole batch."""
+        """Return the loss of one global batch."""
         raise NotImplementedError
 
 
@@ -39,7 +39,7 @@ class BatchAllTriplet(InBatchLoss):
     WACV 2019, section 4.4; the formula printed there has the opposite sign.
 
     Args:
-        length: what embeddings are scaled to. It sets how far the softplus is from a hinge.
+        length: embeddings are scaled to it. The larger, the closer the softplus is to a hinge.
     """
 
     def __init__(self, length: float = 4.0):
@@ -47,10 +47,10 @@ class BatchAllTriplet(InBatchLoss):
         self.length = length
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """The loss of one whole batch; 0 where it has no triplet."""
+        """Return the loss of one global batch; 0 if it has no triplet."""
         anchor_P, positive_P = positive_pairs(label_B)
         negative_PB = label_B[anchor_P, None] != label_B
-        # All have one length, so squared distances differ by twice the inner product.
+        # All lengths are equal, so squared distances differ by twice the inner product.
         near_BB = 2 * self.length**2 * (emb_BD @ emb_BD.T)
         excess_PB = near_BB[anchor_P] - near_BB[anchor_P, positive_P][:, None]
         total = torch.where(negative_PB, functional.softplus(excess_PB), 0.0).sum()
@@ -60,9 +60,9 @@ class BatchAllTriplet(InBatchLoss):
 class Hyperbolic(InBatchLoss):
     """Cross-entropy of a positive against all negatives, on distances in the Poincare ball.
 
-    Ermolov et al., Hyperbolic Vision Transformers, CVPR 2022, as PUMA's table has it. The
-    embedding, a direction, becomes a tangent vector of the clipping radius. Mean over all ordered
-    pairs of one class; with two images a class, as in the paper, it is the paper's loss.
+    Ermolov et al., Hyperbolic Vision Transformers, CVPR 2022, as in PUMA's table. The
+    embedding, a direction, becomes a tangent vector of the clipping radius. The mean is over all
+    ordered pairs of one class. With two images per class, as in the paper, it is the paper's loss.
 
     Args:
         curvature: c; the ball has radius 1 / sqrt(c).
@@ -75,7 +75,7 @@ class Hyperbolic(InBatchLoss):
         self.curvature, self.radius, self.temperature = curvature, radius, temperature
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """The loss of one whole batch; 0 where it has no two images of one class."""
+        """Return the loss of one global batch; 0 if no two images share a class."""
         near_BB = -self.distances(emb_BD) / self.temperature
         same_BB = label_B[:, None] == label_B
         others_B = near_BB.masked_fill(same_BB, -torch.inf).logsumexp(1)
@@ -84,10 +84,10 @@ class Hyperbolic(InBatchLoss):
         return -functional.logsigmoid(margin_P).sum() / max(1, len(anchor_P))
 
     def distances(self, emb_BD: Tensor) -> Tensor:
-        """Geodesic distances (B, B) between the images of the embeddings in the ball.
+        """Return geodesic distances (B, B) between embeddings mapped into the ball.
 
         d(x, y) = arcosh(1 + 2 c |x - y|^2 / ((1 - c |x|^2) (1 - c |y|^2))) / sqrt(c); the exponential
-        map at the origin takes a vector of length r to one of length tanh(sqrt(c) r) / sqrt(c).
+        map at the origin maps length r to length tanh(sqrt(c) r) / sqrt(c).
         """
         root = math.sqrt(self.curvature)
         # sqrt(c) |x| = tanh, so c |x|^2 / (1 - c |x|^2)^2 = (sinh cosh)^2, and |x - y|^2 = 2 (1 - cos) |x|^2.
@@ -97,7 +97,7 @@ class Hyperbolic(InBatchLoss):
 
 
 def positive_pairs(label_B: Tensor) -> tuple[Tensor, Tensor]:
-    """All ordered pairs of different images of one class: anchors and positives."""
+    """Return all ordered pairs of different images of one class: anchors and positives."""
     same_BB = label_B[:, None] == label_B
     anchor_P, positive_P = torch.where(same_BB.fill_diagonal_(False))
     return anchor_P, positive_P

@@ -1,4 +1,4 @@
-"""Margin softmax: a softmax over class cosines in which the own class has a handicap.
+"""Margin softmax: a softmax over class cosines, with a margin on the own class.
 
 Shapes: B images of all processes, C classes, S sub-centres, D dimensions.
 """
@@ -22,15 +22,15 @@ from guie.losses.streamed import Hardening, softmax_terms
 def drawn(
     rows: int, dim: int, start: Start, generator: Generator | None = None, of: int = 0
 ) -> Tensor:
-    """Random rows (C, D) as configured.
+    """Draw random rows (C, D).
 
     Args:
-        rows: C, how many to draw.
+        rows: C, the number of rows.
         dim: D.
-        start: the root mean square of the rows' lengths, or one of Xavier's rules, by which it falls
-            with the number of rows: sqrt(2 D / (C + D)) (Glorot and Bengio, AISTATS 2010, eq. 16).
+        start: root mean square length of the rows, or one of Xavier's rules. Their length falls with
+            the number of rows: sqrt(2 D / (C + D)) (Glorot and Bengio, AISTATS 2010, eq. 16).
         generator: None: torch's global one.
-        of: rows of the whole matrix that these are a part of, for Xavier's rules; 0: these are all.
+        of: number of rows of the whole matrix, for Xavier's rules; 0: `rows`.
     """
     if isinstance(start, RowLength):
         deviation, normal = start.length / math.sqrt(dim), start.draw == "normal"
@@ -49,18 +49,18 @@ UNIT = RowLength()
 class MarginSoftmax(Criterion):
     """Cross-entropy of a margin softmax, with its class weights.
 
-    With several centres it is sub-center ArcFace (Deng et al., ECCV 2020): a class is as near as its
-    nearest centre. With edges it is a softmax per domain (UnED's USC).
+    With several centres it is sub-center ArcFace (Deng et al., ECCV 2020): the nearest centre of a
+    class counts. With edges it is a softmax per domain (UnED's USC).
 
     Args:
-        classes: C, how many classes.
+        classes: C, the number of classes.
         dim: D, the embedding's dimension.
         rule: the margin.
         scale: s, the inverse temperature of the softmax.
         centers: k.
-        start: how its class weights are drawn.
+        start: initialisation of the class weights.
         edges: bounds of the domains' class ranges, from 0 to C; None: one softmax over all classes.
-        block_logits: logits computed at a time; None: what suits the device.
+        block_logits: logits computed at a time; None: by device.
     """
 
     stage_AD: nn.Parameter | None
@@ -84,19 +84,19 @@ class MarginSoftmax(Criterion):
         self.edges, self.block_logits = edges, block_logits
         self.start = start
         self.weight_CD = nn.Parameter(drawn(classes * centers, dim, start))
-        # In a stage whose classes compete among themselves: their rows, trained in place of
-        # `weight_CD`, each class's place there (-1 for the others), and the edges.
+        # In a stage with a softmax over its own classes only: their rows, trained instead of
+        # `weight_CD`, each class's index there (-1 for other classes), and the edges.
         self.register_parameter("stage_AD", None)
         self.register_buffer("place_C", None, persistent=False)
         self.stage_edges = None
 
     @property
     def classes(self) -> int:
-        """C, how many."""
+        """C, the number of classes."""
         return len(self.weight_CD) // self.centers
 
     def set_epoch(self, epoch: float) -> None:
-        """Tell a scheduled margin how far training is, in (fractional) epochs from 0."""
+        """Update a scheduled margin to a (fractional) epoch, counted from 0."""
         self.rule.set_epoch(epoch)
 
     def begin_stage(
@@ -107,7 +107,7 @@ class MarginSoftmax(Criterion):
         alone: bool = False,
         reset: Sequence[int] | None = None,
     ) -> None:
-        """As of every criterion."""
+        """Begin a stage: see `Criterion`."""
         self._close_stage()
         self.rule.set_margin(margin)
         own_C = torch.zeros(self.classes, dtype=torch.bool)
@@ -120,7 +120,7 @@ class MarginSoftmax(Criterion):
 
     @torch.no_grad()
     def _close_stage(self) -> None:
-        """Bring home the rows that were trained apart."""
+        """Copy separately trained rows back to `weight_CD`."""
         if self.stage_AD is not None and self.place_C is not None:
             self.weight_CD[self._rows(self.place_C >= 0)] = self.stage_AD
         self.stage_AD = self.place_C = None
@@ -128,7 +128,7 @@ class MarginSoftmax(Criterion):
     @torch.no_grad()
     def _reset(self, own_C: Tensor, seed: Sequence[int], alone: bool) -> None:
         number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1
-        # On the CPU and apart from the global stream, so that all processes draw the same.
+        # On the CPU with its own generator, so that all processes draw the same.
         generator = torch.Generator().manual_seed(number)
         whole, dim = self.weight_CD.shape
         rows = int(own_C.sum()) * self.centers
@@ -137,7 +137,7 @@ class MarginSoftmax(Criterion):
         self.rule.reset(own_C)
 
     def _part(self, own_C: Tensor) -> None:
-        """Train the rows of these classes apart: no optimiser, no decay reaches the others."""
+        """Train the rows of these classes separately, so that no weight decay changes the others."""
         whole = self.weight_CD
         self.stage_AD = nn.Parameter(whole.detach()[self._rows(own_C)], whole.requires_grad)
         self.place_C = torch.where(own_C, own_C.cumsum(0) - 1, -1)
@@ -145,11 +145,11 @@ class MarginSoftmax(Criterion):
         whole.requires_grad_(False)
 
     def _rows(self, own_C: Tensor) -> Tensor:
-        """Which rows of `weight_CD` belong to these classes."""
+        """Return a mask of the rows of `weight_CD` that belong to these classes."""
         return own_C.repeat_interleave(self.centers)
 
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Unit-length embeddings and class ids -> mean loss, and the accuracy without margin."""
+        """Return the mean loss and the accuracy without margin, for unit-length embeddings and class ids."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             label_B, order_B = label_B.sort(stable=True)
             emb_BD = at_least_fp32(emb_BD[order_B])
@@ -165,17 +165,17 @@ class MarginSoftmax(Criterion):
                 block_logits=self.block_logits,
             )
             own_B = self.scale * self.rule.own(terms.own_B / self.scale, label_B)
-            # log(1 + exp(others - own)): exact where the softmax of the own class is nearly 1.
+            # log(1 + exp(others - own)): exact if the softmax of the own class is close to 1.
             loss = -functional.logsigmoid(own_B - terms.others_B).mean()
             accuracy = (terms.own_B.detach() > terms.nearest_B).float().mean()
         return loss, {"accuracy": accuracy}
 
     def cosines(self, emb_BD: Tensor, class_ids: Tensor) -> Tensor:
-        """To these classes, (B, len(class_ids)): of several centres the nearest counts."""
+        """Return cosines to these classes, (B, len(class_ids)), each to the nearest centre."""
         return cosines(emb_BD, self.centers_of(class_ids).to(emb_BD.dtype))
 
     def centers_of(self, class_ids: Tensor) -> Tensor:
-        """Weights of these classes, (len(class_ids), k, D), as trained last: in a stage apart or not."""
+        """Return the current weights of these classes, (len(class_ids), k, D)."""
         weight_NkD = self.weight_CD.unflatten(0, (-1, self.centers))[class_ids]
         if self.stage_AD is None or self.place_C is None:
             return weight_NkD
@@ -184,7 +184,7 @@ class MarginSoftmax(Criterion):
         return torch.where((place_N >= 0)[:, None, None], apart_NkD, weight_NkD)
 
     def _competing(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
-        """Weights of the classes that compete, each image's place among them, edges there."""
+        """Return the weights of the classes in the softmax, each image's class index there, and the edges."""
         if self.stage_AD is None or self.place_C is None:
             return self.weight_CD, label_B, self.edges
         return self.stage_AD, self.place_C[label_B], self.stage_edges
@@ -201,5 +201,5 @@ class MarginSoftmax(Criterion):
 
 
 def cosines(emb_BD: Tensor, weight_CkD: Tensor) -> Tensor:
-    """Of unit-length embeddings to classes, (B, C): of several centres the nearest counts."""
+    """Return cosines of unit-length embeddings to classes, (B, C), each to the nearest centre."""
     return (functional.normalize(weight_CkD, dim=-1) @ emb_BD.T).amax(1).T

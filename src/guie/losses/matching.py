@@ -1,4 +1,4 @@
-"""Match the standardised features of several teachers, each through a head of its own (UNIC, DUNE, PHI-S)."""
+"""Match standardised features of several teachers, each through a separate head (UNIC, DUNE, PHI-S)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config.distillation import DimensionConfig, MatchingConfig, PhiSConfig
 
-LEAST = 1e-12  # a variance of less counts as this
+LEAST = 1e-12  # lower bound of a variance
 
 
 class Standard(nn.Module):
-    """Measures features for some steps, and maps them by what it found from then on.
+    """Measure features for some steps, then standardise them by the measured statistics.
 
     Args:
-        dim: of the features.
-        steps: how many batches are measured.
+        dim: T, the feature dimension.
+        steps: the number of batches to measure.
     """
 
     def __init__(self, dim: int, steps: int):
@@ -39,12 +39,12 @@ class Standard(nn.Module):
 
     @property
     def settled(self) -> bool:
-        """Whether it has measured enough."""
+        """Whether measuring is finished."""
         return int(self.seen) >= self.steps
 
     @torch.no_grad()
     def measure(self, feat_NT: Tensor) -> None:
-        """Take in a batch, until it is settled."""
+        """Measure a batch, unless measuring is finished."""
         if self.settled:
             return
         feat_NT = feat_NT.double()
@@ -58,35 +58,35 @@ class Standard(nn.Module):
             self.map_TT.copy_(self.mapping(covariance_TT))
 
     def forward(self, feat_NT: Tensor) -> Tensor:
-        """(N, T) features -> (N, T)."""
+        """Standardise features (N, T)."""
         mean_T = (self.sum_T / self.images).to(feat_NT)
         return (feat_NT - mean_T) @ self.map_TT.T.to(feat_NT)
 
     def mapping(self, covariance_TT: Tensor) -> Tensor:
-        """The matrix (T, T) that a centred feature is multiplied by."""
+        """Return the matrix (T, T) to multiply centred features by."""
         raise NotImplementedError
 
 
 class ByDimension(Standard):
-    """Each dimension divided by its deviation (UNIC, whose are running ones)."""
+    """Divide each dimension by its standard deviation (UNIC uses running ones)."""
 
     def mapping(self, covariance_TT: Tensor) -> Tensor:
         return covariance_TT.diagonal().clamp(min=LEAST).rsqrt().diag()
 
 
 class PhiS(Standard):
-    """Turned by H U', so that all dimensions vary alike, and divided by one number.
+    """Rotate by H U', so that all dimensions have equal variance, and divide by one number.
 
     Ranzinger et al., PHI-S: Distribution Balancing for Label-Free Multi-Teacher Distillation, 2024:
     U are the eigenvectors of the covariance, H a Hadamard matrix / sqrt(T). Distances keep their
     proportions.
 
-    Raises UserError where no Hadamard matrix of this size is known here.
+    Raises UserError if `hadamard` has no matrix of this size.
     """
 
     def __init__(self, dim: int, steps: int):
         super().__init__(dim, steps)
-        hadamard(dim)  # refused before anything is trained
+        hadamard(dim)  # raise before training
 
     def mapping(self, covariance_TT: Tensor) -> Tensor:
         value_T, vector_TT = torch.linalg.eigh(covariance_TT)
@@ -95,10 +95,10 @@ class PhiS(Standard):
 
 
 def hadamard(size: int) -> np.ndarray:
-    """A matrix (size, size) of +1 and -1 whose rows are orthogonal.
+    """Return a matrix (size, size) of +1 and -1 with orthogonal rows.
 
-    By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3): so there are
-    those of 192, 384, 768, 1024, 1152, 1280 and 1536. Raises UserError where it leads nowhere.
+    By Sylvester's doubling of Paley's first construction (q + 1, q a prime of 4 n + 3), which covers
+    192, 384, 768, 1024, 1152, 1280 and 1536. Raises UserError for other sizes that it lacks.
     """
     doublings, odd = 0, size
     while odd > 1 and not _is_paley(odd - 1) and odd % 2 == 0:
@@ -109,8 +109,8 @@ def hadamard(size: int) -> np.ndarray:
         matrix = _paley(odd - 1)
     else:
         raise UserError(
-            f"task.criteria: standardise: phi_s knows no Hadamard matrix of {size} rows, the teacher's"
-            " dimensions; take dimension"
+            f"task.criteria: standardise: phi_s has no Hadamard matrix of {size} rows, the teacher's"
+            " dimension; use standardise: dimension"
         )
     for _ in range(doublings):
         matrix = np.kron([[1, 1], [1, -1]], matrix)
@@ -132,7 +132,7 @@ def _paley(prime: int) -> np.ndarray:
 
 
 class Matching(nn.Module):
-    """A student's embeddings, by an expendable head, beside one teacher's, standardised."""
+    """Match the student, through a training-only head, to one teacher's standardised features."""
 
     def __init__(self, config: MatchingConfig, dim: int, teacher_dim: int):
         super().__init__()
@@ -144,7 +144,7 @@ class Matching(nn.Module):
         self.standard = standard(config.standardise, teacher_dim)
 
     def forward(self, student_ND: Tensor, teacher_NT: Tensor) -> Tensor:
-        """For each image, (N,), .5 (1 - cosine) + .5 smooth l1; 0 while the teacher is measured."""
+        """Return .5 (1 - cosine) + .5 smooth l1 per image, (N,); 0 while measuring the teacher."""
         target_NT = teacher_NT.detach()
         with torch.autocast(student_ND.device.type, enabled=False):
             ours_NT = self.head(student_ND.float())
@@ -152,7 +152,7 @@ class Matching(nn.Module):
             if self.training:
                 self.standard.measure(target_NT)
             if not self.standard.settled:
-                return ours_NT.sum(1) * 0.0  # processes that train together wait for a gradient
+                return ours_NT.sum(1) * 0.0  # DDP waits for a gradient
             target_NT = self.standard(target_NT)
         cos_N = functional.cosine_similarity(ours_NT, target_NT, dim=1)
         apart_N = functional.smooth_l1_loss(ours_NT, target_NT, reduction="none").mean(1)
@@ -168,14 +168,14 @@ def standard(config: DimensionConfig | PhiSConfig | None, dim: int) -> Standard 
 
 
 def dropped(apart_NK: Tensor, taught_NK: Tensor, drop: float) -> Tensor:
-    """Weights of each image's teachers, (N, K), of sum 1, or 0 where it has none.
+    """Return weights of each image's teachers, (N, K), with sum 1, or 0 without teachers.
 
-    The worst matched teacher of an image stays, each other one goes by chance (UNIC).
+    The worst matched teacher of an image is kept; each other one is dropped at random (UNIC).
 
     Args:
-        apart_NK: how far each image is from what each teacher makes of it.
+        apart_NK: the loss of each image with each teacher.
         taught_NK: which teachers an image has.
-        drop: the chance to go, in training.
+        drop: the drop probability in training.
     """
     far_NK = apart_NK.detach().masked_fill(~taught_NK, -torch.inf)
     worst_NK = functional.one_hot(far_NK.argmax(1), far_NK.shape[1]).bool()
@@ -184,11 +184,11 @@ def dropped(apart_NK: Tensor, taught_NK: Tensor, drop: float) -> Tensor:
 
 
 def mean_of(apart: Sequence[Tensor], taught: Sequence[Tensor], drop: float) -> Tensor:
-    """Mean over the images that have a teacher, of what each is apart from its teachers.
+    """Return the mean loss over the images that have a teacher, weighted over their teachers.
 
     Args:
-        apart: of each teacher, for the images (N_k,) that it has.
-        taught: of each teacher which of all images these are, (N,).
+        apart: per teacher, the losses (N_k,) of its images.
+        taught: per teacher, a mask (N,) of its images.
     """
     taught_NK = torch.stack(list(taught), 1)
     apart_NK = torch.zeros(taught_NK.shape, dtype=apart[0].dtype, device=taught_NK.device)

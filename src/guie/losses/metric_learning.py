@@ -1,7 +1,7 @@
-"""The losses of pytorch-metric-learning, in our units and on the batch of all processes.
+"""The losses of pytorch-metric-learning, with our units, on the batch of all processes.
 
-Its defaults for what the configs do not name are kept, but for where proxies start. Embeddings have
-unit length, so its Euclidean distances are at most 2.
+Its defaults hold for settings that the configs lack, except the initialisation of proxies. Embeddings
+have unit length, so Euclidean distances are at most 2.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Built = tuple[nn.Module, nn.Module | None]  # loss and miner
 
 
 def _triplet(config: TripletConfig, classes: int, dim: int) -> Built:
-    """Schroff et al., FaceNet, CVPR 2015; here on distances that are not squared."""
+    """Schroff et al., FaceNet, CVPR 2015; here distances are not squared."""
     margin = config.margin_distance
     miner = miners.TripletMarginMiner(margin, type_of_triplets="semihard")
     return losses.TripletMarginLoss(margin), miner
@@ -46,7 +46,7 @@ def _margin(config: MarginLossConfig, classes: int, dim: int) -> Built:
         learn_beta=config.learn_boundary,
         num_classes=classes if config.learn_boundary else None,
     )
-    # Negatives beyond boundary + margin have no gradient, so none are drawn there.
+    # Negatives beyond boundary + margin have no gradient, so they are not drawn.
     return loss, miners.DistanceWeightedMiner(nonzero_loss_cutoff=boundary + margin)
 
 
@@ -107,8 +107,8 @@ class PeerLoss(InBatchLoss):
     processes, without gradients, and is part of the state.
 
     Args:
-        config: which loss, and its settings.
-        classes: how many classes, for proxies.
+        config: the loss and its settings.
+        classes: the number of classes, for proxies.
         dim: the embedding's dimension.
     """
 
@@ -120,26 +120,26 @@ class PeerLoss(InBatchLoss):
             self.loss = losses.CrossBatchMemory(self.loss, dim, self.memory, self.miner)
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """The loss of one whole batch. Raises UserError if the memory cannot hold it."""
+        """Return the loss of one global batch. Raises UserError if the memory is smaller."""
         if self.memory:
             if len(emb_BD) > self.memory:
                 raise UserError(
                     f"loss.memory {self.memory} is smaller than a batch of {len(emb_BD)} images;"
-                    " make it larger, or 0 for none"
+                    " raise it, or set it to 0 for no memory"
                 )
             loss = self.loss(emb_BD, label_B)
         else:
             mined = self.miner(emb_BD, label_B) if self.miner else None
             loss = self.loss(emb_BD, label_B, mined)
-        # A batch may leave learned boundaries out; DDP waits for every parameter's gradient.
+        # A batch may not use all learned boundaries, but DDP waits for every gradient.
         unused = [p for p in self.parameters() if p.ndim == 1]
         return loss + sum(0.0 * p.sum() for p in unused)
 
     def get_extra_state(self) -> dict[str, int | bool]:
-        """Where the memory's ring stands: pytorch-metric-learning keeps that outside its buffers."""
+        """Return the position in the memory's ring, which pytorch-metric-learning keeps in no buffer."""
         if not self.memory:
             return {}
-        ring: Any = self.loss  # CrossBatchMemory, of which torch knows a Module alone
+        ring: Any = self.loss  # a CrossBatchMemory, typed as Module
         return {"next": ring.queue_idx, "full": ring.has_been_filled}
 
     def set_extra_state(self, state: dict[str, int | bool]) -> None:

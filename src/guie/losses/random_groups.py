@@ -1,4 +1,4 @@
-"""Random ensembles: members that each tell other groups of classes apart.
+"""Random ensembles: each member classifies different random groups of classes.
 
 Xuan et al., Deep Randomized Ensembles for Metric Learning, ECCV 2018. Shapes: B images, D dimensions of
 the embedding, L members, C classes.
@@ -21,16 +21,16 @@ from guie.losses.build import build_loss
 
 
 class MetaclassLoss(Criterion):
-    """Mean over members of a loss on groups of classes; a member sees its part of the embedding.
+    """Mean over members of a loss on groups of classes; each member has its part of the embedding.
 
     Args:
-        config: of each member's loss.
-        groups: how many groups, and of which members.
-        dim: the embedding's.
-        members: L, which share the embedding in equal parts.
+        config: the loss of each member.
+        groups: number of groups, first member and seed.
+        dim: D.
+        members: L, which split the embedding into equal parts.
         sizes: training images of every class, by id.
 
-    Raises UserError where there are more groups than classes.
+    Raises UserError if there are more groups than classes.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class MetaclassLoss(Criterion):
         super().__init__()
         if groups.count > len(sizes):
             raise UserError(
-                f"task.metaclasses.count: {groups.count} groups of {len(sizes)} classes; at most as many"
+                f"task.metaclasses.count: {groups.count} exceeds the {len(sizes)} classes; lower it"
             )
         numbers = range(groups.member, groups.member + members)
         group_LC = np.stack(
@@ -61,7 +61,7 @@ class MetaclassLoss(Criterion):
         )
 
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Unit-length embeddings and class ids -> mean loss over members, mean of what they log."""
+        """Return the mean loss over members and their mean logs, for unit-length embeddings and class ids."""
         parts = emb_BD.chunk(len(self.members), dim=1)
         found = [
             member(functional.normalize(part, dim=1), own_C[label_B])
@@ -92,7 +92,7 @@ class MetaclassLoss(Criterion):
 
 
 def partition(classes: int, groups: int, seed: Sequence[int]) -> np.ndarray:
-    """A random group of every class, (C,); sizes of groups differ by 1 at the most."""
+    """Return a random group per class, (C,); group sizes differ by at most 1."""
     drawn = np.random.default_rng(list(seed)).permutation(classes)
     group_C = np.empty(classes, np.int64)
     group_C[drawn] = np.arange(classes) % groups

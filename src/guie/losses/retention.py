@@ -1,4 +1,4 @@
-"""How far a student's backbone has come from the one it began as: in its features, in its weights.
+"""Losses against forgetting: distance from the pretrained backbone, in features and in weights.
 
 Shapes: B images, F backbone features.
 """
@@ -14,9 +14,9 @@ from torch.nn import functional
 
 
 def drift(feat_BF: Tensor, pretrained_BF: Tensor) -> Tensor:
-    """Mean of 1 - cos between features and pretrained ones.
+    """Return the mean of 1 - cos between features and pretrained ones.
 
-    As half the squared distance of their directions, which loses no digits where they are close.
+    Computed as half the squared distance of directions, which is precise for close features.
     """
     ours_BF = functional.normalize(feat_BF.float(), dim=-1)
     theirs_BF = functional.normalize(pretrained_BF.float(), dim=-1)
@@ -24,7 +24,7 @@ def drift(feat_BF: Tensor, pretrained_BF: Tensor) -> Tensor:
 
 
 def squared_distance(student: nn.Module, pretrained: nn.Module) -> Tensor:
-    """Sum of squared differences of the student's trainable parameters from the pretrained ones.
+    """Return the sum of squared differences of trainable parameters from pretrained ones.
 
     L2-SP (Li et al., Explicit Inductive Bias for Transfer Learning with Convolutional Networks, ICML
     2018); the paper's weight alpha is twice ours.
@@ -38,7 +38,7 @@ def squared_distance(student: nn.Module, pretrained: nn.Module) -> Tensor:
 
 
 class _SquaredDistance(torch.autograd.Function):
-    """Keeps no difference for the backward pass: that would be one more copy of the backbone."""
+    """Recompute differences in the backward pass; storing them would copy the backbone."""
 
     @staticmethod
     def forward(ctx: Any, pretrained: tuple[Tensor, ...], *values: Tensor) -> Tensor:

@@ -1,6 +1,4 @@
-"""Margin rules: what becomes of the cosine of an image's own class, and of hard other classes; and how
-large the margin is.
-"""
+"""Margin rules: the margin's size, and its effect on cosines of the own class and hard negatives."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ from guie.losses.streamed import Hardening
 
 
 def scheduled_margin(schedule: MarginSchedule, epoch: float) -> float:
-    """The margin at a (fractional) epoch, counted from 0; a pure function of it."""
+    """Return the margin at a (fractional) epoch, counted from 0."""
     passed = math.floor(epoch) if schedule.every == "epoch" else epoch
     return min(schedule.start + schedule.rise_per_epoch * passed, schedule.limit)
 
 
 def class_size_margins(sizes: Sequence[int], bounds: ClassSizeMargin) -> Tensor:
-    """Margin of every class, (C,): n ** -power, stretched linearly to the bounds.
+    """Return the margin of every class, (C,): n ** -power, scaled linearly to the bounds.
 
-    The challenge's fourth and sixth places have it so, after Ha et al., Google Landmark Recognition
-    2020 Competition Third Place Solution. Classes of one common size all get the upper bound.
+    Used by the challenge's fourth and sixth places, after Ha et al., Google Landmark Recognition
+    2020 Competition Third Place Solution. If all classes have one size, they get the upper bound.
 
     Args:
         sizes: training images of each class; a class without any counts as one image.
@@ -42,10 +40,10 @@ EDGE = 1e-7
 
 
 class MarginRule(nn.Module):
-    """A margin, and what it does to the cosine between an image and its own class.
+    """A margin, and its effect on the cosine between an image and its own class.
 
     Args:
-        margin: one number, one per class (C,), or a schedule, which stands at epoch 0 until told.
+        margin: one number, one per class (C,), or a schedule, at epoch 0 until `set_epoch`.
     """
 
     margin_C: Tensor
@@ -60,25 +58,25 @@ class MarginRule(nn.Module):
         self.fixed = False
 
     def set_epoch(self, epoch: float) -> None:
-        """Move a scheduled margin to a (fractional) epoch; other margins stay."""
+        """Update a scheduled margin to a (fractional) epoch; keep other margins."""
         if self.schedule and not self.fixed:
             self.margin_C.fill_(scheduled_margin(self.schedule, epoch))
 
     def set_margin(self, margin: float | None) -> None:
-        """One margin for all classes, as a stage may have it; None: the rule's own again."""
+        """Set one margin for all classes, for a stage; None restores the rule's own."""
         self.fixed = margin is not None
         own_C = self.own_C
         self.margin_C = own_C.clone() if margin is None else torch.full_like(own_C, margin)
 
     def reset(self, own_C: Tensor) -> None:
-        """Forget what was learnt of these classes, whose weights begin anew."""
+        """Reset the state of these classes, whose weights are reinitialised."""
 
     def margin(self, label_B: Tensor) -> Tensor:
-        """Margin of every image, by its class."""
+        """Return the margin of every image, by its class."""
         return self.margin_C[label_B] if len(self.margin_C) > 1 else self.margin_C
 
     def own(self, cos_B: Tensor, label_B: Tensor) -> Tensor:
-        """Cosine to the own class -> cosine with margin."""
+        """Apply the margin to the cosine of the own class."""
         raise NotImplementedError
 
 
@@ -103,7 +101,7 @@ class ArcFace(MarginRule):
 
 
 class CurricularFace(ArcFace):
-    """ArcFace that weighs hard negatives more as training goes on (Huang et al., CVPR 2020).
+    """ArcFace that weighs hard negatives more as training continues (Huang et al., CVPR 2020).
 
     Another class with cos > cos(theta_y + m) is hard: its cosine becomes cos (t + cos), with t a
     running mean of the cosines to the own class, over all processes. Past the fold of the margin
@@ -111,8 +109,8 @@ class CurricularFace(ArcFace):
 
     Args:
         margin_rad: m.
-        classes: C to keep one t a class, updated after use, as PUMA's code does; None for the
-            published single t, updated before use.
+        classes: C for one t per class, updated after use (PUMA's code); None for the published
+            single t, updated before use.
         momentum: weight of the past in the running mean.
     """
 
@@ -129,7 +127,7 @@ class CurricularFace(ArcFace):
         self.register_buffer("t_C", torch.zeros(classes or 1))
 
     def hardening(self, cos_B: Tensor, label_B: Tensor, scale: float) -> Hardening:
-        """Threshold and t of every image; in training the running mean takes in the batch."""
+        """Return threshold and t of every image; training updates the running mean."""
         if self.training and not self.per_class:
             self._update(cos_B, torch.zeros_like(label_B))
         t_B = self.t_C[label_B] if self.per_class else self.t_C.repeat(len(label_B))
@@ -138,24 +136,24 @@ class CurricularFace(ArcFace):
         return Hardening(scale * self.own(cos_B, label_B), t_B.to(cos_B.dtype), scale)
 
     def reset(self, own_C: Tensor) -> None:
-        """A single t too: it is the mean over images of a stage, and so of these classes."""
+        """Reset t; a single t too, as it is a mean over images of these classes."""
         self.t_C[own_C if self.per_class else ...] = 0.0
 
     def _update(self, cos_B: Tensor, place_B: Tensor) -> None:
-        """Mix the mean cosine of every place that occurs into its t."""
+        """Update the t of every index in the batch by its mean cosine."""
         cos_B, place_B = gather_rows(cos_B), gather_rows(place_B)
         same_BB = place_B[:, None] == place_B
         mean_B = (same_BB * cos_B).sum(1) / same_BB.sum(1)
-        # Images of one place write the same value, so their order does not matter.
+        # Images of one index write the same value, so their order does not matter.
         mixed_B = self.momentum * self.t_C[place_B] + (1 - self.momentum) * mean_B
         self.t_C[place_B] = mixed_B.to(self.t_C.dtype)
 
 
 def add_angular_margin(cos: Tensor, margin_rad: Tensor) -> Tensor:
-    """cos(theta) -> cos(theta + m), monotonous over all of [0, pi], gradient finite at both ends.
+    """Return cos(theta + m), made monotonic over [0, pi], with finite gradients at both ends.
 
-    Past theta = pi - m the cosine would rise again; there the straight line
-    cos(theta) - m sin(m) goes on falling instead (as ArcFace's authors do).
+    Past theta = pi - m the cosine would rise again. There the falling line cos(theta) - m sin(m)
+    replaces it, as in the ArcFace authors' code.
     """
     cos = cos.clamp(-1 + EDGE, 1 - EDGE)
     sin = (1 - cos.square()).sqrt()

@@ -1,10 +1,9 @@
-"""A margin softmax's two numbers per image, without ever holding a (B, C) matrix.
+"""Compute a margin softmax without storing a (B, C) matrix.
 
-The loss of an image needs the logit of its own class and the log-sum-exp of all others. The
-forward pass finds both by one walk over blocks of classes that fit the cache; the backward pass
-walks again, recomputes each block and turns it into gradients at once, through the normalisation
-of the class weights as well. A block that stays in the cache costs less to compute twice than a
-(B, C) matrix costs to write once: tests/bench/margin.py measures it.
+The loss of an image needs the logit of its own class and the log-sum-exp of all others. The forward
+pass computes both in one pass over blocks of classes that fit the cache. The backward pass recomputes
+each block and its gradients, including the normalisation of class weights. Computing a cached block
+twice costs less than writing a (B, C) matrix once, as measured by tests/bench/margin.py.
 
 Shapes: B images, D dimensions, C classes, k centres a class; in a block, R of the images and K of
 the classes.
@@ -21,16 +20,16 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-# Logits a block may hold: 2 MB, about what a CPU's caches keep, and enough work to fill a GPU.
+# Logits per block: 2 MB, about the size of a CPU's caches, and enough work to fill a GPU.
 BLOCK_LOGITS = {"cpu": 2**19, "cuda": 2**25}
-NORM_FLOOR = 1e-12  # as torch.nn.functional.normalize has it
+NORM_FLOOR = 1e-12  # as in torch.nn.functional.normalize
 
 
 class Terms(NamedTuple):
-    """What the loss is made of, in the order of the images; `nearest_B` carries no gradient."""
+    """The terms of the loss, in image order; `nearest_B` has no gradient."""
 
     own_B: Tensor  # logit of the own class, before any margin
-    others_B: Tensor  # log-sum-exp of the other classes' logits; -inf where there are none
+    others_B: Tensor  # log-sum-exp of the other classes' logits; -inf if there are none
     nearest_B: Tensor  # greatest logit of another class
 
 
@@ -42,7 +41,7 @@ class Hardening(NamedTuple):
     scale: float
 
     def of(self, rows: slice, logit_RK: Tensor) -> tuple[Tensor, Tensor]:
-        """Logits of other classes -> hardened logits and their slope, both (R, K)."""
+        """Return hardened logits of other classes and their slope, both (R, K)."""
         t_R1 = self.t_B[rows, None]
         hard_RK = logit_RK > self.threshold_B[rows, None]
         raised_RK = torch.addcmul(t_R1 * logit_RK, logit_RK, logit_RK, value=1 / self.scale)
@@ -52,19 +51,19 @@ class Hardening(NamedTuple):
 
 
 class Block(NamedTuple):
-    """Some images against some of the classes they compete with."""
+    """A block of images and of classes in their softmax."""
 
     rows: slice  # of the images, sorted by label
     classes: slice
-    own: slice  # of the images: those whose own class lies in this block
+    own: slice  # of the images: those whose own class is in this block
 
 
 def blocks(labels: Sequence[int], edges: Sequence[int], logits: int) -> Iterator[Block]:
-    """Cut the walk into blocks of at most about `logits` logits.
+    """Yield blocks of at most about `logits` logits.
 
     Args:
         labels: ascending.
-        edges: an image of a class in [edges[i], edges[i + 1]) meets the classes of that range only.
+        edges: an image of a class in [edges[i], edges[i + 1]) is compared with that range only.
         logits: R times K of a block.
     """
     for low, high in pairwise(edges):
@@ -88,18 +87,18 @@ def softmax_terms(
     hardening: Hardening | None = None,
     block_logits: int | None = None,
 ) -> Terms:
-    """Own logit and log-sum-exp of the others, differentiable in queries and class weights.
+    """Return the own logit and the log-sum-exp of the others, differentiable in queries and weights.
 
-    A class's logit is the greatest inner product of the query with its k unit-length centres.
+    A class's logit is the largest inner product of the query with its k unit-length centres.
 
     Args:
         query_BD: embeddings times the softmax's scale, float32 or float64, in order of their labels.
         weight_CD: (C * k, D) of any length, the centres of a class one after another.
         label_B: ascending class ids.
         centers: k.
-        edges: bounds of the class ranges that compete among themselves; None: all with all.
-        hardening: CurricularFace's, for the others.
-        block_logits: logits a block may hold; None: what suits the device.
+        edges: bounds of class ranges with a softmax each; None: one softmax over all.
+        hardening: of CurricularFace, for the other classes.
+        block_logits: logits per block; None: by device.
     """
     labels, classes = label_B.tolist(), len(weight_CD) // centers
     if labels and not 0 <= min(labels) <= max(labels) < classes:
@@ -122,7 +121,7 @@ class _Streamed(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:
         nearest_B = query_BD.new_full((len(query_BD),), -torch.inf)
         own_B, total_B = torch.zeros_like(nearest_B), torch.zeros_like(nearest_B)
-        # Finite, so that a block that holds nothing but own classes subtracts no infinities.
+        # Finite, so that a block with own classes only does not subtract infinities.
         peak_B = torch.full_like(nearest_B, torch.finfo(nearest_B.dtype).min)
         for block in walk:
             rows = block.rows
@@ -178,14 +177,14 @@ def _weights_of(block: Block, centers: int) -> slice:
 
 
 def _unit(weight_CD: Tensor, block: Block, centers: int) -> tuple[Tensor, Tensor]:
-    """The block's centres at unit length, and the lengths they had."""
+    """Return the block's centres at unit length, and their original lengths."""
     weight_KD = weight_CD[_weights_of(block, centers)]
     norm_K1 = torch.linalg.vector_norm(weight_KD, dim=1, keepdim=True).clamp_min_(NORM_FLOOR)
     return weight_KD / norm_K1, norm_K1
 
 
 def _logits(query_RD: Tensor, unit_KD: Tensor, centers: int) -> tuple[Tensor, Tensor | None]:
-    """Logits (R, K), and where there is more than one centre the nearest of each class."""
+    """Return logits (R, K) and, with several centres, the nearest centre of each class."""
     logit_RK = query_RD @ unit_KD.T
     if centers == 1:
         return logit_RK, None
@@ -193,19 +192,19 @@ def _logits(query_RD: Tensor, unit_KD: Tensor, centers: int) -> tuple[Tensor, Te
 
 
 def _own(block: Block, label_B: Tensor) -> tuple[Tensor, Tensor]:
-    """Where in the block the own classes stand: rows and columns."""
+    """Return the rows and columns of the own classes in the block."""
     label_R = label_B[block.own]
     row_R = torch.arange(block.own.start, block.own.stop, device=label_B.device)
     return row_R - block.rows.start, label_R - block.classes.start
 
 
 def _to_center(grad_RK: Tensor, center_RK: Tensor, centers: int) -> Tensor:
-    """Hand a class's gradient to its nearest centre: (R, K) -> (R, K * k)."""
+    """Route a class's gradient to its nearest centre: (R, K) -> (R, K * k)."""
     grad_RKk = grad_RK.new_zeros(*grad_RK.shape, centers)
     return grad_RKk.scatter_(2, center_RK[..., None], grad_RK[..., None]).flatten(1)
 
 
 def _through_norm(grad_KD: Tensor, unit_KD: Tensor, norm_K1: Tensor) -> None:
-    """Gradient of unit rows -> gradient of the rows, in place: its part across the row, shortened."""
+    """Turn the gradient of unit rows into that of rows, in place: project off the row, divide by length."""
     along_K1 = (grad_KD * unit_KD).sum(1, keepdim=True)
     grad_KD.addcmul_(unit_KD, along_K1, value=-1).div_(norm_K1)

@@ -222,7 +222,7 @@ def test_channels_may_be_shifted_at_a_chance_of_their_own() -> None:
 
 
 def test_full_size_with_nothing_to_distort_is_refused() -> None:
-    with pytest.raises(ValidationError, match="full_size: is of auto, affine"):
+    with pytest.raises(ValidationError, match="full_size: applies to auto, affine"):
         AugmentConfig(full_size=True, flip=0.5, erase=0.5)
 
 

@@ -74,10 +74,13 @@ def test_contradicted_spares_labels_that_could_not_be_guessed():
 @pytest.mark.parametrize(
     ("change", "fault"),
     [
-        ({"classes": {"sedan": ["a"], "cars/bus": ["b"]}}, "'sedan' is not domain/class"),
-        ({"classes": {"a/b|c/d": ["a"], "cars/bus": ["b"]}}, "is not domain/class"),
+        (
+            {"classes": {"sedan": ["a"], "cars/bus": ["b"]}},
+            "'sedan' is not of the form domain/class",
+        ),
+        ({"classes": {"a/b|c/d": ["a"], "cars/bus": ["b"]}}, "is not of the form domain/class"),
         ({"mode": "check", "max_images": 3}, "max_images: is for mode label"),
-        ({"clip": {"model": "open_clip:x:y", "templates": ["a photo"]}}, "needs one {}"),
+        ({"clip": {"model": "open_clip:x:y", "templates": ["a photo"]}}, "needs exactly one {}"),
         ({"clip": {"model": "timm:x:y"}}, "should match pattern"),
     ],
 )

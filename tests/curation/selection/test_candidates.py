@@ -65,7 +65,7 @@ def test_the_curve_of_a_search_that_turned_nothing_down():
 
 
 def test_configs_that_make_no_sense_are_refused():
-    with pytest.raises(ValueError, match="1 seed has no spread"):
+    with pytest.raises(ValueError, match="1 seed has no standard error"):
         SelectionRule(confirm_seeds=1)
-    with pytest.raises(ValueError, match="full: missing, but evaluator is full"):
+    with pytest.raises(ValueError, match="full: missing, and evaluator full needs it"):
         SelectionConfig(evaluator="full", proxy=ProxyEvaluatorConfig(model="timm:resnet18"))

@@ -69,4 +69,4 @@ def test_index_is_train_excuses_nothing_else(written, row):
 def test_a_domain_that_is_declared_twice_is_refused(written):
     """The last one would count without a word."""
     twice = "domains:\n  toys: {shared_classes: true}\n  toys: {}"
-    assert "line 3: key 'toys' stands in line 2 already" in refusal(written(sidecar=twice))
+    assert "line 3: key 'toys' is already in line 2" in refusal(written(sidecar=twice))

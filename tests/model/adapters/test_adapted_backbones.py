@@ -201,7 +201,7 @@ def _lora(*places: str) -> Any:
         ({"adapters": {**LORA, "rank": 0}}, "rank"),
         ({"adapters": {**LORA, "of": []}}, "of"),
         ({"adapters": {**LORA, "of": ["w"]}}, "of"),
-        ({"adapters": [STOCHASTIC, STOCHASTIC]}, "each once"),
+        ({"adapters": [STOCHASTIC, STOCHASTIC]}, "each kind once"),
         ({"prompts": {**POOL, "length": 0}}, "length"),
     ],
 )
