@@ -1,4 +1,4 @@
-"""Score a submission exactly as the challenge would, after checking that it keeps the contract."""
+"""Score a submission exactly like the challenge, after checking that it keeps the contract."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from scorer.manifest import Manifest, read_manifest
 from scorer.neighbours import nearest
 from scorer.retrieval import judge, own_rows
 
-MAX_LIMIT = 10**6  # seconds, hours, GB: no more fits what the system counts with
+MAX_LIMIT = 10**6  # seconds, hours, GB: larger values overflow system limits
 MAX_THREADS = 1024
 EXAMPLES = """
 examples:
@@ -36,8 +36,8 @@ examples:
   python src/score.py --submission today.zip --torch current --fast \\
       --manifest input/demo/manifest.csv --out runs/demo/score.json
 
-The model runs in a process of its own, under limits that score.json lists, and sees the images in a
-secret order. A scoring that was killed goes on where it stopped when the same command is given again.
+The model runs in a separate process, under limits that score.json lists, and gets the images in a
+secret order. Run the same command again to resume an interrupted scoring.
 
 exit code: 0 scored; 1 the submission breaks the contract (score.json then holds the checks);
 2 a fault in the manifest, an image or an argument
@@ -53,7 +53,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--split", default="test", help="the manifest's split (default: test)")
     parser.add_argument("--root", type=Path, help="folder of the images (default: the manifest's)")
     parser.add_argument(
-        "--out", type=Path, required=True, help="score.json; score.neighbours.csv goes beside it"
+        "--out",
+        type=Path,
+        required=True,
+        help="score.json; score.neighbours.csv goes to its folder",
     )
     parser.add_argument(
         "--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)"
@@ -61,14 +64,14 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--fast",
         action="store_true",
-        help="batches of one size, refused where they answer otherwise",
+        help="batches of one size; stops if they change answers",
     )
     own = Allowance()
     limits = parser.add_argument_group("limits of the model's process")
     for flag, value, what in (
-        ("--memory-gb", own.memory_bytes / 2**30, "beside PyTorch's own, on the CPU"),
-        ("--image-seconds", own.image_seconds, "for one image"),
-        ("--total-hours", own.total_seconds / 3600, "for all"),
+        ("--memory-gb", own.memory_bytes / 2**30, "in addition to PyTorch's own, on the CPU"),
+        ("--image-seconds", own.image_seconds, "per image"),
+        ("--total-hours", own.total_seconds / 3600, "in total"),
         ("--threads", own.threads, "to compute with"),
     ):
         kind, message = type(value), f"{what} (default: {value:g})"
@@ -108,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 class Scoring:
-    """One submission from its file to the embeddings, and what is known of it on the way."""
+    """One submission, from its file to the embeddings, and its measurements."""
 
     def __init__(
         self, args: argparse.Namespace, manifest: Manifest, checklist: Checklist, digest: str
@@ -119,12 +122,12 @@ class Scoring:
         self.kept = args.out.with_suffix(".embeddings")
 
     def embed(self) -> Embedded | None:
-        """Check the contract, measure, embed; None where the contract is broken. Raises UserError."""
+        """Check the contract, measure, embed; return None if it breaks the contract. Raises UserError."""
         args = self.args
         allowance = Allowance(
             int(args.memory_gb * 2**30), args.threads, args.image_seconds, args.total_hours * 3600
         )
-        # Beside the result, where there is room; a system's own folder may be small.
+        # Next to the result: the system's temporary folder may be too small.
         remove_left_over(args.out.parent)
         prefix = f".score-{os.getpid()}-"
         with tempfile.TemporaryDirectory(prefix=prefix, dir=args.out.parent) as folder:
@@ -134,7 +137,9 @@ class Scoring:
             if sandboxed is None:
                 return None
             embedded = None
-            demand = f"1 to {MAX_DIMENSION} finite numbers, always as many, in any order"
+            demand = (
+                f"1 to {MAX_DIMENSION} finite numbers, equally many for all images, in any order"
+            )
             with self.checklist.check("every_image", demand), sandboxed.process() as model:
                 self.host = report.Host.of(model)
                 model.load()
@@ -158,19 +163,19 @@ class Scoring:
             cache.close(remove=not is_kept)
 
     def provenance(self) -> dict[str, Any]:
-        """The part of score.json that a refused file has too."""
+        """Return the part of score.json that a rejected submission has too."""
         args = self.args
         return report.provenance(
             args.submission, self.digest, self.checklist, self.host, args.torch
         )
 
     def forget(self) -> None:
-        """The embeddings of a scoring that is done."""
+        """Remove the embeddings of a finished scoring."""
         self.kept.unlink(missing_ok=True)
 
 
 def remove_left_over(parent: Path) -> None:
-    """The unpacked models, gigabytes perhaps, of scorings that were killed."""
+    """Remove unpacked models of killed scorings, which may take gigabytes."""
     for folder in parent.glob(".score-*-*"):
         pid = folder.name.split("-")[1]
         try:
@@ -179,19 +184,15 @@ def remove_left_over(parent: Path) -> None:
             names = {path.name.partition("-")[0] for path in folder.iterdir()}
             if names <= {MODEL_NAME, "scratch"}:
                 shutil.rmtree(folder, ignore_errors=True)
-        except (
-            OSError,
-            ValueError,
-            OverflowError,
-        ):  # no scoring's, or another user's that still runs
+        except (OSError, ValueError, OverflowError):  # not a scoring, or another user's running one
             continue
 
 
 def check_arguments(args: argparse.Namespace) -> None:
-    """Refuse what cannot be before hours are spent on the images."""
+    """Raise UserError for invalid arguments before hours are spent on the images."""
     for name in ("memory_gb", "image_seconds", "total_hours", "threads"):
         value, most = getattr(args, name), MAX_THREADS if name == "threads" else MAX_LIMIT
-        if not 0 < value <= most:  # a NaN is neither
+        if not 0 < value <= most:  # also rejects NaN
             message = f"must be above 0 and at most {most:,}"
             raise UserError(f"--{name.replace('_', '-')} {value}: {message}")
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
@@ -227,7 +228,7 @@ if __name__ == "__main__":
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # a full disk, a folder that went away
+    except OSError as error:  # a full disk, a removed folder
         if error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else "a write failed: "

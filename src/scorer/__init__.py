@@ -1,5 +1,5 @@
-"""The challenge's scoring notebook, rebuilt: what `score.py` is made of.
+"""A reimplementation of the challenge's scoring notebook, used by `score.py`.
 
-It stands apart on purpose and imports nothing of `guie`: a fault shared by the code that made a
-submission and the code that judges it would go unseen.
+It deliberately imports nothing of `guie`: a bug shared by the code that exports a submission and the
+code that scores it would go unnoticed.
 """

@@ -1,4 +1,4 @@
-"""The submission file: a zip with one TorchScript file in it, inspected before anything is read."""
+"""The submission file: a zip with one TorchScript file, inspected before it is read."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from scorer.errors import Violation, one_line
 MODEL_NAME = "saved_model.pt"
 # PyTorch 1.11 refuses any newer archive (its kMaxSupportedFileFormatVersion).
 MAX_FORMAT_VERSION = 9
-# A larger file cannot be held by the challenge's 16 GB card.
+# A larger file does not fit into the challenge's 16 GB GPU.
 MAX_BYTES = 16 * 2**30
-# Trained weights hardly compress and code compresses about tenfold; a zip bomb, a thousandfold.
+# Weights hardly compress, code about tenfold, a zip bomb a thousandfold.
 MAX_RATIO = 100
-# zipfile holds the whole list of members in memory: this is of some 40,000 of them.
+# zipfile holds the whole list of members in memory; this allows some 40,000 members.
 MAX_LIST_BYTES = 2**22
 CHUNK_BYTES = 2**20
-# What zipfile raises for a file that is damaged, encrypted or of an unknown compression.
+# Raised by zipfile for a damaged or encrypted file, or an unknown compression.
 ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError)
 
 
 def unpack_model(path: Path, folder: Path) -> Path:
-    """Write `saved_model.pt`, the only member that a submission may have, into a folder.
+    """Extract `saved_model.pt`, the only allowed member of a submission, into a folder.
 
-    Nothing of it is read before the archive was inspected. As a file, for PyTorch makes two copies of
-    a model that it is given in memory.
+    The archive is inspected before the member is read. It becomes a file, because PyTorch copies a
+    model in memory twice.
 
     Raises:
         Violation: not a zip; another layout; a link; an encrypted, damaged or oversized member.
@@ -55,7 +55,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 class _Listed(io.FileIO):
-    """A zip file whose list of members, which zipfile reads in one piece, has a limit."""
+    """A zip file with a size limit on its list of members, which zipfile reads at once."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > MAX_LIST_BYTES:
@@ -79,7 +79,7 @@ def _refuse_layout(members: list[zipfile.ZipInfo]) -> None:
 
 
 def _refuse_bomb(archive: zipfile.ZipFile) -> None:
-    # zipfile never yields more than the declared size, so a false declaration gains nothing.
+    # zipfile never yields more than the declared size, so false sizes are harmless.
     unpacked = sum(member.file_size for member in archive.infolist())
     packed = sum(member.compress_size for member in archive.infolist())
     if unpacked > MAX_BYTES:
@@ -89,10 +89,10 @@ def _refuse_bomb(archive: zipfile.ZipFile) -> None:
 
 
 def inspect_archive(path: Path) -> int:
-    """The format version of a TorchScript archive, which is inspected first.
+    """Inspect a TorchScript archive and return its format version.
 
     Raises:
-        Violation: not a TorchScript archive, or one that unpacks to too much.
+        Violation: not a TorchScript archive, or too large when unpacked.
     """
     try:
         with _opened(path) as archive:
@@ -106,7 +106,7 @@ def inspect_archive(path: Path) -> int:
 def _format_version(archive: zipfile.ZipFile) -> int:
     names = archive.namelist()
     root = names[0].split("/")[0] if names else ""
-    # PyTorch prefers the hidden record where both exist.
+    # PyTorch prefers the hidden record if both exist.
     for record in (f"{root}/.data/version", f"{root}/version"):
         if record in names:
             with archive.open(record) as version:

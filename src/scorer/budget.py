@@ -1,4 +1,4 @@
-"""Would the challenge's nine hours and its card's memory be enough? From one image, before the pass."""
+"""Estimate, from one image, whether the challenge's nine hours and GPU memory are enough."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from scorer.isolated.process import ModelProcess
 
 CHALLENGE_IMAGES = 205_000  # 5,000 queries and 200,000 index images
 LIMIT_HOURS = 9
-CARD = "P100"
-CARD_FLOPS = 9.3e12  # operations a second in fp32, by NVIDIA's data sheet
-CARD_BYTES = 16 * 10**9
+GPU = "P100"
+GPU_FLOPS = 9.3e12  # operations per second in fp32, from NVIDIA's data sheet
+GPU_BYTES = 16 * 10**9
 CONTEXT_BYTES = 10**9  # of CUDA and its libraries; assumed
-# Of the card's operations a second, at one image a call; assumed: none was at hand to measure.
+# Share of GPU_FLOPS reached with one image per call; assumed, not measured.
 EFFICIENCY = 0.5
 MEASURED_HW = (480, 640)
-DECODED = 8  # images whose decoding is timed
+DECODED = 8  # images to time the decoding of
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one image costs: operations (a multiply-add is two), and bytes at the peak."""
+    """The cost of one image: operations (a multiply-add is two), and peak bytes."""
 
     flops: float
-    counted: bool  # in what was dispatched; else from seconds and this machine's rate
+    counted: bool  # by the dispatcher; else from seconds and this machine's rate
     weight_bytes: int
     activation_bytes: int
     decode_seconds: float
 
 
 def measure(model: ModelProcess, images: list[Path]) -> Cost:
-    """Count one image of 480 x 640 px; time the decoding of a few of these. Raises Violation."""
+    """Count the cost of a 480 x 640 px image; time decoding of a few `images`. Raises Violation."""
     noise = np.random.default_rng(0).integers(0, 256, (*MEASURED_HW, 3), dtype=np.uint8)
     message = model.measure(noise)
     by_time = message["seconds"] * message["machine_flops"]
@@ -53,7 +53,7 @@ def measure(model: ModelProcess, images: list[Path]) -> Cost:
 
 
 def _decode_seconds(images: list[Path]) -> float:
-    """Seconds an image, by the middle one; those that cannot be decoded are the pass's to name."""
+    """Return median seconds per image; the embedding pass reports images that cannot be decoded."""
     taken = [0.0]
     for path in images:
         began = time.perf_counter()
@@ -64,17 +64,17 @@ def _decode_seconds(images: list[Path]) -> float:
 
 
 def project(cost: Cost) -> dict[str, Any]:
-    """What 205,000 images would take on the challenge's card, and whether they would fit.
+    """Project time and memory for 205,000 images on the challenge's GPU.
 
-    `fits`: `yes`, also at half the card's rate; `perhaps`, at its full rate alone; `no`.
+    `fits`: `yes` at half the GPU's rate; `perhaps` at its full rate only; else `no`.
     """
     decode_hours = cost.decode_seconds * CHALLENGE_IMAGES / 3600
-    model_hours = cost.flops / CARD_FLOPS * CHALLENGE_IMAGES / 3600
+    model_hours = cost.flops / GPU_FLOPS * CHALLENGE_IMAGES / 3600
     least, expected = decode_hours + model_hours, decode_hours + model_hours / EFFICIENCY
     held = cost.weight_bytes + cost.activation_bytes + CONTEXT_BYTES
     fits = "yes" if expected <= LIMIT_HOURS else "perhaps" if least <= LIMIT_HOURS else "no"
     return {
-        "card": CARD,
+        "card": GPU,
         "gflop_per_image": cost.flops / 1e9,
         "gflop_from": "operations counted" if cost.counted else "seconds on this machine",
         "hours": {"decode": decode_hours, "least": least, "expected": expected},
@@ -84,14 +84,14 @@ def project(cost: Cost) -> dict[str, Any]:
             "weights": cost.weight_bytes / 1e9,
             "activations": cost.activation_bytes / 1e9,
             "context, assumed": CONTEXT_BYTES / 1e9,
-            "limit": CARD_BYTES / 1e9,
+            "limit": GPU_BYTES / 1e9,
         },
-        "fits": fits if held <= CARD_BYTES else "no",
+        "fits": fits if held <= GPU_BYTES else "no",
     }
 
 
 def warning(budget: dict[str, Any]) -> str:
-    """One line where the budget may not be enough, else nothing."""
+    """Return a warning line if the budget may be exceeded, else an empty string."""
     if budget["fits"] == "yes":
         return ""
     if "fault" in budget:
@@ -99,18 +99,18 @@ def warning(budget: dict[str, Any]) -> str:
     hours, memory = budget["hours"], budget["memory_gb"]
     held = sum(memory.values()) - memory["limit"]
     return (
-        f"WARNING budget: {budget['gflop_per_image']:,.0f} GFLOP an image; {CHALLENGE_IMAGES:,} images"
-        f" on a {CARD} take {hours['least']:.1f} h at its full rate, {hours['expected']:.1f} h at"
+        f"WARNING budget: {budget['gflop_per_image']:,.0f} GFLOP per image; {CHALLENGE_IMAGES:,} images"
+        f" on a {GPU} take {hours['least']:.1f} h at its full rate, {hours['expected']:.1f} h at"
         f" {EFFICIENCY:.0%} of it, of {LIMIT_HOURS} h; {held:.1f} GB of {memory['limit']:.0f} GB:"
         f" fits: {budget['fits']}"
     )
 
 
 def measured(model: ModelProcess, images: list[Path]) -> dict[str, Any]:
-    """`project` of `measure`; why there is none where only the counting failed."""
+    """Return `project` of `measure`, or the fault if only the counting failed."""
     try:
         return project(measure(model, images))
     except Violation as fault:
         if not model.is_running:
             raise
-        return {"card": CARD, "fits": "unknown", "fault": str(fault)}
+        return {"card": GPU, "fits": "unknown", "fault": str(fault)}

@@ -1,4 +1,4 @@
-"""Embeddings as they come, in a file beside the score: a scoring that was killed goes on from it."""
+"""A cache of embeddings next to the score file, from which an interrupted scoring resumes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _RECORD = np.dtype(
 
 
 class Kept(NamedTuple):
-    """One image's embedding, and what it cost."""
+    """The embedding of one image, and its time."""
 
     emb_D: np.ndarray
     decode_seconds: float
@@ -38,21 +38,21 @@ class Kept(NamedTuple):
 
 
 def image_key(root: Path, image_path: str) -> bytes:
-    """32 bytes that change with an image's name, size and time of change."""
+    """Return 32 bytes that depend on an image's name, size and modification time."""
     known = os.stat(root / image_path)
     words = f"{image_path}\0{known.st_size}\0{known.st_mtime_ns}"
     return hashlib.sha256(words.encode()).digest()
 
 
 class EmbeddingCache:
-    """A file of records of one length, each with its own CRC: a cut one at the end is not read.
+    """A file of records of fixed length, each with a CRC; reading stops at an incomplete one.
 
     Args:
-        key: everything else that an embedding depends on: submission, version of torch, device. A
-            file with another key is begun anew.
+        key: all else that embeddings depend on: submission, version of torch, device. A file with
+            another key is overwritten.
 
     Raises:
-        UserError: another scoring writes to the file, or it is none of a scoring's.
+        UserError: another scoring writes to the file, or the file is not such a cache.
     """
 
     def __init__(self, path: Path, key: str) -> None:
@@ -62,12 +62,12 @@ class EmbeddingCache:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.file.close()
-            raise UserError(f"{path}: another scoring writes there; give another --out") from None
+            raise UserError(f"{path}: another scoring writes to it; give another --out") from None
         self.file.seek(0)
         content = self.file.read()
         if content and not content.startswith(_MAGIC):
             self.file.close()
-            raise UserError(f"{path}: no scoring wrote this file; move it, or give another --out")
+            raise UserError(f"{path}: not written by score.py; move it, or give another --out")
         if content[: len(head)] != head:
             self.file.truncate(0)
             self.file.write(head)
@@ -76,7 +76,7 @@ class EmbeddingCache:
         self.file.truncate(len(head) + whole * _RECORD.itemsize)
 
     def _read(self, content: bytes) -> int:
-        """Take in the records up to the first that is damaged; how many."""
+        """Read the records before the first damaged one; return their number."""
         count = len(content) // _RECORD.itemsize
         for row, record in enumerate(np.frombuffer(content, _RECORD, count)):
             crc = zlib.crc32(record.tobytes()[:-4])
@@ -91,7 +91,7 @@ class EmbeddingCache:
         return count
 
     def add(self, image: bytes, kept: Kept) -> None:
-        """Write one image's record."""
+        """Append the record of one image."""
         record = np.zeros((), _RECORD)
         record["image"] = np.void(image)
         record["decode_seconds"], record["model_seconds"] = kept.decode_seconds, kept.model_seconds
@@ -102,7 +102,7 @@ class EmbeddingCache:
         self.records[image] = kept
 
     def close(self, remove: bool) -> None:
-        """Leave the file for the next scoring, or remove it."""
+        """Close the file; remove it, or keep it for the next scoring."""
         if remove:
             self.path.unlink(missing_ok=True)
         self.file.close()

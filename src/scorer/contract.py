@@ -1,6 +1,6 @@
-"""The scoring contract as a list of checks. One that fails is the verdict, and there is no score.
+"""The scoring contract as a list of checks. A failed check gives the verdict and prevents a score.
 
-Shape legend: H height, W width, D numbers of the embedding (at most 64).
+Shape legend: H height, W width, D dimension of the embedding (at most 64).
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from scorer.isolated.starting import Allowance
 
 MAX_DIMENSION = MAX_NUMBERS
 # Two answers to one image may differ by rounding: on a GPU the JIT fuses kernels after its first
-# calls, which shows at half precision. Randomness and leaking state show far above either bound.
+# calls, which matters at half precision. Randomness and leaking state exceed both bounds by far.
 TOLERANCE = {"cpu": 1e-6, "cuda": 1e-3}
-# Height and width in px: the degenerate, both orientations, and the usual input square.
-ONE, OTHER = "a 320x240 image", "a 240x320 image"  # of those, asked for more than once
+# Height and width in px: degenerate sizes, both orientations, and the usual input square.
+ONE, OTHER = "a 320x240 image", "a 240x320 image"  # those that are embedded repeatedly
 SIZES_HW = ((1, 1), (1, 2000), (2000, 1), (320, 240), (240, 320), (224, 224))
-# What a failed check says of the submission, in a word; a process that ends has words of its own:
-# crash, hang, out_of_memory, too_slow.
+# The verdict of each failed check. A process that ends has its own verdicts: crash, hang,
+# out_of_memory, too_slow.
 VERDICTS = {
     "zip_layout": "bad_archive",
     "format_version": "not_for_torch_1_11",
@@ -54,7 +54,7 @@ class Check:
 
 
 class Checklist:
-    """The checks so far, in the order in which they were made; `verdict` is of the first that failed."""
+    """The checks so far, in order; `verdict` belongs to the first failed check."""
 
     def __init__(self) -> None:
         self.checks: list[Check] = []
@@ -62,12 +62,12 @@ class Checklist:
 
     @property
     def failed(self) -> dict[str, str]:
-        """What was found, by the checks that failed."""
+        """Findings of the failed checks, by name."""
         return {check.name: check.detail for check in self.checks if not check.passed}
 
     @contextmanager
     def check(self, name: str, demand: str) -> Iterator[None]:
-        """Record the outcome of the block; a `Violation` in it is recorded and goes no further."""
+        """Record the outcome of the block; a `Violation` in it is recorded and not raised."""
         try:
             yield
         except Violation as violation:
@@ -103,11 +103,11 @@ def _fit(answer: Answer) -> bool:
 
 
 def embedding_of(answer: Answer) -> np.ndarray:
-    """The embedding that an answer is: float32, [D]. Raises Violation by `OUTPUT_RULES`."""
+    """Return the embedding of an answer: float32, [D]. Raises Violation by `OUTPUT_RULES`."""
     for name, _, fault_of in OUTPUT_RULES:
         if fault := fault_of(answer):
             raise Violation(fault, VERDICTS[name])
-    assert answer.numbers_D is not None  # else it had a fault
+    assert answer.numbers_D is not None  # otherwise a rule has failed
     return answer.numbers_D
 
 
@@ -123,13 +123,13 @@ def embedding(model: ModelProcess, pixels_HW3: np.ndarray) -> np.ndarray:
 def verified(
     path: Path, checklist: Checklist, folder: Path, allowance: Allowance, torch: str = "1.11"
 ) -> SandboxedModel | None:
-    """Check a submission against the contract; it, unpacked, or None where it breaks the contract.
+    """Check a submission; return it unpacked, or None if it breaks the contract.
 
-    What a later check does not need is no reason to leave it out: all that is broken is recorded.
+    Checks continue after a failure where possible, so that all faults are recorded.
 
     Args:
-        folder: an empty one, where it is unpacked.
-        torch: "1.11", or "current" for a scorer with today's.
+        folder: an empty folder to unpack into.
+        torch: "1.11", or "current" for a scorer with the current version.
     """
     with checklist.check("zip_layout", f"one file, {MODEL_NAME}, at the root of a zip"):
         unpacked = unpack_model(path, folder)
@@ -157,20 +157,20 @@ def verified(
         if outputs:
             _check_outputs(outputs, checklist)
         if not {ONE, OTHER} <= {size for size, answer in outputs.items() if _fit(answer)}:
-            return None  # there is nothing to compare
+            return None  # nothing to compare
         later = _check_repeated(model, checklist)
     if later:
         if "same_answer_twice" not in checklist.failed:
             with sandboxed.process() as model:
                 _check_alone(model, later.answers, checklist)
-        with checklist.check("unchanged", "the model is after its answers what it was before"):
+        with checklist.check("unchanged", "the model's state stays the same while it answers"):
             if later.state != state:
                 raise Violation("its parameters, buffers or attributes changed while it answered")
     return None if checklist.failed else sandboxed
 
 
 def _check_format(unpacked: Path, checklist: Checklist, torch: str) -> int:
-    """The version, be it the wrong one; 0: it is no archive to go on with."""
+    """Check and return the format version, even a wrong one; 0 if the archive is unusable."""
     version = 0
     newest = MAX_FORMAT_VERSION if torch == "1.11" else 10**9
     demand = f"at most {newest}, as PyTorch 1.11 reads" if torch == "1.11" else "TorchScript"
@@ -182,7 +182,7 @@ def _check_format(unpacked: Path, checklist: Checklist, torch: str) -> int:
 
 
 def _check_sizes(model: ModelProcess, checklist: Checklist) -> dict[str, Answer]:
-    """What the model answers to images of every size, where it answers, as the host calls it."""
+    """Embed an image of every size as the host does; return the answers of those that succeed."""
     outputs, faults = {}, {}
     with checklist.check("original_size", "uint8 images (1, 3, H, W) of any size are accepted"):
         for name, pixels_HW3 in _probes().items():
@@ -197,7 +197,7 @@ def _check_sizes(model: ModelProcess, checklist: Checklist) -> dict[str, Answer]
 
 
 def _refuse(message: dict[str, str], faults: dict[str, Violation] | None = None) -> None:
-    """Raise a Violation of the first fault, which names the other images that have one."""
+    """Raise a Violation for the first fault, and name the other images with faults."""
     if message:
         first, *others = message
         more = f"; also {', '.join(others)}" if others else ""
@@ -206,14 +206,14 @@ def _refuse(message: dict[str, str], faults: dict[str, Violation] | None = None)
 
 @dataclass(frozen=True)
 class Later:
-    """A model that has answered a few times: what it said, and its state then."""
+    """Answers of a model that was called a few times, and its state afterwards."""
 
     answers: dict[str, np.ndarray]
     state: int
 
 
 def _check_repeated(model: ModelProcess, checklist: Checklist) -> Later | None:
-    """Ask for one image twice, and again after another; None where it answers no more."""
+    """Embed one image twice, and again after another; return None if the model fails."""
     one, other = _probes()[ONE], _probes()[OTHER]
     later = None
     with checklist.check("same_answer_twice", _bound(model)):
@@ -243,7 +243,7 @@ def _noise(height: int, width: int) -> np.ndarray:
 
 
 def difference(a_D: np.ndarray, b_D: np.ndarray) -> float:
-    """The largest difference of two answers, over the scale of the first."""
+    """Return the largest difference of two answers, relative to the scale of the first."""
     if a_D.shape != b_D.shape:
         return np.inf
     return float(np.abs(a_D - b_D).max()) / max(1.0, float(np.abs(a_D).max()))
@@ -252,14 +252,14 @@ def difference(a_D: np.ndarray, b_D: np.ndarray) -> float:
 def compare(
     a_D: np.ndarray, b_D: np.ndarray, what: str, model: ModelProcess, verdict: str = ""
 ) -> None:
-    """Raise Violation where two answers differ by more than rounding."""
+    """Raise Violation if two answers differ by more than rounding."""
     found = difference(a_D, b_D)
     if not found <= TOLERANCE[model.device.type]:
         raise Violation(f"{what} differ by {found * max(1.0, np.abs(a_D).max()):.3g}", verdict)
 
 
 def _probes() -> dict[str, np.ndarray]:
-    """Noise of every size, and two flat images, which tempt a model to divide by zero."""
+    """Return noise of every size, and two flat images, which may cause a division by zero."""
     noise = {f"a {height}x{width} image": _noise(height, width) for height, width in SIZES_HW}
     flat = {"a black image": np.zeros((224, 224, 3), np.uint8)}
     return noise | flat | {"a white image": np.full((224, 224, 3), 255, np.uint8)}

@@ -1,4 +1,4 @@
-"""Images decoded as the host decodes them, ahead of the model that waits for them."""
+"""Decode images as the host does, ahead of the model."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from PIL import ExifTags, Image
 from scorer.errors import one_line
 
 AHEAD = 8  # images
-# Pillow has readers that start programs (EPS) or that hardly anybody has looked at.
+# Excludes Pillow's readers that start programs (EPS) or that are little reviewed.
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """An image, or why there is none."""
+    """A decoded image, or why decoding failed."""
 
     image_path: str
     pixels_HW3: np.ndarray | None
-    rotated: bool  # its EXIF orientation asks for a turn that the host does not make
+    rotated: bool  # has an EXIF orientation, which the host ignores
     seconds: float
     fault: str = ""
 
 
 def decode(path: Path) -> tuple[np.ndarray, bool]:
-    """Decode an image of one of FORMATS as the host does: `convert("RGB")`, no EXIF turn, 16 bits clipped.
+    """Decode an image of FORMATS as the host does: `convert("RGB")`, no EXIF turn, 16 bits clipped.
 
     Returns:
         The pixels, uint8 [H, W, 3], and whether an EXIF orientation was ignored.
 
     Raises:
-        Exception: whatever Pillow raises for a broken file, which is of many types.
+        Exception: of any type; Pillow raises many for broken files.
     """
-    Image.init()  # by then OPEN has the formats that this Pillow knows
+    Image.init()  # fills OPEN with the formats that this Pillow knows
     with Image.open(path, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
         pixels_HW3 = np.array(image.convert("RGB"))
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
@@ -47,7 +47,7 @@ def decode(path: Path) -> tuple[np.ndarray, bool]:
 
 
 def decoded(root: Path, image_paths: Iterable[str]) -> Iterator[Decoded]:
-    """Decode images in their order, in a thread of its own, a few ahead of what was taken."""
+    """Yield decoded images in order; a thread decodes a few of them ahead."""
     waiting: deque[Future[Decoded]] = deque()
     with ThreadPoolExecutor(1, "decode") as pool:
         try:

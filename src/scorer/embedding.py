@@ -1,4 +1,4 @@
-"""The pass over the images: decoded ahead, embedded one by one or by equal size, kept as they come."""
+"""Embed all images: decode ahead, embed one by one or in batches of one size, cache at once."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from scorer.manifest import Manifest
 from scorer.neighbours import nearest
 
 BATCH = 16  # images of one size, with --fast
-HELD_BYTES = 2**28  # images that wait for others of their size
-PROVEN = 3  # batches that are embedded one by one too
-# A batch is multiplied in another order than one image, and rounds otherwise.
+HELD_BYTES = 2**28  # images waiting for others of their size
+PROVEN = 3  # batches to verify one by one
+# A batch is multiplied in another order than one image, and rounds differently.
 FAST_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}
-AGAIN = 64  # images that a fresh process is asked for once more at the end
-SHARED = 0.9  # of their neighbours, at least: near ties may change places by rounding
-SECRET = random.SystemRandom()  # which no submission can foretell
+AGAIN = 64  # images that a fresh process embeds again at the end
+SHARED = 0.9  # share of equal neighbours, at least: rounding may swap near ties
+SECRET = random.SystemRandom()  # not predictable by a submission
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """Embeddings of all images, and what the pass cost."""
+    """Embeddings of all images, and the cost of the pass."""
 
     emb_ND: np.ndarray  # float32
-    decode_seconds: float  # of all images together
+    decode_seconds: float  # of all images
     model_seconds: float
-    rotated: int  # images whose EXIF orientation asks for a turn that the host does not make
+    rotated: int  # images with an EXIF orientation, which the host ignores
     resumed: int  # images that an earlier scoring had embedded
-    fast_difference: float | None  # of batches and single images; None: one by one
+    fast_difference: float | None  # between batches and single images; None: one by one
 
 
 def embed_images(
@@ -48,19 +48,18 @@ def embed_images(
 ) -> Embedded:
     """Embed every image of the manifest; rows in the order of `manifest.images()`.
 
-    The model sees them in a secret order, for a manifest's own tells which images belong together. Some
-    are asked for again in a fresh process, in another order: whatever a model remembers, and however
-    it hides that, its answers differ there.
+    The model gets images in a secret order, because the manifest's order groups related images. A fresh
+    process embeds some again in another order. Answers differ there if the model remembers anything.
 
     Args:
-        model: a process in which it is loaded.
-        cache: what it has is not embedded again; what is embedded goes there at once.
-        fast: batches of one size, where the first ones answer as single images do.
+        model: a process with the loaded model.
+        cache: cached images are not embedded again; new embeddings are cached at once.
+        fast: use batches of one size, after checking the first ones against single images.
 
     Raises:
-        UserError: images that cannot be decoded, all of them named; or batches answer otherwise.
+        UserError: images cannot be decoded (all are named), or batches give other answers.
         Violation: the model fails on an image, an embedding breaks the contract, a fresh process
-            answers otherwise, or the model has changed.
+            gives other answers, or the model has changed.
     """
     rows = manifest.images()
     keys = {image_path: image_key(manifest.root, image_path) for image_path in rows}
@@ -71,7 +70,7 @@ def embed_images(
     _check_counts(everything)
     if model.state() != before:
         raise Violation("the model changed while it answered", "changes_itself")
-    model.end()  # before another one takes as much memory
+    model.end()  # frees memory for the next process
     with sandboxed.process() as fresh:
         fresh.load()
         _check_again(fresh, manifest, everything, fast)
@@ -97,7 +96,7 @@ def _embed_missing(
                 if image.pixels_HW3 is None:
                     message = f"image {image.image_path!r} cannot be decoded ({image.fault})"
                     faults[image.image_path] = f"{rows[image.image_path]}: {message}"
-            if not faults:  # else there will be no score: only look for further bad files
+            if not faults:  # otherwise only look for more bad files; there is no score
                 for image, kept in pass_.embed(batch):
                     cache.add(keys[image.image_path], kept)
             bar.update(len(batch))
@@ -105,7 +104,7 @@ def _embed_missing(
 
 
 class _Pass:
-    """Embeds batches of one size; the first of them once more, image by image."""
+    """Embed batches of one size; check the first of them image by image."""
 
     def __init__(self, model: ModelProcess, fast: bool) -> None:
         self.model, self.size = model, BATCH if fast else 1
@@ -113,7 +112,7 @@ class _Pass:
         self.difference = 0.0
 
     def embed(self, batch: list[Decoded]) -> list[tuple[Decoded, Kept]]:
-        """Raises Violation, with the name of the image; UserError where a batch answers otherwise."""
+        """Embed a batch. Raises Violation naming the image; UserError if a batch answers differently."""
         first = batch[0].image_path
         images_BHW3 = np.stack(
             [image.pixels_HW3 for image in batch if image.pixels_HW3 is not None]
@@ -146,7 +145,7 @@ class _Pass:
 
 
 def _batches(images: Iterator[Decoded], size: int) -> Iterator[list[Decoded]]:
-    """Gather images by height and width; the fullest goes when too many wait. Faults go at once."""
+    """Batch images by size; if too many wait, yield the fullest batch. Yield faults at once."""
     waiting: dict[tuple[int, ...], list[Decoded]] = {}
     held = 0
     for image in images:
@@ -175,7 +174,7 @@ def _check_counts(kept: dict[str, Kept]) -> None:
 def _check_again(
     fresh: ModelProcess, manifest: Manifest, kept: dict[str, Kept], fast: bool
 ) -> None:
-    """Embed a secret choice of images once more, each alone. Raises Violation where an answer differs."""
+    """Embed a secret sample of images again, one by one. Raises Violation if an answer differs."""
     image_paths, again = list(kept), []
     rows = SECRET.sample(range(len(kept)), min(AGAIN, len(kept)))
     for image_path in (image_paths[row] for row in rows):
@@ -186,12 +185,12 @@ def _check_again(
             continue
         what = f"{image_path!r}: its answers among the other images and in a fresh process"
         compare(first_D, emb_D, what, fresh, "depends_on_order")
-    # Beside one large number that says nothing, all that tells images apart could pass for rounding.
+    # With one large constant dimension, all informative differences could pass as rounding.
     emb_ND, own_R = np.stack([k.emb_D for k in kept.values()]), np.array(rows)
     found, found_again = (
         nearest(emb_RD, emb_ND, own_R)[0] for emb_RD in (emb_ND[own_R], np.stack(again))
     )
     shared = np.mean([np.isin(a, b).mean() for a, b in zip(found, found_again, strict=True)])
     if shared < SHARED:
-        message = f"{1 - shared:.0%} of the neighbours of images are others in a fresh process"
+        message = f"{1 - shared:.0%} of the neighbours of images differ in a fresh process"
         raise Violation(message, "depends_on_order")

@@ -1,4 +1,4 @@
-"""The two ways in which a scoring ends without a score."""
+"""The two errors that end a scoring without a score."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class UserError(Exception):
 class Violation(Exception):
     """The submission breaks the contract; the message says in one line what was found.
 
-    `verdict`: what it is, in a word, where that is another than the failed check tells.
+    `verdict`: overrides the verdict of the failed check.
     """
 
     def __init__(self, message: str, verdict: str = "") -> None:
@@ -19,12 +19,12 @@ class Violation(Exception):
 
 
 def printable(text: str, most: int = 300) -> str:
-    """Foreign words without what a terminal would obey: escapes, line breaks, marks of direction."""
+    """Remove terminal controls from untrusted text: escapes, line breaks, direction marks."""
     return "".join(c for c in text if c.isprintable())[:most]
 
 
 def one_line(error: object) -> str:
-    """One line of an error: PyTorch names the cause in the first, TorchScript in the last."""
+    """Return the line with the cause: PyTorch's first line, TorchScript's last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not lines:
         return type(error).__name__

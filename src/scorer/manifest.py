@@ -1,4 +1,4 @@
-"""The scorer's own reader of the manifest: the queries and the index of one split."""
+"""The scorer's own manifest reader: queries and index of one split."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ class Manifest:
     table: pd.DataFrame
 
     def part(self, role: str) -> pd.DataFrame:
-        """Return the rows of role `query` or `index`, `both` included, numbered anew."""
+        """Return the rows of role `query` or `index`, including `both`, renumbered from 0."""
         return self.table[self.table["role"].isin([role, "both"])].reset_index(drop=True)
 
     def images(self) -> dict[str, str]:
-        """Map each image to its first row; an image may stand in a query and in an index row."""
+        """Map each image to its first row; an image may have a query and an index row."""
         first = self.table.drop_duplicates("image_path")
         return dict(zip(first["image_path"], first["row"], strict=True))
 
     def refuse(self, faults: list[str]) -> None:
-        """Raise a `UserError` that names the first faults and counts the rest, if there is any."""
+        """Raise a `UserError` that names the first faults and counts the rest, if there are any."""
         if faults:
             more = f"; and {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
             raise UserError(f"{self.path}: {'; '.join(faults[:SHOWN])}{more}")
@@ -48,8 +48,8 @@ def read_manifest(path: Path, split: str, root: Path) -> Manifest:
     """Read one split of a CSV or Parquet manifest, with its images found under `root`.
 
     Raises:
-        UserError: unreadable file, missing columns, an empty split, nothing to find in it, or
-            bad rows (all of them at once).
+        UserError: unreadable file, missing columns, an empty split, no query with a positive, or
+            bad rows (all at once).
     """
     table = _read_table(path)
     missing = [name for name in COLUMNS if name not in table]
@@ -88,7 +88,7 @@ def _read_parquet(path: Path) -> pd.DataFrame:
 
 def _read_csv(path: Path) -> pd.DataFrame:
     with warnings.catch_warnings():
-        # Where a row has more fields than the header pandas drops them and only warns.
+        # If a row has more fields than the header, pandas drops them and only warns.
         warnings.simplefilter("error", pd.errors.ParserWarning)
         table = pd.read_csv(
             path,
@@ -103,7 +103,7 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
 
 class Row(Protocol):
-    """A row of the table, as `itertuples` gives it."""
+    """A row of the table, as returned by `itertuples`."""
 
     image_path: str
     label: str
@@ -112,7 +112,7 @@ class Row(Protocol):
 
 
 def _faults(table: pd.DataFrame, root: Path) -> list[str]:
-    """Name what is wrong with each row, in the order of the file."""
+    """Return the faults of all rows, in file order."""
     faults = []
     seen: set[tuple[str, str]] = set()
     for row in table.itertuples():
@@ -136,12 +136,12 @@ def _row_fault(row: Row, root: Path) -> str | None:
     if "" in (label.strip() for label in row.label.split("|")):
         return f"label {row.label!r} holds an empty label"
     if row.role not in ROLES:
-        return f"role {row.role!r} is none of {', '.join(ROLES)}"
+        return f"role {row.role!r} is not one of {', '.join(ROLES)}"
     image_path = PurePosixPath(row.image_path)
     if image_path.is_absolute() or ".." in image_path.parts:
         return f"image_path {row.image_path!r} leads out of the root"
-    if str(image_path) != row.image_path:  # else one image could be two
+    if str(image_path) != row.image_path:  # otherwise one image could have two names
         return f"image_path {row.image_path!r} must be written {str(image_path)!r}"
-    if not os.path.isfile(root / image_path):  # unlike is_file, False for any unusable name
+    if not os.path.isfile(root / image_path):  # unlike is_file, False for any invalid name
         return f"no image {row.image_path!r} under {root}"
     return None

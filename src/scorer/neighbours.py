@@ -1,6 +1,6 @@
 """Exact nearest neighbours at the speed of a float32 search.
 
-Shape legend: Q queries, N index images, D numbers of an embedding, K neighbours, C candidates, B a
+Shape legend: Q queries, N index images, D dimension of an embedding, K neighbours, C candidates, B a
 block of queries.
 """
 
@@ -10,9 +10,9 @@ import faiss
 import numpy as np
 
 K = 5
-# How many more than K and the query itself float32 is asked for: near-duplicates change places.
+# Extra float32 candidates beyond K and the query itself: rounding may swap near-duplicates.
 SPARE = 16
-# Of the squared norms: far above float64 rounding, far below float32 resolution.
+# Relative to squared norms: far above float64 rounding, far below float32 resolution.
 ROUNDING = 1e-12
 BLOCK_NUMBERS = 2**24
 BLOCK_QUERIES = 512
@@ -21,17 +21,17 @@ BLOCK_QUERIES = 512
 def nearest(
     query_QD: np.ndarray, index_ND: np.ndarray, own_Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Find the K nearest index rows by Euclidean distance, the query's own image left out.
+    """Find the K nearest index rows by Euclidean distance, excluding the query's own image.
 
-    The search is exact: faiss names candidates in float32, the differences themselves order them in
-    float64, and equal distances go by index row. Where rounding could have kept a row out of the
-    candidates, the query is compared with the whole index in float64.
+    The search is exact. faiss finds candidates in float32, float64 differences order them, and ties go
+    by index row. If rounding may have excluded a row from the candidates, the query is compared with
+    the whole index in float64.
 
     Args:
         own_Q: index row of the query's own image, -1 where it is not in the index.
 
     Returns:
-        Index rows (int64) and distances (float64), both [Q, K]; where the index has fewer than K
+        Index rows (int64) and distances (float64), both [Q, K]; if the index has fewer than K
         other images, the rest is -1 and infinite.
     """
     rows_QK = np.full((len(query_QD), K), -1)
@@ -43,7 +43,7 @@ def nearest(
         rows_BK, distances_BK = _ordered(query_QD[part], index_ND, rows_QC[part])
         rows_QK[part, : rows_BK.shape[1]] = rows_BK
         distances_QK[part, : rows_BK.shape[1]] = distances_BK
-    # Not `>=`: a NaN settles nothing. Where all rows were named, nothing lies beyond.
+    # Not `>=`: NaN must stay open. If all rows are candidates, the bound is infinite.
     open_Q = ~((distances_QK[:, -1] < beyond_Q) | (beyond_Q == np.inf))
     where = np.flatnonzero(open_Q)
     if len(where):
@@ -52,14 +52,14 @@ def nearest(
 
 
 def _candidates(query_QD: np.ndarray, index_ND: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Index rows [Q, C] by float32, and for each query a distance that no other row undercuts [Q].
+    """Return float32 candidates [Q, C], and per query a lower bound of all other distances [Q].
 
     With u = 2^-24, a squared distance by norms and a product, summed in any order, is off by at most
     (D + 8) u (|q| + |x|)^2 (Higham, Accuracy and Stability of Numerical Algorithms, 3.1); rounding
-    the vectors to float32 adds 4 u (|q| + |x|)^2. Twice that is taken off.
+    the vectors to float32 adds 4 u (|q| + |x|)^2. Twice that is subtracted.
     """
-    # Centred, which float32 loses least of; scaled by a power of two, which rounds nothing, so that
-    # squares neither overflow nor vanish.
+    # Centre, to lose the least precision. Scale by a power of two, which is exact, so that squares
+    # neither overflow nor vanish.
     centre_D = index_ND.mean(axis=0, dtype=np.float64).astype(np.float32)
     query_QD, index_ND = np.float32(query_QD) - centre_D, np.float32(index_ND) - centre_D
     largest = max(np.abs(query_QD).max(initial=0), index_ND.max(), -index_ND.min())
@@ -80,7 +80,7 @@ def _candidates(query_QD: np.ndarray, index_ND: np.ndarray) -> tuple[np.ndarray,
 def _ordered(
     query_BD: np.ndarray, index_ND: np.ndarray, rows_BC: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The K nearest of the candidates by distance, then by row; a candidate of -1 comes last."""
+    """Return the K nearest candidates by distance, then by row; candidates of -1 come last."""
     difference_BCD = index_ND[rows_BC].astype(np.float64) - query_BD[:, None].astype(np.float64)
     distances_BC = np.sqrt(np.square(difference_BCD).sum(axis=2))
     distances_BC[rows_BC < 0] = np.inf
@@ -91,7 +91,7 @@ def _ordered(
 def _exhaustive(
     query_QD: np.ndarray, index_ND: np.ndarray, own_Q: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`nearest` by a matrix product of all rows in float64."""
+    """Compute `nearest` by a float64 matrix product with all rows."""
     query_QD, index_ND = query_QD.astype(np.float64), index_ND.astype(np.float64)
     norms_N = np.square(index_ND).sum(axis=1)
     rows_QK = np.full((len(query_QD), K), -1)
@@ -99,7 +99,7 @@ def _exhaustive(
     block = max(1, BLOCK_NUMBERS // len(index_ND))
     for start in range(0, len(query_QD), block):
         query_BD = query_QD[start : start + block]
-        # Squared distance less the query's own norm, which does not change the order.
+        # Squared distance minus the query's squared norm, which does not change the order.
         score_BN = norms_N - 2 * query_BD @ index_ND.T
         slack_B = ROUNDING * (np.square(query_BD).sum(axis=1) + norms_N.max())
         for i, score_N in enumerate(score_BN, start):
@@ -113,7 +113,7 @@ def _exhaustive(
 
 
 def _within(score_N: np.ndarray, slack: float) -> np.ndarray:
-    """Return the rows that may be among the K nearest, all ties with the last one included."""
+    """Return the rows that may be among the K nearest, including all ties with the last."""
     last = min(K, len(score_N)) - 1
     bound = np.partition(score_N, last)[last] + slack
     return np.flatnonzero((score_N <= bound) & np.isfinite(score_N))

@@ -1,4 +1,4 @@
-"""What a scoring leaves behind: score.json, score.neighbours.csv and a table to read."""
+"""The output of a scoring: score.json, score.neighbours.csv and a printed table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from scorer.retrieval import METRICS
 
 @dataclass(frozen=True)
 class Host:
-    """Where a submission was judged, and under which limits."""
+    """Where a submission was scored, and under which limits."""
 
     torch: str
     device: str | None  # None: no process was started for it
@@ -31,7 +31,7 @@ class Host:
 
     @classmethod
     def of(cls, model: ModelProcess | None) -> Host:
-        """What a model's process told of itself."""
+        """Return what a model's process reports of itself."""
         if model is None:
             return cls(version("torch"), None, {})
         return cls(model.torch, model.device.name, model.limits)
@@ -40,7 +40,7 @@ class Host:
 def provenance(
     submission: Path, digest: str, checklist: Checklist, host: Host, runtime: str
 ) -> dict[str, Any]:
-    """Describe what was judged and where: the part of score.json that a refused file has too."""
+    """Describe what was scored and where; score.json has this even for a rejected submission."""
     return {
         "verdict": checklist.verdict,
         "checks": [asdict(check) for check in checklist.checks],
@@ -53,7 +53,7 @@ def provenance(
 
 
 def sha256(path: Path) -> str:
-    """Of a file's bytes."""
+    """Return the SHA-256 of a file."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -61,9 +61,8 @@ def sha256(path: Path) -> str:
 def summarise(judged: pd.DataFrame) -> dict[str, Any]:
     """Average the queries of `retrieval.judge`: mean over domains, pooled, each domain, 30/70.
 
-    `queries` counts all of them, `queries_without_positive` those among them that no metric
-    includes. A group with no other queries has None for each metric; such a domain has no part in
-    the mean.
+    `queries` counts all queries, `queries_without_positive` those that metrics exclude. A group
+    without other queries has None for each metric; such a domain is not in the mean.
     """
     domains = judged.groupby("domain")[METRICS].mean()
     return {
@@ -92,7 +91,7 @@ def costs(embedded: Embedded, peak_bytes: int) -> dict[str, Any]:
     """Report time and memory, and project the time to the challenge's number of images.
 
     Args:
-        peak_bytes: of the card where there is one, else of the model's process.
+        peak_bytes: of the GPU if there is one, else of the model's process.
     """
     count, dimension = embedded.emb_ND.shape
     decode, model = embedded.decode_seconds / count, embedded.model_seconds / count
@@ -116,9 +115,9 @@ def neighbour_table(
     distances_QK: np.ndarray,
     relevant_QK: np.ndarray,
 ) -> pd.DataFrame:
-    """List the neighbours of each query: one row a pair, at most K a query, nearest first.
+    """List the neighbours of each query, one row per pair, at most K per query, nearest first.
 
-    `counted` is 1 within the first min(5, n) places, those that mMP@5 looks at.
+    `counted` is 1 within the first min(5, n) ranks, which mMP@5 counts.
     """
     rank_QK = np.broadcast_to(np.arange(1, K + 1), rows_QK.shape)
     found_QK = rows_QK >= 0
@@ -138,7 +137,7 @@ def neighbour_table(
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all."""
+    """Write a file atomically."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         temporary.write_text(text, encoding="utf-8", newline="")
@@ -148,12 +147,12 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write indented JSON; a NaN is refused, as JSON has none."""
+    """Write indented JSON. Raises ValueError for NaN, which JSON lacks."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def format_table(score: dict[str, Any]) -> str:
-    """Lay out a score for the terminal."""
+    """Format a score for the terminal."""
     names = {**score["domains"], "public": score["public"], "private": score["private"]}
     width = max(len(name) for name in [*names, "private"])
     lines = [f"{'':{width}}   mMP@5     R@1  queries  without positive"]
@@ -162,10 +161,10 @@ def format_table(score: dict[str, Any]) -> str:
     seconds = score["seconds_per_image"]
     lines += [
         "",
-        f"contract: {len(score['checks'])} checks passed; {score['dimension']} numbers an image",
-        f"images: {score['images']:,}, of which {score['images_with_exif_rotation']:,} with an "
-        "EXIF turn that the host ignores",
-        f"time: {seconds['total'] * 1000:.1f} ms an image (decode {seconds['decode'] * 1000:.1f}, "
+        f"contract: {len(score['checks'])} checks passed; {score['dimension']} numbers per image",
+        f"images: {score['images']:,}; {score['images_with_exif_rotation']:,} have an "
+        "EXIF rotation that the host ignores",
+        f"time: {seconds['total'] * 1000:.1f} ms per image (decode {seconds['decode'] * 1000:.1f}, "
         f"model {seconds['model'] * 1000:.1f}); {CHALLENGE_IMAGES:,} images would take "
         f"{score['projected_hours']:.2f} h of {LIMIT_HOURS} h on this machine "
         f"({score['device']}); peak memory {score['peak_memory_mb']:,.0f} MB",
@@ -173,7 +172,7 @@ def format_table(score: dict[str, Any]) -> str:
     ]
     open_limits = [name for name, limit in score["limits"].items() if not limit["held"]]
     if open_limits:
-        lines.append(f"limits that this system did not hold: {', '.join(open_limits)}")
+        lines.append(f"limits that this system does not enforce: {', '.join(open_limits)}")
     return "\n".join(lines)
 
 
@@ -182,7 +181,7 @@ def _budget_line(budget: dict[str, Any]) -> str:
         return f"{budget['card']}: not measured ({budget['fault']})"
     memory = budget["memory_gb"]
     return (
-        f"{budget['card']}: {budget['gflop_per_image']:,.1f} GFLOP an image, "
+        f"{budget['card']}: {budget['gflop_per_image']:,.1f} GFLOP per image, "
         f"{budget['hours']['least']:.2f} to {budget['hours']['expected']:.2f} h of {LIMIT_HOURS} h, "
         f"{sum(memory.values()) - memory['limit']:.1f} GB of {memory['limit']:.0f} GB; "
         f"fits: {budget['fits']}"

@@ -17,13 +17,13 @@ METRICS = ["mmp_at_5", "r_at_1"]
 
 
 def own_rows(queries: pd.DataFrame, index: pd.DataFrame) -> np.ndarray:
-    """Return for each query the index row that holds the query's own image, or -1: int64, [Q]."""
+    """Return the index row of each query's own image, or -1: int64, [Q]."""
     rows = pd.Series(np.arange(len(index)), index=index["image_path"])
     return rows.reindex(queries["image_path"], fill_value=-1).to_numpy()
 
 
 def count_positives(queries: pd.DataFrame, index: pd.DataFrame) -> np.ndarray:
-    """Count for each query the other index images that share a label with it: int64, [Q]."""
+    """Count the other index images that share a label with each query: int64, [Q]."""
     sharing = _rows_sharing_a_label(queries, index)
     own_Q = own_rows(queries, index)
     return np.array(
@@ -38,11 +38,11 @@ def judge(
 
     mMP@5 is the mean over queries of hits in the first min(5, n) places / min(5, n), n being the
     count of positives (google-research/universal_embedding_challenge, metrics.py,
-    CalibratedPrecision). A query with n < 5 looks at its first n neighbours only.
+    CalibratedPrecision). A query with n < 5 counts only its first n neighbours.
 
     Returns:
         `queries` with `positives` (n), `is_public`, `mmp_at_5` and `r_at_1` (NaN where n = 0);
-        and which neighbours are relevant, bool [Q, K].
+        and a mask of relevant neighbours, bool [Q, K].
     """
     sharing = _rows_sharing_a_label(queries, index)
     relevant_QK = np.array(
@@ -76,6 +76,6 @@ def _rows_sharing_a_label(queries: pd.DataFrame, index: pd.DataFrame) -> dict[st
 
 
 def is_public(image_path: str) -> bool:
-    """Tell whether a query belongs to the public 30 %, by a hash of its path: it never moves."""
+    """Return whether a query is in the public 30 %, by a hash of its path, so that it never changes."""
     digest = hashlib.sha256(image_path.encode()).digest()
     return int.from_bytes(digest[:8], "big") < PUBLIC_SHARE * 2**64

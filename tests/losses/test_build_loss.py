@@ -59,7 +59,7 @@ def test_what_is_learnt_of_classes_is_one_parameter(name: str) -> None:
 
 def test_domain_edges() -> None:
     assert domain_edges(["a", "a", "b", "c", "c"]) == [0, 2, 3, 5]
-    with pytest.raises(UserError, match="domain a do not stand together.*domain/class"):
+    with pytest.raises(UserError, match="domain a are not contiguous.*domain/class"):
         domain_edges(["a", "b", "a"])
 
 

@@ -59,7 +59,7 @@ def test_a_member_is_the_loss_on_its_groups() -> None:
 
 
 def test_more_groups_than_classes_are_refused() -> None:
-    with pytest.raises(UserError, match=r"task\.metaclasses\.count: 6 groups of 5 classes"):
+    with pytest.raises(UserError, match=r"task\.metaclasses\.count: 6 exceeds the 5 classes"):
         MetaclassLoss(SoftmaxConfig(name="softmax"), MetaclassesConfig(count=6), 4, 1, [1] * 5)
 
 

@@ -158,7 +158,7 @@ def test_hadamard_matrices_of_towers_features(size) -> None:
 
 
 def test_a_size_without_a_known_matrix_is_told() -> None:
-    with pytest.raises(UserError, match="knows no Hadamard matrix of 7 rows"):
+    with pytest.raises(UserError, match="has no Hadamard matrix of 7 rows"):
         PhiS(7, 10)
 
 

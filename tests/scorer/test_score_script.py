@@ -227,14 +227,14 @@ def test_files_of_others_stay(submission, manifest, tmp_path):
     folder.mkdir()
     (folder / "notes.txt").write_text("mine")
     (tmp_path / f".score-{10**30}-x").mkdir()
-    with pytest.raises(UserError, match="score.embeddings: no scoring wrote this file; move it"):
+    with pytest.raises(UserError, match="score.embeddings: not written by score.py; move it"):
         score.main(arguments(submission, manifest, tmp_path / "score.json"))
     assert kept.read_bytes() == b"somebody's own" and (folder / "notes.txt").is_file()
 
 
 def test_two_scorings_do_not_share_a_file(submission, manifest, tmp_path):
     cache = EmbeddingCache(tmp_path / "score.embeddings", "key")
-    with pytest.raises(UserError, match="another scoring writes there"):
+    with pytest.raises(UserError, match="another scoring writes to it"):
         score.main(arguments(submission, manifest, tmp_path / "score.json"))
     cache.close(remove=True)
 

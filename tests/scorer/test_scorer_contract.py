@@ -167,7 +167,7 @@ def test_a_model_that_hangs_is_stopped(tmp_path):
 def test_a_scoring_that_takes_too_long_is_stopped(tmp_path):
     path = write_submission(tmp_path / "s.zip", MeanColour())
     allowance = Allowance(threads=1, total_seconds=1e-6)
-    expect_violation(path, "torch_1_11", "more than 0 s in all", "too_slow", allowance)
+    expect_violation(path, "torch_1_11", "more than 0 s in total", "too_slow", allowance)
 
 
 def expect_violation(path, check, detail, verdict, allowance=QUICK, torch="1.11"):

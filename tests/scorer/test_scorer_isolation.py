@@ -73,7 +73,10 @@ def test_a_model_reads_libraries_alone(opened, tmp_path):
 @pytest.mark.skipif(os.getuid() != 0, reason="of root alone")
 def test_no_limit_of_threads_is_claimed_for_root(opened):
     limit = opened(MeanColour()).limits["threads"]
-    assert limit == {"held": False, "how": "refused by the system: it counts no process of root's"}
+    assert limit == {
+        "held": False,
+        "how": "refused by the system: RLIMIT_NPROC does not apply to root",
+    }
 
 
 def test_what_a_model_says_cannot_reach_the_terminal_as_a_command(opened):

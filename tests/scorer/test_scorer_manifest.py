@@ -59,7 +59,7 @@ def test_every_bad_row_is_named_with_its_line(manifest):
     first = 18
     message = refusal(manifest)
     for line, fault in {
-        first + 2: "role 'probe' is none of",
+        first + 2: "role 'probe' is not one of",
         first + 3: "label is empty",
         first + 4: "label 'toys/red|' holds an empty label",
         first + 5: "image_path '../x.png' leads out of the root",

@@ -1,5 +1,5 @@
-"""The submitted model in a process of its own, under limits: foreign code and data.
+"""Run the submitted model, which is untrusted, in a separate process under limits.
 
-`process` is the scorer's side and never imports torch. `server` is a process that has imported it and
-forks a `session` for each load of a model; `limits` binds that session before it reads the file.
+`process` is the scorer's side and never imports torch. `server` is a process that has imported torch
+and forks a `session` for each load of a model. `limits` restricts the session before it reads the file.
 """

@@ -1,4 +1,4 @@
-"""Operations, memory and rate: what one call of a model costs, by measuring it once."""
+"""Measure one call of a model: operations, memory and rate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ RATE_SECONDS = 0.1
 
 
 class FlopCounter(TorchDispatchMode):
-    """Counts as PyTorch's own counter does, in what a TorchScript module dispatches too.
+    """Count operations like PyTorch's counter, also in TorchScript modules.
 
-    Matrix products, convolutions and attention, a multiply-add as two. PyTorch's own imports its
-    compiler first, which takes as long as torch itself.
+    It counts matrix products, convolutions and attention, a multiply-add as two. PyTorch's counter
+    imports the compiler first, which takes as long as importing torch itself.
     """
 
     def __init__(self) -> None:
@@ -27,11 +27,11 @@ class FlopCounter(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        # Newer versions would import the compiler to keep it away from here.
+        # Newer versions would import the compiler in order to exclude it here.
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Called by PyTorch with every operator."""
+        """Run and count an operator; PyTorch calls this for each."""
         found = func(*args, **(kwargs or {}))
         if count := flop_registry.get(func._overloadpacket):
             self.total += count(*args, **(kwargs or {}), out_val=found)
@@ -39,19 +39,19 @@ class FlopCounter(TorchDispatchMode):
 
 
 def flops(module: torch.jit.ScriptModule, image_1CHW: torch.Tensor) -> int:
-    """Operations of one call; 0 where the counter cannot see through an operator."""
+    """Return the operations of one call; 0 if the counter fails on an operator."""
     try:
         with FlopCounter() as counter:
             module(image_1CHW)
-    except Exception:  # of the counter: the model itself has answered without it
+    except Exception:  # of the counter; the model itself works without it
         return 0
     return counter.total
 
 
 class Memory:
-    """What this process holds; on the CPU by the kernel's own marks.
+    """Memory of this process; on the CPU from the kernel's counters.
 
-    Opened before the process gives up the file system.
+    Create it before the process gives up file system access.
     """
 
     def __init__(self) -> None:
@@ -59,23 +59,23 @@ class Memory:
         self.status = _opened("/proc/self/status", os.O_RDONLY)
 
     def begin(self, device: torch.device) -> int:
-        """Bytes held now."""
+        """Reset the peak, and return the bytes in use."""
         if device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(device)
             return torch.cuda.memory_allocated(device)
         if self.clear_refs is not None:
-            ctypes.CDLL(None).malloc_trim(0)  # what is free already must not hide what is taken
+            ctypes.CDLL(None).malloc_trim(0)  # freed memory must not hide new allocations
             os.write(self.clear_refs, b"5")
         return self.of("VmRSS")
 
     def end(self, device: torch.device) -> int:
-        """Most bytes held since `begin`."""
+        """Return the peak bytes since `begin`."""
         if device.type == "cuda":
             return torch.cuda.max_memory_allocated(device)
         return self.of("VmHWM")
 
     def of(self, name: str) -> int:
-        """Bytes, by a line of /proc/self/status; 0 where there is none."""
+        """Return the bytes of a line of /proc/self/status; 0 if absent."""
         if self.status is None:
             return 0
         lines = os.pread(self.status, 2**16, 0).decode().splitlines()
@@ -90,7 +90,7 @@ def _opened(path: str, how: int) -> int | None:
 
 
 def matmul_rate(device: torch.device) -> float:
-    """Operations a second that this machine reaches in a matrix product of a transformer's size."""
+    """Measure operations per second in a matrix product of a transformer's size."""
     a = torch.randn(256, 1024, device=device)
     b = torch.randn(1024, 1024, device=device)
     float((a @ b)[0, 0])

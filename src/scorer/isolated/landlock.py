@@ -1,4 +1,4 @@
-"""Landlock through its system calls: a process gives up most of the file system, for good.
+"""Landlock by system calls: a process irrevocably gives up most file system access.
 
 Documentation/userspace-api/landlock.rst of the Linux kernel; numbers from include/uapi/linux/landlock.h.
 """
@@ -15,16 +15,16 @@ from pathlib import Path
 _CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same on every architecture but alpha
 _VERSION_FLAG, _PATH_BENEATH = 1, 1
 _PR_SET_NO_NEW_PRIVS = 38
-# Start a program; write to a file; remove, and make anything from a folder to a device; from versions
-# 2 and 3 on: move to another folder, truncate.
+# Start a program; write to a file; remove, and create anything from folders to devices. From versions
+# 2 and 3: move to another folder, truncate.
 _EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
 _WRITE, _REMOVE_AND_MAKE, _REFER, _TRUNCATE = 1 << 1, 0b1_1111_1111 << 4, 1 << 13, 1 << 14
-_TCP = 0b11  # bind, connect; from version 4 on
-_SCOPED = 0b11  # abstract sockets, signals; from version 6 on
+_TCP = 0b11  # bind, connect; from version 4
+_SCOPED = 0b11  # abstract sockets, signals; from version 6
 
 
 def version() -> int:
-    """The kernel's version of Landlock; 0 where it has none, or it is switched off."""
+    """Return the kernel's Landlock version; 0 if it is missing or disabled."""
     if sys.platform != "linux":
         return 0
     found = _syscall(_CREATE, None, 0, _VERSION_FLAG)
@@ -32,16 +32,17 @@ def version() -> int:
 
 
 def restrict(readable: Iterable[Path], devices: Iterable[Path]) -> None:
-    """Let this thread, and all that it starts from now on, read these files and folders, write to
-    devices alone, and start no program.
+    """Restrict this thread and its future children to read `readable` and use `devices`.
 
-    TCP goes too where the kernel's version knows it, and signals to processes outside.
+    They cannot write elsewhere or start programs. If the kernel's version supports it, TCP and signals
+    to outside processes are blocked too.
 
     Args:
-        readable: those that are not there are passed over, as are devices.
+        readable: files and folders; missing ones are ignored, as for devices.
+        devices: may be read and written.
 
     Raises:
-        OSError: the system refuses.
+        OSError: the system rejects it.
     """
     known = version()
     if not known:

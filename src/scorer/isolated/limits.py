@@ -1,4 +1,4 @@
-"""What a model's process may use. Each limit tells whether the system holds it, and by what."""
+"""Limits of a model's process. Each records whether and how the system enforces it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from scorer.isolated import landlock
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _PR_SET_PDEATHSIG = 1
-# A file may grow to this where the system does not forbid to write; errors go into one such.
+# Maximum file size if the system cannot forbid writing; stderr goes to such a file.
 FILE_BYTES = 2**20
-SPARE_THREADS = 32  # beside those that compute
-# What PyTorch looks at beside its libraries: processors, the loader's list, the driver's facts.
+SPARE_THREADS = 32  # in addition to compute threads
+# PyTorch reads these too: CPU and memory facts, driver facts, the loader's cache.
 SYSTEM = ("/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/driver/nvidia", "/etc/ld.so.cache")
 MODULES = ("stdlib", "platstdlib", "purelib", "platlib")  # by sysconfig
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
@@ -29,30 +29,30 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
 
 @dataclass(frozen=True)
 class Limit:
-    """One limit: is it held, at what, by what; or why the system refused."""
+    """One limit: whether it is enforced, its value and mechanism; or why not."""
 
     held: bool
     how: str
 
 
 class Binding:
-    """The limits of this process, in the order in which they must be taken on."""
+    """The limits of this process, applied in the required order."""
 
     def __init__(self, model: Path, memory_bytes: int, threads: int) -> None:
         self.model, self.memory_bytes, self.threads = model, memory_bytes, threads
-        self.is_root = os.getuid() == 0  # in a namespace of its own it no longer knows
+        self.is_root = os.getuid() == 0  # unknown once in its own namespace
         self.taken: dict[str, Limit] = {}
 
     def enter(self) -> None:
-        """Leave the network, before there is a second thread; end with the parent."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scorer hears it, and ends this process
+        """Leave the network, before a second thread exists; end with the parent."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scorer handles it, and ends this process
         self._try("network", self._leave_network)
         follow_parent()  # after the namespace: a change of credentials clears it
         _prefer_to_die()
 
-    def close(self, on_card: bool) -> None:
-        """Bind memory, threads and files, once libraries and drivers are mapped."""
-        if on_card:
+    def close(self, on_gpu: bool) -> None:
+        """Limit memory, threads and files, after libraries and drivers are mapped."""
+        if on_gpu:
             self.taken["memory"] = Limit(False, "CUDA maps more addresses than it uses memory")
         else:
             self._try("memory", self._bind_memory)
@@ -66,7 +66,7 @@ class Binding:
             self.taken["network"] = Limit(self.taken["writes"].held, "no TCP (Landlock)")
 
     def described(self) -> dict[str, dict[str, object]]:
-        """For score.json."""
+        """Return all limits for score.json."""
         return {name: asdict(limit) for name, limit in self.taken.items()}
 
     def _try(self, name: str, take: Callable[[], str]) -> None:
@@ -85,10 +85,10 @@ class Binding:
         return "none (a namespace without one)"
 
     def _bind_memory(self) -> str:
-        # Addresses, of which the libraries of PyTorch take gigabytes before a model is there.
+        # Limits addresses; PyTorch's libraries map gigabytes of them before a model is loaded.
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         _bind(resource.RLIMIT_AS, mapped + self.memory_bytes)
-        return f"{self.memory_bytes / 2**30:.1f} GiB beside PyTorch itself (RLIMIT_AS)"
+        return f"{self.memory_bytes / 2**30:.1f} GiB in addition to PyTorch itself (RLIMIT_AS)"
 
     def _bind_files(self) -> str:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -98,11 +98,11 @@ class Binding:
 
     def _bind_threads(self) -> str:
         if self.is_root:
-            raise OSError("it counts no process of root's")
+            raise OSError("RLIMIT_NPROC does not apply to root")
         if not self.taken["network"].held:
-            raise OSError("without a namespace, all of the user's processes would count")
+            raise OSError("without a namespace, all of the user's processes count")
         _bind(resource.RLIMIT_NPROC, self.threads + SPARE_THREADS)
-        return f"{self.threads} to compute, {SPARE_THREADS} beside them (RLIMIT_NPROC)"
+        return f"{self.threads} to compute, {SPARE_THREADS} others (RLIMIT_NPROC)"
 
     def _bind_paths(self) -> str:
         devices = [*map(Path, DEVICES), *Path("/dev").glob("nvidia*")]
@@ -111,7 +111,7 @@ class Binding:
 
 
 def _libraries() -> Iterator[Path]:
-    """Folders of Python's modules and of all that is mapped by now; what is loaded later lies there too."""
+    """Yield the folders of Python's modules and of mapped libraries, which also hold later loads."""
     yield Path(scorer.__file__).parent
     yield from (Path(sysconfig.get_path(name)) for name in MODULES)
     lines = Path("/proc/self/maps").read_text().splitlines()
@@ -119,7 +119,7 @@ def _libraries() -> Iterator[Path]:
 
 
 def follow_parent() -> None:
-    """Let the system end this process with its parent."""
+    """Make the system kill this process when its parent ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
@@ -131,6 +131,6 @@ def _bind(kind: int, most: int) -> None:
 
 
 def _prefer_to_die() -> None:
-    """Where memory runs out all the same, the system ends this process and not the scorer."""
+    """If memory runs out anyway, make the system kill this process, not the scorer."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")

@@ -1,6 +1,6 @@
-"""The scorer's side of a model's process: asks, waits so long and no longer, and says how it ended.
+"""The scorer's side of a model's process: sends requests with timeouts, and reports how it ended.
 
-Shape legend: B images of one size, H height, W width, D numbers of an embedding.
+Shape legend: B images of one size, H height, W width, D dimension of an embedding.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from scorer.isolated import wire
 from scorer.isolated.starting import LOAD_SECONDS, Allowance, server
 
 MAX_NUMBERS = 64
-# bfloat16 is left out: NumPy, through which the host reads the numbers, has no such type.
+# Without bfloat16: NumPy, by which the host reads the numbers, has no such type.
 TYPES = ("torch.float16", "torch.float32", "torch.float64")
 _NO_MEMORY = ("bad_alloc", "allocate memory", "out of memory")
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What a model answers to one image: a dtype, how many numbers, and they, if they are fit."""
+    """A model's answer to one image: dtype, count of numbers, and valid numbers."""
 
     type: str
     count: int
-    numbers_D: np.ndarray | None  # float32; None: of another type, or too many
+    numbers_D: np.ndarray | None  # float32; None: wrong type or too many
     seconds: float
 
 
@@ -46,26 +46,26 @@ class Device:
 
 
 class ModelProcess:
-    """One load of a submitted model. Whatever it does, what is raised here is a `Violation`."""
+    """One load of a submitted model. Every failure of the model raises a `Violation`."""
 
     def __init__(self, model: Path, scratch: Path, allowance: Allowance, deadline: float) -> None:
         self.allowance, self.deadline = allowance, max(deadline, time.monotonic() + LOAD_SECONDS)
         self.server = server()
-        # No file of the scratch folder: the process could put a pipe in its place.
+        # Not in the scratch folder, where the process could replace the file by a pipe.
         self.stderr = tempfile.TemporaryFile()
         self.pid, self.line = self.server.fork(model, scratch, allowance, self.stderr.fileno())
         self.is_running, self.peak_bytes, self.weight_bytes = True, 0, 0
-        try:  # the model is not there yet: what fails now is not its fault
+        try:  # no model is loaded yet, so a failure is not its fault
             words = {"threads": allowance.threads, "device": allowance.device}
             message, _ = self.ask("begin", LOAD_SECONDS, **words)
         except Violation as fault:
-            raise UserError(f"no process for the model: {fault}") from fault
+            raise UserError(f"cannot start a process for the model: {fault}") from fault
         self.device = Device("cuda" if message["type"] == "cuda" else "cpu", str(message["name"]))
         self.deadline = deadline
         self.torch, self.limits = str(message["torch"]), dict(message["limits"]) | _times(allowance)
 
     def inspect(self, check: str) -> None:
-        """Refuse `file_access`, or what `torch_1_11` would not open, by the code in the file."""
+        """Run a static check of the file's code: `file_access` or `torch_1_11`. Raises Violation."""
         self.ask("inspect", LOAD_SECONDS, check=check)
 
     def load(self) -> None:
@@ -73,11 +73,11 @@ class ModelProcess:
         self.weight_bytes = int(_number(self.ask("load", LOAD_SECONDS)[0], "weight_bytes"))
 
     def state(self) -> int:
-        """A number that changes with whatever the model holds."""
+        """Return a fingerprint of the model's state."""
         return _number(self.ask("state", LOAD_SECONDS)[0], "state")
 
     def measure(self, pixels_HW3: np.ndarray) -> dict[str, float]:
-        """Operations, activations' bytes and seconds of one image; this machine's operations a second."""
+        """Return operations, activation bytes, seconds of an image; this machine's operations per second."""
         height, width, _ = pixels_HW3.shape
         seconds = 10 * self.allowance.image_seconds
         message, _ = self.ask("measure", seconds, pixels_HW3, height=height, width=width)
@@ -85,7 +85,7 @@ class ModelProcess:
         return {key: _number(message, key) for key in keys}
 
     def embed(self, pixels_BHW3: np.ndarray) -> list[Answer]:
-        """What the model answers to images of one size, given as one batch."""
+        """Embed images of one size as one batch; return an answer per image."""
         count, height, width, _ = pixels_BHW3.shape
         size = {"count": count, "height": height, "width": width}
         began = time.perf_counter()
@@ -99,7 +99,7 @@ class ModelProcess:
         fit = kind in TYPES and 0 < max(lengths) <= MAX_NUMBERS
         rows = self._rows(payload, lengths) if fit or payload else [None] * count
         self.peak_bytes = max(self.peak_bytes, _number(message, "peak_bytes"))
-        # Its own word, for the way there and back is the scorer's; but no more than has passed.
+        # The process's own time, without the transfer, but at most the elapsed time.
         seconds = min(float(_number(message, "seconds")), time.perf_counter() - began) / count
         return [Answer(kind, n, row, seconds) for n, row in zip(lengths, rows, strict=True)]
 
@@ -112,11 +112,11 @@ class ModelProcess:
     def ask(
         self, what: str, seconds: float, payload: Any = b"", **words: Any
     ) -> tuple[dict[str, Any], bytearray]:
-        """Send a request, wait for its answer. Raises Violation, in time."""
+        """Send a request and wait for its answer. Raises Violation, also at the timeout."""
         left = self.deadline - time.monotonic()
         if left <= 0:
             self.end()
-            raise Violation(f"more than {self.allowance.total_seconds:,.0f} s in all", "too_slow")
+            raise Violation(f"more than {self.allowance.total_seconds:,.0f} s in total", "too_slow")
         wait = min(left, seconds)
         try:
             wire.send(self.line, {"do": what, **words}, payload, wait)
@@ -133,7 +133,7 @@ class ModelProcess:
 
     def _garbled(self) -> Violation:
         self.end()
-        return Violation("its process answers what no answer is", "crash")
+        return Violation("its process sent an invalid answer", "crash")
 
     def _ended(self, how: str) -> Violation:
         code, said = self.end(), self._last_words()
@@ -149,7 +149,7 @@ class ModelProcess:
         return printable(said[-1], 200) if said else ""
 
     def end(self) -> int:
-        """Kill the process; its exit code, where that is not known yet."""
+        """Kill the process if it still runs; return its exit code, else 0."""
         if not self.is_running:
             return 0
         self.is_running = False
@@ -158,7 +158,7 @@ class ModelProcess:
 
 
 class SandboxedModel:
-    """An unpacked submission, whose processes have one allowance and one clock."""
+    """An unpacked submission; its processes share one allowance and one deadline."""
 
     def __init__(self, model: Path, allowance: Allowance) -> None:
         self.model, self.allowance = model, allowance
@@ -166,7 +166,7 @@ class SandboxedModel:
 
     @contextmanager
     def process(self) -> Iterator[ModelProcess]:
-        """A fresh process in an empty folder, both gone when the block is left."""
+        """Yield a fresh process in an empty folder; both are removed after the block."""
         with tempfile.TemporaryDirectory(prefix="scratch-", dir=self.model.parent) as scratch:
             process = ModelProcess(self.model, Path(scratch), self.allowance, self.deadline)
             try:
@@ -176,14 +176,14 @@ class SandboxedModel:
 
 
 def _times(allowance: Allowance) -> dict[str, Any]:
-    """The limits that the scorer itself holds."""
+    """Return the limits that the scorer itself enforces."""
     image_seconds, total_hours = allowance.image_seconds, allowance.total_seconds / 3600
-    times = {"time_per_image": f"{image_seconds:g} s", "time": f"{total_hours:g} h in all"}
+    times = {"time_per_image": f"{image_seconds:g} s", "time": f"{total_hours:g} h in total"}
     return {name: {"held": True, "how": how} for name, how in times.items()}
 
 
 def _number(message: dict[str, Any], key: str) -> Any:
-    """A finite number of an answer, not negative; 0 for what is none: nothing there is to be trusted."""
+    """Return a finite, non-negative number of an untrusted answer; 0 if it is none."""
     value = message.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0

@@ -1,8 +1,8 @@
-"""Would PyTorch 1.11, the challenge's, open a TorchScript file that today's opens?
+"""Check whether the challenge's PyTorch 1.11 can open a TorchScript file of a newer version.
 
-The format version is `archive.check_format_version`'s. Here: records whose layout 1.11 does not know,
-offsets that its zip reader takes for others, and operators that it lacks or calls otherwise. Written
-apart from the exporter's own check on purpose; the list of operators alone is common to both.
+`archive.inspect_archive` reads the format version. This module checks for records of unknown layout,
+offsets that 1.11's zip reader misreads, and operators that it lacks or that have other signatures. It
+is deliberately independent of the exporter's check; only the list of operators is shared.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ import torch
 from scorer.archive import ZIP_ERRORS
 from scorer.errors import Violation, one_line
 
-# Operators by which PyTorch reads and writes files, in whatever namespace.
+# Operators that read or write files, in any namespace.
 FILE_ACCESS = {"from_file", "save", "load_tensor"}
 OPERATORS = Path(__file__).with_name("operators_1_11.txt")
 NAMED = 3  # operators in one message
-_UNSET = 2**32 - 1  # in a field of 32 bits: look into the zip64 extra field
+_UNSET = 2**32 - 1  # in a 32-bit field: see the zip64 extra field
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
 _TYPES_OF_LITERALS = {bool: ("bool", "Scalar"), str: ("str", "Device")}
 
 
 class Overload(NamedTuple):
-    """What one overload of an operator takes: types by name, in order."""
+    """The arguments of one overload of an operator: types by name, in order."""
 
     types: dict[str, str]
-    positional: int  # the first so many may be given by position
+    positional: int  # number of arguments allowed by position
     required: frozenset[str]
 
 
 def code_of(path: Path) -> list[ast.Module]:
-    """The source text of a TorchScript archive, by PyTorch's own reader.
+    """Parse the source text of a TorchScript archive, read by PyTorch's own reader.
 
-    Another reader may find other text: PyTorch takes a record by its name in any case, and the list of
-    records where the end of the file says that it is.
+    Another reader may find other text: PyTorch ignores the case of record names, and finds the list of
+    records by the end of the file.
 
     Raises:
         Violation: it cannot be read.
@@ -55,9 +55,9 @@ def code_of(path: Path) -> list[ast.Module]:
 
 
 def refuse_file_access(path: Path) -> None:
-    """Refuse a TorchScript archive whose code names an operator that reads or writes files.
+    """Reject a TorchScript archive whose code names an operator that reads or writes files.
 
-    Any mention counts, for `f = torch.save` calls it too, and so does `getattr(torch, "save")`.
+    Any mention counts, because `f = torch.save` and `getattr(torch, "save")` can call it too.
 
     Raises:
         Violation: the operators, in one line.
@@ -70,10 +70,10 @@ def refuse_file_access(path: Path) -> None:
 
 
 def check_runtime(path: Path) -> None:
-    """Refuse a TorchScript archive that PyTorch 1.11 could not open.
+    """Reject a TorchScript archive that PyTorch 1.11 cannot open.
 
     Raises:
-        Violation: what it could not read, in one line.
+        Violation: what it cannot read, in one line.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -85,7 +85,9 @@ def check_runtime(path: Path) -> None:
     if unknown:
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         shown = ", ".join(unknown[:NAMED])
-        raise Violation(f"operators that PyTorch 1.11 lacks or calls otherwise: {shown}{more}")
+        raise Violation(
+            f"operators that PyTorch 1.11 lacks or has with other arguments: {shown}{more}"
+        )
 
 
 def _refuse_debug_records(archive: zipfile.ZipFile) -> None:
@@ -97,7 +99,7 @@ def _refuse_debug_records(archive: zipfile.ZipFile) -> None:
 
 
 def _refuse_offsets(path: Path, archive: zipfile.ZipFile) -> None:
-    """1.11's miniz takes 0xFFFFFFFF for the offset itself, unless the size is in zip64 as well."""
+    """Reject offsets that 1.11 misreads: its miniz takes 0xFFFFFFFF literally unless a size is zip64."""
     count = len(archive.infolist())
     with path.open("rb") as file:
         file.seek(archive.start_dir)
@@ -107,12 +109,12 @@ def _refuse_offsets(path: Path, archive: zipfile.ZipFile) -> None:
         fields = _CENTRAL.unpack_from(directory, place)
         sizes, lengths, offset = fields[8:10], fields[10:13], fields[16]
         if offset == _UNSET and _UNSET not in sizes:
-            raise Violation("a zip64 offset that the zip reader of PyTorch 1.11 takes for another")
+            raise Violation("a zip64 offset that the zip reader of PyTorch 1.11 misreads")
         place += _CENTRAL.size + sum(lengths)
 
 
 def _calls(code: list[ast.Module]) -> Iterator[tuple[str, ast.Call]]:
-    """Every call of an operator in the source text, by the operator's name."""
+    """Yield every operator call in the source text, with the operator's name."""
     for source in code:
         for node in ast.walk(source):
             if isinstance(node, ast.Call) and (name := _operator(node.func)):
@@ -120,7 +122,7 @@ def _calls(code: list[ast.Module]) -> Iterator[tuple[str, ast.Call]]:
 
 
 def _operator(function: ast.expr) -> str | None:
-    """`torch.relu` is aten::relu, `ops.prim.max` is prim::max; all else is no operator."""
+    """Return the operator's name: `torch.relu` is aten::relu, `ops.prim.max` prim::max; else None."""
     words: list[str] = []
     while isinstance(function, ast.Attribute):
         words.insert(0, function.attr)
@@ -149,7 +151,7 @@ def _takes(overload: Overload, call: ast.Call) -> bool:
 
 
 def _may_be(value: ast.expr, kind: str) -> bool:
-    """Whether a literal has this type; what is no literal may have any."""
+    """Return whether a literal may have this type; other expressions may have any."""
     if kind.rstrip("?") in ("t", "t1", "t2", "Any"):
         return True
     if isinstance(value, ast.List):
@@ -168,7 +170,7 @@ def _may_be(value: ast.expr, kind: str) -> bool:
 
 @cache
 def _operators() -> dict[str, list[Overload]]:
-    """Every operator of PyTorch 1.11 with its overloads, as the list beside this file has them."""
+    """Return the overloads of every PyTorch 1.11 operator, from operators_1_11.txt."""
     found: dict[str, list[Overload]] = {}
     for line in OPERATORS.read_text(encoding="utf-8").splitlines():
         if line.startswith("#"):

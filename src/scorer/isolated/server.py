@@ -2,7 +2,7 @@
 
 python -m scorer.isolated.server DESCRIPTOR
 
-It never opens a submission itself, and so can be trusted with how a session ended.
+It never opens a submission itself, so its report of how a session ended can be trusted.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from scorer.isolated.session import Session
 
 
 def main(descriptor: int) -> None:
-    """Serve until the scorer goes away, which closes the line.
+    """Serve until the scorer ends and thereby closes the socket.
 
-    Its death could not be followed: Linux tells of the thread that started this process.
+    A parent death signal does not work here: Linux sends it when the starting thread ends.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     control = socket.socket(fileno=descriptor)
@@ -47,7 +47,7 @@ def main(descriptor: int) -> None:
 
 
 def run(line: socket.socket, errors: int, request: dict[str, Any]) -> None:
-    """Bind this process, then answer the scorer; never returns."""
+    """Restrict this process, then answer the scorer; never returns."""
     scratch = Path(request["scratch"])
     code = 1
     try:
@@ -57,13 +57,13 @@ def run(line: socket.socket, errors: int, request: dict[str, Any]) -> None:
         binding.enter()
         Session(line, model, binding).serve()
     except wire.Broken:
-        code = 0  # the scorer has heard enough
+        code = 0  # the scorer closed the socket
     finally:
         os._exit(code)
 
 
 def _into(scratch: Path, errors: int) -> None:
-    """Work in the scratch folder; what the model prints goes nowhere, errors into a file."""
+    """Change to the scratch folder; discard stdout, and write stderr to a file."""
     os.chdir(scratch)
     nothing = os.open(os.devnull, os.O_RDWR)
     for target, source in enumerate((nothing, nothing, errors)):

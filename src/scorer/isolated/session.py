@@ -1,6 +1,6 @@
-"""One load of the submitted model, in a process of its own: does what it is asked until it is left.
+"""One load of the submitted model in a separate process, which answers requests until closed.
 
-Shape legend: B images of one size, H height, W width, D numbers of an embedding.
+Shape legend: B images of one size, H height, W width, D dimension of an embedding.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from scorer.isolated.runtime import check_runtime, code_of, refuse_file_access
 from scorer.isolated.state import attribute_names, fingerprint
 from scorer.loading import lacks_memory, load
 
-MAX_NUMBERS = 64  # of a row that is sent back; of a longer one only its length is
-# What NumPy, through which the host reads the numbers, has a type for.
+MAX_NUMBERS = 64  # per returned row; of a longer row only the length is sent
+# Types that NumPy has, by which the host reads the numbers.
 SENT = (torch.float16, torch.float32, torch.float64)
 
 
 class Session:
-    """Answers requests of `process.ModelProcess`; each is a method named `do_...`."""
+    """Answer requests of `process.ModelProcess`, each by a method `do_...`."""
 
     def __init__(self, line: socket.socket, model: Path, binding: Binding) -> None:
         self.line, self.path, self.binding = line, model, binding
         self.memory = Memory()
         self.module: torch.jit.ScriptModule | None = None
-        self.device = torch.device("cpu")  # until it is told which
+        self.device = torch.device("cpu")  # until `do_begin` sets it
 
     def serve(self) -> None:
-        """Answer until the scorer goes away."""
+        """Answer until the scorer closes the socket."""
         while True:
             request, payload = wire.receive(self.line, most_bytes=wire.MAX_REQUEST_BYTES)
             try:
                 answer, numbers = getattr(self, f"do_{request.pop('do')}")(payload, **request)
             except Violation as fault:
                 answer, numbers = {"fault": str(fault)}, b""
-            except Exception as error:  # whatever the submitted model raises
+            except Exception as error:  # anything that the submitted model raises
                 answer, numbers = {"fault": one_line(error), "no_memory": lacks_memory(error)}, b""
             wire.send(self.line, answer, numbers)
 
@@ -50,10 +50,10 @@ class Session:
         torch.set_num_threads(threads)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         if self.device.type == "cuda":
-            torch.zeros(1, device=self.device)  # opens the driver before the folder is closed
-        on_card = self.device.type == "cuda"
-        self.binding.close(on_card)
-        name = torch.cuda.get_device_name(self.device) if on_card else "cpu"
+            torch.zeros(1, device=self.device)  # opens the driver before file access is closed
+        on_gpu = self.device.type == "cuda"
+        self.binding.close(on_gpu)
+        name = torch.cuda.get_device_name(self.device) if on_gpu else "cpu"
         message = {"type": self.device.type, "name": name, "torch": str(torch.__version__)}
         return message | {"limits": self.binding.described()}, b""
 
@@ -72,7 +72,7 @@ class Session:
     def do_embed(
         self, pixels: bytearray, count: int, height: int, width: int
     ) -> tuple[dict[str, Any], bytes]:
-        # Else the generator's state would be a memory of earlier images, and dropout look repeatable.
+        # Otherwise the generator's state would remember earlier images, and dropout look repeatable.
         torch.seed()
         began = time.perf_counter()
         with torch.no_grad():
@@ -94,7 +94,7 @@ class Session:
     def do_measure(
         self, pixels: bytearray, height: int, width: int
     ) -> tuple[dict[str, Any], bytes]:
-        """Operations of one image, as dispatched, and what it takes beside the weights at its peak."""
+        """Measure one image: dispatched operations, and peak memory in addition to the weights."""
         image = self._batch(pixels, 1, height, width)
         with torch.no_grad():
             before = self.memory.begin(self.device)
@@ -112,10 +112,10 @@ class Session:
         }, b""
 
     def _batch(self, pixels: bytearray, count: int, height: int, width: int) -> torch.Tensor:
-        """The host's input: uint8, (1, 3, H, W), original size.
+        """Return the host's input: uint8, (B, 3, H, W), original size.
 
-        As torchvision's `PILToTensor` leaves it the memory is in pixel order, so a model that needs
-        contiguous channels fails here as it would there.
+        Memory is in pixel order, as from torchvision's `PILToTensor`. A model that needs contiguous
+        channels therefore fails here as on the host.
         """
         images_BHW3 = torch.frombuffer(pixels, dtype=torch.uint8).view(count, height, width, 3)
         return images_BHW3.permute(0, 3, 1, 2).to(self.device)

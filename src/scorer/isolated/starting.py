@@ -1,4 +1,4 @@
-"""The scorer's side of the process that starts models, and what it lets them use."""
+"""The scorer's side of the process that starts models, and the limits for models."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from scorer.errors import UserError
 from scorer.isolated import wire
 
 SOURCE = Path(scorer.__file__).resolve().parents[1]
-# To read a file of 16 GB, or to fork and take on limits.
+# Time to read a file of 16 GB, or to fork and apply limits.
 LOAD_SECONDS = 900.0
 
 
 def _threads() -> int:
-    """As many as the user asks of every program, else one for each core that is there for this one."""
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
+    """Return OMP_NUM_THREADS if set, else the number of cores available to this process."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a submission may use: memory beside PyTorch's own, threads, seconds, a device.
+    """Limits of a submission: memory in addition to PyTorch's own, threads, seconds, device.
 
-    `device`: `cpu`, `cuda:1`; empty: a GPU where there is one.
+    `device`: `cpu`, `cuda:1`; empty: a GPU if there is one.
     """
 
     memory_bytes: int = 16 * 2**30
@@ -46,12 +46,12 @@ class Allowance:
 
 
 class Server:
-    """The process that forks one for each load of a model. Started at once, ready in seconds."""
+    """The process that forks another for each model load. Starting does not block; ready in seconds."""
 
     def __init__(self) -> None:
         self.control, theirs = socket.socketpair()
         command = [sys.executable, "-m", "scorer.isolated.server", str(theirs.fileno())]
-        # Its libraries must not start threads before it forks: none of them would be there after.
+        # Its libraries must not start threads before it forks, as threads do not survive a fork.
         quiet = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         self.process = subprocess.Popen(
             command,
@@ -59,17 +59,17 @@ class Server:
             env=os.environ | quiet,
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C is the scorer's; this one ends with it
+            start_new_session=True,  # only the scorer gets Ctrl-C; this process ends with it
         )
         theirs.close()
 
     def fork(
         self, model: Path, scratch: Path, allowance: Allowance, errors: int
     ) -> tuple[int, socket.socket]:
-        """Start a process that will load this file: its id, and a line to it.
+        """Start a process to load this file; return its id and a socket to it.
 
         Args:
-            errors: descriptor of a file for what it writes to stderr.
+            errors: descriptor of a file for its stderr.
         """
         ours, theirs = socket.socketpair()
         request = {
@@ -82,7 +82,7 @@ class Server:
             return self._ask(request, [theirs.fileno(), errors])["pid"], ours
 
     def end(self, pid: int) -> int:
-        """Kill a process that still runs; its exit code, negative for a signal."""
+        """Kill a process if it still runs; return its exit code, negative for a signal."""
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         return self._ask({"end": pid}, [])["code"]
@@ -96,10 +96,12 @@ class Server:
         except OSError:
             pass
         server.cache_clear()
-        raise UserError("the process that starts models ended, for want of memory as a rule")
+        raise UserError(
+            "the process that starts models ended, usually for lack of memory; free memory and retry"
+        )
 
 
 @cache
 def server() -> Server:
-    """The one of this process; the first call starts it, and does not wait for it."""
+    """Return this process's server; the first call starts it without waiting."""
     return Server()

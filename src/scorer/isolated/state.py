@@ -1,4 +1,4 @@
-"""What a TorchScript module holds, as one number: parameters, buffers and every other attribute."""
+"""Fingerprint a TorchScript module: parameters, buffers and all other attributes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, Enum, torch.device, torch.
 
 
 def attribute_names(code: list[ast.Module]) -> list[str]:
-    """The names of all attributes of all classes in a TorchScript archive, from its source text."""
+    """Return all attribute names of all classes in a TorchScript archive, from its source text."""
     return sorted({name for source in code for name in _declared(source)})
 
 
@@ -24,13 +24,13 @@ def _declared(source: ast.Module) -> Iterator[str]:
             match line:
                 case ast.AnnAssign(target=ast.Name(id=name)):
                     yield name
-                # A module of a list is called 0, 1, ...: `__annotations__["0"] = ...`
+                # Modules of a list are named 0, 1, ...: `__annotations__["0"] = ...`
                 case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))]):
                     yield name
 
 
 def fingerprint(module: torch.jit.ScriptModule, names: list[str]) -> int:
-    """CRC-32 over the values of these attributes, wherever in the module they are."""
+    """Return the CRC-32 over the values of these attributes anywhere in the module."""
     return _of(module._c, names, 0)
 
 
@@ -51,7 +51,7 @@ def _of(value: Any, names: list[str], crc: int) -> int:
         return crc
     if isinstance(value, _PLAIN):
         return zlib.crc32(repr(value).encode(), crc)
-    # An object: its `repr` may be an address, which is another each time.
+    # An object: its `repr` may contain an address, which changes.
     for name in (name for name in names if hasattr(value, name)):
         crc = _of(getattr(value, name), names, zlib.crc32(name.encode(), crc))
     return zlib.crc32(type(value).__name__.encode(), crc)

@@ -9,7 +9,7 @@ import time
 from typing import Any
 
 _LENGTHS = struct.Struct("<II")
-# What the model's side may say at most; an embedding has 256 bytes.
+# Maximum message sizes of the model's side; an embedding has 256 bytes.
 MAX_JSON_BYTES = 2**16
 MAX_REPLY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**31
@@ -19,19 +19,19 @@ Message = tuple[dict[str, Any], bytearray]
 
 
 class Broken(Exception):
-    """The other side went away, or says what no message is."""
+    """The other side closed the socket, or sent an invalid message."""
 
 
 def send(line: socket.socket, header: dict[str, Any], payload: Any = b"", seconds: float = 0):
     """Send one message.
 
     Args:
-        payload: bytes, or an array of them that is contiguous.
-        seconds: the time that it may take; 0: any.
+        payload: bytes, or a contiguous array of bytes.
+        seconds: timeout; 0: none.
 
     Raises:
         TimeoutError: the other side does not read.
-        Broken: it went away.
+        Broken: it closed the socket.
     """
     words = json.dumps(header).encode()
     body = memoryview(payload).cast("B")
@@ -50,14 +50,14 @@ def receive(line: socket.socket, seconds: float = 0, most_bytes: int = MAX_REPLY
     """Receive one message.
 
     Raises:
-        TimeoutError: it is not whole after so many seconds (0: waits for ever).
-        Broken: the other side went away, or what it says is no message.
+        TimeoutError: it is incomplete after `seconds` (0: no timeout).
+        Broken: the other side closed the socket, or sent an invalid message.
     """
     deadline = time.monotonic() + seconds if seconds else None
     lengths = _exactly(line, _LENGTHS.size, deadline)
     json_bytes, payload_bytes = _LENGTHS.unpack(lengths)
     if json_bytes > MAX_JSON_BYTES or payload_bytes > most_bytes:
-        raise Broken("sends more than it may")
+        raise Broken("sent more than allowed")
     words, payload = _exactly(line, json_bytes, deadline), _exactly(line, payload_bytes, deadline)
     try:
         header = json.loads(words)
