@@ -1,12 +1,15 @@
-"""Make one model of several, or of several views of one: a folder that every command takes as a run's.
+"""Combine several models, or several views of one, into one model in a run folder.
+
+Every command accepts the new folder in place of a training run's.
 
 python src/compose.py --config configs/compose/winner_4.yaml
 python src/compose.py --config configs/compose/soup.yaml --set name=ab --set 'members=[runs/a, runs/b]'
 
-A config says members, how they are joined (soup, heads, average, side_by_side), what they see of an
-image (views) and what follows (reduce); configs/compose/ has one of each, guie/config/ensemble.py all
-keys. With `val` the R@1 and mMP@5 of that val split, of each member and of all, are printed and
-recorded. What is fitted is fitted on the train or val split; the test split is not looked at.
+The config names the members, how they are joined (soup, heads, average, side_by_side), their views of
+an image (views) and an optional dimension reduction (reduce). configs/compose/ has one example of each;
+guie/config/ensemble.py lists all keys. With `val`, R@1 and mMP@5 on that val split are printed and
+recorded, for each member and for the result. Reductions and classifiers are fitted on the train or val
+split; the test split is never read.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
-    """Compose, score, write; returns the new folder. Raises UserError where nothing fits."""
+    """Build, score and write the ensemble; return its folder. Raises UserError if members do not fit."""
     args = parse_args(argv)
     config = load_config(args.config, ComposeConfig, args.set)
     out = Path(config.out) / config.name
@@ -49,14 +52,14 @@ def main(argv: Sequence[str] | None = None) -> Path:
     if accelerator.is_main_process:
         write(out, made, config)
         print(summary(out, made))
-    # All leave together: a process that outlives its group aborts on the way out.
+    # All processes exit together: one that outlives its process group aborts at exit.
     accelerator.wait_for_everyone()
     accelerator.end_training()
     return out
 
 
 def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:
-    """The folder: the model, its scores, and in record.json how it was made."""
+    """Write the folder: the model, its scores, and in record.json how it was made."""
     record = {"config": config.model_dump(), **made.record}
     write_run(out, made.model, config.manifest, made.scores, composition=record)
 

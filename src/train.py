@@ -1,4 +1,4 @@
-"""Train an embedding: the one loop, for every task.
+"""Train an image embedding. One loop serves every task.
 
 accelerate launch src/train.py --config configs/demo.yaml
 accelerate launch src/train.py --config configs/demo.yaml --set train.epochs=2 --set name=short
@@ -60,25 +60,25 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"
     )
-    parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
+    parser.add_argument("--resume", action="store_true", help="resume from the last checkpoint")
     parser.add_argument("--overwrite", action="store_true", help="delete that run's files first")
     parser.add_argument(
-        "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
+        "--drop-bad", action="store_true", help="skip images that cannot be decoded"
     )
     parser.add_argument(
-        "--max-hours", type=_hours, metavar="H", help="save and leave after so long, for --resume"
+        "--max-hours", type=_hours, metavar="H", help="save and exit after H hours, then --resume"
     )
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
-    """Train as configured; returns the run folder."""
+    """Train as configured; return the run folder."""
     args = parse_args(argv)
     interrupts = Interrupts(args.max_hours)  # the time counts from here
     config = load_config(args.config, RunConfig, args.set)
     if config.model.head and config.model.head.reduced_dim:
         raise UserError(
-            "model.head.reduced_dim: is fitted after training; leave it out, then run compose.py"
+            "model.head.reduced_dim: fitted only after training; remove it, then run compose.py"
         )
     accelerator = make_accelerator(
         mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out
@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         except Stopped as stopped:
             if stopped.cause != Cause.TIME:
                 raise
-        # All leave together: a process that outlives its group aborts on the way out.
+        # All processes exit together: one that outlives its process group aborts at exit.
         accelerator.wait_for_everyone()
         accelerator.end_training()
     return folder
@@ -123,8 +123,8 @@ def train(
 ) -> None:
     """Train into an open run folder, from its newest checkpoint if it has one.
 
-    Raises UserError where data or config are at fault, and Stopped where the crew stops before the
-    end: by a signal, a fault in reading images, or as the time is up. Then a checkpoint is saved.
+    Raises UserError if data or config are at fault. Raises Stopped if the process group stops early: on
+    a signal, on an unreadable image, or when the time is up. A checkpoint is saved first.
     """
     run, saved = start_run(accelerator, config, material, folder, guard)
     torch.manual_seed(config.seed)
@@ -134,7 +134,7 @@ def train(
         if not out_of_memory(error):
             raise
         raise UserError(
-            f"out of memory before the first step, of {len(material.classes):,} classes; take a smaller"
+            f"out of memory before the first step, with {len(material.classes):,} classes; use a smaller"
             " model.backbone, model.head or task.loss.centers, or fewer classes"
         ) from None
     if config.start_from and saved is None:
@@ -155,7 +155,7 @@ def train(
 
 
 def train_stage(run: Run, now: Stage) -> None:
-    """The loop: one stage, from the step where the run stands. Raises as `train`."""
+    """Train one stage, from the run's current step. Raises as `train`."""
     accelerator, config, state = run.accelerator, run.config, run.state
     stage, trained = now.config, now.trained
     sampler, total_steps = now.data.sampler, now.data.total_steps
@@ -180,7 +180,9 @@ def train_stage(run: Run, now: Stage) -> None:
                 logs = sam_step(model, step, stage.sam_rho) if stage.sam_rho else step()
             except UserError:
                 if state.step and accelerator.num_processes == 1:
-                    run.save(now)  # where several are, the others are in the middle of this step
+                    run.save(
+                        now
+                    )  # with several processes, the others are in the middle of this step
                 raise
             if stage.clip_grad_norm:
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
@@ -217,7 +219,7 @@ def train_stage(run: Run, now: Stage) -> None:
             if stopped:
                 bar.close()
                 where = f"{run.folder}: saved at step {state.global_step}"
-                accelerator.print(f"{where}; --resume goes on")
+                accelerator.print(f"{where}; continue with --resume")
                 raise stopped
             if done:
                 break
@@ -235,7 +237,7 @@ def _hours(text: str) -> float:
     except ValueError:
         hours = math.nan
     if not 0 <= hours < math.inf:
-        raise argparse.ArgumentTypeError(f"{text}: is to be a number of hours, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text}: must be a number of hours, 0 or more")
     return hours
 
 

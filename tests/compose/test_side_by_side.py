@@ -118,7 +118,8 @@ def test_an_average_is_the_mean_of_embeddings_and_strangers_are_told(
     out = composition(tmp_path / "mean", runs[:2], join="average")
     message = capsys.readouterr().err
     assert (
-        f"warning: {runs[1]}: its head was trained apart from that of {runs[0]} (cosine" in message
+        f"warning: {runs[1]}: its head was trained independently of that of {runs[0]} (cosine"
+        in message
     )
     for picture in pictures():
         parts = [open_model(run).scored(picture) for run in runs[:2]]
@@ -150,7 +151,7 @@ def test_a_folder_of_ensemble_py_still_opens(runs: list[Path], tmp_path: Path) -
     (out / "ensemble.yaml").write_text(yaml.safe_dump(old))
     new.unlink()
     assert torch.equal(open_model(out).scored(pictures()[0]), expected)
-    with pytest.raises(UserError, match="holds a model already"):
+    with pytest.raises(UserError, match="already holds a model"):
         main(runs, out)
 
 
@@ -167,7 +168,7 @@ def test_it_is_scored_reduced_and_exported(
     pca = {"name": "pca", "dim": 8, "images": data}
     small = main(runs, tmp_path / "small", val=data, reduce=pca)
     printed = capsys.readouterr().out
-    assert "8 dimensions, 2 looks at an image, val R@1" in printed
+    assert "8 dimensions, 2 views of an image, val R@1" in printed
     assert f"{runs[2]}: 24 dimensions, val R@1" in printed and "of the variance" in printed
     (line,) = read_metrics(small / "metrics.jsonl")
     assert 0 < line["val_r_at_1"] <= 1
@@ -240,7 +241,7 @@ def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> N
     for members, keys, message in (
         ([runs[0], tmp_path / "none"], {}, "no such run folder"),
         ([out, runs[0]], {"join": "soup"}, "stands for several models or views; average the runs"),
-        (runs, {"join": "average"}, rf"{runs[2]} has 24 dimensions, {runs[0]} 16; only as many"),
+        (runs, {"join": "average"}, rf"{runs[2]} has 24 dimensions, {runs[0]} has 16; averaging"),
         (runs, {"join": None}, "join: missing, and needed for 3 members"),
         (runs, {"joins": "soup"}, "joins: unknown key; did you mean join"),
         (
@@ -249,7 +250,7 @@ def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> N
             "state the size of each of its members",
         ),
         ([{"model": str(runs[0]), "size_px": 41}, runs[0]], {}, "41"),
-        (runs, {"reduce": {"name": "first", "dim": 56}}, "has 56 dimensions; take 1 to 55"),
+        (runs, {"reduce": {"name": "first", "dim": 56}}, "has 56 dimensions; use 1 to 55"),
     ):
         with pytest.raises(UserError, match=message) as refused:
             main(members, tmp_path / "x", **keys)

@@ -125,7 +125,7 @@ def test_heads_trained_apart_are_told(tmp_path: Path, capsys: pytest.CaptureFixt
     apart = [tiny_run(tmp_path / "a", start=1), tiny_run(tmp_path / "b", start=2)]
     out = main(tmp_path / "soup", *apart)
     message = capsys.readouterr().err
-    assert "b/model.safetensors: its head was trained apart" in message
+    assert "b/model.safetensors: its head was trained independently" in message
     assert abs(record(out)["members"][1]["alike"]["head"]) < 0.2
     kin = [tiny_run(tmp_path / "c", start=1, moved=1e-3), tiny_run(tmp_path / "d", start=1)]
     out = main(tmp_path / "kin", *kin)
@@ -259,7 +259,7 @@ def test_heads_are_averaged_over_one_tower(tmp_path: Path) -> None:
     torch.testing.assert_close(weights(out)[weight], expected)
     moved = tiny_run(tmp_path / "m", moved=0.01, head=heads[0])
     with pytest.raises(
-        UserError, match=r"backbone\.\S+ differs .* heads are averaged over one tower"
+        UserError, match=r"backbone\.\S+ differs .* join: heads needs identical backbones"
     ):
         main(tmp_path / "apart", runs[0], moved, join="heads")
     bare = [tiny_run(tmp_path / name, head=None) for name in ("x", "y")]
@@ -302,7 +302,7 @@ def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
     run, other = tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b")
     for out, members, message in (
         (tmp_path / "soup", (run, run), "given twice"),
-        (run, (run, other), "holds a model already"),
+        (run, (run, other), "already holds a model"),
         (tmp_path / "soup", (run, tmp_path / "nowhere"), "no such run folder"),
         (tmp_path / "a soup", (run, other), "name: a name may hold letters"),
         (tmp_path / "soup", ({"model": str(run), "checkpoints": True},), "no checkpoints"),

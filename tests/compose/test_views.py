@@ -232,7 +232,7 @@ def test_views_that_cannot_be_are_refused(
         ({"classifier": data}, "classifier: .*no view needs it"),
         (
             {"views": [{}, {"domains": ["sea"]}], "classifier": data},
-            "no image of domain 'sea' is there to tell it by; there are",
+            "domain 'sea' has no images to fit the classifier on; available:",
         ),
     ):
         with pytest.raises(UserError, match=describe) as refused:
@@ -240,6 +240,6 @@ def test_views_that_cannot_be_are_refused(
         assert "\n" not in str(refused.value)
     monkeypatch.setattr(joining, "MOST_LOOKS_BYTES", 1 << 16)
     with pytest.raises(
-        UserError, match="6 looks at an image, of 32 px and less, need 0 MB for each"
+        UserError, match="6 views of an image, each of at most 32 px, need 0 MB for each"
     ):
         composition(tmp_path / "x", [run], views=["whole", "five_crops"])

@@ -287,7 +287,7 @@ def test_a_soup_of_adapters_is_their_average(runs: tuple[Path, Path], tmp_path: 
 
 
 def test_adapters_of_another_kind_make_no_soup(runs: tuple[Path, Path], run: Path) -> None:
-    with pytest.raises(UserError, match="only models of one architecture"):
+    with pytest.raises(UserError, match="averaging weights needs one architecture"):
         composition(run.with_name("soup"), [runs[0], run], join="soup")
 
 

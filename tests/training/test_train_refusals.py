@@ -90,7 +90,7 @@ def test_val_queries_without_a_positive_are_refused_before_the_first_step(
 def test_a_time_that_never_comes_is_refused(hours: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="^2$"):
         train.main(["--config", "nowhere.yaml", f"--max-hours={hours}"])
-    assert f"{hours}: is to be a number of hours, 0 or more" in capsys.readouterr().err
+    assert f"{hours}: must be a number of hours, 0 or more" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -146,5 +146,5 @@ def test_a_model_that_memory_cannot_hold_is_refused(
 
     monkeypatch.setattr(train, "build_task", full)
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
-    with pytest.raises(UserError, match="out of memory before the first step, of .* classes; take"):
+    with pytest.raises(UserError, match="out of memory before the first step, with .* classes; use"):
         train.main(["--config", str(config)])

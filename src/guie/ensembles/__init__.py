@@ -1,3 +1,3 @@
-"""Ensembles and soups: several models, or several views of one, made into one model without training."""
+"""Ensembles and model soups: combine several models, or several views of one, without training."""
 
 from __future__ import annotations

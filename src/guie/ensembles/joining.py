@@ -1,4 +1,4 @@
-"""From an ensemble's config to one model, its run folder, and a summary for the terminal."""
+"""Build an ensemble from its config; write its run folder and a summary for the terminal."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ from guie.training.run_folder import (
     write_record,
 )
 
-MOST_LOOKS_BYTES = 64 << 20  # at one image: a hundred looks of 224 px
+MOST_LOOKS_BYTES = 64 << 20  # of all views of one image: a hundred views of 224 px
 WHOLE = [ViewConfig()]
 
 
@@ -69,7 +69,7 @@ WHOLE = [ViewConfig()]
 class EnsembleResult:
     """A model, its val scores, and how it was made: for record.json and for the terminal.
 
-    Attributes: `record`, JSON; `members`, that it was joined of; `trials`, of a soup.
+    Attributes: `record`, as JSON; `members`, the models that were joined; `trials`, those of a soup.
     """
 
     model: LoadedModel
@@ -85,7 +85,7 @@ class EnsembleResult:
 
 @dataclass(frozen=True)
 class Joined:
-    """Models that are to become one, and how: keys of `CompositionConfig`."""
+    """Models to combine, and how: keys of `CompositionConfig`."""
 
     models: Sequence[LoadedModel]
     record: dict[str, Any]
@@ -96,9 +96,9 @@ class Joined:
 
 
 def make(config: Composed, fits: Fits) -> EnsembleResult:
-    """Compose. Every process must call it; what looks doubtful is told as a warning.
+    """Build the ensemble. Every process must call it. Doubtful combinations print a warning.
 
-    Raises UserError where a member is missing or members do not fit.
+    Raises UserError if a member is missing or members do not fit together.
     """
     averaged = isinstance(config.join, SoupConfig | HeadsConfig)
     joined = (_averaged if averaged else _side_by_side)(config, fits)
@@ -116,7 +116,7 @@ def make(config: Composed, fits: Fits) -> EnsembleResult:
 
 
 def _averaged(config: Composed, fits: Fits) -> Joined:
-    """A mean of weights, of runs or of heads."""
+    """Average weights, of whole runs or of heads."""
     join, members = config.join, [m for m in config.members if isinstance(m, ModelMember)]
     assert join  # soup or heads
     evaluate = partial(fits.scores, keep=True)
@@ -133,7 +133,7 @@ def _averaged(config: Composed, fits: Fits) -> Joined:
 
 
 def _side_by_side(config: Composed, fits: Fits) -> Joined:
-    """Members as they are, one or several, side by side or to be averaged as embeddings."""
+    """Keep the members as they are; their embeddings are concatenated or averaged."""
     members = tuple(_member(member, fits) for member in config.members)
     models = [member.model for member in members]
     record: dict[str, Any] = {"members": [member.as_json() for member in members]}
@@ -148,7 +148,7 @@ def _side_by_side(config: Composed, fits: Fits) -> Joined:
 
 
 def _renamed(model: LoadedModel, source: str) -> LoadedModel:
-    """A mean of weights is no longer its first ingredient, by whose config it is built."""
+    """Rename a weight average, which is built from its first ingredient's config."""
     return replace(model, part=model.part.model_copy(update={"source": source}), source=source)
 
 
@@ -165,7 +165,7 @@ def _member(config: ModelMember | Composed, fits: Fits) -> EnsembleResult:
 
 
 def _seen(config: Composed, joined: Joined, fits: Fits, record: dict[str, Any]) -> LoadedModel:
-    """The members joined, in all views; where views ask for domains, with what tells those."""
+    """Join the members in all views; if views depend on domains, fit the domain classifier."""
     if config.classifier is None:
         return composed(joined.models, views=config.views, **joined.how)
     free = [view for view in config.views if not view.domains]
@@ -182,8 +182,8 @@ def _refuse_other_dimensions(models: Sequence[LoadedModel]) -> None:
     for model in models[1:]:
         if model.embedder.dim != first.embedder.dim:
             raise UserError(
-                f"join: average: {model.source} has {model.embedder.dim} dimensions, {first.source}"
-                f" {first.embedder.dim}; only as many can be averaged: join them side_by_side"
+                f"join: average: {model.source} has {model.embedder.dim} dimensions, {first.source} has"
+                f" {first.embedder.dim}; averaging needs equal dimensions: use join: side_by_side"
             )
 
 
@@ -193,21 +193,21 @@ def _refuse_too_many(model: LoadedModel) -> None:
     needed = sum(3 * 4 * side**2 for side in sides)
     if needed > MOST_LOOKS_BYTES:
         raise UserError(
-            f"views: {len(sides)} looks at an image, of {max(sides)} px and less, need"
-            f" {needed >> 20} MB for each image, above {MOST_LOOKS_BYTES >> 20}; take fewer views or"
-            " smaller sizes"
+            f"views: {len(sides)} views of an image, each of at most {max(sides)} px, need"
+            f" {needed >> 20} MB for each image; the limit is {MOST_LOOKS_BYTES >> 20} MB; use fewer views"
+            " or smaller sizes"
         )
 
 
 def refuse_existing(out: Path) -> None:
-    """Raise UserError if there is a run already, or a file that is not ours and would be replaced."""
+    """Raise UserError if the folder holds a run, or a foreign file that would be replaced."""
     if any((out / name).exists() for name in (RUN_FILE, *FILES)):
-        raise UserError(f"{out}: holds a model already; remove it, or choose another name")
+        raise UserError(f"{out}: already holds a model; remove it, or choose another name")
     refuse_foreign(out)
 
 
 def run_of(member: MemberConfig, manifest: str) -> RunConfig:
-    """The run that trained a member; for a library's model, one that trains nothing.
+    """Return the config of the run that trained a member; for a library's model, one without training.
 
     Args:
         manifest: what a library's model was adapted to.
@@ -227,12 +227,14 @@ def write_run(
     Args:
         manifest: what a library's model was adapted to.
         scores: of the val split, as `guie.evaluation.validation` returns them; None: not validated.
-        record: what `record.json` shall say besides.
+        record: further entries of `record.json`.
 
     Raises:
-        UserError: a name that no run can have, or a file that cannot be written.
+        UserError: the name is not valid for a run, or a file cannot be written.
     """
-    begin_record(out)  # first: what a kill leaves behind is ours, and the next try may replace it
+    begin_record(
+        out
+    )  # first: it marks the folder as ours, so after a kill the next try may replace it
     part = model.self_contained()
     if isinstance(part, MemberConfig):
         config: RunConfig | CompositionConfig = _derived(part, manifest, out)
@@ -250,16 +252,16 @@ def write_run(
 
 
 def _derived(part: MemberConfig, manifest: str, out: Path) -> RunConfig:
-    """The run's config with the model and place of the derived one."""
+    """Return the run's config with the model and folder of the derived one."""
     changed = {"name": out.name, "out": str(out.parent), "model": part.model.model_dump()}
     try:
         return RunConfig.model_validate(run_of(part, manifest).model_dump() | changed)
     except ValidationError:
-        raise UserError(f"{out}: a run's name is of letters, digits, '_', '.' and '-'") from None
+        raise UserError(f"{out}: a run's name may hold letters, digits, '_', '.' and '-'") from None
 
 
 def summary(out: Path, made: EnsembleResult) -> str:
-    """Dimensions, looks and scores, of the composition and, line by line, of what it is made of."""
+    """Return dimensions, views and scores of the ensemble, then a line for each of its parts."""
     return "\n".join([f"{out}: {_describe(made)}", *_lines(made, "  ")])
 
 
@@ -275,7 +277,7 @@ def _lines(made: EnsembleResult, indent: str) -> Iterator[str]:
         message = f", which explain {sum(shares):.1%} of the variance" if shares else ""
         yield f"{indent}reduced to {reduction['dim']} dimensions{message}"
     if "classifier" in made.record:
-        yield f"{indent}domains told rightly: {made.record['classifier']['accuracy_held_out']:.1%}"
+        yield f"{indent}domain accuracy, held out: {made.record['classifier']['accuracy_held_out']:.1%}"
 
 
 def _describe(made: EnsembleResult) -> str:
@@ -284,7 +286,7 @@ def _describe(made: EnsembleResult) -> str:
         kept = sum(trial.kept for trial in made.trials)
         words.append(f"{kept} of {len(made.trials)} ingredients")
     if isinstance(made.model.preprocess, Inputs):
-        words.append(f"{len(made.model.preprocess.sides_px)} looks at an image")
+        words.append(f"{len(made.model.preprocess.sides_px)} views of an image")
     return ", ".join(words) + _score_text("val", made.scores)
 
 
@@ -295,7 +297,7 @@ def _of_trial(trial: Trial) -> str:
 
 
 def _score_text(title: str, scores: Scores) -> str:
-    """`, val R@1 0.1234, mMP@5 0.1000`; empty where nothing was scored."""
+    """Return `, val R@1 0.1234, mMP@5 0.1000`; empty if nothing was scored."""
     if not scores:
         return ""
     mmp_at_5 = f", mMP@5 {scores['val_mmp_at_5']:.4f}" if "val_mmp_at_5" in scores else ""

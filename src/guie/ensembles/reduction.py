@@ -1,6 +1,4 @@
-"""Fewer dimensions behind a model (PCA, a random matrix, the first numbers), and a classifier of domains
-for views.
-"""
+"""Reduce a model's dimensions (PCA, random projection, truncation); fit a domain classifier for views."""
 
 from __future__ import annotations
 
@@ -29,14 +27,14 @@ from guie.models.pretrained import sha256_of
 def reduce_by(
     config: PcaConfig | RandomConfig | FirstConfig, model: LoadedModel, fits: Fits
 ) -> tuple[LoadedModel, dict[str, Any]]:
-    """The model of fewer dimensions, and for record.json what that was fitted on.
+    """Return the model with fewer dimensions, and for record.json what the reduction was fitted on.
 
-    Every process must call it. Raises UserError where so many dimensions cannot be had.
+    Every process must call it. Raises UserError if the dimension is too large.
     """
     given = model.embedder.dim
     if config.dim >= given:
         raise UserError(
-            f"reduce: dim {config.dim}: {model.source} has {given} dimensions; take 1 to {given - 1}"
+            f"reduce: dim {config.dim}: {model.source} has {given} dimensions; use 1 to {given - 1}"
         )
     if isinstance(config, PcaConfig):
         return _by_components(config, model, fits)
@@ -62,11 +60,11 @@ def _by_components(
 
 
 def reduced(model: LoadedModel, mean_D: Tensor, weight_DR: Tensor) -> LoadedModel:
-    """The model with (x - mean) @ weight behind its embedding, brought to unit length again.
+    """Return the model with (x - mean) @ weight after its embedding, normalised to unit length again.
 
-    Behind a head, or in a composition, stands a `Reduction`. A model without a head gets one that does
-    the same: features of unit length through a Linear layer. What is reduced already becomes the one
-    member of a composition.
+    A model with a head, or an ensemble, gets a `Reduction`. A model without a head gets a head that does
+    the same: a Linear layer on features of unit length. A model that is already reduced becomes the only
+    member of an ensemble.
     """
     dim = weight_DR.shape[1]
     map_of = {"reduction.mean_D": mean_D, "reduction.weight_DR": weight_DR}
@@ -93,10 +91,10 @@ def _single(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _embedded_texts(source: str, file: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Embeddings of a file's lines by a CLIP's text tower. Raises UserError for any other model."""
+    """Embed a file's lines with CLIP's text encoder. Raises UserError for any other model."""
     if not re.fullmatch(r"open_clip:[^:]+:.+", source):
         raise UserError(
-            f"reduce.texts: {source} reads no texts; make open_clip:NAME:TAG the member"
+            f"reduce.texts: {source} has no text encoder; use open_clip:NAME:TAG as the member"
         )
     try:
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -104,45 +102,47 @@ def _embedded_texts(source: str, file: Path) -> tuple[np.ndarray, dict[str, Any]
         raise UserError(f"{file}: cannot be read: {error.strerror}") from None
     words = sorted({line.strip() for line in lines if line.strip()})
     if not words:
-        raise UserError(f"{file}: holds no texts; write one a line")
+        raise UserError(f"{file}: holds no texts; write one text a line")
     texts = class_texts(ClipConfig(model=source), {word: [word] for word in words})
     return texts.emb_CD, {"texts": str(file), "sha256": sha256_of(file), "lines": len(words)}
 
 
-HELD_OUT = 0.2  # of the images, by which its accuracy is told
-REACH = 100.0  # inverse strength of the penalty: coordinates of unit vectors differ by little
+HELD_OUT = 0.2  # share of the images that measures the classifier's accuracy
+REACH = (
+    100.0  # inverse strength of the penalty, weak because coordinates of unit vectors differ little
+)
 
 
 def fit_domains(
     emb_FD: np.ndarray, domain_F: np.ndarray, wanted: set[str]
 ) -> tuple[list[str], dict[str, Tensor], dict[str, Any]]:
-    """The domains in order, weights of `guie.model.composition.Domains`, and how well it tells.
+    """Return the domains in order, the weights of `guie.models.ensemble.Domains`, and its accuracy.
 
     Args:
-        emb_FD: of unit length.
-        domain_F: of each image.
-        wanted: domains that views ask for.
+        emb_FD: embeddings of unit length.
+        domain_F: the domain of each image.
+        wanted: domains that views need.
 
-    Raises UserError where one of those is not there, or there is nothing to tell apart.
+    Raises UserError if one of those has no images, or there are too few images or domains.
     """
     names, counts = np.unique(domain_F, return_counts=True)
     missing = sorted(wanted - set(names))
     if missing:
         raise UserError(
-            f"views: no image of domain {missing[0]!r} is there to tell it by; there are"
+            f"views: domain {missing[0]!r} has no images to fit the classifier on; available:"
             f" {', '.join(names)}"
         )
     if len(names) < 2 or counts.min() * HELD_OUT < 1:
         raise UserError(
             f"classifier: {counts.min()} images of {names[counts.argmin()]} and {len(names)} domains; it"
-            f" takes two domains, and {round(1 / HELD_OUT)} images of each: name fewer `domains`"
+            f" needs two domains, and {round(1 / HELD_OUT)} images of each; name fewer `domains`"
         )
     emb_ID, held_ID, domain_I, held_I = train_test_split(
         emb_FD, domain_F, test_size=HELD_OUT, random_state=0, stratify=domain_F
     )
     fitted = LogisticRegression(C=REACH, max_iter=1000).fit(emb_ID, domain_I)
     weight_DN, bias_N = fitted.coef_.T, fitted.intercept_
-    if len(names) == 2:  # of two, sklearn keeps the second's alone
+    if len(names) == 2:  # sklearn then keeps the second domain's weights only
         weight_DN, bias_N = np.hstack([-weight_DN, weight_DN]), np.hstack([-bias_N, bias_N])
     weights = {"classifier.weight_DN": weight_DN, "classifier.bias_N": bias_N}
     state = {name: torch.tensor(value, dtype=torch.float32) for name, value in weights.items()}

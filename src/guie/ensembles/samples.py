@@ -1,4 +1,4 @@
-"""Images that a composition is fitted on and scored by, embedded by whatever is composed.
+"""Embed the images that an ensemble is fitted on and scored with.
 
 Shapes: N images, D dimensions.
 """
@@ -27,17 +27,17 @@ from guie.evaluation.validation import flat_scores, refuse_unscorable
 from guie.models import LoadedModel
 from guie.models.views import Inputs
 
-Scores = dict[str, float] | None  # as `validate` returns them; None where nothing is scored
+Scores = dict[str, float] | None  # as `validate` returns them; None if nothing is scored
 T = TypeVar("T")
 
-# Of val images that are prepared once for all trials of a soup; beyond it they are decoded each time
+# Limit for val images prepared once for all trials of a soup; above it they are decoded each time
 MOST_KEPT_BYTES = 2 << 30
 
 
 class Fits:
-    """Embeds samples of manifests, and scores by the val split, in all processes alike.
+    """Embed samples of manifests, and score on the val split, with the same result in all processes.
 
-    Raises UserError where the manifest to score by has no val split, or no query there a positive.
+    Raises UserError if the manifest has no val split, or no query in it has a positive.
     """
 
     def __init__(self, accelerator: Accelerator, config: ComposeConfig):
@@ -46,25 +46,25 @@ class Fits:
         if config.val:
             self.val = load_manifest(config.val.manifest, config.val.root)
             self.val = self.val.without(config.val.leave_out)
-            self.val.split("val")  # refused where there is none
+            self.val.split("val")  # raises UserError if there is none
             from_main(accelerator, partial(refuse_unscorable, self.val))
         self._kept: tuple[Any, Samples] | None = None
 
     def from_main(self, compute: Callable[[], T]) -> T:
-        """What the main process computes, or the UserError that it meets there."""
+        """Return what the main process computes, or raise its UserError in all processes."""
         return from_main(self.accelerator, compute)
 
     def warn(self, lines: Sequence[str]) -> None:
-        """Say on stderr what is doubtful, once."""
+        """Print warnings to stderr, once."""
         for line in lines if self.accelerator.is_main_process else ():
             print(f"warning: {line}", file=sys.stderr)
 
     def embedded(
         self, model: LoadedModel, sample: SampleConfig
     ) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        """Embeddings (N, D) of a sample, the domains (N,) of its images, and which they are.
+        """Return embeddings (N, D) of a sample, its images' domains (N,), and a record of the sample.
 
-        Raises UserError for a domain that the manifest does not have.
+        Raises UserError for a domain that is not in the manifest.
         """
         manifest = load_manifest(sample.manifest, sample.root).without(sample.leave_out)
         rows = manifest.split(sample.split)
@@ -72,7 +72,7 @@ class Fits:
         missing = [name for name in sample.domains or [] if name not in known]
         if missing:
             raise UserError(
-                f"{sample.manifest}: has no domain {missing[0]!r} in its {sample.split} split; it has"
+                f"{sample.manifest}: the {sample.split} split has no domain {missing[0]!r}; available:"
                 f" {', '.join(known)}"
             )
         rows = rows[rows["domain"].isin(sample.domains or known)]
@@ -85,10 +85,10 @@ class Fits:
         return emb_ND, rows["domain"].to_numpy(str), basis | {"images": images}
 
     def scores(self, model: LoadedModel, keep: bool = False) -> Scores:
-        """R@1 and mMP@5 of the val split, and R@1 of each domain; None where none was asked for.
+        """Return R@1 and mMP@5 of the val split, and R@1 of each domain; None without `val`.
 
         Args:
-            keep: the prepared images, for models to come that prepare them alike.
+            keep: keep prepared images for later models with the same preprocessing.
         """
         if self.val is None:
             return None
@@ -114,7 +114,7 @@ class Fits:
         )
 
     def _prepared(self, model: LoadedModel, dataset: Samples) -> Samples:
-        """The images as the models see them, kept in memory; the data set itself where they are many."""
+        """Return the preprocessed images, kept in memory; the data set itself if they need too much."""
         recipe = model.preprocess.recipe()
         if self._kept is None or self._kept[0] != recipe:
             if dataset[0][0].nbytes * len(dataset) > MOST_KEPT_BYTES:
@@ -124,7 +124,7 @@ class Fits:
 
 
 class Prepared(Samples):
-    """Samples of another data set, each loaded once."""
+    """Samples of another data set, each loaded once and kept in memory."""
 
     def __init__(self, dataset: Samples, batch_size: int, workers: int):
         size = len(dataset)

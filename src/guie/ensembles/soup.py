@@ -1,5 +1,6 @@
-"""Model soups: one model whose weights are the mean of several (Wortsman et al., ICML 2022); greedy ones
-are tried on val.
+"""Model soups: average the weights of several models (Wortsman et al., ICML 2022).
+
+Greedy soups are selected on the val split.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from guie.models.pretrained import sha256_of, state_hash
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.stage import embedder_weights
 
-# Cosine; measured between heads: .97 and more from one start, .00 trained apart (EXPERIMENTS.md).
+# Cosine. Measured between heads: 0.97 or more from one initialisation, 0.00 from independent ones
+# (EXPERIMENTS.md).
 MIN_SIMILARITY = 0.5
 
 Evaluate = Callable[[LoadedModel], Scores]
@@ -30,11 +32,11 @@ Evaluate = Callable[[LoadedModel], Scores]
 
 @dataclass(frozen=True)
 class Trial:
-    """An ingredient by itself, and what became of it in the soup.
+    """An ingredient of a soup, and whether the soup kept it.
 
     Attributes: `similarity`, the cosine of its weights with those of the first ingredient, part by
-    part; `alone`, its scores; `kept`, whether the soup holds it; `soup`, of a greedy soup the scores
-    with it added.
+    part; `alone`, its own scores; `kept`, whether it is in the soup; `soup`, for a greedy soup, the
+    scores with it added.
     """
 
     ingredient: Ingredient
@@ -72,7 +74,7 @@ def examine(ingredients: Sequence[Ingredient], evaluate: Evaluate) -> list[Trial
 
 
 def uniform_soup(trials: Sequence[Trial], evaluate: Evaluate) -> Tried:
-    """The mean of all ingredients."""
+    """Average all ingredients."""
     soup = Soup()
     for trial in trials:
         soup = soup.plus(trial.ingredient.load().embedder.state_dict())
@@ -81,9 +83,9 @@ def uniform_soup(trials: Sequence[Trial], evaluate: Evaluate) -> Tried:
 
 
 def greedy_soup(trials: Sequence[Trial], evaluate: Evaluate) -> Tried:
-    """The soup of the ingredients that do not lower the held-out score, added best first.
+    """Add ingredients, best first, and keep those that do not lower the held-out score.
 
-    Wortsman et al. (ICML 2022), recipe 1. The trials come in the order of being added.
+    Wortsman et al. (ICML 2022), recipe 1. The trials are returned in the order they were added.
     """
     trials = sorted(trials, key=lambda trial: held_out(trial.alone), reverse=True)
     model, soup = trials[0].ingredient.load(), Soup()
@@ -100,7 +102,7 @@ def greedy_soup(trials: Sequence[Trial], evaluate: Evaluate) -> Tried:
 
 
 def refuse_other_towers(trials: Sequence[Trial]) -> None:
-    """Raise UserError unless all ingredients have one tower, to the bit, and a head."""
+    """Raise UserError unless all ingredients have bit-identical backbones, and a head."""
     first = trials[0].ingredient
     towers = {name: v for name, v in _weights(first).items() if not name.startswith("head.")}
     if len(towers) == len(_weights(first)):
@@ -110,29 +112,29 @@ def refuse_other_towers(trials: Sequence[Trial]) -> None:
         for name, value in towers.items():
             if not torch.equal(value, state[name]):
                 raise UserError(
-                    f"{trial.ingredient.name}: {name} differs from that of {first.name}; heads are"
-                    " averaged over one tower: join soup, or average"
+                    f"{trial.ingredient.name}: {name} differs from that of {first.name}; join: heads"
+                    " needs identical backbones; use join: soup or average"
                 )
 
 
 def held_out(scores: Scores) -> float:
-    """The score that a greedy soup goes by: R@1 on the val split, mean over domains."""
-    assert scores is not None  # greed comes with a val split
+    """Return the score that selects a greedy soup: R@1 on the val split, mean over domains."""
+    assert scores is not None  # the config of a greedy soup requires a val split
     return scores["val_r_at_1"]
 
 
 def with_weights_of(soup: Soup, model: LoadedModel) -> LoadedModel:
-    """The model, its weights replaced by the soup's."""
+    """Return the model with its weights replaced by the soup's."""
     model.embedder.load_state_dict(soup.state())
     return model
 
 
 def trained_apart(trials: Sequence[Trial]) -> list[str]:
-    """A line for each part of an ingredient that was not trained from the first one's."""
+    """Return a warning for each part not trained from the same initialisation as the first one's."""
     first = trials[0].ingredient.name
     return [
-        f"{trial.ingredient.name}: its {part} was trained apart from that of {first} (cosine"
-        f" {cosine:.2f}); the mean of such weights is seldom a model: look at its val score"
+        f"{trial.ingredient.name}: its {part} was trained independently of that of {first} (cosine"
+        f" {cosine:.2f}); averaging such weights usually fails: check the val score"
         for trial in trials
         for part, cosine in trial.similarity.items()
         if cosine < MIN_SIMILARITY
@@ -140,10 +142,10 @@ def trained_apart(trials: Sequence[Trial]) -> list[str]:
 
 
 def spaces_apart(models: Sequence[LoadedModel]) -> list[str]:
-    """A line for each model whose embedding does not share its space with the first one's.
+    """Return a warning for each model whose embedding space differs from the first one's.
 
-    By the heads, or where there are none by the towers: embeddings of those that were trained apart
-    are turned against each other, and their mean is neither (the challenge's 1st place).
+    Compares the heads, or without heads the backbones. Independently trained models have embedding
+    spaces rotated against each other, so the mean fits neither (the challenge's 1st place).
     """
     first, lines = _last_part(models[0]), []
     for model in models[1:]:
@@ -151,10 +153,10 @@ def spaces_apart(models: Sequence[LoadedModel]) -> list[str]:
         alike = own.keys() == first.keys() and all(own[k].shape == first[k].shape for k in own)
         cosine = min(similarity_by_part(own, first).values(), default=0.0) if alike else 0.0
         if cosine < MIN_SIMILARITY:
-            message = f"cosine {cosine:.2f}" if alike else "of another kind"
+            message = f"cosine {cosine:.2f}" if alike else "another architecture"
             lines.append(
-                f"{model.source}: its head was trained apart from that of {models[0].source} ({message});"
-                " the mean of such embeddings is seldom better than one: join them side_by_side"
+                f"{model.source}: its head was trained independently of that of {models[0].source}"
+                f" ({message}); averaging such embeddings seldom helps: use join: side_by_side"
             )
     return lines
 
@@ -170,17 +172,17 @@ def _last_part(model: LoadedModel) -> dict[str, torch.Tensor]:
 
 
 State = Mapping[str, Tensor]
-# Keys of a model's config by which ingredients may differ: where weights came from, how they were
-# trained. The image size is compared as the weights file has it.
+# Config keys in which ingredients may differ: where weights came from, how they were trained. The image
+# size is compared as stated in the weights file.
 MAY_DIFFER = {"pretrained", "sha256", "revision", "dropout", "branches", "mean", "std"}
 COUNTER = "num_batches_tracked"  # of batch normalisation; read by no forward pass
 
 
 @dataclass(frozen=True)
 class Ingredient:
-    """Weights that go into a soup: of a run its best, its last, or one of its checkpoints.
+    """Weights that go into a soup: a run's best, its last, or one of its checkpoints.
 
-    Attributes: `run`, the folder, or a library's model; `file`, the weights, None of a library.
+    Attributes: `run`, the folder, or a library's model; `file`, the weights, None for a library's model.
     """
 
     run: str
@@ -188,11 +190,11 @@ class Ingredient:
 
     @property
     def name(self) -> str:
-        """By which messages and records call it."""
+        """The name used in messages and records."""
         return str(self.file or self.run)
 
     def load(self) -> LoadedModel:
-        """The model with these weights. Raises UserError where they are not those of one model."""
+        """Return the model with these weights. Raises UserError for an ensemble."""
         if self.file is None:
             return open_model(self.run)
         if self.file.suffix == ".pt":
@@ -202,14 +204,14 @@ class Ingredient:
         return model
 
     def sha256(self) -> str:
-        """Of the file; of a library's model, of its weights."""
+        """Return the hash of the file; for a library's model, of its weights."""
         return sha256_of(self.file) if self.file else state_hash(self.load().embedder.state_dict())
 
 
 def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
-    """The ingredients of a soup: the weights that each member names, or all checkpoints of its run.
+    """Return the ingredients of a soup: the weights of each member, or all checkpoints of its run.
 
-    Raises UserError for weights that are named twice, or a run that has no checkpoint.
+    Raises UserError for weights named twice, or a run without checkpoints.
     """
     ingredients: list[Ingredient] = []
     for member in members:
@@ -240,11 +242,11 @@ class Soup:
         self._sums, self.count = dict(sums or {}), count
 
     def plus(self, state: State) -> Soup:
-        """The soup with one more ingredient; this one stays as it is."""
+        """Return the soup with one more ingredient; this one is not changed."""
         sums = {}
         for name, value in state.items():
             value = value.detach().cpu()
-            if not value.is_floating_point():  # the ingredients agree, but for how far they counted
+            if not value.is_floating_point():  # equal in all ingredients, except step counters
                 sums[name] = torch.maximum(value, self._sums.get(name, value))
             elif self.count:
                 sums[name] = self._sums[name] + value.double()
@@ -253,7 +255,7 @@ class Soup:
         return Soup(sums, self.count + 1)
 
     def state(self) -> dict[str, Tensor]:
-        """The mean; `load_state_dict` rounds it to the type of the weights."""
+        """Return the mean; `load_state_dict` rounds it to the type of the weights."""
         return {k: v / self.count if v.is_floating_point() else v for k, v in self._sums.items()}
 
 
@@ -265,8 +267,8 @@ def refuse_other_architecture(
     for key in {**others, **own}:
         if own.get(key) != others.get(key):
             raise UserError(
-                f"{ingredient.name}: {key} is {own.get(key)}, that of {first.name}"
-                f" {others.get(key)}; only models of one architecture and image size average"
+                f"{ingredient.name}: {key} is {own.get(key)}, but {others.get(key)} in {first.name};"
+                " averaging weights needs one architecture and image size"
             )
     for name, value in model.embedder.state_dict().items():
         if not value.isfinite().all():
@@ -274,11 +276,10 @@ def refuse_other_architecture(
 
 
 def similarity_by_part(a: State, b: State) -> dict[str, float]:
-    """Cosine between the weight matrices of two models, part by part (`backbone`, `head`).
+    """Return the cosine between the weights of two models, by part (`backbone`, `head`).
 
-    The matrices of a part count as one vector.
-
-    Vectors are left out: the scales of norms are near 1 in every model.
+    The matrices of a part count as one vector. One-dimensional weights are left out, because the scales
+    of norms are near 1 in every model.
     """
     products: dict[str, Tensor] = {}
     for name, value in a.items():
@@ -294,7 +295,7 @@ def similarity_by_part(a: State, b: State) -> dict[str, float]:
 
 
 def _architecture(model: LoadedModel) -> dict[str, Any]:
-    """What must agree: config, normalisation, names and shapes of weights, integer buffers."""
+    """Return what must agree: config, normalisation, names and shapes of weights, integer buffers."""
     dumped = model.config.model_dump()
     parts: dict[str, Any] = {}
     for section, values in dumped.items():
@@ -310,7 +311,7 @@ def _architecture(model: LoadedModel) -> dict[str, Any]:
 
 
 def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:
-    """The embedder inside a checkpoint: the averaged one where the stage keeps an EMA."""
+    """Load a checkpoint's embedder: the averaged one if the stage keeps an EMA."""
     config = load_config(run / "config.yaml", RunConfig)
     saved = load_checkpoint(file)
     stage = config.stages[saved["state"].stage]
