@@ -1,4 +1,4 @@
-"""Backbone, head, preprocessing: everything between an image and its embedding."""
+"""Backbone, head and preprocessing: everything between an image and its embedding."""
 
 from __future__ import annotations
 

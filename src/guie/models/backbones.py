@@ -1,4 +1,4 @@
-"""Pretrained image towers of open_clip and timm behind one surface.
+"""Pretrained image backbones of open_clip and timm with one interface.
 
 Shapes: B images, C channels, H height, W width, F backbone features.
 """
@@ -23,25 +23,25 @@ from guie.models.layers import Layers
 from guie.models.patches import Tower, patch_size, refuse_misfit, set_grid
 from guie.models.pretrained import Weights, find_weights, is_file
 
-# A whole model of open_clip, image and text tower, of one class or another; it has no types.
+# A whole open_clip model with image and text encoder; its class varies and has no types.
 Clip = Any
 
-# Our tiny CLIP is described in open_clip's own format and found by name like any other.
+# Our tiny CLIP has a config in open_clip's own format, so open_clip finds it by name.
 open_clip.add_model_config(Path(__file__).with_name("open_clip_configs"))
 
 
 class Backbone(nn.Module):
-    """An image tower without its classifier.
+    """An image encoder without its classifier.
 
-    Attributes: `dim` (F); `size_px`, the side of its images; `stride_px`, of patches that overlap,
-    None where they lie side by side or there are none; `mean` and `std`, what the tower was trained
-    with, on a 0..1 scale; `adapters` and `prompts`, what `guie.model.adapters` has added to the tower;
-    `new`, modules of the tower by name that were not pretrained, "" for all of it.
+    Attributes: `dim` (F); `size_px`, the side of its images; `stride_px`, of overlapping patches, None
+    if patches do not overlap or there are none; `mean` and `std`, the normalisation of pretraining, on a
+    0..1 scale; `adapters` and `prompts`, added by `guie.models.adapters`; `new`, names of modules that
+    were not pretrained, "" for the whole backbone.
 
     Args:
         native: the library's description of the pretraining: `size`, `mean`, `std`.
-        size_px: of the images; None keeps the pretraining's.
-        stride_px: of the patches; None: the patch size.
+        size_px: side of the images; None: as in pretraining.
+        stride_px: stride of the patches; None: the patch size.
 
     Raises:
         UserError: size and stride do not fit the patches.
@@ -73,17 +73,17 @@ class Backbone(nn.Module):
         return self.layers(self.tower, images_BCHW) if self.layers else self.tower(images_BCHW)
 
     def take_layers(self, config: LayersConfig) -> None:
-        """Give features of the tower's own layers from now on. Raises UserError as `Layers`."""
+        """Return features of intermediate layers from now on. Raises UserError as `Layers`."""
         added = [p for part in (self.adapters, self.prompts) if part for p in part.parameters()]
         self.layers = Layers(self.tower, config, self.size_px, added)
         self.dim = self.layers.dim
 
     def set_image_size(self, size_px: int, stride_px: int | None = None) -> None:
-        """Take square images of this size, in patches that begin every `stride_px`.
+        """Set the side of the square images, and the stride of their patches.
 
-        Position embeddings are interpolated, weights kept. Without a stride the patches lie side by
-        side, whatever they did before. Raises UserError where patches do not fit, but for the size
-        of the pretraining: some towers leave out its last pixels (SigLIP's 384 by 14).
+        Position embeddings are interpolated, weights kept. Without a stride, patches do not overlap,
+        whatever was set before. Raises UserError if patches do not fit the image. The pretraining's size
+        is always allowed: some backbones drop its last pixels (SigLIP's 384 px in patches of 14).
         """
         patch_px = patch_size(self.tower)
         if patch_px:
@@ -93,30 +93,30 @@ class Backbone(nn.Module):
             set_grid(self.tower, size_px, stride_px)
         elif stride_px:
             raise UserError(
-                f"stride_px {stride_px}: {type(self.tower).__name__} has no patches that could"
-                " overlap; leave it out"
+                f"stride_px {stride_px}: {type(self.tower).__name__} has no patches with a stride to"
+                " set; remove it"
             )
         elif hasattr(self.tower, "set_input_size"):
             self.tower.set_input_size((size_px, size_px))
         self.size_px, self.stride_px = size_px, None if stride_px == patch_px else stride_px
 
     def checkpoint_gradients(self) -> None:
-        """Keep a block's input alone and compute the block again in the backward pass.
+        """Enable gradient checkpointing: keep each block's input only, and recompute in the backward pass.
 
-        Raises UserError for a tower that cannot.
+        Raises UserError if the backbone does not support it.
         """
         try:
             self.tower.set_grad_checkpointing(True)
         except (AttributeError, AssertionError):
             raise UserError(
-                f"gradient_checkpointing: {type(self.tower).__name__} has none; set it to false"
+                f"gradient_checkpointing: {type(self.tower).__name__} does not support it; set it to false"
             ) from None
 
     def train(self, mode: bool = True) -> Backbone:
-        """Train mode, but batch statistics stay those of the pretraining, where there was one.
+        """Set train mode, but keep pretrained BatchNorm statistics frozen.
 
-        One-domain batches would pull BatchNorm to the domain of the step. What begins anew has no
-        statistics yet: there they are learned, by several processes those of the first one's images.
+        Batches of one domain would pull BatchNorm to that domain. Modules trained from scratch have no
+        statistics yet and learn them; with several processes, from the first process's images.
         """
         super().train(mode)
         for name, module in self.tower.named_modules():
@@ -131,9 +131,9 @@ class Backbone(nn.Module):
 def build_backbone(
     config: BackboneConfig, size_px: int | None = None, weights: bool = True
 ) -> Backbone:
-    """Create the tower with its pretrained weights (`weights=False`: random, to be loaded over).
+    """Create the backbone with its pretrained weights; `weights=False`: random, to be loaded later.
 
-    Without `size_px` it takes images of the size it was pretrained with.
+    Without `size_px`, images have the size of pretraining.
 
     Raises UserError for an unknown name, tag or file.
     """
@@ -149,7 +149,7 @@ def build_backbone(
 
 
 def _begin_anew(backbone: Backbone, config: BackboneConfig, size_px: int | None) -> None:
-    """Draw the weights of the named modules as the library does. Raises UserError for an unknown one."""
+    """Reinitialise the named modules as the library does. Raises UserError for an unknown module."""
     state = backbone.tower.state_dict()
     fresh = build_backbone(config, size_px, weights=False).tower.state_dict()
     for name in config.reset:
@@ -157,16 +157,16 @@ def _begin_anew(backbone: Backbone, config: BackboneConfig, size_px: int | None)
         if not own:
             kind = type(backbone.tower).__name__
             raise UserError(
-                f"model.backbone.reset: {kind} has no weights in {name!r}; name a module of it"
+                f"model.backbone.reset: {kind} has no weights in {name!r}; name one of its modules"
             )
         state |= own
     backbone.tower.load_state_dict(state)
 
 
 def create_clip(config: BackboneConfig, weights: bool = True) -> Clip:
-    """A whole open_clip model, image and text tower, in fp32. Raises UserError."""
+    """Create a whole open_clip model, image and text encoder, in fp32. Raises UserError."""
     pretrained = find_weights(config) if weights else None
-    # open_clip warns of random weights, which are meant where none are given.
+    # open_clip warns about random weights, which are intended when none are given.
     logging.disable(logging.NOTSET if pretrained else logging.WARNING)
     try:
         with _one_line_errors(config), _read_from(config, pretrained):
@@ -183,21 +183,21 @@ def create_clip(config: BackboneConfig, weights: bool = True) -> Clip:
 
 
 def backbone_of_clip(clip: Clip, config: BackboneConfig, size_px: int | None) -> Backbone:
-    """The image tower of an open_clip model; the parameters are shared, not copied."""
+    """Return the image encoder of an open_clip model; parameters are shared, not copied."""
     if config.features == "pooled":
         _drop_projection(clip.visual, config.name)
     native = open_clip.get_model_preprocess_cfg(clip)
     tag = open_clip.get_pretrained_cfg(config.name, config.pretrained or "") or {}
-    # A tower whose weights come from a run's own file was not told the tag's statistics.
+    # If the weights come from a run's own file, open_clip has not applied the tag's statistics.
     native |= {key: tag[key] for key in ("mean", "std") if key in tag}
     return Backbone(clip.visual, native, size_px, config.stride_px)
 
 
 def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> Backbone:
     pretrained = find_weights(config) if weights else None
-    # The tag knows the statistics, also where the weights come from a run's own file.
+    # The tag sets the statistics, even if the weights come from a run's own file.
     tagged = config.pretrained and not is_file(config.pretrained)
-    # custom_load: of the authors' .npz, which the hub's file is not
+    # custom_load reads the authors' .npz, and the hub's file is none
     overlay = {"file": str(pretrained.file), "custom_load": False} if pretrained else None
     tower: Tower = timm.create_model(
         f"{config.name}.{config.pretrained}" if tagged else config.name,
@@ -206,8 +206,8 @@ def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> B
         num_classes=0,
         **config.kwargs,
     )
-    # Weights from a bare file carry no statistics: the default tag's are the best guess, and the
-    # config may state others.
+    # A weights file has no statistics: the default tag's are the best guess, and the config may set
+    # others.
     cfg = tower.pretrained_cfg
     native = {"size": cfg["input_size"], "mean": cfg["mean"], "std": cfg["std"]}
     return Backbone(tower, native, size_px, config.stride_px)
@@ -215,15 +215,15 @@ def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> B
 
 @contextmanager
 def _read_from(config: BackboneConfig, pretrained: Weights | None) -> Iterator[None]:
-    """Let open_clip read a tag's weights from the file that was checked.
+    """Make open_clip read a tag's weights from the checked file.
 
-    By its tag and not as a file, for the tag knows the statistics and the activation too.
+    Loading is by tag and not by file, because the tag also sets the statistics and the activation.
     """
     known = open_clip.get_pretrained_cfg(config.name, config.pretrained) if pretrained else None
     if pretrained is None or not known:
         yield
         return
-    known["file"] = str(pretrained.file)  # which open_clip takes before the tag's hub and URL
+    known["file"] = str(pretrained.file)  # open_clip prefers it to the tag's hub and URL
     try:
         yield
     finally:
@@ -232,7 +232,7 @@ def _read_from(config: BackboneConfig, pretrained: Weights | None) -> Iterator[N
 
 @contextmanager
 def _one_line_errors(config: BackboneConfig) -> Iterator[None]:
-    """Turn what the libraries raise for a bad name, argument or file into one line each."""
+    """Turn library errors for a bad name, argument or file into a UserError of one line."""
     try:
         yield
     except UserError:
@@ -241,8 +241,8 @@ def _one_line_errors(config: BackboneConfig) -> Iterator[None]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if re.search("weights.only", str(error), re.IGNORECASE):
             reason = (
-                "the file holds Python objects besides tensors, which could run code; convert it"
-                " to .safetensors where you trust it"
+                "the file holds Python objects, not only tensors, and these could run code; if you trust"
+                " it, convert it to .safetensors"
             )
         raise UserError(
             f"model.backbone: {config.library} cannot build {config.name!r}"
@@ -251,7 +251,7 @@ def _one_line_errors(config: BackboneConfig) -> Iterator[None]:
 
 
 def _drop_projection(tower: Tower, name: str) -> None:
-    """Leave out CLIP's last projection, as the 2nd place of the challenge did."""
+    """Remove CLIP's last projection, as the challenge's 2nd place did."""
     if getattr(tower, "proj", None) is not None:
         tower.proj = None
     elif hasattr(tower, "trunk"):

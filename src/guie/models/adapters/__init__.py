@@ -1,6 +1,6 @@
-"""What is added to a transformer that stays as it is: adapters and prompts, in timm's and open_clip's.
+"""Adapters and prompts for frozen vision transformers of timm and open_clip.
 
-They hold on to the tower's modules by hooks, so that its own names and weights stay as they were.
+They attach to the backbone's modules with forward hooks, so its own names and weights do not change.
 """
 
 from __future__ import annotations

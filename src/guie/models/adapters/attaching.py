@@ -1,4 +1,4 @@
-"""Attach the adapters that a config names to a backbone; BitFit trains the backbone's own vectors."""
+"""Attach the configured adapters to a backbone; BitFit trains the backbone's own vectors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ BIASES = ("bias", "in_proj_bias", "q_bias", "v_bias")
 
 
 def tuned_names(tower: nn.Module, of: str) -> list[str]:
-    """Names of the tower's parameters that train.
+    """Return the names of the backbone's own parameters that train.
 
     Args:
         of: `biases`, of linear maps and norms (Ben Zaken et al., BitFit, ACL 2022); `norms`, weights
             and biases of the norms; `both`.
 
-    Raises UserError where the tower has none.
+    Raises UserError if the backbone has none.
     """
     names = []
     for prefix, module in tower.named_modules():
@@ -46,14 +46,14 @@ def tuned_names(tower: nn.Module, of: str) -> list[str]:
 
 
 class Adapters(nn.Module):
-    """Adapters by their kind, each a part of the tower's forward pass from now on.
+    """Adapters by kind; creating them attaches each to the backbone's forward pass.
 
-    Attributes: `tuned`, names of the tower's own parameters that train as adapters.
+    Attributes: `tuned`, names of the backbone's own parameters that train as adapters.
 
     Args:
-        key: of the config, for messages.
+        key: the config key, for messages.
 
-    Raises UserError where the tower has no place for one.
+    Raises UserError if the backbone has no place for an adapter.
     """
 
     def __init__(self, backbone: Backbone, configs: list[AdapterConfig], key: str):
@@ -68,9 +68,9 @@ class Adapters(nn.Module):
 
 
 def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
-    """Add what the config names to a backbone, which is returned.
+    """Add the configured adapters and prompts to a backbone, in place; return the backbone.
 
-    Raises UserError where there is no place for it, or where a forward pass would not reach it.
+    Raises UserError if the backbone has no place for one, or a forward pass would not reach it.
     """
     if config.adapters:
         backbone.adapters = Adapters(backbone, config.adapters, "model.adapters")
@@ -84,7 +84,7 @@ def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
 
 
 def merge_lora(backbone: Backbone) -> None:
-    """Put what LoRA has learned into the weights themselves, as it is scored; the rest stays."""
+    """Merge LoRA into the weights, as in eval mode; other adapters stay."""
     adapters = backbone.adapters
     if adapters is None or "lora" not in dict(adapters.named_children()):
         return
@@ -111,7 +111,7 @@ def _built(
 
 
 def _refuse_unreached(backbone: Backbone, adapters: Adapters) -> None:
-    """Raise UserError for an adapter that a forward pass goes around, which would never learn."""
+    """Raise UserError for an adapter that no forward pass reaches: it would never train."""
     waiting = {
         name: module
         for name, module in adapters.named_modules()
@@ -135,4 +135,4 @@ def _refuse_unreached(backbone: Backbone, adapters: Adapters) -> None:
     if waiting:
         first = next(iter(waiting))
         kind = type(backbone.tower).__name__
-        raise UserError(f"model.adapters: {kind} never uses the place of {first}; leave it out")
+        raise UserError(f"model.adapters: {kind} never calls the module of {first}; remove it")

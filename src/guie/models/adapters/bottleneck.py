@@ -1,5 +1,6 @@
-"""A bottleneck beside a branch of a block, and branches that are on by chance. Shapes: B images, N tokens,
-D features.
+"""Bottleneck adapters parallel to a block's branch, and stochastic gates for branches.
+
+Shapes: B images, N tokens, D features.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from guie.models.adapters.vit_structure import Branch, VitStructure
 
 
 class Gate(nn.Module):
-    """Multiplies a branch by 0 or 1 while training, and by the expected value when scored.
+    """Multiply a branch by 0 or 1 in training, and by the expected value in eval mode.
 
-    PUMA's equation 5 multiplies by Bernoulli(p), so the expected value is p. With `rescale` (dropout's
-    way, and the released code's) what is kept is divided by p, and the expected value is 1. The draw
-    comes from torch's generator, which the loop seeds by the step: a resumed run draws the same.
+    PUMA's equation 5 multiplies by Bernoulli(p), so the expected value is p. With `rescale` (as in
+    dropout and the released code) kept branches are divided by p, and the expected value is 1. The draw
+    uses torch's generator, which the training loop seeds by the step, so a resumed run draws the same.
     """
 
     def __init__(self, config: GateConfig):
@@ -28,11 +29,11 @@ class Gate(nn.Module):
 
     @property
     def expected(self) -> float:
-        """What the branch is multiplied by when scored."""
+        """The factor of the branch in eval mode."""
         return 1.0 if self.rescale else self.keep
 
     def forward(self, branch_BND: Tensor) -> Tensor:
-        """(B, N, D) -> the same, on or off."""
+        """Return the branch (B, N, D), on or off."""
         if self.keep == 1:
             return branch_BND
         if not self.training:
@@ -44,11 +45,11 @@ class Gate(nn.Module):
 
 
 class Parallel(nn.Module):
-    """up(ReLU(down(norm(z)))), added to the branch that works on the same norm(z).
+    """Add up(ReLU(down(norm(z)))) to the branch that reads the same norm(z).
 
-    PUMA's stochastic adapter (Kim et al., arXiv 2309.08944, equations 4 and 5) without biases;
-    AdaptFormer's (Chen et al., NeurIPS 2022) with biases and a scale. `up` starts at 0: nothing is
-    added at first, to the bit.
+    Without biases it is PUMA's stochastic adapter (Kim et al., arXiv 2309.08944, equations 4 and 5).
+    With biases and a scale it is AdaptFormer's (Chen et al., NeurIPS 2022). `up` starts at 0, so at
+    first the output does not change by a bit.
     """
 
     def __init__(self, width: int, dim: int, bias: bool, scale: float, gate: Gate):
@@ -63,16 +64,16 @@ class Parallel(nn.Module):
         self.seen: Tensor | None = None
 
     def forward(self, normed_BND: Tensor) -> Tensor:
-        """What is added, (B, N, D)."""
+        """Return the term that is added to the branch, (B, N, D)."""
         added_BND = self.up(functional.relu(self.down(normed_BND)))
         return self.gate(added_BND if self.scale == 1 else added_BND * self.scale)
 
     def attach(self, branch: Branch) -> None:
-        """Work beside this branch from now on."""
+        """Hook this adapter in parallel to the branch."""
         branch.norm.register_forward_hook(self._see)
         branch.after.register_forward_hook(self._add)
 
-    # Bound methods, so that a deep copy of the model holds on to its own.
+    # Bound methods, so that the hooks of a deep copy refer to the copy's own adapter.
     def _see(self, module: nn.Module, args: Any, normed_BND: Tensor) -> None:
         self.seen = normed_BND
 
@@ -83,7 +84,7 @@ class Parallel(nn.Module):
 
 
 def stochastic(structure: VitStructure, config: StochasticConfig, key: str) -> nn.ModuleDict:
-    """One beside attention and one beside the MLP of each block that is chosen. Raises UserError."""
+    """Add adapters parallel to attention and MLP of each chosen block. Raises UserError."""
     adapters = nn.ModuleDict()
     for number, block in structure.chosen(config.blocks, key):
         for name, branch in (("attention", block.attention), ("mlp", block.mlp)):
@@ -94,7 +95,7 @@ def stochastic(structure: VitStructure, config: StochasticConfig, key: str) -> n
 
 
 def adaptformer(structure: VitStructure, config: AdaptFormerConfig, key: str) -> nn.ModuleDict:
-    """One beside the MLP of each block that is chosen. Raises UserError."""
+    """Add an adapter parallel to the MLP of each chosen block. Raises UserError."""
     adapters = nn.ModuleDict()
     for number, block in structure.chosen(config.blocks, key):
         always = Gate(GateConfig())

@@ -1,7 +1,7 @@
-"""Low-rank changes of weight matrices (Hu et al., ICLR 2022, arXiv 2106.09685).
+"""LoRA: low-rank updates of weight matrices (Hu et al., ICLR 2022, arXiv 2106.09685).
 
-A mask says which: q, k and v, that one matrix may give at once, the attention's output, the MLP.
-Shapes: B images, N tokens, I inputs, O outputs, R rank.
+The config selects the matrices: q, k and v (perhaps fused in one matrix), the attention's output, the
+MLP. Shapes: B images, N tokens, I inputs, O outputs, R rank.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QKV = ("q", "k", "v")
 
 
 class LowRank(nn.Module):
-    """scale * up(down(x)), added to what a weight matrix makes of x; `up` starts at 0."""
+    """The update scale * up(down(x)), added to a weight matrix's output; `up` starts at 0."""
 
     def __init__(self, inputs: int, outputs: int, config: LoraConfig):
         super().__init__()
@@ -39,16 +39,16 @@ class LowRank(nn.Module):
         return self.gate(self.up(self.down(x_BNI)) * self.scale)
 
     def change_OI(self) -> Tensor:
-        """What it adds to the matrix when scored."""
+        """Return the update of the matrix in eval mode, (O, I)."""
         return (self.scale * self.gate.expected) * (self.up.weight @ self.down.weight)
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """A weight matrix that can be changed.
+    """A weight matrix that LoRA can update.
 
-    Attributes: `called`, the module by whose call it works; `owner` and `name`, whose parameter it is;
-    `places`, what it makes: parts of q, k and v in thirds, or `all`.
+    Attributes: `called`, the module whose call applies the matrix; `owner` and `name`, its module and
+    parameter name; `places`, which outputs are updated: some of q, k and v (thirds), or `all`.
     """
 
     called: nn.Module
@@ -62,7 +62,7 @@ class Matrix:
 
 
 class Changed(nn.Module):
-    """The changes of one matrix, by which third of its output (q, k, v), or of the whole."""
+    """The updates of one matrix: one for each third of its output (q, k, v), or one for all of it."""
 
     def __init__(self, matrix: Matrix, config: LoraConfig):
         super().__init__()
@@ -85,7 +85,7 @@ class Changed(nn.Module):
 
     @torch.no_grad()
     def merge(self) -> None:
-        """Change the matrix itself, and let go of it. Other models may share what it was before."""
+        """Merge the update into a new matrix and remove the hook. Other models may share the old matrix."""
         matrix = self.matrix
         weight_OI = matrix.weight_OI.clone()
         whole = "all" in self.thirds
@@ -99,14 +99,14 @@ class Changed(nn.Module):
 
 
 class InProjection(nn.Module):
-    """q, k and v of a `nn.MultiheadAttention`, by its own weights: a place for a hook."""
+    """The q, k, v projection of a `nn.MultiheadAttention` as a module, so that a hook can attach."""
 
     def forward(self, x_BND: Tensor, weight_OD: Tensor, bias_O: Tensor | None) -> Tensor:
         return functional.linear(x_BND, weight_OD, bias_O)
 
 
 class OpenAttention(nn.MultiheadAttention):
-    """Self-attention as torch's, by modules that hooks can hold on to; names and weights stay."""
+    """torch's self-attention built from modules that hooks can attach to; names and weights stay."""
 
     in_projection: InProjection
 
@@ -125,7 +125,7 @@ class OpenAttention(nn.MultiheadAttention):
 
 
 def lora(structure: VitStructure, config: LoraConfig, key: str) -> nn.ModuleDict:
-    """Changes of the matrices that the mask names, of each block that is chosen. Raises UserError."""
+    """Add updates to the selected matrices of each chosen block. Raises UserError."""
     changes = nn.ModuleDict()
     for number, block in structure.chosen(config.blocks, key):
         for name, matrix in _matrices(block, config.of, f"{key}.of"):
@@ -134,14 +134,14 @@ def lora(structure: VitStructure, config: LoraConfig, key: str) -> nn.ModuleDict
 
 
 def close(attention: nn.Module) -> None:
-    """Give torch's attention its own forward pass back, once nothing holds on to its modules."""
+    """Restore torch's own forward pass of attention, once no hook needs its modules."""
     if isinstance(attention, OpenAttention):
         del attention.in_projection
         attention.__class__ = nn.MultiheadAttention  # type: ignore[assignment]
 
 
 def _matrices(block: Block, places: Sequence[str], key: str) -> Iterator[tuple[str, Matrix]]:
-    """Yield name and matrix of all that the mask names."""
+    """Yield name and matrix of each selected place."""
     attention: Any = block.module.attn
     thirds = [place for place in QKV if place in places]
     if isinstance(attention, nn.MultiheadAttention):
@@ -165,9 +165,9 @@ def _matrices(block: Block, places: Sequence[str], key: str) -> Iterator[tuple[s
 
 
 def _of_qkv(attention: Any, thirds: list[str], key: str) -> Iterator[tuple[str, Matrix]]:
-    """Of an attention of timm: one matrix for all three, or one for each."""
+    """Yield the q, k, v matrices of timm's attention: one fused matrix, or one each."""
     if getattr(attention, "qkv", None) is not None:
-        if getattr(attention, "q_bias", None) is not None:  # used past the module
+        if getattr(attention, "q_bias", None) is not None:  # then timm does not call the module
             raise _unreachable(key, thirds, attention)
         yield "qkv", Matrix(attention.qkv, attention.qkv, "weight", thirds)
         return
@@ -183,7 +183,7 @@ def _whole(linear: nn.Module) -> Matrix:
 
 
 def _opened(attention: nn.MultiheadAttention) -> OpenAttention:
-    """Let hooks reach into torch's attention; the module stays, and so do its weights."""
+    """Make torch's attention accessible to hooks; the module and its weights stay."""
     if not isinstance(attention, OpenAttention):
         attention.__class__ = OpenAttention
         attention.in_projection = InProjection()
@@ -193,4 +193,4 @@ def _opened(attention: nn.MultiheadAttention) -> OpenAttention:
 
 def _unreachable(key: str, places: list[str], attention: nn.Module) -> UserError:
     kind = type(attention).__name__
-    return UserError(f"{key}: {', '.join(places)} of {kind} cannot be changed; leave them out")
+    return UserError(f"{key}: {kind} does not support LoRA on {', '.join(places)}; remove them")

@@ -1,7 +1,7 @@
-"""Tokens that are learned and put between the class token and the patches.
+"""Learned prompt tokens, inserted between the class token and the patches.
 
-They are put in ahead of the first block, and taken out behind the last: what pools tokens never sees
-them. Shapes: B images, N tokens, D features, P patches, M prompts of a pool, L tokens of a prompt.
+They are inserted before the first block and removed after the last, so pooling never sees them. Shapes:
+B images, N tokens, D features, P patches, M prompts of a pool, L tokens of a prompt.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from guie.models.adapters.vit_structure import VitStructure
 
 
 class Prompts(nn.Module):
-    """Puts `tokens_BLD` of a subclass into the sequence.
+    """Insert a subclass's `tokens_BLD` into the sequence.
 
     Attributes: `orthogonality`, the weight of `penalty` in the loss.
     """
@@ -29,16 +29,16 @@ class Prompts(nn.Module):
     def __init__(self, structure: VitStructure, length: int):
         super().__init__()
         self.prefix, self.length = structure.prefix, length
-        # Not at the first block: what is computed again there, to save memory, must ask for nothing.
+        # Not at the first block: gradient checkpointing recomputes it, and would consume the prompt twice.
         structure.entry.register_forward_hook(self._put_in)
         structure.blocks[-1].module.register_forward_hook(self._take_out)
 
     def tokens_BLD(self, like_BND: Tensor) -> Tensor:
-        """The prompt of each image."""
+        """Return the prompt of each image."""
         raise NotImplementedError
 
     def penalty(self) -> Tensor:
-        """What is added to the loss, times `orthogonality`; nothing, unless a kind has one."""
+        """Return the loss term that `orthogonality` weighs; 0 unless a subclass has one."""
         return torch.zeros(())
 
     def _put_in(self, module: nn.Module, args: Any, z_BND: Tensor) -> Tensor:
@@ -54,8 +54,8 @@ class Prompts(nn.Module):
 class Vpt(Prompts):
     """The same prompt for every image (Jia et al., Visual Prompt Tuning, ECCV 2022).
 
-    Shallow: ahead of the first block. Deep: ahead of every block, in the place of what the one
-    before made of its own. PUMA's single prompt is the shallow one.
+    Shallow: inserted before the first block. Deep: inserted before every block, replacing the previous
+    block's output at the prompt tokens. PUMA's single prompt is the shallow one.
     """
 
     def __init__(self, structure: VitStructure, config: VptConfig):
@@ -63,7 +63,7 @@ class Vpt(Prompts):
         layers = len(structure.blocks) if config.kind == "deep" else 1
         self.prompt_GLD = nn.Parameter(torch.empty(layers, config.length, structure.width))
         side = patch_inputs(structure.patches)
-        bound = math.sqrt(6 / (side + structure.width))  # the paper's start, Xavier's for a patch
+        bound = math.sqrt(6 / (side + structure.width))  # the paper's Xavier initialisation
         nn.init.uniform_(self.prompt_GLD, -bound, bound)
         self.layers = [Deeper(self, number) for number in range(1, layers)]
         for layer, block in zip(self.layers, structure.blocks[1:], strict=False):
@@ -74,7 +74,7 @@ class Vpt(Prompts):
 
 
 class Deeper:
-    """Puts a later block's prompt in the place of the one before."""
+    """Replace the previous block's prompt by a later block's own."""
 
     def __init__(self, prompts: Vpt, number: int):
         self.prompts, self.number = prompts, number
@@ -88,7 +88,7 @@ class Deeper:
 
 
 class Weighing(nn.Module):
-    """How alike a query and each prompt's key are, where the prompt's attention looks (equation 8)."""
+    """Cosine of the query, weighted by a prompt's attention, and the prompt's key (equation 8)."""
 
     def __init__(self, width: int, config: PoolConfig):
         super().__init__()
@@ -106,12 +106,12 @@ class Weighing(nn.Module):
 
 
 class Pool(Prompts):
-    """A prompt made for each image: P = sum over m of cos(q * A_m, K_m) P_m (PUMA, equations 6 to 9).
+    """One prompt per image: P = sum over m of cos(q * A_m, K_m) P_m (PUMA, equations 6 to 9).
 
-    The query q pools the patch embeddings. Prompts take the class token's position embedding, as in
-    the released code.
+    The query q pools the patch embeddings. Prompts get the class token's position embedding, as in the
+    released code.
 
-    Attributes: `weighing`, whose output are the weights of each image, for who looks on.
+    Attributes: `weighing`, whose output is each image's weights, for inspection.
     """
 
     def __init__(self, structure: VitStructure, config: PoolConfig):
@@ -131,9 +131,9 @@ class Pool(Prompts):
         return prompt_BLD if position_D is None else prompt_BLD + position_D
 
     def penalty(self) -> Tensor:
-        """Mean squared distance of keys, attentions and prompts from orthogonal ones, summed.
+        """Return the summed mean squared deviation of keys, attentions and prompts from orthogonality.
 
-        CODA-Prompt's (Smith et al., CVPR 2023) and the released code's, of the rows as they are.
+        As in CODA-Prompt (Smith et al., CVPR 2023) and the released code, on rows without normalisation.
         """
         weighing = self.weighing
         total = self.prompt_MLD.new_zeros(())
@@ -151,14 +151,17 @@ class Pool(Prompts):
 
 
 def build_prompts(structure: VitStructure, config: PromptsConfig) -> Prompts:
-    """Raises UserError for a tower that pools by attention, or takes positions in every block."""
+    """Attach the configured prompts to a backbone.
+
+    Raises UserError if the backbone uses attention pooling, or position embeddings in every block.
+    """
     key = "model.prompts"
     if structure.pooling == "map":
-        raise UserError(f"{key}: this backbone pools its tokens by attention, and has none to join")
+        raise UserError(f"{key}: not supported for backbones with attention pooling; set it to null")
     if not structure.takes_tokens:
         kind = type(structure.tower).__name__
         raise UserError(
-            f"{key}: {kind} turns tokens by their places in every block; leave them out"
+            f"{key}: {kind} has rotary position embeddings in every block; set it to null"
         )
     if isinstance(config, PoolConfig):
         return Pool(structure, config)
@@ -166,6 +169,6 @@ def build_prompts(structure: VitStructure, config: PromptsConfig) -> Prompts:
 
 
 def patch_inputs(patches: Any) -> int:
-    """Numbers of a patch: channels times its pixels."""
+    """Return the number of values in a patch: channels times pixels."""
     convolution = patches if isinstance(patches, nn.Conv2d) else patches.proj
     return convolution.in_channels * math.prod(convolution.kernel_size)

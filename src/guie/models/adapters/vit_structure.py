@@ -1,4 +1,4 @@
-"""The parts of a vision transformer that adapters and prompts hold on to, in timm's and open_clip's.
+"""Locate the parts of timm's and open_clip's vision transformers that adapters and prompts attach to.
 
 Shapes: B images, N tokens, D features, P patches.
 """
@@ -23,7 +23,7 @@ from guie.models.patches import Tower, trunk_of
 class Branch:
     """A residual branch of a block, z + after(... norm(z)).
 
-    Attributes: `norm`, whose output the branch works on; `after`, the last module before the sum.
+    Attributes: `norm`, whose output is the branch's input; `after`, the last module before the sum.
     """
 
     norm: nn.Module
@@ -43,9 +43,9 @@ class Block:
 class VitStructure:
     """A pre-norm transformer of `width` D.
 
-    Attributes: `patches`, the module that makes patch embeddings, as (B, P, D) or (B, D, rows,
-    columns); `entry`, whose output the first block takes; `prefix`, tokens before the patches';
-    `pooling`, how tokens become features: `token` (the class token), `avg` or `map` (attention).
+    Attributes: `patches`, the module that returns patch embeddings, as (B, P, D) or (B, D, rows,
+    columns); `entry`, whose output is the first block's input; `prefix`, the number of tokens before the
+    patches; `pooling`, how tokens become features: `token` (class token), `avg` or `map` (attention).
     """
 
     width: int
@@ -57,16 +57,16 @@ class VitStructure:
     tower: Tower
 
     def chosen(self, blocks: str | Sequence[int], key: str) -> list[tuple[int, Block]]:
-        """Number and block of those named, or of all. Raises UserError for one that is not there."""
+        """Return number and block of those named, or of all. Raises UserError for an unknown number."""
         numbers = range(len(self.blocks)) if isinstance(blocks, str) else blocks
         beyond = [number for number in numbers if number >= len(self.blocks)]
         if beyond:
             last = len(self.blocks) - 1
-            raise UserError(f"{key}.blocks: {min(beyond)}: the backbone has blocks 0 to {last}")
+            raise UserError(f"{key}.blocks: {min(beyond)}: the backbone has blocks 0 to {last} only")
         return [(number, self.blocks[number]) for number in sorted(set(numbers))]
 
     def class_position_D(self) -> Tensor | None:
-        """Position embedding of the class token; None where it has none."""
+        """Return the class token's position embedding; None if it has none."""
         trunk = trunk_of(self.tower)
         if self.is_open_clip:
             return trunk.positional_embedding[0]
@@ -76,18 +76,18 @@ class VitStructure:
 
     @property
     def takes_tokens(self) -> bool:
-        """May tokens be put in: positions are added ahead of the blocks, and images come first."""
+        """Whether tokens can be inserted: positions are added before the blocks, tensors are batch-first."""
         trunk = trunk_of(self.tower)
         return trunk.transformer.batch_first if self.is_open_clip else not isinstance(trunk, Eva)
 
     @property
     def is_open_clip(self) -> bool:
-        """Of open_clip's own kind, in whichever wrapper."""
+        """Whether it is open_clip's own transformer, wrapped or not."""
         return isinstance(trunk_of(self.tower), open_clip.transformer.VisionTransformer)
 
 
 def anatomy_of(tower: Tower, key: str) -> VitStructure:
-    """Raises UserError, by the config's key, for a tower that is none of these."""
+    """Return the structure of a backbone. Raises UserError, naming the config key, if it is not supported."""
     trunk = trunk_of(tower)
     found = None
     if isinstance(trunk, open_clip.transformer.VisionTransformer):
@@ -96,8 +96,8 @@ def anatomy_of(tower: Tower, key: str) -> VitStructure:
         found = _of_timm(tower, trunk)
     if found is None:
         raise UserError(
-            f"{key}: {type(trunk).__name__} has no blocks that it could be added to; it takes timm's"
-            " VisionTransformer and Eva and open_clip's VisionTransformer, norms ahead"
+            f"{key}: {type(trunk).__name__} is not supported; use timm's VisionTransformer or Eva, or"
+            " open_clip's VisionTransformer, all pre-norm"
         )
     return found
 
