@@ -248,7 +248,7 @@ def test_a_folder_named_as_the_parts_keeps_what_is_not_ours(job, tmp_path) -> No
 def test_weights_that_were_cut_are_named(kept_bytes: int, job, tmp_path) -> None:
     with (tmp_path / "tiny/model.safetensors").open("r+b") as file:
         file.truncate(kept_bytes)
-    with pytest.raises(UserError, match=r"model.safetensors: not whole .*; copy it again"):
+    with pytest.raises(UserError, match=r"model.safetensors: incomplete .*; copy it again"):
         embed.main(job)
 
 

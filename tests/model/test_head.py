@@ -149,7 +149,7 @@ def test_a_head_takes_shapes_beside_the_features() -> None:
     scale = (head.norm.running_var + 1e-5).sqrt()
     expected = head.linear((rows_BR - head.norm.running_mean) / scale)
     torch.testing.assert_close(head(feat_BF, shapes_B3), expected, atol=1e-5, rtol=0)
-    with pytest.raises(ValueError, match="takes the shapes"):
+    with pytest.raises(ValueError, match="needs the shapes"):
         head(feat_BF)
     torch.testing.assert_close(build()(feat_BF, shapes_B3), build()(feat_BF))  # not looked at
 

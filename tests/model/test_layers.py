@@ -154,7 +154,7 @@ def test_what_lies_above_is_taken_out(name: str, layer: str, side: int) -> None:
 
 def test_adapters_above_the_last_layer_are_refused() -> None:
     config = run_config(layers={"of": ["blocks.1"]}, adapters={"kind": "stochastic", "dim": 4})
-    with pytest.raises(UserError, match="adapters or prompts stand above the last of these layers"):
+    with pytest.raises(UserError, match="adapters or prompts come after the last of these layers"):
         build_embedder(config.model)
     adapters = {"kind": "stochastic", "dim": 4, "blocks": [0, 1]}
     build_embedder(run_config(layers={"of": ["blocks.1"]}, adapters=adapters).model)

@@ -61,7 +61,7 @@ def test_views_of_views() -> None:
     assert look.through(ViewConfig(flip=True, fit="pad")) == ViewSpec(
         32, MEAN, STD, "pad", "bilinear", part=0.5
     )
-    with pytest.raises(UserError, match="a part of 0.9 of a member's own part of 0.5"):
+    with pytest.raises(UserError, match="part 0.9 applies to a member that already has part 0.5"):
         look.through(ViewConfig(part=0.9))
 
 

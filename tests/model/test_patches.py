@@ -165,7 +165,7 @@ def test_a_pretraining_that_leaves_pixels_over_is_kept() -> None:
 
 def test_a_tower_without_patches_has_no_stride() -> None:
     config = BackboneConfig(library="timm", name="resnet10t", stride_px=12)
-    with pytest.raises(UserError, match="ResNet has no patches that could overlap"):
+    with pytest.raises(UserError, match="ResNet has no patches with a stride"):
         build_backbone(config, 64)
 
 

@@ -125,7 +125,9 @@ def test_a_file_is_checked_whenever_it_changes(tmp_path: Path) -> None:
     damaged = bytearray(file.read_bytes())
     damaged[-1] ^= 1
     file.write_bytes(damaged)
-    with pytest.raises(UserError, match="another file than the config was written for, or damaged"):
+    with pytest.raises(
+        UserError, match="the file is damaged, or not the one the config was written for"
+    ):
         build_backbone(config)
 
 
@@ -158,8 +160,8 @@ def test_a_tag_that_is_not_on_the_hub_comes_by_its_url(tmp_path: Path, monkeypat
     ("config", "said"),
     [
         ({**VIT, "pretrained": VIT_TAG}, f"cannot download {VIT_REPOSITORY}: .* has no"),
-        ({**VIT, "pretrained": "no_tag"}, f"no weights 'no_tag' of .*; it has: .*{VIT_TAG}"),
-        ({**CLIP, "pretrained": "no_tag"}, "no weights 'no_tag' of 'guie-tiny'; it has: drawn"),
+        ({**VIT, "pretrained": "no_tag"}, f"no weights 'no_tag' of .*; available: .*{VIT_TAG}"),
+        ({**CLIP, "pretrained": "no_tag"}, "no weights 'no_tag' of 'guie-tiny'; available: drawn"),
         ({**CLIP, "pretrained": "x/w.npz"}, "no such weights file: x/w.npz"),
     ],
 )

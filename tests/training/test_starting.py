@@ -87,7 +87,7 @@ def test_at_another_image_size_positions_are_resampled(tmp_path: Path) -> None:
             {"image": {"size_px": 32, "mean": [0.5] * 3}},
             r"model.image.mean: \[0.5, 0.5, 0.5\], and start_from, .*other, has \[0.48",
         ),
-        ("both", {}, "start_from: .*both: stands for several models or views"),
+        ("both", {}, "start_from: .*both: combines several models or views"),
     ],
 )
 def test_what_does_not_fit_is_refused(

@@ -161,7 +161,7 @@ def test_another_base_is_refused(base: Path, config: Path, tmp_path: Path) -> No
     other = load_file(own)
     other["visual.class_embedding"][0] += 1
     save_file(other, own)
-    with pytest.raises(UserError, match="gives other weights now; bring the file back"):
+    with pytest.raises(UserError, match="have changed; restore the original file"):
         open_model(folder)
     own.unlink()
     with pytest.raises(UserError, match="no such weights file"):
@@ -271,7 +271,9 @@ def test_one_tower_in_memory_serves_several(runs: tuple[Path, Path], run: Path) 
     changed = open_beside(first, run)  # with LoRA: what it changes is its own
     assert torch.equal(changed.embedder(images), open_model(run).embedder(images))
     assert torch.equal(first.embedder(images), before)
-    with pytest.raises(UserError, match="has not the frozen weights of .*; open it by itself"):
+    with pytest.raises(
+        UserError, match="does not share the frozen weights of .*; open it separately"
+    ):
         open_beside(changed, runs[0])
 
 

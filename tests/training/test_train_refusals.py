@@ -146,5 +146,7 @@ def test_a_model_that_memory_cannot_hold_is_refused(
 
     monkeypatch.setattr(train, "build_task", full)
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
-    with pytest.raises(UserError, match="out of memory before the first step, with .* classes; use"):
+    with pytest.raises(
+        UserError, match="out of memory before the first step, with .* classes; use"
+    ):
         train.main(["--config", str(config)])

@@ -197,7 +197,7 @@ def _build_timm(config: BackboneConfig, weights: bool, size_px: int | None) -> B
     pretrained = find_weights(config) if weights else None
     # The tag sets the statistics, even if the weights come from a run's own file.
     tagged = config.pretrained and not is_file(config.pretrained)
-    # custom_load reads the authors' .npz, and the hub's file is none
+    # custom_load is for the authors' .npz; the hub's file has another format
     overlay = {"file": str(pretrained.file), "custom_load": False} if pretrained else None
     tower: Tower = timm.create_model(
         f"{config.name}.{config.pretrained}" if tagged else config.name,

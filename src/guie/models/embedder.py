@@ -1,6 +1,4 @@
-"""Backbone and head as one module; and the module that a submission exports, from a uint8 image to its
-embedding.
-"""
+"""Backbone and head as one module, and the module that a submission exports: uint8 image to embedding."""
 
 from __future__ import annotations
 
@@ -18,7 +16,7 @@ from guie.models.views import AnyPreprocess
 
 
 class Scored(nn.Module):
-    """uint8 (B, 3, H, W) of any size -> (B, D); the same module eager and in TorchScript.
+    """Map uint8 images (B, 3, H, W) of any size to (B, D); the same module eager and in TorchScript.
 
     Args:
         embedder: images (B, 3, S, S) and shapes (B, 3) -> (B, D).
@@ -30,13 +28,13 @@ class Scored(nn.Module):
         self.embedder = embedder
 
     def forward(self, images: Tensor) -> Tensor:
-        # The preprocessing leaves its result on its own device, which is the embedder's.
+        # The preprocessing returns its result on its own device, which is also the embedder's.
         prepared = self.preprocess(images)
         return self.embedder(prepared, image_shapes(images).to(prepared.device))
 
 
 class Embedder(nn.Module):
-    """images -> embedding of unit length. Without a head: the backbone's features, normalised.
+    """Map images to embeddings of unit length. Without a head: the backbone's features, normalised.
 
     Attributes: `dim` (D).
     """
@@ -49,17 +47,17 @@ class Embedder(nn.Module):
         self.dim = (reduction or head or backbone).dim
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
-        """(B, 3, S, S) preprocessed images -> (B, D) float32 embeddings of unit length.
+        """Map preprocessed images (B, 3, S, S) to float32 embeddings (B, D) of unit length.
 
         Args:
-            shapes_B3: `image_shapes` of the original images, for a head that takes them.
+            shapes_B3: `image_shapes` of the original images, for a head that needs them.
         """
         return self.embed(self.backbone(images_BCHW), shapes_B3)
 
     def embed(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
-        """The head's part alone: (B, F) features -> as `forward`."""
+        """Map features (B, F) to embeddings as `forward` does, without the backbone."""
         emb_BD = self.head(feat_BF, shapes_B3) if self.head else feat_BF
-        if self.head and self.head.parts > 1:  # each counts alike, however long it is
+        if self.head and self.head.parts > 1:  # all count equally, whatever their norm
             parts = emb_BD.float().chunk(self.head.parts, dim=-1)
             emb_BD = torch.cat([functional.normalize(part, dim=-1) for part in parts], dim=-1)
         emb_BD = functional.normalize(emb_BD.float(), dim=-1)
@@ -69,7 +67,7 @@ class Embedder(nn.Module):
 
 
 def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
-    """Embedder as configured, the backbone pretrained unless `weights` is False."""
+    """Build the configured embedder, with a pretrained backbone unless `weights` is False."""
     backbone = build_backbone(config.backbone, config.image.size_px, weights)
     adapt(backbone, config)
     if config.layers:
@@ -78,7 +76,7 @@ def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
 
 
 def attach_head(backbone: Backbone, config: ModelConfig) -> Embedder:
-    """Put the configured head, if any, on a backbone."""
+    """Add the configured head, if any, to a backbone."""
     head = config.head
     if head is None:
         return Embedder(backbone, None)
@@ -89,10 +87,10 @@ def attach_head(backbone: Backbone, config: ModelConfig) -> Embedder:
 def build_preprocess(
     config: ModelConfig, backbone: Backbone, size_px: int, fit: Fit | None = None
 ) -> Preprocess:
-    """The one preprocessing: of training, validation, embedding and the submission.
+    """Build the preprocessing shared by training, validation, embedding and the submission.
 
     Args:
-        fit: in place of the config's, for a stage that does not train on what is scored.
+        fit: replaces the config's, for a stage whose training preprocessing differs from evaluation's.
     """
     image = config.image
     mean, std = image.mean or backbone.mean, image.std or backbone.std

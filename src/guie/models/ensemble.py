@@ -1,7 +1,6 @@
-"""Several models, or several views of one, behind the surface of one model.
+"""Combine several models, or several views of one, behind the interface of one model.
 
-Shapes: B images, M numbers that the members see of an image, V views, N domains, D dimensions of the
-embedding.
+Shapes: B images, M input values of all members per image, V views, N domains, D embedding dimensions.
 """
 
 from __future__ import annotations
@@ -20,14 +19,15 @@ from guie.models.embedder import Embedder
 from guie.models.head import Reduction
 from guie.models.views import ViewSpec
 
-# Takes a member and an example of what it is called with
+# Takes a member and example inputs for it
 Exchange = Callable[[Embedder, tuple[Tensor, Tensor]], nn.Module]
 
 
 class Domains(nn.Module):
-    """Tells domains apart by an embedding: which views an image is worth (the challenge's 5th place).
+    """Classify an embedding's domain, to choose an image's views (the challenge's 5th place).
 
-    Linear; buffers, not parameters, for they are fitted. (B, D) of unit length -> (B, N) logits.
+    Linear. Its weights are buffers, because they are fitted and not trained. Embeddings (B, D) of unit
+    length -> logits (B, N).
     """
 
     def __init__(self, dim: int, domains: int):
@@ -42,19 +42,19 @@ class Domains(nn.Module):
 
 
 class Ensemble(nn.Module):
-    """The members' embeddings of each view, joined; the mean of all views; perhaps reduced.
+    """Join the members' embeddings of each view, average over views, and optionally reduce.
 
-    side_by_side: one row of them, so that the cosine is the mean of the members' cosines, by weight.
-    So the challenge's 4th place joins its two families, to reduce 1024 numbers to 64, and DREML its
-    members (Xuan et al., ECCV 2018, 3.2). average: their mean, which is of use where they share a
-    space: models that went out from one head (1st place).
+    side_by_side: concatenation, so that the cosine is the weighted mean of the members' cosines. The
+    challenge's 4th place joins its two families so, then reduces 1024 dimensions to 64; so does DREML
+    with its members (Xuan et al., ECCV 2018, 3.2). average: the mean, useful if members share an
+    embedding space, as models trained from one head do (1st place).
 
-    Where the image's shape or domain decides about a view, a pass that nobody asks for is left out. It
-    is scripted for that, around traced members (`exchanged`).
+    If a view depends on the image's shape or domain, forward passes that no image needs are skipped. For
+    this the module is scripted around traced members (`exchanged`).
 
-    Attributes: `dim` (D); `looks`, what `prepared_BM` is made of.
+    Attributes: `dim` (D); `looks`, the view specs concatenated in `prepared_BM`.
 
-    Raises UserError where the members cannot be averaged, or a reduction gives more than it takes.
+    Raises UserError if the members cannot be averaged, or a reduction has more outputs than inputs.
     """
 
     cache_key = "Ensemble"  # of cached features; stays if the class is renamed
@@ -69,7 +69,7 @@ class Ensemble(nn.Module):
         self.members = nn.ModuleList(members)
         self.side_by_side = config.join == "side_by_side"
         weights = config.weights or [1.0] * len(members)
-        # Side by side it is the cosine that a weight is of
+        # With side_by_side a weight applies to the cosine, hence the square root
         self.scales = [math.sqrt(w) if self.side_by_side else w for w in weights]
         self._see(config.views, members, looks)
         self.joined_dim = _joined_dim(config, members)
@@ -84,7 +84,7 @@ class Ensemble(nn.Module):
         members: Sequence[Embedder | Ensemble],
         looks: Sequence[Sequence[ViewSpec]],
     ) -> None:
-        """Note which looks each member takes in each view, alike ones once, and where they lie."""
+        """Record the view specs of each member in each view, without duplicates, and their offsets."""
         seen = [[[look.through(view) for look in own] for own in looks] for view in views]
         self.looks = tuple(dict.fromkeys(look for view in seen for own in view for look in own))
         place = {look: number for number, look in enumerate(self.looks)}
@@ -101,7 +101,7 @@ class Ensemble(nn.Module):
         ]
 
     def _choose(self, config: CompositionConfig) -> None:
-        """Note which views are of which shapes and domains."""
+        """Record which views apply to which shapes and domains."""
         views, domains = config.views, config.domains
         limits = [view.aspect for view in views]
         self.above = [limit.above if limit else 0.0 for limit in limits]
@@ -115,7 +115,7 @@ class Ensemble(nn.Module):
         self.register_buffer("asked_NV", rows, persistent=False)
 
     def forward(self, prepared_BM: Tensor, shapes_B3: Tensor) -> Tensor:
-        """(B, M) of `Inputs` -> (B, D) float32 embeddings of unit length.
+        """Map (B, M) from `Inputs` to float32 embeddings (B, D) of unit length.
 
         Args:
             shapes_B3: `image_shapes` of the original images.
@@ -152,7 +152,7 @@ class Ensemble(nn.Module):
     def _add(
         self, sum_BD: Tensor, rows_B: Tensor, view: int, prepared_BM: Tensor, shapes_B3: Tensor
     ) -> Tensor:
-        """The sum with one view more, of these rows of the batch alone."""
+        """Return the sum with one more view, added for these rows of the batch only."""
         if not bool(rows_B.any()):
             return sum_BD
         if bool(rows_B.all()):
@@ -164,7 +164,7 @@ class Ensemble(nn.Module):
         return sum_BD.index_add(0, rows, own)
 
     def _of_view(self, view: int, prepared_BM: Tensor, shapes_B3: Tensor) -> Tensor:
-        """The members' embeddings of one view, joined: (B, D) of unit length."""
+        """Return the members' embeddings of one view, joined: (B, D) of unit length."""
         embs = []
         for number, member in enumerate(self.members):
             parts = []
@@ -178,7 +178,7 @@ class Ensemble(nn.Module):
 
     @torch.jit.ignore
     def exchanged(self, exchange: Exchange) -> Ensemble:
-        """The same composition of other members, `exchange` of each; this one stays as it is."""
+        """Return the ensemble with `exchange(member)` for each member; this one is not changed."""
         shell = copy.copy(self)
         shell._modules = dict(self._modules)
         members = []
@@ -194,7 +194,7 @@ class Ensemble(nn.Module):
 
 
 def unit(emb_BD: Tensor) -> Tensor:
-    """Rows of length 1: functional.normalize, which compiles to operators that PyTorch 1.11 lacks."""
+    """Normalise rows to length 1. functional.normalize compiles to operators that PyTorch 1.11 lacks."""
     return emb_BD / emb_BD.norm(2, 1, True).clamp_min(1e-12)
 
 
@@ -202,10 +202,12 @@ def _joined_dim(config: CompositionConfig, members: Sequence[Embedder | Ensemble
     dims = [member.dim for member in members]
     if config.join == "average" and len(set(dims)) > 1:
         raise UserError(
-            f"join: average: the members have {', '.join(map(str, dims))} dimensions; a mean is of"
-            " members of as many, so join them side_by_side"
+            f"join: average: the members have {', '.join(map(str, dims))} dimensions; averaging needs"
+            " equal dimensions: use join: side_by_side"
         )
     dim = sum(dims) if config.join == "side_by_side" else dims[0]
     if config.reduced_dim and config.reduced_dim > dim:
-        raise UserError(f"reduced_dim: {config.reduced_dim}: above the {dim} that members give")
+        raise UserError(
+            f"reduced_dim: {config.reduced_dim}: the members have {dim} dimensions; use fewer"
+        )
     return dim

@@ -1,6 +1,4 @@
-"""The head: norm -> dropout -> hidden layers, if any -> Linear; and linear maps to fewer dimensions,
-fitted after training.
-"""
+"""The head (norm -> dropout -> hidden layers -> Linear), and linear reductions fitted after training."""
 
 from __future__ import annotations
 
@@ -14,12 +12,12 @@ from guie.config.model import HeadConfig
 
 
 class Reduction(nn.Module):
-    """An affine map of the embedding, such as PCA on images of all domains (the 6th place's).
+    """An affine map of the embedding, such as PCA on images of all domains (the challenge's 6th place).
 
-    The embedder brings its result to unit length again: the challenge ranks by Euclidean distance,
-    which is a cosine's order between unit vectors alone. It is then the cosine about the mean of
-    the images that the map was fitted on, and how much of a vector the map left out, which differs
-    from image to image, does not count as distance.
+    The embedder normalises the result to unit length again. The challenge ranks by Euclidean distance,
+    which orders as the cosine does only between unit vectors. The distance is then the cosine about the
+    mean of the images that the map was fitted on. The part of a vector that the map drops, which differs
+    between images, does not count.
 
     Until its buffers are loaded it keeps the first R dimensions. Shapes: B images, D dimensions
     before, R after.
@@ -39,35 +37,35 @@ class Reduction(nn.Module):
 
 
 class SumOverProcesses(torch.autograd.Function):
-    """All-reduce with its gradient: what each process makes of the sum comes back to all."""
+    """All-reduce with a gradient: the backward pass sums the gradients of all processes."""
 
     @staticmethod
     def forward(ctx: object, part: Tensor) -> Tensor:
-        """A tensor of one shape in every process -> their sum, in every process."""
+        """Return the sum over processes of a tensor with the same shape in each."""
         total = part.clone()
         distributed.all_reduce(total)
         return total
 
     @staticmethod
     def backward(ctx: object, grad: Tensor) -> Tensor:
-        """The sum of every process's gradient."""
+        """Return the sum of every process's gradient."""
         return SumOverProcesses.forward(ctx, grad)
 
 
 class GlobalBatchNorm1d(nn.BatchNorm1d):
-    """BatchNorm1d whose statistics are those of all processes' batches together.
+    """BatchNorm1d with statistics over the batches of all processes.
 
-    Several processes then train as one does (Ioffe and Szegedy 2015, alg. 1, over the global
-    batch), gradients included. In a single process it is torch's own.
+    Several processes then train as one would, gradients included (Ioffe and Szegedy 2015, alg. 1, over
+    the global batch). In a single process it is torch's own.
     """
 
     def forward(self, feat_BF: Tensor) -> Tensor:
-        """(B, F) -> (B, F) float32."""
+        """Map features (B, F) to (B, F) float32."""
         feat_BF = feat_BF.float()
         several = distributed.is_initialized() and distributed.get_world_size() > 1
         if not (self.training and several):
             return super().forward(feat_BF)
-        # In float64: the sum of squares loses the variance of features far from zero.
+        # In float64: float32 sums of squares lose the variance of features far from zero.
         wide_BF = feat_BF.double()
         count_F = wide_BF.new_full(wide_BF.shape[1:], len(wide_BF))
         moments_3F = torch.stack([count_F, wide_BF.sum(0), wide_BF.square().sum(0)])
@@ -88,11 +86,11 @@ class GlobalBatchNorm1d(nn.BatchNorm1d):
         self.running_var.lerp_(unbiased_F.float(), self.momentum)
 
 
-SHAPE = 3  # numbers of `guie.model.shapes.image_shape`
+SHAPE = 3  # values per image in `guie.data.dataset.image_shapes`
 
 
 class L2Norm(nn.Module):
-    """Unit length, computed in fp32."""
+    """Normalise to unit length, in fp32."""
 
     def forward(self, feat_BF: Tensor) -> Tensor:
         return functional.normalize(feat_BF.float(), dim=-1)
@@ -101,7 +99,7 @@ class L2Norm(nn.Module):
 class SharedLinear(nn.Linear):
     """N dropouts before one Linear, averaged (multi-sample dropout, Inoue 2019, arXiv 1905.09788).
 
-    The mean goes first, which is the same for a linear map: one product in place of N.
+    The mean is taken before the Linear, which gives the same result with one product in place of N.
     """
 
     def __init__(self, features: int, dim: int, bias: bool, dropouts: Sequence[float]):
@@ -115,14 +113,14 @@ class SharedLinear(nn.Linear):
         return super().forward(feat_BF)
 
     def folded(self) -> nn.Linear:
-        """The same map without dropout."""
+        """Return the same map without dropout."""
         return _linear(self.weight, self.bias)
 
 
 class SeparateLinears(nn.Linear):
-    """N Linears, each before a dropout of its own, averaged (the challenge's 3rd place).
+    """N Linears, each followed by its own dropout, averaged (the challenge's 3rd place).
 
-    Side by side in one weight (N D, F), so that they are one product; in eval mode, one Linear.
+    One weight (N D, F) holds all of them, so that they are one product; in eval mode, one Linear.
     """
 
     def __init__(self, features: int, dim: int, bias: bool, dropouts: Sequence[float]):
@@ -138,7 +136,7 @@ class SeparateLinears(nn.Linear):
         return _mean([functional.dropout(part_BD, p) for part_BD, p in pairs])
 
     def folded(self) -> nn.Linear:
-        """The mean of the Linears, which is what they are without dropout."""
+        """Return the mean of the Linears, which equals them without dropout."""
         return _linear(*self._averaged())
 
     def _averaged(self) -> tuple[Tensor, Tensor | None]:
@@ -148,10 +146,10 @@ class SeparateLinears(nn.Linear):
 
 
 class Head(nn.Module):
-    """Projects backbone features to the embedding's dimension (UnED 4.1: L2 first).
+    """Project backbone features to the embedding's dimension (UnED 4.1: L2 first).
 
-    Attributes: `dim` (D); `parts`, of the embedding, each to be made of unit length; `image_shape`,
-    whether the shapes of the images are to be given too.
+    Attributes: `dim` (D); `parts`, how many parts of the embedding are each normalised to unit length;
+    `image_shape`, whether `forward` needs the images' shapes.
     """
 
     def __init__(self, config: HeadConfig, features: int):
@@ -178,23 +176,23 @@ class Head(nn.Module):
             kind, dropouts = kinds[config.branches.linear], config.branches.dropouts
             self.linear = kind(inputs, config.dim, config.bias, dropouts)
         if config.norm == "l2" and config.bias and not config.hidden:
-            # PyTorch's own start is as long as the signal of features of length 1: embeddings of
-            # unrelated images would begin at a cosine of .5. UnED's bias starts at 0.
+            # PyTorch's default bias is as long as the output for features of length 1, so embeddings of
+            # unrelated images would start at a cosine of 0.5. UnED's bias starts at 0.
             nn.init.zeros_(self.linear.bias)
 
     def forward(self, feat_BF: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
-        """Features, and where the head takes them the images' shapes -> (B, D), not of unit length.
+        """Map features (B, F), and the images' shapes if needed, to (B, D), not of unit length.
 
-        Raises ValueError where shapes are needed and not given.
+        Raises ValueError if shapes are needed and not given.
         """
         if self.image_shape:
             if shapes_B3 is None:
-                raise ValueError("this head takes the shapes of the images too")
+                raise ValueError("shapes_B3 is None; this head needs the shapes of the images too")
             feat_BF = torch.cat([feat_BF.float(), shapes_B3], dim=-1)
         return self.linear(self.hidden(self.dropout(self.norm(feat_BF))))
 
     def fold(self) -> None:
-        """Leave one plain Linear in place of branches: the head as it is scored."""
+        """Replace dropout branches by one plain Linear, as in eval mode."""
         if isinstance(self.linear, SharedLinear | SeparateLinears):
             self.linear = self.linear.folded()
 

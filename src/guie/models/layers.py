@@ -1,7 +1,7 @@
-"""Features of a tower's own layers, in place of its output.
+"""Return features of a backbone's intermediate layers, in place of its output.
 
 Vo and Hays, Generalization in Metric Learning: Should the Embedding Layer be Embedding Layer?, WACV
-2019: what is trained last generalises worse than what lies beneath it. Shapes: B images, C channels of
+2019: the last trained layer generalises worse than the layers before it. Shapes: B images, C channels of
 a layer, P places, F features.
 """
 
@@ -19,22 +19,22 @@ from guie.base.errors import UserError
 from guie.config.model import LayersConfig
 from guie.models.patches import Tower, trunk_of
 
-LEAST = 1e-6  # of what gem takes the power of
+LEAST = 1e-6  # gem clamps its inputs to this before it takes the power
 
 
 class Layers(nn.Module):
-    """Pools what the named modules of a tower give. It has no parameters, and holds no tower.
+    """Pool the outputs of a backbone's named modules. It has no parameters and keeps no backbone.
 
-    What lies above the last of them is taken out of the tower: it is neither computed nor kept.
+    Modules after the last of these are removed from the backbone: they are neither computed nor stored.
 
     Attributes: `dim` (F); `unused_parameters`, names of the parameters that receive no gradient, because no
     feature depends on them.
 
     Args:
-        added: parameters that were added to the tower.
+        added: parameters that adapters and prompts added to the backbone.
 
-    Raises UserError for a module that is not there, that a forward pass goes around, or whose output
-    cannot be pooled so; and where something was added above the last of them.
+    Raises UserError for a module that does not exist, that no forward pass calls, or whose output cannot
+    be pooled this way; and if something was added after the last of them.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Layers(nn.Module):
         self.unused_parameters = unused_parameters & dict(tower.named_parameters()).keys()
 
     def forward(self, tower: Tower, images_BCHW: Tensor) -> Tensor:
-        """(B, 3, S, S) -> (B, F)."""
+        """Map images (B, 3, S, S) to features (B, F)."""
         with capture_outputs(tower, self.config.of) as heard:
             tower(images_BCHW)
         silent = [name for name in self.config.of if name not in heard]
@@ -64,14 +64,14 @@ class Layers(nn.Module):
         return torch.cat([self.pooled(tower, name, heard[name]) for name in self.config.of], dim=1)
 
     def pooled(self, tower: Tower, name: str, output: Tensor) -> Tensor:
-        """A layer's output -> (B, C). Raises UserError for what has no places, or no class token."""
+        """Pool a layer's output to (B, C). Raises UserError without feature map or class token."""
         trunk = trunk_of(tower)
         if output.dim() == 2:
             return output
         if self.config.pool == "token":
             if output.dim() != 3 or not _prefix(trunk):
                 raise UserError(
-                    f"model.layers.pool: {name} has no class token; take avg, max or gem"
+                    f"model.layers.pool: {name} has no class token; use avg, max or gem"
                 )
             return output[:, 0]
         if output.dim() == 3:
@@ -82,7 +82,9 @@ class Layers(nn.Module):
             places_BPC = output.flatten(2).transpose(1, 2)
         else:
             shape = tuple(output.shape)
-            raise UserError(f"model.layers.of: {name} gives {shape}, which is no map of features")
+            raise UserError(
+                f"model.layers.of: {name} returns {shape}, not a feature map; name another"
+            )
         if self.config.pool == "max":
             return places_BPC.amax(1)
         if self.config.pool == "avg":
@@ -93,7 +95,7 @@ class Layers(nn.Module):
     def _probed(
         self, tower: Tower, added: Iterable[nn.Parameter], size_px: int
     ) -> tuple[int, set[str]]:
-        """F, and the parameters that no feature depends on. Raises UserError where these were added."""
+        """Return F and the parameters that no feature depends on. Raises UserError if any were added."""
         training, names, more = tower.training, dict(tower.named_parameters()), list(added)
         every = [*names.values(), *more]
         frozen = [value for value in every if not value.requires_grad]
@@ -108,21 +110,21 @@ class Layers(nn.Module):
             value.requires_grad_(False)
         if any(grad is None for grad in grads[len(names) :]):
             raise UserError(
-                "model.layers.of: adapters or prompts stand above the last of these layers"
+                "model.layers.of: adapters or prompts come after the last of these layers; remove them"
             )
         unused_parameters = {name for name, grad in zip(names, grads, strict=False) if grad is None}
         return feat_BF.shape[1], unused_parameters
 
 
 class Passthrough(nn.Module):
-    """Stands where a module was: hands on what comes first, as a block of open_clip takes a mask too."""
+    """Replace a module: return the first argument. (open_clip's blocks get a mask too.)"""
 
     def forward(self, given: Tensor, *more: Any, **named: Any) -> Tensor:
         return given
 
 
 def prune(tower: Tower, unused_parameters: set[str]) -> None:
-    """Put nothing in the place of modules all of whose parameters are idle."""
+    """Replace modules whose parameters are all unused by `Passthrough`."""
     gone: list[str] = []
     for name, module in list(tower.named_modules()):
         own = [f"{name}.{key}" for key, _ in module.named_parameters()]
@@ -134,9 +136,9 @@ def prune(tower: Tower, unused_parameters: set[str]) -> None:
 
 @contextmanager
 def capture_outputs(tower: Tower, names: list[str]) -> Iterator[dict[str, Tensor]]:
-    """Within, what the named modules gave last stands in the dict.
+    """Collect the named modules' latest outputs in the dict, within the context.
 
-    The hooks last for one pass: a copy of the tower has none that would tell the original's listener.
+    The hooks exist for one forward pass only, so a copy of the backbone never reports to the original.
     """
     heard: dict[str, Tensor] = {}
 
@@ -157,14 +159,14 @@ def capture_outputs(tower: Tower, names: list[str]) -> Iterator[dict[str, Tensor
 
 
 def _prefix(trunk: Tower) -> int:
-    """Tokens ahead of the patches'."""
+    """Return the number of tokens before the patches."""
     if isinstance(trunk, open_clip.transformer.VisionTransformer):
         return 1
     return getattr(trunk, "num_prefix_tokens", 0)
 
 
 def _some(known: dict[str, nn.Module]) -> str:
-    """The blocks and stages among a tower's modules."""
+    """List the blocks and stages among a backbone's modules."""
     names = [
         name for name in known if name and name.split(".")[-1].isdigit() and name.count(".") <= 2
     ]

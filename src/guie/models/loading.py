@@ -1,6 +1,4 @@
-"""Open any model by one word: a run folder, an ensemble, a model of timm or open_clip. Build it from
-config and weights.
-"""
+"""Open any model by its name: a run folder, an ensemble, a timm or open_clip model."""
 
 from __future__ import annotations
 
@@ -30,10 +28,10 @@ AnyPart = MemberConfig | CompositionConfig
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """A model of one or more members, as embedding, validation and export need it.
+    """A model of one or more members, ready for embedding, validation and export.
 
-    Attributes: `embedder`, the one model's or a `Ensemble`; `preprocess`, to what `embedder`
-    takes; `part`, what it is built from and was trained by; `source`, the word by which it was opened.
+    Attributes: `embedder`, the single model's or an `Ensemble`; `preprocess`, returns the inputs of
+    `embedder`; `part`, the configs of model and training; `source`, the name it was opened by.
     """
 
     embedder: Embedder | Ensemble
@@ -43,34 +41,34 @@ class LoadedModel:
 
     @property
     def scored(self) -> Scored:
-        """Preprocessing and embedder as one module, from the image to its embedding."""
+        """Preprocessing and embedder as one module, from image to embedding."""
         return Scored(self.preprocess, self.embedder)
 
     @property
     def config(self) -> ModelConfig | CompositionConfig:
-        """What the embedder is built from: the config of the one model, or of the composition."""
+        """The config of the embedder: of the single model, or of the ensemble."""
         return self.part.model if isinstance(self.part, MemberConfig) else self.part
 
     @property
     def members(self) -> tuple[MemberConfig, ...]:
-        """The models of it, in order."""
+        """Its models, in order."""
         return tuple(leaves(self.part))
 
     def alone(self, remedy: str) -> tuple[MemberConfig, Embedder]:
-        """The one model that it is. Raises UserError with a remedy where it is a composition."""
+        """Return the single model. Raises UserError, with a remedy, for an ensemble."""
         if isinstance(self.part, CompositionConfig) or isinstance(self.embedder, Ensemble):
-            raise UserError(f"{self.source}: stands for several models or views; {remedy}")
+            raise UserError(f"{self.source}: combines several models or views; {remedy}")
         return self.part, self.embedder
 
     def self_contained(self) -> AnyPart:
-        """`part` with the mean and std of pixels, which else the weights' tag tells."""
+        """Return `part` with the mean and std of pixels, which otherwise the weights' tag defines."""
         return _with_each(self.part, self.embedder, _with_pixels)
 
 
 class NoRandomNumbers(TorchFunctionMode):
-    """Leaves out the random numbers of an initialisation that weights are loaded over.
+    """Skip random initialisation, for models whose weights are loaded next.
 
-    Not the rest: what no file holds, as position grids, a library computes while it builds.
+    Other values are still computed while the library builds: no file holds them (position grids).
     """
 
     DRAWING = {
@@ -90,15 +88,15 @@ class NoRandomNumbers(TorchFunctionMode):
 def rebuild(
     part: AnyPart, state: Mapping[str, Tensor], source: str, share: bool = False
 ) -> LoadedModel:
-    """A trained model from its config and its weights; branches of heads are folded.
+    """Build a trained model from its config and weights; branches of heads are folded.
 
     Args:
-        part: a model, or a composition of such, each for images of the size that its weights are for.
+        part: a model or an ensemble, each with the image size that its weights were trained for.
         state: its weights.
         source: the model's name in messages and records.
-        share: the state's tensors become the model's, and are not copied.
+        share: use the state's tensors themselves, without copying.
 
-    Raises UserError where members do not fit together.
+    Raises UserError if members do not fit together.
     """
     with NoRandomNumbers():
         embedder, looks, preprocess = _built(part)
@@ -110,13 +108,13 @@ def rebuild(
 def composed(
     models: Sequence[LoadedModel], fitted: Mapping[str, Tensor] | None = None, **how: Any
 ) -> LoadedModel:
-    """One model of several, or of one: their weights are shared and not copied.
+    """Combine one or more models into an ensemble; weights are shared, not copied.
 
     Args:
-        fitted: weights of the composition's own, by name: of a reduction, of a classifier of domains.
-        how: keys of `CompositionConfig` besides `members`.
+        fitted: the ensemble's own weights, by name: of a reduction, of a domain classifier.
+        how: keys of `CompositionConfig` other than `members`.
 
-    Raises UserError where the models do not fit together.
+    Raises UserError if the models do not fit together.
     """
     members = [model.self_contained() for model in models]
     config = CompositionConfig.model_validate({"members": members, **how})
@@ -129,7 +127,7 @@ def composed(
 
 
 def _equal_as_one(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The same weights, equal ones as one tensor: a run at two sizes has most of its own twice."""
+    """Return the weights with equal tensors shared: a run at two sizes has most of its weights twice."""
     known: dict[tuple[Any, ...], list[Tensor]] = {}
     shared = {}
     for name, value in state.items():
@@ -144,7 +142,7 @@ def _equal_as_one(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def _built(
     part: AnyPart,
 ) -> tuple[Embedder | Ensemble, Sequence[ViewSpec], Preprocess | None]:
-    """The module, not yet of its weights; what it sees; and the preprocessing of a model by itself."""
+    """Return the module without its weights, its view specs, and a single model's preprocessing."""
     if isinstance(part, CompositionConfig):
         built = [_built(member) for member in part.members]
         composition = Ensemble(part, [one[0] for one in built], [one[1] for one in built])
@@ -159,7 +157,7 @@ def _built(
 def _with_each(
     part: AnyPart, module: nn.Module, change: Callable[[MemberConfig, Embedder], MemberConfig]
 ) -> AnyPart:
-    """The same tree, `change` of each model and its module in place of the model."""
+    """Return the same tree with each model replaced by `change` of it and its module."""
     if isinstance(part, MemberConfig):
         return change(part, cast(Embedder, module))
     pairs = zip(part.members, cast(Ensemble, module).members, strict=True)
@@ -175,7 +173,7 @@ def _with_pixels(member: MemberConfig, embedder: Embedder) -> MemberConfig:
 
 
 def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
-    """The member without what training alone has use for: branches of its head, LoRA beside weights."""
+    """Remove what only training needs: fold the head's branches, and merge LoRA into the weights."""
     model, head = member.model, member.model.head
     if embedder.head and head and head.branches:
         embedder.head.fold()
@@ -196,12 +194,11 @@ def open_model(
 ) -> LoadedModel:
     """Open `runs/demo`, `open_clip:ViT-H-14:laion2b_s32b_b79k` or `timm:resnet50:a1_in1k`.
 
-    A folder holds one model, as train.py leaves it, or what compose.py made of several. Of a library's model,
-    which has no head, the part after the second colon is a hub tag or a weights file; without it
-    the weights are random.
+    A folder holds one model from train.py, or an ensemble from compose.py. A library's model has no head.
+    The part after its second colon is a hub tag or a weights file; without it the weights are random.
 
     Args:
-        size_px, fit: of a library's model; a folder states its own.
+        size_px, fit: for a library's model; a folder states its own.
         weights: the file to read in a folder.
 
     Raises:
@@ -214,7 +211,7 @@ def open_model(
     folder = Path(source)
     if not folder.is_dir():
         raise UserError(
-            f"{source}: no such run folder; a library's model is written open_clip:NAME:TAG or"
+            f"{source}: no such run folder; write a library's model as open_clip:NAME:TAG or"
             " timm:NAME:TAG"
         )
     composed = next((folder / name for name in FILES if (folder / name).is_file()), None)
@@ -226,9 +223,9 @@ def open_model(
 
 
 def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:
-    """The features of the tower's own layers in place of the embedding; it is no longer what a run trained.
+    """Return a model of the backbone's intermediate features; it no longer refers to a training run.
 
-    Raises UserError where the model is a composition, or has not these layers.
+    Raises UserError if the model is an ensemble, or lacks these layers.
     """
     member, embedder = model.alone("take layers of each of them")
     embedder.backbone.take_layers(layers)
@@ -240,9 +237,9 @@ def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:
 def at_size(
     model: LoadedModel, size_px: int | None = None, stride_px: int | None = None
 ) -> LoadedModel:
-    """The model for images of another size, its position embeddings interpolated; it is changed.
+    """Change the model, in place, to another image size; position embeddings are interpolated.
 
-    Raises UserError for a composition, or where the patches do not fit.
+    Raises UserError for an ensemble, or if the patches do not fit.
     """
     member, embedder = model.alone("state the size of each of its members")
     own = member.model
@@ -255,12 +252,12 @@ def at_size(
 
 
 def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> LoadedModel:
-    """Open another run on the same frozen weights, which stay once in memory: to switch by domain.
+    """Open another run with the same frozen weights, kept once in memory, to switch by domain.
 
     Args:
-        first: a run, opened; one whose adapters are LoRA has other weights of its own by now.
+        first: an open run, not one with LoRA: opening it merged LoRA into its weights.
 
-    Raises UserError as `open_model`, and where the two do not share what is frozen.
+    Raises UserError as `open_model`, and if the two do not share their frozen weights.
     """
     folder = Path(folder)
     metadata = _metadata(folder / weights)
@@ -270,7 +267,7 @@ def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> 
     merged = run and any(adapter.kind == "lora" for adapter in run.model.adapters)
     if not metadata.frozen or not known or known.frozen != metadata.frozen or merged:
         raise UserError(
-            f"{folder}: has not the frozen weights of {first.source}; open it by itself"
+            f"{folder}: does not share the frozen weights of {first.source}; open it separately"
         )
     own, shared = read_tensors(folder / weights), first.embedder.state_dict()
     tower = {name: value for name, value in shared.items() if name.startswith("backbone.tower.")}
@@ -291,7 +288,9 @@ def _member(folder: Path, metadata: WeightsMetadata) -> MemberConfig:
 def _metadata(file: Path) -> WeightsMetadata:
     metadata = read_metadata(file)
     if metadata is None:
-        raise UserError(f"{file}: states no image size; train.py did not write it")
+        raise UserError(
+            f"{file}: states no image size, so train.py did not write it; name another file"
+        )
     return metadata
 
 

@@ -1,7 +1,7 @@
-"""The patches of a vision transformer: how many an image has, and whether they overlap.
+"""Set the patch grid of a vision transformer: image size and stride of the patches.
 
-A stride below the patch size gives more tokens from the same pixels, by the same weights. The
-challenge's 1st place took 290 px in patches of 14 px, one every 12 px: 24 x 24 tokens.
+A stride below the patch size gives more tokens from the same pixels and weights. The challenge's 1st
+place used images of 290 px, patches of 14 px and a stride of 12 px: 24 x 24 tokens.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from torch import nn
 
 from guie.base.errors import UserError
 
-# A library's image tower: a torch Module with methods and settings of its own, which has no types.
+# A library's image backbone: a torch Module with methods and attributes of its own, without types.
 Tower = Any
 
 
 class StridedPatchEmbed(PatchEmbed):
-    """timm's patch embedding, told its grid by the stride of the convolution.
+    """timm's patch embedding with its grid computed from the convolution's stride.
 
-    timm's own takes the patch size for the stride; both are one where the patches lie side by side.
+    timm's own assumes that the stride is the patch size, which holds only without overlap.
     """
 
     def dynamic_feat_size(self, img_size: Sequence[int]) -> tuple[int, int]:
-        """(height, width) in pixels -> (rows, columns) of patches."""
+        """Convert (height, width) in pixels to (rows, columns) of patches."""
         rows, columns = (
             grid_side(side, patch, stride)
             for side, patch, stride in zip(img_size, self.patch_size, self.proj.stride, strict=True)
@@ -42,12 +42,12 @@ class StridedPatchEmbed(PatchEmbed):
 
 
 def grid_side(size_px: int, patch_px: int, stride_px: int) -> int:
-    """Patches along a side of the image."""
+    """Return the number of patches along a side of the image."""
     return (size_px - patch_px) // stride_px + 1
 
 
 def patch_size(tower: Tower) -> int | None:
-    """The side of the tower's patches in pixels; None if its grid cannot be set."""
+    """Return the side of the backbone's patches in pixels; None if its grid cannot be set."""
     trunk = trunk_of(tower)
     if isinstance(trunk, open_clip.transformer.VisionTransformer):
         return trunk.patch_size[0]
@@ -57,10 +57,10 @@ def patch_size(tower: Tower) -> int | None:
 
 
 def set_grid(tower: Tower, size_px: int, stride_px: int) -> None:
-    """Take square images of this size, a patch every `stride_px`; the tower has a `patch_size`.
+    """Set the size of the square images and the stride; the backbone must have a `patch_size`.
 
-    Position embeddings are interpolated to the new grid, bicubic and antialiased, by timm's
-    resampler. The weights stay.
+    timm's resampler interpolates position embeddings to the new grid, bicubic and antialiased. Other
+    weights stay.
     """
     trunk = trunk_of(tower)
     if isinstance(trunk, open_clip.transformer.VisionTransformer):
@@ -69,30 +69,30 @@ def set_grid(tower: Tower, size_px: int, stride_px: int) -> None:
     patches = trunk.patch_embed
     patches.__class__ = StridedPatchEmbed  # the same module, weights and names
     patches.proj.stride = (stride_px, stride_px)
-    # Only the size that is set will come: no need of one that the patch size divides.
+    # Inputs always have the size that is set, so the patch size need not divide it.
     patches.strict_img_size = True
-    patches.img_size = None  # else timm sees the size it has, and keeps the grid
+    patches.img_size = None  # otherwise timm keeps the grid if the size does not change
     tower.set_input_size((size_px, size_px))
 
 
 def refuse_misfit(size_px: int, patch_px: int, stride_px: int) -> None:
-    """Raise UserError where a stride skips pixels, or the image leaves some over at its edge."""
+    """Raise UserError if the stride skips pixels, or patches do not reach the image's edge."""
     if stride_px > patch_px:
         raise UserError(
-            f"stride_px {stride_px}: is above the patch size {patch_px} px, and pixels between"
-            f" patches would not be seen; take 1 to {patch_px}"
+            f"stride_px {stride_px}: is above the patch size {patch_px} px, so pixels between patches"
+            f" would be ignored; use 1 to {patch_px}"
         )
     over = (size_px - patch_px) % stride_px
     if over or size_px < patch_px:
         smaller = max(patch_px, size_px - over)
         raise UserError(
-            f"image size {size_px} px: no whole number of patches of {patch_px} px, one every"
-            f" {stride_px} px; take {smaller} or {smaller + stride_px}"
+            f"image size {size_px} px: not a whole number of patches of {patch_px} px with stride"
+            f" {stride_px} px; use {smaller} or {smaller + stride_px}"
         )
 
 
 def trunk_of(tower: Tower) -> Tower:
-    """The timm model inside open_clip's wrapper, or the tower itself."""
+    """Return the timm model inside open_clip's wrapper, or the backbone itself."""
     return getattr(tower, "trunk", tower)
 
 

@@ -1,6 +1,6 @@
-"""Pretrained weights as one file on this disk: found or downloaded, checked, then loaded by path.
+"""Find or download pretrained weights as one local file, check them, and load them by path.
 
-Only tensors are ever loaded: safetensors, or torch.load with `weights_only`.
+Only tensors are loaded: safetensors, or torch.load with `weights_only`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
-# A repository's pickled weights, and the name under which most keep the same as safetensors.
+# A repository's pickled weights, and the usual name of the same weights as safetensors.
 SAFE_NAMES = {
     "pytorch_model.bin": "model.safetensors",
     "open_clip_pytorch_model.bin": "open_clip_model.safetensors",
@@ -31,14 +31,14 @@ SAFE_NAMES = {
 
 @dataclass(frozen=True)
 class Weights:
-    """A weights file, and where it came from: a hub's repository at a commit, a URL, a path."""
+    """A weights file and its source: a hub repository at a commit, a URL, or a path."""
 
     file: Path
     source: str
 
 
 def find_weights(config: BackboneConfig) -> Weights | None:
-    """The file that `pretrained` stands for, downloaded if need be; None without `pretrained`.
+    """Return the weights file of `pretrained`, downloaded if needed; None without `pretrained`.
 
     Raises UserError if there is no such file or tag, or the file's hash is not `sha256`.
     """
@@ -51,13 +51,13 @@ def find_weights(config: BackboneConfig) -> Weights | None:
     if config.sha256 and not sha256_of(weights.file).startswith(config.sha256.lower()):
         raise UserError(
             f"model.backbone.sha256: {weights.file} has {sha256_of(weights.file)}, not"
-            f" {config.sha256}; it is another file than the config was written for, or damaged"
+            f" {config.sha256}; the file is damaged, or not the one the config was written for"
         )
     return weights
 
 
 def weights_record(config: BackboneConfig) -> dict[str, str] | None:
-    """What a run writes down of its pretrained weights: file name, sha256, where from."""
+    """Return a run's record of its pretrained weights: file name, sha256, source."""
     weights = find_weights(config)
     if weights is None:
         return None
@@ -66,7 +66,7 @@ def weights_record(config: BackboneConfig) -> dict[str, str] | None:
 
 
 def sha256_of(file: Path) -> str:
-    """The hash of a file's content; computed once for as long as the file is not touched."""
+    """Return the hash of a file's content, cached until the file's size or time changes."""
     known = file.stat()
     return _hash(file, known.st_size, known.st_mtime_ns)
 
@@ -78,7 +78,7 @@ def _hash(file: Path, size_bytes: int, modified_ns: int) -> str:
 
 
 def state_hash(state: Mapping[str, Tensor]) -> str:
-    """SHA-256 of weights and buffers, by name: those of a run change with every training."""
+    """Return the SHA-256 of weights and buffers with their names; it differs between trainings."""
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -88,7 +88,7 @@ def state_hash(state: Mapping[str, Tensor]) -> str:
 
 
 def is_file(pretrained: str) -> bool:
-    """Does `pretrained` name a file? Else it is a tag of the library."""
+    """Whether `pretrained` names a file; otherwise it is a tag of the library."""
     return "/" in pretrained or pretrained.endswith(SUFFIXES)
 
 
@@ -98,11 +98,13 @@ def _local(config: BackboneConfig, pretrained: str) -> Weights:
         raise UserError(f"model.backbone.pretrained: no such weights file: {file}")
     if file.suffix not in SUFFIXES:
         raise UserError(
-            f"model.backbone.pretrained: {file}: weights are read from {', '.join(SUFFIXES)};"
+            f"model.backbone.pretrained: {file}: not a weights file ({', '.join(SUFFIXES)});"
             " convert it to .safetensors"
         )
     if config.revision:
-        raise UserError("model.backbone.revision: is of a hub's tag, but pretrained names a file")
+        raise UserError(
+            "model.backbone.revision: applies to a hub tag, but pretrained names a file"
+        )
     return Weights(file, str(file))
 
 
@@ -111,12 +113,14 @@ def _of_tag(config: BackboneConfig) -> Weights:
     if repository:
         return _from_hub(repository, name, config.revision)
     if config.revision:
-        raise UserError(f"model.backbone.revision: {config.pretrained!r} is not on the hub: {url}")
+        raise UserError(
+            f"model.backbone.revision: {config.pretrained!r} is not on the hub, but at {url}; remove it"
+        )
     return _from_url(url)
 
 
 def _clip_tag(config: BackboneConfig) -> tuple[str, str, str]:
-    """(repository, file name, URL) of an open_clip tag."""
+    """Return (repository, file name, URL) of an open_clip tag."""
     known = open_clip.get_pretrained_cfg(config.name, config.pretrained)
     if not known:
         tags = open_clip.list_pretrained_tags_by_model(config.name)
@@ -126,7 +130,7 @@ def _clip_tag(config: BackboneConfig) -> tuple[str, str, str]:
 
 
 def _timm_tag(config: BackboneConfig) -> tuple[str, str, str]:
-    """(repository, file name, URL) of a timm tag."""
+    """Return (repository, file name, URL) of a timm tag."""
     try:
         known = timm.get_pretrained_cfg(
             f"{config.name}.{config.pretrained}", allow_unregistered=False
@@ -142,24 +146,24 @@ def _timm_tag(config: BackboneConfig) -> tuple[str, str, str]:
 
 def _unknown_tag(config: BackboneConfig, tags: list[str]) -> str:
     return (
-        f"model.backbone.pretrained: {config.library} has no weights {config.pretrained!r} of"
-        f" {config.name!r}; it has: {', '.join(tags) or 'none'}"
+        f"model.backbone.pretrained: {config.library} has no weights {config.pretrained!r} for"
+        f" {config.name!r}; available: {', '.join(tags) or 'none'}"
     )
 
 
 def _from_hub(repository: str, name: str, revision: str | None) -> Weights:
-    """Download a file of the hub, or take it from the cache; safetensors where there are any."""
+    """Download a file from the hub, or use the cache; prefer safetensors."""
     safe = SAFE_NAMES.get(name, Path(name).with_suffix(".safetensors").name)
     try:
         try:
             file = huggingface_hub.hf_hub_download(repository, safe, revision=revision)
         except EntryNotFoundError:
             file = huggingface_hub.hf_hub_download(repository, name, revision=revision)
-    except Exception as error:  # of the network, of the hub, of a gated repository
+    except Exception as error:  # network failure, hub failure, gated repository
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"model.backbone.pretrained: cannot download {repository}: {reason}; or download"
-            " it elsewhere and write pretrained: <file>"
+            f"model.backbone.pretrained: cannot download {repository}: {reason}; download it elsewhere"
+            " and set pretrained: <file>"
         ) from error
     # The cache keeps a file as .../snapshots/<commit>/<name>.
     parts = Path(file).parts

@@ -1,6 +1,6 @@
-"""What models see of an image: each its own size, statistics, part; several of them in one row.
+"""Views of an image: size, normalisation and part for each model, concatenated in one row.
 
-Shapes: B images, S the side that a model sees, M numbers that all models see of an image.
+Shapes: B images, S the side of a model's input, M input values of all models per image.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from guie.models.preprocess import Preprocess
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """A model's preprocessing, and the view that it is given through it."""
+    """A model's preprocessing combined with a view."""
 
     size_px: int
     mean: tuple[float, ...]
@@ -33,11 +33,11 @@ class ViewSpec:
     flip: bool = False
 
     def through(self, view: ViewConfig) -> ViewSpec:
-        """The same model's look at a view. Raises UserError where both are of a part of the image."""
+        """Apply a view to this model's preprocessing. Raises UserError if both take part of the image."""
         if self.part < 1 and view.part < 1:
             raise UserError(
-                f"views: a part of {view.part:g} of a member's own part of {self.part:g}; state one"
-                " of the two"
+                f"views: part {view.part:g} applies to a member that already has part {self.part:g}; set"
+                " only one of the two"
             )
         cut = view if view.part < 1 else self
         plain = view.resize == "bicubic" and view.antialias
@@ -52,7 +52,7 @@ class ViewSpec:
         )
 
     def build(self) -> Preprocess | View:
-        """The module that prepares images so."""
+        """Build the preprocessing module."""
         whole_px = max(self.size_px, round(self.size_px / self.part))
         preprocess = Preprocess(
             whole_px, self.mean, self.std, self.fit, self.resize, self.antialias
@@ -61,7 +61,7 @@ class ViewSpec:
 
 
 class View(nn.Module):
-    """A preprocessing to a larger square, of which a part is seen, perhaps in a mirror."""
+    """Preprocess to a larger square, then crop a part of it, optionally mirrored."""
 
     def __init__(self, preprocess: Preprocess, look: ViewSpec):
         super().__init__()
@@ -73,7 +73,7 @@ class View(nn.Module):
         self.seen: dict[str, Any] = {"part": look.part, "at": look.at, "flip": look.flip}
 
     def forward(self, images: Tensor) -> Tensor:
-        """As `Preprocess`, (B, 3, H, W) -> (B, 3, S, S)."""
+        """Map (B, 3, H, W) to (B, 3, S, S), as `Preprocess` does."""
         side = self.size_px
         whole = self.preprocess(images)
         seen = whole[:, :, self.top : self.top + side, self.left : self.left + side]
@@ -81,17 +81,17 @@ class View(nn.Module):
 
     @torch.jit.ignore
     def recipe(self) -> dict[str, Any]:
-        """What it does, as JSON has it."""
+        """Return its settings as JSON."""
         whole = self.preprocess.recipe()
         return whole | {"whole_px": whole["size_px"], "size_px": self.size_px} | self.seen
 
 
 class Inputs(nn.Module):
-    """All that a composition sees of an image, flattened into one row of numbers.
+    """All views of an image that an ensemble needs, flattened into one row.
 
-    So a loader stacks and sends it like an image.
+    Loaders can then batch and transfer it like an image.
 
-    Attributes: `sides_px`, of each look; `size_px`, the largest.
+    Attributes: `sides_px`, the side of each view; `size_px`, the largest.
     """
 
     def __init__(self, looks: Sequence[ViewSpec]):
@@ -101,7 +101,7 @@ class Inputs(nn.Module):
         self.size_px = max(self.sides_px)
 
     def forward(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W), as `Preprocess` takes them -> (B, M) float32."""
+        """Map images (B, 3, H, W), as for `Preprocess`, to (B, M) float32."""
         rows = []
         for look in self.looks:
             rows.append(look(images).flatten(1))
@@ -109,10 +109,10 @@ class Inputs(nn.Module):
 
     @torch.jit.ignore
     def recipe(self) -> dict[str, Any]:
-        """What it does, as JSON has it."""
-        looks = cast("Sequence[Preprocess | View]", self.looks)  # a ModuleList says not of what
+        """Return its settings as JSON."""
+        looks = cast("Sequence[Preprocess | View]", self.looks)  # a ModuleList has no element type
         return {"looks": [look.recipe() for look in looks]}
 
 
-# Of one model, and of a composition
+# For one model, and for an ensemble
 AnyPreprocess = Preprocess | Inputs

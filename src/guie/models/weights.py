@@ -1,6 +1,4 @@
-"""A run's weight files: the one of its best or last weights, and one for weights that a stage leaves
-frozen.
-"""
+"""Weight files of a run: its best or last weights, and a separate file for frozen weights."""
 
 from __future__ import annotations
 
@@ -26,10 +24,9 @@ from guie.models.pretrained import is_file, state_hash
 
 @dataclass(frozen=True)
 class ImageSize:
-    """The images that weights are for.
+    """The image size that weights were trained for.
 
-    Attributes: `size_px`, their side; `stride_px`, from one patch to the next, None where patches
-    lie side by side.
+    Attributes: `size_px`, the side; `stride_px`, the stride of patches, None if they do not overlap.
     """
 
     size_px: int
@@ -37,12 +34,12 @@ class ImageSize:
 
     @classmethod
     def from_text(cls, text: str) -> ImageSize:
-        """Read `64` or `64/4` (size and stride), as files had it until 2026-11."""
+        """Parse `64` or `64/4` (size and stride), the format of files until 2026-11."""
         size_px, _, stride_px = text.partition("/")
         return cls(int(size_px), int(stride_px) if stride_px else None)
 
     def set_in(self, config: ModelConfig) -> ModelConfig:
-        """The config of a model for images of this size."""
+        """Return the model config with this image size."""
         image = config.image.model_copy(update={"size_px": self.size_px})
         backbone = config.backbone.model_copy(update={"stride_px": self.stride_px})
         return config.model_copy(update={"image": image, "backbone": backbone})
@@ -50,10 +47,10 @@ class ImageSize:
 
 @dataclass(frozen=True)
 class WeightsMetadata:
-    """What stands in a file beside its weights, under the key `guie`, as one JSON object.
+    """Metadata of a weights file: one JSON object under the key `guie`.
 
-    Attributes: `size`, that the weights are for; `frozen`, name of the file in the same folder with
-    the weights that did not train.
+    Attributes: `size`, the image size of the weights; `frozen`, the name of the file in the same folder
+    that holds the frozen weights.
     """
 
     size: ImageSize
@@ -74,13 +71,13 @@ def save_model(
     size_px: int | None = None,
     pretrained: BackboneConfig | None = None,
 ) -> None:
-    """Write the weights, and the image size and stride they are for, atomically.
+    """Write the weights, with their image size and stride, atomically.
 
-    What does not train lies in a file beside it (see `guie.model.frozen_weights`).
+    Frozen weights go to a separate file in the same folder (see `keep_frozen`).
 
     Args:
-        size_px: None: the backbone's.
-        pretrained: what the backbone began as, which need not be written again.
+        size_px: side of the images; None: the backbone's.
+        pretrained: config of the pretrained backbone, whose unchanged weights need not be written again.
     """
     backbone, state = embedder.backbone, embedder.state_dict()
     frozen = {name: state.pop(name) for name in frozen_names(embedder)}
@@ -92,7 +89,7 @@ def save_model(
 def save_weights(
     state: Mapping[str, Tensor], path: Path, metadata: WeightsMetadata | None = None
 ) -> None:
-    """Write weights atomically, and what is known of them; what members share is written once."""
+    """Write weights and metadata atomically; tensors that members share are written once."""
     state = {k: v.detach().cpu().contiguous() for k, v in state.items()}
     first: dict[tuple[int, torch.Size], str] = {}
     shared = {
@@ -100,25 +97,25 @@ def save_weights(
         for name, value in state.items()
         if value.numel() and (of := first.setdefault((value.data_ptr(), value.shape), name)) != name
     }
-    # One entry: several are written in any order, and the same run would not give the same file.
+    # One entry: several would be written in random order, so equal runs would give different files.
     entries = {"guie": metadata.as_text()} if metadata else None
     if shared:
-        assert not metadata  # of one model, which shares nothing
+        assert not metadata  # only single models have it, and these share nothing
         entries = {SHARED: json.dumps(shared)}
     with replacing(path) as temporary:
         save_file({k: v for k, v in state.items() if k not in shared}, temporary, metadata=entries)
 
 
 def read_metadata(path: Path) -> WeightsMetadata | None:
-    """What a file of weights says of itself; None where `save_model` did not write it.
+    """Read the metadata of a weights file; None if `save_model` did not write it.
 
-    Raises UserError where it is damaged.
+    Raises UserError if the file is damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
             entries = file.metadata() or {}
     except SafetensorError as error:
-        raise UserError(f"{path}: not whole ({error}); copy it again, or train again") from None
+        raise UserError(f"{path}: incomplete ({error}); copy it again, or train again") from None
     if "guie" in entries:
         return WeightsMetadata.from_text(entries["guie"])
     if "size_px" in entries:  # written until 2026-11
@@ -127,14 +124,14 @@ def read_metadata(path: Path) -> WeightsMetadata | None:
 
 
 PATTERN = f"frozen-{'[0-9a-f]' * 16}.*"
-SHARED = "shared"  # key of a file's metadata: name -> the name under which its tensor stands
-BACKBONE = "backbone."  # what its names begin with in an embedder
+SHARED = "shared"  # key of a file's metadata: name -> the name under which its tensor is stored
+BACKBONE = "backbone."  # prefix of its names in an embedder
 
 
 def frozen_names(embedder: Embedder) -> set[str]:
-    """Names in the embedder's state: parameters that do not train; with all of a backbone's, its buffers.
+    """Return the names of frozen parameters in the embedder's state; for a frozen backbone, also its buffers.
 
-    A backbone that does not train at all is in eval mode (`train_mode`), so its statistics stand.
+    A completely frozen backbone is in eval mode (`train_mode`), so its statistics do not change.
     """
     names = {name for name, value in embedder.named_parameters() if not value.requires_grad}
     if not any(value.requires_grad for value in embedder.backbone.tower.parameters()):
@@ -145,9 +142,9 @@ def frozen_names(embedder: Embedder) -> set[str]:
 
 @dataclass(frozen=True)
 class Base:
-    """The pretrained backbone that a run began with, for images of a size.
+    """The pretrained backbone that a run started from, at an image size.
 
-    Attributes: `size_px` and `stride_px` as of `Backbone`.
+    Attributes: `size_px` and `stride_px` as in `Backbone`.
     """
 
     config: BackboneConfig
@@ -155,19 +152,21 @@ class Base:
     stride_px: int | None
 
     def state(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """Its weights by their names in an embedder; those that it has not are left out."""
+        """Return its weights by their names in an embedder; unknown names are left out."""
         config = self.config.model_copy(update={"stride_px": self.stride_px})
-        with torch.random.fork_rng(devices=[]):  # a library draws weights before it reads them
+        with torch.random.fork_rng(
+            devices=[]
+        ):  # the library draws random weights before it reads the file
             state = build_backbone(config, self.size_px).state_dict()
         wanted = {name: state.get(name.removeprefix(BACKBONE)) for name in names}
         return {name: value for name, value in wanted.items() if value is not None}
 
 
 def keep_frozen(folder: Path, state: Mapping[str, Tensor], base: Base | None = None) -> str | None:
-    """Keep frozen weights in a run's folder, unless they are there; returns the file's name.
+    """Write frozen weights into a run's folder, unless they are there; return the file's name.
 
     Args:
-        base: where they are this one's to the bit, the folder is only told so (see `read_frozen`).
+        base: if the weights are bit-identical to this backbone's, only a reference to it is written.
     """
     if not state:
         return None
@@ -184,9 +183,9 @@ def keep_frozen(folder: Path, state: Mapping[str, Tensor], base: Base | None = N
 
 
 def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
-    """What `keep_frozen` kept: from its file, or from the pretrained weights that it is told of.
+    """Read what `keep_frozen` wrote: from its file, or from the pretrained weights it refers to.
 
-    Raises UserError where they are gone, damaged, or no longer what they were.
+    Raises UserError if they are missing, damaged, or changed.
     """
     if name is None:
         return {}
@@ -195,23 +194,23 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
         state = read_tensors(file)
         if name != _name(state):
             raise UserError(
-                f"{file}: damaged, its content is not what was written; --overwrite the run"
+                f"{file}: damaged, its content does not match its hash; --overwrite the run"
             )
         return state
     if not message.is_file():
-        raise UserError(f"{file}: is missing; weights beside it need it, so copy or move both")
+        raise UserError(f"{file}: missing; the weights in this folder need it: copy or move both")
     base, names = _of_told(message)
     state = base.state(names)
     if name != _name(state):
         raise UserError(
-            f"{folder}: was trained on top of {base.config.pretrained} of {base.config.name}, which"
-            " gives other weights now; bring the file back that it was begun with"
+            f"{folder}: was trained from {base.config.pretrained} of {base.config.name}, whose weights"
+            " have changed; restore the original file"
         )
     return state
 
 
 def remove_unused(folder: Path, used: Iterable[str | None]) -> None:
-    """Remove the frozen weights that no file of a run needs any more."""
+    """Remove frozen weights that no file of the run needs any more."""
     kept = {name and Path(name).stem for name in used}
     for file in folder.glob(PATTERN):
         if file.stem not in kept:
@@ -219,7 +218,7 @@ def remove_unused(folder: Path, used: Iterable[str | None]) -> None:
 
 
 def read_tensors(file: Path) -> dict[str, Tensor]:
-    """All tensors of a safetensors file; names that share one have it in common."""
+    """Read all tensors of a safetensors file; shared names refer to one tensor."""
     with safe_open(file, framework="pt") as stored:
         state = {name: stored.get_tensor(name) for name in sorted(stored.keys())}
         shared = json.loads((stored.metadata() or {}).get(SHARED, "{}"))
@@ -230,13 +229,13 @@ def _as_told(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
     message: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
     message |= {"size_px": base.size_px, "stride_px": base.stride_px}
     pretrained = base.config.pretrained
-    if pretrained and is_file(pretrained):  # found from any working directory, or moved together
+    if pretrained and is_file(pretrained):  # relative, so folder and file can be moved together
         message["beside"] = os.path.relpath(pretrained, folder)
     return message
 
 
 def _of_told(file: Path) -> tuple[Base, list[str]]:
-    """The base that a file tells of, and the names of its weights that a run has left as they are."""
+    """Read the base that a file refers to, and the names of its weights that the run left unchanged."""
     message = json.loads(file.read_text(encoding="utf-8"))
     config = BackboneConfig.model_validate(message["backbone"])
     if "beside" in message and not Path(config.pretrained or "").is_file():

@@ -157,7 +157,9 @@ def build_prompts(structure: VitStructure, config: PromptsConfig) -> Prompts:
     """
     key = "model.prompts"
     if structure.pooling == "map":
-        raise UserError(f"{key}: not supported for backbones with attention pooling; set it to null")
+        raise UserError(
+            f"{key}: not supported for backbones with attention pooling; set it to null"
+        )
     if not structure.takes_tokens:
         kind = type(structure.tower).__name__
         raise UserError(

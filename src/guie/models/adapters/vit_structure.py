@@ -62,7 +62,7 @@ class VitStructure:
         beyond = [number for number in numbers if number >= len(self.blocks)]
         if beyond:
             last = len(self.blocks) - 1
-            raise UserError(f"{key}.blocks: {min(beyond)}: the backbone has blocks 0 to {last} only")
+            raise UserError(f"{key}.blocks: {min(beyond)}: the backbone has blocks 0 to {last}")
         return [(number, self.blocks[number]) for number in sorted(set(numbers))]
 
     def class_position_D(self) -> Tensor | None:
