@@ -58,7 +58,7 @@ def test_a_damaged_newest_falls_back_with_a_word(
 def test_all_damaged_is_refused(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=1)
     save(checkpoints, 1).write_bytes(b"x")
-    with pytest.raises(UserError, match="no intact checkpoint is left"):
+    with pytest.raises(UserError, match="all checkpoints are damaged"):
         checkpoints.load()
 
 
@@ -74,10 +74,10 @@ def test_what_a_kill_left_of_a_write_goes_with_the_next(tmp_path: Path) -> None:
 def test_other_data_is_refused_and_other_code_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match="not those the run was begun with"):
+    with pytest.raises(UserError, match="changed since the run started"):
         check_identity(IDENTITY, Identity(rows="other", commit="abc"), tmp_path)
     check_identity(IDENTITY, Identity(rows="0123", commit="def"), tmp_path)
-    assert "begun by code abc, resumed by def" in capsys.readouterr().err
+    assert "started with code abc, resumed with def" in capsys.readouterr().err
     check_identity(IDENTITY, IDENTITY, tmp_path)
     assert capsys.readouterr().err == ""
 
@@ -89,7 +89,7 @@ def test_a_checkpoint_of_another_version_is_told_in_a_line(
     monkeypatch.setattr("guie.training.checkpoint.VERSION", 1)
     save(checkpoints, 1)
     monkeypatch.undo()
-    with pytest.raises(UserError, match="another version of the code; go on with that, or --over"):
+    with pytest.raises(UserError, match="another version of the code; resume with that, or --over"):
         checkpoints.load()
 
 

@@ -156,7 +156,7 @@ def test_one_of_two_processes_is_killed(run: Run) -> None:
     kills.Moment(lines=4).wait(run.folder / "metrics.jsonl", _Like(process))
     os.kill(kills.children_of(process.pid)[-1], signal.SIGKILL)
     faults = describe(process)
-    assert len(faults) <= 1 and all("another process of the run has gone" in f for f in faults)
+    assert len(faults) <= 1 and all("another process of the run has exited" in f for f in faults)
 
 
 @pytest.mark.slow

@@ -60,7 +60,7 @@ def test_a_head_of_other_shapes_and_new_adapters_begin_anew(tmp_path: Path) -> N
     other = tiny_run(tmp_path / "other", start=3)
     model = {"head": {"dim": 8}, "adapters": [{"kind": "stochastic", "dim": 4}]}
     embedder, said = begun(other, tmp_path / "new", **model)
-    assert said == f"starts from {other}, adapters anew, head anew"
+    assert said == f"starts from {other}, adapters from scratch, head from scratch"
     ours, theirs = embedder.state_dict(), open_model(other).embedder.state_dict()
     assert same(parts(ours, "backbone.tower."), parts(theirs, "backbone.tower."))
     assert embedder.dim == 8
@@ -80,12 +80,12 @@ def test_at_another_image_size_positions_are_resampled(tmp_path: Path) -> None:
         (
             "other",
             {"backbone": {"library": "timm", "name": "test_vit"}, "image": {"size_px": 64}},
-            "start_from: .*other has another tower than model.backbone, test_vit",
+            "start_from: .*other has another backbone than model.backbone, test_vit",
         ),
         (
             "other",
             {"image": {"size_px": 32, "mean": [0.5] * 3}},
-            r"model.image.mean: \[0.5, 0.5, 0.5\], and start_from, .*other, has \[0.48",
+            r"model.image.mean: \[0.5, 0.5, 0.5\], but start_from, .*other, has \[0.48",
         ),
         ("both", {}, "start_from: .*both: combines several models or views"),
     ],

@@ -1,4 +1,4 @@
-"""Processes of one run: they stop together, by signals too; fully sharded training (FSDP)."""
+"""Stop all processes of a run together, also on signals; fully sharded training (FSDP)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Cause(IntEnum):
-    """Why to stop before the end; of several causes the largest counts."""
+    """Why to stop early; of several causes the largest counts."""
 
     NONE = 0
     TIME = 1
@@ -38,12 +38,12 @@ class Cause(IntEnum):
 
 
 class Interrupts:
-    """Within this context the first signal is noted, and a second Ctrl-C acts at once.
+    """Context that records the first signal; a second Ctrl-C interrupts immediately.
 
     Clusters send SIGTERM and kill half a minute later; a person at a terminal presses Ctrl-C.
 
     Args:
-        hours: how long there is time, from now on; None: for ever.
+        hours: time limit, from now on; None: unlimited.
     """
 
     def __init__(self, hours: float | None = None) -> None:
@@ -65,29 +65,29 @@ class Interrupts:
         print(f"\n{self.received.name}: stopping after this step", file=sys.stderr, flush=True)
 
     def cause(self) -> Cause:
-        """Is there a wish to stop in this process?"""
+        """Return why this process should stop, or `Cause.NONE`."""
         if self.received is not None:
             return Cause.SIGNAL
         return Cause.TIME if time.monotonic() > self.ends_s else Cause.NONE
 
     @property
     def exit_code(self) -> int:
-        """After a signal, as a shell expects it. Another process may be the one that got it."""
+        """The exit code after a signal, as a shell expects it. Another process may have received it."""
         return 128 + (self.received or signal.SIGTERM)
 
 
 LOST = "guie/lost"  # a key of the store
 LOOK_S = 1.0
-GRACE_S = 5.0  # of a process to leave by itself, once another is lost
+GRACE_S = 5.0  # time for a process to exit by itself, once another is lost
 REACH = timedelta(seconds=30)
 
 
 class Stopped(Exception):
-    """All processes stop here, together, between two steps.
+    """Raised when all processes stop together, between two steps.
 
     Args:
-        cause: the same in all.
-        reason: what this process raises in the end: the fault that it met, or an exit.
+        cause: the same in all processes.
+        reason: what this process finally raises: its own fault, or an exit.
     """
 
     def __init__(self, cause: Cause, reason: BaseException):
@@ -96,10 +96,10 @@ class Stopped(Exception):
 
 
 class ProcessGroupGuard:
-    """The processes of a run, as a context: what is raised within ends all of them.
+    """Context for the processes of a run: an exception in one ends all of them.
 
     Args:
-        interrupts: the wishes of system and user.
+        interrupts: stop requests of system and user.
     """
 
     def __init__(self, accelerator: Accelerator, interrupts: Interrupts):
@@ -118,7 +118,7 @@ class ProcessGroupGuard:
         self, kind: type | None, raised: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(raised, Stopped):
-            # Together, too: a launcher that sees one leave ends the others, perhaps as they save.
+            # Exit together: when one process exits, a launcher ends the others, perhaps while they save.
             self.accelerator.wait_for_everyone()
             self.left.set()
             raise raised.reason from None
@@ -128,10 +128,10 @@ class ProcessGroupGuard:
             self._lose(raised)
 
     def stop(self, fault: UserError | None = None) -> Stopped | None:
-        """Does any process wish to stop? All call it between the same steps, and agree.
+        """Return why any process must stop, else None. All processes call it, at the same step.
 
         Args:
-            fault: what this process met, and would raise.
+            fault: an error of this process.
         """
         cause = Cause.FAULT if fault else self.interrupts.cause()
         if self.several:
@@ -144,21 +144,21 @@ class ProcessGroupGuard:
         return Stopped(cause, fault or SystemExit(codes[cause]))
 
     def check(self, fault: UserError | None = None) -> None:
-        """Raise `stop`'s answer, but let what is begun end where only the time is up."""
+        """Raise the result of `stop`, unless only the time is up: then the current work may finish."""
         stopped = self.stop(fault)
         if stopped and stopped.cause != Cause.TIME:
             raise stopped
 
     def _lose(self, raised: BaseException) -> None:
-        """Tell the others of what is raised here, unless it only follows from what they have raised."""
+        """Report an exception to the other processes, unless it only follows from one of theirs."""
         if not isinstance(raised, UserError) and self._others_lost():
             raise SystemExit(1) from None
-        assert self._store is not None  # of several
-        with suppress(RuntimeError):  # the process that keeps the store may have gone
+        assert self._store is not None  # there are several processes
+        with suppress(RuntimeError):  # the process with the store may have exited
             self._store.set(LOST, str(self.accelerator.process_index))
         if isinstance(raised, RuntimeError) and _is_of_exchange(raised):
             raise UserError(
-                "another process of the run has gone; run again (train.py: with --resume)"
+                "another process of the run has exited; run again (train.py: with --resume)"
             ) from None
 
     def _look_after_others(self) -> None:
@@ -176,16 +176,16 @@ class ProcessGroupGuard:
 
 
 def _group_on_cpu() -> distributed.ProcessGroup | None:
-    """A group that exchanges by way of the CPU, without waiting for what a GPU has yet to do."""
+    """Create a group that communicates over the CPU, without waiting for queued GPU work."""
     if "gloo" in distributed.get_backend():
-        return None  # the run's own
+        return None  # the default group already does
     group = distributed.new_group(backend="gloo")
     assert isinstance(group, distributed.ProcessGroup)  # every process is a member
     return group
 
 
 def _store() -> distributed.Store:
-    """A connection of its own: others may be in the middle of a wait."""
+    """Open a separate connection to the store: other connections may be blocked in a wait."""
     place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return distributed.TCPStore(*place, is_master=False, timeout=REACH)
 
@@ -196,37 +196,37 @@ def _is_of_exchange(error: RuntimeError) -> bool:
 
 T = TypeVar("T", bound=nn.Module)
 
-# A transformer's block, or a convolutional network's stage, by its name.
+# Name of a transformer's block, or of a convolutional network's stage.
 BLOCK = re.compile(r"(.*\.)?(blocks|resblocks|layers|stages)\.\d+")
 
 
 def is_sharded(accelerator: Accelerator) -> bool:
-    """Was the run started with `--use_fsdp`?"""
+    """Whether the run was started with `--use_fsdp`."""
     return accelerator.distributed_type == DistributedType.FSDP
 
 
 def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
-    """Raise UserError for what a sharded run cannot do."""
+    """Raise UserError for settings that a sharded run does not support."""
     if not is_sharded(accelerator):
         return
     if config.channels_last:
         raise UserError("channels_last: FSDP shards contiguous weights only; set it to false")
     if any(stage.clip_grad_value for stage in config.stages):
-        raise UserError("clip_grad_value: accelerate has none under FSDP; take clip_grad_norm")
+        raise UserError("clip_grad_value: not supported under FSDP; use clip_grad_norm")
     if config.retention and config.retention.weights:
         raise UserError(
-            "retention.weights: compares whole weights, and under FSDP no process holds them; set it"
-            " to 0, or train without --use_fsdp"
+            "retention.weights: needs unsharded weights, which no process has under FSDP; set it to 0,"
+            " or train without --use_fsdp"
         )
 
 
 class Shards(Generic[T]):
-    """Takes the task and its average apart and puts them together; without FSDP it does neither.
+    """Shard and gather the task and its weight average; without FSDP it does nothing.
 
     Args:
-        task: whole, not yet prepared.
+        task: unsharded, not yet prepared.
 
-    Raises UserError if it has what cannot be taken apart.
+    Raises UserError if it has parameters that cannot be sharded.
     """
 
     def __init__(self, accelerator: Accelerator, task: T):
@@ -237,15 +237,15 @@ class Shards(Generic[T]):
             _name_blocks(task)
 
     def shard(self, module: nn.Module) -> None:
-        """Take apart a module that is not trained, in place."""
+        """Shard a module that is not trained, in place."""
         if self.frame is not None:
             _name_blocks(module)
             fsdp2_prepare_model(self.accelerator, module)
 
     def whole(self, module: T) -> T:
-        """The task with the module's weights, on this process's device; all processes call it.
+        """Return the unsharded task with the module's weights, on this device; all processes call it.
 
-        Forward passes of the shards wait for one another; the whole is free to take other batches.
+        Forward passes of shards wait for each other; those of the unsharded task do not.
         """
         if self.frame is None:
             return module
@@ -256,9 +256,9 @@ class Shards(Generic[T]):
 
 
 def gathered(accelerator: Accelerator, state: Any) -> Any:
-    """A nested state on the CPU, whole in the main process; all processes call it.
+    """Gather a nested state on the CPU of the main process; all processes call it.
 
-    What the others return is of no use: they keep no tensor, so none holds the whole for long.
+    The other processes return it without tensors, so they never hold the whole state for long.
     """
     if not is_sharded(accelerator):
         return state
@@ -272,14 +272,14 @@ def gathered(accelerator: Accelerator, state: Any) -> Any:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load a whole state dict, of which each process takes its part."""
+    """Load an unsharded state dict; each process takes its own part."""
     owners = [p for group in optimizer.param_groups for p in group["params"]]
     parts = {n: _parts(owners[n], values) for n, values in state["state"].items()}
     optimizer.load_state_dict({**state, "state": parts})
 
 
 def map_tensors(make: Callable[[Tensor], Any], values: Any) -> Any:
-    """Nested dicts and lists with `make(tensor)` in the place of every tensor."""
+    """Replace every tensor in nested dicts and lists by `make(tensor)`."""
     if isinstance(values, Tensor):
         return make(values)
     if isinstance(values, dict):
@@ -290,7 +290,7 @@ def map_tensors(make: Callable[[Tensor], Any], values: Any) -> Any:
 
 
 def local(tensor: Tensor) -> Tensor:
-    """This process's part of a sharded tensor, in the same memory; any other as it is."""
+    """Return this process's part of a sharded tensor, in the same memory; other tensors unchanged."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -300,7 +300,7 @@ def _full(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def _parts(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
-    """An optimiser's state of one parameter; what has its shape is sharded as it is."""
+    """Shard an optimiser's state of one parameter; tensors of its shape are sharded as it is."""
     if not isinstance(owner, DTensor):
         return values
 
@@ -308,14 +308,14 @@ def _parts(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
         if value.shape != owner.shape:
             return value  # a counter
         mesh, placements = owner.device_mesh, owner.placements
-        # Every process has read the file: no need to send anything.
+        # Every process has read the file, so nothing needs to be sent.
         return distribute_tensor(value.to(owner.device), mesh, placements, src_data_rank=None)
 
     return map_tensors(part, values)
 
 
 def _without_weights(task: T) -> T:
-    """A copy that has all but the memory of the parameters."""
+    """Return a copy whose parameters are on the meta device and use no memory."""
     hollow = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in task.parameters()}
     return copy.deepcopy(task, hollow)
 
@@ -324,12 +324,12 @@ def _refuse_scalars(task: nn.Module) -> None:
     scalars = [name for name, parameter in task.named_parameters() if not parameter.dim()]
     if scalars:
         raise UserError(
-            f"FSDP cannot share out {', '.join(scalars)}, a single number; train without --use_fsdp"
+            f"FSDP cannot shard scalar parameters: {', '.join(scalars)}; train without --use_fsdp"
         )
 
 
 def _name_blocks(module: nn.Module) -> None:
-    """Tell accelerate the names of the classes that it gathers one at a time."""
+    """Set the names of the classes that accelerate gathers one at a time."""
     found = {
         type(child).__name__ for name, child in module.named_modules() if BLOCK.fullmatch(name)
     }

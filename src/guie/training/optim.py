@@ -1,5 +1,6 @@
-"""Optimisers with learning rates by part and block, schedules as pure functions of the step, averages of
-weights.
+"""Optimisers with learning rates by part and block, schedules, and weight averages.
+
+Schedules are pure functions of the step.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
 
 
 def averaged(task: nn.Module, decay: float) -> AveragedModel:
-    """A copy of the task that follows its weights by an exponential moving average."""
+    """Return a copy of the task that keeps an exponential moving average of its weights."""
     average = get_ema_multi_avg_fn(decay)
 
     def by_parts(averages: Tensors, values: Tensors, updates: Tensor | int) -> None:
@@ -56,12 +57,12 @@ def schedule_factor(
     warmup_steps: int = 0,
     steps_per_epoch: float = 1.0,
 ) -> float:
-    """Learning rate over its peak, in [0, 1], for step warmup_steps .. total_steps - 1.
+    """Return learning rate / peak, in [0, 1], for step warmup_steps .. total_steps - 1.
 
-    Stairs end at the nearest step.
+    Piecewise constant schedules change at the nearest step.
 
     Args:
-        steps_per_epoch: need not be whole; for the schedules that count in epochs.
+        steps_per_epoch: need not be an integer; for the schedules that count in epochs.
     """
     gone: float = step - warmup_steps
     match schedule.name:
@@ -82,7 +83,7 @@ def schedule_factor(
 def warmup_factor(
     stage: StageConfig, step: int, warmup_steps: int, steps_per_epoch: float
 ) -> float:
-    """Learning rate over its peak, for step 0 .. warmup_steps - 1: a line from `warmup_start` to 1."""
+    """Return learning rate / peak for step 0 .. warmup_steps - 1: linear from `warmup_start` to 1."""
     gone: float = step
     if stage.warmup_every:
         gone = _stair_start(step, stage.warmup_every, steps_per_epoch)
@@ -91,11 +92,11 @@ def warmup_factor(
 
 
 def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:
-    """Where the stair begins that so many steps have led to, in steps; need not be whole."""
+    """Return the step at which the current constant interval begins; need not be an integer."""
     return stair.times_in(steps, steps_per_epoch) * stair.steps(steps_per_epoch)
 
 
-# Names in timm's and open_clip's towers of what comes after the last block.
+# Names in timm's and open_clip's backbones of modules after the last block.
 TOP = {
     *("norm", "fc_norm", "ln_post", "proj", "attn_pool", "head", "conv_head", "bn2"),
     *("ln_final", "text_projection", "logit_scale", "logit_bias"),  # of a whole CLIP
@@ -103,7 +104,7 @@ TOP = {
 
 
 class Named(NamedTuple):
-    """A parameter, its part of the task, and its name within that."""
+    """A parameter, its part of the task, and its name within that part."""
 
     part: str
     name: str
@@ -111,7 +112,7 @@ class Named(NamedTuple):
 
 
 def named_parameters(task: Task) -> Iterator[Named]:
-    """All parameters of a task, by its parts. Raises ValueError where one stands in none."""
+    """Yield all parameters of a task, by part. Raises ValueError for one that belongs to no part."""
     found = set()
     for part, parameters in task.parts().items():
         for name, parameter in parameters.items():
@@ -123,13 +124,13 @@ def named_parameters(task: Task) -> Iterator[Named]:
 
 
 def block_of(name: str) -> int | None:
-    """Number of the transformer block or stage that a parameter belongs to; None outside of them."""
+    """Return the number of a parameter's transformer block or stage; None outside of them."""
     match = re.search(r"(?:^|\.)(?:blocks|resblocks|layers|stages)\.(\d+)\.", name)
     return int(match[1]) if match else None
 
 
 def freeze(task: Task, rates: LearningRates) -> None:
-    """Parts and blocks with learning rate 0 get no gradients in this stage, nor does what is idle."""
+    """Freeze parts and blocks with learning rate 0, and unused parameters, for this stage."""
     unused_parameters = task.unused_parameters()
     for named in named_parameters(task):
         named.parameter.requires_grad_(
@@ -147,13 +148,12 @@ def refuse_unknown_blocks(task: Task, rates: LearningRates) -> None:
 
 
 def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
-    """The stage's optimiser over what is not frozen.
+    """Build the stage's optimiser over all parameters that are not frozen.
 
-    Biases, norms and other vectors are not decayed, but for `decay_vectors`.
+    Biases, norms and other vectors have no weight decay unless `decay_vectors` is set.
 
-    The backbone's rate falls by `layer_decay` per block, from what stands above the last block, which
-    has the whole rate, to what stands before the first (Bao et al., BEiT, ICLR 2022, and its code);
-    or it is set by block.
+    Modules after the backbone's last block have the full rate. It falls by `layer_decay` per block down
+    to the modules before the first (Bao et al., BEiT, ICLR 2022, and its code). Or it is set by block.
 
     Raises UserError if nothing is left to train.
     """
@@ -168,7 +168,7 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
             decay = _decay(part, stage) if decayed else 0.0
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
     if not groups:
-        raise UserError(f"stage {stage.name}: nothing to train: every part there is has lr 0")
+        raise UserError(f"stage {stage.name}: nothing to train: all parts have lr 0; raise one")
     return _create(
         stage.optimizer,
         [
@@ -179,7 +179,7 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
 
 
 def _create(config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
-    unset = 0.0  # the rate is set anew before every step
+    unset = 0.0  # the rate is set before every step
     match config.name:
         case "adamw":
             return torch.optim.AdamW(groups, lr=unset)
@@ -195,7 +195,7 @@ def _decay(part: str, stage: StageConfig) -> float:
 
 
 def _rate(named: Named, rates: LearningRates) -> float:
-    """The peak rate of a parameter: of its part, or of the nearest block at or below its own."""
+    """Return a parameter's peak rate: of its part, or of the nearest block at or before its own."""
     if named.part == "backbone" and not _is_top(named.name):
         block = block_of(named.name) or 0  # the stem goes with the first block
         starts = [start for start in rates.blocks if start <= block]
@@ -211,7 +211,7 @@ def _count_blocks(task: Task) -> int:
 
 
 def _height(name: str, blocks: int) -> int:
-    """0 for the stem, n + 1 for block n, `blocks + 1` for what comes after the last block."""
+    """Return 0 for the stem, n + 1 for block n, `blocks + 1` for modules after the last block."""
     if _is_top(name):
         return blocks + 1
     block = block_of(name)
@@ -219,6 +219,6 @@ def _height(name: str, blocks: int) -> int:
 
 
 def _is_top(name: str) -> bool:
-    """Does it come after the backbone's last block?"""
+    """Whether it comes after the backbone's last block."""
     inside = re.split(r"\b(?:backbone|tower|trunk|visual|text)\.", name)[-1]
     return block_of(name) is None and inside.split(".")[0] in TOP

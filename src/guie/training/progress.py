@@ -1,4 +1,4 @@
-"""A run in progress: initialised, logged, scored, saved."""
+"""A run in progress: initialise, log, validate and save it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from guie.training.tasks import Task
 
 @dataclass(frozen=True)
 class Run:
-    """What a run is, where it stands, and what it leaves behind.
+    """A run: its config and data, its state, and its outputs.
 
     Attributes: `began`, in seconds of the monotonic clock.
     """
@@ -63,7 +63,7 @@ class Run:
     def write_log(
         self, now: Stage, logs: Mapping[str, Tensor], rates: dict[str, float]
     ) -> dict[str, float]:
-        """Log a step, as means over all processes; returns what the task has said."""
+        """Log a step as means over all processes; return the task's values."""
         values = {k: self.accelerator.reduce(v, "mean").item() for k, v in logs.items()}
         sampler = now.data.sampler
         shares = sampler.shares(self.state.step - 1) if sampler.learns else {}
@@ -72,9 +72,9 @@ class Run:
         return values
 
     def score(self, now: Stage) -> Stopped | None:
-        """Validate, log, and write the model where it is the best so far; it is where nothing scores.
+        """Validate, log, and write the model if it is the best so far, or if there is no val split.
 
-        Returns what has stopped the validation; it then stays to be done.
+        Returns what interrupted the validation, which is then still to run; else None.
         """
         whole, state = now.trained.scored(), self.state
         try:
@@ -119,7 +119,7 @@ class Run:
             self.checkpoints.save(parts, frozen, self.state, self.identity, base)
 
     def finish(self, scored: Task, parameters: Parameters) -> dict[str, Any]:
-        """Write the last model and the summary, which is returned; the main process calls it.
+        """Write the last model and the summary; return the summary. Only the main process calls it.
 
         Args:
             parameters: of the last stage.
@@ -144,7 +144,7 @@ class Run:
 
 
 def _begun_with(config: RunConfig) -> dict[str, Any]:
-    """What a run writes down of the weights that it begins with."""
+    """Return the record of a run's initial weights."""
     known: dict[str, Any] = {"weights": weights_record(config.model.backbone)}
     if config.start_from and (file := Path(config.start_from) / BEST).is_file():
         known["start"] = {"model": config.start_from, "sha256": sha256_of(file)}
@@ -158,9 +158,9 @@ def start_run(
     folder: Path,
     guard: ProcessGroupGuard,
 ) -> tuple[Run, dict[str, Any] | None]:
-    """Where a run stands, by its newest checkpoint, which is returned too; None where it begins.
+    """Return the run, resumed from its newest checkpoint, and the checkpoint; None for a new run.
 
-    Raises UserError where that is of other data, or of other pretrained weights that are retained.
+    Raises UserError if the checkpoint has other data, or if retention uses other pretrained weights.
     """
     began, main = time.monotonic(), accelerator.is_main_process
     identity = Identity(rows_hash(material.all_rows()), code_version())
@@ -186,17 +186,17 @@ PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.")
 
 
 def start_from(embedder: Embedder, config: RunConfig) -> str:
-    """Load the weights of `config.start_from` into a new embedder, which is changed; say what was taken.
+    """Load the weights of `config.start_from` into a new embedder, in place; return a message.
 
-    For images of another size its position embeddings are resampled. A head of other shapes begins
-    anew, and so do adapters and prompts that are not the other's.
+    Position embeddings are resampled for another image size. Heads, adapters and prompts whose shapes
+    differ are trained from scratch.
 
-    Raises UserError where there is no such model, it stands for several, or its tower is another.
+    Raises UserError if there is no such model, it is an ensemble, or its backbone differs.
     """
     assert config.start_from is not None
     backbone, size_px = config.model.backbone, config.model.image.size_px
     try:
-        # A library draws weights as it builds: the run's own random numbers stay what they are
+        # The library draws random weights as it builds; keep the run's own random state
         with torch.random.fork_rng(devices=[]):
             given = at_size(open_model(config.start_from), size_px, backbone.stride_px)
     except UserError as error:
@@ -205,30 +205,30 @@ def start_from(embedder: Embedder, config: RunConfig) -> str:
     taken = [part for part in PARTS if _shapes(own, part) == _shapes(state, part) != {}]
     if TOWER not in taken:
         raise UserError(
-            f"start_from: {config.start_from} has another tower than model.backbone, {backbone.name};"
-            " start from a run of the same, or drop it"
+            f"start_from: {config.start_from} has another backbone than model.backbone, {backbone.name};"
+            " name a run with the same backbone, or remove start_from"
         )
     own |= {name: state[name] for part in taken for name in _shapes(own, part)}
     embedder.load_state_dict(own)
-    anew = [part for part in PARTS if part not in taken and _shapes(own, part)]
+    scratch = [part for part in PARTS if part not in taken and _shapes(own, part)]
     _refuse_other_pixels(given, build_preprocess(config.model, embedder.backbone, size_px), config)
-    message = [f"{part.strip('.').rpartition('.')[2]} anew" for part in anew]
+    message = [f"{part.strip('.').rpartition('.')[2]} from scratch" for part in scratch]
     return ", ".join([f"starts from {config.start_from}", *message])
 
 
 def _refuse_other_pixels(given: LoadedModel, own: Preprocess, config: RunConfig) -> None:
-    """A tower that has learnt pixels of one mean and std is another model on those of another."""
+    """Raise UserError if mean or std differ: the backbone was trained with its own."""
     assert isinstance(given.preprocess, Preprocess)  # of one model
     for key in ("mean", "std"):
         then, now = _levels(given.preprocess, key), _levels(own, key)
         if then != now:
             raise UserError(
-                f"model.image.{key}: {now}, and start_from, {config.start_from}, has {then}; give it the same"
+                f"model.image.{key}: {now}, but start_from, {config.start_from}, has {then}; set it to that"
             )
 
 
 def _levels(preprocess: Preprocess, key: str) -> list[float]:
-    """Of the three channels, white is 1."""
+    """Return the values of the three channels on a 0..1 scale."""
     return [round(level / 255, 4) for level in getattr(preprocess, key).flatten().tolist()]
 
 
