@@ -258,7 +258,7 @@ def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> N
         assert not (tmp_path / "x").exists()
     config = tmp_path / "two.yaml"
     config.write_text(f"base: {runs[0] / 'config.yaml'}\nname: two\nout: {tmp_path}\n")
-    with pytest.raises(UserError, match="holds a composition"):
+    with pytest.raises(UserError, match="holds an ensemble"):
         train.main(["--config", str(config)])
 
 

@@ -128,5 +128,5 @@ def test_a_domain_that_no_manifest_can_hold_is_refused(domain: str, tmp_path: Pa
 
 def test_a_damaged_log_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n{"step":')
-    with pytest.raises(UserError, match="metrics.jsonl: a line is no JSON"):
+    with pytest.raises(UserError, match="metrics.jsonl: a line is not JSON"):
         read_metrics(tmp_path / "metrics.jsonl")

@@ -233,6 +233,6 @@ def test_a_student_is_not_its_own_teacher(config: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is this very run; name another model"):
         train.main(words)
     tiny_run(tmp_path / "t")
-    with pytest.raises(UserError, match="teachers.0.model: .* is what --overwrite would delete"):
+    with pytest.raises(UserError, match="teachers.0.model: --overwrite would delete"):
         train.main([*words, "--overwrite"])
     assert (tmp_path / "t" / "model.safetensors").exists()

@@ -1,6 +1,4 @@
-"""Run folders: opened, locked, never overwritten by accident; config, versions and metrics that a run
-records.
-"""
+"""Open and lock run folders, guard them against overwriting, and record config, versions and metrics."""
 
 from __future__ import annotations
 
@@ -31,12 +29,12 @@ from guie.models.weights import PATTERN
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
 METRICS_FILE = "metrics.jsonl"
-VAL = "val_r_at_1"  # a line of a validation has it
+VAL = "val_r_at_1"  # key that marks a validation's line
 PACKAGES = ("torch", "torchvision", "open_clip_torch", "timm", "albumentations", "accelerate")
 
 
 def begin_record(folder: Path) -> None:
-    """Write `record.json`: command, commit, versions, machine. It shows that a folder is ours."""
+    """Write `record.json`: command, commit, versions, machine. It marks the folder as ours."""
     record = {
         "command": sys.argv,
         "git": git_state(),
@@ -48,10 +46,10 @@ def begin_record(folder: Path) -> None:
 
 
 def is_recorded(folder: Path) -> bool:
-    """Whether `begin_record` has written there."""
+    """Whether `begin_record` has written to the folder."""
     try:
         record = json.loads((folder / "record.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none, or somebody else's
+    except (OSError, ValueError):  # missing, or written by another program
         return False
     return isinstance(record, dict) and {"command", "packages"} <= record.keys()
 
@@ -59,7 +57,7 @@ def is_recorded(folder: Path) -> bool:
 def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
     """Write `record.json` and the resolved config.
 
-    The config is last: a folder that has one is a run that explains itself, whenever a kill fell.
+    The config is written last: a folder with a config has a complete record, even after a kill.
     """
     begin_record(folder)
     file = COMPOSITION_FILE if isinstance(config, CompositionConfig) else "config.yaml"
@@ -67,7 +65,7 @@ def write_record(folder: Path, config: RunConfig | CompositionConfig) -> None:
 
 
 def git_state() -> dict[str, Any] | None:
-    """Commit and whether the tree differs from it; None outside a repository."""
+    """Return the commit and whether the working tree differs from it; None outside a repository."""
     here = Path(__file__).parent
     try:
         commit = _git(here, "rev-parse", "HEAD")
@@ -78,7 +76,7 @@ def git_state() -> dict[str, Any] | None:
 
 
 def code_version() -> str:
-    """`git_state` in a word: the commit, with `-dirty` where the tree differs from it."""
+    """Return the commit, with `-dirty` if the working tree differs from it."""
     state = git_state()
     return "unknown" if state is None else state["commit"] + "-dirty" * state["dirty"]
 
@@ -91,14 +89,14 @@ def _git(folder: Path, *words: str) -> str:
 
 
 class RunLog:
-    """`metrics.jsonl`, one JSON object a line in the order of steps, and the same in the trackers.
+    """Write `metrics.jsonl`, one JSON object a line in the order of steps, and the same to the trackers.
 
-    Times are left out, so that a resumed run writes the very lines of an uninterrupted one. Only
-    the main process writes.
+    Times are left out, so that a resumed run writes the same lines as an uninterrupted one. Only the
+    main process writes.
 
     Args:
-        folder: the run's; lines after `step` are dropped there: a resumed run writes them again.
-        unscored: the validation after `step` is written again, too.
+        folder: the run's; lines after `step` are removed, because a resumed run writes them again.
+        unscored: also remove the line of the validation after `step`.
     """
 
     def __init__(self, folder: Path, accelerator: Accelerator, step: int, unscored: bool = False):
@@ -116,7 +114,7 @@ class RunLog:
 
     def _rewind(self, step: int, unscored: bool) -> None:
         lines = self.path.read_text(encoding="utf-8").split("\n") if self.path.exists() else []
-        # A kill or a full disk may have cut the last one short.
+        # A kill or a full disk may have truncated the last line.
         written = [(line, json.loads(line)) for line in lines if line.endswith("}")]
         again = (step, True) if unscored else (step + 1, False)
         kept = [line for line, values in written if (values["step"], VAL in values) < again]
@@ -124,56 +122,56 @@ class RunLog:
 
 
 def prefixed(prefix: str, values: Mapping[str, float]) -> dict[str, float]:
-    """{"head": 1e-3} -> {"lr_head": 1e-3}."""
+    """Add a prefix to each key: {"head": 1e-3} -> {"lr_head": 1e-3}."""
     return {prefix + key: value for key, value in values.items()}
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a `metrics.jsonl`. Raises UserError where one is damaged."""
+    """Read the lines of a `metrics.jsonl`. Raises UserError if one is damaged."""
     lines = path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n")
     try:
         return [json.loads(line) for line in lines if line]
     except json.JSONDecodeError as error:
         raise UserError(
-            f"{path}: a line is no JSON ({error.doc[:50]!r}); mend or drop it"
+            f"{path}: a line is not JSON ({error.doc[:50]!r}); repair or remove it"
         ) from None
 
 
 def device_name(device: torch.device) -> str:
-    """The card's own name, or `cpu`."""
+    """Return the GPU's name, or `cpu`."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 def peak_gpu_memory_mb(device: torch.device) -> int | None:
-    """The most that tensors of this process have held on its card, in MB; None without one."""
+    """Return this process's peak tensor memory on its GPU, in MB; None without a GPU."""
     if device.type != "cuda":
         return None
     return math.ceil(torch.cuda.max_memory_allocated(device) / 2**20)
 
 
 def peak_memory_mb() -> int:
-    """The most memory this process, and each of its loader workers, has held, in MB."""
+    """Return this process's peak memory, in MB; each loader worker has held at most as much."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return math.ceil(kilobytes / 1024)
 
 
 CLASSES = "classes.txt"
-IMAGES = "images.npz"  # size and time of change of each training image
+IMAGES = "images.npz"  # size and modification time of each training image
 STATE = ("size_bytes", "mtime_ns")
 LOCK = ".lock"
-# Another value gives the same run; of accumulate and on_out_of_memory, but for rounding.
+# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding.
 FREE = {
     *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
     *("accumulate", "on_out_of_memory"),
 }
-SUMMARY = "summary.json"  # written last: a run that has one is finished
-UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` that a kill cut short
+SUMMARY = "summary.json"  # written last: it marks a finished run
+UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` interrupted by a kill
 # What a run writes before its first step
 FIRST = (
     *(LOCK, UNFINISHED, CLASSES, IMAGES, METRICS_FILE, "config.yaml", "record.json"),
     *("events.out.tfevents.*", "dropped.csv", "dropped_generic.csv"),
 )
-# What runs and compositions write
+# What runs and ensembles write
 WRITTEN = (
     *(*FIRST, SUMMARY, *FILES, FOLDER, PATTERN),
     *(f"{stem}{of}.safetensors" for stem in ("model", "last") for of in ("", "_classes", "_clip")),
@@ -182,7 +180,7 @@ WRITTEN = (
 
 @contextmanager
 def locked(config: RunConfig) -> Iterator[None]:
-    """Hold the run's folder; the lock goes with the process, however it ends.
+    """Lock the run's folder; the lock is released when the process ends, however it ends.
 
     Raises UserError if another process trains there.
     """
@@ -193,11 +191,11 @@ def locked(config: RunConfig) -> Iterator[None]:
 
 
 def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path, bool]:
-    """Make or reopen the folder of a run; return it, and whether the run is finished already.
+    """Create or reopen a run's folder; return it, and whether the run is already finished.
 
-    A run killed before its first checkpoint simply starts again, and one that never logged a step
-    gives way to any other. Raises UserError if the folder holds another run, an unfinished one that
-    nobody asked to resume, or files that no run of ours has written.
+    A run killed before its first checkpoint starts again. If a run logged no step, its name can be
+    reused. Raises UserError if the folder holds another run, an unfinished one without `resume`, or files
+    that no run has written.
     """
     folder = Path(config.out) / config.name
     if overwrite:
@@ -206,14 +204,14 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
         _empty(folder)
     refuse_foreign(folder)
     if any((folder / name).exists() for name in FILES):
-        raise UserError(f"{folder}: holds a composition; choose another name, or --overwrite it")
+        raise UserError(f"{folder}: holds an ensemble; choose another name, or --overwrite it")
     if not (folder / "config.yaml").exists():
         write_record(folder, config)
         return folder, False
     changed = differences(load_config(folder / "config.yaml", RunConfig), config)
     if changed:
         raise UserError(
-            f"{folder}: holds a run of another config ({'; '.join(changed)}); choose another name,"
+            f"{folder}: holds a run with another config ({'; '.join(changed)}); choose another name,"
             " or --overwrite it"
         )
     if (folder / SUMMARY).exists():
@@ -224,7 +222,7 @@ def open_run(config: RunConfig, *, resume: bool, overwrite: bool) -> tuple[Path,
 
 
 def refuse_foreign(folder: Path) -> None:
-    """Raise UserError where a run or a composition would replace a file that none of ours wrote."""
+    """Raise UserError if a run or an ensemble would replace a foreign file."""
     if is_recorded(folder) or (folder / "config.yaml").exists():
         return
     for path in sorted(folder.glob("*")):
@@ -232,62 +230,58 @@ def refuse_foreign(folder: Path) -> None:
         if replaced and not _is_folder(path):
             raise UserError(
                 f"{folder}: holds {path.name}, which would be replaced, and no record.json shows that"
-                " it is of a run; choose another name, or move it away"
+                " a run wrote it; choose another name, or move the file"
             )
 
 
 def keep_classes(folder: Path, classes: list[str]) -> None:
-    """Write the class list of a new run, a label a line: a class's line is its id.
+    """Write the class list of a new run, one label a line; a class's line number is its id.
 
-    Raises UserError where the run was begun with other classes: a resumed run would go on with
-    class weights that belong to other classes.
+    Raises UserError if the run started with other classes: its class weights would belong to those.
     """
     path = folder / CLASSES
     if not path.exists():
         write_text(path, "".join(f"{label}\n" for label in classes))
         return
-    begun = read_classes(folder)
-    if begun != classes:
+    known = read_classes(folder)
+    if known != classes:
         raise UserError(
-            f"{folder}: was begun with {len(begun)} classes, the manifest now has {len(classes)}"
-            f" (gone: {_first(set(begun) - set(classes))}; new: {_first(set(classes) - set(begun))});"
-            " bring the old manifest back, or --overwrite the run"
+            f"{folder}: started with {len(known)} classes, the manifest now has {len(classes)}"
+            f" (missing: {_first(set(known) - set(classes))}; new: {_first(set(classes) - set(known))});"
+            " restore the old manifest, or --overwrite the run"
         )
 
 
 def read_classes(folder: Path) -> list[str]:
-    """The labels that `keep_classes` wrote, by id.
+    """Return the labels that `keep_classes` wrote, by id.
 
-    Old runs may have a label with another line break than "\\n", which alone ends a line here.
+    Only "\\n" ends a line: labels of old runs may contain other line breaks.
     """
     text = (folder / CLASSES).read_bytes().decode("utf-8")
     return text.removesuffix("\n").split("\n")
 
 
 def add_to_record(folder: Path, **more: Any) -> None:
-    """Write more into `record.json`."""
+    """Add entries to `record.json`."""
     path = folder / "record.json"
     write_json(path, json.loads(path.read_text(encoding="utf-8")) | more)
 
 
 def check_weights(folder: Path, weights: dict[str, Any] | None) -> None:
-    """Refuse to go on from other pretrained weights, where training still looks at them.
-
-    Raises UserError.
-    """
-    begun = json.loads((folder / "record.json").read_text(encoding="utf-8")).get("weights")
-    if begun and begun["sha256"] != (weights or {}).get("sha256"):
+    """Raise UserError if the pretrained weights that retention compares with have changed."""
+    known = json.loads((folder / "record.json").read_text(encoding="utf-8")).get("weights")
+    if known and known["sha256"] != (weights or {}).get("sha256"):
         raise UserError(
-            f"{folder}: retention is towards {begun['file']} with sha256 {begun['sha256']}, and the"
-            " file is another now; bring the old one back, or --overwrite the run"
+            f"{folder}: retention uses {known['file']} with sha256 {known['sha256']}, and the file has"
+            " changed; restore the old one, or --overwrite the run"
         )
 
 
 def keep_images(folder: Path, states: pd.DataFrame | None) -> None:
-    """Write down size and time of change of a new run's training images, for `check_images`.
+    """Record size and modification time of a new run's training images, for `check_images`.
 
     Args:
-        states: size_bytes and mtime_ns of each, by image_path; None where nobody has looked.
+        states: size_bytes and mtime_ns of each, by image_path; None if they were not read.
     """
     if states is not None:
         with replacing(folder / IMAGES) as temporary:
@@ -295,43 +289,41 @@ def keep_images(folder: Path, states: pd.DataFrame | None) -> None:
 
 
 def check_images(folder: Path, states: pd.DataFrame | None) -> None:
-    """Refuse to go on with training images that were replaced, by their size and time of change.
+    """Raise UserError if training images were replaced, by their size and modification time.
 
-    Their content is not compared. Where every time has changed and no size, the images are taken for a
-    copy of the same. A run of before 2026-11-25 has written nothing down, and goes on.
+    Their content is not compared. If all times and no size changed, the images count as a copy. Runs from
+    before 2026-11-25 recorded nothing, and resume without this check.
 
     Args:
-        states: as of `keep_images`, of the same rows.
-
-    Raises UserError.
+        states: as in `keep_images`, for the same rows.
     """
     file = folder / IMAGES
     if states is None or not file.exists():
         return
     try:
-        with np.load(file) as begun:
-            sizes_differ, times_differ = (begun[key] != states[key].to_numpy() for key in STATE)
+        with np.load(file) as known:
+            sizes_differ, times_differ = (known[key] != states[key].to_numpy() for key in STATE)
             first = int((sizes_differ if sizes_differ.any() else times_differ).argmax())
-            before = int(begun["size_bytes"][first])
+            before = int(known["size_bytes"][first])
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):
-        raise UserError(f"{file}: damaged; remove it, and the images are not compared") from None
+        raise UserError(f"{file}: damaged; remove it to resume without comparing images") from None
     changed = int((sizes_differ | times_differ).sum())
     if not changed:
         return
     if times_differ.all() and not sizes_differ.any():
         print(
-            f"{folder}: all {changed:,} training images have another time of change and the same size;"
-            " taken for a copy of those that the run was begun with",
+            f"{folder}: all {changed:,} training images have another modification time and the same size;"
+            " they are treated as a copy of the run's original images",
             file=sys.stderr,
         )
         return
-    what = "its time of change"
+    what = "its modification time"
     if sizes_differ.any():
         what = f"{before:,} bytes, now {states['size_bytes'].iloc[first]:,}"
     raise UserError(
-        f"{folder}: {changed:,} of {len(states):,} training images were changed since the run was begun,"
-        f" first {states.index[first]} ({what}); bring the old ones back, or --overwrite the run (if they"
-        f" show the same, remove {file} and --resume)"
+        f"{folder}: {changed:,} of {len(states):,} training images changed since the run started, first"
+        f" {states.index[first]} ({what}); restore the old ones, or --overwrite the run (if their content"
+        f" is the same, remove {file} and --resume)"
     )
 
 
@@ -341,12 +333,12 @@ def finish(folder: Path, summary: dict[str, Any]) -> None:
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
-    """`summary.json` of a finished run."""
+    """Read `summary.json` of a finished run."""
     return json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
 
 
 def best_score_text(summary: dict[str, Any]) -> str:
-    """Which weights a run keeps as its best, in words."""
+    """Describe which weights a run keeps as its best."""
     best = summary["best"]
     if best is None:
         return "no val split, so the last weights are kept"
@@ -354,7 +346,7 @@ def best_score_text(summary: dict[str, Any]) -> str:
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """`key: old value, now new value` of what differs and would change the run."""
+    """Return `key: old value, now new value` for each difference that would change the run."""
     a, b = _flat(old.model_dump()), _flat(new.model_dump())
     keys = [key for key in {**a, **b} if a.get(key) != b.get(key)]
     bound = [key for key in keys if key.rpartition(".")[2] not in FREE]
@@ -377,21 +369,21 @@ def _flat(values: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _refuse_overwriting(folder: Path, config: RunConfig) -> None:
-    """Raise UserError where --overwrite would delete what is no run, or what the new run begins with."""
+    """Raise UserError if --overwrite would delete something other than a run, or the new run's inputs."""
     others = [path for path in sorted(folder.glob("*")) if not _is_of(path, (LOCK, UNFINISHED))]
     if others and not is_recorded(folder):
         raise UserError(
-            f"{folder}: holds {others[0].name} and no record.json of a run, and --overwrite deletes"
-            " runs alone; choose another name, or delete it yourself"
+            f"{folder}: holds {others[0].name} and no record.json of a run, and --overwrite deletes only"
+            " runs; choose another name, or delete it yourself"
         )
     for key, value in _flat(config.model_dump()).items():
         begins_with = key.rpartition(".")[2] in ("start_from", "pretrained", "model")
         if begins_with and value and Path(value).resolve().is_relative_to(folder.resolve()):
-            raise UserError(f"{key}: {value} is what --overwrite would delete; choose another name")
+            raise UserError(f"{key}: --overwrite would delete {value}; choose another name")
 
 
 def _never_stepped(folder: Path) -> bool:
-    """Whether a run was refused or killed there before its first step, and nothing else lies there."""
+    """Whether the folder holds only a run that was refused or killed before its first step."""
     if not (is_recorded(folder) and (folder / "config.yaml").exists()):
         return False
     logged = (folder / METRICS_FILE).exists() and (folder / METRICS_FILE).stat().st_size > 0
@@ -399,17 +391,17 @@ def _never_stepped(folder: Path) -> bool:
 
 
 def _empty(folder: Path) -> None:
-    """Remove what runs write; what a user put there stays. Links are removed, never followed.
+    """Remove what runs write; a user's own files stay. Links are removed, never followed.
 
-    The lock stays, which this process holds, and `record.json`, which shows that the folder is ours. A
-    kill leaves a run that is not finished, under its config: that goes last.
+    The lock stays, because this process holds it, and `record.json`, which marks the folder as ours. The
+    config is removed last, so that a kill leaves an unfinished run.
     """
     checkpoints = folder / FOLDER
     if not checkpoints.is_symlink():
         unfinished = [checkpoints / UNNAMED, *checkpoints.glob(UNFINISHED)]
         for path in (*Checkpoints(folder, 1).paths(), *unfinished):
             path.unlink(missing_ok=True)
-        with suppress(OSError):  # there is none, or it holds more
+        with suppress(OSError):  # it does not exist, or holds other files
             checkpoints.rmdir()
     (folder / SUMMARY).unlink(missing_ok=True)
     for path in sorted(folder.glob("*"), key=lambda path: path.name in ("config.yaml", *FILES)):

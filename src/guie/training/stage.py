@@ -1,6 +1,4 @@
-"""A stage of training made ready: the model at the stage's size, its optimiser, its batches; what a
-checkpoint holds of it.
-"""
+"""Set up a training stage: the model at the stage's image size, its optimiser, batches and checkpoint."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ from guie.training.teachers import teacher_views
 
 
 def set_up_tower(tower: nn.Module, config: RunConfig) -> None:
-    """Lay out and compile a tower for a stage, in place; names in its state dict stay.
+    """Set memory format and compile a backbone for a stage, in place; its state dict keeps its names.
 
     Raises UserError if there is no C++ compiler.
     """
@@ -55,14 +53,14 @@ def set_up_tower(tower: nn.Module, config: RunConfig) -> None:
         tower.to(memory_format=torch.channels_last)  # images follow at the first convolution
     if config.compile:
         _find_compiler()
-        # Static shapes, and none from an earlier stage: a resumed run then compiles what the
-        # uninterrupted one did, and computes the same bits.
+        # Static shapes, and none from an earlier stage: a resumed run then compiles the same code as an
+        # uninterrupted one, and computes the same bits.
         torch.compiler.reset()
         tower.compile(dynamic=False)
 
 
 def uncompiled() -> AbstractContextManager[None]:
-    """Within it nothing runs compiled: a validation would compile its last, short batch too."""
+    """Return a context without compilation: a validation would compile its last, short batch too."""
     return torch.compiler.set_stance("force_eager")
 
 
@@ -70,33 +68,33 @@ def _find_compiler() -> None:
     name = os.environ.get("CXX", "g++")
     if shutil.which(name) is None:
         raise UserError(
-            f"compile: torch.compile needs a C++ compiler, {name} is not on PATH; install it, name"
-            " another by $CXX, or set compile to false"
+            f"compile: torch.compile needs a C++ compiler, and {name} is not on PATH; install it, name"
+            " another in $CXX, or set compile to false"
         )
 
 
 class Parameters(NamedTuple):
-    """How many the embedder has, and how many of them a stage trains; class weights are not counted."""
+    """Numbers of the embedder's parameters, and of those that train; class weights are not counted."""
 
     trainable: int
     total: int
 
     @classmethod
     def of(cls, embedder: nn.Module) -> Parameters:
-        """Of an embedder that is whole, what trains of it settled."""
+        """Count an unsharded embedder's parameters, after `freeze`."""
         sizes = [(one.numel(), one.requires_grad) for one in embedder.parameters()]
         return cls(sum(size for size, trains in sizes if trains), sum(size for size, _ in sizes))
 
 
 class TrainingState:
-    """The task, its optimiser, and its running average if the stage keeps one.
+    """The task, its optimiser, and its weight average if the stage keeps one.
 
-    Attributes: `task`, whole, or this process's shards of it; `model`, the task as accelerate wraps
-    it, once `prepare` was called; `parameters`, of the whole embedder.
+    Attributes: `task`, unsharded, or this process's shards of it; `model`, the task as wrapped by
+    accelerate, after `prepare`; `parameters`, of the whole embedder.
 
     Args:
-        task: whole, and what is trained of it settled.
-        saved: what `state_dict` gave in this stage, to go on from.
+        task: unsharded, after `freeze`.
+        saved: a `state_dict` of this stage, to resume from.
 
     Raises UserError if nothing is left to train.
     """
@@ -123,7 +121,7 @@ class TrainingState:
                 self.ema.load_state_dict(saved["ema"])
 
     def prepare(self) -> TrainingState:
-        """Wrap, or take apart, what is trained, as accelerate has it; the task was whole so far."""
+        """Wrap or shard the task and optimiser with accelerate."""
         self.shards = Shards(self.accelerator, self.task)
         if self.ema:
             self.shards.shard(self.ema.module)
@@ -136,7 +134,7 @@ class TrainingState:
         return self
 
     def state_dict(self) -> dict[str, Any]:
-        """Whole state dicts by name, of use in the main process alone; all processes call it."""
+        """Return unsharded state dicts by name, valid in the main process only; all processes call it."""
         scaler = self.accelerator.scaler
         state = {
             "task": self.task.state_dict(),
@@ -147,13 +145,13 @@ class TrainingState:
         return gathered(self.accelerator, state)
 
     def scored(self) -> Task:
-        """What is validated and saved, whole; all processes call it."""
+        """Return the unsharded task that is validated and saved; all processes call it."""
         if self.ema is None:
             return self.shards.whole(self.task)
         return self.shards.whole(cast(Task, self.ema.module))  # a copy of the task
 
     def release(self) -> tuple[Task, Task]:
-        """What the next stage goes on from, whole again, and what of this one is scored."""
+        """Return two unsharded tasks: one for the next stage to continue from, and the scored one."""
         scored = self.scored()
         unwrapped = self.accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
         averaged_on = self.ema is not None and self.stage.ema_goes_on == "averaged"
@@ -163,10 +161,10 @@ class TrainingState:
 
 
 def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:
-    """What a checkpoint would have scored: the embedder's weights, averaged where a stage averages.
+    """Return the embedder's weights that a checkpoint would score: the EMA if the stage keeps one.
 
     Args:
-        saved: what `TrainingState.state_dict` gave.
+        saved: a `TrainingState.state_dict`.
     """
     prefix, state = "embedder.", saved["task"]
     if saved["ema"]:
@@ -176,10 +174,10 @@ def embedder_weights(saved: dict[str, Any]) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What a run trains on.
+    """The data of a run.
 
-    Attributes: `generic`, what retention's generic images are drawn from; `rows`, the training rows
-    of each stage; `classes`, of all stages.
+    Attributes: `generic`, source of retention's generic images; `rows`, the training rows of each stage;
+    `classes`, of all stages.
     """
 
     manifest: Manifest
@@ -188,11 +186,11 @@ class TrainingData:
     classes: Classes
 
     def all_rows(self) -> pd.DataFrame:
-        """Of every stage, and the generic ones."""
+        """Return the rows of every stage, and the generic ones."""
         return pd.concat([*self.rows, self.generic.table] if self.generic else self.rows)
 
     def states(self) -> pd.DataFrame | None:
-        """`Manifest.states` of the training images, then of the generic ones; None where nobody looked."""
+        """Return `Manifest.states` of training, then generic images; None if they were not read."""
         sources = [(self.manifest, pd.concat(self.rows))]
         sources += [(self.generic, self.generic.table)] if self.generic else []
         found = [
@@ -204,17 +202,17 @@ class TrainingData:
 def load_training_data(
     config: RunConfig, manifest: Manifest, generic: Manifest | None
 ) -> TrainingData:
-    """Raises UserError where a stage has nothing to train on."""
+    """Collect the run's training data. Raises UserError if a stage has no training images."""
     rows = [training_rows(manifest, stage.domains) for stage in config.stages]
     return TrainingData(manifest, generic, rows, classes_of(pd.concat(rows)))
 
 
 @dataclass(frozen=True)
 class StageData:
-    """What a stage trains on.
+    """The data of a stage.
 
-    Attributes: `rows`, its training rows; `batches`, of this process, from the state's step on;
-    `frozen`, where features stand in for images.
+    Attributes: `rows`, its training rows; `batches`, of this process, from the current step on; `frozen`,
+    cached features that replace the images, if any.
     """
 
     rows: pd.DataFrame
@@ -226,9 +224,9 @@ class StageData:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage under way.
+    """A stage in progress.
 
-    Attributes: `epochs_before`, of earlier stages.
+    Attributes: `epochs_before`, the epochs of all earlier stages.
     """
 
     config: StageConfig
@@ -238,15 +236,15 @@ class Stage:
     epochs_before: float
 
     def state_dict(self) -> dict[str, Any]:
-        """What `enter_stage` goes on from; all processes call it."""
+        """Return the state that `enter_stage` resumes from; all processes call it."""
         return self.trained.state_dict() | {"sampler": self.data.sampler.state()}
 
     def description(self, run: RunConfig, state: TrainState) -> str:
-        """A line on what the stage is about to do."""
+        """Return a line that describes the stage."""
         rows, views = self.data.rows, self.config.cached_views
         cached = f" ({views} cached views of each)" if self.data.frozen else ""
         left_out = self.data.sampler.left_out
-        rare = f" ({left_out} of them left out, in classes of too few)" if left_out else ""
+        rare = f" ({left_out} of them skipped: too few in their class)" if left_out else ""
         trainable, total = self.trained.parameters
         return (
             f"stage {state.stage + 1}/{len(run.stages)} {self.config.name}:"
@@ -266,14 +264,14 @@ def enter_stage(
     saved: dict[str, Any] | None,
     check: Check,
 ) -> Stage:
-    """Set up the stage that the state stands in.
+    """Set up the current stage.
 
     Args:
-        task: whole, as the stage before left it.
-        saved: a checkpoint in the middle of this stage, to go on from.
-        check: as of `embed_blocks`, where features of a frozen backbone are computed.
+        task: unsharded, from the previous stage.
+        saved: a checkpoint within this stage, to resume from.
+        check: as in `embed_blocks`, used while features of a frozen backbone are computed.
 
-    Raises UserError where no batch can be made, and as `frozen_data`.
+    Raises UserError if no batch can be formed, and as `frozen_data`.
     """
     preprocess = set_model(task, config, state.stage, material)
     trained = TrainingState(accelerator, task, config.stages[state.stage], saved)
@@ -285,10 +283,10 @@ def enter_stage(
 
 
 def set_model(task: Task, config: RunConfig, number: int, material: TrainingData) -> Preprocess:
-    """Make the task ready for a stage: image size, what trains, which classes; its preprocessing.
+    """Set image size, trained parameters and classes for a stage; return its preprocessing.
 
     Args:
-        number: of the stage in the config.
+        number: of the stage in the config, from 0.
     """
     stage, backbone = config.stages[number], task.embedder.backbone
     size_px = stage.size_px or config.model.image.size_px
@@ -312,18 +310,18 @@ def open_data(
     preprocess: Preprocess,
     check: Check,
 ) -> StageData:
-    """The batches of the stage that the state stands in; each is a function of the step.
+    """Return the batches of the current stage; each is a function of the step.
 
     Args:
-        draws: state of a sampler that learns, as it was before the step; empty: the stage begins.
+        draws: state of a loss-driven sampler before the step; empty at the start of a stage.
 
-    Raises UserError where no batch can be made, and as `frozen_data`.
+    Raises UserError if no batch can be formed, and as `frozen_data`.
     """
     stage, seed = config.stages[state.stage], (config.seed, state.stage)
     manifest, rows = material.manifest, material.rows[state.stage]
     rank, ranks = accelerator.process_index, accelerator.num_processes
     if stage.batch_size % ranks:
-        raise UserError(f"batch_size {stage.batch_size} cannot be shared by {ranks} processes")
+        raise UserError(f"batch_size {stage.batch_size}: must be divisible by the {ranks} processes")
     sampler = Sampler(
         rows["domain"],
         stage.sampler,
@@ -338,22 +336,22 @@ def open_data(
     augment, backbone = Augment(stage.augment), task.embedder.backbone
     viewed = build_preprocess(config.model, backbone, preprocess.size_px, stage.augment.fit)
     dataset = TrainDataset(rows, material.classes.labels, manifest.root, augment, viewed, seed)
-    beside = _teachers(accelerator, config, stage, task, dataset, RankDraws(*steps), check)
+    taught = _teachers(accelerator, config, stage, task, dataset, RankDraws(*steps), check)
     if stage.cached_views:
         frozen = frozen_data(
             accelerator, config, stage, backbone, preprocess, dataset, manifest, check
         )
-        batches = with_teachers(frozen.batches(RankDraws(*steps)), beside)
+        batches = with_teachers(frozen.batches(RankDraws(*steps)), taught)
         ahead = Prefetcher(batches, methodcaller("to", accelerator.device))
         return StageData(rows, sampler, total_steps, ahead, frozen)
     if stage.repeated_views:
         views = RankViews(RankDraws(*steps), stage.repeated_views, dataset.paths)
-        loader = train_loader(dataset, views, config.data.workers, accelerator.device, beside)
+        loader = train_loader(dataset, views, config.data.workers, accelerator.device, taught)
         return StageData(rows, sampler, total_steps, loader, None)
     drawn = dataset, RankBatches(*steps)
     wanted = task.retention.generic if task.retention else None
     if wanted:
-        assert material.generic is not None  # read wherever retention wants it
+        assert material.generic is not None  # loaded if retention needs it
         both = with_generic(*drawn, material.generic, wanted.batch_size)
         loader = train_loader(*both, config.data.workers, accelerator.device)
     else:
@@ -370,7 +368,7 @@ def _teachers(
     draws: RankDraws,
     check: Check,
 ) -> Beside | None:
-    """What teachers make of the batches, where the stage has fixed views of which that can be known."""
+    """Return the teachers' outputs for the batches, precomputed if the stage has fixed views; else None."""
     views = stage.cached_views or stage.repeated_views
     if not views or not isinstance(task, DistillationTask):
         return None

@@ -1,4 +1,4 @@
-"""One training step: gradients in micro-batches, within memory, under watch.
+"""One training step: gradients in micro-batches, out-of-memory handling, SAM, loss checks.
 
 Shapes: B images of this process's batch.
 """
@@ -23,12 +23,12 @@ from guie.training.checkpoint import TrainState
 from guie.training.tasks import Task
 
 NO_STATISTICS = (
-    "Expected more than 1 value per channel"  # torch's batch normalisation, of one image
+    "Expected more than 1 value per channel"  # torch's batch normalisation, for one image
 )
 
 
 def refuse_lone_images(accelerator: Accelerator, config: RunConfig) -> None:
-    """Raise UserError where a micro-batch has one image and the head normalises by the batch."""
+    """Raise UserError if a micro-batch has one image and the head has batch normalisation."""
     if not config.model.head or config.model.head.norm not in ("bn", "bn_plain"):
         return
     for number, stage in enumerate(config.stages):
@@ -39,7 +39,7 @@ def refuse_lone_images(accelerator: Accelerator, config: RunConfig) -> None:
 
 
 def train_mode(task: Task, stage: StageConfig) -> None:
-    """Train mode; what does not train of a backbone stays as it is scored, without chance."""
+    """Set train mode; frozen parts of the backbone stay in eval mode, without randomness."""
     task.train()
     backbone = task.embedder.backbone
     if not stage.lr.trains_backbone:
@@ -54,8 +54,8 @@ def gradients(
 ) -> dict[str, Tensor]:
     """Leave the gradients of the batch's mean loss in the parameters; return the mean logs.
 
-    The batch goes through the model in `pieces` micro-batches. What looks at a whole batch (batch
-    normalisation, in-batch losses) sees a micro-batch instead.
+    The batch goes through the model in `pieces` micro-batches. Batch normalisation and in-batch losses
+    see a micro-batch instead of the batch.
     """
     means: dict[str, Tensor] = {}
     done = 0
@@ -79,15 +79,15 @@ def gradients_within_memory(
     state: TrainState,
     draw: Sequence[int],
 ) -> dict[str, Tensor]:
-    """`gradients`, and where memory runs out: halve the micro-batches, or say what to lower.
+    """Compute `gradients`; when out of memory, halve the micro-batches or raise with advice.
 
-    Then running statistics, and whatever else a forward pass moves, are as they were before.
+    Before a retry, running statistics and all other state of a forward pass are restored.
 
     Args:
-        draw: integers from which dropout draws, whatever ran before: seed, stage, step, rank.
+        draw: integers that seed dropout, independent of earlier steps: seed, stage, step, rank.
 
-    Raises UserError if the config or the size of the batch allows no halving, or if other
-    processes take part: they would wait for this one in the middle of a step.
+    Raises UserError if the config or the batch size allows no halving, or if there are other processes:
+    they would wait for this one in the middle of a step.
     """
     stage = config.stages[state.stage]
     before = moving_state(model)
@@ -112,24 +112,24 @@ def gradients_within_memory(
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         state.halvings += 1
-        print(f"out of memory: {pieces * 2} micro-batches a step from here on", file=sys.stderr)
+        print(f"out of memory: {pieces * 2} micro-batches a step from now on", file=sys.stderr)
 
 
 class Moving(NamedTuple):
-    """What a forward pass moves: running statistics, CurricularFace's t, a memory and its place."""
+    """State that a forward pass changes: running statistics, CurricularFace's t, a memory's queue."""
 
     buffers: list[Tensor]
     extra: dict[str, Any]
 
 
 def moving_state(model: nn.Module) -> Moving:
-    """A copy of what forward passes move, for `restore`."""
+    """Copy the state that forward passes change, for `restore`."""
     return Moving([buffer.clone() for buffer in model.buffers()], dict(_extra_states(model)))
 
 
 @torch.no_grad()
 def restore(model: nn.Module, state: Moving) -> None:
-    """Put a state of `moving_state` back."""
+    """Restore the state from `moving_state`."""
     for buffer, before in zip(model.buffers(), state.buffers, strict=True):
         buffer.copy_(before)
     for name, extra in state.extra.items():
@@ -145,11 +145,11 @@ def _extra_states(model: nn.Module) -> Iterator[tuple[str, Any]]:
 def sam_step(
     model: nn.Module, gradients: Callable[[], dict[str, Tensor]], rho: float
 ) -> dict[str, Tensor]:
-    """Leave the gradients of `rho` up the slope in the parameters; return the logs of where they are.
+    """Leave SAM's gradients in the parameters; return the logs at the unperturbed weights.
 
-    Foret et al., Sharpness-Aware Minimization, ICLR 2021, eq. 2. State moves once, with the pass at
-    the weights as they are. Where the norm is not finite nothing is climbed, so that the second pass
-    overflows as the first, and a scaler skips the step as it would without SAM.
+    Foret et al., Sharpness-Aware Minimization, ICLR 2021, eq. 2. Running state changes only in the pass
+    at the unperturbed weights. If the norm is not finite, weights are not perturbed: the second pass then
+    overflows like the first, and a scaler skips the step as it would without SAM.
 
     Args:
         gradients: leaves the gradients of the batch in the parameters, and returns logs.
@@ -166,7 +166,7 @@ def sam_step(
 
 @contextmanager
 def sam_perturbation(model: nn.Module, rho: float) -> Iterator[None]:
-    """Within, the weights stand `rho` further along their gradient, which is forgotten."""
+    """Context with the weights moved by `rho` along their gradient; the gradient is cleared."""
     here = _climb(model, rho)
     model.zero_grad(set_to_none=True)
     try:
@@ -179,24 +179,24 @@ def sam_perturbation(model: nn.Module, rho: float) -> Iterator[None]:
 
 @torch.no_grad()
 def _climb(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
-    """Move what has a gradient; returns it with what it was. Keeps no gradient alive."""
+    """Move parameters along their gradients; return them with their old values. Keeps no gradient alive."""
     moved = [(p, p.grad) for p in model.parameters() if p.grad is not None]
     norm = torch.nn.utils.get_total_norm([grad for _, grad in moved])
     here = [(parameter, parameter.clone()) for parameter, _ in moved]
     for parameter, grad in moved:
         by = grad * (rho / (norm + 1e-12)).to(grad.device)
-        parameter.add_(by.nan_to_num(0.0, 0.0, 0.0))  # of an infinite gradient 0 * inf is left
+        parameter.add_(by.nan_to_num(0.0, 0.0, 0.0))  # an infinite gradient gives 0 * inf
     return here
 
 
 class LossWatch:
-    """Stops a run whose loss is not finite, without waiting for the device at every step."""
+    """Stop a run whose loss is not finite, without synchronising with the device at every step."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[Tensor, Tensor, dict[str, float]]] = []
 
     def add(self, loss: Tensor, rows: Tensor, rates: dict[str, float]) -> None:
-        """Note a step: its loss, its row numbers, its learning rates."""
+        """Record a step: its loss, row numbers and learning rates."""
         self.seen.append((loss.detach(), rows, rates))
 
     def check(self, accelerator: Accelerator, paths: Any, stage: StageConfig, step: int) -> None:
@@ -204,7 +204,7 @@ class LossWatch:
 
         Args:
             paths: image_path of every training row.
-            step: steps of the stage that are done.
+            step: number of finished steps of the stage.
         """
         seen, self.seen = self.seen, []
         if not seen:
@@ -214,7 +214,7 @@ class LossWatch:
         if everywhere:
             return
         if finite.all():
-            raise UserError("the loss of another process is not finite")
+            raise UserError("the loss of another process is not finite; see that process's message")
         first = int((~finite).nonzero()[0])
         loss, rows, rates = seen[first]
         shown = ", ".join(paths[row] for row in rows.tolist()[:8])
@@ -227,13 +227,13 @@ class LossWatch:
 
 def _lone(stage: StageConfig, pieces: int) -> str:
     return (
-        f"batch_size {stage.batch_size} in {pieces} micro-batches leaves batch normalisation one image,"
-        " and it needs two; raise batch_size, or lower accumulate"
+        f"batch_size {stage.batch_size} in {pieces} micro-batches leaves one image for batch"
+        " normalisation, which needs two; raise batch_size, or lower accumulate"
     )
 
 
 def out_of_memory(error: RuntimeError) -> bool:
-    """Whether a device, or the CPU's allocator, had no room."""
+    """Whether a device, or the CPU's allocator, ran out of memory."""
     # The CPU's allocator raises a plain RuntimeError.
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
