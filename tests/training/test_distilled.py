@@ -154,7 +154,7 @@ def test_another_teacher_is_refused_on_resume(
 
 
 REFUSALS = {
-    "task.teachers.0.domains=[moon]": r"task\.teachers\.0\.domains: moon is no domain that this run",
+    "task.teachers.0.domains=[moon]": r"task\.teachers\.0\.domains: moon: not among the training domains",
     "task.teachers.0.model=nowhere": "nowhere: no such run folder",
     "task.criteria=[{weight: 1}]": "a criterion is a loss or a relation",
     "task.criteria=[{loss: {name: arcface}}]": "criteria has no relation",
@@ -230,7 +230,7 @@ def test_views_are_repeated_for_teachers_alone(config: Path, tmp_path: Path) -> 
 def test_a_student_is_not_its_own_teacher(config: Path, tmp_path: Path) -> None:
     words = ["--config", str(config), "--set", f"out={tmp_path}"]
     words += ["--set", f"task.teachers.0.model={tmp_path / 't'}"]
-    with pytest.raises(UserError, match="is this very run; name another model"):
+    with pytest.raises(UserError, match="is the run itself; name another model"):
         train.main(words)
     tiny_run(tmp_path / "t")
     with pytest.raises(UserError, match="teachers.0.model: --overwrite would delete"):

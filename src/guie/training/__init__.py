@@ -1,1 +1,1 @@
-"""Training: tasks, optimisers, stages, steps, and the run that holds them."""
+"""Training: tasks, optimisers, stages, steps, and runs."""

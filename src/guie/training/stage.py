@@ -321,7 +321,9 @@ def open_data(
     manifest, rows = material.manifest, material.rows[state.stage]
     rank, ranks = accelerator.process_index, accelerator.num_processes
     if stage.batch_size % ranks:
-        raise UserError(f"batch_size {stage.batch_size}: must be divisible by the {ranks} processes")
+        raise UserError(
+            f"batch_size {stage.batch_size}: must be divisible by the {ranks} processes"
+        )
     sampler = Sampler(
         rows["domain"],
         stage.sampler,

@@ -1,6 +1,4 @@
-"""Models that a student learns from: on its very views, on fixed views computed once, or its own
-pretrained backbone.
-"""
+"""Teachers of a student: on its own views, on fixed views computed once, or its pretrained backbone."""
 
 from __future__ import annotations
 
@@ -37,9 +35,9 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class Apart:
-    """Stands apart of the task that holds it, and is one for it and its moving averages.
+    """Base class of objects that a task shares with its weight averages, without copies.
 
-    It is no module: no checkpoint, optimiser, reducer or `train()` reaches it.
+    It is no module, so no checkpoint, optimiser, reducer or `train()` reaches it.
     """
 
     def __deepcopy__(self, memo: dict) -> Self:
@@ -47,7 +45,7 @@ class Apart:
 
 
 def frozen(model: M) -> M:
-    """The model in eval mode, without gradients of its own; changed in place."""
+    """Set eval mode and disable gradients, in place; return the model."""
     return model.eval().requires_grad_(False)
 
 
@@ -55,22 +53,22 @@ FILE, KEY = "model_classes.safetensors", "weight_CkT"
 
 
 def save_class_weights(classifier: MarginSoftmax, path: Path) -> None:
-    """Write them, in the order of the run's classes, atomically."""
+    """Write class weights, in the order of the run's classes, atomically."""
     everyone = torch.arange(classifier.classes, device=classifier.weight_CD.device)
     with torch.no_grad():
         save_weights({KEY: classifier.centers_of(everyone)}, path)
 
 
 def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Those that a run has of some classes: their places among these, (C,), and weights (C, k, T).
+    """Read a run's class weights for those `labels` it knows: their indices (C,), and weights (C, k, T).
 
-    Raises UserError where the folder keeps none.
+    Raises UserError if the folder has none.
     """
     folder = Path(folder)
     if not (folder / FILE).is_file() or not (folder / CLASSES).is_file():
         raise UserError(
-            f"{folder}: has no {FILE}, so relation logits cannot learn from it; name a run of a margin"
-            " softmax without projector, or take another relation"
+            f"{folder}: has no {FILE}, which relation logits needs; name a run with a margin softmax and"
+            " no projector, or use another relation"
         )
     known = read_classes(folder)
     row = {label: number for number, label in enumerate(known)}
@@ -82,18 +80,18 @@ def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tenso
 
 
 class TeacherOutput(NamedTuple):
-    """What a teacher makes of the images that it teaches, of unit length, in the order of the batch."""
+    """A teacher's embeddings of the images that it teaches, of unit length, in batch order."""
 
     rows_B: Tensor  # which of the batch's images
-    emb_BT: Tensor  # of all images; 0 where the teacher is not asked
+    emb_BT: Tensor  # of all images; 0 for those it does not teach
 
 
 @dataclass
 class Teacher:
-    """A model that stays as it is, and the classes whose images it teaches.
+    """A frozen model, and the classes whose images it teaches.
 
-    Attributes: `name`, of its losses in the log; `classes_C`, of all training classes by id, which it
-    teaches.
+    Attributes: `name`, names its losses in the log; `classes_C`, mask over all training classes by id:
+    those it teaches.
     """
 
     name: str
@@ -102,18 +100,18 @@ class Teacher:
 
     @property
     def dim(self) -> int:
-        """T of its embeddings."""
+        """The dimension T of its embeddings."""
         return self.model.embedder.dim
 
     def to(self, device: torch.device) -> None:
-        """Move it to where the student trains."""
+        """Move it to the student's device."""
         self.model.embedder.to(device)
         self.model.preprocess.to(device)
         self.classes_C = self.classes_C.to(device)
 
     @torch.no_grad()
     def __call__(self, pixels_BCHW: Tensor, shapes_B3: Tensor, label_B: Tensor) -> TeacherOutput:
-        """Its embeddings of the student's very views, at its own size, mean and std.
+        """Embed the student's own views, at the teacher's image size, mean and std.
 
         Args:
             pixels_BCHW: the views, in 0 to 255.
@@ -133,20 +131,20 @@ class Teachers(Apart):
         self.teachers = list(teachers)
 
     def to(self, device: torch.device) -> None:
-        """Move them to where the student trains."""
+        """Move them to the student's device."""
         for teacher in self.teachers:
             teacher.to(device)
 
     @cached_property
     def hashes(self) -> list[str]:
-        """Of the weights of each: by these a resumed run knows them again."""
+        """Hashes of each teacher's weights, by which a resumed run detects changes."""
         return [state_hash(teacher.model.embedder.state_dict()) for teacher in self.teachers]
 
     def __call__(self, batch: Batch, student: Preprocess) -> list[TeacherOutput]:
-        """What each makes of a batch: of its images, or known beforehand.
+        """Return each teacher's output for a batch: computed from its images, or precomputed.
 
         Args:
-            student: its preprocessing.
+            student: the student's preprocessing.
         """
         label_B, shapes_B3 = batch.label_B, batch.shapes_B3
         if batch.teacher_BT is not None:
@@ -166,10 +164,10 @@ def open_teachers(
     """Open the configured teachers, frozen.
 
     Args:
-        run: of the student, which cannot be its own teacher.
-        domains: of every training class, by id.
+        run: config of the student, which cannot be its own teacher.
+        domains: the domain of every training class, by id.
 
-    Raises UserError where there is no such model, or where it teaches no domain of the mix.
+    Raises UserError if there is no such model, or if it is to teach an unknown domain.
     """
     teachers = [_open(config, number, run, domains) for number, config in enumerate(configs)]
     names = [teacher.name for teacher in teachers]
@@ -182,11 +180,11 @@ def open_teachers(
 def _open(config: TeacherConfig, number: int, run: RunConfig, domains: Sequence[str]) -> Teacher:
     where = f"task.teachers.{number}"
     if Path(config.model).resolve() == (Path(run.out) / run.name).resolve():
-        raise UserError(f"{where}.model: {config.model} is this very run; name another model")
+        raise UserError(f"{where}.model: {config.model} is the run itself; name another model")
     unknown = sorted(set(config.domains or ()) - set(domains))
     if unknown:
         raise UserError(
-            f"{where}.domains: {', '.join(unknown)} is no domain that this run trains on, which are"
+            f"{where}.domains: {', '.join(unknown)}: not among the training domains of this run:"
             f" {', '.join(sorted(set(domains)))}"
         )
     model = open_model(config.model, config.size_px)
@@ -197,7 +195,7 @@ def _open(config: TeacherConfig, number: int, run: RunConfig, domains: Sequence[
 
 
 class TeacherTower(nn.Module):
-    """A teacher for images as the student's loader hands them over: uint8, at the student's size."""
+    """A teacher for images from the student's loader: uint8, at the student's image size."""
 
     def __init__(self, teacher: Teacher):
         super().__init__()
@@ -205,15 +203,15 @@ class TeacherTower(nn.Module):
         self.dim = teacher.dim
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
-        """(B, 3, S, S) uint8 and the shapes (B, 3) of the whole images -> embeddings of the teacher."""
+        """Embed uint8 images (B, 3, S, S); shapes (B, 3) are those of the original images."""
         return self.embedder(self.preprocess(images_BCHW), shapes_B3)
 
 
 @dataclass(frozen=True)
 class OneTeachers:
-    """Views of the images that one teaches.
+    """Cached embeddings of all views of the images that one teacher teaches.
 
-    Attributes: `place_N`, where each training row stands in `views`, -1 where it is not taught.
+    Attributes: `place_N`, index of each training row in `views`, -1 if it is not taught.
     """
 
     place_N: np.ndarray
@@ -221,7 +219,7 @@ class OneTeachers:
     dim: int
 
     def rows(self, views_B: np.ndarray, rows_B: np.ndarray) -> np.ndarray:
-        """Of these rows in these views, 0 where it is not taught."""
+        """Return the embeddings of these rows in these views, 0 for rows that are not taught."""
         found = np.zeros((len(rows_B), self.dim), np.float32)
         place_B = self.place_N[rows_B]
         for view in np.unique(views_B):
@@ -232,13 +230,13 @@ class OneTeachers:
 
 @dataclass(frozen=True)
 class TeacherViews:
-    """What all teachers make of every view of a stage's training images."""
+    """All teachers' embeddings of every view of a stage's training images."""
 
     each: Sequence[OneTeachers]
     views: int
 
     def batches(self, draws: RankDraws) -> Iterator[Tensor]:
-        """The teachers side by side, (B, T), of each batch of this process."""
+        """Yield the teachers' embeddings, concatenated to (B, T), for each batch of this process."""
         for visits_B, rows_B in draws:
             parts = [one.rows(visits_B % self.views, rows_B) for one in self.each]
             yield torch.from_numpy(np.concatenate(parts, axis=1))
@@ -253,16 +251,16 @@ def teacher_views(
     workers: int = 2,
     check: Check = raise_fault,
 ) -> TeacherViews:
-    """Embeddings of every view by the teachers of its image, from the cache or computed there.
+    """Embed every view with the teachers of its image, or read the embeddings from the cache.
 
-    Every process must call it; `check` as of `embed_blocks`. Raises UserError as `cached_views`.
+    Every process must call it; `check` as in `embed_blocks`. Raises UserError as `cached_views`.
     """
     each = []
     for teacher in teachers.teachers:
         rows = np.flatnonzero(teacher.classes_C.cpu().numpy()[dataset.labels])
         place_N = np.full(len(dataset), -1)
         place_N[rows] = np.arange(len(rows))
-        seen = {"seen": dataset.preprocess.recipe()}  # what the teacher is shown
+        seen = {"seen": dataset.preprocess.recipe()}  # the teacher's input
         found = cached_views(
             accelerator,
             TeacherTower(teacher).to(accelerator.device),
@@ -280,9 +278,9 @@ def teacher_views(
 
 
 class Retention(Apart):
-    """A teacher that is the student's own beginning: weights, features, or both are held to its.
+    """Retention: keep weights, features or both close to the student's pretrained backbone.
 
-    It is read from its own file at the start of every stage that trains the backbone, a resumed one too.
+    The backbone is read from its file at the start of every stage that trains it, also on resume.
     """
 
     def __init__(self, config: RunConfig):
@@ -292,11 +290,11 @@ class Retention(Apart):
 
     @property
     def generic(self) -> GenericImagesConfig | None:
-        """The generic images that batches of this stage bring along."""
+        """The generic images that batches of this stage include, if any."""
         return self.config.generic if self.pretrained else None
 
     def begin_stage(self, number: int, student: Backbone) -> None:
-        """Read the pretrained backbone where the stage trains any of the student's."""
+        """Read the pretrained backbone if the stage trains any of the student's parameters."""
         trained = [p for p in student.parameters() if p.requires_grad]
         self.pretrained = None
         if trained:
@@ -305,10 +303,10 @@ class Retention(Apart):
     def __call__(
         self, student: Backbone, batch: Batch, feat_BF: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """What to add to the loss, and each term before its weight, for the log.
+        """Return the term to add to the loss, and each unweighted term for the log.
 
         Args:
-            batch: with images, or where they are configured generic ones.
+            batch: with images, or with generic ones if these are configured.
             feat_BF: the student's features of `images`.
         """
         terms: dict[str, Tensor] = {}
@@ -329,7 +327,7 @@ class Retention(Apart):
             return {"features": drift(feat_BF, _frozen(pretrained, batch.images_BCHW))}
         images_GCHW = batch.generic_GCHW
         assert images_GCHW is not None
-        if not len(images_GCHW):  # a micro-batch may go without
+        if not len(images_GCHW):  # a micro-batch may have none
             return {}
         apart = drift(student(images_GCHW), _frozen(pretrained, images_GCHW))
         return {"features": batch.generic_weight * apart}
@@ -341,9 +339,9 @@ def _frozen(pretrained: Backbone, images_BCHW: Tensor) -> Tensor:
 
 
 def pretrained_for(config: RunConfig, number: int) -> Backbone:
-    """The pretrained backbone at a stage's image size and stride, frozen.
+    """Build the frozen pretrained backbone at a stage's image size and stride.
 
-    Its position embeddings are resampled as often as those of the student were by then.
+    Its position embeddings are resampled once per stage so far, as the student's were.
     """
     model = config.model
     backbone = build_backbone(model.backbone, model.image.size_px)

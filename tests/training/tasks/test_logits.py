@@ -58,8 +58,8 @@ def test_what_has_no_classes_in_common_is_refused_by_name(tmp_path: Path) -> Non
     with pytest.raises(UserError, match=f"teacher: has no {FILE}, so relation logits"):
         student(tmp_path / "student", [{"model": str(teacher)}])
     with_class_weights(teacher, KNOWN)
-    with pytest.raises(UserError, match="teacher: knows 0 of the classes that it is to teach"):
+    with pytest.raises(UserError, match="teacher: knows 0 of the classes that it must teach"):
         student(tmp_path / "student", [{"model": str(teacher), "domains": ["a"]}])
     stranger = with_class_weights(tiny_run(tmp_path / "stranger"), ["c/1", "c/2"])
-    with pytest.raises(UserError, match="stranger: knows 0 of the classes that it is to teach"):
+    with pytest.raises(UserError, match="stranger: knows 0 of the classes that it must teach"):
         student(tmp_path / "student", [{"model": str(stranger)}])

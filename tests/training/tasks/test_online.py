@@ -197,7 +197,10 @@ def test_curricularface_in_several_processes_is_refused(config: Path, tmp_path: 
     processes = two_processes.start("train", words, said)
     assert two_processes.end(processes) == [2, 2]
     lines = [line for line in said.read_text().split("\n") if "error" in line.lower()]
-    assert len(lines) == 1 and "curricularface does not train online in several" in lines[0]
+    assert (
+        len(lines) == 1
+        and "curricularface does not support online distillation in several" in lines[0]
+    )
     with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patched:
         interrupted_after(patched, steps=2)
         train.main(words)  # one process may

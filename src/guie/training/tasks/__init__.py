@@ -1,4 +1,4 @@
-"""What is trained: a task takes a `Batch` and returns an `Output`; the loop knows no more."""
+"""Training tasks: each maps a `Batch` to an `Output`, which is all the training loop uses."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from guie.training.tasks.online import OnlineTask
 
 
 def build_task(config: RunConfig, classes: Classes, weights: bool = True) -> Task:
-    """The configured task. `weights=False` skips pretrained weights: a checkpoint will follow."""
+    """Build the configured task; `weights=False` skips pretrained weights, for a checkpoint to load."""
     kinds: dict[str, Callable[[RunConfig, Classes, bool], Task]] = {
         "classification": ClassificationTask,
         "contrastive": ContrastiveTask,

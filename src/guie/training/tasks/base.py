@@ -1,4 +1,4 @@
-"""What every task has in common: an embedder, stages, and terms against forgetting.
+"""Base class of all tasks: embedder, stages, and retention terms.
 
 Shapes: B images, F backbone features.
 """
@@ -20,20 +20,20 @@ from guie.training.teachers import Retention, save_class_weights
 
 
 class Output(NamedTuple):
-    """What a task makes of a batch: the loss, a number with a gradient, and numbers for the log."""
+    """A task's output for a batch: the loss, a scalar with a gradient, and scalars for the log."""
 
     loss: Tensor
     logs: dict[str, Tensor]
 
 
 class Task(nn.Module):
-    """Takes a `Batch` and returns an `Output`. What stands inside, DDP synchronises."""
+    """Map a `Batch` to an `Output`. DDP synchronises everything inside the module."""
 
     embedder: Embedder
 
     @property
     def classifier(self) -> MarginSoftmax | None:
-        """Whose class weights live among the embeddings, where there is one."""
+        """The loss whose class weights are in the embedding space; None if there is none."""
         return None
 
     def __init__(self, config: RunConfig):
@@ -42,9 +42,9 @@ class Task(nn.Module):
         self.retention = Retention(config) if config.retention else None
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
-        """Part name -> its parameters by name: what rates, decay, freezing and figures go by.
+        """Return part name -> its parameters by name, for rates, decay, freezing and statistics.
 
-        Every parameter that may be trained stands in one of them, and in no two.
+        Every parameter that may be trained belongs to exactly one part.
         """
         backbone, head = self.embedder.backbone, self.embedder.head
         named = dict(backbone.tower.named_parameters())
@@ -58,7 +58,7 @@ class Task(nn.Module):
         return parts
 
     def unused_parameters(self) -> set[nn.Parameter]:
-        """Those that no feature depends on, where layers before the last give them: never trained."""
+        """Return the parameters after the tapped layers, which receive no gradient and never train."""
         backbone = self.embedder.backbone
         if backbone.layers is None:
             return set()
@@ -66,17 +66,17 @@ class Task(nn.Module):
         return {named[name] for name in backbone.layers.unused_parameters}
 
     def forward(self, batch: Batch) -> Output:
-        """The loss of a batch."""
+        """Return the loss of a batch."""
         raise NotImplementedError
 
     def set_epoch(self, epoch: float) -> None:
-        """Tell what changes with training how far the run is, in epochs."""
+        """Set the run's progress, in epochs, for whatever changes with it."""
 
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
-        """Make ready for a stage of the config.
+        """Prepare for a stage of the config.
 
-        Its place is after `freeze`, and before the optimiser is built and a checkpoint of this
-        stage is loaded: where that says otherwise, it has the last word.
+        Call it after `freeze`, and before building the optimiser and loading a checkpoint of this stage.
+        The checkpoint overrides what this method sets.
 
         Args:
             number: of the stage, from 0.
@@ -86,7 +86,7 @@ class Task(nn.Module):
             self.retention.begin_stage(number, self.embedder.backbone)
 
     def sampler_loss(self, logs: dict[str, Tensor]) -> Tensor:
-        """Of what a step logged the loss that a loss-driven sampler goes by."""
+        """Return, from a step's logs, the loss that drives a loss-driven sampler."""
         return logs["loss"]
 
     def finished(
@@ -96,13 +96,13 @@ class Task(nn.Module):
         loss: Tensor,
         logs: Mapping[str, Tensor],
     ) -> Output:
-        """What `forward` returns: the loss with what prompts and retention add, and all logs.
+        """Return the output of `forward`: the loss plus terms of prompts and retention, and all logs.
 
-        The logged `loss` is without these terms: runs with and without compare.
+        The logged `loss` excludes these terms, so that runs with and without them are comparable.
 
         Args:
-            feat_BF: the backbone's features of the batch's images, of any length.
-            loss, logs: of the task itself.
+            feat_BF: the backbone's features of the batch's images, not normalised.
+            loss, logs: those of the task itself.
         """
         logs = {"loss": loss.detach(), **logs}
         prompts = self.embedder.backbone.prompts
@@ -116,9 +116,9 @@ class Task(nn.Module):
         return Output(loss + more, logs | terms)
 
     def save(self, folder: Path, stem: str) -> None:
-        """Write `<stem>.safetensors`, the embedder, and the class weights if there are any.
+        """Write the embedder to `<stem>.safetensors`, and any class weights.
 
-        These, `<stem>_classes.safetensors`, are what a student of this run takes its logits from.
+        The class weights, `<stem>_classes.safetensors`, give the logits for students of this run.
         """
         file = folder / f"{stem}.safetensors"
         save_model(self.embedder, file, pretrained=self.config.base)

@@ -1,4 +1,4 @@
-"""Classification: the challenge winners' way to train an embedding."""
+"""Classification: train an embedding with a loss on class labels, as the challenge's winners did."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from guie.training.tasks.base import Output, Task
 
 
 class ClassificationTask(Task):
-    """Embedder and a criterion on labels, with its class weights."""
+    """An embedder and a criterion on labels, with its class weights."""
 
     def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
         super().__init__(config)
@@ -70,7 +70,7 @@ class ClassificationTask(Task):
 
 
 def projector(dim: int, widths: Sequence[int]) -> nn.Sequential:
-    """Linears between an embedding and its loss, a ReLU between two; empty where there are none."""
+    """Build Linears between an embedding and its loss, with a ReLU between each two; may be empty."""
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise([dim, *widths]):
         layers += [nn.ReLU(), nn.Linear(inputs, outputs)]

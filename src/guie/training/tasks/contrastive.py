@@ -1,6 +1,6 @@
-"""Image-text contrast (Radford et al. 2021), by open_clip's loss and tokenizer.
+"""Contrastive image-text training (CLIP, Radford et al. 2021), with open_clip's loss and tokenizer.
 
-It makes the small CLIP that stands in for a downloaded one in the demo and in the tests.
+It trains the small CLIP that replaces a downloaded one in the demo and the tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from guie.training.tasks.base import Output, Task
 
 
 class ContrastiveTask(Task):
-    """A whole CLIP; its image tower is the embedder, at native dimension."""
+    """A whole CLIP; its image encoder is the embedder, at native dimension."""
 
     def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
         super().__init__(config)
@@ -47,9 +47,9 @@ class ContrastiveTask(Task):
         return {"backbone": dict(self.clip.named_parameters())}
 
     def forward(self, batch: Batch) -> Output:
-        """Raises UserError where the batch has no captions."""
+        """Return the contrastive loss. Raises UserError if the batch has no captions."""
         if batch.captions is None:
-            raise UserError("task contrastive: the manifest has no caption column")
+            raise UserError("task contrastive: the manifest has no caption column; add one")
         images_BCHW = batch.images_BCHW
         assert images_BCHW is not None  # a frozen CLIP has no features in place of images
         text_BD = self.tokenize(batch.captions).to(images_BCHW.device)
@@ -60,9 +60,9 @@ class ContrastiveTask(Task):
         return self.finished(batch, image_BD, loss, {"accuracy": accuracy})
 
     def save(self, folder: Path, stem: str) -> None:
-        """Write `<stem>.safetensors`, the image tower, and `<stem>_clip.safetensors`, all of it.
+        """Write the image encoder to `<stem>.safetensors`, the whole CLIP to `<stem>_clip.safetensors`.
 
-        open_clip loads the second by `create_model(name, pretrained=file)`.
+        open_clip loads the second with `create_model(name, pretrained=file)`.
         """
         super().save(folder, stem)
         state = {k: v.detach().cpu().contiguous() for k, v in self.clip.state_dict().items()}

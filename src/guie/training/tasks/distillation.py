@@ -1,4 +1,4 @@
-"""Distillation: a student learns from teachers, and from labels beside them.
+"""Distillation: a student learns from teachers, and optionally from labels.
 
 Shapes: B images, N those of all processes, C channels, H height, W width, D dimensions of the student,
 T of a teacher.
@@ -34,11 +34,11 @@ from guie.training.teachers import Teacher, TeacherOutput, open_teachers, read_c
 
 
 class DistillationTask(Task):
-    """An embedder, criteria on labels, and for each relation one criterion a teacher.
+    """An embedder, criteria on labels, and one criterion per relation and teacher.
 
-    A term counts by the share of the batch that it is about: of a mixed batch each image by its own
-    terms, of a batch of one domain that domain's terms whole. Feng et al., Unifying Specialist Image
-    Embedding into Universal Image Embedding, 4.
+    A term is weighted by the share of the batch that it applies to. In a mixed batch each image counts
+    in its own terms; in a batch of one domain, that domain's terms count fully. Feng et al., Unifying
+    Specialist Image Embedding into Universal Image Embedding, 4.
 
     Raises UserError as `open_teachers`.
     """
@@ -116,7 +116,7 @@ class DistillationTask(Task):
 
     @cached_property
     def _hashes(self) -> list[str]:
-        """Of what each teacher says: its weights, and those of its classes where a relation reads them."""
+        """Hashes of each teacher's weights, with its class weights if a relation uses them."""
         known = [*self.teachers.hashes]
         for relations in self.relations.values():
             for number, relation in enumerate(cast(nn.ModuleList, relations)):
@@ -131,17 +131,17 @@ class DistillationTask(Task):
         for number, (then, now) in enumerate(zip(state, self._hashes, strict=True)):
             if then != now:
                 raise UserError(
-                    f"task.teachers.{number}.model: {self.task.teachers[number].model} has other"
-                    " weights than where this run began; bring the old ones back, or --overwrite"
+                    f"task.teachers.{number}.model: the weights of {self.task.teachers[number].model}"
+                    " changed since this run started; restore the old ones, or --overwrite the run"
                 )
 
     def _of_labels(
         self, number: int, emb_BD: Tensor, label_B: Tensor, rows_B: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """A loss on a batch; 0 on one of another domain: a term of some has batches of one domain."""
+        """Return a loss on a batch; 0 if the term's domains exclude it: it then has one domain only."""
         criterion = self.criteria[str(number)]
         if not rows_B.all():
-            # Of its parameters too: processes that train together wait for a gradient of each
+            # Include its parameters: distributed processes wait for a gradient of each
             return sum((p.sum() for p in criterion.parameters()), emb_BD.float().sum()) * 0.0, {}
         loss, logs = criterion(emb_BD, label_B)
         return loss, {"labels": loss.detach(), **logs}
@@ -154,7 +154,7 @@ class DistillationTask(Task):
         taught: Sequence[TeacherOutput],
         rows_B: Tensor,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """A relation to every teacher on the images that it teaches, by their share."""
+        """Return the relation's loss over all teachers, each weighted by its share of the images."""
         assert term.relation is not None
         relations = cast(nn.ModuleList, self.relations[str(number)])
         with torch.autocast(emb_BD.device.type, enabled=False):
@@ -185,7 +185,7 @@ class DistillationTask(Task):
         return loss, logs
 
     def _seen_by(self, relation: nn.Module, emb_ND: Tensor) -> Tensor:
-        """What of the student a relation compares: its embeddings, or its cosines to classes."""
+        """Return what a relation compares: the student's embeddings, or its cosines to classes."""
         if not isinstance(relation, Logits):
             return emb_ND
         assert self.classifier is not None  # see the config
@@ -198,14 +198,14 @@ class DistillationTask(Task):
 def _relation(
     config: RelationConfig, dim: int, teacher: Teacher, labels: Sequence[str]
 ) -> nn.Module:
-    """To one teacher; of logits, over the classes that it teaches and knows by name."""
+    """Build the relation to one teacher; for logits, over the classes that it teaches and knows."""
     if not isinstance(config, LogitsConfig):
         return build_relation(config, dim, teacher.dim)
     shared_C, weight_CkT = read_class_weights(teacher.model.source, labels)
     taught_C = teacher.classes_C[shared_C]
     if int(taught_C.sum()) < 2:
         raise UserError(
-            f"{teacher.model.source}: knows {int(taught_C.sum())} of the classes that it is to teach,"
-            " so logits say nothing; take another relation"
+            f"{teacher.model.source}: knows {int(taught_C.sum())} of the classes that it must teach;"
+            " relation logits needs two: use another relation"
         )
     return Logits(shared_C[taught_C], weight_CkT[taught_C], config.temperature)

@@ -1,4 +1,4 @@
-"""Online distillation: teacher heads learn beside the student that learns from them.
+"""Online distillation: teacher heads are trained together with the student that learns from them.
 
 Shapes: B images, N of them of one domain, F backbone features, D dimensions of the student, T of a
 teacher, C classes.
@@ -28,21 +28,21 @@ from guie.training.tasks.base import Output, Task
 
 
 def refuse_unshared(accelerator: Accelerator, config: RunConfig) -> None:
-    """Raise UserError for a loss whose running mean is over all processes, where several train online.
+    """Raise UserError for online training in several processes with a running mean over all of them.
 
-    They hold different numbers of images of a teacher's domain, so its images cannot be gathered.
+    Processes have different numbers of images of a teacher's domain, so these cannot be gathered.
     """
     online = isinstance(config.task, OnlineConfig)
     curricular = any(isinstance(loss, CurricularFaceConfig) for loss in config.task.losses)
     if online and curricular and accelerator.num_processes > 1:
         raise UserError(
-            "task.loss.name: curricularface does not train online in several processes; take arcface,"
-            " or one process"
+            "task.loss.name: curricularface does not support online distillation in several processes;"
+            " use arcface, or one process"
         )
 
 
 class OnlineTeacher(nn.Module):
-    """One domain's: a Linear on the shared features, and a classifier of the domain's classes alone."""
+    """One domain's teacher: a Linear on the shared features, and a classifier of the domain's classes."""
 
     def __init__(
         self, config: OnlineConfig, features: int, class_ids: Sequence[int], classes: Classes
@@ -54,14 +54,14 @@ class OnlineTeacher(nn.Module):
         built = build_loss(config.loss, config.teacher_dim, sizes, domains)
         self.criterion = cast(MarginSoftmax, built)
         self.class_ids: Tensor
-        self.place_C: Tensor  # of every class among the domain's
+        self.place_C: Tensor  # index of every class among the domain's, else -1
         place_C = torch.full((len(classes),), -1)
         place_C[list(class_ids)] = torch.arange(len(class_ids))
         self.register_buffer("class_ids", torch.tensor(list(class_ids)), persistent=False)
         self.register_buffer("place_C", place_C, persistent=False)
 
     def forward(self, feat_NF: Tensor, label_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Its embeddings (N, T), its cosines to the domain's classes (N, C), and its loss."""
+        """Return embeddings (N, T), cosines to the domain's classes (N, C), and the loss."""
         emb_NT = functional.normalize(self.head(feat_NF).float(), dim=-1)
         loss, _ = self.criterion(emb_NT, self.place_C[label_N])
         everyone = torch.arange(len(self.class_ids), device=emb_NT.device)
@@ -69,11 +69,11 @@ class OnlineTeacher(nn.Module):
 
 
 class OnlineTask(Task):
-    """Embedder, its criterion, and a teacher for each domain, all trained by one loss.
+    """An embedder, its criterion, and a teacher for each domain, trained with one loss.
 
     Ypsilantis et al., UDON: Universal Dynamic Online Distillation for Generic Image Representations,
     NeurIPS 2024: (classification of student and of teachers + KL of logits + differences of cosines) /
-    the sum of the weights. Of a mixed batch each domain counts by its share.
+    the sum of the weights. In a mixed batch each domain is weighted by its share.
     """
 
     def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
@@ -144,13 +144,13 @@ class OnlineTask(Task):
         return self.finished(batch, feat_BF, cast(Tensor, total), logs)
 
     def sampler_loss(self, logs: dict[str, Tensor]) -> Tensor:
-        """A loss-driven sampler goes by how well the domain's own teacher does (UDON)."""
+        """Return the teachers' loss: it drives a loss-driven sampler, as in UDON."""
         return logs["teachers"]
 
     def _teacher_losses(
         self, feat_BF: Tensor, emb_BD: Tensor, label_B: Tensor
     ) -> dict[str, Tensor]:
-        """The teachers' losses, and how far the student is from them, each domain by its share."""
+        """Return the losses of teachers and of the student towards them, domains weighted by share."""
         nothing = emb_BD.new_zeros((), dtype=torch.float32)
         terms = {"teachers": nothing, "logits": nothing, "similarity": nothing}
         for teacher in self._by_domain().values():
@@ -164,7 +164,7 @@ class OnlineTask(Task):
                 terms["teachers"] = terms["teachers"] + share * loss
                 terms["logits"] = terms["logits"] + share * apart
                 emb_BT[own_B] = emb_NT.detach()
-            else:  # processes that train together wait for a gradient of each parameter
+            else:  # distributed processes wait for a gradient of each parameter
                 unused = sum((p.sum() for p in teacher.parameters()), nothing) * 0.0
                 terms["teachers"] = terms["teachers"] + unused
             unlike = self._unlike(emb_BD, emb_BT, own_B)
@@ -172,7 +172,7 @@ class OnlineTask(Task):
         return terms
 
     def _unlike(self, emb_BD: Tensor, emb_BT: Tensor, own_B: Tensor) -> Tensor:
-        """How the cosines of a domain's images differ, those of all processes, by their share."""
+        """Return how a domain's cosines differ, over all processes, weighted by the domain's share."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             own_N = gather_rows(own_B)
             student_ND = gather_rows(at_least_fp32(emb_BD))[own_N]
@@ -184,8 +184,10 @@ class OnlineTask(Task):
 
 @contextmanager
 def freeze_batch_stats(head: nn.Module | None) -> Iterator[None]:
-    """Within, forward passes move no running statistics: what stands there was seen already."""
+    """Context in which forward passes do not change running statistics: they saw this batch already."""
     before = [(buffer, buffer.clone()) for buffer in head.buffers()] if head else []
     yield
     for buffer, value in before:
-        buffer.data.copy_(value)  # unseen by autograd, which has saved them and uses none of them
+        buffer.data.copy_(
+            value
+        )  # .data hides this from autograd, which saved them but does not use them
