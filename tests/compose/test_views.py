@@ -139,7 +139,7 @@ def test_domains_are_told_by_a_linear_map() -> None:
         logits += weights["classifier.bias_N"].numpy()
         assert (np.array(names)[logits.argmax(axis=1)] == domain_F[kept]).mean() > 0.97
         assert describe["accuracy_held_out"] > 0.9
-    with pytest.raises(UserError, match="no image of domain 'x' .* there are a, b, c"):
+    with pytest.raises(UserError, match="domain 'x' has no images .* available: a, b, c"):
         fit_domains(emb_FD, domain_F, {"x"})
     with pytest.raises(UserError, match="30 images of a and 1 domains; it takes two"):
         fit_domains(emb_FD[:30], domain_F[:30], {"a"})

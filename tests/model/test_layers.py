@@ -90,7 +90,7 @@ def test_blocks_of_open_clip_and_the_class_token() -> None:
     [
         (VIT, {"of": ["blocks.99"]}, "has no layer 'blocks.99'; it has blocks.0, blocks.1"),
         (VIT, {"of": ["patch_drop.x"]}, "has no layer"),
-        (RESNET, {"of": ["layer2"], "pool": "token"}, "layer2 has no class token; take avg"),
+        (RESNET, {"of": ["layer2"], "pool": "token"}, "layer2 has no class token; use avg"),
         (VIT, {"of": ["head_drop"]}, ""),
     ],
 )

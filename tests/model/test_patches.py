@@ -131,9 +131,9 @@ def test_other_kinds_of_positions_follow_the_grid(
 @pytest.mark.parametrize(
     ("size_px", "stride_px", "said"),
     [
-        (60, None, "image size 60 px: .* patches of 8 px, one every 8 px; take 56 or 64"),
-        (45, 6, "take 44 or 50"),
-        (4, None, "take 8 or 16"),
+        (60, None, "image size 60 px: .* patches of 8 px with stride 8 px; use 56 or 64"),
+        (45, 6, "use 44 or 50"),
+        (4, None, "use 8 or 16"),
         (64, 9, "stride_px 9: is above the patch size 8 px"),
     ],
 )
@@ -159,7 +159,7 @@ def test_a_pretraining_that_leaves_pixels_over_is_kept() -> None:
     tower = timm.create_model("vit_tiny_patch16_224", img_size=36, depth=1, num_classes=0)
     backbone = Backbone(tower, {"size": 36, **STATISTICS}, 36)
     backbone.set_image_size(36)
-    with pytest.raises(UserError, match="take 48 or 64"):
+    with pytest.raises(UserError, match="use 48 or 64"):
         backbone.set_image_size(52)
 
 

@@ -228,7 +228,7 @@ def states(**changes: tuple[int, int]) -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"b": (99, 10**18 + 1)}, "1 of 3 training images were changed .* b .101 bytes, now 99"),
+        ({"b": (99, 10**18 + 1)}, "1 of 3 training images changed .* b .101 bytes, now 99"),
         ({"c": (102, 10**18)}, "1 of 3 .* c .its modification time.; restore the old ones, or"),
         ({"a": (100, 7), "b": (1, 7), "c": (102, 7)}, "3 of 3 .* first b .101 bytes, now 1"),
     ],

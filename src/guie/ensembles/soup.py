@@ -106,7 +106,7 @@ def refuse_other_towers(trials: Sequence[Trial]) -> None:
     first = trials[0].ingredient
     towers = {name: v for name, v in _weights(first).items() if not name.startswith("head.")}
     if len(towers) == len(_weights(first)):
-        raise UserError(f"{first.name}: has no head to average")
+        raise UserError(f"{first.name}: has no head to average; use join: soup or average")
     for trial in trials[1:]:
         state = _weights(trial.ingredient)
         for name, value in towers.items():
@@ -222,12 +222,12 @@ def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
         elif member.model.partition(":")[0] in LIBRARIES:
             files = [None]
         if not files:
-            raise UserError(f"{run}: no checkpoints there to average")
+            raise UserError(f"{run}: no checkpoints to average; train again, or name its weights")
         ingredients += [Ingredient(member.model, file) for file in files]
     names = [str(Path(one.name).resolve()) for one in ingredients]
     twice = [one.name for number, one in enumerate(ingredients) if names[number] in names[:number]]
     if twice:
-        raise UserError(f"{twice[0]}: given twice")
+        raise UserError(f"{twice[0]}: given twice; name each once")
     return ingredients
 
 

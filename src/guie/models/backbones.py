@@ -241,8 +241,8 @@ def _one_line_errors(config: BackboneConfig) -> Iterator[None]:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         if re.search("weights.only", str(error), re.IGNORECASE):
             reason = (
-                "the file holds Python objects, not only tensors, and these could run code; if you trust"
-                " it, convert it to .safetensors"
+                "the file holds Python objects, not only tensors, which could run code; convert it to"
+                " .safetensors if you trust it"
             )
         raise UserError(
             f"model.backbone: {config.library} cannot build {config.name!r}"

@@ -175,7 +175,7 @@ def keep_frozen(folder: Path, state: Mapping[str, Tensor], base: Base | None = N
     if (folder / name).exists() or _describe(folder, name).exists():
         return name
     if base and base.config.pretrained and _name(base.state(state)) == name:
-        write_json(_describe(folder, name), _as_told(base, list(state), folder))
+        write_json(_describe(folder, name), _reference(base, list(state), folder))
         return name
     with replacing(folder / name) as temporary:
         save_file(state, temporary)
@@ -199,7 +199,7 @@ def read_frozen(folder: Path, name: str | None) -> dict[str, Tensor]:
         return state
     if not message.is_file():
         raise UserError(f"{file}: missing; the weights in this folder need it: copy or move both")
-    base, names = _of_told(message)
+    base, names = _read_reference(message)
     state = base.state(names)
     if name != _name(state):
         raise UserError(
@@ -225,16 +225,18 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     return state | {name: state[of] for name, of in shared.items()}
 
 
-def _as_told(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
+def _reference(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
     message: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
     message |= {"size_px": base.size_px, "stride_px": base.stride_px}
     pretrained = base.config.pretrained
-    if pretrained and is_file(pretrained):  # relative, so folder and file can be moved together
+    if pretrained and is_file(
+        pretrained
+    ):  # relative: survives moving both, and any working directory
         message["beside"] = os.path.relpath(pretrained, folder)
     return message
 
 
-def _of_told(file: Path) -> tuple[Base, list[str]]:
+def _read_reference(file: Path) -> tuple[Base, list[str]]:
     """Read the base that a file refers to, and the names of its weights that the run left unchanged."""
     message = json.loads(file.read_text(encoding="utf-8"))
     config = BackboneConfig.model_validate(message["backbone"])

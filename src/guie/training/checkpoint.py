@@ -66,7 +66,7 @@ class Identity:
 
 
 class Checkpoints:
-    """The checkpoints of one run, of which the newest `keep` are kept.
+    """The checkpoints of one run; the newest `keep` are kept.
 
     Args:
         run: the run's folder.

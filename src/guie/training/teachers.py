@@ -137,7 +137,7 @@ class Teachers(Apart):
 
     @cached_property
     def hashes(self) -> list[str]:
-        """Hashes of each teacher's weights, by which a resumed run detects changes."""
+        """Hashes of each teacher's weights, so that a resumed run detects changes."""
         return [state_hash(teacher.model.embedder.state_dict()) for teacher in self.teachers]
 
     def __call__(self, batch: Batch, student: Preprocess) -> list[TeacherOutput]:

@@ -55,7 +55,7 @@ def test_a_student_that_is_its_teacher_has_its_logits_also_by_other_ids(tmp_path
 
 def test_what_has_no_classes_in_common_is_refused_by_name(tmp_path: Path) -> None:
     teacher = tiny_run(tmp_path / "teacher")
-    with pytest.raises(UserError, match=f"teacher: has no {FILE}, so relation logits"):
+    with pytest.raises(UserError, match=f"teacher: has no {FILE}, which relation logits"):
         student(tmp_path / "student", [{"model": str(teacher)}])
     with_class_weights(teacher, KNOWN)
     with pytest.raises(UserError, match="teacher: knows 0 of the classes that it must teach"):

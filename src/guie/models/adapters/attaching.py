@@ -41,7 +41,7 @@ def tuned_names(tower: nn.Module, of: str) -> list[str]:
             if wanted and parameter.ndim == 1:
                 names.append(f"{prefix}.{name}" if prefix else name)
     if not names:
-        raise UserError(f"model.adapters: {type(tower).__name__} has no {of} to tune")
+        raise UserError(f"model.adapters: {type(tower).__name__} has no {of} to tune; remove it")
     return names
 
 

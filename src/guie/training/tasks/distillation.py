@@ -138,7 +138,7 @@ class DistillationTask(Task):
     def _of_labels(
         self, number: int, emb_BD: Tensor, label_B: Tensor, rows_B: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return a loss on a batch; 0 if the term's domains exclude it: it then has one domain only."""
+        """Return a loss on a batch; 0 for a one-domain batch whose domain the term excludes."""
         criterion = self.criteria[str(number)]
         if not rows_B.all():
             # Include its parameters: distributed processes wait for a gradient of each
