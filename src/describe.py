@@ -1,11 +1,12 @@
-"""Add to a scored submission's card what it finds and what it cannot do: bars, galleries, tables.
+"""Add search results and limits of a scored submission to its model card: charts, galleries, tables.
 
 python src/describe.py --submission submissions/demo --manifest input/mix_demo.csv
 python src/describe.py --submission submissions/demo --manifest mix.parquet --root input --no-images
 
-Reads export.json, score.json and score.neighbours.csv in the folder, as export.py and score.py left them, and
-writes card.md anew, and domains.png, answers.png and mistakes.png in card/, which submit.py's upload leaves
-out. A query of each domain is drawn at random; --no-images shows none, for data that must not be shown.
+Reads export.json, score.json and score.neighbours.csv in the folder, which export.py and score.py wrote.
+Rewrites card.md, and writes domains.png, answers.png and mistakes.png into card/, which submit.py does not
+upload. One query of each domain is drawn at random. --no-images shows no images, for data that must not be
+published.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--submission", type=Path, required=True, help="folder of export.py and score.py")
-    add("--manifest", type=Path, required=True, help="that it was scored on")
+    add("--submission", type=Path, required=True, help="folder written by export.py and score.py")
+    add("--manifest", type=Path, required=True, help="manifest that it was scored on")
     add("--split", choices=("val", "test"), default="test", help="default: test")
     add("--root", type=Path, help="folder of the images (default: the manifest's)")
-    add("--no-images", action="store_true", help="of the data set, show none")
+    add("--no-images", action="store_true", help="show no image of the data set")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, draw, write. Raises UserError where the folder has no answers of these images."""
+    """Read the results, draw figures, write card.md. Raises UserError if the folder has no such results."""
     args = parse_args(argv)
     manifest = load_manifest(args.manifest, args.root)
     answers = read_answers(args.submission, manifest, args.split)

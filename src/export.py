@@ -1,4 +1,4 @@
-"""Package a trained run as the challenge's submission, or for life outside the challenge.
+"""Export a trained run as the challenge's submission, or for use outside the challenge.
 
 python src/export.py --run runs/demo --out submissions/demo
 python src/export.py --run runs/demo --out submissions/today --torch current
@@ -7,14 +7,14 @@ python src/export.py --run runs/demo --out exported/demo --format pt2
 python src/export.py --run runs/demo --out exported/hub --format hub
 python src/export.py --run runs/demo --out exported/hub --format hub --push OWNER/NAME --dry-run
 
-Without --format: submission.zip (saved_model.pt, TorchScript), card.md and export.json. The file is made
-for PyTorch 1.11, the challenge's runtime, and refused if that could not run it or if the saved model
-differs from the trained one; `--torch current` makes it for a scorer with the PyTorch of today.
+Without --format: submission.zip (saved_model.pt, TorchScript), card.md and export.json. The file is made for
+PyTorch 1.11, the challenge's runtime. The export fails if PyTorch 1.11 cannot run it, or if the saved model
+differs from the trained one. `--torch current` makes it for a scorer with current PyTorch.
 
-onnx and pt2 (torch.export) write model.onnx or model.pt2, its card and its facts: any number of images
-of any size in, preprocessing inside, compared with the model before it takes the old file's place. hub
-writes a folder that timm or open_clip opens, and --push sends it to the hub (--dry-run: lists what would
-go). onnx needs requirements-export.txt.
+onnx and pt2 (torch.export) write model.onnx or model.pt2, with a model card and a JSON file. The model includes
+its preprocessing, and accepts any number of images of any size. It is compared with the trained model before it
+replaces an old file. hub writes a folder that timm or open_clip loads. --push uploads it to the hub, and
+--dry-run only lists the files. onnx needs requirements-export.txt.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from guie.models import LoadedModel, open_model
 
 MAX_DIMENSION = 64
 TOLERANCE = 1e-5
-ROUNDING = 1e-2  # what fp16 may change in a number of an embedding of unit length
+ROUNDING = 1e-2  # allowed effect of fp16 on a value of a unit-length embedding
 MODEL_NAME = "saved_model.pt"
 
 
@@ -65,7 +65,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--weights",
         choices=("model", "last"),
         default="model",
-        help="the best by validation, or those of the last step",
+        help="model: best by validation; last: of the last step (default: model)",
     )
     parser.add_argument(
         "--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)"
@@ -74,39 +74,37 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--format",
         choices=("torchscript", *FORMATS, "hub"),
         default="torchscript",
-        help="torchscript: the submission",
+        help="default: torchscript, the submission",
     )
     parser.add_argument(
         "--half",
         action="store_true",
-        help="keep the matrices in fp16: half the file, sums in fp32 (torchscript)",
+        help="store matrices in fp16: half the size, computed in fp32 (torchscript)",
     )
-    parser.add_argument("--push", metavar="OWNER/NAME", help="of hub: send the folder there")
+    parser.add_argument("--push", metavar="OWNER/NAME", help="with --format hub: upload the folder")
     parser.add_argument(
-        "--public", action="store_true", help="of --push: let everybody see it (else: private)"
+        "--public", action="store_true", help="with --push: public repository (default: private)"
     )
-    parser.add_argument("--dry-run", action="store_true", help="of --push: only list what would go")
+    parser.add_argument("--dry-run", action="store_true", help="with --push: only list the files")
     args = parser.parse_args(argv)
     if args.half and args.format != "torchscript":
-        parser.error(f"--half is of torchscript, and the format is {args.format}")
+        parser.error(f"--half needs --format torchscript, not {args.format}")
     if args.push and args.format != "hub":
-        parser.error("--push sends a hub folder: add --format hub")
+        parser.error("--push uploads a hub folder: add --format hub")
     if (args.dry_run or args.public) and not args.push:
-        parser.error("--dry-run and --public are of --push")
+        parser.error("--dry-run and --public need --push")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Export, verify, describe.
+    """Export the model, verify it, and write its model card.
 
-    Raises UserError if the run cannot be loaded, its model cannot be what is asked, or an extra that it
-    needs is missing.
+    Raises UserError if the run cannot be loaded, the format does not support its model, or a package is
+    missing.
     """
     args = parse_args(argv)
     check_format(args.format)
-    str(
-        args.out
-    ).encode()  # raises UnicodeEncodeError, as neither JSON nor torch could write the name
+    str(args.out).encode()  # UnicodeEncodeError: neither JSON nor torch could write such a name
     model = open_model(args.run, weights=f"{args.weights}.safetensors")
     if args.format == "torchscript":
         check_dimension(model.embedder.dim, args.run)
@@ -121,11 +119,13 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def export_submission(model: LoadedModel, args: argparse.Namespace, known: dict[str, Any]) -> None:
-    """submission.zip, its card and its facts. Raises UserError where a card is somebody else's."""
+    """Write submission.zip, card.md and export.json. Raises UserError for a foreign card.md."""
     card, message = args.out / "card.md", args.out / "export.json"
     if card.exists() and not message.exists():
-        raise UserError(f"{card}: no export has written it; choose another folder, or move it away")
-    # Beside the result, where there must be room anyway; a system's own folder may be small.
+        raise UserError(
+            f"{card}: export.py did not write it; choose another folder, or move the file"
+        )
+    # In the output folder, which needs the space anyway; the system's temporary folder may be small.
     with tempfile.TemporaryDirectory(prefix=".export-", dir=args.out) as folder:
         saved = Path(folder, MODEL_NAME)
         sizes = odd_sizes(model.preprocess.size_px)
@@ -154,7 +154,7 @@ def export_submission(model: LoadedModel, args: argparse.Namespace, known: dict[
 
 
 def export_file(model: LoadedModel, args: argparse.Namespace, known: dict[str, Any]) -> None:
-    """model.onnx or model.pt2, its card and its facts."""
+    """Write model.onnx or model.pt2, its model card and its JSON file."""
     made = write_format(args.format, model, args.out)
     path = args.out / made["name"]
     facts = without_folders({**known, "made": made, "file": file_facts(path)})
@@ -163,61 +163,61 @@ def export_file(model: LoadedModel, args: argparse.Namespace, known: dict[str, A
     worst = max(row["difference"] for row in made["parity"])
     print(
         f"{path}: {known['dimension']}-D, {path.stat().st_size / 1e6:.1f} MB, differs from the model by"
-        f" {worst:.1e} at most (above {made['tolerance']:g} it is refused)"
+        f" at most {worst:.1e} (allowed: {made['tolerance']:g})"
     )
 
 
 def export_to_hub(model: LoadedModel, args: argparse.Namespace, known: dict[str, Any]) -> None:
-    """A folder that timm or open_clip opens; on the hub too, where that is asked."""
+    """Write a folder that timm or open_clip loads; upload it with --push."""
     difference = write_hub_folder(model, args.out, without_folders(known))
     library = model.members[0].model.backbone.library
-    print(f"{args.out}: {library} opens it; its features differ by {difference:.1e} of the largest")
+    print(f"{args.out}: {library} loads it; its features differ by {difference:.1e} of the largest")
     if not args.push:
         return
     for name, size_bytes in listing(args.out, args.push):
         print(
-            f"{'would go' if args.dry_run else 'goes'} to {args.push}: {name}, {size_bytes:,} bytes"
+            f"{'to upload' if args.dry_run else 'uploading'} to {args.push}: {name}, {size_bytes:,} bytes"
         )
     if not args.dry_run:
         print(push(args.out, args.push, private=not args.public))
 
 
 def check_dimension(dimension: int, run: Path) -> None:
-    """Raise UserError where the embedding has more numbers than the challenge admits."""
+    """Raise UserError if the embedding has more dimensions than the challenge allows."""
     if dimension > MAX_DIMENSION:
         raise UserError(
-            f"{run}: the embedding has {dimension} dimensions, the challenge admits"
+            f"{run}: the embedding has {dimension} dimensions, the challenge allows"
             f" {MAX_DIMENSION}; train with a head (model.head.dim: {MAX_DIMENSION}), or reduce it with"
             " compose.py"
         )
 
 
 def make_portable(saved: Path, run: Path) -> None:
-    """Rewrite the file for PyTorch 1.11. Raises UserError naming what 1.11 could not run."""
+    """Rewrite the file for PyTorch 1.11. Raises UserError naming an operator that it cannot run."""
     downgrade(saved)
     problems = check_operators(saved)
     if problems:
         others = f" (and {len(problems) - 1} more)" if problems[1:] else ""
         raise UserError(
-            f"{run}: {problems[0]}{others}; `--torch current` exports it for today's PyTorch"
+            f"{run}: {problems[0]}{others}; or use --torch current, for current PyTorch"
         )
 
 
 def check_parity(eager: nn.Module, saved: Path, size_px: int, run: Path) -> list[dict[str, Any]]:
-    """Differences by image size. Raises UserError if the saved model is not the trained one."""
+    """Return the differences by image size. Raises UserError if the saved model differs too much."""
     rows = parity(eager, saved, odd_sizes(size_px))
     for row in rows:
-        if not row["difference"] <= TOLERANCE:  # NaN is refused too
+        if not row["difference"] <= TOLERANCE:  # also true for NaN
             raise UserError(
                 f"{run}: at {row['height']} x {row['width']} the saved model differs from the"
-                f" trained one by {row['difference']:.1e}, above {TOLERANCE}: does its backbone branch on its"
-                " input, or do its weights hold a NaN?"
+                f" trained one by {row['difference']:.1e}, above {TOLERANCE}; check whether its backbone"
+                " branches on its input, or its weights contain NaN"
             )
     return rows
 
 
 def check_rounding(rows: list[dict[str, Any]], run: Path) -> dict[str, float]:
-    """What fp16 changed, as the facts tell it. Raises UserError where that is too much."""
+    """Return the effect of fp16, for export.json. Raises UserError if it exceeds ROUNDING."""
     rounding = max(row["difference"] for row in rows)
     if not rounding <= ROUNDING:
         raise UserError(
@@ -228,7 +228,7 @@ def check_rounding(rows: list[dict[str, Any]], run: Path) -> dict[str, float]:
 
 
 def write_submission(saved: Path, zipped: Path) -> None:
-    """One member at the root, stored: weights do not compress. The same bytes whenever it is run."""
+    """Write one uncompressed member, as weights do not compress; the bytes are reproducible."""
     member = zipfile.ZipInfo(MODEL_NAME)
     member.file_size = saved.stat().st_size
     with replacing(zipped) as temporary, zipfile.ZipFile(temporary, "w") as archive:
@@ -243,7 +243,7 @@ def summary(zipped: Path, facts: dict[str, Any]) -> str:
     return (
         f"{zipped}: {facts['dimension']}-D, {facts['file']['bytes'] / 1e6:.1f} MB, for PyTorch"
         f" {made['runtime']} (format {made['format']}), differs from the trained model by"
-        f" {worst:.1e} at most over {len(rows)} image sizes"
+        f" at most {worst:.1e} over {len(rows)} image sizes"
     )
 
 

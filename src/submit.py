@@ -1,13 +1,13 @@
-"""Make a submission's folder ready for Kaggle's official client, and keep a log of the scores.
+"""Prepare a submission folder for Kaggle's official client, and keep a log of the scores.
 
 python src/submit.py --submission submissions/demo --user NAME
 python src/submit.py --submission submissions/demo --leaderboard 0.612 0.618
 
---user writes dataset-metadata.json, kernel-metadata.json and submit.ipynb beside submission.zip, checks
-all that can be checked without a network (the notebook is run on a stand-in of Kaggle's folders), lists
-what would go up, and prints the client's commands. Nothing is sent. Every call enters the submission in
-submissions/log.csv: hash, config, what score.py measured, what the leaderboard said; once it holds
-leaderboard scores, log.png beside it draws them against the local ones.
+--user writes dataset-metadata.json, kernel-metadata.json and submit.ipynb next to submission.zip. It checks
+them without a network (the notebook is run on copies of Kaggle's folders). Then it lists the files to upload
+and prints the client's commands. Nothing is uploaded. Every call adds the submission to submissions/log.csv:
+hash, config, the scores of score.py and the leaderboard. Once the log has leaderboard scores, log.png plots
+them against the local ones.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         nargs="+",
         metavar=("PUBLIC", "PRIVATE"),
-        help="what Kaggle says of it",
+        help="the scores that Kaggle shows",
     )
-    parser.add_argument("--log", type=Path, help="default: log.csv beside the folder")
+    parser.add_argument("--log", type=Path, help="default: log.csv next to the folder")
     args = parser.parse_args(argv)
     if args.leaderboard and len(args.leaderboard) > 2:
-        parser.error("--leaderboard takes the public score, and perhaps the private one")
-    if args.log and args.log.suffix != ".csv":  # its picture has the same name, and .png
-        parser.error(f"--log {args.log}: is to end in .csv")
+        parser.error(
+            "--leaderboard takes one or two scores: the public, and optionally the private one"
+        )
+    if args.log and args.log.suffix != ".csv":  # the plot has the same name, with .png
+        parser.error(f"--log {args.log}: must end in .csv")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Write, check, enter, draw. Raises UserError where the folder is not what Kaggle takes."""
+    """Write and check the folder, update the log, plot it. Raises UserError for an invalid folder."""
     args = parse_args(argv)
     folder = args.submission
     if not (folder / "export.json").is_file():
@@ -64,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         slug = args.slug or f"guie-{folder.resolve().name.lower().replace('_', '-')}"
         write_kaggle_folder(folder, args.user, slug)
         for name, size_bytes in check_kaggle_folder(folder):
-            print(f"would go up: {name}, {size_bytes:,} bytes")
-        print("dry run: all is as the client wants it. To send it:")
+            print(f"to upload: {name}, {size_bytes:,} bytes")
+        print("dry run: the folder is valid. To upload it:")
         print(*client_commands(folder), sep="\n")
     log = args.log or folder.resolve().parent / "log.csv"
     rows = enter(log, log_row(folder, args.leaderboard))

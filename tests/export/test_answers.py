@@ -105,7 +105,9 @@ def test_the_card_has_pictures_and_what_it_cannot_do(
     assert all(f"](card/{name})" in text for name in names)
     assert not [path for path in folder.glob("*") if path.suffix == ".png"]
     assert "mMP@5 **0.450**" in text and "| cars/a | 67% | 3 | toys/b |" in text
-    assert "2 images are to be turned" in text and text.index("cannot do") < text.index("The file")
+    assert "2 images have an EXIF rotation" in text and text.index("cannot do") < text.index(
+        "The file"
+    )
 
     describe.main([*words, "--no-images"])
     assert {path.name for path in folder.glob("card/*.png")} == {"domains.png"}
@@ -120,13 +122,15 @@ def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
     path = folder / "score.neighbours.csv"
     neighbours = path.read_text()
     path.write_text(neighbours.replace(",aa", ",bb"))  # of a scoring of another file since
-    with pytest.raises(UserError, match=r"neighbours.csv: is of another submission.zip; score it"):
+    with pytest.raises(
+        UserError, match=r"neighbours.csv: belongs to another submission.zip; score it"
+    ):
         answers(folder)
     path.write_text(neighbours.replace("b1.png", "z.png", 1))
     with pytest.raises(UserError, match=r"neighbours.csv: line 9: z.png is not in the test split"):
         answers(folder)
     change(submission={"sha256": "bb"})
-    with pytest.raises(UserError, match="is of another submission.zip; score it again"):
+    with pytest.raises(UserError, match="belongs to another submission.zip; score it again"):
         answers(folder)
     change(verdict="crash")
     with pytest.raises(UserError, match="crash: there are no answers"):

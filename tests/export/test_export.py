@@ -211,7 +211,7 @@ def test_what_fp16_cannot_hold_is_refused(tmp_path: Path) -> None:
     model = open_model(run)
     model.embedder.head.linear.weight.data[0, 0] = 1e5
     save_model(model.embedder, run / "model.safetensors", 32)
-    with pytest.raises(UserError, match=r"head\.linear\.weight: .* 100000 is beyond .*--half"):
+    with pytest.raises(UserError, match=r"head\.linear\.weight: .* 100000 exceeds .*--half"):
         main(run, out, "--half")
     with pytest.raises(UserError, match="change the embedding by 3.0e-02, above"):
         export.check_rounding([{"difference": 0.03}], run)
@@ -254,7 +254,9 @@ def test_a_card_that_no_export_wrote_is_kept(tmp_path: Path) -> None:
     run, out = make_run(tmp_path / "run", head={"dim": 8}), tmp_path / "out"
     out.mkdir()
     (out / "card.md").write_text("mine")
-    with pytest.raises(UserError, match="card.md: no export has written it; choose another folder"):
+    with pytest.raises(
+        UserError, match="card.md: export.py did not write it; choose another folder"
+    ):
         export.main(["--run", str(run), "--out", str(out)])
     assert [path.read_text() for path in out.iterdir()] == ["mine"]
 

@@ -123,13 +123,13 @@ def test_head_lines_are_the_head(head: dict) -> None:
 def test_what_no_library_has_a_place_for_is_refused(tmp_path: Path) -> None:
     adapters = [{"kind": "adaptformer", "dim": 2}]
     run = tiny_run(tmp_path / "run", backbone=TINY_VIT, adapters=adapters)
-    with pytest.raises(UserError, match="adapters, for which timm has no place"):
+    with pytest.raises(UserError, match="adapters, which timm does not support"):
         to_hub(run, tmp_path / "hub")
     model = open_model(tiny_run(tmp_path / "plain", backbone=TINY_VIT))
-    with pytest.raises(UserError, match="one tower, and this is of several"):
+    with pytest.raises(UserError, match="one backbone, and this model has several"):
         write_hub_folder(composed([model, model]), tmp_path / "hub", {})
     model.embedder.backbone.set_image_size(32, 8)
-    with pytest.raises(UserError, match="overlapping patches, for which timm has no place"):
+    with pytest.raises(UserError, match="overlapping patches, which timm does not support"):
         write_hub_folder(model, tmp_path / "hub", {})
 
 
@@ -137,7 +137,7 @@ def test_a_tower_that_the_library_builds_otherwise_is_refused(tmp_path: Path) ->
     run = tiny_run(tmp_path / "run", backbone=TINY_VIT)
     model = open_model(run)
     model.embedder.backbone.tower.norm.eps = 0.1  # as by an argument that no config tells
-    with pytest.raises(UserError, match="timm gives other features of the same weights"):
+    with pytest.raises(UserError, match="timm returns other features with the same weights"):
         write_hub_folder(model, tmp_path / "hub", {})
     assert not list((tmp_path / "hub").iterdir())
 
@@ -151,7 +151,7 @@ def test_a_dry_run_lists_what_would_go_and_asks_nobody(
     (out / "diary.txt").write_text("mine")
     printed = capsys.readouterr().out
     names = ["README.md", "config.json", "head/model.safetensors", "model.safetensors"]
-    assert re.findall(r"would go to me/tiny: (\S+), [\d,]+ bytes", printed) == names
+    assert re.findall(r"to upload to me/tiny: (\S+), [\d,]+ bytes", printed) == names
     assert [name for name, _ in listing(out, "me/tiny")] == names
     assert json.loads((out / "config.json").read_text())["architecture"] == "vit_tiny_patch16_224"
     for wrong in ("tiny", "me/ti ny", "a/b/c"):
@@ -164,12 +164,12 @@ def test_files_that_no_export_wrote_are_kept(tmp_path: Path) -> None:
     out.mkdir()
     for name in ("README.md", "config.json"):
         (out / name).write_text("mine")
-        with pytest.raises(UserError, match=f"hub: holds {name}, which no export has written"):
+        with pytest.raises(UserError, match=f"hub: contains {name}, which export.py did not write"):
             to_hub(run, out)
         assert [path.read_text() for path in out.iterdir()] == ["mine"]
         (out / name).unlink()
     weights = (run / "model.safetensors").read_bytes()
-    with pytest.raises(UserError, match="run: holds model.safetensors, which no export"):
+    with pytest.raises(UserError, match="run: contains model.safetensors, which export.py did"):
         to_hub(run, run)
     assert (run / "model.safetensors").read_bytes() == weights
     to_hub(run, out)

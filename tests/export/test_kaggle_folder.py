@@ -53,12 +53,12 @@ def test_the_folder_is_ready_and_the_dry_run_says_so(
     call(folder, "--user", "me")
     printed = capsys.readouterr().out
     for words in (
-        "would go up: submission.zip",
+        "to upload: submission.zip",
         "kaggle datasets create -p",
         "-k me/guie-demo-submit",
     ):
         assert words in printed
-    assert "would go up: kernel-metadata.json" not in printed  # which the client keeps back
+    assert "to upload: kernel-metadata.json" not in printed  # which the client keeps back
     kernel = json.loads((folder / "kernel-metadata.json").read_text())
     assert kernel["dataset_sources"] == ["me/guie-demo"] and kernel["enable_internet"] == "false"
     nbformat.validate(nbformat.read(folder / "submit.ipynb", as_version=4))
@@ -75,7 +75,11 @@ def test_the_folder_is_ready_and_the_dry_run_says_so(
             lambda old: old.replace(b'WORKING / \\"submission.zip', b'WORKING / \\"other.zip'),
             "does not copy",
         ),
-        ("dataset-metadata.json", lambda old: old.replace(b'"id"', b'"name"'), "no 'id'"),
+        (
+            "dataset-metadata.json",
+            lambda old: old.replace(b'"id"', b'"name"'),
+            "the key 'id' is missing",
+        ),
         ("dataset-metadata.json", lambda old: old[:-4], "not JSON"),
         (
             "kernel-metadata.json",
@@ -87,7 +91,11 @@ def test_the_folder_is_ready_and_the_dry_run_says_so(
             lambda old: old.replace(b"submit.ipynb", b"none.py"),
             "no such code",
         ),
-        ("kernel-metadata.json", lambda old: old.replace(b"demo submit", b"demo"), "does not make"),
+        (
+            "kernel-metadata.json",
+            lambda old: old.replace(b"demo submit", b"demo"),
+            "title and id do not match",
+        ),
     ],
 )
 def test_what_the_client_would_refuse_is_told_in_one_line(
@@ -147,15 +155,19 @@ def test_a_name_of_a_folder_cannot_run_in_a_shell(
 @pytest.mark.parametrize(
     ("file", "text", "words"),
     [
-        ("export.json", "{}", "export.json: not as export.py writes it"),
+        ("export.json", "{}", "export.json: not in export.py's format"),
         ("export.json", "[]", "export.json: not a JSON object; export.py makes it"),
         ("export.json", "{", "export.json: not JSON: .*; export.py makes it"),
-        ("score.json", "{}", "score.json: not as score.py writes it; run score.py again"),
-        ("score.json", '{"submission": {"sha256": "0"}, "pooled": null}', "not as score.py writes"),
+        ("score.json", "{}", "score.json: not in score.py's format; run score.py again"),
+        (
+            "score.json",
+            '{"submission": {"sha256": "0"}, "pooled": null}',
+            "not in score.py's format",
+        ),
         ("../log.csv", "", "log.csv: cannot be read"),
         ("../log.csv", "date,name\n", "log.csv: its first line must be date,name,sha256"),
         ("../log.csv", HEADER + ",,,,,,,,,\n", "log.csv:2: 10 columns where the header has 9"),
-        ("../log.csv", HEADER + 'd,n,s,c,"0,61",,,,\n', "log.csv:2: local '0,61' is no number"),
+        ("../log.csv", HEADER + 'd,n,s,c,"0,61",,,,\n', "log.csv:2: local '0,61' is not a number"),
     ],
 )
 def test_files_that_somebody_has_changed_are_refused_in_one_line(
@@ -173,7 +185,7 @@ def test_a_log_is_a_csv_and_a_submission_a_file(
     """A log called log.png would give way to its picture."""
     with pytest.raises(SystemExit):
         call(folder, "--log", str(folder.parent / "log.png"), "--leaderboard", "0.5")
-    assert "log.png: is to end in .csv" in capsys.readouterr().err
+    assert "log.png: must end in .csv" in capsys.readouterr().err
     (folder / "submission.zip").unlink()
     os.mkfifo(folder / "submission.zip")
     with pytest.raises(UserError, match="submission.zip: not a regular file"):

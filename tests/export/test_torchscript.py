@@ -147,7 +147,7 @@ def test_an_operator_of_today_is_refused(tmp_path: Path) -> None:
 
 def test_an_argument_of_today_is_refused(tmp_path: Path) -> None:
     (line,) = problems_of(lambda x: torch.mean(x, dim=None, keepdim=True), tmp_path)
-    assert "PyTorch 1.11 does not take torch.mean(" in line
+    assert "PyTorch 1.11 does not accept torch.mean(" in line
 
 
 def test_tensors_made_on_the_way_follow_the_input(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
-"""The submission's TorchScript file: written by today's PyTorch, read by the challenge's 1.11.
+"""Write a submission's TorchScript file with current PyTorch, for the challenge's PyTorch 1.11.
 
-`package` traces the encoder with operators that 1.11 has and scripts the preprocessing; `downgrade`
-rewrites the archive in the format that 1.11 reads; `check_operators` names what 1.11 still could
-not run; `parity` measures the saved file against the eager model.
+`package` traces the encoder with operators of 1.11, and scripts the preprocessing. `downgrade` rewrites
+the archive in the format of 1.11. `check_operators` lists the operators that 1.11 cannot run. `parity`
+compares the saved file with the eager model.
 """
 
 from guie.export.formats import FORMATS, check_format, write_format

@@ -1,4 +1,4 @@
-"""What a scored submission finds: its neighbours, and the pictures and tables that the card shows of them."""
+"""Summarise the neighbours that a scored submission finds, as figures and tables for the model card."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from guie.data.manifest import Manifest
 from guie.export.card import cell, table
 from guie.report.figures import domain_bars, gallery
 
-LEAST_QUERIES = 3  # of a class of which something is said
-BANDS = 5  # of distance, as many queries in each
+LEAST_QUERIES = 3  # smallest class in the table of classes
+BANDS = 5  # of distance, each with as many queries
 
 
 @dataclass(frozen=True)
 class Answers:
-    """score.json and score.neighbours.csv of a submission's folder, and the manifest's rows of that split.
+    """Scores and neighbours of a submission, and the manifest rows of the scored split.
 
-    Attributes: `neighbours`, as the scorer wrote them, without queries that have no positive.
+    Attributes: `score`, score.json; `neighbours`, score.neighbours.csv without queries that have no
+    positive; `rows` of the manifest.
     """
 
     score: dict[str, Any]
@@ -32,9 +33,10 @@ class Answers:
 
     @cached_property
     def first(self) -> pd.DataFrame:
-        """A row a query: query, label, domain, image_path, found, found_domain, distance, relevant.
+        """One row per query: query, label, domain, image_path, found, found_domain, distance, relevant.
 
-        `found` and `found_domain` are of the nearest neighbour; the first label of several counts.
+        `found` is the label of the nearest neighbour, and `found_domain` its domain. Of several labels,
+        the first counts.
         """
         about = self.rows.drop_duplicates("image_path").set_index("image_path")
         first = self.neighbours[self.neighbours["rank"] == 1].copy()
@@ -45,20 +47,20 @@ class Answers:
         return first
 
     def examples(self, seed: int = 0) -> pd.DataFrame:
-        """The neighbours of one query of each domain, drawn at random: neither the best nor the worst."""
+        """Return the neighbours of one random query per domain."""
         drawn = self.first.groupby("domain").sample(1, random_state=seed)
         return self._of(drawn["query"])
 
     def mistakes(self) -> pd.DataFrame:
-        """The neighbours of the query of each domain whose wrong first answer lies nearest to it."""
+        """Return the neighbours of one query per domain: the one with the closest wrong first neighbour."""
         wrong = self.first[self.first["relevant"] == 0].sort_values("distance", kind="stable")
         return self._of(wrong.groupby("domain").head(1).sort_values("domain")["query"])
 
     def worst_classes(self, most: int = 10) -> pd.DataFrame:
-        """Classes by the share of their queries whose first answer is right, the lowest first.
+        """Return classes by the share of queries whose first neighbour is right, in ascending order.
 
-        Columns: label, right, queries, taken_for (the class most often found instead). Only classes of
-        LEAST_QUERIES queries and more, one of which went wrong.
+        Columns: label, right, queries, taken_for (the class most often found instead). Only classes with
+        at least LEAST_QUERIES queries, and at least one wrong first neighbour.
         """
         by_label = self.first.groupby("label")["relevant"].agg(right="mean", queries="count")
         by_label = by_label[(by_label["queries"] >= LEAST_QUERIES) & (by_label["right"] < 1)]
@@ -71,14 +73,14 @@ class Answers:
         return worst.assign(taken_for=taken.reindex(worst["label"]).to_numpy())
 
     def strays(self, most: int = 5) -> pd.DataFrame:
-        """Domains whose queries find another's image first: domain, found_domain, share, falling."""
+        """Return domain, found_domain and share of queries whose first neighbour has another domain."""
         shares = pd.crosstab(self.first["domain"], self.first["found_domain"], normalize="index")
         pairs = shares.stack().rename("share").reset_index()
         pairs = pairs[(pairs["domain"] != pairs["found_domain"]) & (pairs["share"] > 0)]
         return pairs.sort_values("share", ascending=False, kind="stable").head(most)
 
     def trust(self) -> pd.DataFrame:
-        """How often the first answer is right, by its distance: nearest, farthest, right, queries."""
+        """Return the share of right first neighbours per distance band: nearest, farthest, right, queries."""
         bands = pd.qcut(self.first["distance"].rank(method="first"), BANDS, labels=False)
         grouped = self.first.groupby(bands)
         return pd.DataFrame(
@@ -100,24 +102,28 @@ class Answers:
 
 
 def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
-    """The answers in a submission's folder.
+    """Read the answers in a submission's folder.
 
-    Raises UserError where it was not scored, broke the contract, was exported anew since, or was scored
-    on other images than the split's.
+    Raises UserError if it was not scored, broke the contract, was exported again since, or was scored on
+    other images than those of the split.
     """
     score = read_json(folder / "score.json", "score.py writes it")
     facts = read_json(folder / "export.json", "export.py writes it")
     if score.get("verdict") != "keeps_the_contract":
-        raise UserError(f"{folder / 'score.json'}: {score.get('verdict')}: there are no answers")
+        raise UserError(
+            f"{folder / 'score.json'}: verdict {score.get('verdict')}: there are no answers"
+        )
     if score["submission"]["sha256"] != facts["file"]["sha256"]:
-        raise UserError(f"{folder / 'score.json'}: is of another submission.zip; score it again")
+        raise UserError(
+            f"{folder / 'score.json'}: belongs to another submission.zip; score it again"
+        )
     path = folder / "score.neighbours.csv"
     try:
         neighbours = pd.read_csv(path, dtype={"query": str, "image_path": str})
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}; score the submission again") from None
     if set(neighbours.get("submission", [])) != {facts["file"]["sha256"]}:
-        raise UserError(f"{path}: is of another submission.zip; score it again")
+        raise UserError(f"{path}: belongs to another submission.zip; score it again")
     rows = manifest.split(split)
     known = set(rows["image_path"])
     for row, (query, found) in enumerate(
@@ -126,24 +132,24 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
         if query not in known or found not in known:
             stranger = found if query in known else query
             raise UserError(
-                f"{path}: line {row}: {stranger} is not in the {split} split of {manifest.path}; give the"
-                " manifest that it was scored on"
+                f"{path}: line {row}: {stranger} is not in the {split} split of {manifest.path}; pass the"
+                " manifest that the submission was scored on"
             )
     counted = neighbours.groupby("query")["counted"].transform("max") > 0
     if not counted.any():
-        raise UserError(f"{path}: no query has a positive: there is nothing to show")
+        raise UserError(f"{path}: no query has a positive, so there is nothing to show")
     return Answers(score, neighbours[counted], rows)
 
 
-# In a folder of their own, which Kaggle's client leaves out: they show pictures of the data set
+# In a subfolder, which Kaggle's client does not upload, as they show images of the data set
 PER_DOMAIN, EXAMPLES, MISTAKES = "card/domains.png", "card/answers.png", "card/mistakes.png"
 
 
 def draw(answers: Answers, folder: Path, root: Path | None) -> list[str]:
-    """Write the pictures into the folder, and return their names.
+    """Write the figures into the folder, and return their names.
 
     Args:
-        root: of the images; None: no image is shown, and galleries of an earlier call go.
+        root: of the images; None: no image is shown, and galleries of an earlier call are deleted.
     """
     scores = pd.DataFrame(answers.score["domains"]).T["mmp_at_5"].astype(float).dropna()
     figures = {PER_DOMAIN: domain_bars(scores.to_frame("mMP@5"), "mMP@5")}
@@ -162,7 +168,7 @@ def draw(answers: Answers, folder: Path, root: Path | None) -> list[str]:
 
 
 def sections(answers: Answers, pictures: list[str]) -> dict[str, str]:
-    """Markdown by title, for `model_card`."""
+    """Return Markdown by title, for `model_card`."""
     return {
         "What it finds": _finds(answers, pictures),
         "What it cannot do": _cannot(answers, pictures),
@@ -180,8 +186,8 @@ def _finds(answers: Answers, pictures: list[str]) -> str:
     ]
     if EXAMPLES in pictures:
         texts += [
-            "A query of each domain, drawn at random, and what it finds; green is right, and what is faded"
-            " does not count:",
+            "One random query of each domain and its neighbours. Green is right; faded images do not"
+            " count:",
             _picture(EXAMPLES, "queries and their neighbours"),
         ]
     return "\n\n".join(texts)
@@ -191,15 +197,15 @@ def _cannot(answers: Answers, pictures: list[str]) -> str:
     texts = [_trust(answers)]
     if MISTAKES in pictures:
         texts += [
-            "The wrong answer of each domain that lies nearest to its query, where it is surest and wrong:",
+            "The closest wrong first neighbour of each domain, that is the most confident error:",
             _picture(MISTAKES, "the nearest wrong answers"),
         ]
     texts += [_classes(answers), _strays(answers)]
     turned = answers.score["images_with_exif_rotation"]
     if turned:
         texts.append(
-            f"{turned} images are to be turned by their EXIF record. The challenge does not turn them, so"
-            " they were seen lying or upside down."
+            f"{turned} images have an EXIF rotation. The challenge ignores it, so the model saw them"
+            " sideways or upside down."
         )
     return "\n\n".join(text for text in texts if text)
 
@@ -211,8 +217,8 @@ def _trust(answers: Answers) -> str:
         for b in bands.itertuples()
     ]
     return (
-        "**It always answers.** Whether the first neighbour is right is told by its distance in part only;"
-        f" even of the nearest fifth {1 - bands['right'].iloc[0]:.1%} are wrong.\n\n"
+        "**It always answers.** The distance of the first neighbour predicts only in part whether it is right:"
+        f" even of the nearest fifth, {1 - bands['right'].iloc[0]:.1%} are wrong.\n\n"
         + table(*rows, header=("Distance of the first neighbour", "Right", "Queries"))
     )
 
@@ -220,22 +226,24 @@ def _trust(answers: Answers) -> str:
 def _classes(answers: Answers) -> str:
     worst = answers.worst_classes()
     if not len(worst):
-        return f"No class of {LEAST_QUERIES} queries or more has a wrong first answer."
+        return f"No class with {LEAST_QUERIES} queries or more has a wrong first neighbour."
     rows = [
         (cell(c.label), f"{c.right:.0%}", c.queries, cell(c.taken_for)) for c in worst.itertuples()
     ]
     return (
-        f"**Classes that it knows least**, of those with {LEAST_QUERIES} queries or more:\n\n"
-        + table(*rows, header=("Class", "First answer right", "Queries", "Taken most often for"))
+        f"**Classes with the lowest scores**, among those with {LEAST_QUERIES} queries or more:\n\n"
+        + table(
+            *rows, header=("Class", "First neighbour right", "Queries", "Most often confused with")
+        )
     )
 
 
 def _strays(answers: Answers) -> str:
     strays = answers.strays()
     if not len(strays):
-        return "No query's first neighbour is of another domain."
+        return "No query has a first neighbour from another domain."
     rows = [(cell(s.domain), cell(s.found_domain), f"{s.share:.1%}") for s in strays.itertuples()]
-    head = ("Query of", "First neighbour of", "Of its queries")
+    head = ("Query domain", "Domain of first neighbour", "Share of queries")
     return "**Across domains:**\n\n" + table(*rows, header=head)
 
 

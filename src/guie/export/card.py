@@ -1,4 +1,4 @@
-"""The model card: facts of an export and its run, in Markdown (Mitchell et al. 2019, arXiv 1810.03993)."""
+"""Write the model card: facts of an export and its run (Mitchell et al. 2019, arXiv 1810.03993)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from guie.training.run_folder import METRICS_FILE, read_metrics
 
 
 def table(*rows: tuple[Any, ...], header: tuple[str, ...] = ("", "")) -> str:
-    """A line a row, in Markdown."""
+    """Return a Markdown table, one line per row."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
 def cell(text: Any) -> str:
-    """What somebody else wrote, without what would end a cell or be taken for a tag."""
+    """Escape foreign text for a Markdown cell: no cell separators, tags or code marks."""
     words = " ".join(str(text).split())
     return words.replace("\\", "\\\\").replace("|", "\\|").replace("<", "&lt;").replace("`", "'")
 
 
-ABSOLUTE = re.compile(r"^([^/]*=|)(/.*)$")  # alone, or in an argument KEY=VALUE
+ABSOLUTE = re.compile(r"^([^/]*=|)(/.*)$")  # on its own, or in an argument KEY=VALUE
 
 
 def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
-    """What is known of the run: its models, code version and the validation of its weights."""
+    """Return the facts of the run: its models, code version and the validation of its weights."""
     file = run / "record.json"
     record = read_json(file, "train.py writes it") if file.exists() else None
     return {
@@ -46,20 +46,20 @@ def describe(model: LoadedModel, run: Path, weights: str) -> dict[str, Any]:
 
 
 def composition_of(model: LoadedModel) -> dict[str, Any] | None:
-    """How members become one embedding, by the keys of `CompositionConfig`; None of a model alone."""
+    """Return the ensemble by the keys of `CompositionConfig`; None for a single model."""
     if not isinstance(model.part, CompositionConfig):
         return None
     return _without_models(model.part.model_dump(exclude_defaults=True))
 
 
 def _without_models(part: dict[str, Any]) -> dict[str, Any]:
-    """Members by their source, which `models` tells of, or as compositions themselves."""
+    """Replace member models by their source (details are in `models`); nested ensembles stay."""
     members = [_without_models(m) if "members" in m else m["source"] for m in part["members"]]
     return part | {"members": members}
 
 
 def validation_of(weights: str, metrics: Path) -> dict[str, Any] | None:
-    """The line of `metrics.jsonl` on the best (`model`) or last weights; None without a val split."""
+    """Return the `metrics.jsonl` line of the best (`model`) or last weights; None without a val split."""
     lines = read_metrics(metrics) if metrics.exists() else []
     lines = [line for line in lines if "val_r_at_1" in line]
     if weights == "last":
@@ -68,7 +68,7 @@ def validation_of(weights: str, metrics: Path) -> dict[str, Any] | None:
 
 
 def without_folders(value: Any) -> Any:
-    """The same facts, with the last name of every absolute path: where it lay tells of a machine."""
+    """Shorten each absolute path to its last name, as folders reveal details of this machine."""
     if isinstance(value, dict):
         return {key: without_folders(part) for key, part in value.items()}
     if isinstance(value, list):
@@ -82,7 +82,7 @@ def without_folders(value: Any) -> Any:
 
 
 def file_facts(path: Path) -> dict[str, Any]:
-    """Size and hash of a file."""
+    """Return size and SHA-256 of a file."""
     refuse_special(path)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -90,20 +90,19 @@ def file_facts(path: Path) -> dict[str, Any]:
 
 
 _USE = """\
-Finding pictures of the same object or product, in any of the domains it was trained on: nearest
-neighbours by Euclidean distance, which for unit vectors ranks as cosine similarity does.
+Use it to find images of the same object or product, in the domains it was trained on. Rank by Euclidean
+distance, which for unit vectors gives the same order as cosine similarity.
 
-Not for identifying people, and not as evidence by itself: a neighbour is a likeness, not an
-identity. Domains, viewpoints and cultures that the training images lack are served worse, and the
-biases of the backbone's pretraining remain. The backbone's licence and those of the training images
-apply."""
+Do not use it to identify people, nor as the only evidence: a neighbour is similar, not necessarily the
+same. Results are worse for domains, viewpoints and cultures that the training images lack. The biases of
+the backbone's pretraining remain. The licences of the backbone and of the training images apply."""
 
 
 def model_card(facts: dict[str, Any], answers: dict[str, str] | None = None) -> str:
-    """Markdown from the facts that `export.json` holds.
+    """Return the model card as Markdown, from the facts in `export.json`.
 
     Args:
-        answers: sections on what it was found to find, text by title.
+        answers: sections on the search results, text by title.
     """
     about = about_model(facts)
     sections = {
@@ -118,11 +117,11 @@ def model_card(facts: dict[str, Any], answers: dict[str, str] | None = None) -> 
 
 
 def file_card(facts: dict[str, Any], use: str) -> str:
-    """The card of a file for life outside the challenge.
+    """Return the model card of an ONNX or .pt2 file, for use outside the challenge.
 
     Args:
-        facts: as `export.json` has them, the file's own under `made`.
-        use: Python that goes from a picture's file to its embedding.
+        facts: as in `export.json`, with those of the file under `made`.
+        use: Python code from an image file to its embedding.
     """
     made, file = facts["made"], facts["file"]
     rows = [
@@ -134,7 +133,7 @@ def file_card(facts: dict[str, Any], use: str) -> str:
         rows += [("Weights", data), ("Their SHA-256", f"`{made['data']['sha256']}`")]
     rows += list(made["written_by"].items())
     sections = {
-        "How to use it": f"```python\n{use}```\n\n`x` (1, D) is of unit length. {made['note']}",
+        "How to use it": f"```python\n{use}```\n\n`x` (1, D) has unit length. {made['note']}",
         "The file": table(*rows),
         "Parity with the trained model": _parity(made),
         **about_model(facts | {"input": "uint8 (B, 3, H, W), RGB, original size"}),
@@ -143,7 +142,7 @@ def file_card(facts: dict[str, Any], use: str) -> str:
 
 
 def about_model(facts: dict[str, Any]) -> dict[str, str]:
-    """What is to say of a model, whatever file it lies in: text by title."""
+    """Return the sections that do not depend on the file format, text by title."""
     return {
         "What it is": _what(facts),
         "Training": _training(facts["models"], facts["record"]),
@@ -159,7 +158,7 @@ def _page(name: str, sections: dict[str, str]) -> str:
 
 def _what(facts: dict[str, Any]) -> str:
     models = [member["model"] for member in facts["models"]]
-    weights = (facts["record"] or {}).get("weights")  # of the one model
+    weights = (facts["record"] or {}).get("weights")  # if there is only one model
     rows = [
         ("Task", "an image of any size and domain -> one embedding of unit length"),
         ("Dimension", facts["dimension"]),
@@ -178,9 +177,9 @@ def _what(facts: dict[str, Any]) -> str:
 
 
 def _joined(composition: dict[str, Any]) -> str:
-    """How embeddings of members and views become one, in words."""
+    """Describe how the embeddings of members and views are combined."""
     average = composition.get("join") == "average"
-    words = ["averaged" if average else "side by side"] if composition["members"][1:] else []
+    words = ["averaged" if average else "concatenated"] if composition["members"][1:] else []
     views = composition.get("views", [])
     if len(views) > 1:
         chosen = any(view.get("aspect") or view.get("domains") for view in views)
@@ -239,7 +238,7 @@ def _run(config: dict[str, Any]) -> str:
 
 
 def _rates(lr: dict[str, Any]) -> Iterator[tuple[str, float]]:
-    """The learning rate of every part; of the backbone, of blocks that have their own too."""
+    """Yield the learning rate of every part, and of backbone blocks that have their own."""
     for part, rate in lr.items():
         if part == "blocks":
             yield from ((f"backbone from block {block}", own) for block, own in rate.items())
@@ -254,8 +253,8 @@ def _validation(best: dict[str, Any] | None) -> str:
     rows = [(k.removeprefix(prefix), f"{v:.3f}") for k, v in best.items() if k.startswith(prefix)]
     return (
         f"Validation split, merged index, at step {best['step']}: R@1 {best['val_r_at_1']:.3f},"
-        f" mMP@5 {best['val_mmp_at_5']:.3f} (means over domains). It chose these weights, so it"
-        f" flatters them.\n\n{table(*rows, header=('Domain', 'R@1'))}"
+        f" mMP@5 {best['val_mmp_at_5']:.3f} (means over domains). These weights were selected on it,"
+        f" so it is optimistic.\n\n{table(*rows, header=('Domain', 'R@1'))}"
     )
 
 
@@ -273,7 +272,7 @@ def _file(facts: dict[str, Any]) -> str:
 
 
 def _rounding(made: dict[str, Any]) -> list[tuple[str, str]]:
-    """What weights kept in fp16 change of the answers; nothing where they are in fp32."""
+    """Return the row on the effect of fp16 weights; nothing for fp32."""
     if "rounding" not in made:
         return []
     return [("Matrices in fp16", f"change the embedding by {made['rounding']:.1e} at most")]
@@ -288,8 +287,8 @@ def _parity(made: dict[str, Any]) -> str:
     rows = [(_size(row), f"{row['difference']:.1e}") for row in made["parity"]]
     sizes = table(*rows, header=("Height x width", "Difference"))
     return (
-        "Largest absolute difference of the embeddings, of images half noise and half slow waves;"
-        f" above {made['tolerance']:g} the export is refused.\n\n{sizes}"
+        "Largest absolute difference of the embeddings, on images that are half noise and half slow waves."
+        f" The export fails above {made['tolerance']:g}.\n\n{sizes}"
     )
 
 

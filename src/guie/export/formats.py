@@ -1,4 +1,4 @@
-"""ONNX and .pt2: one `torch.export` program for any number of images of any size, written and compared."""
+"""Export to ONNX or .pt2: one `torch.export` program for any number of images of any size, verified."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from guie.export.parity import Answer, differences, odd_sizes
 from guie.models import LoadedModel, Scored
 from guie.models.preprocess import Preprocess, _half
 
-# An int that is not known yet. torch calls it SymInt, where its own functions say int.
+# An int that is symbolic while exporting. torch names it SymInt, but its functions declare int.
 Side = Any
-# What the trace sees: neither square nor of one image, for 0 and 1 would become constants.
+# The traced input: not square, and more than one image, as sizes 0 and 1 would become constants.
 EXAMPLE_SHAPE = (2, 3, 37, 53)
-MOST = 2**31 - 1  # without a bound torch 2.7 finds a size of 2**63 - 1 that would not do
+MOST = 2**31 - 1  # without a bound, torch 2.7 rejects the size 2**63 - 1
 
 
 def exported_program(model: Scored, source: str) -> ExportedProgram:
-    """uint8 (B, 3, H, W), B, H, W >= 1 -> (B, D), as a program that needs nothing of this package.
+    """Export uint8 (B, 3, H, W), B, H, W >= 1 -> (B, D) as a program that does not need this package.
 
-    The model is left on the CPU, in fp32 and eval mode.
+    Afterwards the model is on the CPU, in fp32 and eval mode.
 
-    A model that chooses its way by the size of an image keeps the way of `EXAMPLE_SHAPE`: only images of
-    other shapes tell. Raises UserError where it cannot be exported.
+    If the model branches on the image size, the program always takes the branch of `EXAMPLE_SHAPE`. Only
+    images of other shapes show this. Raises UserError if the model cannot be exported.
     """
     model.cpu().float().eval().requires_grad_(False)
     images = torch.zeros(EXAMPLE_SHAPE, dtype=torch.uint8)
@@ -48,17 +48,17 @@ def exported_program(model: Scored, source: str) -> ExportedProgram:
     try:
         with symbolic_sizes(), torch.no_grad():
             return torch.export.export(model, (images,), dynamic_shapes=(sizes,), strict=False)
-    except Exception as error:  # of many kinds, and of many lines
+    except Exception as error:  # torch raises many types, with many lines
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"{source}: torch.export cannot hold this model for images of any size: {reason};"
-            " `--format torchscript` keeps what chooses by size"
+            f"{source}: torch.export cannot export this model for images of any size: {reason};"
+            " use --format torchscript, which supports branches on the size"
         ) from error
 
 
 @contextmanager
 def symbolic_sizes() -> Iterator[None]:
-    """Within it, the preprocessing and the shapes of images are computed without a choice by size."""
+    """Compute the preprocessing and the image shapes without branches on the size, while active."""
     with ExitStack() as stack:
         for name in ("resized", "padded", "_resize", "_crop"):
             stack.enter_context(patch.object(Preprocess, name, globals()[f"_{name.strip('_')}"]))
@@ -80,7 +80,7 @@ def _resized(self: Preprocess, images: Tensor) -> Tensor:
 
 
 def _padded(self: Preprocess, images: Tensor) -> Tensor:
-    """Every pixel of the square looks up its own in the image, or is white."""
+    """Fill each pixel of the square from the image, or with white outside it."""
     if self.fit != "pad":
         return images
     size = self.size_px
@@ -111,7 +111,7 @@ def _crop(self: Preprocess, images: Tensor) -> Tensor:
 
 
 def _central(images: Tensor, dim: int, length: Side) -> Tensor:
-    """So many rows (dim 2) or columns (3) from the middle."""
+    """Return `length` rows (dim 2) or columns (dim 3) from the middle."""
     first = _half(images.size(dim) - length)
     return images.index_select(dim, torch.arange(length) + _scalar(first))
 
@@ -127,15 +127,15 @@ def _scalar(size: Side) -> Tensor:
 
 
 def write_program(program: ExportedProgram, path: Path) -> None:
-    """Save the program. Raises UserError if there is no room for the file."""
+    """Save the program. Raises UserError if the disk is full."""
     for node in program.graph.nodes:
-        node.meta.pop("stack_trace", None)  # which line of which file it came from, on this machine
+        node.meta.pop("stack_trace", None)  # it has file paths of this machine
     with replacing(path, durable=False) as temporary:
         torch.export.save(program, temporary)
 
 
 def open_program(path: Path) -> Answer:
-    """What `write_program` wrote, as a function of uint8 images (B, 3, H, W)."""
+    """Load a file of `write_program` as a function of uint8 images (B, 3, H, W)."""
     return torch.export.load(path).module()
 
 
@@ -145,17 +145,17 @@ IMAGES, EMBEDDINGS = "images", "embeddings"
 
 
 def check_installed() -> None:
-    """Raise UserError where the extra that ONNX needs is not installed."""
+    """Raise UserError if a package that ONNX export needs is not installed."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
         _module(name)
 
 
 def write_onnx(program: ExportedProgram, path: Path) -> None:
-    """Write `path` and, for weights above 2 GB, `path` with `.data` after it, which it calls by name.
+    """Write `path` and, for weights above 2 GB, `path` + `.data`, which it references by name.
 
     Input `images`, uint8 (batch, 3, height, width); output `embeddings`, float32 (batch, D).
 
-    Raises UserError where the extra is missing or an operator has no translation.
+    Raises UserError if a package is missing or an operator has no ONNX translation.
     """
     check_installed()
     try:
@@ -170,7 +170,7 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
             )
     except torch.onnx.errors.OnnxExporterError as error:
         raise UserError(
-            f"{path}: this model has no translation to ONNX: {_reason(error)}"
+            f"{path}: this model has no translation to ONNX: {_reason(error)}; use another --format"
         ) from error
     assert exported is not None
     _without_origins(exported.model)
@@ -178,10 +178,10 @@ def write_onnx(program: ExportedProgram, path: Path) -> None:
 
 
 def open_onnx(path: Path, threads: int = 0) -> Answer:
-    """The file in onnxruntime on the CPU, as a function of uint8 images (B, 3, H, W).
+    """Load the file in onnxruntime on the CPU, as a function of uint8 images (B, 3, H, W).
 
     Args:
-        threads: 0: one for each core.
+        threads: CPU threads; 0: one for each core.
     """
     runtime = _module("onnxruntime")
     options = runtime.SessionOptions()
@@ -199,20 +199,20 @@ def _module(name: str) -> Any:
         return import_module(name)
     except ImportError:
         raise UserError(
-            f"no module {name}: --format onnx needs an extra; `pip install -r {EXTRA}`, or"
-            " `make formats`, which has it in .venv-export"
+            f"no module {name}, which --format onnx needs: run `pip install -r {EXTRA}`, or"
+            " `make formats`, which installs it in .venv-export"
         ) from None
 
 
 def _reason(error: BaseException) -> str:
-    """The first line of what began it: the exporter wraps it in reports of its own."""
+    """Return the first line of the original error, which the exporter wraps in its own reports."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _without_origins(model: Any) -> None:
-    """Take out which line of which file each node came from: it tells of a machine."""
+    """Remove the source location of each node: it has file paths of this machine."""
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
         node.doc_string = None
@@ -220,7 +220,7 @@ def _without_origins(model: Any) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the exporter's notes on constants that it did not fold."""
+    """Silence the exporter's notes on constants that it did not fold."""
     logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings():
@@ -236,8 +236,10 @@ _PICTURE = 'np.array(Image.open("picture.jpg").convert("RGB"))'
 
 @dataclass(frozen=True)
 class FileFormat:
-    """Attributes: `name`, of the file; `tolerance`, of an embedding's numbers against the trained
-    model's; `use`, Python from a picture's file to its embedding; `note`, what else to know.
+    """An export format.
+
+    Attributes: `name` of the file; `tolerance`, largest allowed difference of an embedding to the trained
+    model's; `use`, Python code from an image file to its embedding; `note`, more for the model card.
     """
 
     name: str
@@ -259,8 +261,8 @@ session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionPro
 images = {_PICTURE}.transpose(2, 0, 1)[None]
 (x,) = session.run(["embeddings"], {{"images": images}})
 """,
-        "Images of one size can go together, any number of them: uint8 (B, 3, H, W). A file"
-        " `model.onnx.data`, if there is one, belongs to it.",
+        "A batch holds any number of images of one size: uint8 (B, 3, H, W). If a file"
+        " `model.onnx.data` exists, keep it in the same folder.",
     ),
     "pt2": FileFormat(
         "model.pt2",
@@ -274,26 +276,26 @@ model = torch.export.load("model.pt2").module()
 images = torch.from_numpy({_PICTURE}.transpose(2, 0, 1)[None].copy())
 x = model(images)
 """,
-        "Images of one size can go together, any number of them: uint8 (B, 3, H, W). PyTorch promises"
-        " no older version than the one that wrote it to open it. It runs on the CPU;"
-        " `torch.export.passes.move_to_device_pass` takes it to another device, where a reduction by"
-        " more than 40 may find CUDA's resize wanting.",
+        "A batch holds any number of images of one size: uint8 (B, 3, H, W). PyTorch versions older than"
+        " the one that wrote the file may not load it. It runs on the CPU."
+        " `torch.export.passes.move_to_device_pass` moves it to another device. There, CUDA's resize may"
+        " fail if it shrinks an image by more than 40.",
     ),
 }
 
 
 def check_format(kind: str) -> None:
-    """Raise UserError, before any work, where what a format needs is not installed."""
+    """Raise UserError if a package that the format needs is not installed."""
     if kind == "onnx":
         check_installed()
 
 
 def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
-    """Write the file and compare it with the model: what `export.json` has under `made`.
+    """Write the file, compare it with the model, and return the `made` entry of `export.json`.
 
     Raises:
-        UserError: the model cannot be exported, or the file differs from it beyond the tolerance; an
-            old file stays then.
+        UserError: the model cannot be exported, or the file's embeddings differ by more than the
+            tolerance. An old file is kept then.
     """
     target = FORMATS[kind]
     program = exported_program(model.scored, model.source)
@@ -308,7 +310,9 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
         rows = _compared(model, answer, target)
         data = folder / f"{target.name}.data"
         data.unlink(missing_ok=True)
-        for file in sorted(Path(scratch).iterdir(), reverse=True):  # the data before what names it
+        for file in sorted(
+            Path(scratch).iterdir(), reverse=True
+        ):  # the .data file before the file that references it
             os.replace(file, folder / file.name)
     return {
         "format": kind,
@@ -322,16 +326,16 @@ def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
 
 
 def _compared(model: LoadedModel, answer: Answer, target: FileFormat) -> list[dict[str, Any]]:
-    """Differences by image size. Raises UserError where one is beyond the tolerance."""
+    """Return the differences by image size. Raises UserError if one exceeds the tolerance."""
 
     def answering(images: Tensor) -> Tensor:
         try:
             return answer(images)
-        except Exception as error:  # of torch's guards, or of another runtime
+        except Exception as error:  # raised by torch's guards or by onnxruntime
             raise UserError(
-                f"{model.source}: {target.name} refuses an image of {images.size(2)} x"
-                f" {images.size(3)}, where the model chooses by the size of an image: `--format"
-                " torchscript` keeps such a choice"
+                f"{model.source}: {target.name} fails on an image of {images.size(2)} x"
+                f" {images.size(3)}, as the model branches on the image size: use --format"
+                " torchscript, which supports that"
             ) from error
 
     sizes = odd_sizes(model.preprocess.size_px)
@@ -339,10 +343,10 @@ def _compared(model: LoadedModel, answer: Answer, target: FileFormat) -> list[di
     several = differences(model.scored, answering, sizes[5:6], SEVERAL)
     rows += [row | {"images": SEVERAL} for row in several]
     for row in rows:
-        if not row["difference"] <= target.tolerance:  # NaN is refused too
+        if not row["difference"] <= target.tolerance:  # also true for NaN
             raise UserError(
                 f"{model.source}: at {row['height']} x {row['width']} {target.name} differs from the"
-                f" model by {row['difference']:.1e}, above {target.tolerance:g}; does it choose by"
-                " the size of an image, or do its weights hold a NaN?"
+                f" model by {row['difference']:.1e}, above {target.tolerance:g}; check whether it"
+                " branches on the image size, or its weights contain NaN"
             )
     return rows

@@ -1,4 +1,4 @@
-"""A submission's way to Kaggle: the folder for the official client, and a log of scores."""
+"""Prepare a submission folder for Kaggle's official client, and keep a log of scores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ZIP, MODEL = "submission.zip", "saved_model.pt"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 LIMITS = (6, 50)  # characters of a data set's name and title
 
-# Kaggle unpacks archives in data sets, so the file may lie there as it was or alone.
+# Kaggle may unpack archives in data sets: the notebook accepts the archive or the unpacked file.
 CODE = """\
 import os
 import shutil
@@ -51,23 +51,23 @@ print(source, (WORKING / "submission.zip").stat().st_size)
 
 
 def write_kaggle_folder(folder: Path, user: str, slug: str) -> None:
-    """Write both metadata files and the notebook beside submission.zip.
+    """Write both metadata files and the notebook into the folder of submission.zip.
 
     Args:
         user: the account's name.
         slug: of the data set; the notebook's ends with `-submit`.
 
-    Raises UserError for a name that Kaggle does not take.
+    Raises UserError for a name that Kaggle does not accept.
     """
     for word in (user, slug):
         if not SLUG.fullmatch(word):
             raise UserError(
-                f"{word!r}: Kaggle's names are of a-z, 0-9 and single hyphens; give others by --user"
-                " and --slug"
+                f"{word!r}: a Kaggle name has only a-z, 0-9 and single hyphens; change --user"
+                " or --slug"
             )
     if not LIMITS[0] <= len(slug) <= LIMITS[1] - len(" submit"):
         raise UserError(
-            f"--slug {slug}: {LIMITS[0]} to {LIMITS[1] - 7} characters, not {len(slug)}"
+            f"--slug {slug}: must have {LIMITS[0]} to {LIMITS[1] - 7} characters, not {len(slug)}"
         )
     title = slug.replace("-", " ")
     dataset = {"title": title, "id": f"{user}/{slug}", "licenses": [{"name": "other"}]}
@@ -90,10 +90,12 @@ def write_kaggle_folder(folder: Path, user: str, slug: str) -> None:
 
 
 def check_kaggle_folder(folder: Path) -> list[tuple[str, int]]:
-    """Check all that can be without a network; (name, bytes) of the files that would go up.
+    """Check the folder without a network; return (name, bytes) of the files to upload.
 
-    Raises UserError where the archive is not the one that was exported, metadata is not as the client
-    wants it, or the notebook, run here on a stand-in of Kaggle's folders, does not give the same file.
+    The notebook is run here on copies of Kaggle's folders.
+
+    Raises UserError if the archive is not the exported one, the metadata is not what the client needs, or
+    the notebook does not produce the same file.
     """
     _check_archive(folder)
     dataset, kernel = (_read(folder / name) for name in (DATASET, KERNEL))
@@ -101,13 +103,13 @@ def check_kaggle_folder(folder: Path) -> list[tuple[str, int]]:
     for name, found in ((DATASET, dataset), (KERNEL, kernel)):
         for key in needed[name]:
             if key not in found:
-                raise UserError(f"{folder / name}: no {key!r}")
+                raise UserError(f"{folder / name}: the key {key!r} is missing")
     if kernel.get("dataset_sources") != [dataset["id"]]:
         raise UserError(f"{folder / KERNEL}: dataset_sources must be [{dataset['id']!r}]")
     if kernel["id"].partition("/")[2] != kernel["title"].replace(" ", "-"):
-        raise UserError(f"{folder / KERNEL}: the title does not make the id's name")
+        raise UserError(f"{folder / KERNEL}: title and id do not match")
     if not (folder / kernel["code_file"]).is_file():
-        raise UserError(f"{folder / KERNEL}: no such code_file: {kernel['code_file']}")
+        raise UserError(f"{folder / KERNEL}: code_file {kernel['code_file']} does not exist")
     _run_notebook(folder, packed=True)
     _run_notebook(folder, packed=False)
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
@@ -117,7 +119,7 @@ def check_kaggle_folder(folder: Path) -> list[tuple[str, int]]:
 
 
 def client_commands(folder: Path) -> list[str]:
-    """What to type, once the client is installed (`pip install kaggle`) and has its token."""
+    """Return the upload commands; the client (`pip install kaggle`) needs its token."""
     kernel = _read(folder / KERNEL)["id"]
     return [
         f"kaggle datasets create -p {quoted(folder)}",
@@ -132,14 +134,14 @@ def _check_archive(folder: Path) -> None:
     if not path.is_file():
         raise UserError(f"{path}: no such file; export.py makes it")
     if _read(folder / "export.json").get("file") != file_facts(path):
-        raise UserError(f"{path}: is not the file that export.json describes; export it again")
+        raise UserError(f"{path}: is not the file in export.json; export it again")
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except zipfile.BadZipFile as error:
-        raise UserError(f"{path}: no zip archive ({error}); export it again") from None
+        raise UserError(f"{path}: not a zip archive ({error}); export it again") from None
     if names != [MODEL]:
-        raise UserError(f"{path}: holds {names}, not {MODEL} alone")
+        raise UserError(f"{path}: contains {names}; it must contain only {MODEL}")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -147,7 +149,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _run_notebook(folder: Path, packed: bool) -> None:
-    """Run it on the data set as it was sent (`packed`), or as Kaggle unpacks it; compare the file."""
+    """Run it on the data set as uploaded (`packed`), or as unpacked by Kaggle, and compare the result."""
     cells = _read(folder / NOTEBOOK)["cells"]
     code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
     with tempfile.TemporaryDirectory(prefix=".kaggle-", dir=folder) as scratch:
@@ -164,12 +166,12 @@ def _run_notebook(folder: Path, packed: bool) -> None:
         command = [sys.executable, "-c", code]
         done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True)
         if done.returncode or not _same(working / ZIP, folder / ZIP):
-            reason = (done.stderr.strip().splitlines() or ["it gives another file"])[-1]
+            reason = (done.stderr.strip().splitlines() or ["it writes another file"])[-1]
             raise UserError(f"{folder / NOTEBOOK}: does not copy the submission: {reason}")
 
 
 def _same(copied: Path, sent: Path) -> bool:
-    """Whether both hold the same model."""
+    """Return whether both contain the same model."""
     if not copied.is_file():
         return False
     with zipfile.ZipFile(copied) as one, zipfile.ZipFile(sent) as other:
@@ -177,7 +179,7 @@ def _same(copied: Path, sent: Path) -> bool:
 
 
 def _notebook() -> dict[str, Any]:
-    message = "Copies the submission, which lies in the data set beside it. It trains and computes nothing."
+    message = "Copies the submission from the attached data set. It trains and computes nothing."
     cells: list[dict[str, Any]] = [
         {"cell_type": "markdown", "id": "what", "metadata": {}, "source": [message]},
         {
@@ -201,7 +203,7 @@ LOG_COLUMNS = (
 
 
 def read_log(path: Path) -> list[dict[str, str]]:
-    """Its rows; none where there is no file. Raises UserError for other columns, or a score that is none."""
+    """Return the rows of the log; none if there is no file. Raises UserError for a wrong column or score."""
     if not path.exists():
         return []
     rows = read_csv_rows(path)
@@ -212,17 +214,17 @@ def read_log(path: Path) -> list[dict[str, str]]:
         wrong = np.flatnonzero((text != "") & pd.to_numeric(text, errors="coerce").isna())
         if len(wrong):
             line, score = rows.places[wrong[0]], text[wrong[0]]
-            raise UserError(f"{path}:{line}: {name} {score!r} is no number, such as 0.612")
+            raise UserError(f"{path}:{line}: {name} {score!r} is not a number, such as 0.612")
     return [dict(zip(LOG_COLUMNS, row, strict=True)) for row in rows.table.to_numpy()]
 
 
 def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, str]:
-    """The line of a submission's folder: its hash, its config, its own score where score.py left one.
+    """Return the log row of a submission's folder: its hash, its config, and score.py's score if any.
 
     Args:
-        leaderboard: the public score, and perhaps the private one.
+        leaderboard: the public score, and optionally the private one.
 
-    Raises UserError where score.json is of another file, or the leaderboard's is no score.
+    Raises UserError if score.json belongs to another file, or a leaderboard score is not in 0 to 1.
     """
     described = read_json(folder / "export.json", "export.py makes it")
     digest = file_facts(folder / "submission.zip")["sha256"]
@@ -230,7 +232,9 @@ def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, s
         configs = [member["run"]["name"] for member in described["models"] if member["run"]]
         config = " + ".join(configs) or described["source"]
     except (KeyError, TypeError):
-        raise UserError(f"{folder / 'export.json'}: not as export.py writes it") from None
+        raise UserError(
+            f"{folder / 'export.json'}: not in export.py's format; export again"
+        ) from None
     row = dict.fromkeys(LOG_COLUMNS, "")
     row |= {
         "date": datetime.now(UTC).date().isoformat(),
@@ -242,13 +246,13 @@ def log_row(folder: Path, leaderboard: list[float] | None = None) -> dict[str, s
     names = ("leaderboard_public", "leaderboard_private")
     for name, score in zip(names, leaderboard or (), strict=False):
         if not 0 <= score <= 1:
-            raise UserError(f"--leaderboard {score:g}: a score lies between 0 and 1")
+            raise UserError(f"--leaderboard {score:g}: must be between 0 and 1")
         row[name] = f"{score:g}"
     return row
 
 
 def enter(path: Path, row: dict[str, str]) -> list[dict[str, str]]:
-    """Write a row into the log: a new one, or what is new about the same file. All rows."""
+    """Add a row to the log, or update the row of the same file; return all rows."""
     rows = read_log(path)
     known = next((old for old in rows if old["sha256"] == row["sha256"]), None)
     if known is None:
@@ -273,7 +277,7 @@ def _local(path: Path, digest: str) -> dict[str, str]:
         values = {name: score.get(place, {}).get(METRIC) for name, place in places.items()}
         row = {name: f"{value:.4f}" for name, value in values.items() if value is not None}
     except (KeyError, TypeError, AttributeError, ValueError):
-        raise UserError(f"{path}: not as score.py writes it; run score.py again") from None
+        raise UserError(f"{path}: not in score.py's format; run score.py again") from None
     if scored != digest:
-        raise UserError(f"{path}: is of another submission.zip; run score.py again")
+        raise UserError(f"{path}: belongs to another submission.zip; run score.py again")
     return row

@@ -1,9 +1,8 @@
-"""Would PyTorch 1.11 know every operator that a TorchScript file names?
+"""Check that PyTorch 1.11 has every operator of a TorchScript file.
 
-The source text inside the archive is read, not the graph of the loaded module: the text is what
-1.11 will parse, with the arguments it will see (today's printer leaves out those at their default),
-while loading resolves it against today's schemas. The text is a subset of Python: operators of
-`aten` appear as `torch.name(...)`, all others as `ops.namespace.name(...)`.
+The check reads the source text in the archive, not the graph of the loaded module. PyTorch 1.11 parses that
+text, whose arguments omit defaults. Loading would resolve it with current schemas. The text is a subset of
+Python: `aten` operators are `torch.name(...)`, all others `ops.namespace.name(...)`.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
-_FUNCTIONAL = "call it as torch.nn.functional.{}, which the export replaces while it traces"
+_FUNCTIONAL = "call it as torch.nn.functional.{}, which the export replaces while tracing"
 _REMEDIES = {
     name: _FUNCTIONAL.format(name) for name in ("scaled_dot_product_attention", "gelu", "pad")
 }
-_REMEDY = "write this module with older operators, or choose another backbone"
+_REMEDY = "rewrite this module with older operators, or choose another backbone"
 
 
 class Argument(NamedTuple):
@@ -34,11 +33,11 @@ class Argument(NamedTuple):
 
 
 def check_operators(path: str | Path) -> list[str]:
-    """What PyTorch 1.11, or a GPU, would refuse in a TorchScript file: one line each.
+    """Return one line per problem that PyTorch 1.11, or a GPU, would have with a TorchScript file.
 
-    An operator must be in 1.11's list with an overload that takes the call: the number of
-    positional arguments, the keywords, and the kinds of literals (None, numbers, strings, lists).
-    A tensor made on the CPU inside the traced code is named too, since the host may run on a GPU.
+    An operator must be in 1.11's list with an overload that accepts the call: the number of positional
+    arguments, the keywords, and the types of literals (None, numbers, strings, lists). A tensor created
+    on the CPU inside the traced code is reported too, as the scorer may use a GPU.
     """
     problems: dict[tuple[str, str], str] = {}
     for module, call, name in _calls(path):
@@ -50,18 +49,20 @@ def check_operators(path: str | Path) -> list[str]:
 
 def _problem(call: ast.Call, name: str) -> str | None:
     if name == "aten::device":
-        return f"{ast.unparse(call)} is fixed, make that tensor a buffer to run on any device"
+        return (
+            f"{ast.unparse(call)} is a fixed device; make that tensor a buffer to run on any device"
+        )
     remedy = _REMEDIES.get(name.removeprefix("aten::"), _REMEDY)
     overloads = _runtime().get(name)
     if overloads is None:
         return f"PyTorch 1.11 has no such operator; {remedy}"
     if not any(_accepts(overload, call) for overload in overloads):
-        return f"PyTorch 1.11 does not take {ast.unparse(call)[:120]}; {remedy}"
+        return f"PyTorch 1.11 does not accept {ast.unparse(call)[:120]}; {remedy}"
     return None
 
 
 def _calls(path: str | Path) -> Iterator[tuple[str, ast.Call, str]]:
-    """The module, the call and the operator's name, for every operator called in the archive."""
+    """Yield module, call and operator name for every operator call in the archive."""
     with zipfile.ZipFile(path) as archive:
         for record in archive.namelist():
             _, found, source = record.partition("/code/__torch__/")
@@ -78,7 +79,7 @@ def _calls(path: str | Path) -> Iterator[tuple[str, ast.Call, str]]:
 
 
 def _operator(function: str) -> str | None:
-    """`torch.add` -> aten::add, `ops.prim.max` -> prim::max; None for what is no operator."""
+    """Map `torch.add` to aten::add, `ops.prim.max` to prim::max, other functions to None."""
     if function.startswith("ops."):
         return function.removeprefix("ops.").replace(".", "::", 1)
     if function.startswith("torch."):
@@ -87,7 +88,7 @@ def _operator(function: str) -> str | None:
 
 
 def _accepts(overload: tuple[Argument, ...], call: ast.Call) -> bool:
-    """Whether 1.11's schema matching could bind the call's arguments to this overload."""
+    """Return whether 1.11's schema matching can bind the call's arguments to this overload."""
     if any(argument.type == "..." for argument in overload):
         return True
     positional = [argument for argument in overload if not argument.keyword_only]
@@ -107,7 +108,7 @@ def _accepts(overload: tuple[Argument, ...], call: ast.Call) -> bool:
 
 
 def _fits(value: ast.expr, kind: str) -> bool:
-    """Whether a literal may stand for this type; anything but a literal may."""
+    """Return whether a literal is allowed for this type; other expressions always are."""
     base = kind.removesuffix("?")
     if isinstance(value, ast.UnaryOp):
         value = value.operand
@@ -125,13 +126,13 @@ def _fits(value: ast.expr, kind: str) -> bool:
         float: {"float", "complex", "Scalar"},
         str: {"str", "Device"},
     }.get(type(value.value), {base})
-    # int[2] takes one int for both.
+    # int[2] accepts one int for both.
     return re.sub(r"\[\d+\]$", "", base) in allowed
 
 
 @cache
 def _runtime() -> dict[str, list[tuple[Argument, ...]]]:
-    """The operators of PyTorch 1.11, each with its overloads."""
+    """Return the operators of PyTorch 1.11, each with its overloads."""
     overloads: dict[str, list[tuple[Argument, ...]]] = {}
     for line in files("guie.export").joinpath("operators_1_11.txt").read_text().splitlines():
         if not line.startswith("#"):
@@ -141,7 +142,7 @@ def _runtime() -> dict[str, list[tuple[Argument, ...]]]:
 
 
 def _arguments(text: str) -> tuple[Argument, ...]:
-    """`Tensor self, *, int n=` -> its arguments."""
+    """Parse arguments such as `Tensor self, *, int n=`."""
     positional, _, keyword_only = text.partition("*, ")
     arguments = []
     for group, only in ((positional, False), (keyword_only, True)):

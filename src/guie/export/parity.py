@@ -1,4 +1,4 @@
-"""The saved file against the eager model, over images of odd sizes."""
+"""Compare the saved file with the eager model on images of unusual sizes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Answer = Callable[[Tensor], Tensor]  # uint8 (B, 3, H, W) -> (B, D)
 def parity(
     eager: nn.Module, path: str | Path, sizes: Iterable[tuple[int, int]]
 ) -> list[dict[str, float]]:
-    """Largest absolute difference of the embeddings, eager and saved, for each (height, width).
+    """Return the largest absolute difference of eager and saved embeddings for each (height, width).
 
-    `eager` maps uint8 (1, 3, H, W) to (1, D), on the CPU. NaN where an answer is.
+    `eager` maps uint8 (1, 3, H, W) to (1, D), on the CPU. A NaN in an embedding gives NaN.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated, and demanded
+        warnings.simplefilter("ignore", FutureWarning)  # TorchScript is deprecated, but required
         saved = torch.jit.load(str(path), map_location="cpu").eval()
     return differences(eager, saved, sizes)
 
@@ -28,14 +28,13 @@ def parity(
 def differences(
     eager: Answer, found: Answer, sizes: Iterable[tuple[int, int]], images: int = 1
 ) -> list[dict[str, float]]:
-    """Largest absolute difference of two models' answers, for each (height, width).
+    """Return the largest absolute difference of two models' embeddings for each (height, width).
 
-    Half of each image is noise (every frequency, where two resizes would differ most), half slow
-    waves: one pass of the encoder, which sees the same square whatever the size, tells of both. NaN
-    where an answer is.
+    Half of each image is noise, with every frequency, where two resizes would differ most. The other half
+    is slow waves. So one pass of the encoder tests both. A NaN in an embedding gives NaN.
 
     Args:
-        images: in one call, each shifted from the one before.
+        images: number in one call, each shifted relative to the previous one.
     """
     rows = []
     with torch.inference_mode():
@@ -48,14 +47,14 @@ def differences(
 
 
 def remembered(model: Answer, sizes: Iterable[tuple[int, int]]) -> Answer:
-    """The answers of a model that is about to change, for `differences` of images of these sizes."""
+    """Store a model's embeddings before it is modified, for `differences` on images of these sizes."""
     with torch.inference_mode():
         answers = {size: model(_image(*size)) for size in sizes}
     return lambda images: answers[images.size(2), images.size(3)]
 
 
 def odd_sizes(size_px: int) -> list[tuple[int, int]]:
-    """(height, width): degenerate, the network's own and one off it, portrait, landscape, large."""
+    """Return (height, width): degenerate, the network's size, off by one, portrait, landscape, large."""
     return [
         (1, 1),
         (1, 2000),
@@ -69,7 +68,7 @@ def odd_sizes(size_px: int) -> list[tuple[int, int]]:
 
 
 def _image(height: int, width: int) -> Tensor:
-    """uint8 (1, 3, H, W): noise, and from the middle of the longer side on, slow waves."""
+    """Return uint8 (1, 3, H, W): along the longer side, first half noise, second half slow waves."""
     generator = torch.Generator().manual_seed(height * 65536 + width)
     noise = torch.randint(0, 256, (1, 3, height, width), generator=generator, dtype=torch.uint8)
     y = torch.linspace(0, 3, height).view(1, 1, -1, 1)

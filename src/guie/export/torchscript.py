@@ -1,6 +1,4 @@
-"""Write TorchScript that PyTorch 1.11 opens: portable tracing, fp16 weights, the archive in its old
-format.
-"""
+"""Write TorchScript that PyTorch 1.11 loads: portable operators, fp16 weights, old archive format."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ from guie.models.views import AnyPreprocess
 
 
 class Widened(nn.Module):
-    """fp16 as it is stored -> fp32 as it is used."""
+    """Convert stored fp16 weights to fp32 for use."""
 
     def forward(self, stored: Tensor) -> Tensor:
         return stored.float()
@@ -38,7 +36,7 @@ class Widened(nn.Module):
 def keep_in_half(encoder: nn.Module) -> None:
     """Round every matrix and kernel of an encoder to fp16 and widen it in each forward pass.
 
-    Raises UserError where a weight is beyond fp16's range, 65,504.
+    Raises UserError if a weight exceeds fp16's range, 65,504.
     """
     for module_name, module in list(encoder.named_modules()):
         for name, weight in list(module.named_parameters(recurse=False)):
@@ -47,8 +45,8 @@ def keep_in_half(encoder: nn.Module) -> None:
             stored = weight.detach().half()
             if not stored.isfinite().all():
                 raise UserError(
-                    f"{module_name}.{name}: a weight of {weight.abs().max():.0f} is beyond fp16's"
-                    " 65,504; export it without --half"
+                    f"{module_name}.{name}: a weight of {weight.abs().max():.0f} exceeds fp16's"
+                    " maximum of 65,504; export without --half"
                 )
             parametrize.register_parametrization(module, name, Widened(), unsafe=True)
             module.parametrizations[name].original.data = stored
@@ -59,12 +57,11 @@ _attention, _gelu, _pad = F.scaled_dot_product_attention, F.gelu, F.pad
 
 @contextmanager
 def portable_operators() -> Iterator[None]:
-    """Within it, what libraries call by `torch.nn.functional` is made of older operators.
+    """Replace functions of `torch.nn.functional` by versions that use older operators.
 
-    Attention becomes matmul and softmax (in timm, open_clip and nn.MultiheadAttention alike, whose
-    fused fast path is off), gelu's tanh approximation its formula, constant padding the operator
-    `constant_pad_nd`. The functions are exchanged for the whole process, and put back at the end
-    whatever happened.
+    Attention becomes matmul and softmax, in timm, open_clip and nn.MultiheadAttention (whose fused fast
+    path is off). gelu's tanh approximation becomes its formula, and constant padding `constant_pad_nd`.
+    The functions are replaced in the whole process, and always restored at the end.
     """
     originals = {name: getattr(F, name) for name in _PORTABLE}
     fast_path = torch.backends.mha.get_fastpath_enabled()
@@ -78,15 +75,15 @@ def portable_operators() -> Iterator[None]:
 
 
 def follow_input_device(traced: torch.jit.ScriptModule) -> None:
-    """Let tensors that the traced code makes lie where its input lies.
+    """Make the traced code create its tensors on the device of its input.
 
-    A trace writes down the device it ran on, and the file would fail on another (DINOv3's position
-    grid, for one). A module without a tensor among its inputs is left as it is.
+    A trace records the device it ran on, so the file would fail on another (for example DINOv3's
+    position grid). A module without a tensor input is not changed.
     """
     for module in traced.modules():
         try:
-            graph: Any = module.graph  # a torch.Graph; the stubs take it for a tensor or module
-        except RuntimeError:  # a container, without a forward of its own
+            graph: Any = module.graph  # a torch.Graph; the stubs declare a tensor or module
+        except RuntimeError:  # a container without its own forward
             continue
         tensors = [value for value in graph.inputs() if value.type().kind() == "TensorType"]
         for node in graph.findAllNodes("prim::Constant") if tensors else ():
@@ -107,8 +104,10 @@ def _portable_attention(
     scale: float | None = None,
     **other: Any,
 ) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, equation 1)."""
-    if dropout_p or is_causal or any(other.values()):  # no image encoder's; the check will name it
+    """Return softmax(q k^T / sqrt(D)) v (Vaswani et al. 2017, equation 1)."""
+    if (
+        dropout_p or is_causal or any(other.values())
+    ):  # unused by image encoders; `check_operators` reports it
         return _attention(
             query_BND, key_BMD, value_BMD, attn_mask, dropout_p, is_causal, scale=scale, **other
         )
@@ -123,7 +122,7 @@ def _portable_attention(
 
 
 def _portable_gelu(input: Tensor, approximate: str = "none") -> Tensor:
-    """The tanh approximation by its formula (Hendrycks and Gimpel 2016, section 2)."""
+    """Compute the tanh approximation by its formula (Hendrycks and Gimpel 2016, section 2)."""
     if approximate != "tanh":
         return _gelu(input, approximate=approximate)
     cubic = input + 0.044715 * input * input * input
@@ -145,10 +144,10 @@ _PORTABLE = {
 }
 
 
-# What 32 bits cannot hold, and what stands there in place of it.
+# Values that mean "too large for this field": the ZIP64 record has the number.
 ZIP64 = 2**32 - 1
 ZIP64_RECORDS = 2**16 - 1
-# PyTorch's writer aligns every record, so that its reader may map a tensor into memory.
+# PyTorch's writer aligns every record, so that its reader can memory-map a tensor.
 ALIGNMENT_BYTES = 64
 CHUNK_BYTES = 2**20
 
@@ -158,14 +157,14 @@ _END = struct.Struct("<4s4H2IH")
 _END_ZIP64 = struct.Struct("<4sQ2H2I4Q")
 _LOCATOR = struct.Struct("<4sIQI")
 _VERSION, _VERSION_ZIP64 = 20, 45
-_MIDNIGHT, _FIRST_DAY = 0, 33  # of 1980: the same bytes whenever it is written
+_MIDNIGHT, _FIRST_DAY = 0, 33  # of 1980: the bytes do not depend on the time of writing
 
 
 class StoredZip:
-    """Records one after the other, then, by `close`, their directory. Nothing is read back.
+    """Write uncompressed zip records in sequence, then their directory (`close`).
 
     Args:
-        file: written from where it stands; offsets count from its beginning.
+        file: written from its current position; offsets count from its beginning.
     """
 
     def __init__(self, file: BinaryIO):
@@ -174,7 +173,7 @@ class StoredZip:
         self.records = 0
 
     def add(self, name: str, data: IO[bytes], size: int, crc: int) -> None:
-        """Copy a record from a stream of so many bytes with this CRC-32."""
+        """Copy a record of `size` bytes with this CRC-32 from a stream."""
         encoded, offset = name.encode(), self.file.tell()
         large = _zip64(size, size) if size >= ZIP64 else b""
         extra = large + _padding(offset + _LOCAL.size + len(encoded) + len(large))
@@ -196,7 +195,7 @@ class StoredZip:
         self.records += 1
 
     def close(self) -> None:
-        """Write the directory. The file itself stays open."""
+        """Write the directory. The file stays open."""
         start, size, records = self.file.tell(), len(self.directory), self.records
         end = b""
         if start >= ZIP64 or records >= ZIP64_RECORDS:
@@ -209,27 +208,27 @@ class StoredZip:
 
 
 def _shared(large: bytes, size: int, crc: int) -> tuple[int, ...]:
-    """What a record's two headers have in common: version, flags, method, time, day, CRC, sizes."""
+    """Return the fields that both headers share: version, flags, method, time, day, CRC, sizes."""
     version, shown = (_VERSION_ZIP64, ZIP64) if large else (_VERSION, size)
     return version, 0, 0, _MIDNIGHT, _FIRST_DAY, crc, shown, shown
 
 
 def _zip64(*values: int) -> bytes:
-    """An extra field (id 1) with sizes, and perhaps the offset, of 64 bits."""
+    """Return an extra field (id 1) with 64-bit sizes, and optionally the offset."""
     return struct.pack(f"<HH{len(values)}Q", 1, 8 * len(values), *values)
 
 
 def _padding(start: int) -> bytes:
-    """An extra field (id "FB", as PyTorch writes it) after which the data is aligned."""
+    """Return an extra field (id "FB", as in PyTorch) that aligns the data after it."""
     length = -(start + 4) % ALIGNMENT_BYTES
     return b"FB" + struct.pack("<H", length) + b"Z" * length
 
 
-# The newest file format that PyTorch 1.11 reads. Today's writes 10 where gelu is called (it gained
-# an argument, which `check_operators` guards) and down to 4 elsewhere, low ones in another record.
+# The newest file format that PyTorch 1.11 reads. Current PyTorch writes 10 if gelu is called (it gained an
+# argument, which `check_operators` checks), else down to 4. Low versions are in another record.
 RUNTIME_FORMAT = 9
 VERSION_RECORDS = ("version", ".data/version")
-# What a file takes beside its tensors, at most: code, headers, padding.
+# Upper bound for the rest of a file: code, headers, padding.
 REST_BYTES = 2**24
 
 
@@ -238,23 +237,23 @@ def package(
 ) -> None:
     """Save encoder and preprocessing as one TorchScript file, on the CPU, in fp32 and eval mode.
 
-    The file holds `Scored`: uint8 (1, 3, H, W) of any size -> (1, D), all that the challenge's
-    scorer calls. The encoder, what the preprocessing gives and shapes (1, 3), both float, -> (1, D),
-    is traced at the preprocessing's size. The rest is scripted: a trace would keep the steps and the
-    shape of one image. Of a composition each member is traced, and what joins them scripted: it may
-    leave out a pass. Both are changed to what is saved: a copy would double the memory.
+    The file contains `Scored`, which the challenge's scorer calls: uint8 (1, 3, H, W) of any size -> (1, D).
+    The encoder is traced at the preprocessing's size. It maps the preprocessed image and shapes (1, 3), both
+    float, to (1, D). The rest is scripted, as a trace would fix the steps and the shape of one image. For an
+    ensemble, each member is traced and the combination is scripted, as it may skip a pass. Both arguments are
+    modified in place, as a copy would double the memory.
 
     Args:
-        half: keep the matrices in fp16 (see `guie.export.half`).
+        half: store the matrices in fp16 (see `keep_in_half`).
 
-    Raises UserError if there is no room for the file, or a weight has none in fp16.
+    Raises UserError if the disk is full, or a weight exceeds the range of fp16.
     """
     encoder.cpu().float().eval().requires_grad_(False)
     if half:
         keep_in_half(encoder)
     preprocess.cpu()
     with warnings.catch_warnings(), torch.no_grad():
-        # That shapes become constants is wanted, and so is TorchScript, though deprecated.
+        # Constant shapes are intended, and so is TorchScript, although it is deprecated.
         for category in (torch.jit.TracerWarning, DeprecationWarning, FutureWarning):
             warnings.simplefilter("ignore", category)
         if isinstance(encoder, Ensemble):
@@ -270,17 +269,17 @@ def package(
 
 def _traced(encoder: nn.Module, example: tuple[Tensor, Tensor]) -> nn.Module:
     with portable_operators():
-        # `parity` compares the saved file on many images, so not on one here.
+        # `parity` compares the saved file on many images, so no check is needed here.
         traced = torch.jit.trace(encoder, example, check_trace=False)
     follow_input_device(traced)
     return traced
 
 
 def downgrade(path: str | Path) -> None:
-    """Rewrite a TorchScript file so that PyTorch 1.11 opens it: same code, same tensors.
+    """Rewrite a TorchScript file so that PyTorch 1.11 loads it, with the same code and tensors.
 
-    A version above 9 becomes 9, the `.debug_pkl` records, whose layout 1.11 does not know, go, and
-    offsets stand where 1.11 finds them (`StoredZip`).
+    A version above 9 becomes 9. The `.debug_pkl` records are removed, as 1.11 does not know their layout.
+    Offsets are written where 1.11 reads them (`StoredZip`).
     """
     with (
         zipfile.ZipFile(path) as old,
@@ -292,7 +291,7 @@ def downgrade(path: str | Path) -> None:
             name = record.filename.partition("/")[2]
             if name.endswith(".debug_pkl"):
                 continue
-            # The folder repeats the file's name; `torch.jit.save` saw a temporary one.
+            # The folder has the file's name; `torch.jit.save` saw a temporary name.
             renamed = f"{Path(path).stem}/{name}"
             if name in VERSION_RECORDS:
                 version = b"%d\n" % min(int(old.read(record)), RUNTIME_FORMAT)
@@ -304,7 +303,7 @@ def downgrade(path: str | Path) -> None:
 
 
 def format_version(path: str | Path) -> int:
-    """The file format that the archive declares."""
+    """Return the format version that the archive declares."""
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         (record,) = (name for name in names if name.partition("/")[2] in VERSION_RECORDS)
@@ -312,9 +311,9 @@ def format_version(path: str | Path) -> int:
 
 
 def _reserve(path: Path, tensor_bytes: int) -> None:
-    """Raise OSError where the file will not fit: PyTorch's writer would abort the process.
+    """Raise OSError if the disk is full, as PyTorch's writer would abort the process.
 
-    Its other way, through memory, takes three times the model.
+    Writing through memory instead takes three times the model's size.
     """
     if hasattr(os, "posix_fallocate"):  # not on macOS
         with path.open("wb") as file:

@@ -1,7 +1,7 @@
-"""A folder in the layout of the Hugging Face Hub, which timm or open_clip opens without this package.
+"""Write a Hugging Face Hub folder that timm or open_clip loads without this package.
 
-The tower goes by its library's own config and weights, the head as `head/model.safetensors`, and the
-card, README.md, has the lines that put them together.
+The backbone has its library's config and weights. The head is `head/model.safetensors`. The model card,
+README.md, has the code that combines them.
 """
 
 from guie.export.hub.folder import listing, push, write_hub_folder

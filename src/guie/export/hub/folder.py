@@ -1,6 +1,4 @@
-"""A folder in the layout of the Hugging Face Hub: backbone, head, card; checked by the library that reads
-it, and uploaded.
-"""
+"""Write a Hugging Face Hub folder (backbone, head, README.md), verify it with its library, upload it."""
 
 from __future__ import annotations
 
@@ -35,17 +33,17 @@ Map = tuple[Tensor, Tensor | None]  # weight (D, F) and bias (D)
 
 @dataclass
 class HeadRecipe:
-    """What makes embeddings of features.
+    """Tensors and Python code that turn features into embeddings.
 
-    Attributes: `tensors`, by the name that the lines call them by; `lines`, which take the features
-    `x` (B, F) and the tensors `head`, and leave the embeddings (B, D) in `x`.
+    Attributes: `tensors`, by their name in `lines`. `lines` are Python code. They read the features
+    `x` (B, F) and the dict `head` of tensors, and leave the embeddings (B, D) in `x`.
     """
 
     tensors: dict[str, Tensor] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
     def linear(self, name: str, weight: Tensor, bias: Tensor | None) -> str:
-        """The call that applies an affine map to `x`, whose tensors are kept by this name."""
+        """Store an affine map under this name, and return the code that applies it."""
         self.tensors[f"{name}weight"] = weight.detach().clone()
         if bias is None:
             return f'F.linear({{}}, head["{name}weight"])'
@@ -54,7 +52,7 @@ class HeadRecipe:
 
 
 def head_recipe(embedder: Embedder) -> HeadRecipe:
-    """The head of a trained model; BatchNorm is folded into the Linear after it."""
+    """Return the head of a trained model as code; BatchNorm is folded into the next Linear layer."""
     recipe, head = HeadRecipe(), embedder.head
     if head:
         _head_lines(recipe, head)
@@ -90,7 +88,7 @@ def _head_lines(recipe: HeadRecipe, head: Head) -> None:
 
 
 def _folded(norm: nn.Module, weight_DF: Tensor, bias_D: Tensor | None) -> Map:
-    """BatchNorm in eval mode and the Linear after it, as one Linear."""
+    """Fold BatchNorm in eval mode into the next Linear layer."""
     assert isinstance(norm, nn.BatchNorm1d)
     assert norm.running_mean is not None and norm.running_var is not None
     scale_F = torch.rsqrt(norm.running_var + norm.eps)
@@ -104,16 +102,16 @@ def _folded(norm: nn.Module, weight_DF: Tensor, bias_D: Tensor | None) -> Map:
 
 
 def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
-    """(name, bytes) of what would go to OWNER/NAME: a folder may hold other things too.
+    """Return (name, bytes) of each file to upload to OWNER/NAME; other files in the folder are left out.
 
-    Raises UserError for a name that the hub does not take.
+    Raises UserError for a name that the hub does not accept.
     """
     try:
         validate_repo_id(repository)
     except HFValidationError as error:
         raise UserError(f"--push {repository}: {str(error).splitlines()[0]}") from None
     if repository.count("/") != 1:
-        raise UserError(f"--push {repository}: OWNER/NAME is needed")
+        raise UserError(f"--push {repository}: must be OWNER/NAME")
     names = sorted({CARD, HEAD, *(name for layout in LAYOUTS.values() for name in layout.FILES)})
     files = [folder / name for name in names]
     return [
@@ -122,7 +120,7 @@ def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
 
 
 def push(folder: Path, repository: str, private: bool = True) -> str:
-    """Upload these files, and give the address. Raises UserError where the hub refuses."""
+    """Upload the files of `listing`, and return the URL. Raises UserError if the upload fails."""
     names = [name for name, _ in listing(folder, repository)]
     client = huggingface_hub.HfApi()
     try:
@@ -130,10 +128,10 @@ def push(folder: Path, repository: str, private: bool = True) -> str:
         done = client.upload_folder(
             repo_id=repository, folder_path=folder, allow_patterns=names, commit_message="Add model"
         )
-    except Exception as error:  # of the network, of the hub, of a missing login
+    except Exception as error:  # network, hub, or missing login
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
-            f"--push {repository}: the hub did not take it: {reason}; `hf auth login` first?"
+            f"--push {repository}: the upload failed: {reason}; check that you ran `hf auth login`"
         ) from error
     return str(done)
 
@@ -149,7 +147,7 @@ tags:
 - {library}
 ---
 """
-# An odd margin's larger half goes behind, as in our own.
+# Of an odd margin, the larger half is on the right or bottom, as in our own preprocessing.
 _PAD = {
     "pad": """\
 square = ({size_px}, {size_px})
@@ -165,7 +163,7 @@ def readme(
     image: dict[str, Any],
     name: str,
 ) -> str:
-    """Markdown; its one block of Python goes from a picture's file to its embedding."""
+    """Return the README as Markdown, with one block of Python from an image file to its embedding."""
     library = facts["models"][0]["model"]["backbone"]["library"]
     sections = {
         "How to use it": _use(layout, recipe, image, library, name),
@@ -177,7 +175,7 @@ def readme(
 
 
 def is_card(path: Path) -> bool:
-    """Whether `readme` made the file, as the title tells."""
+    """Return whether the file has the title that `readme` writes."""
     if not path.is_file():
         return False
     text = path.read_text(encoding="utf-8", errors="replace")
@@ -198,7 +196,7 @@ def _use(
         imports[2] += ", ImageOps"
     load = layout.LOAD.format(address=json.dumps(f"local-dir:{name}"))
     picture = 'image = Image.open("picture.jpg").convert("RGB")\nwidth, height = image.size\n'
-    if library == "timm":  # open_clip pads with white itself
+    if library == "timm":  # open_clip's transform pads with white
         picture += _PAD.get(image["fit"], "").format(**image)
     head = json.dumps(f"{name}/head/model.safetensors")  # quoted as Python quotes it
     lines = [
@@ -209,30 +207,30 @@ def _use(
     ]
     code = "\n".join(lines)
     return (
-        f"`{library}` opens the tower, and the last lines are the head.\n\n```python\n{code}\n```\n\n"
-        f"`x` (1, D) is of unit length: compare by cosine or Euclidean distance. Once it lies on the hub,"
-        f" write `hf-hub:OWNER/NAME` for `local-dir:{name}`, and fetch `head/model.safetensors` by"
-        " `huggingface_hub.hf_hub_download`. The transform resizes in 8 bits by PIL,"
-        " where the model was trained on antialiased bicubic in float: 0.2 grey levels in the mean, more"
-        f" at hard edges.{layout.NOTE}"
+        f"`{library}` loads the backbone, and the last lines are the head.\n\n```python\n{code}\n```\n\n"
+        f"`x` (1, D) has unit length: compare by cosine or Euclidean distance. After an upload to the hub,"
+        f" write `hf-hub:OWNER/NAME` for `local-dir:{name}`, and download `head/model.safetensors` with"
+        " `huggingface_hub.hf_hub_download`. The transform resizes with PIL in 8 bits. The model was trained"
+        " with antialiased bicubic in float. The mean difference is 0.2 grey levels, more at hard"
+        f" edges.{layout.NOTE}"
     )
 
 
 LAYOUTS: dict[str, ModuleType] = {"timm": timm_layout, "open_clip": open_clip_layout}
-# In a folder of its own: timm before 1.0.27 takes the first .safetensors beside its own for the tower.
+# In its own folder: timm before 1.0.27 loads the first .safetensors file it finds as the backbone.
 HEAD, CARD = "head/model.safetensors", "README.md"
-TOLERANCE = 1e-4  # of features, relative to the largest: their length is not 1
+TOLERANCE = 1e-4  # of features, relative to the largest, as their norm is not 1
 
 
 def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) -> float:
-    """Write tower, head and card; the relative difference of the features as the library gives them.
+    """Write backbone, head and README.md; return the relative difference of the library's features.
 
     Args:
-        facts: of the export, for the card.
+        facts: of the export, for the README.
 
     Raises:
-        UserError: the model has what the library's own towers have not, or the library gives other
-            features than the model.
+        UserError: the library does not support a part of the model, or its features differ from the
+            model's.
     """
     embedder, preprocess = _plain(model)
     (member,) = model.members
@@ -257,21 +255,21 @@ def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) ->
 
 
 def _refuse_strange(folder: Path, names: Iterable[str]) -> None:
-    """Raise UserError where the folder has such files and no card of an earlier export."""
+    """Raise UserError if the folder has such files, but no README.md of an earlier export."""
     there = [name for name in names if (folder / name).exists()]
     if there and not is_card(folder / CARD):
         raise UserError(
-            f"{folder}: holds {there[0]}, which no export has written; choose another folder"
+            f"{folder}: contains {there[0]}, which export.py did not write; choose another folder"
         )
 
 
 def _plain(model: LoadedModel) -> tuple[Embedder, Preprocess]:
-    """The one embedder, whose tower is the library's. Raises UserError naming what it is not."""
+    """Return the single embedder. Raises UserError naming a part that the library does not support."""
     embedder, preprocess = model.embedder, model.preprocess
-    formats = "the other formats (torchscript, onnx, pt2) hold it whole"
+    formats = "use --format torchscript, onnx or pt2"
     if not isinstance(embedder, Embedder) or not isinstance(preprocess, Preprocess):
         raise UserError(
-            f"{model.source}: a hub folder is of one tower, and this is of several; {formats}"
+            f"{model.source}: a hub folder holds one backbone, and this model has several; {formats}"
         )
     backbone = embedder.backbone
     parts = {
@@ -284,7 +282,7 @@ def _plain(model: LoadedModel) -> tuple[Embedder, Preprocess]:
         if part is not None:
             library = model.members[0].model.backbone.library
             raise UserError(
-                f"{model.source}: it has {name}, for which {library} has no place; {formats}"
+                f"{model.source}: it has {name}, which {library} does not support; {formats}"
             )
     return embedder, preprocess
 
@@ -292,7 +290,7 @@ def _plain(model: LoadedModel) -> tuple[Embedder, Preprocess]:
 def _difference(
     layout: ModuleType, backbone: Backbone, folder: Path, library: str, source: str
 ) -> float:
-    """Of the features, ours and the library's. Raises UserError where they are not the same."""
+    """Return the relative difference to the library's features. Raises UserError above TOLERANCE."""
     generator = torch.Generator().manual_seed(0)
     side = backbone.size_px
     images_BCHW = torch.randn(2, 3, side, side, generator=generator)
@@ -300,17 +298,20 @@ def _difference(
         ours_BF = backbone.cpu().float().eval()(images_BCHW)
         try:
             theirs_BF = layout.open_tower(folder)(images_BCHW)
-        except Exception as error:  # of many kinds
+        except Exception as error:  # the libraries raise many types
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"{source}: {library} does not open its own layout: {reason}"
+                f"{source}: {library} cannot load the exported folder: {reason}"
             ) from error
     if ours_BF.shape != theirs_BF.shape:
-        raise UserError(f"{source}: {library} gives {theirs_BF.shape[1]} features of this tower")
+        raise UserError(
+            f"{source}: {library} returns {theirs_BF.shape[1]} features, not {ours_BF.shape[1]}, for this"
+            " backbone"
+        )
     difference = ((ours_BF - theirs_BF).abs().max() / ours_BF.abs().max()).item()
     if not difference <= TOLERANCE:
         raise UserError(
-            f"{source}: {library} gives other features of the same weights ({difference:.1e});"
-            " the arguments of its config are not all in the library's layout"
+            f"{source}: {library} returns other features with the same weights (difference"
+            f" {difference:.1e}): its config format lacks an argument of this backbone"
         )
     return difference

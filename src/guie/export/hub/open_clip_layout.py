@@ -1,7 +1,7 @@
-"""A tower in open_clip's layout: open_clip_config.json and open_clip_model.safetensors.
+"""Write a backbone in open_clip's layout: open_clip_config.json and open_clip_model.safetensors.
 
-open_clip knows whole models alone, so a text tower of one word and one layer stands beside the images': it
-fills the place and says nothing.
+open_clip loads only complete models, so an untrained text encoder of one word and one layer is added as a
+placeholder.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from guie.models.weights import save_weights
 FILES = ("open_clip_config.json", "open_clip_model.safetensors")
 IMPORT = "open_clip"
 LOAD = """\
-tower, transform = open_clip.create_model_from_pretrained({address})
-tower.eval()
+backbone, transform = open_clip.create_model_from_pretrained({address})
+backbone.eval()
 """
-ENCODE = "tower.encode_image(images)"
-NOTE = " The text tower is a stand-in of one layer, untrained: there are no texts to compare with."
+ENCODE = "backbone.encode_image(images)"
+NOTE = " The text encoder is an untrained placeholder of one layer: the model cannot compare texts."
 NO_TEXT = {"context_length": 1, "vocab_size": 1, "width": 8, "heads": 1, "layers": 1}
 RESIZE_MODES = {"squash": "squash", "pad": "longest", "crop": "shortest"}
 
@@ -35,10 +35,10 @@ RESIZE_MODES = {"squash": "squash", "pad": "longest", "crop": "shortest"}
 def write_tower(
     backbone: Backbone, config: BackboneConfig, image: dict[str, Any], folder: Path
 ) -> None:
-    """Write the tower as open_clip reads it.
+    """Write the backbone in open_clip's format.
 
     Args:
-        image: the recipe of its preprocessing.
+        image: the preprocessing settings.
     """
     state = dict(backbone.tower.state_dict())
     model = _model_config(config, backbone, image["size_px"])
@@ -60,7 +60,7 @@ def write_tower(
 
 
 def open_tower(folder: Path) -> Callable[[Tensor], Tensor]:
-    """As the card opens it."""
+    """Load the backbone as the README does."""
     model, _ = open_clip.create_model_from_pretrained(f"local-dir:{folder}")
     return model.eval().encode_image
 

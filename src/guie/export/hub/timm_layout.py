@@ -1,4 +1,4 @@
-"""A tower in timm's layout: config.json and model.safetensors, which `timm.create_model` opens."""
+"""Write a backbone in timm's layout: config.json and model.safetensors, for `timm.create_model`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from guie.models.weights import save_weights
 FILES = ("config.json", "model.safetensors")
 IMPORT = "timm"
 LOAD = """\
-tower = timm.create_model({address}, pretrained=True).eval()
-transform = timm.data.create_transform(**timm.data.resolve_model_data_config(tower))
+backbone = timm.create_model({address}, pretrained=True).eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(backbone))
 """
-ENCODE = "tower(images)"
+ENCODE = "backbone(images)"
 NOTE = ""
-# timm pads with the mean colour, and we with white: the card pads ahead of the transform.
+# timm pads with the mean colour, we with white: the code in the README pads before the transform.
 CROP_MODES = {"squash": "squash", "pad": "squash", "crop": "center"}
 
 
 def write_tower(
     backbone: Backbone, config: BackboneConfig, image: dict[str, Any], folder: Path
 ) -> None:
-    """Write the tower as timm reads it.
+    """Write the backbone in timm's format.
 
     Args:
-        image: the recipe of its preprocessing.
+        image: the preprocessing settings.
     """
     size_px, tower = image["size_px"], backbone.tower
     arguments: dict[str, Any] = {"num_classes": 0, **config.kwargs}
@@ -61,5 +61,5 @@ def write_tower(
 
 
 def open_tower(folder: Path) -> Callable[[Tensor], Tensor]:
-    """As the card opens it."""
+    """Load the backbone as the README does."""
     return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
