@@ -68,7 +68,7 @@ def test_the_folder_is_ready_and_the_dry_run_says_so(
 @pytest.mark.parametrize(
     ("file", "change", "words"),
     [
-        ("submission.zip", lambda old: old + b" ", "not the file that export.json describes"),
+        ("submission.zip", lambda old: old + b" ", "not the file in export.json"),
         ("submit.ipynb", lambda old: old.replace(b"rglob", b"glob"), "does not copy .*IndexError"),
         (
             "submit.ipynb",
@@ -89,7 +89,7 @@ def test_the_folder_is_ready_and_the_dry_run_says_so(
         (
             "kernel-metadata.json",
             lambda old: old.replace(b"submit.ipynb", b"none.py"),
-            "no such code",
+            "code_file none.py does not exist",
         ),
         (
             "kernel-metadata.json",
@@ -140,7 +140,7 @@ def test_a_name_of_a_folder_cannot_run_in_a_shell(
     for name in ("sub x'; touch PWN; '", "a\ntouch PWN\n"):
         folder = made(parent / name, name.encode())
         call(folder, "--user", "me", "--slug", "guie-demo")
-        printed = capsys.readouterr().out.partition("To send it:\n")[2]
+        printed = capsys.readouterr().out.partition("To upload it:\n")[2]
         *commands, _ = printed.removesuffix("\n").split("\n")
         assert len(commands) == 3
         script = "kaggle() { printf '%s\\0' \"$@\"; }\n" + "\n".join(commands)

@@ -118,9 +118,9 @@ FAULTS = {
     "print('error: this'); print('a later word'); raise SystemExit(3)": "error: this",
     "raise ValueError('of ours')": "ValueError: of ours",
     "import os; print('at 3 %', end='\\r', flush=True); os.kill(os.getpid(), 9)": (
-        "ended by SIGKILL; its last word: at 3 %"
+        "ended by SIGKILL; last line: at 3 %"
     ),
-    "raise SystemExit(1)": "no word",
+    "raise SystemExit(1)": "no output",
     f"raise SystemExit('error: {os.getcwd()}/runs/a: full')": "error: runs/a: full",
 }  # fmt: skip
 

@@ -104,7 +104,7 @@ def test_a_student_is_what_its_teachers_make_it(folder: Path) -> None:
 
 def test_a_teacher_of_no_such_seed_is_refused(folder: Path) -> None:
     path = written(folder, rows={"plain": {}, "taught": student("plain, seed 7")}, seeds=1)
-    with pytest.raises(UserError, match="plain has no run of seed 7; give both the same"):
+    with pytest.raises(UserError, match="plain has no run of seed 7; give both rows the same"):
         read_plan(path)
 
 

@@ -152,8 +152,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"seeds": [1, 1]}, "seeds: lists a value twice"),
     ({"baseline": "plan"}, "s.yaml: baseline: no row 'plan'"),
     ({"rows": {"plain": {"seedz": 3}}}, "s.yaml: rows.plain.seedz: unknown key; did you mean seed"),
-    ({"rows": {"plain": {"seed": 3}}}, "s.yaml: rows.plain.seed: is the study's to give, by seeds"),
-    ({"run": {"base": "base.yaml", "name": "x"}}, "s.yaml: run.name: is the study's to give"),
+    ({"rows": {"plain": {"seed": 3}}}, "s.yaml: rows.plain.seed: the study sets it, by seeds"),
+    ({"run": {"base": "base.yaml", "name": "x"}}, "s.yaml: run.name: the study sets it"),
     (
         {"rows": {"plain": {"train": {"epochs": -1}}}},
         "s.yaml: rows.plain.train.epochs: .*above 0|greater than 0",
@@ -169,15 +169,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"run": {"base": "none.yaml"}}, "none.yaml: no such config file"),
     (
         {"rows": {"plain": {"grid": {"train.epochs": [1, 2]}}}},
-        "rows.plain: its grid varies train.epochs; name the rows by it: .epochs",
+        "rows.plain: its grid varies train.epochs; add .epochs. to the row's name",
     ),
     (
         {"rows": {"p {rate}": {"grid": {"train.epochs": [1]}}}},
-        "rows.p .rate.: .rate. in its name is no key of its grid",
+        "rows.p .rate.: .rate. in its name must match one key",
     ),
     (
         {"rows": {"e {epochs}": {"grid": {"train.epochs": [2, 4]}, "stages.0.epochs": 1}}},
-        "its grid makes one run of 'e 2' and 'e 4'; where stages set a key",
+        "'e 2' and 'e 4' of its grid are the same run; if a stage sets",
     ),
     (
         {"rows": {"plain": {}, "pl{epochs}": {"grid": {"train.epochs": ["ain"]}}}},
@@ -193,7 +193,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         composed(members=["plan", "p"], join="average"),
         "rows.both.compose: no member is a row above",
     ),
-    (composed(members=["plain"], name="x"), "rows.both.compose.name: is the study's to give"),
+    (composed(members=["plain"], name="x"), "rows.both.compose.name: the study sets it"),
     (
         composed(members=["plain"], joint="x"),
         "rows.both.compose.joint: unknown key; did you mean join",
@@ -248,5 +248,5 @@ def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path) -> None:
 def test_a_study_is_not_named_by_dots_alone(name: str, tmp_path: Path) -> None:
     """Its folder would be that of all studies, or the one above."""
     path = written(tmp_path).rename(tmp_path / name)
-    with pytest.raises(UserError, match="by dots alone; rename it"):
+    with pytest.raises(UserError, match="must not be only dots; rename the file"):
         read_plan(path)

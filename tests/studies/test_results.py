@@ -89,7 +89,7 @@ def test_a_result_is_known_by_its_run_in_other_rows_and_studies(tmp_path: Path) 
     [
         ("{", "line 1: not JSON"),
         ("<<<<<<< HEAD", "not JSON"),
-        ("[]", "not the results of a study"),
+        ("[]", "not a results file of a study"),
         ('{"runs": [{"config": "a"}], "failures": []}', "a line of runs lacks commit, dirty"),
     ],
 )

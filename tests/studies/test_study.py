@@ -125,7 +125,7 @@ def test_a_run_that_is_not_whole_is_a_failure(folder: Path) -> None:
     (log,) = (folder / "runs/studies/s").glob("plain_0_*/metrics.jsonl")
     log.write_text("")
     assert study.main([str(path)]) == 1
-    assert "not the files of a run; delete it" in table(folder)
+    assert "its files are not those of a run; delete" in table(folder)
 
 
 def test_what_another_study_has_run_is_taken_from_there(folder: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_second_study_in_the_folder_is_refused(
     with (
         study.held(folder / "runs/studies/s/.lock", "", ""),
         pytest.raises(
-            UserError, match=r"another study.py works there \(process \d+ on .*\); wait, or"
+            UserError, match=r"another study.py uses this folder \(process \d+ on .*\); wait, or"
         ),
     ):
         study.main([str(path)])

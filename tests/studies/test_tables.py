@@ -80,7 +80,9 @@ def test_the_unseen_are_read_from_the_run_that_did_not_see_them(tmp_path: Path) 
     assert "Yet to be run, 1 of 3 runs: plain, seed 0 without fold B." in text
 
     del done[jobs["A"].identity]["test"]["domains"]["leaves"]
-    with pytest.raises(UserError, match="unseen: leaves is no domain of the test, which has: cars"):
+    with pytest.raises(
+        UserError, match="unseen: leaves is not a domain of the test; allowed: cars"
+    ):
         scores(study, StudyStatus(done, {}, {}, 0))
 
 

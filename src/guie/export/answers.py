@@ -217,7 +217,7 @@ def _trust(answers: Answers) -> str:
         for b in bands.itertuples()
     ]
     return (
-        "**It always answers.** The distance of the first neighbour predicts only in part whether it is right:"
+        "**It always answers.** The distance of the first neighbour predicts only partly whether it is right:"
         f" even of the nearest fifth, {1 - bands['right'].iloc[0]:.1%} are wrong.\n\n"
         + table(*rows, header=("Distance of the first neighbour", "Right", "Queries"))
     )

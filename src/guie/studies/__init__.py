@@ -1,1 +1,1 @@
-"""Many runs as one table: which they are, who works on them, what came of them."""
+"""Studies: many runs as one table, from the grid of jobs to the results."""

@@ -1,9 +1,9 @@
-"""A script of a study as a process that ends with the study, however that ends.
+"""Run a script of a study in a process that ends with the study, even if the study is killed.
 
 python -m guie.studies.child PARENT SCRIPT [WORD ...]
 
-The system is asked here, not between fork and exec: code that runs there in a process of many threads
-may wait for ever for a lock that another thread held.
+`prctl` is called here and not between fork and exec. In a process with many threads, code at that point can
+deadlock on a lock that another thread held.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from guie.base.processes import PR_SET_PDEATHSIG
 
 
 def main(parent: int, script: str, words: list[str]) -> None:
-    """Run the script as Python does, under a SIGTERM as soon as the parent is gone."""
+    """Run the script as Python does; it gets SIGTERM when the parent process ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-    if os.getppid() != parent:  # it went before the system was asked
+    if os.getppid() != parent:  # the parent ended before `prctl`
         sys.exit(128 + signal.SIGTERM)
     sys.argv = [script, *words]
     runpy.run_path(script, run_name="__main__")

@@ -1,4 +1,4 @@
-"""From a study's file to its jobs: rows, grids, folds and seeds; rows that need other rows."""
+"""Expand a study's file into jobs: rows, grids, folds and seeds, and rows that need other rows."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ Key = tuple[str, int, str | None]  # row, seed, fold
 
 @dataclass(frozen=True)
 class Job:
-    """One training and its test. `fold`: of the domains that it leaves out; None: it leaves out none.
+    """One training and its test.
 
-    Attributes: `config`, `${NAME}` in it as written; `protocols`, by which it is scored besides;
-    `intervals`, whether the test's are drawn; `needs`, jobs of rows above whose models it takes, its
-    teachers or members, by the names that the row gives them.
+    Attributes: `fold` of domains that it leaves out, None for none; `config`, with `${NAME}` not expanded;
+    `protocols`, additional scores; `intervals`, whether confidence intervals of the test are computed;
+    `needs`, jobs of rows above that give its teachers or members, by their names in the row.
     """
 
     row: str
@@ -53,15 +53,15 @@ class Job:
 
     @property
     def description(self) -> str:
-        """`arcface, seed 0`, or `arcface, seed 0 without fold A`."""
+        """Return `arcface, seed 0`, or `arcface, seed 0 without fold A`."""
         fold = f" without fold {self.fold}" if self.fold else ""
         return f"{self.row}, seed {self.seed}{fold}"
 
     @cached_property
     def training(self) -> dict[str, Any]:
-        """All that the training depends on besides code and data, whatever the job is called.
+        """All that the training depends on, except code, data and the job's name.
 
-        Defaults are left out, so that a key of tomorrow does not make another run of this one.
+        Defaults are left out, so that a key added later does not change the identity of this job.
         """
         values = self.config.model_dump(mode="json", exclude_defaults=True, exclude={"name", "out"})
         own = _bound(values) | {"seed": self.seed}
@@ -69,32 +69,32 @@ class Job:
 
     @property
     def _trained(self) -> dict[str, Any]:
-        """What the models that it takes depend on."""
+        """What its teachers or members depend on."""
         return {name: job.training for name, job in self.needs.items()}
 
     @cached_property
     def identity(self) -> str:
-        """12 hex digits of the training and of what it is tested on."""
+        """12 hex digits of a hash of the training and the test."""
         return digest([self.training, *self.scored])
 
     @property
     def scored(self) -> list[Any]:
-        """All that its report depends on besides the model, as JSON."""
+        """All that its report depends on, except the model, as JSON."""
         drawn = ["intervals"] if self.intervals else []
         return [self.test.model_dump(mode="json"), *self.protocols, *drawn]
 
     def slug(self) -> str:
-        """The job's name as a file may have it."""
+        """Return the job's name as part of a file name."""
         words = "".join(c if c.isalnum() and c.isascii() else "_" for c in self.row)[:SLUG_CHARS]
         return "_".join([words, str(self.seed), *([self.fold] if self.fold else [])])
 
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table.
+    """A row of the table.
 
-    Attributes: `folds`, domains that are left out, by fold, empty where it has none; `unseen`, the
-    seeds that are trained without them, too.
+    Attributes: `folds`, the domains left out by each fold, empty if it has none; `unseen`, the seeds that
+    are also trained without them.
     """
 
     name: str
@@ -104,7 +104,7 @@ class Row:
     why: str | None = None
 
     def keys(self, seed: int) -> list[Key]:
-        """Of all jobs of a seed; the first sees every domain."""
+        """Return the keys of all jobs of a seed; the first trains on every domain."""
         folds = self.folds if seed in self.unseen else {}
         return [(self.name, seed, fold) for fold in (None, *folds)]
 
@@ -116,11 +116,11 @@ def rows_above(
     jobs: Mapping[Key, Job],
     written: SourcedValue,
 ) -> dict[str, Job]:
-    """Of models named in a row those that are runs of rows above, by that name: `ROW`, or `ROW, seed 2`.
+    """Return the models of a row that are runs of rows above, by name: `ROW`, or `ROW, seed 2`.
 
-    Where no seed is named they have this one; they leave out the same fold.
+    Without a seed in the name, this seed is used. The fold is always this one.
 
-    Raises UserError where a row has no run of that seed or fold.
+    Raises UserError if a row has no run of that seed or fold.
     """
     rows = {name for name, _, _ in jobs}
     found: dict[str, Job] = {}
@@ -134,45 +134,46 @@ def rows_above(
         if key not in jobs:
             message = f"seed {key[1]}" + (f" and without fold {fold}" if fold else "")
             raise UserError(
-                f"{written.description()}: {key[0]} has no run of {message}; give both the same"
+                f"{written.description()}: {key[0]} has no run of {message}; give both rows the same seeds"
+                " and folds"
             )
         found[name] = jobs[key]
     return found
 
 
 def digest(value: Any) -> str:
-    """12 hex digits of what JSON can say."""
+    """Return 12 hex digits of a hash of a JSON value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _bound(values: Any) -> Any:
-    """A config's values without those of which nothing depends."""
+    """Return the config's values without the keys that do not affect the result."""
     if isinstance(values, dict):
         return {key: _bound(value) for key, value in values.items() if key not in FREE}
     return [_bound(value) for value in values] if isinstance(values, list) else values
 
 
-# The study gives each run its own
+# Set by the study for each run
 OF_THE_STUDY = {"name": "rows", "out": "--out", "seed": "seeds"}
 IN_BRACES = re.compile(r"\{([\w.]+)\}")
 
 
 def run_of(study: SourcedValue) -> SourcedValue:
-    """The config of every run, over its base. Raises UserError."""
+    """Return the common config of all runs, with its base applied. Raises UserError."""
     own = study.value["run"]
     _refuse_own(own)
     only_base = {key: item for key, item in own.value.items() if key == "base"}
     rest = {key: item for key, item in own.value.items() if key != "base"}
     base = resolve_base(replace(own, value=only_base))
-    named = SourcedValue.of("study", base.source, ("name",))  # stands in for those of the runs
-    begun = replace(base, value={**base.value, "name": named})
-    return overridden(begun, replace(own, value=rest))
+    named = SourcedValue.of("study", base.source, ("name",))  # a placeholder for the runs' names
+    common = replace(base, value={**base.value, "name": named})
+    return overridden(common, replace(own, value=rest))
 
 
 def points(
     name: str, row: SourcedValue, grid: dict[str, list[Any]], common: SourcedValue
 ) -> Iterator[tuple[str, SourcedValue]]:
-    """Name and config of each row that this one unfolds to. Raises UserError."""
+    """Yield name and config of each row that this row's grid expands to. Raises UserError."""
     own = row if row.value else replace(row, value={})
     settings = {k: v for k, v in own.value.items() if k not in RowConfig.model_fields}
     own = replace(own, value=settings)
@@ -185,7 +186,7 @@ def points(
 
 
 def overridden(common: SourcedValue, own: SourcedValue) -> SourcedValue:
-    """`own` over `common`; keys with dots are set as `--set` does."""
+    """Merge `own` into `common`; keys with dots work as in `--set`."""
     dotted = {key: item for key, item in own.value.items() if "." in str(key)}
     rest = {key: item for key, item in own.value.items() if key not in dotted}
     result = merged(common, replace(own, value=rest))
@@ -194,7 +195,7 @@ def overridden(common: SourcedValue, own: SourcedValue) -> SourcedValue:
 
 
 def _set(values: SourcedValue, settings: dict[str, Any], source: str) -> SourcedValue:
-    changed = copy.deepcopy(values)  # other rows have parts of it too
+    changed = copy.deepcopy(values)  # other rows share parts of it
     for key, value in settings.items():
         override(changed, key, value, source)
     return changed
@@ -203,17 +204,19 @@ def _set(values: SourcedValue, settings: dict[str, Any], source: str) -> Sourced
 def _refuse_own(written: SourcedValue) -> None:
     for key, instead in OF_THE_STUDY.items():
         if isinstance(written.value, dict) and key in written.value:
-            raise UserError(f"{written.description((key,))}: is the study's to give, by {instead}")
+            raise UserError(
+                f"{written.description((key,))}: the study sets it, by {instead}; remove it"
+            )
 
 
 def _named(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where: str) -> str:
-    """The row's name with the values in it. Raises UserError where a key that varies is not in it."""
+    """Fill the values into the row's name. Raises UserError if a key that varies is not in it."""
     message: set[str] = set()
 
     def value_of(braces: re.Match[str]) -> str:
         meant = [key for key in grid if f".{key}".endswith(f".{braces[1]}")]
         if len(meant) != 1:
-            raise UserError(f"{where}: {braces[0]} in its name is no key of its grid, or several")
+            raise UserError(f"{where}: {braces[0]} in its name must match one key of its grid")
         message.add(meant[0])
         return _shown(point[meant[0]])
 
@@ -221,7 +224,7 @@ def _named(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where: 
     silent = next((key for key in grid if key not in message and len(grid[key]) > 1), None)
     if silent is not None:
         short = silent.rpartition(".")[2]
-        raise UserError(f"{where}: its grid varies {silent}; name the rows by it: {{{short}}}")
+        raise UserError(f"{where}: its grid varies {silent}; add {{{short}}} to the row's name")
     return filled
 
 
@@ -231,22 +234,22 @@ def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-SET_BY_THE_STUDY = ("name", "out")  # which gives each its own
-NO_EFFECT = {*SET_BY_THE_STUDY, "workers", "batch_size"}  # nothing depends on them
+SET_BY_THE_STUDY = ("name", "out")  # for each job
+NO_EFFECT = {*SET_BY_THE_STUDY, "workers", "batch_size"}  # the result does not depend on them
 
 
 @dataclass(frozen=True)
 class ComposedJob(Job):
-    """A composition and its test; `config` is that of its first member, for the data's sake.
+    """An ensemble and its test; `config` is that of its first member, for the data settings.
 
-    Attributes: `made`, the composition, its members as written.
+    Attributes: `made`, the ensemble, with members as written.
     """
 
     made: ComposeConfig = field(kw_only=True)
 
     @cached_property
     def training(self) -> dict[str, Any]:
-        """All that the composition depends on besides code and data, its members' training too."""
+        """All that the ensemble depends on, including its members' training, except code and data."""
         values = self.made.model_dump(mode="json", exclude_defaults=True, exclude=NO_EFFECT)
         return {"composition": values, "members": self._trained, "seed": self.seed}
 
@@ -254,15 +257,15 @@ class ComposedJob(Job):
 def composed_jobs(
     row: Row, written: SourcedValue, jobs: Mapping[Key, Job], common: SourcedValue
 ) -> Iterator[ComposedJob]:
-    """Of all seeds and folds.
+    """Yield the ensemble's jobs of all seeds and folds.
 
     Args:
-        written: what the row says under `compose`.
+        written: the row's `compose` section.
         jobs: of the rows above.
-        common: the config of every run, by whose val split a composition is scored if by no other.
+        common: the config of every run; its val split is the default for scoring an ensemble.
 
-    Raises UserError for a fault in the composition, or a member that is no row above or was not trained
-    with such a seed or fold.
+    Raises UserError for an error in the ensemble, or a member that is not a row above or has no run of that
+    seed or fold.
     """
     whole = _composition(written, common)
     for seed in row.seeds:
@@ -270,7 +273,7 @@ def composed_jobs(
             members = rows_above(_models(whole), seed, fold, jobs, written)
             if not members:
                 raise UserError(
-                    f"{written.description()}: no member is a row above; use compose.py for other models"
+                    f"{written.description()}: no member is a row above; for other models use compose.py"
                 )
             first = next(iter(members.values()))
             scored = first.test, first.protocols, first.intervals
@@ -279,7 +282,7 @@ def composed_jobs(
 
 
 def with_folders(made: ComposeConfig, folders: Mapping[str, str], **keys: Any) -> dict[str, Any]:
-    """The composition as compose.py reads it: in place of rows' names their folders."""
+    """Return the ensemble's config for compose.py, with run folders in place of row names."""
 
     def placed(key: str, value: Any) -> Any:
         return folders.get(value, value) if key == "model" else value
@@ -288,10 +291,10 @@ def with_folders(made: ComposeConfig, folders: Mapping[str, str], **keys: Any) -
 
 
 def _composition(written: SourcedValue, common: SourcedValue) -> ComposeConfig:
-    """What is written, under any name. Raises UserError."""
+    """Validate the `compose` section, with a placeholder name. Raises UserError."""
     for key in SET_BY_THE_STUDY:
         if isinstance(written.value, dict) and key in written.value:
-            raise UserError(f"{written.description((key,))}: is the study's to give")
+            raise UserError(f"{written.description((key,))}: the study sets it; remove it")
     value = written.value
     if isinstance(value, dict):
         data = common.get("data")
@@ -307,7 +310,7 @@ def _models(made: ComposeConfig) -> Iterator[str]:
 
 
 def _without(made: ComposeConfig, left_out: list[str]) -> ComposeConfig:
-    """Fitted and scored on the other domains."""
+    """Return the config to fit and score on the other domains."""
 
     def without(key: str, value: Any) -> Any:
         return sorted({*value, *left_out}) if key == "leave_out" else value
@@ -316,7 +319,7 @@ def _without(made: ComposeConfig, left_out: list[str]) -> ComposeConfig:
 
 
 def _changed(made: ComposeConfig, change: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """The values of a composition, each as `change` of its key and itself has it."""
+    """Return the ensemble's values, each replaced by `change(key, value)`."""
 
     def walk(key: str, value: Any) -> Any:
         if isinstance(value, dict):
@@ -329,14 +332,14 @@ def _changed(made: ComposeConfig, change: Callable[[str, Any], Any]) -> dict[str
 
 
 def models(config: RunConfig) -> list[str]:
-    """Models that a run learns or starts from, as written."""
+    """Return the teachers and the initial model of a run, as written."""
     task = config.task
     taught = [one.model for one in task.teachers] if isinstance(task, DistillationConfig) else []
     return [*taught, *([config.start_from] if config.start_from else [])]
 
 
 def with_models(config: RunConfig, folders: Mapping[str, str]) -> RunConfig:
-    """The config as train.py reads it: in place of rows' names their folders."""
+    """Return the config for train.py, with run folders in place of row names."""
     task = config.task
     if isinstance(task, DistillationConfig):
         placed = [
@@ -350,7 +353,7 @@ def with_models(config: RunConfig, folders: Mapping[str, str]) -> RunConfig:
 
 @dataclass(frozen=True)
 class Plan:
-    """A study as configured, unfolded."""
+    """A study as configured, with grids expanded."""
 
     path: Path
     baseline: str | None
@@ -366,10 +369,10 @@ class Plan:
         return self.path.stem
 
     def chosen(self, rows: Iterable[str] | None, seeds: Iterable[int] | None) -> list[Job]:
-        """Jobs in the order of work: seed by seed, so that rows can be compared early; of a seed the
-        jobs that need no other first.
+        """Return jobs in the order they run.
 
-        Raises UserError for a row or a seed that the study does not have.
+        Seeds run one after the other, so that rows can be compared early. Within a seed, jobs that need
+        no other come first. Raises UserError for an unknown row or seed.
         """
         names = _known(rows, [row.name for row in self.rows], "--only", "row")
         all_seeds = sorted({seed for _, seed, _ in self.jobs})
@@ -378,15 +381,15 @@ class Plan:
         return sorted(jobs, key=lambda j: (j.seed, bool(j.needs), j.fold is not None))
 
     def folds(self) -> dict[str, list[str]]:
-        """Domains that are left out, by fold, where any row leaves some out."""
+        """Return the domains that each fold of any row leaves out."""
         return {name: domains for row in self.rows for name, domains in row.folds.items()}
 
 
 def read_plan(path: Path) -> Plan:
-    """Raises UserError with one line per fault: where it is written, value, what is allowed."""
+    """Read a study. Raises UserError with one line per error: location, value, what is allowed."""
     written = read_written(path)
     if not path.stem.strip("."):
-        raise UserError(f"{path}: names a study, and its folder, by dots alone; rename it")
+        raise UserError(f"{path}: the name of a study must not be only dots; rename the file")
     study = validated(written, StudyConfig, variables=False)
     common = run_of(written)
     rows: list[Row] = []
@@ -402,7 +405,7 @@ def read_plan(path: Path) -> Plan:
             unseen = seeds if config.unseen is True else seeds[: config.unseen]
             row = Row(message, seeds, folds, unseen, config.why)
             if any(row.name == other.name for other in rows):
-                faults.append(f"{own.description()}: a second row {row.name!r}; name one otherwise")
+                faults.append(f"{own.description()}: a second row {row.name!r}; rename one")
             rows.append(row)
             try:
                 if composed:
@@ -415,7 +418,7 @@ def read_plan(path: Path) -> Plan:
         faults += _alike(own, [message for message, _ in unfolded], jobs)
     if study.baseline is not None and study.baseline not in [row.name for row in rows]:
         where = written.value["baseline"].description()
-        faults.append(f"{where}: no row {study.baseline!r}; it is one of the rows")
+        faults.append(f"{where}: no row {study.baseline!r}; name one of the rows")
     unknown = [name for name in study.protocols if name not in PROTOCOLS]
     if unknown:
         where = written.value["protocols"].description()
@@ -428,20 +431,20 @@ def read_plan(path: Path) -> Plan:
 
 
 def _alike(own: SourcedValue, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
-    """What is wrong with a row that unfolds to the same run twice."""
+    """Yield an error for each row that expands to the same run twice."""
     first: dict[str, str] = {}
     for (name, _, _), job in jobs.items():
         if name in names and first.setdefault(job.identity, name) != name:
             yield (
-                f"{own.description()}: its grid makes one run of {first[job.identity]!r} and {name!r}; where"
-                " stages set a key themselves, vary it there: stages.0.lr.classes"
+                f"{own.description()}: {first[job.identity]!r} and {name!r} of its grid are the same run; if a"
+                " stage sets the key itself, vary it there, for example stages.0.lr.classes"
             )
 
 
 def _jobs(
     row: Row, values: SourcedValue, study: StudyConfig, above: Mapping[Key, Job]
 ) -> Iterable[Job]:
-    """Of all seeds and folds, some of them taught by jobs above. Raises UserError as `read_plan`."""
+    """Yield the jobs of all seeds and folds; jobs above may be teachers. Raises as `read_plan`."""
     whole = validated(values, RunConfig, variables=False)
     for seed in row.seeds:
         for _, _, fold in row.keys(seed):

@@ -1,5 +1,6 @@
-"""Results of a study's jobs: a JSON file beside its config, a job a line, committed; and the code version
-they are of.
+"""Read and write a study's results with their code version: one job per line of a committed JSON file.
+
+The file is next to the study's config.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ UNKNOWN = "unknown"
 
 @dataclass(frozen=True)
 class Code:
-    """The tree of `src/`, and the commit that is checked out; `dirty`: their trees differ.
+    """The git tree of `src/`, and the checked-out commit; `dirty`: their trees differ.
 
-    A commit that leaves `src/` alone changes no tree, and changes that are committed later keep theirs.
+    A commit that does not change `src/` keeps the tree, and so does committing existing changes.
     """
 
     src: str
@@ -37,15 +38,15 @@ class Code:
 
     @property
     def description(self) -> str:
-        """`1a2b3c4`, or `1a2b3c4 and changes`."""
+        """Return `1a2b3c4`, or `1a2b3c4 and changes`."""
         return self.commit[:7] + " and changes" * self.dirty
 
 
 def code_of(src: Path = SRC) -> Code:
-    """Outside a repository, or without git, all of it is unknown."""
+    """Return the code version; UNKNOWN outside a repository or without git."""
     try:
         commit, tree = _git(src, "rev-parse", "HEAD", "HEAD:./").split()
-        # Past the repository's own index and store, which are the user's
+        # With a temporary index and object store, as the repository's own belong to the user
         with tempfile.TemporaryDirectory() as folder:
             store = _git(src, "rev-parse", "--path-format=absolute", "--git-path", "objects")
             apart = {
@@ -81,32 +82,32 @@ NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step",
 
 @dataclass
 class Results:
-    """Records by the identity of their job; of one that failed and succeeded later, the success."""
+    """Records by job identity; a later success replaces a failure."""
 
     path: Path
     runs: dict[str, Record] = field(default_factory=dict)
     failures: dict[str, Record] = field(default_factory=dict)
 
     def add(self, record: Record) -> None:
-        """Keep a success, on disk too. Raises UserError where that cannot be written."""
+        """Record a success in memory and on disk. Raises UserError if the file cannot be written."""
         self._read_again()
         self.runs[record["config"]] = record
         self.failures.pop(record["config"], None)
         self.write()
 
     def fail(self, record: Record) -> None:
-        """Keep a failure, on disk too. Raises UserError where that cannot be written."""
+        """Record a failure in memory and on disk. Raises UserError if the file cannot be written."""
         self._read_again()
         self.failures[record["config"]] = record
         self.write()
 
     def _read_again(self) -> None:
-        """What somebody else has written since, another machine's lines from a commit say."""
+        """Read lines that others have added since, for example by a commit from another machine."""
         there = read_results(self.path)
         self.runs, self.failures = there.runs, there.failures
 
     def write(self) -> None:
-        """The same results give the same bytes, in whatever order they came."""
+        """Write the file; its bytes do not depend on the order of the results."""
         lists = [f'"{key}": [{_lines(getattr(self, key).values())}]' for key in LISTS]
         write_text(self.path, "{\n" + ",\n".join(lists) + "\n}\n")
 
@@ -116,10 +117,10 @@ def results_path(study: Path) -> Path:
 
 
 def read_results(path: Path) -> Results:
-    """Empty where there is no file. Raises UserError where it is none of results."""
+    """Read the results; empty if there is no file. Raises UserError if it is not a results file."""
     if not path.exists():
         return Results(path)
-    remedy = "bring the file of a commit back, or delete it"
+    remedy = "restore the committed file, or delete it"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         lists = {key: {line["config"]: line for line in values[key]} for key in LISTS}
@@ -132,7 +133,7 @@ def read_results(path: Path) -> Results:
     except json.JSONDecodeError as error:
         raise UserError(f"{path}: line {error.lineno}: not JSON: {error.msg}; {remedy}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path}: not the results of a study; {remedy}") from None
+        raise UserError(f"{path}: not a results file of a study; {remedy}") from None
     if lacking:
         raise UserError(f"{path}: {lacking[0]}; {remedy}")
     return Results(path, **lists)
@@ -140,10 +141,10 @@ def read_results(path: Path) -> Results:
 
 @dataclass(frozen=True)
 class StudyStatus:
-    """How the jobs of a study stand, by identity.
+    """State of a study's jobs, by identity.
 
-    Attributes: `done` and `failed`, which count; `outdated`, results of other code or another
-    manifest, which do not; `strangers`, how many results no job asks for.
+    Attributes: `done` and `failed`, which count; `outdated`, results of other code or another manifest,
+    which do not count; `strangers`, the number of results without a job.
     """
 
     done: dict[str, Record]
@@ -159,10 +160,10 @@ def standing(
     any_code: bool,
     elsewhere: Iterable[Results] = (),
 ) -> StudyStatus:
-    """What counts of the results, and of those of other studies, which may have the same runs.
+    """Return which results count, including those of other studies, which may have the same runs.
 
     Args:
-        any_code: results of other code count too.
+        any_code: also count results of other code.
     """
 
     def counts(job: Job, record: Record) -> bool:
@@ -185,7 +186,7 @@ def standing(
 
 
 def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
-    """A study and what is known of it, by whatever code; its images need not be here.
+    """Return a study and its results from any code version; its images are not needed.
 
     Raises UserError as `read_plan` and `read_results`.
     """
@@ -196,7 +197,7 @@ def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
 
 
 def stamp(job: Job, code: Code) -> Record:
-    """What a record says of the job, and of the code and the data that it ran with."""
+    """Return the record's fields on the job, its code and its data."""
     row, seed, fold = job.key
     return {
         **{"row": row, "seed": seed, "fold": fold, "config": job.identity},
@@ -206,7 +207,7 @@ def stamp(job: Job, code: Code) -> Record:
 
 
 def manifest_of(job: Job) -> str:
-    """Digits of the content of what the job trains on and is tested on; `unknown` if not at hand."""
+    """Return hashes of the manifests for training and test; `unknown` if a file is missing."""
     try:
         names = [job.config.data.manifest, job.test.manifest or job.config.data.manifest]
         files = [Path(expanded(name, "")) for name in dict.fromkeys(names)]
@@ -224,10 +225,10 @@ def _content(file: Path, changed_ns: int) -> str:
 def _parted(
     records: dict[str, Record], jobs: dict[str, Job], counts: Callable[[Job, Record], bool]
 ) -> tuple[dict[str, Record], dict[str, Record]]:
-    """Of the records that a job asks for, those that count, and the others."""
-    asked = {identity: record for identity, record in records.items() if identity in jobs}
-    good = {i: record for i, record in asked.items() if counts(jobs[i], record)}
-    return good, {i: record for i, record in asked.items() if i not in good}
+    """Split the records that have a job into those that count and the others."""
+    known = {identity: record for identity, record in records.items() if identity in jobs}
+    good = {i: record for i, record in known.items() if counts(jobs[i], record)}
+    return good, {i: record for i, record in known.items() if i not in good}
 
 
 def _as(job: Job, record: Record) -> Record:

@@ -1,4 +1,4 @@
-"""Run a study's jobs: several at once, on shared cores and GPUs, each stopped together, each recorded."""
+"""Run a study's jobs in parallel on shared cores and GPUs, record each, and stop them together."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ SHOWN_CHARS = 300
 
 
 class Failed(Exception):
-    """A script ended with a fault.
+    """A script failed.
 
-    Attributes: `step`, which script; `error`, its last word, without the names of this machine's
-    folders: it is committed.
+    Attributes: `step`, the script; `error`, its last line without folder names of this machine, as it is
+    committed.
     """
 
     def __init__(self, step: str, error: str):
@@ -48,15 +48,15 @@ class Failed(Exception):
 
 
 class Halted(Exception):
-    """The study was told to stop."""
+    """The study was stopped by a signal."""
 
 
 class Children:
-    """The scripts that run now; any thread may start one and wait for it.
+    """The running scripts; any thread may start one and wait for it.
 
     Args:
-        lock: a file that they keep open, and with it the lock on it: where the study is killed, the
-            next one waits until they have saved and left.
+        lock: descriptor of the lock file, which the scripts keep open, so they hold its lock too. If the
+            study is killed, the next one waits until they have saved and ended.
     """
 
     def __init__(self, lock: int | None = None):
@@ -67,11 +67,11 @@ class Children:
     def run(
         self, script: Path, words: Sequence[object], log: Path, environment: Mapping[str, str]
     ) -> None:
-        """Run it to its end, what it says added to the log. Raises Failed, Halted, or OSError."""
+        """Run a script to its end, and append its output to the log. Raises Failed, Halted, or OSError."""
         child_of = [sys.executable, "-m", "guie.studies.child", str(os.getpid())]
         command = [*child_of, str(script), *map(str, words)]
         with log.open("ab") as file:
-            begun = file.tell()
+            start = file.tell()
             with self._change:
                 if self.halted:
                     raise Halted
@@ -81,7 +81,7 @@ class Children:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     env=os.environ | dict(environment),
-                    start_new_session=True,  # Ctrl-C is the study's to pass on
+                    start_new_session=True,  # the study itself passes Ctrl-C on
                     pass_fds=[] if self._lock is None else [self._lock],
                 )
                 self._running.add(child)
@@ -93,25 +93,25 @@ class Children:
         if self.halted:
             raise Halted
         if code:
-            raise Failed(script.name, _why(code, log, begun))
+            raise Failed(script.name, _why(code, log, start))
 
     def halt(self, at_once: bool = False) -> None:
-        """Start no more, and tell those that run to save and leave; `at_once`: to leave."""
+        """Start no more scripts. Signal the running ones to save and end; `at_once`: to end immediately."""
         with self._change:
             self.halted = True
             for child in self._running:
                 child.send_signal(signal.SIGKILL if at_once else signal.SIGTERM)
 
 
-def _why(code: int, log: Path, begun: int) -> str:
-    """The line that tells why a script failed."""
+def _why(code: int, log: Path, start: int) -> str:
+    """Return the log line that says why a script failed."""
     with log.open("rb") as file:
-        file.seek(begun)
+        file.seek(start)
         said = file.read().decode(errors="replace")
     lines = [line.strip() for line in re.split(r"[\r\n]+", said) if line.strip()]
-    message = [line for line in lines if line.startswith("error: ")] or lines or ["no word"]
+    message = [line for line in lines if line.startswith("error: ")] or lines or ["no output"]
     if code < 0:
-        message = [f"ended by {signal.Signals(-code).name}; its last word: {message[-1]}"]
+        message = [f"ended by {signal.Signals(-code).name}; last line: {message[-1]}"]
     return message[-1]
 
 
@@ -123,14 +123,14 @@ def _without_places(line: str) -> str:
 
 
 def look_at_images(jobs: Iterable[Job], out: Path) -> None:
-    """Decode every image of the manifests once; runs that begin together would each do so.
+    """Decode every image of the manifests once, as parallel runs would otherwise each do so.
 
-    What cannot be decoded is left to the runs to tell.
+    The runs report images that cannot be decoded.
 
     Args:
-        out: folder of the runs, which remember there what they have decoded, if not by the manifest.
+        out: folder of the runs; the list of decoded images is cached there or next to the manifest.
 
-    Raises UserError where a manifest is not there, or not in order.
+    Raises UserError if a manifest is missing or invalid.
     """
     named = {(job.config.data.manifest, job.config.data.root) for job in jobs}
     named |= {(job.test.manifest, job.test.root) for job in jobs if job.test.manifest}
@@ -142,13 +142,13 @@ def look_at_images(jobs: Iterable[Job], out: Path) -> None:
 
 
 def threads_of_each(jobs: int) -> int:
-    """Cores that each of so many jobs at once may use, or what OMP_NUM_THREADS says."""
+    """Return the cores for each of `jobs` parallel jobs, or OMP_NUM_THREADS if it is set."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     return int(said) if said.isdigit() else max(1, (os.cpu_count() or 1) // jobs)
 
 
 def gpus() -> list[str]:
-    """The cards to take turns with, as CUDA_VISIBLE_DEVICES has them; empty where there is one or none."""
+    """Return the GPUs to alternate between, as in CUDA_VISIBLE_DEVICES; empty if fewer than two."""
     count = torch.cuda.device_count()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     names = visible.split(",") if visible else [str(number) for number in range(count)]
@@ -157,7 +157,7 @@ def gpus() -> list[str]:
 
 LOOK_S = 0.2
 
-Do = Callable[[Job, int], Record]  # of a job, and its slot
+Do = Callable[[Job, int], Record]  # takes a job and its slot
 Ended = Callable[[Job, Record | Failed], None]
 
 
@@ -169,13 +169,13 @@ def work_off(
     halt: Callable[[bool], Any],
     interrupts: Interrupts,
 ) -> bool:
-    """Do the jobs, in their order; False where a signal ended that.
+    """Run the jobs in order; return False if a signal stopped them.
 
     Args:
-        ended: hears of each job's end, in this thread.
-        halt: makes jobs under way raise Halted soon; at once where it is handed True.
+        ended: called in this thread when a job ends.
+        halt: makes running jobs raise Halted soon; immediately if its argument is True.
 
-    Raises what `do` and `ended` do, but Failed, once all that is under way has ended.
+    Raises what `do` and `ended` raise, except Failed, after all running jobs have ended.
     """
     slots: SimpleQueue[int] = SimpleQueue()
     for slot in range(at_once):
@@ -216,7 +216,7 @@ def _leave(
     halt: Callable[[bool], Any],
     ended: Ended,
 ) -> None:
-    """End what is under way; what came to its end of itself is told all the same."""
+    """Stop the running jobs; still report those that finished on their own."""
     halt(False)
     pool.shutdown(cancel_futures=True)
     for future, job in under_way.items():
@@ -237,15 +237,15 @@ RESUMED = "== train.py goes on from a checkpoint\n"
 
 
 class CodeChanged(UserError):
-    """The jobs of a study would be of more than one code."""
+    """The jobs of a study would have more than one code version."""
 
 
 @dataclass(frozen=True)
 class Workshop:
-    """Where and how the jobs of a study are done.
+    """Where and how the jobs of a study run.
 
-    Attributes: `out`, folder of the runs, which share what is cached there; `scripts`, folder of the
-    four; `code`, as the study began; `code_now`, as it is.
+    Attributes: `out`, folder of the runs, with shared caches; `scripts`, folder of train.py and others;
+    `code`, version at the start of the study; `code_now` returns the current version.
     """
 
     out: Path
@@ -258,14 +258,16 @@ class Workshop:
     _makers: dict[Path, threading.Lock] = field(default_factory=dict)
 
     def do(self, job: Job, slot: int) -> Record:
-        """Train and test, from where an earlier try stopped; returns what came of it.
+        """Train and test a job, resuming an earlier attempt; return its record.
 
         Args:
-            slot: a number that no other job under way has.
+            slot: a number that no other running job has.
 
-        Raises Failed, Halted; UserError where the code was changed meanwhile.
+        Raises Failed, Halted; UserError if the code changed since the study started.
         """
-        made = stamp(job, self.code)  # of the data as it is now, whatever becomes of it meanwhile
+        made = stamp(
+            job, self.code
+        )  # with the data as it is now, even if it changes during the run
         folder = self.out / self.folder_name(job)
         report = folder / f"report_{digest(job.scored)}.json"
         try:
@@ -273,7 +275,7 @@ class Workshop:
             if not report.exists():
                 self._test(job, folder, report, slot)
             self._embeddings(folder).unlink(missing_ok=True)
-            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # they would fill the disk
+            shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # saves disk space
             return made | self._found(job, folder, report)
         except CodeChanged:
             raise
@@ -282,19 +284,21 @@ class Workshop:
         except OSError as error:
             raise Failed("study.py", f"{error.filename}: {error.strerror}") from None
         except (ValueError, KeyError, StopIteration):
-            raise Failed("study.py", f"{folder}: not the files of a run; delete it") from None
+            raise Failed(
+                "study.py", f"{folder}: its files are not those of a run; delete the folder"
+            ) from None
 
     def folder_name(self, job: Job) -> str:
-        """Other code or data is another folder: nothing is taken for what it is not.
+        """Return the folder's name, which depends on code and data, so that no wrong run is reused.
 
-        A row that was named otherwise finds what was begun under its old name.
+        A renamed row finds the folder of its old name.
         """
         end = digest([job.training, self.code.src, manifest_of(job)])[:8]
-        begun = sorted(self.out.glob(f"*_{end}.yaml"))
-        return begun[0].stem if begun else f"{job.slug()}_{end}"
+        existing = sorted(self.out.glob(f"*_{end}.yaml"))
+        return existing[0].stem if existing else f"{job.slug()}_{end}"
 
     def _make(self, job: Job, slot: int) -> Path:
-        """The job's model, where it is not there yet; what several compositions need is made once."""
+        """Train the job's model if it does not exist; a model that several ensembles need is trained once."""
         folder = self.out / self.folder_name(job)
         with self._makers.setdefault(folder, threading.Lock()):
             if not (folder / SUMMARY).exists():
@@ -305,20 +309,20 @@ class Workshop:
         return folder
 
     def _needed(self, job: Job, slot: int) -> dict[str, str]:
-        """Folders of the models that it takes, trained here where a record alone is left of them."""
+        """Return the folders of the models that it needs; train those that have only a record."""
         return {name: str(self._make(other, slot)) for name, other in job.needs.items()}
 
     def _compose(self, job: ComposedJob, folder: Path, slot: int) -> None:
-        """From the runs of other jobs."""
+        """Build an ensemble from the runs of other jobs."""
         runs = self._needed(job, slot)
-        shutil.rmtree(folder, ignore_errors=True)  # what a kill has left
+        shutil.rmtree(folder, ignore_errors=True)  # remains of a killed process
         keys = {"name": folder.name, "out": str(self.out), "workers": job.config.data.workers}
         path = self.out / f"{folder.name}.yaml"
         write_text(path, yaml.safe_dump(with_folders(job.made, runs, **keys), sort_keys=False))
         self._run(folder, slot, "compose.py", "--config", path)
 
     def _train(self, job: Job, folder: Path, slot: int) -> None:
-        """From the newest checkpoint, where there is one."""
+        """Train, from the newest checkpoint if there is one."""
         config = with_models(job.config, self._needed(job, slot))
         config = config.model_copy(update={"name": folder.name, "out": str(self.out)})
         path = self.out / f"{folder.name}.yaml"
@@ -328,7 +332,7 @@ class Workshop:
         self._run(folder, slot, "train.py", "--config", path, "--resume")
 
     def _test(self, job: Job, folder: Path, report: Path, slot: int) -> None:
-        """Embed by the best weights, and score."""
+        """Embed with the best weights, and score."""
         data, test = job.config.data, job.test
         own = test if test.manifest else data
         manifest, root = expanded(str(own.manifest), "test.manifest"), own.root
@@ -347,8 +351,8 @@ class Workshop:
     def _run(self, folder: Path, slot: int, script: str, *words: object) -> None:
         if self.code_now() != self.code:
             raise CodeChanged(
-                "src/ was changed, or another commit checked out, since the study began; begin it"
-                " again, and what is left is done by the code of now"
+                "src/ was changed, or another commit checked out, since the study started; run the"
+                " same command again to run the other jobs with the current code"
             )
         environment = {"OMP_NUM_THREADS": str(self.threads)}
         if self.gpus:
@@ -359,11 +363,11 @@ class Workshop:
         return self.out / f"{folder.name}.npz"
 
     def _log(self, folder: Path) -> Path:
-        """What the scripts say of a run, beside its folder."""
+        """Return the log of the scripts' output, next to the run's folder."""
         return self.out / f"{folder.name}.log"
 
     def _found(self, job: Job, folder: Path, report: Path) -> Record:
-        """What a finished run leaves behind. Raises as files that are not what they should be."""
+        """Read the record of a finished run. Raises the errors of reading invalid files."""
         summary, scores = read_summary(folder), json.loads(report.read_text(encoding="utf-8"))
         best, domains = summary["best"], scores["domains"]
         log = self._log(folder)
@@ -379,7 +383,7 @@ class Workshop:
             "test": _rounded(scores["mean"])
             | {"domains": {name: _rounded(values) for name, values in domains.items()}}
             | _interval(scores),
-            # The summary of a run that was cut short knows the last part alone
+            # The summary of an interrupted run covers only its last part
             "seconds": None if resumed else summary.get("seconds"),
             "threads": self.threads,
             "device": summary.get("device"),
@@ -390,12 +394,12 @@ class Workshop:
 
 
 def beside(report: Path) -> Path:
-    """The report by protocols beside that of the test."""
+    """Return the path of the protocols' report, next to that of the test."""
     return report.with_name(f"protocols_{report.name}")
 
 
 def _val(folder: Path, step: int) -> Record:
-    """Scores of the best weights: R@1 of each domain, and the means."""
+    """Return the scores of the best weights: R@1 of each domain, and the means."""
     lines = read_metrics(folder / METRICS_FILE)
     line = next(line for line in lines if VAL in line and line["step"] == step)
     rounded = {
@@ -407,7 +411,7 @@ def _val(folder: Path, step: int) -> Record:
 
 
 def _interval(scores: dict[str, Any]) -> Record:
-    """Of the mean's R@1, where it was drawn."""
+    """Return the confidence interval of the mean R@1, if it was computed."""
     drawn = scores.get("intervals", {}).get("mean", {}).get(METRICS[0])
     return {"interval": [round(end, DIGITS) for end in drawn]} if drawn else {}
 

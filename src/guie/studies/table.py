@@ -1,4 +1,4 @@
-"""The table of a study: means over seeds, their spread, paired differences, as Markdown."""
+"""Render a study's table as Markdown: means over seeds, standard deviations, paired differences."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ INTERVAL = ("test low", "test high")  # of COMPARED, 95 %
 COSTS = {
     "trainable_parameters": "parameters that train",
     "peak_memory_mb": "memory, MB",
-    "peak_gpu_memory_mb": "of the card, MB",  # left out where no run had one
+    "peak_gpu_memory_mb": "of the card, MB",  # left out if no run has it
 }
 
 
 @dataclass(frozen=True)
 class Gap:
-    """A job of which there is no result that counts. `why`: `missing`, `failed`, or `outdated`."""
+    """A job without a result that counts. `why`: `missing`, `failed`, or `outdated`."""
 
     job: Job
     why: str
@@ -39,10 +39,10 @@ class Gap:
 
 
 def scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
-    """A line for each row and seed: row, seed, SCORES, seconds, COSTS, headlines; NaN where there is none.
+    """Return one line per row and seed: row, seed, SCORES, seconds, COSTS, headlines; NaN if missing.
 
-    `unseen`: the mean over the domains that a fold leaves out, each by the run that did not see it;
-    NaN as long as one of these runs is missing. Raises UserError where the test lacks such a domain.
+    `unseen` is the mean over the left-out domains, each scored with the run that did not train on it. It is
+    NaN while one of these runs is missing. Raises UserError if the test lacks such a domain.
     """
     lines = []
     for row in plan.rows:
@@ -72,7 +72,7 @@ def scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
 
 
 def domain_scores(plan: Plan, standing: StudyStatus, metric: str = "r_at_1") -> pd.DataFrame:
-    """Test scores of each row that has some: a row a row, a column a domain, means over seeds."""
+    """Return the mean test scores over seeds: one line per row that has some, one column per domain."""
     values = {}
     for row in plan.rows:
         found = [standing.done.get(plan.jobs[row.keys(seed)[0]].identity) for seed in row.seeds]
@@ -84,7 +84,7 @@ def domain_scores(plan: Plan, standing: StudyStatus, metric: str = "r_at_1") -> 
 
 
 def headlines(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Columns of the study's protocols, each with its protocol and the headline's title."""
+    """Return the columns of the study's protocols, each with its protocol and headline title."""
     return {
         f"{name}: {headline.title}": (name, headline.title)
         for name in plan.protocols
@@ -93,11 +93,11 @@ def headlines(plan: Plan) -> dict[str, tuple[str, str]]:
 
 
 def summary(lines: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
-    """Of each row the means of its numbers, and beside each `deviation of` it; how many `seeds` were
-    tested, and how many on the `seeds unseen`.
+    """Return per row the mean of each column, and its standard deviation as `deviation of` the column.
 
-    With a baseline `gain`, `deviation of gain` and `pairs`: the difference of COMPARED to it over
-    the seeds that both have. Rows in the order of `lines`.
+    `seeds` counts the tested seeds, and `seeds unseen` those with unseen scores. With a baseline, `gain`,
+    `deviation of gain` and `pairs` describe the difference in COMPARED over the seeds that both have. Rows
+    keep the order of `lines`.
     """
     groups = lines.groupby("row", sort=False)
     columns = [column for column in lines if column not in ("row", "seed")]
@@ -113,14 +113,14 @@ def summary(lines: pd.DataFrame, baseline: str | None) -> pd.DataFrame:
 
 
 def ordered(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of a `summary` by R@1 on val, the best first; those without one last, as they come."""
+    """Sort a `summary` by R@1 on val, the best first; rows without one come last, in their order."""
     return table.sort_values(SCORES[0], ascending=False, kind="stable")
 
 
 def by_seed(
     lines: pd.DataFrame, order: pd.Index, columns: dict[str, str]
 ) -> dict[str, pd.DataFrame]:
-    """By name in `columns`: that column of the lines, a row a row, a column a seed."""
+    """Return one table per entry of `columns`, with one line per row and one column per seed."""
     tables = {
         name: lines.pivot(index="row", columns="seed", values=column).reindex(order)
         for name, column in columns.items()
@@ -129,7 +129,7 @@ def by_seed(
 
 
 def gaps(plan: Plan, standing: StudyStatus) -> list[Gap]:
-    """Jobs without a result, in the order of the table."""
+    """Return the jobs without a result, in the order of the table."""
     found = []
     for job in plan.jobs.values():
         if job.identity in standing.done:
@@ -144,7 +144,7 @@ def gaps(plan: Plan, standing: StudyStatus) -> list[Gap]:
 
 
 def _unseen(plan: Plan, row: Row, without: dict[str | None, Record | None]) -> dict[str, float]:
-    """The two scores of one seed, from its runs by fold; NaN where one is missing or has no query."""
+    """Return both scores of one seed from its runs by fold; none if a run is missing."""
     runs = {fold: record for fold, record in without.items() if record}
     if not row.folds or len(runs) < len(row.folds):
         return {}
@@ -162,13 +162,13 @@ def _unseen(plan: Plan, row: Row, without: dict[str | None, Record | None]) -> d
 def _of_domain(record: Record, domain: str, plan: Plan, metric: str) -> float:
     tested = record["test"]["domains"]
     if domain not in tested:
-        raise UserError(f"{plan.path}: unseen: {domain} is no domain of the test, which has: "
+        raise UserError(f"{plan.path}: unseen: {domain} is not a domain of the test; allowed: "
                         f"{', '.join(sorted(tested))}")  # fmt: skip
     value = tested[domain][metric]
     return float("nan") if value is None else value
 
 
-NAMED = 12  # jobs of a kind that are missing; the rest are counted
+NAMED = 12  # jobs named per reason; the rest are counted
 WORDS = {
     "failed": "Failed",
     "outdated": "Of other code or another manifest, left out (--any-code takes other code)",
@@ -178,14 +178,14 @@ END = "<!-- /study -->"
 
 
 def rendered(plan: Plan, standing: StudyStatus) -> str:
-    """The table, sorted by R@1 on val, and what there is to say of it. Raises UserError."""
+    """Render the table, sorted by R@1 on val, and the notes below it. Raises UserError."""
     table = summary(scores(plan, standing), plan.baseline)
     missing = gaps(plan, standing)
     return "\n\n".join([_table(plan, table, missing), *_said(plan, standing, missing)]) + "\n"
 
 
 def write_between(path: Path, name: str, text: str) -> None:
-    """Put the text between the study's markers. Raises UserError where they are not there."""
+    """Replace the text between the study's markers. Raises UserError if they are missing."""
     begin = f"<!-- study: {name} -->"
     try:
         whole = path.read_text(encoding="utf-8")
@@ -194,12 +194,12 @@ def write_between(path: Path, name: str, text: str) -> None:
     before, found, rest = whole.partition(begin)
     _, closed, after = rest.partition(END)
     if not found or not closed or "<!-- study: " in rest.partition(END)[0]:
-        raise UserError(f"{path}: has no place for the table; add the lines {begin} and {END}")
+        raise UserError(f"{path}: the table's markers are missing; add the lines {begin} and {END}")
     write_text(path, f"{before}{begin}\n{text}{END}{after}")
 
 
 def decimal(value: float, digits: int = 3, sign: bool = False) -> str:
-    """As the tables have it: .793, -.012, 1.000; with a sign +.012."""
+    """Format a score as in the tables: .793, -.012, 1.000; with a sign +.012."""
     value = round(value, digits) + 0.0  # no -.000
     text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
     return text.replace("0.", ".", 1) if text.lstrip("+-").startswith("0.") else text
@@ -237,11 +237,11 @@ def _folds(plan: Plan, name: object) -> dict[str, list[str]]:
     return next(row.folds for row in plan.rows if row.name == name)
 
 
-def _pair(row: pd.Series, where: str, missing: list[Gap], asked: bool) -> str:
-    """`.793 / .725`, with deviations where there are some; in words why there is none."""
+def _pair(row: pd.Series, where: str, missing: list[Gap], has_folds: bool) -> str:
+    """Return `.793 / .725`, with deviations if any, or the reason why there is no score."""
     keys = [key for key in SCORES if key.startswith(where)]
     if math.isnan(row[keys[0]]):
-        if where == "unseen" and not asked:
+        if where == "unseen" and not has_folds:
             return ""
         whys = {gap.why for gap in missing if (gap.job.fold is not None) == (where == "unseen")}
         return next((why for why in WORDS if why in whys), "none")
@@ -262,7 +262,7 @@ def _spread(row: pd.Series, key: str, sign: bool = False) -> str:
 
 
 def _interval(row: pd.Series) -> str:
-    """Of the test's classes; over several seeds, the mean of its ends."""
+    """Return the interval over the test's classes; for several seeds, the mean of its ends."""
     low, high = (row[key] for key in INTERVAL)
     return "" if math.isnan(low) else f"{decimal(low)} to {decimal(high)}"
 
@@ -275,7 +275,7 @@ def _gain(row: pd.Series) -> str:
 
 
 def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str]:
-    """Paragraphs below the table."""
+    """Yield the paragraphs below the table."""
     test = plan.test
     of = f" of {test.manifest}" if test.manifest else ""
     words = [f"Test: {test.split} split{of}, {test.index} index, means over domains."]
@@ -302,7 +302,7 @@ def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str
 
 
 def _codes(standing: StudyStatus, asked: set[str]) -> list[str]:
-    """Which commits the results are of."""
+    """Return a sentence on the commits that produced the results."""
     used = [record for identity, record in standing.done.items() if identity in asked]
     commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
     if not commits or set(commits) == {UNKNOWN[:7]}:
@@ -314,7 +314,7 @@ def _codes(standing: StudyStatus, asked: set[str]) -> list[str]:
 
 
 def _devices(standing: StudyStatus, asked: set[str]) -> list[str]:
-    """What the runs ran on, where they say so."""
+    """Return a sentence on the devices of the runs, if known."""
     used = [record for identity, record in standing.done.items() if identity in asked]
     devices = Counter(record["device"] for record in used if record.get("device"))
     if not devices:
@@ -328,5 +328,5 @@ def _describe(gap: Gap) -> str:
 
 
 def _cell(text: str | None) -> str:
-    """Without what would end a cell or a line."""
+    """Escape text for a table cell."""
     return " ".join((text or "").split()).replace("|", "\\|")
