@@ -11,9 +11,10 @@ Without --format: submission.zip (saved_model.pt, TorchScript), card.md and expo
 PyTorch 1.11, the challenge's runtime. The export fails if PyTorch 1.11 cannot run it, or if the saved model
 differs from the trained one. `--torch current` makes it for a scorer with current PyTorch.
 
-onnx and pt2 (torch.export) write model.onnx or model.pt2, with a model card and a JSON file. The file includes
-the preprocessing, and accepts any number of images of any size. It is compared with the trained model before
-it replaces an old file. hub writes a folder that timm or open_clip loads. --push uploads it to the hub, and
+onnx and pt2 (torch.export) write model.onnx or model.pt2, with a model card and a JSON file. The
+preprocessing is included, and any number of images of any size is allowed. The file is compared with the
+trained model before it replaces an old one. hub writes a folder that timm or open_clip loads.
+--push uploads it to the hub, and
 --dry-run only lists the files. onnx needs requirements-export.txt.
 """
 

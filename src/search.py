@@ -1,15 +1,15 @@
-"""Search over one's own pictures: make an index, ask it, look at it in a browser, find copies in it.
+"""Search your own images: build an index, query it, open it in a browser, find duplicates.
 
 python src/search.py index --model runs/demo --images ~/Pictures --out runs/pictures
 python src/search.py query --index runs/pictures photo.jpg [--box 10,20,200,300] [--html found.html]
 python src/search.py serve --index runs/pictures [--host 0.0.0.0 --allow-host photos.example]
 python src/search.py duplicates --index runs/pictures --out copies.csv [--html copies.html]
 
-index takes a folder, an archive or a manifest, and any model that embed.py takes; the same command again
-brings an index up to date, or goes on where it was killed, and `accelerate launch` makes it by several
-processes. It is exact; --factory IVF4096,PQ16 has faiss approximate, and measures what that loses.
+index accepts a folder, an archive or a manifest, and any model that embed.py accepts. Run the same command
+again to update an index, or to resume after a kill. `accelerate launch` runs several processes. Search is
+exact by default. --factory IVF4096,PQ16 uses approximate search by faiss, and measures its recall.
 
-Shards of a large set, made by several machines, then joined with inverted lists on disk:
+For a large set, several machines can build shards, which are then merged with inverted lists on disk:
 
 python src/search.py index --model M --images IMAGES --out runs/part_0 --shard 0/4
 python src/search.py merge --shards runs/part_* --out runs/all --factory IVF4096,SQ8
@@ -40,9 +40,9 @@ from guie.search.searcher import Corners, Hit, corners_of, cropped, open_index, 
 from guie.training.distributed import Interrupts, ProcessGroupGuard
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-ANY_ADDRESS = ("0.0.0.0", "::", "")  # listens at all addresses of this machine
-MOST = 2**31 - 1  # of counts in options; faiss and torch take no larger ones
-NAMED = 5  # files that cannot be read; the rest are counted
+ANY_ADDRESS = ("0.0.0.0", "::", "")  # listens on all addresses of this machine
+MOST = 2**31 - 1  # of counts in options: the limit of faiss and torch
+NAMED = 5  # unreadable files listed; the rest are counted
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -50,62 +50,71 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    add = commands.add_parser("index", help="make an index, or bring it up to date").add_argument
+    add = commands.add_parser("index", help="build or update an index").add_argument
     add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
     add("--images", type=Path, required=True, help="folder, archive or manifest")
-    add("--root", type=Path, help="of a manifest's images (default: its folder)")
+    add("--root", type=Path, help="folder of a manifest's images (default: its folder)")
     add("--out", type=Path, required=True, help="folder of the index")
-    add("--factory", help="faiss' string of an approximation (default: flat and exact)")
-    add("--probes", type=_positive, help="inverted lists that a query looks into (default: 32)")
-    add("--shard", type=_shard, help="N/M: each Mth picture from the Nth on")
-    add("--size-px", type=_positive, help="image size of a library's model")
-    add("--fit", choices=("squash", "pad", "crop"), default="squash", help="of a library's model")
+    add("--factory", help="faiss factory string (default: exact search)")
+    add("--probes", type=_positive, help="inverted lists searched per query (default: 32)")
+    add("--shard", type=_shard, help="N/M: every Mth image from the Nth on")
+    add("--size-px", type=_positive, help="image size for a model LIBRARY:NAME:TAG")
+    add(
+        "--fit",
+        choices=("squash", "pad", "crop"),
+        default="squash",
+        help="for a model LIBRARY:NAME:TAG",
+    )
     add("--batch-size", type=_positive, default=128, help="images per process and step")
     add("--workers", type=_positive, default=2, help="loader processes per process")
-    add("--fewer", action="store_true", help="most pictures are gone, and that is right")
+    add("--fewer", action="store_true", help="allow that most indexed images are gone")
 
-    add = commands.add_parser("merge", help="join shards").add_argument
+    add = commands.add_parser("merge", help="merge shards").add_argument
     add("--shards", type=Path, nargs="+", required=True, help="their folders")
     add("--out", type=Path, required=True, help="folder of the whole")
-    add("--factory", help="with an inverted file, IVF...; default: flat and exact")
-    add("--probes", type=_positive, help="as of index")
+    add("--factory", help="faiss string with an inverted file, IVF... (default: exact)")
+    add("--probes", type=_positive, help="as for index")
 
-    query = commands.add_parser("query", help="neighbours of pictures")
+    query = commands.add_parser("query", help="list the neighbours of images")
     query.add_argument("pictures", type=Path, nargs="+")
-    query.add_argument("--box", type=_corners, help="left,top,right,bottom: a part of them")
+    query.add_argument("--box", type=_corners, help="left,top,right,bottom: query with this part")
     query.add_argument("--k", type=_positive, default=10)
-    query.add_argument("--domain", help="only domains that contain these letters")
-    query.add_argument("--json", type=_file, metavar="FILE", help="what was found, as data")
-    query.add_argument("--html", type=_file, metavar="FILE", help="a page of it")
+    query.add_argument("--domain", help="only domains that contain this text")
+    query.add_argument("--json", type=_file, metavar="FILE", help="write the results as JSON")
+    query.add_argument("--html", type=_file, metavar="FILE", help="write a page of results")
 
-    serve = commands.add_parser("serve", help="a page in the browser")
+    serve = commands.add_parser("serve", help="open a search page in the browser")
     serve.add_argument("--port", type=_port, default=8000)
-    serve.add_argument("--host", default=LOOPBACK[0], help="who may call: this machine alone")
+    serve.add_argument(
+        "--host", default=LOOPBACK[0], help="address to listen on (default: only this machine)"
+    )
     serve.add_argument(
         "--allow-host",
         metavar="NAME",
         type=_host_name,
         action="append",
         default=[],
-        help="a name by which browsers reach the page (repeatable)",
+        help="a host name of this machine for browsers (repeatable)",
     )
 
-    copies = commands.add_parser("duplicates", help="copies and look-alikes")
-    copies.add_argument("--out", type=_file, required=True, help="CSV: a row a picture of a group")
-    copies.add_argument("--html", type=_file, metavar="FILE", help="a page of them")
-    copies.add_argument("--mirrored", action="store_true", help="a mirror image is a copy too")
+    copies = commands.add_parser("duplicates", help="find copies and look-alikes")
+    copies.add_argument(
+        "--out", type=_file, required=True, help="CSV: one row per image of a group"
+    )
+    copies.add_argument("--html", type=_file, metavar="FILE", help="write a page of groups")
+    copies.add_argument("--mirrored", action="store_true", help="a mirror image is also a copy")
     copies.add_argument("--workers", type=_positive, default=2)
     for command in (query, serve, copies):
         command.add_argument("--index", type=Path, required=True)
     for command in (query, serve):
-        command.add_argument("--model", help="where the index' model has moved to")
+        command.add_argument("--model", help="new path of the index' model")
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command. Raises UserError."""
     for word in sys.argv[1:] if argv is None else argv:
-        # Python reads other bytes as surrogates, which neither JSON nor Parquet can hold.
+        # Python decodes other bytes as surrogates, which neither JSON nor Parquet can store.
         if any("\ud800" <= letter <= "\udfff" for letter in word):
             raise UserError(f"{ascii(word)}: is not UTF-8; rename that file or folder")
     args = parse_args(argv)
@@ -117,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def index(args: argparse.Namespace) -> None:
-    """Make an index, or bring it up to date."""
+    """Build or update an index."""
     interrupts = Interrupts()
     accelerator = make_accelerator()
     with ExitStack() as held, ProcessGroupGuard(accelerator, interrupts) as guard:
@@ -148,13 +157,13 @@ def index(args: argparse.Namespace) -> None:
             print(describe(*made))
             for reason, count in pictures.skipped.items():
                 print(f"left out: {count:,} files, {reason}")
-        # All leave together: a process that outlives its group aborts on the way out.
+        # All processes end together: one that outlives its group aborts.
         accelerator.wait_for_everyone()
         accelerator.end_training()
 
 
 def describe(made: Index, changes: Changes) -> str:
-    """What an index holds, and what became of it."""
+    """Describe an index, its changes and its unreadable files."""
     lines = [_about(made) + f": {changes.description}"]
     bad = changes.unreadable
     lines += [f"left out: {row.image_path}: {row.reason}" for row in bad.head(NAMED).itertuples()]
@@ -171,34 +180,36 @@ def join(args: argparse.Namespace) -> None:
 def query(args: argparse.Namespace) -> None:
     """List the neighbours of pictures."""
     searcher = open_index(args.index, args.model)
-    asked = []
+    results = []
     for path in args.pictures:
         picture = cropped(open_as_seen(path), args.box)
         hits = searcher.query(picture, args.k, domain=args.domain)
-        asked.append((str(path), picture, hits))
+        results.append((str(path), picture, hits))
         print("\n".join([str(path), *map(_line, hits)]))
     if args.json:
-        values = [{"query": name, "hits": [asdict(hit) for hit in hits]} for name, _, hits in asked]
+        values = [
+            {"query": name, "hits": [asdict(hit) for hit in hits]} for name, _, hits in results
+        ]
         write_text(args.json, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
     if args.html:
-        answers_page(args.html, searcher.index, asked)
+        answers_page(args.html, searcher.index, results)
         print(f"wrote {args.html}")
 
 
 def serve(args: argparse.Namespace) -> None:
-    """Answer a browser until Ctrl-C."""
+    """Serve the search page until Ctrl-C."""
     from werkzeug.serving import make_server
 
     from guie.search.server import make_app
 
     searcher = open_index(args.index, args.model)
-    searcher.open_model()  # before the first visitor waits for it
+    searcher.open_model()  # so that the first request does not wait for it
     everywhere = args.host in ANY_ADDRESS
     if args.host not in LOOPBACK:
         print(
-            f"warning: whoever reaches {args.host}:{args.port} sees the pictures of this index. Open the page"
-            f" by {'an IP address of this machine' if everywhere else args.host}; for other names start it"
-            " with --allow-host NAME",
+            f"warning: anyone who can reach {args.host}:{args.port} sees the pictures of this index. Open the"
+            f" page with {'an IP address of this machine' if everywhere else args.host}; for other names add"
+            " --allow-host NAME",
             file=sys.stderr,
         )
     app = make_app(searcher, {*LOOPBACK, args.host.lower(), *args.allow_host} - {""}, everywhere)
@@ -206,10 +217,10 @@ def serve(args: argparse.Namespace) -> None:
         server = make_server(args.host, args.port, app, threaded=True)
     except (OSError, SystemExit):
         raise UserError(
-            f"--port {args.port}: cannot listen there on {args.host}; name another --port or --host"
+            f"--port {args.port}: cannot listen on {args.host}; choose another --port or --host"
         ) from None
     shown = "localhost" if everywhere else f"[{args.host}]" if ":" in args.host else args.host
-    print(f"http://{shown}:{server.server_port}/ (Ctrl-C ends it)", flush=True)
+    print(f"http://{shown}:{server.server_port}/ (Ctrl-C stops it)", flush=True)
     try:
         server.serve_forever()
     except KeyboardInterrupt:
@@ -234,7 +245,9 @@ def _about(made: Index) -> str:
     facts = made.facts
     kind = facts.factory or "flat, exact"
     recall = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in facts.recall.items())
-    return f"{made.folder}: {facts.pictures:,} pictures, {facts.dimension} numbers ({kind}{recall})"
+    return (
+        f"{made.folder}: {facts.pictures:,} pictures, {facts.dimension} dimensions ({kind}{recall})"
+    )
 
 
 def _line(hit: Hit) -> str:
@@ -250,34 +263,36 @@ def _probes(args: argparse.Namespace) -> int | None:
 def _positive(text: str) -> int:
     number = whole_number(text)
     if not number or number > MOST:
-        raise argparse.ArgumentTypeError(f"{text[:40]}: is to be 1 to {MOST:,}")
+        raise argparse.ArgumentTypeError(f"{text[:40]}: must be 1 to {MOST:,}")
     return number
 
 
 def _port(text: str) -> int:
     number = whole_number(text)
-    if number is None or number > 65_535:  # werkzeug would listen at the remainder
-        raise argparse.ArgumentTypeError(f"{text[:40]}: is to be 0 to 65535")
+    if number is None or number > 65_535:  # werkzeug would use the remainder
+        raise argparse.ArgumentTypeError(f"{text[:40]}: must be 0 to 65535")
     return number
 
 
 def _shard(text: str) -> tuple[int, int]:
     number, count = (whole_number(part) for part in (text.partition("/")[::2]))
     if number is None or count is None or number >= count:
-        raise argparse.ArgumentTypeError(f"{text[:40]}: is to be N/M, with N from 0 to M - 1")
+        raise argparse.ArgumentTypeError(f"{text[:40]}: must be N/M, with N from 0 to M - 1")
     return number, count
 
 
 def _file(text: str) -> Path:
     path = Path(text)
     if not path.name or path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: is a folder; name a file")
+        raise argparse.ArgumentTypeError(f"{text!r}: is a folder; give a file name")
     return path
 
 
 def _host_name(text: str) -> str:
     if not re.fullmatch(r"[\w.-]+", text, re.ASCII):
-        raise argparse.ArgumentTypeError(f"{text[:40]}: is to be a name alone, photos.example say")
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]}: must be a host name without a port, such as photos.example"
+        )
     return text.lower()
 
 

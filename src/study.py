@@ -5,9 +5,9 @@ python src/study.py configs/studies/losses.yaml --jobs 2 --only arcface supcon
 python src/study.py configs/studies/losses.yaml --list
 python src/study.py configs/studies/losses.yaml --table --write EXPERIMENTS.md
 
-Each run calls train.py, embed.py and validate.py. Its result is saved in configs/studies/<name>.json. The key
-is the run's config and the code (git's tree of src/), so nothing runs twice, even under another name. Killed
-runs resume. Run folders, logs, table.md and table.png are in runs/studies/<name>/. If a run fails, its error is
+Each run calls train.py, embed.py and validate.py. Its result is saved in configs/studies/<name>.json, by the
+run's config and the code (git's tree of src/). So nothing runs twice, even under another name. Killed runs
+resume. Run folders, logs, table.md and table.png are in runs/studies/<name>/. If a run fails, its error is
 saved and shown, and the others continue.
 
 exit code: 0 all results exist; 1 some runs failed; 2 error in the study or an argument; 128 + the signal

@@ -42,7 +42,7 @@ def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
     picture(1, 7).save(pictures / "new.png")
     made, changes = indexed(run, pictures, out)
     assert (changes.new, changes.changed, changes.removed, changes.kept) == (1, 1, 1, 4)
-    assert "1 new, 1 changed, 1 removed, 4 as they were" in changes.description
+    assert "1 new, 1 changed, 1 removed, 4 unchanged" in changes.description
     assert made.files["image_path"].tolist() == sorted(made.files["image_path"])
     assert not (out / PARTS).exists() and not (out / "dropped.csv").exists()
     assert [path.name for path in out.glob("g*")] == ["g2"]
@@ -95,7 +95,7 @@ def test_a_kill_leaves_the_old_index_and_a_folder_that_shrank_is_asked_about(
 
     shutil.rmtree(pictures / "left")
     (pictures / "right" / "0_0.png").unlink()
-    with pytest.raises(UserError, match="5 of the 9 pictures that .* knows are gone; .* --fewer"):
+    with pytest.raises(UserError, match="5 of the 9 pictures in .* are gone; .* --fewer"):
         indexed(run, pictures, out)
     assert indexed(run, pictures, out, fewer=True)[1].removed == 5
 
@@ -110,7 +110,7 @@ def test_archives_and_shards(run: Path, tmp_path: Path) -> None:
     parts = [shard_of(found, number, 4).files["image_path"].tolist() for number in range(4)]
     assert sorted(sum(parts, [])) == found.files["image_path"].tolist()
     assert [len(part) for part in parts] == [2, 2, 1, 1]
-    with pytest.raises(UserError, match="--shard 6/7: of 6 pictures it gets none"):
+    with pytest.raises(UserError, match="--shard 6/7: has none of the 6 pictures"):
         shard_of(found, 6, 7)
 
 
@@ -120,10 +120,10 @@ def test_what_is_not_its_own_is_refused(run: Path, tmp_path: Path) -> None:
     other = tiny_run(tmp_path / "other", start=1)
     with pytest.raises(UserError, match="or of other weights of it; vectors of two models"):
         indexed(other, pictures, out)
-    with pytest.raises(UserError, match="not the model that .* was made by"):
+    with pytest.raises(UserError, match="not the model that .* was made with"):
         open_index(out, str(other)).open_model()
     shutil.copytree(pictures, tmp_path / "elsewhere")
-    with pytest.raises(UserError, match="elsewhere; name another --out"):
+    with pytest.raises(UserError, match="elsewhere; choose another --out"):
         indexed(run, tmp_path / "elsewhere", out)
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="no image in it"):
@@ -175,18 +175,18 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(run: Path, tmp_
         ["merge", "--shards", str(tmp_path / "shard"), "--out", str(album)],
     ):
         with pytest.raises(
-            UserError, match=r"album: holds no index, but 3 other .*\(g1, g7, parts\)"
+            UserError, match=r"album: not an index, but has 3 other .*\(g1, g7, parts\)"
         ):
             search.main(words)
     (album / FACTS).write_text('{"name": "of a web page"}')
-    with pytest.raises(UserError, match="album/index.json: is no index of search.py"):
+    with pytest.raises(UserError, match="album/index.json: not an index of search.py"):
         search.main(words_of(run, pictures, album))
     (album / FACTS).unlink()
     assert tree(album) == before
     run_folder = tmp_path / "trained"
     shutil.copytree(run, run_folder)
     (run_folder / ".lock").touch()
-    with pytest.raises(UserError, match="trained: holds no index"):
+    with pytest.raises(UserError, match="trained: not an index"):
         search.main(words_of(run, pictures, run_folder))
 
 
@@ -220,13 +220,13 @@ def test_what_a_user_keeps_in_an_index_survives(run: Path, tmp_path: Path) -> No
     assert not (out / "g1" / FLAT).exists() and os.listdir(out / PARTS) == ["thesis.txt"]
 
     (out / "dropped.csv").write_text("what I dropped\n")
-    with pytest.raises(UserError, match="dropped.csv: was not written by search.py"):
+    with pytest.raises(UserError, match="dropped.csv: not written by search.py"):
         search.main(words_of(run, pictures, out))
     assert (out / "dropped.csv").read_text() == "what I dropped\n"
     (out / "dropped.csv").unlink()
     shutil.rmtree(out / PARTS)
     (out / PARTS).symlink_to(away)
-    with pytest.raises(UserError, match="parts: is a link, which is not followed"):
+    with pytest.raises(UserError, match="parts: is a symbolic link, which is not followed"):
         search.main(words_of(run, pictures, out))
 
 
@@ -280,7 +280,7 @@ def test_a_merge_keeps_its_shards_and_other_indexes(run: Path, tmp_path: Path) -
     indexed(tiny_run(tmp_path / "other", start=1), pictures, tmp_path / "index")
     with pytest.raises(UserError, match="is one of the shards"):
         search.main(["merge", "--shards", shard, "--out", str(tmp_path / "other" / ".." / "shard")])
-    with pytest.raises(UserError, match="shard: is of another model than .*index"):
+    with pytest.raises(UserError, match="shard: made from another model than .*index"):
         search.main(["merge", "--shards", shard, "--out", str(tmp_path / "index")])
 
 
@@ -319,7 +319,7 @@ def test_a_false_value_in_the_facts_is_told_by_its_key(
 @pytest.mark.parametrize("text", ["", "[]", "7", "null", "{}", '"a"', "[" * 9999, "\x00", "{"])
 def test_facts_that_are_none_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / FACTS).write_text(text)
-    with pytest.raises(UserError, match=f"{FACTS}: is no index of search.py, or a damaged one"):
+    with pytest.raises(UserError, match=f"{FACTS}: not an index of search.py, or damaged"):
         open_index(tmp_path)
 
 

@@ -96,7 +96,7 @@ def test_a_submission_is_known_by_its_hash_before_it_is_opened(
     monkeypatch.setattr("guie.search.searcher.load_embedding_model", opened)
     swapped = tmp_path / "submission.zip"
     swapped.write_bytes(b"a program")
-    with pytest.raises(UserError, match="submission.zip: not the model that .* was made by"):
+    with pytest.raises(UserError, match="submission.zip: not the model that .* was made with"):
         Searcher(searcher.index, searcher.engine, str(swapped)).open_model()
     with pytest.raises(UserError, match="gone.zip: no such submission; .* --model"):
         Searcher(searcher.index, searcher.engine, str(tmp_path / "gone.zip")).open_model()
@@ -180,7 +180,7 @@ def test_an_approximation_tells_what_it_loses(tmp_path: Path) -> None:
         finish(
             tmp_path, Facts(**{**asked.__dict__, "factory": "SQ8", "probes": 3}), files, [vectors]
         )
-    with pytest.raises(UserError, match="--factory nonsense: faiss refuses it for 3,000 vectors"):
+    with pytest.raises(UserError, match="--factory nonsense: faiss rejects it for 3,000 vectors"):
         finish(tmp_path, Facts(**{**facts.__dict__, "factory": "nonsense"}), files, [vectors])
 
 
@@ -188,7 +188,7 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     pictures, out = folder_of(tmp_path, classes=4, each=6), tmp_path / "index"
     made = ["index", "--model", str(run), "--images", str(pictures), "--workers", "1"]
     search.main([*made, "--out", str(out)])
-    assert f"{out}: 24 pictures, 16 numbers (flat, exact): 24 new" in capsys.readouterr().out
+    assert f"{out}: 24 pictures, 16 dimensions (flat, exact): 24 new" in capsys.readouterr().out
     asked = [str(pictures / "left" / "1_0.png"), str(pictures / "right" / "0_0.png")]
     words = ["query", "--index", str(out), *asked, "--k", "3", "--domain", "left"]
     found = [f"--{kind}={tmp_path / 'found'}.{kind}" for kind in ("json", "html")]

@@ -83,7 +83,7 @@ def test_a_picture_that_is_sent_finds_its_neighbours(
         (huge(), "decompression bomb"),
         (
             huge(10_000, 10_000),
-            "10,000 x 10,000 pixels, of which 30,000,000 are allowed; send a smaller",
+            "10,000 x 10,000 pixels; at most 30,000,000 are allowed; send a smaller",
         ),
         (huge(5_000, 6_001), "5,000 x 6,001 pixels"),
     ],
@@ -103,7 +103,7 @@ def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
         ("/neighbours?row=" + "9" * 6000, "has 30 pictures"),
         ("/neighbours?row=²", "has 30 pictures"),
         ("/picture/30", "has 30 pictures"),
-        ("/neighbours?row=1&k=0", "k: is to be 1 to 100"),
+        ("/neighbours?row=1&k=0", "k: must be 1 to 100"),
         ("/neighbours?row=1&domain=x", "no domain contains 'x'"),
         ("/neighbours?token=x", "no longer known"),
         ("/picture/1?side=9999", "side: is 320 or 1024"),
@@ -114,7 +114,7 @@ def test_so_is_what_is_too_large_or_wrong(client: FlaskClient) -> None:
         box = {"picture": (io.BytesIO(png(picture(0, 0))), "x"), "box": corners}
         answer = client.post("/search", data=box)
         assert answer.status_code == 400 and "left,top,right,bottom" in answer.json["error"]
-    assert client.post("/search", data={}).json["error"] == "no picture came along"
+    assert client.post("/search", data={}).json["error"] == "the request has no picture"
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/picture/..%2f7", "/picture/m.csv"):
         assert client.get(path).status_code == 404
     for path in ("/picture/" + "9" * 6000, "/picture/²", "/picture/-1"):
@@ -155,7 +155,7 @@ def test_a_page_for_all_addresses_is_reached_by_an_address_or_an_allowed_name(
     answer = everywhere.get("/about", headers=headers)
     assert answer.status_code == (200 if allowed else 403)
     if not allowed and not origin:
-        assert "allow it by serve --allow-host NAME" in answer.json["error"]
+        assert "allow it with serve --allow-host NAME" in answer.json["error"]
     here = make_app(searcher, {*HOSTS, "::1"}).test_client()
     assert (here.get("/about", headers=headers).status_code == 200) == (host == "[::1]:8000")
 
@@ -208,7 +208,7 @@ def test_a_picture_that_went_or_became_a_link_is_told(run: Path, tmp_path: Path)
     first, second, *_ = sorted(pictures.rglob("*.png"))
     secret = tmp_path / "secret.png"
     os.replace(first, secret)
-    assert "no such image" in client.get("/picture/0").json["error"]
+    assert "no longer exists" in client.get("/picture/0").json["error"]
     first.symlink_to(secret)
     assert client.get("/picture/0").json["error"] == "that picture is a link that leaves the folder"
     assert client.get("/picture/1").status_code == 200 and second.exists()

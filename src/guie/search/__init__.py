@@ -1,7 +1,6 @@
-"""Search over one's own pictures: an index on disk, queries, a local page, copies, shards.
+"""Search your own images: an index on disk, queries, a local web page, duplicates, shards.
 
-The last room but one: it opens any model (`evaluation`), draws pages (`report`) and knows copies by their
-evidence (`curation`).
+This package loads models with `evaluation`, draws pages with `report` and finds duplicates with `curation`.
 """
 
 from guie.search.searcher import Searcher, open_index

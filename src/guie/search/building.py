@@ -1,4 +1,4 @@
-"""Build an index, update it, or merge shards of it."""
+"""Build or update an index, or merge its shards."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ from guie.search.index import (
 )
 
 PARTS, DROPPED, DECODED = "parts", "dropped.csv", ".cache"
-LOCK = ".index.lock"  # of this name, for a run folder has a `.lock`
+LOCK = ".index.lock"  # not `.lock`, which a run folder has
 LISTED = ["image_path", "reason"]  # columns of DROPPED
 SAME = ["image_path", "size_bytes", "mtime_ns"]
-RECALLED = 200  # pictures on which the recall of an approximation is measured
+RECALLED = 200  # images for measuring the recall of an approximation
 RANKS = (1, 10)
-LEFT = 0.5  # of the pictures: where fewer are left, a disk may be away
+LEFT = 0.5  # of the images: if fewer remain, a disk may be missing
 
 
 @dataclass(frozen=True)
 class Changes:
-    """What an update found: counts of pictures, and the ones that cannot be read."""
+    """Result of an update: counts of images, and the unreadable ones."""
 
     new: int
     changed: int
@@ -81,17 +81,17 @@ class Changes:
         parts = [
             f"{n:,} {word}" for word in ("new", "changed", "removed") if (n := getattr(self, word))
         ]
-        return ", ".join([*parts, f"{self.kept:,} as they were"])
+        return ", ".join([*parts, f"{self.kept:,} unchanged"])
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Hold the folder of an index while it is written; the main process alone calls it.
+    """Lock the folder of an index while it is written; only the main process calls it.
 
-    The folder is new, empty, or has been written by this code before: its index, its lock, or what a
-    killed run has embedded. The lock goes with the process, however that ends.
+    The folder must be new, empty, or written by this code: an index, a lock, or the embeddings of a killed
+    run. The lock is released when the process ends, even if it is killed.
 
-    Raises UserError where it is another's, or another process writes there.
+    Raises UserError if the folder has other files, or another process writes there.
     """
     found = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if FACTS in found:
@@ -99,17 +99,19 @@ def claimed(folder: Path) -> Iterator[None]:
     elif found and LOCK not in found and not caches_in(folder / PARTS):
         shown = ", ".join(sorted(found)[:3])
         raise UserError(
-            f"{folder}: holds no index, but {len(found):,} other files or folders ({shown}); name a new or"
-            " an empty folder with --out"
+            f"{folder}: not an index, but has {len(found):,} other files or folders ({shown}); give a new"
+            " or empty folder with --out"
         )
     for name in (PARTS, DECODED):
         if (folder / name).is_symlink():
-            raise UserError(f"{folder / name}: is a link, which is not followed; remove the link")
+            raise UserError(
+                f"{folder / name}: is a symbolic link, which is not followed; remove it"
+            )
     if DROPPED in found and not _is_list_of_dropped(folder / DROPPED):
         raise UserError(
-            f"{folder / DROPPED}: was not written by search.py, which would replace it; rename it"
+            f"{folder / DROPPED}: not written by search.py, which would overwrite it; rename it"
         )
-    said, remedy = f"{folder}: another process writes this index", "wait, or name another --out"
+    said, remedy = f"{folder}: another process writes this index", "wait, or choose another --out"
     with held(folder / LOCK, said, remedy):
         yield
 
@@ -132,15 +134,16 @@ def build(
     fewer: bool = False,
     check: Check = raise_fault,
 ) -> tuple[Index, Changes] | None:
-    """Index the pictures; every process must call it, and the main one alone gets what came of it.
+    """Index the images; every process must call it, but only the main process gets a result.
 
-    The main process is to hold the folder meanwhile (`claimed`).
+    The main process must hold the lock of the folder (`claimed`).
 
     Args:
-        facts: what is asked for; counts, recipe and measurements are filled in.
+        facts: the requested settings; counts, recipe and measurements are filled in.
+        fewer: allow that most of the indexed images are gone.
 
-    Raises UserError where the folder holds an index of another model, nothing is readable, or most of the
-    pictures are gone and `fewer` does not say that this is right.
+    Raises UserError if the folder has an index of another model, no image is readable, or most of the
+    indexed images are gone without `fewer`.
     """
     facts = replace(facts, recipe=recipe_hash(opened.recipe), dimension=opened.embedder.dim)
     old = from_main(accelerator, lambda: _known(out, facts, pictures, fewer))
@@ -176,11 +179,11 @@ def finish(
     blocks: Iterable[np.ndarray],
     make: MakeFaiss = filled,
 ) -> Index:
-    """Write the index: vectors, faiss' file where one is asked for, how sure and how exact it is.
+    """Write the index: vectors, faiss' file if requested, confidence and recall.
 
     Args:
-        blocks: (B, D) of unit length, in the order of the files.
-        make: of a factory string, all vectors (mapped) and the folder, where it writes FAISS.
+        blocks: (B, D), unit vectors in the order of the files.
+        make: takes a factory string, all vectors (memory-mapped) and the folder, and writes FAISS there.
     """
     data = next_generation(out)
     vectors_ND = write_vectors(data, blocks, len(files), facts.dimension)
@@ -194,23 +197,23 @@ def finish(
 
 
 def recall(engine: Engine, vectors_ND: np.ndarray) -> dict[str, float]:
-    """`recall_at_1` and `recall_at_10`: the share of the exact neighbours that an engine finds.
+    """Return `recall_at_1` and `recall_at_10`, the share of exact neighbours that the engine finds.
 
-    The exact ones are looked for block by block, for the vectors may be more than memory holds.
+    Exact neighbours are searched block by block, as the vectors may not fit in memory.
     """
     rng = np.random.default_rng(0)
     rows = np.sort(rng.permutation(len(vectors_ND))[:RECALLED])
     queries_BD = np.ascontiguousarray(vectors_ND[rows])
     found_BK, _ = engine.search(queries_BD, max(RANKS), rows.tolist())
     blocks = (vectors_ND[at : at + ADDED] for at in range(0, len(vectors_ND), ADDED))
-    more = min(max(RANKS) + 1, len(vectors_ND))  # a picture finds itself
+    more = min(max(RANKS) + 1, len(vectors_ND))  # an image finds itself
     _, exact_BK = knn_ground_truth(queries_BD, blocks, more, faiss.METRIC_INNER_PRODUCT)
     others = [own[own != row] for row, own in zip(rows, exact_BK, strict=True)]
     return {f"recall_at_{k}": _shared(found_BK, others, k) for k in RANKS}
 
 
 def _shared(found_BK: np.ndarray, exact: Sequence[np.ndarray], k: int) -> float:
-    """The share of the first K exact ones that are among the first K found."""
+    """Return the share of the first K exact neighbours among the first K found."""
     pairs = zip(found_BK[:, :k], exact, strict=True)
     return float(np.mean([np.isin(right[:k], found).mean() for found, right in pairs]))
 
@@ -218,7 +221,7 @@ def _shared(found_BK: np.ndarray, exact: Sequence[np.ndarray], k: int) -> float:
 def _blocks(
     files: pd.DataFrame, row_N: np.ndarray, old: Index | None, fresh: Features
 ) -> Iterator[np.ndarray]:
-    """Vectors of the old index where it has them, fresh ones elsewhere, in the order of the files."""
+    """Yield vectors in the order of the files, from the old index if it has them, else new ones."""
     new_N, path_N = np.cumsum(row_N < 0) - 1, files["image_path"].to_numpy()
     for at in range(0, len(row_N), ADDED):
         row_B, new_B = row_N[at : at + ADDED], new_N[at : at + ADDED]
@@ -232,35 +235,37 @@ def _blocks(
 
 
 def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | None:
-    """The index that is there already. Raises UserError where it is of another model, or of far more."""
+    """Return the existing index, if any. Raises UserError for another model, root or far more images."""
     out.mkdir(parents=True, exist_ok=True)
     if not (out / FACTS).exists():
         return None
-    old = read_index(out, every_byte=True)  # all of it is copied anyway
+    old = read_index(out, every_byte=True)  # all of it is read anyway
     if old.facts.recipe != facts.recipe:
         raise UserError(
-            f"{out}: is of the model {old.facts.model}, or of other weights of it; vectors of two models"
-            " cannot be compared: name another --out, or delete the folder"
+            f"{out}: made with the model {old.facts.model}, or with other weights of it; vectors of"
+            " two models cannot be compared; choose another --out, or delete the folder"
         )
     if old.facts.root != str(pictures.root):
-        raise UserError(f"{out}: is of {old.facts.root}, not {pictures.root}; name another --out")
+        raise UserError(
+            f"{out}: indexes {old.facts.root}, not {pictures.root}; choose another --out"
+        )
     left = old.files["image_path"].isin(pictures.files["image_path"]).sum()
     if left < LEFT * len(old.files) and not fewer:
         raise UserError(
-            f"{pictures.root}: {len(old.files) - left:,} of the {len(old.files):,} pictures that {out} knows"
-            " are gone; is the whole folder there? --fewer says that it is"
+            f"{pictures.root}: {len(old.files) - left:,} of the {len(old.files):,} pictures in {out} are"
+            " gone; check that the folder is complete, and pass --fewer if it is"
         )
     return old
 
 
 def _readable(out: Path, pictures: Pictures, workers: int) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Rows whose picture can be decoded, and the others with the reason, written down too."""
+    """Return rows with a readable image, and the others with the reason, also written to DROPPED."""
     files = pictures.files
-    table = files[["image_path"]].assign(split="train")  # decoded as a person sees it
+    table = files[["image_path"]].assign(split="train")  # decoded upright
     bad = find_unreadable(table, pictures.root, out / DECODED, max(1, workers))
     left = files.drop(bad.index).reset_index(drop=True)
     if left.empty:
-        raise UserError(f"{pictures.root}: none of {len(files):,} pictures can be read")
+        raise UserError(f"{pictures.root}: none of {len(files):,} pictures can be decoded")
     bad = bad[LISTED].reset_index(drop=True)
     (out / DROPPED).unlink(missing_ok=True)
     if len(bad):
@@ -270,7 +275,7 @@ def _readable(out: Path, pictures: Pictures, workers: int) -> tuple[pd.DataFrame
 
 
 def _rows_of(files: pd.DataFrame, old: Index | None) -> np.ndarray:
-    """(N,) where each picture stands in the old index, unchanged; -1: nowhere."""
+    """Return (N,) rows of the unchanged images in the old index; -1 for new or changed ones."""
     if old is None:
         return np.full(len(files), -1)
     rows = old.files[SAME].assign(row=np.arange(len(old.files)))
@@ -289,25 +294,25 @@ def _changes(
 
 
 def merge(folders: Sequence[Path], out: Path, factory: str | None, probes: int | None) -> Index:
-    """One index of several shards.
+    """Merge shards into one index.
 
     Args:
-        factory: faiss' string with an inverted file (`IVF`), trained on all shards alike; None: flat.
+        factory: faiss' string with an inverted file (`IVF`), trained on all shards; None: exact search.
 
-    Raises UserError where the shards are not of one model and source, or hold one picture twice, or the
-    folder is one of them, or of something else, or another process writes there.
+    Raises UserError if the shards differ in model or source, or share an image; if the folder is a shard
+    or has other files; or if another process writes there.
     """
     if out.resolve() in [folder.resolve() for folder in folders]:
-        raise UserError(f"--out {out}: is one of the shards; name another folder")
+        raise UserError(f"--out {out}: is one of the shards; choose another folder")
     shards = [read_index(folder, every_byte=True) for folder in folders]
     facts = _common(shards)
     files = pd.concat([shard.files for shard in shards], ignore_index=True)
     twice = files["image_path"][files["image_path"].duplicated()]
     if len(twice):
-        raise UserError(f"{twice.iloc[0]}: in two of the shards; each picture belongs to one")
+        raise UserError(f"{twice.iloc[0]}: in two of the shards; remove it from one")
     facts = replace(facts, factory=factory, probes=probes, shard=None, recall={})
     with claimed(out):
-        if (out / FACTS).exists():  # an earlier merge of theirs, which is replaced
+        if (out / FACTS).exists():  # an earlier merge, which is replaced
             _common([read_index(out), *shards])
         bar = tqdm(shards, desc="vectors", unit="shard")
         blocks = (block for shard in bar for block in _shard_blocks(shard))
@@ -323,19 +328,21 @@ def _shard_blocks(shard: Index) -> Iterator[np.ndarray]:
 def _common(shards: Sequence[Index]) -> Facts:
     first = shards[0]
     for shard in shards[1:]:
-        for key, what in (("recipe", "another model"), ("root", "another folder")):
+        for key, what in (("recipe", "another model"), ("root", "another image folder")):
             if getattr(shard.facts, key) != getattr(first.facts, key):
-                raise UserError(f"{shard.folder}: is of {what} than {first.folder}")
+                raise UserError(f"{shard.folder}: made from {what} than {first.folder}")
     return first.facts
 
 
 def _merged(
     shards: Sequence[Index], factory: str, vectors_ND: np.ndarray, data: Path
 ) -> faiss.Index:
-    """faiss' inverted lists of each shard in a file of its own, then all of them in one."""
+    """Write the inverted lists of each shard to its own file, then merge the files."""
     empty = trained(factory, vectors_ND)
     if not isinstance(faiss.downcast_index(empty), faiss.IndexIVF):
-        raise UserError(f"--factory {factory}: has no inverted lists to merge; take IVF..., say")
+        raise UserError(
+            f"--factory {factory}: has no inverted lists to merge; use an IVF factory, such as IVF4096,SQ8"
+        )
     names, start = [], 0
     for number, shard in enumerate(tqdm(shards, desc="lists", unit="shard")):
         own = faiss.clone_index(empty)

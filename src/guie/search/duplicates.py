@@ -1,7 +1,7 @@
-"""Copies and look-alikes in an index, by the evidence that curation goes by.
+"""Find copies and look-alikes in an index, with the method of `guie.curation.duplicates`.
 
-Hashes name candidates, thumbnails confirm them, pixels decide: `guie.curation.duplicates`. Groups: what is
-linked, over others too.
+Hashes propose pairs, thumbnails confirm them, and pixels decide. Groups are the connected components of the
+pairs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,10 @@ KINDS = {"equal": "equal pixels", "copy": "a copy", "alike": "may be a copy, or 
 
 
 def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.DataFrame:
-    """Pictures that are copies of one another or look it, in groups.
+    """Return groups of images that are copies, or look like copies.
 
-    Columns: group (from 1, the largest first), image_path, kind (of `KINDS`, by the surest link of the
-    group's pictures to it), difference (by pixels, 0 of equal ones), domain, label. A group holds two
-    pictures at least.
+    Columns: group (from 1, the largest first), image_path, kind (of `KINDS`, by the image's strongest
+    link), difference (of pixels, 0 for equal ones), domain, label. A group has at least two images.
     """
     root = Path(index.facts.root)
     files = index.files
@@ -41,8 +40,8 @@ def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.Da
     bad = table[table["reason"] != ""]
     if len(bad):
         raise UserError(
-            f"{root / bad['image_path'].iloc[0]}: {bad['reason'].iloc[0]} ({len(bad)} such); bring the"
-            " index up to date first: the same `search.py index` again"
+            f"{root / bad['image_path'].iloc[0]}: {bad['reason'].iloc[0]} ({len(bad)} such images);"
+            " update the index first: run the same `search.py index` again"
         )
     embed = partial(thumbnails, root=root, workers=workers)
     links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers))
@@ -68,7 +67,7 @@ def _grouped(files: pd.DataFrame, links: Links) -> pd.DataFrame:
 
 
 def _numbered(rows: pd.DataFrame) -> pd.DataFrame:
-    """Groups counted from 1, the largest first, of equal ones the first by path."""
+    """Number groups from 1, the largest first; groups of equal size by their first path."""
     first = rows.groupby("group")["image_path"].agg(["size", "min"])
     order = first.sort_values(["size", "min"], ascending=[False, True]).index
     number = pd.Series(np.arange(1, len(order) + 1), order)

@@ -1,4 +1,4 @@
-"""How an index is searched (exactly, or by faiss with exact distances), and the confidence of a neighbour."""
+"""Search an index, exactly or with faiss and exact re-ranking, and measure neighbours' confidence."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from guie.base.files import replacing
 from guie.evaluation.knn import ExactIndex
 from guie.search.index import FAISS, LISTS, REMEDY, Confidence, Index
 
-CANDIDATES = 4  # times K, of which the exact distances decide
+CANDIDATES = 4  # times K, re-ranked by exact similarity
 FEWEST = 40
-TRAINED_ON = 100_000  # vectors at most
-ADDED = 100_000  # vectors at once
+TRAINED_ON = 100_000  # maximum number of vectors
+ADDED = 100_000  # vectors per call
 
 MakeFaiss = Callable[[str, np.ndarray, Path], faiss.Index]
 Found = tuple[np.ndarray, np.ndarray]  # rows (B, K), -1 where there is none, and similarities
@@ -30,12 +30,12 @@ class Engine(Protocol):
     """Nearest rows of an index."""
 
     def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
-        """The K most similar rows, of equal ones the lower row, without each query's own."""
+        """Return the K most similar rows, except `own_B`; ties go to the lower row."""
         ...
 
 
 class Flat:
-    """Exact."""
+    """Exact search."""
 
     def __init__(self, vectors_ND: np.ndarray):
         self.vectors_ND = vectors_ND
@@ -51,7 +51,7 @@ class Flat:
 
 
 class Approximate:
-    """faiss names candidates, and their exact similarities decide."""
+    """faiss proposes candidates, which are re-ranked by exact similarity."""
 
     def __init__(self, faiss_index: faiss.Index, vectors_ND: np.ndarray, probes: int | None):
         self.faiss_index, self.vectors_ND = faiss_index, vectors_ND
@@ -60,7 +60,8 @@ class Approximate:
                 faiss.ParameterSpace().set_index_parameter(faiss_index, "nprobe", probes)
             except RuntimeError:
                 raise UserError(
-                    f"--probes {probes}: this --factory has no inverted lists; take IVF..., or leave it out"
+                    f"--probes {probes}: this --factory has no inverted lists; use an IVF factory, or omit"
+                    " --probes"
                 ) from None
 
     def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
@@ -68,10 +69,12 @@ class Approximate:
         count = min(max(CANDIDATES * k, FEWEST), len(self.vectors_ND))
         queries_BD = np.ascontiguousarray(queries_BD, np.float32)
         _, rows_BC = self.faiss_index.search(queries_BD, count)
-        # Of equal ones the lower row; nearby ones are read together
+        # Sorted, so that ties go to the lower row and reads are sequential
         rows_BC = np.sort(rows_BC, axis=1)
         if rows_BC.max() >= len(self.vectors_ND) or rows_BC.min() < -1:
-            raise UserError(f"{FAISS}: damaged, it names rows that the index has not; {REMEDY}")
+            raise UserError(
+                f"{FAISS}: damaged, it names rows that the index does not have; {REMEDY}"
+            )
         score_BC = np.einsum("bcd,bd->bc", self.vectors_ND[rows_BC], queries_BD)
         score_BC[rows_BC < 0] = -np.inf
         if own_B is not None:
@@ -84,7 +87,7 @@ class Approximate:
 def among(
     vectors_ND: np.ndarray, rows_R: np.ndarray, query_D: np.ndarray, k: int, own: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The K most similar of some rows to one query, exactly: rows and similarities."""
+    """Search only `rows_R` exactly, and return the K most similar rows and their similarities."""
     score_R = np.asarray(vectors_ND[rows_R]) @ query_D
     if own is not None:
         score_R[rows_R == own] = -np.inf
@@ -94,7 +97,7 @@ def among(
 
 
 def engine_of(index: Index) -> Engine:
-    """What searches an index. Raises UserError where its files are not whole."""
+    """Return the search engine of an index. Raises UserError if its files are damaged."""
     vectors_ND = index.vectors()
     if index.facts.factory is None:
         return Flat(vectors_ND)
@@ -102,14 +105,14 @@ def engine_of(index: Index) -> Engine:
     found = _read(path)
     if (found.ntotal, found.d) != vectors_ND.shape:
         raise UserError(
-            f"{path}: {found.ntotal} vectors of {found.d} numbers, the index is of {vectors_ND.shape};"
-            f" {REMEDY}"
+            f"{path}: has {found.ntotal} vectors of dimension {found.d}, but the index has"
+            f" {vectors_ND.shape}; {REMEDY}"
         )
     return Approximate(found, vectors_ND, index.facts.probes)
 
 
 def _read(path: Path) -> faiss.Index:
-    """Mapped: inverted lists of its own file, or those beside it that shards were merged into."""
+    """Memory-map the index; inverted lists of merged shards are in a separate file next to it."""
     merged = path.with_name(LISTS).exists()
     flags = faiss.IO_FLAG_ONDISK_SAME_DIR if merged else faiss.IO_FLAG_MMAP
     try:
@@ -121,7 +124,7 @@ def _read(path: Path) -> faiss.Index:
 
 
 def trained(factory: str, vectors_ND: np.ndarray, seed: int = 0) -> faiss.Index:
-    """An empty faiss index of that kind, trained on a sample. Raises UserError for an unknown string."""
+    """Return an empty faiss index trained on a sample. Raises UserError for an invalid factory string."""
     dim = vectors_ND.shape[1]
     try:
         made = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
@@ -131,14 +134,14 @@ def trained(factory: str, vectors_ND: np.ndarray, seed: int = 0) -> faiss.Index:
             made.train(np.ascontiguousarray(vectors_ND[np.sort(rows)], np.float32))
     except RuntimeError as error:
         raise UserError(
-            f"--factory {factory}: faiss refuses it for {len(vectors_ND):,} vectors of {dim} numbers:"
+            f"--factory {factory}: faiss rejects it for {len(vectors_ND):,} vectors of dimension {dim}:"
             f" {_last_words(error)}"
         ) from None
     return made
 
 
 def filled(factory: str, vectors_ND: np.ndarray, data: Path) -> faiss.Index:
-    """faiss' index of all vectors, added some at a time; written to the folder, too."""
+    """Return a faiss index of all vectors, added in blocks, and write it to the folder."""
     made = trained(factory, vectors_ND)
     for start in range(0, len(vectors_ND), ADDED):
         made.add(np.ascontiguousarray(vectors_ND[start : start + ADDED], np.float32))
@@ -153,15 +156,15 @@ def _last_words(error: RuntimeError) -> str:
 
 SAMPLE = 2000
 STEPS = 50
-FEWEST_PAIRS = 20  # pictures that something is said by
+FEWEST_PAIRS = 20  # minimum number of images for a measurement
 
 
 def measure_confidence(
     files: pd.DataFrame, vectors_ND: np.ndarray, engine: Engine, seed: int = 0
 ) -> Confidence | None:
-    """What `sure` needs, as JSON; None of too few pictures.
+    """Measure what `sure` needs; None for too few images.
 
-    Only pictures that share their label with another one count: of the others no neighbour is right.
+    Only images that share a label with another image count, as the others have no right neighbour.
     """
     labels = files["label"].to_numpy(object)
     sizes = files["label"].value_counts()
@@ -191,10 +194,10 @@ def measure_confidence(
 
 
 def sure(sureness: Confidence | None, similarity: float) -> float | None:
-    """From 0 to 1; None where nothing is known.
+    """Return the confidence of a neighbour, 0 to 1; None if it was not measured.
 
-    Of labels known: the share of pictures whose nearest neighbour was so near and had their label. Else
-    the share of pictures whose own nearest neighbour lies farther away.
+    With labels: among images with an equally close neighbour, the fraction whose neighbour has the same
+    label. Without labels: the fraction of images whose own nearest neighbour is farther away.
     """
     if sureness is None:
         return None
@@ -204,11 +207,11 @@ def sure(sureness: Confidence | None, similarity: float) -> float | None:
 
 
 def describe(sureness: Confidence | None) -> str:
-    """What `sure` says, in words."""
+    """Describe the value of `sure` in words."""
     if sureness is None:
-        return "too few pictures to say how sure a neighbour is"
+        return "too few pictures to measure confidence"
     if sureness["labelled"]:
-        return f"share of {sureness['pictures']:,} pictures with so near a neighbour that had its label"
+        return f"share of {sureness['pictures']:,} pictures with an equally close neighbour of the same label"
     return f"share of {sureness['pictures']:,} pictures whose own nearest neighbour is farther away"
 
 

@@ -1,15 +1,15 @@
-"""Which pictures are to be indexed: those of a folder, an archive or a manifest.
+"""List the images to index (from a folder, an archive or a manifest), and read and write an index.
 
-An index on disk: which pictures, their vectors, and the model that made them.
+An index on disk has the images' paths, their vectors, and the name of the model.
 
-    index.json      what is indexed by which model: `Facts`, and which folder beside it has the rest
-    g1/             one generation of it, replaced as a whole:
-    files.parquet   a row a picture: image_path, domain, label (empty where unknown), the file's size and time
-    vectors.npy     float32 (N, D) of unit length, in the rows' order
-    vectors.faiss   beside them, where a faiss factory string was asked for
-    .made-by-search the proof that this code made the folder, and may delete it
+    index.json      `Facts`: what is indexed with which model, and the name of the current generation
+    g1/             a generation, a folder that is replaced as a whole:
+    files.parquet   one row per image: image_path, domain, label (empty if unknown), file size and time
+    vectors.npy     float32 (N, D), unit vectors in the order of the rows
+    vectors.faiss   only with a faiss factory string
+    .made-by-search marks the folder as made by this code, which may delete it
 
-Shapes: N pictures, D dimensions.
+Shapes: N images, D dimensions.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ MANIFESTS = (".csv", ".parquet")
 
 @dataclass(frozen=True)
 class Pictures:
-    """Rows of `guie.search.index`, without vectors.
+    """Images to index, as rows of files.parquet.
 
-    Attributes: `skipped`, files that are none, by reason.
+    Attributes: `skipped`, number of files that are not images, by reason.
     """
 
     root: Path
@@ -54,12 +54,12 @@ class Pictures:
 
 
 def pictures_of(source: Path, root: Path | None = None) -> Pictures:
-    """The pictures of a source, each once, by path.
+    """Return the images of a source, each once, sorted by path.
 
-    Of a folder the first folder below it is taken for the domain; labels come with a manifest alone. An
-    archive is inspected, then unpacked beside itself.
+    In a folder, the first subfolder is the domain. Only a manifest has labels. An archive is inspected, then
+    unpacked next to itself.
 
-    Raises UserError where there is none, or no picture in it.
+    Raises UserError if the source is missing or has no image.
     """
     if source.suffix in MANIFESTS:
         manifest = load_manifest(source, root)
@@ -73,11 +73,11 @@ def pictures_of(source: Path, root: Path | None = None) -> Pictures:
 
 
 def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
-    """Each `count`th picture, from `number` on. Raises UserError where there is none."""
+    """Return every `count`th image from `number` on. Raises UserError if there is none."""
     files = pictures.files.iloc[number::count].reset_index(drop=True)
     if files.empty:
         raise UserError(
-            f"--shard {number}/{count}: of {len(pictures.files):,} pictures it gets none; make fewer shards"
+            f"--shard {number}/{count}: has none of the {len(pictures.files):,} pictures; use fewer shards"
         )
     return Pictures(pictures.root, files, pictures.skipped)
 
@@ -92,18 +92,18 @@ def _with_states(rows: pd.DataFrame, root: Path) -> pd.DataFrame:
 
 VERSION = 1
 FACTS, FILES, FLAT, FAISS = "index.json", "files.parquet", "vectors.npy", "vectors.faiss"
-LISTS = "vectors.ivfdata"  # inverted lists of merged shards, beside FAISS
+LISTS = "vectors.ivfdata"  # inverted lists of merged shards
 MARK = ".made-by-search"  # written into each generation first, and deleted last
 CHECKED = (FILES, FLAT, FAISS, LISTS)
-# All that is ever written into a generation. Anything else in it is the user's.
+# All files that this code writes into a generation. Any other file belongs to the user.
 OWN_FILES = (FILES, "vectors.*", ".files.*.tmp.*", ".vectors.*.tmp.*")
 COLUMNS = ["image_path", "domain", "label", "size_bytes", "mtime_ns"]
 REMEDY = "index the pictures again into another --out"
-# Larger files are hashed where all of them is read anyway (an update, a merge). At 100 million pictures
-# of 64 numbers vectors.npy has 25 GB: hashing those would make each query wait for ten seconds or more,
-# and an approximate search needs few of them. Below this size a hash takes a fraction of a second.
+# Larger files are hashed only when they are read completely anyway (update, merge). For 100 million images
+# of 64 dimensions, vectors.npy has 25 GB. Hashing it would delay each query by at least ten seconds, and an
+# approximate search reads little of it. Below this size, hashing takes a fraction of a second.
 HASHED_BYTES = 2**30
-CHECKED_ROWS = 100_000  # vectors at once
+CHECKED_ROWS = 100_000  # vectors per block
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 
 
@@ -114,7 +114,7 @@ def _paired(sureness: Confidence) -> Confidence:
 
 
 class Confidence(TypedDict):
-    """What `guie.search.engines` knows of an index."""
+    """Measurements of `guie.search.engines.measure_confidence`."""
 
     labelled: bool
     pictures: int
@@ -125,7 +125,7 @@ class Confidence(TypedDict):
 
 @dataclass(frozen=True)
 class Checksum:
-    """By which a damaged file is found. xxHash is fast; nobody is kept from forging it."""
+    """Detects a damaged file. xxHash is fast, but does not protect against forgery."""
 
     size_bytes: int
     xxh3_128: str
@@ -133,12 +133,12 @@ class Checksum:
 
 @dataclass(frozen=True)
 class Facts:
-    """What an index is of.
+    """Description of an index, stored in index.json.
 
-    Attributes: `model`, the word that opens it, with `size_px` and `fit` of a library's; `recipe`, a
-    hash of all that a vector depends on but the picture; `source` and `root`, where the pictures are;
-    `factory`, faiss' string, None of a flat and exact one; `sureness`, see `guie.search.engines`;
-    `checksums`, of the generation's files by name, empty in an index of an older version.
+    Attributes: `model`, its path or name, with `size_px` and `fit` for a library's model; `recipe`, a hash
+    of all that a vector depends on, except the image; `source` and `root`, where the images are;
+    `factory`, faiss' string, None for exact search; `sureness`, see `guie.search.engines`; `checksums` of
+    the generation's files by name, empty in an index of an older version.
     """
 
     model: str
@@ -154,7 +154,7 @@ class Facts:
     recall: dict[str, float] = field(default_factory=dict)
     sureness: Annotated[Confidence, AfterValidator(_paired)] | None = None
     shard: str | None = None
-    # A name within the folder: `../..` would have files of others read
+    # Must be a name in the folder: `../..` would read files outside it
     generation: Annotated[str, Field(pattern="^g[0-9]+$", validate_default=True)] = ""
     version: int = VERSION
     checksums: dict[str, Checksum] = field(default_factory=dict)
@@ -165,7 +165,7 @@ FACTS_TYPE = TypeAdapter(Facts)
 
 @dataclass(frozen=True)
 class Index:
-    """An opened index; vectors stay on disk until they are asked for."""
+    """An opened index; vectors stay on disk until they are read."""
 
     folder: Path
     facts: Facts
@@ -177,7 +177,7 @@ class Index:
         return self.folder / self.facts.generation
 
     def vectors(self) -> np.ndarray:
-        """(N, D), mapped from the disk. Raises UserError where there are others than the rows."""
+        """Memory-map the vectors (N, D). Raises UserError if they do not match the rows."""
         path = self.data / FLAT
         try:
             vectors_ND = _mapped(path)
@@ -185,12 +185,12 @@ class Index:
             raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
         wanted = (self.facts.pictures, self.facts.dimension)
         if vectors_ND.shape != wanted or vectors_ND.dtype != np.float32:
-            raise UserError(f"{path}: holds {vectors_ND.shape}, the index is of {wanted}; {REMEDY}")
+            raise UserError(f"{path}: has shape {vectors_ND.shape}, not {wanted}; {REMEDY}")
         return vectors_ND
 
 
 def recipe_hash(recipe: dict[str, Any]) -> str:
-    """By which an index knows its model again."""
+    """Return the hash by which an index recognises its model."""
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -198,9 +198,9 @@ def read_index(folder: str | Path, every_byte: bool = False) -> Index:
     """Open an index.
 
     Args:
-        every_byte: hash its files whatever their size, not just those below HASHED_BYTES.
+        every_byte: hash all of its files, not only those up to HASHED_BYTES.
 
-    Raises UserError where there is none, or not a whole one.
+    Raises UserError if the index is missing or damaged.
     """
     folder = Path(folder)
     facts = read_facts(folder)
@@ -212,7 +212,7 @@ def read_index(folder: str | Path, every_byte: bool = False) -> Index:
     except Exception as error:  # pyarrow raises almost anything on a damaged file
         raise UserError(f"{rows}: cannot be read ({error}); {REMEDY}") from None
     if len(files) != facts.pictures:
-        raise UserError(f"{rows}: {len(files)} rows, the index is of {facts.pictures}; {REMEDY}")
+        raise UserError(f"{rows}: {len(files)} rows, but the index has {facts.pictures}; {REMEDY}")
     index = Index(folder, facts, files)
     if FLAT not in facts.checksums:
         _check_finite(index, every_byte)
@@ -220,19 +220,19 @@ def read_index(folder: str | Path, every_byte: bool = False) -> Index:
 
 
 def read_facts(folder: Path) -> Facts:
-    """What `index.json` says. Raises UserError where there is none, or a value of it cannot be."""
+    """Read `index.json`. Raises UserError if it is missing or has an invalid value."""
     path = folder / FACTS
     try:
         facts = FACTS_TYPE.validate_json(path.read_bytes(), strict=True)
     except FileNotFoundError:
-        raise UserError(f"{folder}: no index; `search.py index` makes one") from None
+        raise UserError(f"{folder}: no index; create one with `search.py index`") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
     except ValidationError as error:
         first = error.errors()[0]
         key = "".join(f"{part}: " for part in first["loc"])
         raise UserError(
-            f"{path}: is no index of search.py, or a damaged one ({key}{first['msg']}); {REMEDY}"
+            f"{path}: not an index of search.py, or damaged ({key}{first['msg']}); {REMEDY}"
         ) from None
     if facts.version != VERSION:
         raise UserError(f"{folder}: an index of version {facts.version}, not {VERSION}; {REMEDY}")
@@ -240,7 +240,7 @@ def read_facts(folder: Path) -> Facts:
 
 
 def _check_files(data: Path, facts: Facts, every_byte: bool) -> None:
-    """Raise UserError where a file is not what was written."""
+    """Raise UserError if a file differs from what was written."""
     for name in CHECKED:
         if name not in facts.checksums:
             continue
@@ -254,13 +254,13 @@ def _check_files(data: Path, facts: Facts, every_byte: bool) -> None:
             raise UserError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from None
         if not whole:
             raise UserError(
-                f"{path}: damaged: its {size_bytes:,} bytes are not the {written.size_bytes:,} bytes"
+                f"{path}: damaged: its {size_bytes:,} bytes differ from the {written.size_bytes:,} bytes"
                 f" that were written; {REMEDY}"
             )
 
 
 def _check_finite(index: Index, every_byte: bool) -> None:
-    """Raise UserError where a vector of an index without checksums is not a number."""
+    """Raise UserError if an index without checksums has a vector that is not finite."""
     vectors_ND = index.vectors()
     if not every_byte and vectors_ND.nbytes > HASHED_BYTES:
         return
@@ -272,14 +272,14 @@ def _check_finite(index: Index, every_byte: bool) -> None:
 
 
 def checksum(path: Path) -> Checksum:
-    """Of a file."""
+    """Return size and hash of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
         return Checksum(file.tell(), digest)
 
 
 def next_generation(folder: Path) -> Path:
-    """A new folder for the files of an index; those of the present one stay until it is replaced."""
+    """Create a folder for a new generation; the current one stays until it is replaced."""
     numbers = [int(path.name[1:]) for path in _generations(folder)]
     data = folder / f"g{max(numbers, default=0) + 1}"
     data.mkdir(parents=True)
@@ -288,14 +288,14 @@ def next_generation(folder: Path) -> Path:
 
 
 def _generations(folder: Path) -> list[Path]:
-    """What has the name of a generation; it may be the user's."""
+    """Return the folders named like a generation; some may belong to the user."""
     return [path for path in folder.glob("g*") if re.fullmatch("g[0-9]+", path.name)]
 
 
 def write_vectors(
     data: Path, blocks: Iterable[np.ndarray], count: int, dimension: int
 ) -> np.ndarray:
-    """Write the vectors of a generation, block after block, never all in memory; returns them mapped."""
+    """Write the vectors block by block, without holding all in memory; return them memory-mapped."""
     with replacing(data / FLAT) as temporary:
         whole_ND = open_memmap(temporary, "w+", np.float32, (count, dimension))
         at = 0
@@ -308,7 +308,7 @@ def write_vectors(
 
 
 def _mapped(path: Path) -> np.ndarray:
-    """On the disk, yet a plain array: faiss refuses numpy's memmap once its torch functions are loaded."""
+    """Memory-map as a plain array: faiss rejects np.memmap once its torch functions are loaded."""
     return np.asarray(np.load(path, mmap_mode="r"))
 
 
@@ -319,10 +319,10 @@ def write_files(data: Path, files: pd.DataFrame) -> None:
 
 
 def publish(data: Path, facts: Facts) -> Index:
-    """Make a generation, all of whose files are written, the index; older ones go.
+    """Make a complete generation the current one, and delete older ones.
 
-    A kill leaves the old index or the new one, each whole. A folder of the user that has the name of a
-    generation stays: only the one that the replaced `index.json` names, and those with a MARK, are ours.
+    If the process is killed, either the old or the new index is valid. Only the generation in the replaced
+    `index.json`, and those with a MARK, are deleted. A user's folder with such a name is kept.
     """
     folder = data.parent
     old = folder / read_facts(folder).generation if (folder / FACTS).exists() else None
@@ -336,8 +336,8 @@ def publish(data: Path, facts: Facts) -> Index:
 
 
 def _remove_generation(data: Path) -> None:
-    """Delete the files that this code writes, and the folder if nothing else lies in it."""
-    if data.is_symlink():  # what is behind it is not ours
+    """Delete the files that this code writes, and the folder if it is empty then."""
+    if data.is_symlink():  # its target is not ours
         return
     with suppress(OSError):
         for path in data.iterdir():

@@ -1,4 +1,4 @@
-"""Pages of what was found: one HTML file each, with small pictures inside and nothing beside it."""
+"""Write result pages, each a single HTML file with embedded thumbnails."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from guie.search.engines import describe
 from guie.search.index import Index
 from guie.search.searcher import Hit
 
-SHOWN = 200  # groups of copies on a page; the rest are counted
+SHOWN = 200  # groups of copies shown on a page; the rest are counted
 SIDE_PX = 320
 
 
 def answers_page(
     path: Path, index: Index, asked: Sequence[tuple[str, Image.Image, list[Hit]]]
 ) -> None:
-    """Queries, by name and picture, and what each of them found."""
+    """Write a page of queries (name, image) and their neighbours."""
     with tqdm(desc="page", unit="img", disable=None) as bar:
         values = {
             "asked": [(name, as_uri(picture), hits) for name, picture, hits in asked],
@@ -38,7 +38,7 @@ def answers_page(
 
 
 def duplicates_page(path: Path, index: Index, found: pd.DataFrame) -> None:
-    """Groups of copies and look-alikes, the largest first."""
+    """Write a page of groups of copies and look-alikes, the largest first."""
     groups = [(number, rows.to_dict("records")) for number, rows in found.groupby("group")]
     with tqdm(desc="page", unit="img", disable=None) as bar:
         values = {
@@ -53,14 +53,14 @@ def duplicates_page(path: Path, index: Index, found: pd.DataFrame) -> None:
 
 
 def as_uri(picture: Image.Image) -> str:
-    """A small JPEG of it, as a data URI."""
+    """Return a thumbnail as a JPEG data URI."""
     small = picture.copy()
     small.thumbnail((SIDE_PX, SIDE_PX))
     return f"data:image/jpeg;base64,{base64.b64encode(as_jpeg(small)).decode('ascii')}"
 
 
 def as_jpeg(picture: Image.Image, quality: int = 80) -> bytes:
-    """Its pixels, and nothing else that a file may hold."""
+    """Encode only the pixels as JPEG, without metadata."""
     buffer = io.BytesIO()
     picture.save(buffer, "JPEG", quality=quality, comment=b"")
     return buffer.getvalue()
@@ -75,5 +75,5 @@ def _write(path: Path, template: str, values: dict) -> None:
         lstrip_blocks=True,
     )
     page = environment.get_template(template).render(values)
-    # a file's name may hold bytes that are no UTF-8
+    # a file name may contain bytes that are not UTF-8
     write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))

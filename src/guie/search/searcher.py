@@ -1,4 +1,4 @@
-"""Queries to an index: by a picture, a part of one, or a picture that it holds.
+"""Query an index with an image, a part of one, or an image of the index.
 
 Shapes: B pictures, D dimensions.
 """
@@ -27,7 +27,7 @@ from guie.models.pretrained import sha256_of
 from guie.search.engines import Engine, among, engine_of, sure
 from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
 
-Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright picture
+Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright image
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class Hit:
 
 
 class Searcher:
-    """An index, and the model that its queries need, opened when the first picture is embedded.
+    """An index and its model, which is loaded for the first query.
 
     Args:
-        model: the word that opens it, where it has moved.
+        model: new path or name of the model, if it has moved.
 
-    Raises UserError where the vectors on disk are not the index's.
+    Raises UserError if the vectors on disk do not match the index.
     """
 
     def __init__(self, index: Index, engine: Engine, model: str | None = None):
@@ -57,25 +57,25 @@ class Searcher:
         self.vectors_ND = index.vectors()
         self._word = model or index.facts.model
         self._opened: EmbeddingModel | None = None
-        self._lock = Lock()  # models are not asked by two threads at once
+        self._lock = Lock()  # only one thread at a time uses the model
 
     @property
     def domains(self) -> list[str]:
-        """Of the index, in order."""
+        """The domains of the index, sorted."""
         return sorted(set(self.index.files["domain"]) - {""})
 
     def open_model(self) -> EmbeddingModel:
-        """The model, opened once. Raises UserError where there is none, or another."""
+        """Load the model once. Raises UserError if it is missing or is not the index's model."""
         with self._lock:
             if self._opened is None:
                 facts = self.index.facts
                 folder, accelerator = self.index.folder, make_accelerator()
                 if self._word.endswith(".zip"):
-                    # A submission is a program, so it is known by its hash before it is opened.
+                    # A submission contains code, so its hash is checked before it is loaded.
                     path = Path(self._word)
                     if not path.is_file():
                         raise UserError(
-                            f"{path}: no such submission; name its new place with --model"
+                            f"{path}: no such submission; give its new path with --model"
                         )
                     self._check({"submission_sha256": sha256_of(path)})
                 opened = load_embedding_model(
@@ -87,16 +87,16 @@ class Searcher:
         return self._opened
 
     def _check(self, recipe: dict[str, Any]) -> None:
-        """Raise UserError where the index was not made by the model of this recipe."""
+        """Raise UserError if the index was not made with the model of this recipe."""
         if recipe_hash(recipe) != self.index.facts.recipe:
             raise UserError(
-                f"{self._word}: not the model that {self.index.folder} was made by, or of other weights;"
-                " its vectors cannot be compared: index the pictures again, or name that model"
+                f"{self._word}: not the model that {self.index.folder} was made with, or has other weights;"
+                " vectors cannot be compared; index the pictures again, or give that model with --model"
             )
 
     @torch.inference_mode()
     def embed(self, pictures: Sequence[Image.Image]) -> np.ndarray:
-        """(B, D) of unit length, of upright RGB pictures."""
+        """Embed upright RGB images; return unit vectors (B, D)."""
         opened = self.open_model()
         with self._lock:
             rows = []
@@ -114,29 +114,31 @@ class Searcher:
         box: Corners | None = None,
         domain: str | None = None,
     ) -> list[Hit]:
-        """The K pictures that are nearest to this one, or to a part of it.
+        """Return the K images nearest to this one, or to a part of it.
 
-        Raises UserError for a picture that cannot be decoded, a box that is not in it, no such domain.
+        Raises UserError for an image that cannot be decoded, a box outside it, or an unknown domain.
         """
         image = picture if isinstance(picture, Image.Image) else open_as_seen(picture)
         return self.near(self.embed([cropped(image, box)])[0], k, domain)
 
     def like(self, row: int, k: int = 10, domain: str | None = None) -> list[Hit]:
-        """The K pictures that are nearest to one of the index, without itself."""
+        """Return the K images nearest to an image of the index, without itself."""
         return self.near(np.asarray(self.vectors_ND[row]), k, domain, own=row)
 
     def near(
         self, query_D: np.ndarray, k: int = 10, domain: str | None = None, own: int | None = None
     ) -> list[Hit]:
-        """The K pictures nearest to a vector of unit length.
+        """Return the K images nearest to a unit vector.
 
         Args:
-            domain: only of domains that contain these letters.
-            own: a row that does not count.
+            domain: only search domains whose name contains this text.
+            own: a row to leave out.
 
-        Raises UserError where no domain contains them.
+        Raises UserError if no domain contains the text.
         """
-        if not np.isfinite(query_D).all():  # of a large index that was not read whole
+        if not np.isfinite(
+            query_D
+        ).all():  # possible in a large index, which is not fully checked when opened
             path = self.index.data / FLAT
             raise UserError(f"{path}: row {own}: a value that is not finite; {REMEDY}")
         if domain:
@@ -173,34 +175,34 @@ def open_index(folder: str | Path, model: str | None = None) -> Searcher:
     """Open an index for queries.
 
     Args:
-        model: the word that opens its model, where that has moved.
+        model: new path or name of its model, if that has moved.
 
-    Raises UserError where there is no index, or it is not whole.
+    Raises UserError if the index is missing or damaged.
     """
     index = read_index(folder)
     return Searcher(index, engine_of(index), model)
 
 
 def corners_of(text: str) -> Corners:
-    """`10,20,200,300`. Raises UserError for anything else."""
+    """Parse a box such as `10,20,200,300`. Raises UserError for anything else."""
     parts = [whole_number(part.strip()) for part in text.split(",")]
     numbers = [part for part in parts if part is not None]
     if len(parts) != 4 or len(numbers) != 4:
-        raise UserError(f"box {text[:40]}: is to be left,top,right,bottom in pixels")
+        raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
     left, top, right, bottom = numbers
     return left, top, right, bottom
 
 
 def whole_number(text: str) -> int | None:
-    """Of ASCII digits, at most 18 of them; None of anything else.
+    """Parse at most 18 ASCII digits; return None for anything else.
 
-    `isdigit` is true of `²`, which `int` refuses, as it does numbers of thousands of digits.
+    `isdigit` accepts `²`, for which `int` raises, as for thousands of digits.
     """
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:
-    """A part of a picture; the whole without a box. Raises UserError for a box that is not in it."""
+    """Crop an image to a box; None keeps it whole. Raises UserError for a box outside it."""
     if box is None:
         return picture
     left, top, right, bottom = box

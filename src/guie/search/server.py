@@ -1,4 +1,4 @@
-"""The search page's server: what it answers, and what it refuses."""
+"""Serve the search page: routes, and checks of requests."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from guie.search.pages import as_jpeg
 from guie.search.searcher import Searcher, corners_of, cropped, whole_number
 
 MOST_BYTES = 32 << 20  # of an upload
-# Of an upload, which may be 12 KB of PNG: decoding and embedding take 20 bytes a pixel, 44 with transparency
+# Of an upload: 12 KB of PNG can have that many. Processing takes 20 bytes a pixel, 44 with transparency.
 MOST_PIXELS = 30_000_000
-SHOWN_AT_ONCE = 2  # pictures of the index that are decoded for the page
+SHOWN_AT_ONCE = 2  # images of the index decoded in parallel for the page
 MOST_NEIGHBOURS = 100
-SIDES_PX = (320, 1024)  # of pictures of the index
-KEPT = 64  # queries whose vectors are remembered, for other domains and counts
+SIDES_PX = (320, 1024)  # of images of the index
+KEPT = 64  # queries whose vectors are cached, for a change of domain or count
 STATIC = Path(__file__).parent / "static"
 HEADERS = {
     "Content-Security-Policy": (
@@ -50,7 +50,7 @@ HEADERS = {
 
 
 class Queries:
-    """Vectors of the last queries by a token that cannot be guessed; the oldest go."""
+    """Cache of the last query vectors by an unguessable token; the oldest are dropped."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[str, np.ndarray] = OrderedDict()
@@ -65,7 +65,7 @@ class Queries:
         return token
 
     def get(self, token: str) -> np.ndarray:
-        """Raises UserError where it is not known, or no longer."""
+        """Return the vector. Raises UserError if the token is unknown or was dropped."""
         with self._lock:
             if token not in self._kept:
                 raise UserError("that query is no longer known; send the picture again")
@@ -74,12 +74,12 @@ class Queries:
 
 
 def make_app(searcher: Searcher, hosts: Collection[str], any_address: bool = False) -> Flask:
-    """The application.
+    """Return the Flask application.
 
     Args:
-        hosts: names and addresses that it may be called by, in lower case and without a port.
-        any_address: it may be called by any IP address too. That is safe: a foreign page can have its name
-            point to this machine, but an address in the browser's request is where the request goes.
+        hosts: allowed host names and addresses, in lower case and without a port.
+        any_address: also allow any IP address as host. That is safe. A foreign page's name can resolve to
+            this machine, but an IP address as host is always the real target of the request.
     """
     app = Flask("guie.search.server", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = MOST_BYTES
@@ -91,17 +91,17 @@ def make_app(searcher: Searcher, hosts: Collection[str], any_address: bool = Fal
 
 
 def _guard(app: Flask, hosts: Collection[str], any_address: bool) -> None:
-    """Who may ask, what goes along with each answer, and faults as a word."""
+    """Check the host of each request, add security headers, and return errors as JSON."""
 
     @app.before_request
     def _from_here() -> None:
-        """A foreign page that has its name point here is refused (DNS rebinding), and so are its scripts."""
+        """Reject foreign pages whose name resolves to this machine (DNS rebinding), and their scripts."""
         name, origin = _name(request.host), request.headers.get("Origin")
         if name not in hosts and not (any_address and _is_address(name)):
-            abort(403, f"{name}: not a name of this machine; allow it by serve --allow-host NAME")
+            abort(403, f"{name}: not an allowed host name; allow it with serve --allow-host NAME")
         site = origin.partition("://")[2] if origin is not None else request.host
         if site != request.host and _name(site) not in hosts:
-            abort(403, "asked by a page of another site")
+            abort(403, "the request comes from a page of another site")
 
     @app.after_request
     def _guarded(response: Response) -> Response:
@@ -121,7 +121,7 @@ def _guard(app: Flask, hosts: Collection[str], any_address: bool) -> None:
 
 
 def _show(app: Flask, searcher: Searcher) -> None:
-    """The page itself, and the pictures of the index."""
+    """Add the routes of the page and of the images of the index."""
     decoding = BoundedSemaphore(SHOWN_AT_ONCE)
 
     @app.get("/")
@@ -137,40 +137,40 @@ def _show(app: Flask, searcher: Searcher) -> None:
         facts = searcher.index.facts
         return {
             **{"pictures": facts.pictures, "source": Path(facts.source).name},
-            **{"model": facts.model.rpartition("/")[2]},  # places of this machine stay here
+            **{"model": facts.model.rpartition("/")[2]},  # paths of this machine are not sent
             **{"domains": searcher.domains, "sure": describe(facts.sureness)},
         }
 
-    @app.get("/picture/<name>")  # not <int:row>, which fails on a number of thousands of digits
+    @app.get("/picture/<name>")  # not <int:row>, which fails on thousands of digits
     def picture(name: str) -> Response:
         if whole_number(name) is None:
-            abort(404, "pictures are named by their row")
+            abort(404, "a picture's name must be its row number")
         row = _row(searcher.index, name)
         side_px = request.args.get("side", SIDES_PX[0], int)
         if side_px not in SIDES_PX:
-            raise UserError(f"side: is {' or '.join(map(str, SIDES_PX))}")
+            raise UserError(f"side: must be {' or '.join(map(str, SIDES_PX))}")
         file = _file(searcher.index, row)
         try:
             with decoding:
                 seen = open_as_seen(file)
                 seen.thumbnail((side_px, side_px), reducing_gap=2.0)
         except UserError as error:
-            # The error names the file's place on this machine, which is nobody else's business.
+            # The error has the file's path on this machine, which must not be sent.
             gone = isinstance(error.__cause__, FileNotFoundError)
-            reason = "no such image any more" if gone else "not a readable image any more"
+            reason = "the image no longer exists" if gone else "the image is no longer readable"
             raise UserError(f"{searcher.index.files['image_path'].iloc[row]}: {reason}") from error
         return Response(as_jpeg(seen), mimetype="image/jpeg")
 
 
 def _answer(app: Flask, searcher: Searcher) -> None:
-    """Neighbours of a picture that is sent, of one sent before, of one of the index."""
+    """Add the routes for neighbours of an uploaded image, an earlier upload, or an indexed image."""
     queries = Queries()
-    one_at_a_time = Lock()  # so that memory holds one large picture, however many are sent
+    one_at_a_time = Lock()  # so that only one large upload is in memory at a time
 
     @app.post("/search")
     def search() -> dict[str, Any]:
         if "picture" not in request.files:
-            raise UserError("no picture came along")
+            raise UserError("the request has no picture")
         began = time.perf_counter()
         box = request.form.get("box")
         corners = corners_of(box) if box else None
@@ -191,24 +191,24 @@ def _answer(app: Flask, searcher: Searcher) -> None:
     def neighbours(query_D: np.ndarray, own: int | None, began: float) -> dict[str, Any]:
         k = request.args.get("k", 12, int)
         if not 1 <= k <= MOST_NEIGHBOURS:
-            raise UserError(f"k: is to be 1 to {MOST_NEIGHBOURS}")
+            raise UserError(f"k: must be 1 to {MOST_NEIGHBOURS}")
         hits = searcher.near(query_D, k, request.args.get("domain") or None, own)
         return {"hits": [asdict(hit) for hit in hits], "seconds": time.perf_counter() - began}
 
 
 def _refuse_many_pixels(sent: bytes) -> None:
-    """Raise UserError where the header tells of more than MOST_PIXELS; nothing is decoded for that."""
+    """Raise UserError if the image's header declares more than MOST_PIXELS; it is not decoded."""
     width = height = 0
-    # What has no readable header is refused by `picture_of`, which says why.
+    # `picture_of` reports images without a readable header.
     with suppress(Exception), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of large pictures
+        warnings.simplefilter("ignore")  # on large images
         Image.init()
         formats = [one for one in FOREIGN if one in Image.OPEN]
         with Image.open(io.BytesIO(sent), formats=formats) as image:
             width, height = image.size
     if width * height > MOST_PIXELS:
         raise UserError(
-            f"the picture has {width:,} x {height:,} pixels, of which {MOST_PIXELS:,} are allowed; send a"
+            f"the picture has {width:,} x {height:,} pixels; at most {MOST_PIXELS:,} are allowed; send a"
             " smaller copy"
         )
 
@@ -216,12 +216,12 @@ def _refuse_many_pixels(sent: bytes) -> None:
 def _row(index: Index, text: str) -> int:
     row = whole_number(text)
     if row is None or row >= index.facts.pictures:
-        raise UserError(f"row {text[:40]}: the index has {index.facts.pictures:,} pictures")
+        raise UserError(f"row {text[:40]}: must be a number below {index.facts.pictures:,}")
     return row
 
 
 def _file(index: Index, row: int) -> Path:
-    """Of a picture, which may have gone, or become a link to elsewhere, since it was indexed."""
+    """Return an image's path, which may have been deleted or replaced by a link since indexing."""
     root = os.path.realpath(index.facts.root)
     file = os.path.realpath(os.path.join(root, index.files["image_path"].iloc[row]))
     if os.path.commonpath([root, file]) != root:
@@ -230,7 +230,7 @@ def _file(index: Index, row: int) -> Path:
 
 
 def _name(host: str) -> str:
-    """Without the port, in lower case; an IPv6 address, `[::1]:80`, without its brackets."""
+    """Return the host in lower case, without port or the brackets of an IPv6 address (`[::1]:80`)."""
     name, _, port = host.rpartition(":")
     return (name if port.isdecimal() else host).removeprefix("[").removesuffix("]").lower()
 

@@ -436,8 +436,8 @@ def _alike(own: SourcedValue, names: list[str], jobs: Mapping[Key, Job]) -> Iter
     for (name, _, _), job in jobs.items():
         if name in names and first.setdefault(job.identity, name) != name:
             yield (
-                f"{own.description()}: {first[job.identity]!r} and {name!r} of its grid are the same run; if a"
-                " stage sets the key itself, vary it there, for example stages.0.lr.classes"
+                f"{own.description()}: {first[job.identity]!r} and {name!r} of its grid are the same run; if"
+                " a stage sets the key itself, vary it there, for example stages.0.lr.classes"
             )
 
 
