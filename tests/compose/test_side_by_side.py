@@ -186,7 +186,7 @@ def test_it_is_scored_reduced_and_exported(
             torch.testing.assert_close(saved(picture), model.scored(picture), atol=1e-5, rtol=0)
     card = (submission / "card.md").read_text()
     for words in (
-        "| Models | 3, side by side, reduced to 8 dimensions |",
+        "| Models | 3, concatenated, reduced to 8 dimensions |",
         "| Dimension | 8 |",
         "pad to 48 px",
         "### Model 3",
@@ -267,6 +267,6 @@ def test_more_than_64_dimensions_are_embedded_but_not_exported(
 ) -> None:
     out = main([runs[2]] * 3, tmp_path / "wide")
     assert open_model(out).embedder.dim == 72
-    with pytest.raises(UserError, match=r"72 dimensions, the challenge admits 64; .*compose\.py"):
+    with pytest.raises(UserError, match=r"72 dimensions, the challenge allows 64; .*compose\.py"):
         export.main(["--run", str(out), "--out", str(tmp_path / "submission")])
     assert not json.loads((out / "summary.json").read_text())["best"]

@@ -118,7 +118,7 @@ def test_what_is_not_its_own_is_refused(run: Path, tmp_path: Path) -> None:
     pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
     indexed(run, pictures, out)
     other = tiny_run(tmp_path / "other", start=1)
-    with pytest.raises(UserError, match="or of other weights of it; vectors of two models"):
+    with pytest.raises(UserError, match="or with other weights of it; vectors of two models"):
         indexed(other, pictures, out)
     with pytest.raises(UserError, match="not the model that .* was made with"):
         open_index(out, str(other)).open_model()

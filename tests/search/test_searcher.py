@@ -67,7 +67,7 @@ def test_how_sure_it_is(searcher: Searcher) -> None:
     assert known and known["labelled"] and known["pictures"] == 30
     sures = [hit.sure for hit in searcher.like(7, k=29)]
     assert all(0 <= s <= 1 for s in sures) and sures == sorted(sures, reverse=True)
-    assert "had its label" in describe(known)
+    assert "neighbour of the same label" in describe(known)
 
     # One class on each side of a gap: near is right, far is wrong
     rng = np.random.default_rng(0)

@@ -218,9 +218,9 @@ def test_the_card_is_told_and_its_memory_where_there_was_one(tmp_path: Path) -> 
     costs = {"trainable_parameters": 5, "peak_memory_mb": 70}
     on_cpu = {job.identity: record(job, 0.5, device="cpu", **costs) for job in jobs}
     text = rendered(study, StudyStatus(on_cpu, {}, {}, 0))
-    assert "Trained on: cpu." in text and "of the card" not in text
+    assert "Trained on: cpu." in text and "GPU memory" not in text
     on_card = {**on_cpu, jobs[1].identity: record(jobs[1], 0.5, device="H100", **costs,
                                                   peak_gpu_memory_mb=33)}  # fmt: skip
     text = rendered(study, StudyStatus(on_card, {}, {}, 0))
     assert "Trained on: H100 (1 runs), cpu (1 runs)." in text
-    assert "| memory, MB | of the card, MB |" in text and "| 70 | 33 |" in text
+    assert "| memory, MB | GPU memory, MB |" in text and "| 70 | 33 |" in text

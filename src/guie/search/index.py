@@ -190,7 +190,7 @@ class Index:
 
 
 def recipe_hash(recipe: dict[str, Any]) -> str:
-    """Return the hash by which an index recognises its model."""
+    """Return the hash that identifies the model of an index."""
     return hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -216,7 +216,10 @@ def _refuse_many_pixels(sent: bytes) -> None:
 def _row(index: Index, text: str) -> int:
     row = whole_number(text)
     if row is None or row >= index.facts.pictures:
-        raise UserError(f"row {text[:40]}: must be a number below {index.facts.pictures:,}")
+        count = index.facts.pictures
+        raise UserError(
+            f"row {text[:40]}: must be 0 to {count - 1:,}; the index has {count:,} pictures"
+        )
     return row
 
 

@@ -25,7 +25,7 @@ INTERVAL = ("test low", "test high")  # of COMPARED, 95 %
 COSTS = {
     "trainable_parameters": "parameters that train",
     "peak_memory_mb": "memory, MB",
-    "peak_gpu_memory_mb": "of the card, MB",  # left out if no run has it
+    "peak_gpu_memory_mb": "GPU memory, MB",  # left out if no run has it
 }
 
 
