@@ -41,6 +41,8 @@ def content(path: Path) -> Content:
     if path.suffix == ".jsonl":
         lines = [flat(json.loads(line)) for line in lines]
         return {f"line {n}: {key}": v for n, line in enumerate(lines, 1) for key, v in line.items()}
+    # The hash of a submission changes with the names of classes in its code.
+    lines = [re.sub(r",[0-9a-f]{64}$", "", line) for line in lines]
     return {f"line {number}": line for number, line in enumerate(lines, 1)}
 
 

@@ -246,3 +246,22 @@ def test_any_attribute_is_part_of_the_state(opened):
         ask(process, height)
         states.append(process.state())
     assert len(set(states[:6])) == 6 and states[6] == states[5]
+
+
+class ChangesOneOfMany(torch.nn.Module):
+    """In the middle of a large tensor, whose printed form leaves the middle out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.zeros(5000))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.table[2500] += 1
+        return images.float().mean([2, 3])
+
+
+def test_every_number_of_a_tensor_is_part_of_the_state(opened):
+    process = opened(ChangesOneOfMany())
+    before = process.state()
+    ask(process)
+    assert process.state() != before

@@ -98,6 +98,8 @@ def test_a_kill_leaves_the_old_index_and_a_folder_that_shrank_is_asked_about(
     with pytest.raises(UserError, match="5 of the 9 pictures in .* are gone; .* --fewer"):
         indexed(run, pictures, out)
     assert indexed(run, pictures, out, fewer=True)[1].removed == 5
+    next(path for path in pictures.rglob("*.png")).unlink()
+    assert indexed(run, pictures, out)[1].removed == 1, "three of four are left"
 
 
 def test_archives_and_shards(run: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ def test_apportion_is_exact_to_the_unit() -> None:
         if (share * 1000 >= 1).all():
             assert np.abs(quota - share * 1000).max() < 1
     assert apportion(np.array([1e-9, 1e-9, 1 - 2e-9]), 3)[0].tolist() == [1, 1, 1]
+    assert apportion(np.full(3, 1 / 3), 10)[1].sum() == pytest.approx(0), "nothing is owed at first"
     assert apportion(np.array([1e-9, 1e-9, 1 - 2e-9]), 50)[0].tolist() == [1, 1, 48]
 
 
