@@ -24,7 +24,7 @@ DEEP = "[" * 45 + "]" * 45
     ("text", "said"),
     [
         ("train:\n  epochs: 2\n  epochs: 3", "line 3: key 'epochs' is already in line 2; drop"),
-        ("a: {b: 1, 'b': 2}", "line 1: key 'b' stands"),
+        ("a: {b: 1, 'b': 2}", "line 1: key 'b' is already"),
         ("1: a\n0x1: b", "line 2: key 1 is already in line 1"),
         (BOMB, "line 6: more than 100,000 values"),
         ("[" + "1, " * 110_000 + "]", "line 1: more than 100,000 values"),
@@ -83,7 +83,7 @@ def test_a_number_is_one_that_nobody_can_read_otherwise(text: str, value: object
 def test_set_is_read_like_a_file(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text("name: t\n")
     for words, said in {
-        "train={epochs: 2, epochs: 3}": "line 1: key 'epochs' stands",
+        "train={epochs: 2, epochs: 3}": "line 1: key 'epochs' is already",
         "train.epochs=" + "9" * 6_000: "a whole number beyond 64 bits",
         "train.epochs=010": r"train.epochs.*found '010'",
         "seed=1:30": "seed=1:30: .*found '1:30'",

@@ -22,7 +22,7 @@ from scorer.isolated import wire
 from scorer.isolated.starting import LOAD_SECONDS, Allowance, server
 
 MAX_NUMBERS = 64
-# Without bfloat16: NumPy, by which the host reads the numbers, has no such type.
+# Without bfloat16: the host reads the numbers with NumPy, which has no such type.
 TYPES = ("torch.float16", "torch.float32", "torch.float64")
 _NO_MEMORY = ("bad_alloc", "allocate memory", "out of memory")
 

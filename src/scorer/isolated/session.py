@@ -21,7 +21,7 @@ from scorer.isolated.state import attribute_names, fingerprint
 from scorer.loading import lacks_memory, load
 
 MAX_NUMBERS = 64  # per returned row; of a longer row only the length is sent
-# Types that NumPy has, by which the host reads the numbers.
+# Types of NumPy, with which the host reads the numbers.
 SENT = (torch.float16, torch.float32, torch.float64)
 
 
