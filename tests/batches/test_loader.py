@@ -80,7 +80,7 @@ def test_a_file_that_is_away_for_a_moment_is_waited_for(
     back.start()
     assert [red for batch in ahead(files, workers) for red in reds(batch)] == list(range(12))
     if workers == 0:  # else a busy machine may begin after that half second
-        assert f"{files[2]}: no such image; tried again in 0.05 s" in capfd.readouterr().err
+        assert f"{files[2]}: no such image; trying again in 0.05 s" in capfd.readouterr().err
 
 
 def test_a_file_that_is_gone_costs_its_waits_once(files, impatient) -> None:

@@ -1,1 +1,1 @@
-"""What is on disk: manifests, published data sets, archives, images and how they look."""
+"""Read data from disk: manifests, public data sets, archives, images and image checks."""

@@ -1,4 +1,4 @@
-"""Data sets come as archives. Each is inspected member by member, then unpacked whole or not at all."""
+"""Unpack data set archives safely: inspect every member first, then unpack all of them or none."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Kind = Literal["file", "folder", "symlink", "hardlink", "special"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """An entry of an archive, whatever the archive's format."""
+    """An entry of a zip or tar archive."""
 
     name: str
     kind: Kind
@@ -41,26 +41,26 @@ class Member:
 
     @property
     def path(self) -> PurePosixPath:
-        """The name without `./` and `//`."""
+        """Return the name without `./` and `//`."""
         return PurePosixPath(self.name)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What an archive may hold at most.
+    """Upper limits on the contents of an archive.
 
-    Public image datasets stay well below. Images hardly compress and annotations about tenfold;
-    a bomb, a thousandfold.
+    Public image data sets stay well below them. Images hardly compress and annotations compress
+    about 10 times, but a decompression bomb 1,000 times.
     """
 
     members: int = 20_000_000
     member_bytes: int = 16 * 2**30
     total_bytes: int = 4 * 2**40
-    ratio: float = 100.0  # unpacked bytes to the bytes of the archive
+    ratio: float = 100.0  # unpacked bytes / archive bytes
 
 
 def fault_of_sizes(count: int, total_bytes: int, archive_bytes: int, limits: Limits) -> str | None:
-    """Why so many members of this size are too much; None if they are not."""
+    """Return which limit the totals exceed, or None."""
     if count > limits.members:
         return f"more than {limits.members:,} members"
     if total_bytes > limits.total_bytes:
@@ -71,14 +71,14 @@ def fault_of_sizes(count: int, total_bytes: int, archive_bytes: int, limits: Lim
 
 
 def fault_of_member(member: Member, limits: Limits) -> str | None:
-    """Why a member must not be unpacked, whatever the others are; None if it may be."""
+    """Return why this member alone must not be unpacked, or None."""
     fault = _fault_of_name(member.name)
     if fault:
         return fault
     if member.encrypted:
         return "encrypted; unpack the archive by hand"
     if member.kind == "special":
-        return "a device, a pipe or the like"
+        return "a special file such as a device or a pipe"
     if member.size_bytes > limits.member_bytes:
         return f"{member.size_bytes:,} bytes, more than {limits.member_bytes:,}"
     if member.kind != "folder" and not member.path.parts:
@@ -87,26 +87,26 @@ def fault_of_member(member: Member, limits: Limits) -> str | None:
 
 
 def fault_of_all(members: Sequence[Member]) -> str | None:
-    """Why members, each harmless by itself, must not be unpacked together; None if they may be."""
+    """Return why the members conflict with each other, or None."""
     kinds: dict[PurePosixPath, str] = {}
     for member in members:
         known = kinds.get(member.path)
         if known and not known == member.kind == "folder":
-            return f"{member.name!r}: stands twice in it"
+            return f"{member.name!r}: occurs twice in the archive"
         if member.kind == "hardlink" and kinds.get(PurePosixPath(member.link)) != "file":
-            return f"{member.name!r}: a hard link to no file before it, {member.link!r}"
+            return f"{member.name!r}: a hard link to {member.link!r}, which is no earlier file"
         kinds[member.path] = member.kind
     for member in members:
         for parent in member.path.parents:
             if kinds.get(parent, "folder") != "folder":
-                return f"{member.name!r}: lies below {str(parent)!r}, which is no folder"
+                return f"{member.name!r}: is inside {str(parent)!r}, which is not a folder"
         if member.kind == "symlink" and _leaves(member, kinds):
             return f"{member.name!r}: a link that leaves the folder, to {member.link!r}"
     return None
 
 
 def alike_but_for_case(members: Sequence[Member]) -> list[str]:
-    """Names that are one file on a disk that ignores case (macOS, Windows)."""
+    """Return names that become one file on a case-insensitive disk (macOS, Windows)."""
     paths = {str(member.path) for member in members}
     counts = Counter(path.casefold() for path in paths)
     return sorted(path for path in paths if counts[path.casefold()] > 1)
@@ -125,9 +125,9 @@ def _absolute(name: str) -> bool:
 
 
 def _leaves(symlink: Member, kinds: dict[PurePosixPath, str]) -> bool:
-    """Would the link lead out of the folder, or through another link?
+    """Return whether the link leads out of the folder, or through another link.
 
-    What lies behind a link is not where its path says: there, `..` may lead anywhere.
+    Behind another link, `..` may lead anywhere.
     """
     if not symlink.link or _absolute(symlink.link) or "\\" in symlink.link:
         return True
@@ -142,7 +142,7 @@ def _leaves(symlink: Member, kinds: dict[PurePosixPath, str]) -> bool:
 
 
 MAX_LINK_BYTES = 4096
-# By the file type that a zip states; 0: it states none.
+# By the file type in a zip entry; 0: no type is given.
 KINDS: dict[int, Kind] = {
     0: "file",
     stat.S_IFREG: "file",
@@ -150,7 +150,7 @@ KINDS: dict[int, Kind] = {
     stat.S_IFLNK: "symlink",
 }
 DRAIN_BYTES = 2**20
-# What the readers raise for an archive that is cut short, damaged or of an unknown compression.
+# Errors that the readers raise for truncated or damaged archives and unknown compression methods.
 DAMAGED = (
     *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
     *(EOFError, NotImplementedError, RuntimeError, ValueError),
@@ -158,7 +158,7 @@ DAMAGED = (
 
 
 def members_of(archive: Path) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]]:
-    """(member, how to open it) in the archive's order; a tar is read on as they are taken."""
+    """Yield (member, function that opens it) in the archive's order; a tar is read as a stream."""
     if archive.name.lower().endswith(".zip"):
         with zipfile.ZipFile(archive) as file:
             for info in file.infolist():
@@ -171,24 +171,28 @@ def members_of(archive: Path) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]
     with tarfile.open(archive) as tar:
         for entry in tar:
             yield _of_tar(entry), partial(_content, tar, entry)
-        # tarfile takes a damaged header, and a file cut between members, for the end
+        # tarfile mistakes a damaged header, or a cut between two members, for the end of the archive
         tar.fileobj.seek(tar.offset)
         if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
             raise tarfile.ReadError("cut short, or damaged in the middle")
-        while tar.fileobj.read(DRAIN_BYTES):  # a checksum is only compared at a stream's end
+        while tar.fileobj.read(
+            DRAIN_BYTES
+        ):  # the checksum is only compared at the end of the stream
             pass
 
 
 @contextmanager
 def damage_as_user_error(archive: Path) -> Iterator[None]:
-    """Turn what the readers raise for a damaged archive into a UserError."""
+    """Turn the readers' errors about a damaged archive into a UserError."""
     try:
         yield
     except (*DAMAGED, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # a fault of the disk, not of gzip's or bzip2's stream
+            raise  # the disk failed, not the gzip or bzip2 stream
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{archive}: damaged or no archive ({reason}); get it again") from error
+        raise UserError(
+            f"{archive}: damaged or not an archive ({reason}); download it again"
+        ) from error
 
 
 def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
@@ -199,7 +203,7 @@ def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     link = ""
     if kind == "symlink" and not encrypted and info.file_size <= MAX_LINK_BYTES:
         link = file.read(info).decode("utf-8", "surrogateescape")
-    # the original: zipfile cuts a name at a NUL
+    # orig_filename, because zipfile cuts `filename` at a NUL
     return Member(info.orig_filename, kind, info.file_size, link, encrypted)
 
 
@@ -214,7 +218,7 @@ def _of_tar(info: tarfile.TarInfo) -> Member:
 
 def _content(file: tarfile.TarFile, info: tarfile.TarInfo) -> IO[bytes]:
     content = file.extractfile(info)
-    assert content is not None  # it is for folders and the like, which nobody reads
+    assert content is not None  # None only for folders and special files, which are not read
     return content
 
 
@@ -222,49 +226,49 @@ SUFFIXES = (
     *(".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2"),
     *(".tar.xz", ".txz", ".tar.zst"),
 )
-RECORD = ".unpacked.json"  # in the folder: which archive it is of
+RECORD = ".unpacked.json"  # in the folder: identifies the archive that it was unpacked from
 COPY_BYTES = 2**20
-BLOCK_BYTES = 4096  # the smallest file takes a block of the disk
+BLOCK_BYTES = 4096  # even the smallest file takes one disk block
 
 
 def unpacked(path: str | Path) -> Path:
-    """The folder `path` itself or, of an archive, the folder beside it that it is unpacked into.
+    """Return `path` if it is a folder; unpack an archive next to itself and return that folder.
 
     `input/products.tar.gz` -> `input/products`. Raises UserError like `unpack`.
     """
     path = Path(path)
     suffixes = [s for s in SUFFIXES if path.name.lower().endswith(s)]
-    if not suffixes or path.is_dir():  # a folder may be called anything
+    if not suffixes or path.is_dir():  # a folder may be named like an archive
         return path
     return unpack(path, path.with_name(path.name[: -len(max(suffixes, key=len))]))
 
 
 def unpack(archive: str | Path, folder: str | Path, limits: Limits | None = None) -> Path:
-    """Unpack a zip or tar into `folder`; do nothing if it was unpacked there before.
+    """Unpack a zip or tar into `folder` and return it; do nothing if that was done before.
 
-    The folder gets its name when it is whole, so that a killed unpacking is done again. No owner,
-    permission or time of the archive is taken over.
+    The folder is renamed into place only when complete, so an interrupted unpacking starts over.
+    Owners, permissions and times in the archive are ignored.
 
     Raises:
-        UserError: no such archive, or a damaged one; a member that must not be unpacked; too
-            little disk space; a folder in the way that is not of this archive.
+        UserError: the archive is missing or damaged, a member must not be unpacked, the disk is too
+            small, or `folder` exists but does not come from this archive.
     """
     archive, folder = Path(archive), Path(folder)
     if folder.exists():
         _check_record(archive, folder)
         return folder
     if not archive.is_file():
-        raise UserError(f"{archive}: no such archive, and no {folder} that was unpacked from it")
+        raise UserError(f"{archive}: no such archive, and no folder {folder} unpacked from it")
     members = _inspected(archive, limits or Limits())
     _check_space(archive, folder, members)
     with _alone(archive):
-        if not folder.exists():  # else another process was faster
+        if not folder.exists():  # otherwise another process has unpacked it meanwhile
             _publish(archive, folder, members)
     return folder
 
 
 def _inspected(archive: Path, limits: Limits) -> list[Member]:
-    """Every member, found harmless. A bomb is refused before it is read through."""
+    """Return all members after checking them. A bomb is rejected before it is fully read."""
     archive_bytes, total_bytes = archive.stat().st_size, 0
     members: list[Member] = []
     with damage_as_user_error(archive):
@@ -319,14 +323,17 @@ def _publish(archive: Path, folder: Path, members: list[Member]) -> None:
 
 @contextmanager
 def _alone(archive: Path) -> Iterator[None]:
-    """One process at a time; a kill frees the lock. Raises UserError if another one has it."""
+    """Lock the archive for one process; a killed process frees the lock.
+
+    Raises UserError if another process holds it.
+    """
     with archive.open("rb") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(f"{archive}: another process is unpacking it; wait for it") from None
         except OSError:
-            pass  # a file system without locks
+            pass  # this file system has no locks
         yield
 
 
@@ -339,7 +346,7 @@ def _fill(folder: Path, archive: Path, members: list[Member]) -> None:
     with bar, damage_as_user_error(archive):
         for expected, (member, read) in zip(members, members_of(archive), strict=True):
             if member != expected:
-                raise UserError(f"{archive}: was changed while it was unpacked; try again")
+                raise UserError(f"{archive}: changed while it was unpacked; try again")
             _write(member, read, folder)
             bar.update(member.size_bytes)
 
@@ -360,22 +367,22 @@ def _write(member: Member, read: Callable[[], IO[bytes]], folder: Path) -> None:
 
 
 def _identity(archive: Path) -> dict[str, Any]:
-    """What tells an archive from another one of its name, without reading it through."""
+    """Return name, size and time, which identify an archive without reading it."""
     known = archive.stat()
     return {"archive": archive.name, "bytes": known.st_size, "modified_ns": known.st_mtime_ns}
 
 
 def _check_record(archive: Path, folder: Path) -> None:
-    """Refuse a folder that is not of this archive; one whose archive is gone is taken as it is."""
+    """Raise UserError unless the folder comes from this archive, or the archive no longer exists."""
     try:
         record = json.loads((folder / RECORD).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         raise UserError(
-            f"{folder}: in the way of {archive.name}, and not unpacked from it by this program;"
-            f" write path: {folder} to read it as it is, or move it away"
+            f"{folder}: exists, but this program did not unpack it from {archive.name};"
+            f" set path: {folder} to read it as it is, or move it away"
         ) from None
     if archive.is_file() and record != _identity(archive):
         raise UserError(
             f"{folder}: unpacked from another {archive.name} (size or time differ); remove it to"
-            f" unpack anew, or write path: {folder} to read it as it is"
+            f" unpack again, or set path: {folder} to read it as it is"
         )

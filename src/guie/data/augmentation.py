@@ -1,8 +1,8 @@
-"""Random views of a training image; each is a pure function of its seed.
+"""Draw random views of a training image; each view is a pure function of its seed.
 
-A view is a part of the image, resized by the model's own preprocessing, so that training sees what is
-scored, and then changed in its pixels at the network's size. (A config may ask for another resize, and for
-some of the changes before it.)
+A view is a crop, resized by the model's own preprocessing, so that training matches scoring. Pixel
+distortions then apply at the network's input size. A config can select another resize, and apply some
+distortions before it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from guie.data.images import Part
 
 
 def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[float]) -> Part:
-    """The box of torchvision's RandomResizedCrop, in shares of the sides.
+    """Return a crop box like torchvision's RandomResizedCrop, as fractions of the sides.
 
     Args:
-        scale: range of the box's share of the image area.
+        scale: range of the box area as a fraction of the image area.
         ratio: range of the box's aspect ratio relative to the image's, drawn in log space.
     """
     side = math.sqrt(draw.uniform(*scale))
@@ -37,7 +37,7 @@ def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[flo
 
 
 def random_area(draw: random.Random, low: float, high: float) -> Part:
-    """A box whose sides are each drawn from a range of shares of the image's."""
+    """Return a box whose sides are drawn independently, as fractions between `low` and `high`."""
     return _placed(draw, draw.uniform(low, high), draw.uniform(low, high))
 
 
@@ -56,16 +56,17 @@ def recoloured(
     saturation: float,
     levels: float = 0.0,
 ) -> np.ndarray:
-    """The three factors of torchvision's ColorJitter, in this order, on a uint8 image.
+    """Apply the three factors of torchvision's ColorJitter, in this order, to a uint8 image.
 
-    All are linear, so that one matrix does, and rounds and clips once; 1 changes nothing.
+    All are linear, so one matrix applies them with a single rounding and clipping. A factor of 1
+    changes nothing.
 
     Args:
-        levels: grey levels that are added after them.
+        levels: grey levels added afterwards.
     """
     if brightness == contrast == saturation == 1.0 and not levels:
         return image_HWC
-    mixed = saturation * np.eye(3) + (1 - saturation) * LUMA  # every row adds its share of grey
+    mixed = saturation * np.eye(3) + (1 - saturation) * LUMA  # blend each channel with grey
     mean_grey = LUMA @ cv2.mean(image_HWC)[:3]
     offset = np.full((3, 1), (1 - contrast) * brightness * mean_grey + levels)
     return cv2.transform(image_HWC, np.hstack([contrast * brightness * mixed, offset]))
@@ -75,9 +76,9 @@ BORDERS = {"black": cv2.BORDER_CONSTANT, "mirror": cv2.BORDER_REFLECT}
 
 
 class Distortions:
-    """Draws and applies the config's distortions, but for flips, colours and boxes (`Augment`).
+    """Draw and apply the config's distortions except flips, colours and boxes (see `Augment`).
 
-    A pure function of (image, seed). Of no distortion at all, False.
+    A pure function of (image, seed). It is falsy if the config has no distortion.
     """
 
     def __init__(self, config: AugmentConfig):
@@ -88,14 +89,14 @@ class Distortions:
 
     def __call__(self, image_HWC: np.ndarray, seed: int) -> np.ndarray:
         """uint8 image (H, W, 3) -> another of the same size."""
-        # Not `set_random_seed`: it gives every transform the same numbers, and then all of the same
-        # probability strike together.
+        # Not `set_random_seed`: it gives every transform the same numbers, so that all transforms of
+        # equal probability would apply together.
         self.compose.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return self.compose(image=image_HWC)["image"]
 
 
 def distortions(config: AugmentConfig) -> list[A.BasicTransform]:
-    """The transforms, in their order."""
+    """Return the transforms in the order of their application."""
     steps: list[A.BasicTransform] = []
     if config.auto:
         steps.append(LearnedPolicy(AutoAugmentPolicy(config.auto), p=1.0))
@@ -117,7 +118,7 @@ def distortions(config: AugmentConfig) -> list[A.BasicTransform]:
 
 
 def _affine(config: AugmentConfig) -> A.Affine:
-    """One map for all three, so that pixels are interpolated once."""
+    """Return one affine map for all three transforms, so that pixels are interpolated once."""
     return A.Affine(
         scale=(1 - config.zoom, 1 + config.zoom),
         keep_ratio=True,
@@ -145,14 +146,14 @@ class LearnedPolicy(A.ImageOnlyTransform):
 
 
 class _SeededAutoAugment(AutoAugment):
-    """torchvision's, drawing from a generator of its own and not from the process's."""
+    """torchvision's AutoAugment with its own generator instead of the global one."""
 
     def __init__(self, policy: AutoAugmentPolicy):
         super().__init__(policy)
         self.generator = torch.Generator()
 
     def get_params(self, transform_num: int) -> tuple[int, Tensor, Tensor]:
-        """Which of the sub-policies, and for its two operations: chance, and sign."""
+        """Return the sub-policy's index, and the probabilities and signs of its two operations."""
         number = int(torch.randint(transform_num, (1,), generator=self.generator))
         return (
             number,
@@ -162,35 +163,35 @@ class _SeededAutoAugment(AutoAugment):
 
 
 COLORS = {"grey": 128, "black": 0}
-# OpenCV warps nothing whose side does not fit 16 bits with a sign.
+# OpenCV cannot warp images whose side exceeds a signed 16-bit integer.
 MAX_SIDE_PX = 32_766
 
 
 class Augment:
-    """What is drawn for a view: its `part` of the image, and by calling it, its pixels.
+    """Augment one view: `part` draws the crop, calling the object changes the resized pixels.
 
-    Between the two, `at_full_size` changes what is not yet resized.
+    Between the two, `at_full_size` distorts the crop before its resize.
 
     Args:
-        config: what is drawn.
+        config: the augmentations and their ranges.
     """
 
     def __init__(self, config: AugmentConfig):
         self.config, self.distortions = config, Distortions(config)
 
     def part(self, seed: int) -> Part:
-        """Which part of the image is seen."""
+        """Return the crop of the image."""
         draw = random.Random(seed)
         return random_part(draw, self.config.crop_scale, self.config.crop_ratio)
 
     def at_full_size(self, part_HWC: np.ndarray, seed: int) -> np.ndarray:
-        """Distort the uint8 part (H, W, 3) before its resize, where the config says so.
+        """Distort the uint8 crop (H, W, 3) before its resize, if the config says so.
 
-        A side beyond OpenCV's limit leaves the part as it is.
+        A crop with a side beyond OpenCV's limit stays unchanged.
         """
         if not self.config.full_size or max(part_HWC.shape) > MAX_SIDE_PX:
             return part_HWC
-        own = random.Random(seed).getrandbits(32)  # not the stream that `__call__` draws from
+        own = random.Random(seed).getrandbits(32)  # independent of the stream in `__call__`
         return self.distortions(np.ascontiguousarray(part_HWC), own)
 
     def __call__(self, image_HWC: np.ndarray, seed: int) -> np.ndarray:
@@ -213,7 +214,7 @@ class Augment:
             (max(0.0, 1 - strength), 1 + strength) for strength in self.config.color_strengths
         ]
         factors, levels = [draw.uniform(*bound) for bound in bounds], 0.0
-        if most := self.config.brightness_levels:  # without it, no number is drawn
+        if most := self.config.brightness_levels:  # if it is 0, no random number is drawn
             levels = draw.uniform(-most, most)
         if draw.random() >= self.config.color_share:
             factors, levels = [1.0, 1.0, 1.0], 0.0

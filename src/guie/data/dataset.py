@@ -1,4 +1,4 @@
-"""From rows of the manifest to samples, and from samples to the `Batch` that a step trains on."""
+"""Turn manifest rows into samples, and samples into the `Batch` that a step trains on."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from guie.data.manifest import Manifest
 
 
 def image_shape(height: int, width: int) -> list[float]:
-    """H / W, H / 224 and W / 224 of an image in pixels (the challenge's 5th place)."""
+    """Return H / W, H / 224 and W / 224 for a size in pixels (the challenge's 5th place)."""
     return [height / width, height / 224.0, width / 224.0]
 
 
 def image_shapes(images_BCHW: Tensor) -> Tensor:
-    """(B, C, H, W) images of one size -> (B, 3) float32, `image_shape` of each."""
+    """Return `image_shape` of each image: (B, C, H, W) of one size -> (B, 3) float32."""
     shape = image_shape(images_BCHW.size(2), images_BCHW.size(3))
     rows = [shape] * images_BCHW.size(0)
     return torch.tensor(rows, dtype=torch.float32, device=images_BCHW.device)
 
 
 class Preprocess(Protocol):
-    """What batches need of a model's preprocessing, `guie.models.preprocess.Preprocess`."""
+    """The interface that batches need from `guie.models.preprocess.Preprocess`."""
 
     def recipe(self) -> dict[str, Any]: ...
 
@@ -53,20 +53,20 @@ class Preprocess(Protocol):
 
 @dataclass(frozen=True)
 class Batch:
-    """The share of one process in a global batch, or a micro-batch of it.
+    """One process's part of a global batch, or a micro-batch of it.
 
     Attributes:
         label_B: class ids.
-        row_B: rows of the stage's training table.
-        shapes_B3: `image_shape` of the images as they came.
-        images_BCHW: as the network takes them; of a loader's workers, uint8 and not normalised.
-            None where features stand in for them.
+        row_B: row numbers in the stage's training table.
+        shapes_B3: `image_shape` of the original images.
+        images_BCHW: network input; uint8 and not normalised when it comes from a loader's worker.
+            None if features replace the images.
         feat_BF: features of a frozen backbone.
-        teacher_BT: what teachers made of the images beforehand, side by side.
-        captions: one an image, where the manifest has them.
-        generic_GCHW: images that the backbone's features are to be held on; there may be none.
-        generic_weight: what a mean over the generic images of a micro-batch counts, so that
-            micro-batches weighed by their images make the mean over all.
+        teacher_BT: precomputed teacher features of the images, concatenated.
+        captions: one per image, if the manifest has captions.
+        generic_GCHW: generic images on which the backbone's features are preserved; G may be 0.
+        generic_weight: weight of this micro-batch's mean over generic images. With it, the mean
+            weighted by images per micro-batch equals the mean over all generic images.
     """
 
     label_B: Tensor
@@ -83,15 +83,15 @@ class Batch:
         return len(self.label_B)
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same with its tensors on the device."""
+        """Return the batch with its tensors on the device."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
 
     def pin_memory(self) -> Batch:
-        """The same in page-locked memory, by which a loader hands it over."""
+        """Return the batch in page-locked memory; DataLoader calls this."""
         return self._each(Tensor.pin_memory)
 
     def normalised(self, preprocess: Preprocess) -> Batch:
-        """The same with uint8 images made the network's input."""
+        """Return the batch with uint8 images normalised to network input."""
         images: dict[str, Any] = {
             name: preprocess.normalised(value)
             for name in ("images_BCHW", "generic_GCHW")
@@ -100,7 +100,7 @@ class Batch:
         return replace(self, **images)
 
     def split(self, pieces: int) -> Iterator[Batch]:
-        """`pieces` micro-batches of nearly equal size, none empty but of generic images."""
+        """Yield `pieces` non-empty micro-batches of nearly equal size; some may lack generic images."""
         pieces = min(pieces, len(self))
         for number in range(pieces):
             yield self._piece(number, pieces)
@@ -127,7 +127,7 @@ class Batch:
 
 
 def collated(samples: Sequence[dict[str, Any]]) -> Batch:
-    """A batch of samples of `TrainDataset`; generic ones, which hold nothing else, stand beside."""
+    """Collate samples of `TrainDataset` into a batch; generic images go into `generic_GCHW`."""
     generic = [sample["generic"] for sample in samples if "generic" in sample]
     parts = default_collate([sample for sample in samples if "generic" not in sample])
     return Batch(
@@ -140,23 +140,24 @@ def collated(samples: Sequence[dict[str, Any]]) -> Batch:
     )
 
 
-# A JPEG decoded small is sharper than what the model's own filter leaves of the whole, unless that
-# has its share of the shrinking: decoded to just the size, a view is twice as far from the scored.
+# A JPEG decoded at reduced size is sharper than the full image resized by the model's own filter. That
+# filter must do part of the downscaling: decoded to the exact size, a view differs from the scored image
+# twice as much.
 MARGIN = 1.5
 
 
 class TrainDataset(Dataset):
     """Random views of training images; a sample is a pure function of (seed, step, position, row).
 
-    `image` (3, S, S) is uint8: a quarter of the bytes to hand over, and normalised as a batch, on
-    the device. `shape` (3,) is the `image_shape` of the whole image.
+    `image` (3, S, S) is uint8, a quarter of the bytes of float32. The device normalises it as a batch.
+    `shape` (3,) is the `image_shape` of the whole image.
 
     Args:
         rows: training rows of a manifest.
-        classes: the class list; a label's place in it is its id.
+        classes: the class list; a label's index in it is its id.
         root: folder that image_path is relative to.
-        augment, preprocess: what makes the view and the network's input.
-        seed: integers that tell this stage's views from all others.
+        augment, preprocess: produce the view and the network input.
+        seed: integers unique to this stage's views.
     """
 
     def __init__(
@@ -197,7 +198,7 @@ class TrainDataset(Dataset):
     def _view(
         self, row: int, seed_of_part: int, seed_of_pixels: int
     ) -> tuple[Tensor, tuple[int, int]]:
-        """A view (3, S, S) uint8, and the height and width in pixels of the whole image."""
+        """Return a view (3, S, S) uint8, and the height and width in pixels of the whole image."""
         part = self.augment.part(seed_of_part)
         file = self.root / self.paths[row]
         part_HWC, size = with_retries(partial(open_part, file, part, self._enough))
@@ -207,7 +208,7 @@ class TrainDataset(Dataset):
         return self.preprocess.padded(_planes(view_HWC)[None])[0], size
 
     def _blended(self, view_CHW: Tensor, seed: int) -> Tensor:
-        """The view, or a blend of it with one of any row: see `AugmentConfig.mixup`."""
+        """Return the view, or its blend with a view of any row: see `AugmentConfig.mixup`."""
         draw = random.Random(seed)
         if draw.random() >= self.augment.config.mixup:
             return view_CHW
@@ -217,7 +218,7 @@ class TrainDataset(Dataset):
 
     def _enough(self, height: int, width: int) -> bool:
         if self.augment.config.full_size:
-            return False  # never: all pixels are to be distorted
+            return False  # full-size distortions need every pixel
         return self.preprocess.shrinks(int(height / MARGIN), int(width / MARGIN))
 
 
@@ -229,11 +230,11 @@ class Samples(Dataset[Any]):
 
 
 class EvalDataset(Samples):
-    """Images as the scorer decodes them, through the preprocessing that is exported.
+    """Images decoded like the scorer does, with the preprocessing that is exported.
 
     Args:
-        boxes: what each is cropped to first, None for the whole.
-        open_image: how they are decoded.
+        boxes: crop box of each image, None for the whole image.
+        open_image: function that decodes an image file.
     """
 
     def __init__(
@@ -250,7 +251,7 @@ class EvalDataset(Samples):
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """The network's input (3, S, S), and the shape (3,) of the image as it came, or of its box."""
+        """Return the network input (3, S, S), and `image_shape` (3,) of the original image or box."""
         image = with_retries(partial(self.open_image, self.files[index]))
         box = self.boxes[index] if self.boxes else None
         if box:
@@ -260,21 +261,21 @@ class EvalDataset(Samples):
 
 
 def as_batch(image_HWC: np.ndarray) -> Tensor:
-    """uint8 image (H, W, 3) -> uint8 tensor (1, 3, H, W), as the scorer hands it to the model."""
-    if not image_HWC.flags.writeable:  # Pillow's buffer, which torch would warn of
+    """Return a uint8 image (H, W, 3) as the tensor (1, 3, H, W) that the scorer gives the model."""
+    if not image_HWC.flags.writeable:  # torch warns about Pillow's read-only buffer
         image_HWC = image_HWC.copy()
     return torch.from_numpy(image_HWC).permute(2, 0, 1)[None]
 
 
 def _planes(image_HWC: np.ndarray) -> Tensor:
-    """uint8 image (H, W, 3) -> (3, H, W), channel by channel in memory."""
+    """Return a uint8 image (H, W, 3) as (3, H, W), contiguous in memory."""
     planes_CHW = np.empty((3, *image_HWC.shape[:2]), np.uint8)
-    cv2.split(image_HWC, list(planes_CHW))  # ten times as fast as a copy with strides
+    cv2.split(image_HWC, list(planes_CHW))  # ten times as fast as a strided copy
     return torch.from_numpy(planes_CHW)
 
 
 def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> pd.DataFrame:
-    """Rows to train on, of all or of the named domains.
+    """Return the training rows, optionally of the named domains only.
 
     Raises UserError for an unknown domain and for rows with several labels.
     """
@@ -283,7 +284,7 @@ def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> p
     if several.any():
         raise UserError(
             f"{manifest.path}: {int(several.sum())} training images have several labels, first"
-            f" {rows.loc[several, 'image_path'].iloc[0]}; training takes one label an image"
+            f" {rows.loc[several, 'image_path'].iloc[0]}; training needs one label per image"
         )
     if domains is None:
         return rows
@@ -299,10 +300,10 @@ def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> p
 
 @dataclass(frozen=True)
 class Classes:
-    """The training classes in the order of their ids: sorted, so a domain's stand together."""
+    """The training classes in the order of their ids: sorted, so that each domain is contiguous."""
 
     labels: list[str]
-    sizes: list[int]  # training images of each
+    sizes: list[int]  # training images per class
     domains: list[str]
 
     def __len__(self) -> int:
@@ -310,7 +311,7 @@ class Classes:
 
 
 def classes_of(rows: pd.DataFrame) -> Classes:
-    """The classes of training rows; an image that several stages train on counts once."""
+    """Return the classes of training rows; an image that several stages use counts once."""
     groups = rows.drop_duplicates("image_path").groupby("label", sort=True)
     return Classes(
         labels=list(groups.groups),
@@ -320,7 +321,7 @@ def classes_of(rows: pd.DataFrame) -> Classes:
 
 
 def rows_hash(rows: pd.DataFrame) -> str:
-    """A hash of what is trained on: images, labels, domains, weights, in their order."""
+    """Return a hash of the training data: images, labels, domains and weights, in order."""
     columns = [c for c in ("image_path", "label", "domain", "weight") if c in rows]
     values = pd.util.hash_pandas_object(rows[columns], index=False)
     return hashlib.sha256(values.to_numpy().tobytes()).hexdigest()[:16]

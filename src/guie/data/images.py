@@ -1,8 +1,8 @@
-"""Decoding: two ways to open a picture, and nothing else opens one.
+"""Decode images. All code that opens an image uses one of these functions.
 
-`open_as_seen` gives what a person sees (curation), `open_part` a part of that, fast (training).
-`open_as_host` gives what the challenge's scorer sees (validation, embedding, parity with the
-submission). `with_retries` opens what a network disk may have lost for a moment.
+`open_as_seen` returns what a person sees (curation); `open_part` returns a crop of that, fast (training).
+`open_as_host` returns what the challenge's scorer sees (validation, embedding, parity with the
+submission). `with_retries` tries again when a network disk fails for a moment.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
 
-# What is done in parallel is done by processes. A pool of OpenCV's threads that was started before a
-# fork would hang the child at its next word with it.
+# Parallel work uses processes. If OpenCV started its thread pool before a fork, the child would hang at
+# its next OpenCV call.
 cv2.setNumThreads(0)
 
-# Pillow's own limit warns at 89 Mpx and refuses at twice that; a bomb must not pass with a warning.
+# Pillow only warns at 89 Mpx and rejects at twice that; a decompression bomb must not pass with a warning.
 MAX_PIXELS = 100_000_000
-# What JPEG can be decoded to at once, as 1 / n of its sides, and OpenCV's flags for it.
+# Reduction factors n at which a JPEG can be decoded (sides / n), with OpenCV's flags.
 REDUCTIONS = {
     8: cv2.IMREAD_REDUCED_GRAYSCALE_8 | cv2.IMREAD_COLOR_RGB,
     4: cv2.IMREAD_REDUCED_GRAYSCALE_4 | cv2.IMREAD_COLOR_RGB,
     2: cv2.IMREAD_REDUCED_GRAYSCALE_2 | cv2.IMREAD_COLOR_RGB,
     1: cv2.IMREAD_COLOR_RGB,
 }
-# A file server that starts anew is away for seconds; a file that is gone for good costs as many, once.
+# A file server that restarts is away for seconds; a file that is gone costs the same wait, once.
 WAITS_S = (0.5, 1.0, 2.0, 4.0)
 
-# What is read, whatever a file's name: Pillow has readers that start programs (EPS) or are seldom
-# looked at.
+# Accepted formats, whatever a file's name. Other Pillow readers start programs (EPS) or are rarely
+# reviewed.
 FOREIGN = (
     "JPEG",
     "MPO",
@@ -51,8 +51,8 @@ FOREIGN = (
     "BMP",
     "TIFF",
     "AVIF",
-)  # of bytes that somebody sent
-FORMATS = (*FOREIGN, "PPM", "JPEG2000")  # of files
+)  # for bytes received from others
+FORMATS = (*FOREIGN, "PPM", "JPEG2000")  # for files
 
 PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always converts to RGB
 
@@ -60,7 +60,7 @@ T = TypeVar("T")
 
 
 class Part(NamedTuple):
-    """A box of an image, in shares of its sides."""
+    """A box of an image, as fractions of its sides."""
 
     top: float
     left: float
@@ -68,12 +68,12 @@ class Part(NamedTuple):
     right: float
 
     def of(self, height: int, width: int) -> tuple[slice, slice]:
-        """Rows and columns of an image of this size, at least one of each."""
+        """Return the rows and columns in an image of this size in pixels, at least one of each."""
         return _span(self.top, self.bottom, height), _span(self.left, self.right, width)
 
 
 def open_as_seen(path: str | Path) -> Image.Image:
-    """RGB as a viewer shows it: EXIF turned, 16 bit scaled, transparency on white, first frame.
+    """Return RGB as a viewer shows it: EXIF-rotated, 16 bit scaled, transparency on white, first frame.
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
@@ -81,9 +81,9 @@ def open_as_seen(path: str | Path) -> Image.Image:
 
 
 def picture_of(data: bytes, name: str = "the picture") -> Image.Image:
-    """As `open_as_seen`, of bytes that somebody sent, in a format of FOREIGN.
+    """Decode bytes received from others, in a format of FOREIGN, like `open_as_seen`.
 
-    Raises UserError that calls them by `name`.
+    Raises UserError that calls the bytes `name`.
     """
     return _decode(io.BytesIO(data), _as_seen, name, FOREIGN)
 
@@ -91,10 +91,10 @@ def picture_of(data: bytes, name: str = "the picture") -> Image.Image:
 def open_part(
     path: str | Path, part: Part, enough: Callable[[int, int], bool]
 ) -> tuple[np.ndarray, tuple[int, int]]:
-    """A part of what `open_as_seen` gives, uint8 (h, w, 3), and the height and width of the whole.
+    """Return a crop of `open_as_seen`, uint8 (h, w, 3), and the height and width of the whole.
 
-    A JPEG may come smaller, by a half, a quarter or an eighth, as long as the part is `enough` with
-    so many rows and columns. It is decoded to that at once, which takes a fraction of the time.
+    A JPEG may be decoded at 1/2, 1/4 or 1/8 size, if `enough(rows, columns)` holds for the crop. That
+    takes a fraction of the time.
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
@@ -102,7 +102,7 @@ def open_part(
 
 
 def open_as_host(path: str | Path) -> Image.Image:
-    """RGB exactly as the scoring notebook decodes: `convert("RGB")`, no EXIF turn.
+    """Return RGB exactly as the scoring notebook decodes it: `convert("RGB")`, no EXIF rotation.
 
     Raises UserError naming the file if it cannot be decoded whole.
     """
@@ -110,19 +110,19 @@ def open_as_host(path: str | Path) -> Image.Image:
 
 
 def size_as_host(path: str | Path) -> tuple[int, int]:
-    """Width and height of what `open_as_host` gives, by the header alone. Raises UserError as that."""
+    """Return the size of `open_as_host`'s image from the header alone. Raises UserError like it."""
     return _decode(path, lambda image: image.size)
 
 
 def open_as_host_once_seen(path: str | Path) -> Image.Image:
-    """As `open_as_host`, of a file that `open_as_seen` has decoded before: mostly the header will do.
+    """Check like `open_as_host` a file that `open_as_seen` has decoded: mostly the header suffices.
 
-    Raises UserError as that.
+    Raises UserError like it.
     """
     return _decode(path, lambda image: image if image.mode in PLAIN else image.convert("RGB"))
 
 
-# They stay when a function gets another name.
+# Cache keys stay the same when a function is renamed.
 DECODER_KEYS: dict[Any, str] = {
     open_as_seen: "open_as_seen",
     open_as_host: "open_as_host",
@@ -131,14 +131,14 @@ DECODER_KEYS: dict[Any, str] = {
 
 
 def decoder_key(open_image: Callable[..., Any]) -> str:
-    """Return the string by which caches know how a file was decoded; of another function, its name."""
+    """Return the cache key of a decoder; for an unlisted function, its name."""
     return DECODER_KEYS.get(open_image, open_image.__name__)
 
 
 def with_retries(open_image: Callable[[], T]) -> T:
-    """What `open_image` returns, tried again some times, with a word, where the system refuses the file.
+    """Return `open_image()`, retried with a printed line if the operating system cannot read the file.
 
-    Raises its UserError: at once where the file was read and is at fault, else after the last try.
+    Raises its UserError: at once if the file was read and is bad, else after the last try.
     """
     for wait_s in WAITS_S:
         try:
@@ -146,7 +146,7 @@ def with_retries(open_image: Callable[[], T]) -> T:
         except UserError as error:
             if getattr(error.__cause__, "errno", None) is None:  # Pillow's own OSErrors have none
                 raise
-            print(f"{error}; tried again in {wait_s:g} s", file=sys.stderr, flush=True)
+            print(f"{error}; trying again in {wait_s:g} s", file=sys.stderr, flush=True)
         time.sleep(wait_s)
     return open_image()
 
@@ -182,7 +182,7 @@ def _decode(
 
 @lru_cache
 def _available(formats: Sequence[str]) -> list[str]:
-    """Those that this Pillow reads: it may be built without one, and MPO is read as JPEG."""
+    """Return the formats that this Pillow build reads; MPO is read as JPEG."""
     Image.init()
     return [one for one in formats if one in Image.OPEN]
 
@@ -208,9 +208,9 @@ def _part(
 
 
 def _jpeg(image: ImageFile.ImageFile, reduction: int) -> np.ndarray | None:
-    """The pixels by OpenCV: those of Pillow to the bit, as both ask libjpeg-turbo, in less time.
+    """Decode with OpenCV: equal to Pillow to the bit, as both use libjpeg-turbo, but faster.
 
-    None where the two could differ, or the file is damaged: Pillow tells how.
+    Return None if the two could differ, or the file is damaged: Pillow then reports the error.
     """
     if image.fp is None or image.format != "JPEG" or image.mode not in ("RGB", "L"):
         return None
@@ -225,7 +225,7 @@ def _span(start: float, stop: float, size: int) -> slice:
 
 
 def _as_seen(image: Image.Image) -> Image.Image:
-    image.load()  # damaged pixels are refused here, whatever the later steps forgive
+    image.load()  # raises on damaged pixels, which later steps may tolerate
     image = _turned(image)
     if image.mode.startswith("I;16") or image.mode == "I":
         image = _from_16_bit(image)
@@ -239,7 +239,7 @@ def _as_seen(image: Image.Image) -> Image.Image:
 
 
 def _from_16_bit(image: Image.Image) -> Image.Image:
-    """8 bit of 16; `convert` would clip everything above 255 to white."""
+    """Scale 16 bit to 8; `convert` would clip everything above 255 to white."""
     pixels = np.asarray(image)
     if pixels.min() < 0 or pixels.max() > 65_535:
         raise ValueError("32-bit integer pixels have no agreed range; save as 8 or 16 bit")
@@ -247,7 +247,7 @@ def _from_16_bit(image: Image.Image) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
-    """1 to 8, as EXIF counts; from 5 on the sides are exchanged."""
+    """Return the EXIF orientation, 1 to 8; from 5 on width and height are swapped."""
     with suppress(Exception):  # as in `_turned`
         found: Any = image.getexif().get(ExifTags.Base.Orientation)
         return found if found in range(1, 9) else 1
@@ -255,6 +255,6 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _turned(image: Image.Image) -> Image.Image:
-    with suppress(Exception):  # a corrupt EXIF block: the picture itself is fine
+    with suppress(Exception):  # the EXIF block is corrupt, but the image is fine
         ImageOps.exif_transpose(image, in_place=True)
     return image

@@ -1,5 +1,6 @@
-"""Load batches in worker processes that end with this one; a fault ends the run in one line. Generic
-images come along.
+"""Load batches, optionally with generic images, in worker processes that end with this one.
+
+An error in a worker ends the run with one line.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from guie.data.sampling import RankBatches, RankViews, Sampler
 from guie.data.sampling.streams import key
 
 T = TypeVar("T")
-Beside = Callable[[], Iterator[Tensor]]  # begins anew: (B, T) of each batch in turn
+Beside = Callable[[], Iterator[Tensor]]  # restarts: yields (B, T) per batch, in order
 
 
 class TrainLoader:
-    """Batches of one process, in the sampler's order whatever the number of workers.
+    """Batches of one process, in the sampler's order for any number of workers.
 
-    They stand on the device, and their images are normalised there.
+    Batches are moved to the device, and their images are normalised there.
 
     Args:
-        beside: what teachers made of each batch, in the order of batches; None: nothing is known.
+        beside: returns an iterator over the teachers' features of each batch, in order; or None.
     """
 
     def __init__(
@@ -63,13 +64,13 @@ def train_loader(
     device: torch.device | str = "cpu",
     beside: Beside | None = None,
 ) -> TrainLoader:
-    """The loader of a stage's batches; `beside` as of `TrainLoader`."""
+    """Return the loader of a stage's batches; see `TrainLoader` for `beside`."""
     loader = _loader(dataset, collated, batches, workers, torch.device(device))
     return TrainLoader(loader, dataset.preprocess, torch.device(device), beside)
 
 
 def with_teachers(batches: Iterable[Batch], beside: Beside | None) -> Iterator[Batch]:
-    """Batches, each with what teachers made of it, where that is known."""
+    """Yield the batches, each with its teachers' features if they are given."""
     known = beside() if beside else None
     for batch in batches:
         yield replace(batch, teacher_BT=next(known)) if known else batch
@@ -81,18 +82,18 @@ def eval_loader(
     workers: int,
     device: torch.device | str = "cpu",
 ) -> Iterator[Any]:
-    """These batches of a data set, in order, on the CPU; `device` is where they are to go."""
+    """Yield these batches of a data set, in order, on the CPU; `device` is their destination."""
     return whole_batches(_loader(dataset, default_collate, batches, workers, torch.device(device)))
 
 
 class Prefetcher(Generic[T]):
-    """Items of an iterable, each taken while the one before it is yet to be used.
+    """Iterate over an iterable, fetching one item ahead.
 
-    A fault that an item meets waits in `fault`, so that all processes can stop together after the
-    step before; whoever asks for that item gets the fault.
+    If fetching raises a UserError, `fault` holds it, so that all processes can stop together after the
+    step before. Requesting that item raises it.
 
     Args:
-        ready: what is done to an item when it is handed out.
+        ready: function applied to each item when it is returned.
     """
 
     def __init__(self, items: Iterable[T], ready: Callable[[T], T] = lambda item: item):
@@ -122,7 +123,7 @@ class Prefetcher(Generic[T]):
 
 
 def whole_batches(loader: DataLoader) -> Iterator[Any]:
-    """The batches of `_loader`. Raises UserError where a sample or a worker cannot be had."""
+    """Yield the batches of `_loader`. Raises UserError if a sample is bad or a worker died."""
     fault = None
     try:
         with _signals_as_they_were():
@@ -133,15 +134,17 @@ def whole_batches(loader: DataLoader) -> Iterator[Any]:
                 break
             yield batch
     except (RuntimeError, OSError, EOFError) as error:
-        # What a worker itself raises comes as "Caught ...", and is a fault of the code.
+        # An exception raised in a worker arrives as "Caught ..." and is a bug in the code.
         if not loader.num_workers or str(error).startswith("Caught "):
             raise
         raise UserError(
-            "a process that loads images has gone, killed by the system for want of memory perhaps;"
+            "a process that loads images died, perhaps killed because memory ran out;"
             f" use fewer workers, and run again (train.py: with --resume); {_in_a_line(error)}"
         ) from error
     if fault:
-        del batches  # ends the workers; in the trace of a fault they would wait for their time-out
+        del (
+            batches
+        )  # ends the workers; kept alive by a traceback, they would wait for their time-out
         raise fault
 
 
@@ -150,9 +153,9 @@ def _in_a_line(error: Exception) -> str:
 
 
 class _FaultsAsValues(Dataset):
-    """Samples of a batch, or the first fault among them and nothing more.
+    """Return the samples of a batch, or only the first UserError among them.
 
-    As an exception, a fault would cross from a worker in the midst of its traceback.
+    If it were raised, it would arrive from a worker embedded in a traceback.
     """
 
     def __init__(self, dataset: Dataset):
@@ -178,8 +181,8 @@ def _loader(
         num_workers=workers,
         collate_fn=_Collate(collate),
         pin_memory=device.type == "cuda",
-        # Its own generator: without one, an iterator draws from the global stream and a resumed
-        # run would no longer see the same random numbers.
+        # Its own generator: otherwise an iterator draws from the global stream, and a resumed run
+        # would see other random numbers.
         generator=torch.Generator().manual_seed(0),
         worker_init_fn=follow_parent,
         multiprocessing_context=context() if workers else None,
@@ -187,7 +190,7 @@ def _loader(
 
 
 class _Collate:
-    """Makes a batch of samples, and leaves a fault as it is. Picklable, for any kind of worker."""
+    """Collate samples into a batch and pass a UserError through. Picklable, for any kind of worker."""
 
     def __init__(self, collate: Callable[[list[Any]], Any]):
         self.collate = collate
@@ -198,9 +201,9 @@ class _Collate:
 
 @contextmanager
 def _signals_as_they_were() -> Iterator[None]:
-    """Undo what a loader does to SIGCHLD: raise, wherever this process is, when a worker dies.
+    """Undo a loader's SIGCHLD handler, which raises in this process as soon as a worker dies.
 
-    That may be in the middle of a step. A missing batch tells as well, some seconds later.
+    That could be in the middle of a step. A missing batch reveals the death too, some seconds later.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -216,9 +219,9 @@ Key = tuple[int, int, int]  # step, position in the global batch, row
 
 
 def load_generic(config: GenericImagesConfig) -> Manifest:
-    """The configured rows of the second manifest. Its labels and domains play no part.
+    """Return the configured rows of the generic images' manifest. Its labels and domains are unused.
 
-    Raises UserError if the split has none.
+    Raises UserError if the split has no rows.
     """
     manifest = load_manifest(config.manifest, config.root)
     return Manifest(manifest.split(config.split), manifest.root, manifest.path, manifest.sidecar)
@@ -227,18 +230,18 @@ def load_generic(config: GenericImagesConfig) -> Manifest:
 def with_generic(
     dataset: TrainDataset, batches: RankBatches, generic: Manifest, batch_size: int
 ) -> tuple[Both, BothBatches]:
-    """Data set and batches that bring generic images too, as `Batch.generic_GCHW`.
+    """Add generic images, as `Batch.generic_GCHW`, to a stage's data set and batches.
 
-    The views are drawn as those of the training images; every image comes once before any comes
-    twice. Batch s is a function of (seed, s, rank), as ever.
+    Their views are drawn like those of the training images; every image occurs once before any
+    occurs twice. Batch s remains a function of (seed, s, rank).
 
     Args:
         dataset, batches: of a stage.
-        generic: what to draw from.
-        batch_size: generic images of a step, over all processes.
+        generic: manifest of the generic images.
+        batch_size: generic images per step, over all processes.
 
     Raises:
-        UserError: if the processes cannot share them evenly.
+        UserError: if the batch size is not a multiple of the number of processes.
     """
     if batch_size % batches.ranks:
         raise UserError(
@@ -261,7 +264,7 @@ def with_generic(
 
 
 class Both(Dataset):
-    """Training rows, and after the last of them the generic ones."""
+    """The training rows, followed by the generic ones."""
 
     def __init__(self, train: TrainDataset, generic: TrainDataset):
         self.train, self.generic, self.preprocess = train, generic, train.preprocess
@@ -278,7 +281,7 @@ class Both(Dataset):
 
 
 class BothBatches(torch.utils.data.Sampler):
-    """The batches of two samplers, step by step; rows of the second begin at `first`."""
+    """The concatenated batches of two samplers, step by step; rows of the second start at `first`."""
 
     def __init__(self, train: RankBatches, generic: RankBatches, first: int):
         self.train, self.generic, self.first = train, generic, first

@@ -1,13 +1,13 @@
-"""The one table: a row an image. Everything reads and writes it; loading checks it.
+"""Read, check and write manifests: one table with one row per image, used by every script.
 
 Columns: image_path, label, domain, split, role, and optionally dataset, caption, width, height,
 sha256, label_source, weight. A sidecar `<manifest name>.sidecar.yaml` may declare, per domain,
 `shared_classes` (test classes occur in train: GLDv2) and `index_is_train` (Met).
 
-A CSV is UTF-8 (a byte order mark and CRLF do no harm), comma-separated, with a header line that
-names the columns in any order. Blank lines are ignored, and counted: a fault is named by the line
-that an editor shows. A row of a Parquet file is named by its number from 0, as `table.iloc` has it.
-Values are taken as they are: `Train` or ` train ` is refused, not guessed at.
+A CSV is UTF-8 (a byte order mark and CRLF are accepted) and comma-separated. Its header line names the
+columns in any order. Blank lines are ignored but counted, so errors name the line that an editor shows.
+Errors in a Parquet file name the row from 0, as in `table.iloc`. Values are not normalised: `Train` or
+` train ` is an error.
 """
 
 from guie.data.manifest.checks import check, queries_without_positive

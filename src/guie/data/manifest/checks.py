@@ -1,4 +1,4 @@
-"""Check a manifest's table: every fault by its row, all at once; and what is legal but unusual."""
+"""Check a manifest's table: report all errors by row at once, and what is legal but unusual."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from guie.data.manifest.reading import Sidecar
 
 
 def notes(table: pd.DataFrame) -> Iterator[list[Fault]]:
-    """(row, what) of rows that somebody should look at; a list for each kind of note."""
+    """Yield, for each kind of note, a list of (row, message) for legal but unusual rows."""
     for split in ("val", "test"):
         alone = queries_without_positive(table[table["split"] == split])
         yield [
@@ -23,7 +23,7 @@ def notes(table: pd.DataFrame) -> Iterator[list[Fault]]:
 
 
 def queries_without_positive(rows: pd.DataFrame) -> pd.Series:
-    """Boolean per query row of one split: nothing else in the index shares a label with it."""
+    """Return a boolean per query row of one split: no other index image shares a label with it."""
     rows = rows[["image_path", "label", "role"]]
     queries = rows[rows["role"].isin(("query", "both"))]
     index = one_class_each(rows[rows["role"].isin(("index", "both"))])
@@ -37,7 +37,7 @@ def queries_without_positive(rows: pd.DataFrame) -> pd.Series:
 
 
 def _foreign_prefixes(table: pd.DataFrame) -> Iterator[Fault]:
-    """(row, what) for labels `x/class` in another domain than x; `domain/class` is the convention."""
+    """Yield (row, message) for labels `x/class` outside domain x; the convention is `domain/class`."""
     labels = table[["label", "domain"]].drop_duplicates()
     classes = one_class_each(labels)
     prefix = classes["label"].str.partition("/")[0]
@@ -50,10 +50,10 @@ def _foreign_prefixes(table: pd.DataFrame) -> Iterator[Fault]:
         yield row, f"label {label!r} in domain {domain!r}; by convention a label is domain/class"
 
 
-# An epoch has as many images as the weights in sum, and its order must fit into memory
-WEIGHTS = (1e-9, 1000)  # least and most of an image
+# The length of an epoch is the sum of the weights, and its order must fit into memory.
+WEIGHTS = (1e-9, 1000)  # minimum and maximum per image
 EPOCH_MAX = 500_000_000
-# Of lists with a label a line, and of terminals
+# Characters that break files with one label per line, and terminals
 CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 
@@ -63,25 +63,25 @@ def check(
     places: Sequence[int] | np.ndarray | None = None,
     unit: str = "line",
 ) -> list[Fault]:
-    """(place, what is wrong) of every fault, by place.
+    """Return (place, message) of every error, sorted by place.
 
     Args:
         table: the columns as text, indexed from 0.
-        sidecar: the overlaps that are declared, and so allowed.
-        places: where each row stands; default: its line in a CSV without blank lines.
-        unit: what a place is called in messages that point to another row.
+        sidecar: the declared, and so allowed, overlaps.
+        places: place of each row in its file; default: its line in a CSV without blank lines.
+        unit: name of a place ("line" or "row") in messages that point to another row.
     """
     places = range(2, len(table) + 2) if places is None else places
     faults = [*_row_faults(table), *_label_faults(table), *_overlap_faults(table, sidecar)]
     located = [(int(places[row]), what) for row, what in faults]
     for row, first, how in _repeat_faults(table, sidecar):
-        what = f"image {table['image_path'][row]!r} stands already in {unit} {places[first]}; {how}"
+        what = f"image {table['image_path'][row]!r} is already in {unit} {places[first]}; {how}"
         located.append((int(places[row]), what))
     return sorted(located)
 
 
 def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
-    """(row, what) for faults that a row shows by itself."""
+    """Yield (row, message) for errors within a single row."""
     for column in ("image_path", "domain"):
         for row in table.index[table[column].str.strip() == ""]:
             yield row, f"{column} is empty"
@@ -95,7 +95,7 @@ def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
     outside = parts.str.match(r"^(?:/|[A-Za-z]:)") | parts.str.contains(r"(?:^|/)\.\.(?:/|$)")
     for row in table.index[outside]:
         yield row, f"image_path {table['image_path'][row]!r} leaves the root"
-    # a/b.jpg and a/./b.jpg are one image: it could stand in two splits under two names
+    # a/b.jpg and a/./b.jpg are one image: it could be in two splits under two names
     for row in table.index[~outside & parts.str.contains(r"(?:^|/)\.?/|/\.?$")]:
         yield row, f"image_path {table['image_path'][row]!r}: write it without './' and '//'"
     if "weight" in table.columns:
@@ -109,18 +109,18 @@ def _row_faults(table: pd.DataFrame) -> Iterator[Fault]:
             yield row, f"weight {table['weight'][row]!r}: {said}"
         trained = positive & (weight <= most) & (table["split"] == "train").to_numpy()
         if (images := weight[trained].sum()) > EPOCH_MAX:
-            said = f"an epoch of {images:,.0f} images, {EPOCH_MAX:,} are allowed; lower the weights"
+            said = f"an epoch of {images:,.0f} images; at most {EPOCH_MAX:,} are allowed; lower the weights"
             yield table.index[trained][0], f"weight: those of train make {said}"
 
 
 def _label_faults(table: pd.DataFrame) -> Iterator[Fault]:
-    """(row, what) for labels and domains that no list could hold, empty labels, classes of two domains."""
+    """Yield (row, message) for control characters, empty labels, and classes in several domains."""
     labels = table[["label", "domain"]].drop_duplicates()  # far fewer than rows
     for column in ("label", "domain"):
         broken = labels.loc[labels[column].str.contains(CONTROL), column]
         for row in table.index[table[column].isin(broken)] if len(broken) else ():
             value = table[column][row]
-            yield row, f"{column} {value!r} holds a line break or a control character; take it out"
+            yield row, f"{column} {value!r} has a line break or a control character; remove it"
     empty = labels["label"].str.contains(r"(?:^|\|)\s*(?:\||$)")
     if empty.any():
         for row in table.index[table["label"].isin(labels.loc[empty, "label"])]:
@@ -128,11 +128,11 @@ def _label_faults(table: pd.DataFrame) -> Iterator[Fault]:
     classes = one_class_each(labels[~empty & (labels["domain"] != "")]).drop_duplicates()
     several = set(classes.loc[classes.duplicated("label"), "label"])
     for row, label in _rows_of(table, several):
-        yield row, f"class {label!r} stands in several domains; labels are global"
+        yield row, f"class {label!r} is in several domains; labels are global"
 
 
 def _overlap_faults(table: pd.DataFrame, sidecar: Sidecar) -> Iterator[Fault]:
-    """(row, what) for classes that are trained on and held out, undeclared."""
+    """Yield (row, message) for classes in both train and a held-out split, unless declared."""
     classes = one_class_each(table[["label", "domain", "split"]].drop_duplicates())
     trained = set(classes.loc[classes["split"] == "train", "label"])
     shared = [d for d, v in sidecar.domains.items() if v.shared_classes or v.index_is_train]
@@ -145,16 +145,16 @@ def _overlap_faults(table: pd.DataFrame, sidecar: Sidecar) -> Iterator[Fault]:
 
 
 def _rows_of(table: pd.DataFrame, classes: set[str]) -> Iterator[tuple[int, str]]:
-    """(row, class) of every row that is of one of the classes."""
+    """Yield (row, class) for every row in one of the classes."""
     if classes:
         labels = one_class_each(table)["label"]
         yield from labels[labels.isin(classes)].items()
 
 
 def _repeat_faults(table: pd.DataFrame, sidecar: Sidecar) -> Iterator[tuple[int, int, str]]:
-    """(row, first row of that image, how they differ) for images in two rows.
+    """Yield (row, first row of that image, their difference) for images in two rows.
 
-    Train rows that a Met-like index repeats are allowed.
+    Train rows repeated by a declared index (`index_is_train`, as in Met) are allowed.
     """
     rows = table[table.duplicated("image_path", keep=False) & (table["image_path"] != "")]
     image = rows["image_path"]
@@ -173,7 +173,7 @@ def _repeat_faults(table: pd.DataFrame, sidecar: Sidecar) -> Iterator[tuple[int,
 
 
 def _repeat(first: pd.Series, again: pd.Series) -> str:
-    """How the second row of an image goes against the first."""
+    """Describe how the second row of an image contradicts the first."""
     found = []
     if first["label"] != again["label"]:
         found.append(f"conflicting labels: {first['label']!r} there, {again['label']!r} here")

@@ -1,6 +1,4 @@
-"""The columns of a manifest, what may stand in them, and the class memberships that labels such as `a|b`
-name.
-"""
+"""The columns of a manifest, their allowed values, and the classes in labels such as `a|b`."""
 
 from __future__ import annotations
 
@@ -14,22 +12,22 @@ ROLES = {
     "test": ("query", "index", "both"),
 }
 
-Fault = tuple[int, str]  # where (the line of a CSV, the row of a Parquet file), and what
+Fault = tuple[int, str]  # place (line of a CSV, row of a Parquet file), message
 
 
 def one_class_each(rows: pd.DataFrame) -> pd.DataFrame:
-    """`rows`, but a row of several labels (`a|b`) once for each, under its own index."""
+    """Return `rows` with one row per label; a row labelled `a|b` is repeated with the same index."""
     if not rows["label"].str.contains("|", regex=False).any():
-        return rows  # most manifests: nothing to take apart, however many rows
+        return rows  # the fast path for most manifests
     return rows.assign(label=rows["label"].str.split("|")).explode("label")
 
 
 def memberships(table: pd.DataFrame) -> pd.DataFrame:
-    """Columns row (index in `table`), domain, split and label, a row per image and class."""
+    """Return columns row (index in `table`), domain, split, label: one row per image and class."""
     pairs = one_class_each(table[["domain", "split", "label"]])
     return pairs.rename_axis(index="row").reset_index()
 
 
 def class_sizes(members: pd.DataFrame) -> pd.Series:
-    """Images in the class of each row of `memberships`."""
+    """Return the number of images in the class of each row of `memberships`."""
     return members.groupby("label", sort=False)["label"].transform("size")

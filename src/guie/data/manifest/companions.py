@@ -1,14 +1,14 @@
-"""Tables beside a manifest that say more of its images than a row can: grades, boxes, subsets, texts.
+"""Companion tables of a manifest: relevance grades, crop boxes, test subsets and text queries.
 
-`<manifest name>.<kind>.csv`, as curate.py writes it; or plainly `<kind>.csv`, in a folder of one
+The file is `<manifest name>.<kind>.csv`, as curate.py writes it, or `<kind>.csv` in a folder with one
 manifest. Images are named as in the manifest's image_path.
 
-| kind | columns | what it says |
+| kind | columns | content |
 |---|---|---|
-| relevance | query, image, grade | of Revisited Oxford and Paris: easy, hard or junk |
-| boxes | image_path, x1_px, y1_px, x2_px, y2_px | the part of an image that embed.py shall see |
+| relevance | query, image, grade | Revisited Oxford and Paris: easy, hard or junk |
+| boxes | image_path, x1_px, y1_px, x2_px, y2_px | the crop of an image that embed.py uses |
 | subsets | subset, image_path | test sets that are parts of the whole one (VehicleID) |
-| texts | image_path, text, label, domain | queries of words: the first column is their name |
+| texts | image_path, text, label, domain | text queries; image_path is the query's name |
 """
 
 from __future__ import annotations
@@ -36,41 +36,41 @@ Companions = Mapping[str, pd.DataFrame]  # by kind
 
 
 def companion_path(manifest: Path, kind: str) -> Path:
-    """The file that a manifest has, or else could have: its own before that of its folder."""
+    """Return `<kind>.csv` if only that exists, else `<manifest name>.<kind>.csv`."""
     own, plain = manifest.with_suffix(f".{kind}.csv"), manifest.with_name(f"{kind}.csv")
     return plain if plain.is_file() and not own.is_file() else own
 
 
 def read_companion(path: Path, kind: str) -> pd.DataFrame:
-    """Its columns as text, indexed from 0. Raises UserError."""
+    """Return its columns as text, indexed from 0. Raises UserError."""
     needed = ", ".join(COLUMNS[kind])
     rows = read_csv_rows(path).table
     for column in COLUMNS[kind]:
         if column not in rows:
-            raise UserError(f"{path}: no column {column!r}; it needs {needed}")
+            raise UserError(f"{path}: no column {column!r}; the columns must be {needed}")
     return rows[list(COLUMNS[kind])]
 
 
 def read_companions(manifest: Path) -> Companions:
-    """All that a manifest has. Raises UserError."""
+    """Return all companions of a manifest. Raises UserError."""
     paths = {kind: companion_path(manifest, kind) for kind in COLUMNS}
     return {kind: read_companion(path, kind) for kind, path in paths.items() if path.is_file()}
 
 
 def write_companions(manifest: Path, companions: Companions) -> None:
-    """Write those of a manifest, each atomically. Others stay: somebody may have made them by hand."""
+    """Write a manifest's companions, each atomically. Others stay, as they may be made by hand."""
     for kind, rows in companions.items():
         with replacing(manifest.with_suffix(f".{kind}.csv")) as temporary:
             rows[list(COLUMNS[kind])].to_csv(temporary, index=False, lineterminator="\n")
 
 
 def line_of(row: int) -> int:
-    """The line of a row of `read_companion`."""
+    """Return the line in the file of a row of `read_companion`."""
     return row + 2
 
 
 def renamed(companions: Companions, rename: Callable[[pd.Series], pd.Series]) -> Companions:
-    """The same, where `rename` gives new names to a column of images."""
+    """Return the companions with `rename` applied to every column of image names."""
     return {
         kind: rows.assign(**{column: rename(rows[column]) for column in _images(rows)})
         for kind, rows in companions.items()
@@ -78,7 +78,7 @@ def renamed(companions: Companions, rename: Callable[[pd.Series], pd.Series]) ->
 
 
 def joined(several: Iterable[Companions]) -> Companions:
-    """Those of several manifests in one, each kind in their order."""
+    """Concatenate the companions of several manifests, each kind in their order."""
     tables: dict[str, list[pd.DataFrame]] = {}
     for companions in several:
         for kind, rows in companions.items():
@@ -87,7 +87,7 @@ def joined(several: Iterable[Companions]) -> Companions:
 
 
 def within(companions: Companions, table: pd.DataFrame) -> Companions:
-    """What is said of images that a manifest's table has; of texts, those of its classes."""
+    """Return the rows about images in a manifest's table; of texts, those about its classes."""
     if not companions:
         return {}
     paths, classes = set(table["image_path"]), set(one_class_each(table)["label"])

@@ -1,6 +1,4 @@
-"""Read a manifest: fast where it is plain, line by line where anything is unusual; and its sidecar of
-declarations.
-"""
+"""Read a manifest, fast if it is plain and line by line if anything is unusual, and its sidecar."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ from guie.data.manifest.columns import REQUIRED, Fault
 
 
 class DomainDeclaration(Config):
-    """What a sidecar may declare of one domain."""
+    """The declarations that a sidecar may make about one domain."""
 
     shared_classes: bool = False
     index_is_train: bool = False
@@ -36,20 +34,20 @@ class Sidecar(Config):
 
 
 def sidecar_path(path: Path) -> Path:
-    """`mix/manifest.csv` -> `mix/manifest.sidecar.yaml`."""
+    """Return the sidecar's path: `mix/manifest.csv` -> `mix/manifest.sidecar.yaml`."""
     return path.with_suffix(".sidecar.yaml")
 
 
 def sidecars(path: Path) -> list[Path]:
-    """Those that a manifest has: the one that counts stands first."""
+    """Return the existing sidecars of a manifest; the first one is used."""
     named, old = sidecar_path(path), path.with_suffix(".yaml")
     return [file for file in (named,) if file.is_file()] + [old] * _is_old_sidecar(old)
 
 
 def read_sidecar(path: Path) -> Sidecar:
-    """What the sidecar of the manifest `path` declares; nothing where there is none.
+    """Return the declarations in the sidecar of the manifest `path`; none if it does not exist.
 
-    Raises UserError for one that cannot be understood.
+    Raises UserError for an invalid sidecar.
     """
     for file in sidecars(path)[:1]:
         try:
@@ -58,14 +56,14 @@ def read_sidecar(path: Path) -> Sidecar:
             first = error.errors()[0]
             key = ".".join(map(str, first["loc"])) or "the file"
             raise UserError(
-                f"{file}: declares what {path.name} may overlap in, and {key}: {first['msg']};"
-                " it holds `domains: {<domain>: {shared_classes: true}}` or index_is_train"
+                f"{file}: the sidecar that declares overlaps of {path.name}: {key}: {first['msg']};"
+                " write `domains: {<domain>: {shared_classes: true}}` or index_is_train"
             ) from None
     return Sidecar()
 
 
 def _is_old_sidecar(file: Path) -> bool:
-    """Named as until 2026-11, when a config of that name could stand in its place."""
+    """Return whether the file is a sidecar under the name used until 2026-11, not a config."""
     try:
         return file.is_file() and set(read_yaml(file)) == {"domains"}
     except (UserError, TypeError):
@@ -73,7 +71,7 @@ def _is_old_sidecar(file: Path) -> bool:
 
 
 SAVE_AS = "save it as CSV in UTF-8, with commas between the columns"
-# What other programs write, by its first bytes.
+# Other programs' file formats, by their first bytes.
 FOREIGN = {
     b"\xff\xfe": "UTF-16 text",
     b"\xfe\xff": "UTF-16 text",
@@ -87,7 +85,7 @@ HEAD_BYTES = 65_536  # more than any header
 
 @dataclass(frozen=True)
 class Rows:
-    """A file's rows as text, where each of them stands, and the lines that are no row."""
+    """A file's rows as text, the place of each in the file, and the invalid lines."""
 
     table: pd.DataFrame  # indexed from 0
     places: np.ndarray  # int [rows]: the line in a CSV, the row from 0 in a Parquet file
@@ -98,8 +96,7 @@ class Rows:
 def read_rows(path: Path) -> Rows:
     """Read a CSV or, by its extension, a Parquet file.
 
-    Raises UserError where the file as a whole cannot be taken for a manifest; lines that cannot be
-    taken for a row are returned as faults.
+    Raises UserError if the file as a whole is not a manifest; invalid lines are returned as faults.
     """
     refuse_special(path)
     try:
@@ -114,9 +111,9 @@ def read_rows(path: Path) -> Rows:
 
 
 def read_csv_rows(path: Path) -> Rows:
-    """The rows of any CSV with a header, indexed from 0, all columns as text, blank lines left out.
+    """Return the rows of any CSV with a header, indexed from 0, as text, without blank lines.
 
-    Raises UserError naming the file, and the first line that is no row.
+    Raises UserError naming the file and the first invalid line.
     """
     refuse_special(path)
     try:
@@ -124,11 +121,11 @@ def read_csv_rows(path: Path) -> Rows:
         columns: list[str] = next((row for row in _reader(data) if not _is_blank(row)), [])
     except (OSError, csv.Error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{path}: cannot be read ({reason}); mend it") from None
+        raise UserError(f"{path}: cannot be read ({reason}); correct it") from None
     twice = sorted({name for name in columns if columns.count(name) > 1})
     if not columns or twice:
-        fault = f"column {twice[0]!r} stands twice" if twice else "no line names its columns"
-        raise UserError(f"{path}: cannot be read ({fault}); mend it")
+        fault = f"column {twice[0]!r} occurs twice" if twice else "no header line"
+        raise UserError(f"{path}: cannot be read ({fault}); correct it")
     rows = _read_by_line(data, columns)
     if rows.faults:
         line, what = min(rows.faults)
@@ -140,7 +137,7 @@ def _read_parquet(path: Path) -> Rows:
     table = pd.read_parquet(path).reset_index(drop=True)
     _refuse_columns(path, list(table.columns))
     text = [c for c in table.columns if c in (*REQUIRED, "dataset", "caption", "label_source")]
-    # object first: a null must become "", not the class "None"; a category refuses new values
+    # object first: a null must become "", not the class "None"; a category column rejects new values
     table = table.assign(**{c: table[c].astype(object).fillna("").astype(str) for c in text})
     return Rows(table, np.arange(len(table)), "row", [])
 
@@ -155,7 +152,7 @@ def _read_csv(path: Path) -> Rows:
 
 
 def _header(path: Path, data: bytes) -> list[str]:
-    """The columns' names. Raises UserError saying what the file is, where it is no such CSV."""
+    """Return the column names. Raises UserError naming the file's format if it is no such CSV."""
     if not data.strip():
         raise UserError(f"{path}: is empty; a manifest begins with a line {','.join(REQUIRED)}")
     foreign = [what for start, what in FOREIGN.items() if data.startswith(start)]
@@ -169,8 +166,8 @@ def _header(path: Path, data: bytes) -> list[str]:
             raise UserError(f"{path}: has {name} between the columns; {SAVE_AS}")
     if not set(columns) & set(REQUIRED):
         raise UserError(
-            f"{path}: has no header, it begins with {_shortened(','.join(columns))};"
-            f" put a first line {','.join(REQUIRED)}"
+            f"{path}: has no header; it begins with {_shortened(','.join(columns))};"
+            f" add a first line {','.join(REQUIRED)}"
         )
     _refuse_columns(path, columns)
     return columns
@@ -184,21 +181,21 @@ def _refuse_columns(path: Path, columns: list[str]) -> None:
         )
     twice = sorted({c for c in columns if columns.count(c) > 1})
     if twice:
-        raise UserError(f"{path}: column {', '.join(twice)} stands twice in the header")
+        raise UserError(f"{path}: column {', '.join(twice)} occurs twice in the header")
 
 
 def _read_plain(data: bytes, columns: list[str]) -> pd.DataFrame | None:
-    """All rows at once; None where a line is not a row of its own, or not one at all."""
+    """Read all rows at once; None if a line is not exactly one valid row."""
     try:
         table = pa.csv.read_csv(
             pa.BufferReader(data),
-            # Threads would outlive this call, and a later fork of this process fears them.
+            # Threads would outlive this call, and make a later fork of this process unsafe.
             read_options=pa.csv.ReadOptions(use_threads=False),
             convert_options=pa.csv.ConvertOptions(column_types=dict.fromkeys(columns, pa.string())),
         )
     except pa.ArrowException:
         return None
-    # Arrow skips blank lines and closes an open quote at the end of the file, without a word.
+    # Arrow silently skips blank lines and closes an open quote at the end of the file.
     lines = data.count(b"\n") + (not data.endswith(b"\n"))
     plain = table.num_rows + 1 == lines and table.column_names == columns
     return table.to_pandas() if plain else None
@@ -238,7 +235,7 @@ def _ragged(row: list[str], columns: list[str]) -> str:
 
 
 def _not_utf8(data: bytes) -> list[Fault]:
-    """The first line that is not UTF-8, and how many more; often a file of Latin-1."""
+    """Report the first line that is not UTF-8, and how many more there are; often it is Latin-1."""
     lines = []
     for line, text in enumerate(data.split(b"\n"), start=1):
         try:
@@ -253,7 +250,7 @@ def _not_utf8(data: bytes) -> list[Fault]:
 
 
 def _reader(data: bytes):
-    # Bytes that are no text stay apart from each other, so that two names are not taken for one.
+    # Invalid bytes stay distinct, so that two different names are not mistaken for one.
     text = data.decode("utf-8-sig", errors="backslashreplace")
     return csv.reader(io.StringIO(text, newline=""), strict=True)
 

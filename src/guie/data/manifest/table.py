@@ -1,4 +1,4 @@
-"""Load and save: the checked table with the folder that its paths start from."""
+"""Load and save manifests: the checked table with the folder that its paths are relative to."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from guie.data.manifest.reading import (
     sidecars,
 )
 
-SHOWN = 50  # faults printed; the rest are counted
-NOTED = 5  # rows printed of each kind of note; the rest are counted
+SHOWN = 50  # errors printed; the rest are counted
+NOTED = 5  # rows printed per kind of note; the rest are counted
 
 logger = logging.getLogger(__name__)  # unconfigured, logging prints warnings to stderr
 
@@ -35,8 +35,9 @@ logger = logging.getLogger(__name__)  # unconfigured, logging prints warnings to
 class Manifest:
     """A checked table, the folder its paths are relative to, and its declared overlaps.
 
-    Attributes: `companions`, the tables beside it, where whoever made this has read them; `states`, by
-    image_path the size_bytes and mtime_ns of each file that was looked at, where one has looked.
+    Attributes:
+        companions: its companion tables, if they were read.
+        states: size_bytes and mtime_ns of each checked file by image_path, if files were checked.
     """
 
     table: pd.DataFrame
@@ -47,7 +48,7 @@ class Manifest:
     states: pd.DataFrame | None = None
 
     def split(self, name: str) -> pd.DataFrame:
-        """Rows of one split, re-indexed from 0. Raises UserError if there are none."""
+        """Return the rows of one split, re-indexed from 0. Raises UserError if there are none."""
         rows = self.table[self.table["split"] == name].reset_index(drop=True)
         if rows.empty:
             found = ", ".join(sorted(self.table["split"].unique()))
@@ -55,9 +56,9 @@ class Manifest:
         return rows
 
     def without(self, domains: Collection[str]) -> Manifest:
-        """All but these domains, in every split.
+        """Return the manifest without these domains, in every split.
 
-        Raises UserError for a domain that is not there, and where none would be left.
+        Raises UserError for an unknown domain, and if no domain would remain.
         """
         known = set(self.table["domain"])
         unknown = sorted(set(domains) - known)
@@ -72,15 +73,15 @@ class Manifest:
         return replace(self, table=rows.reset_index(drop=True))
 
     def file(self, image_path: str) -> Path:
-        """Where an image of this manifest lies."""
+        """Return the file of an image of this manifest."""
         return self.root / image_path
 
 
 def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     """Read and check a manifest (CSV or Parquet, by extension).
 
-    Rows that are legal but seldom meant, as queries without a positive, are logged as warnings, by
-    the first of several processes only.
+    Legal but unusual rows, such as queries without a positive, are logged as warnings. Of several
+    processes only the first logs them.
 
     Raises UserError that names every bad row by file and line, all of them at once.
     """
@@ -90,12 +91,12 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     sidecar = read_sidecar(path)
     faults = sorted([*rows.faults, *check(rows.table, sidecar, rows.places, rows.unit)])
     if _state(path) != begun:  # half of a file may look like a whole one
-        raise UserError(f"{path}: was changed while it was read; run again once it is written")
+        raise UserError(f"{path}: changed while it was read; run again once it is written")
     if faults:
         lines = [f"{_at(path, place, rows)}: {what}" for place, what in faults[:SHOWN]]
         more = len(faults) - len(lines)
         raise UserError("\n".join(lines + ([f"{path}: and {more:,} more faults"] if more else [])))
-    if os.environ.get("RANK", "0") == "0":  # as torchrun and accelerate launch number processes
+    if os.environ.get("RANK", "0") == "0":  # as set by torchrun and accelerate launch
         for note in _noted(path, rows):
             logger.warning(note)
     table = rows.table
@@ -105,7 +106,7 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:
-    """What changes with the file's content; None where there is none."""
+    """Return values that change with the file's content; None if there is no file."""
     try:
         found = path.stat()
     except OSError:
@@ -134,7 +135,7 @@ def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None
             table[order].to_parquet(temporary, index=False)
         else:
             table[order].to_csv(temporary, index=False, lineterminator="\n")
-    for stale in sidecars(path):  # of an earlier manifest: it would excuse overlaps of this one
+    for stale in sidecars(path):  # left by an earlier manifest: it would allow overlaps in this one
         stale.unlink()
     if sidecar and sidecar.domains:
         write_text(sidecar_path(path), yaml.safe_dump(sidecar.model_dump()))

@@ -1,4 +1,4 @@
-"""Which images a step trains on: a pure function of (seed, step), whatever came before."""
+"""Choose the images of each training step as a pure function of (seed, step)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often each domain comes, and which domains a step is of. Shapes: P periods, D domains, S steps."""
+"""Choose how often each domain occurs, and in which steps. Shapes: P periods, D domains, S steps."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from guie.data.sampling.streams import key
 
 
 def domain_shares(config: SamplerConfig, domains: Sequence[str], size_D: np.ndarray) -> np.ndarray:
-    """Share of each domain, (D,), of sum 1; of a loss-driven plan, before any loss is known.
+    """Return the share of each domain, (D,), sum 1; for a loss-driven plan, before any loss is known.
 
-    Raises UserError where the config names a domain that is not there, or leaves one out.
+    Raises UserError if the config names an unknown domain, or leaves one out.
     """
     if isinstance(config, MixedConfig | DatasetSizeConfig):
         log_D = np.log(size_D) / config.temperature
@@ -43,7 +43,7 @@ def domain_shares(config: SamplerConfig, domains: Sequence[str], size_D: np.ndar
 
 
 def domain_factors(config: SamplerConfig, domains: Sequence[str]) -> np.ndarray:
-    """The config's factor of each domain, (D,), 1 where it names none."""
+    """Return the config's factor of each domain, (D,); 1 if it names none."""
     if isinstance(config, RoundRobinConfig):
         return np.ones(len(domains))
     _refuse_unknown("factors", config.factors, domains)
@@ -53,17 +53,17 @@ def domain_factors(config: SamplerConfig, domains: Sequence[str]) -> np.ndarray:
 def apportion(
     share_D: np.ndarray, total: int, owed_D: np.ndarray | float = 0.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """`total` in whole numbers by share, (D,), none below 1; `total` is at least D.
+    """Split `total` >= D into whole numbers by share, (D,), each at least 1.
 
-    Hamilton's method: each is rounded down, the largest remainders get what is left. What one gets
-    too little it is owed the next time: else the same domains would gain by rounding for ever.
+    Hamilton's method: round down, then add 1 to the largest remainders. The rounding error is carried
+    to the next call, or the same domains would profit from rounding every time.
 
     Args:
-        share_D: of sum 1.
-        total: how much there is to give.
-        owed_D: what earlier calls rounded away, of sum 0.
+        share_D: shares with sum 1.
+        total: the number to split.
+        owed_D: accumulated rounding error of earlier calls, with sum 0.
 
-    Returns: what each gets, and what each is owed from here on.
+    Returns: the number for each domain, and the new accumulated rounding error.
     """
     exact_D = at_least(share_D, 1 / total) * total + owed_D
     quota_D = np.maximum(1, np.floor(exact_D).astype(int))
@@ -75,9 +75,9 @@ def apportion(
 
 
 def at_least(share_D: np.ndarray, least: float) -> np.ndarray:
-    """Shares of sum 1 none of which is below `least`; the others give in proportion.
+    """Raise shares to at least `least` and shrink the others in proportion; the sum stays 1.
 
-    So that nobody is owed, ever more, what had to be given to the least.
+    Otherwise the rounding error of the larger domains would grow without limit.
     """
     low_D = np.zeros(len(share_D), bool)
     while (below_D := ~low_D & (share_D < least)).any():
@@ -96,21 +96,21 @@ def _refuse_unknown(field: str, names: Iterable[str], domains: Sequence[str]) ->
         )
 
 
-Units = tuple[np.ndarray, np.ndarray]  # of each domain: taken by the step, and before it
+Units = tuple[np.ndarray, np.ndarray]  # per domain: units in this step, and in all earlier steps
 
 
 class Plan(Protocol):
-    """What `Sampler` asks of a plan."""
+    """The interface that `Sampler` needs from a plan."""
 
     def at(self, step: int) -> Units:
-        """Units of each domain (D,): taken by this step, and by all steps before it."""
+        """Return the units of each domain (D,) in this step, and in all earlier steps."""
 
     def shares(self, step: int) -> np.ndarray:
-        """The share of each domain (D,) around this step."""
+        """Return the share of each domain (D,) around this step."""
 
 
 class Cyclic:
-    """One unit a step, of the domains in turn."""
+    """One unit per step, cycling through the domains."""
 
     def __init__(self, domains: int):
         self.domains = np.arange(domains)
@@ -124,16 +124,16 @@ class Cyclic:
 
 
 class Shuffled:
-    """Units in fixed shares, dealt to the steps of an epoch in a new order each time.
+    """Units in fixed shares, distributed over the steps of an epoch in a new order each time.
 
-    Over any number of epochs every domain gets its share, give or take one unit, and in each step
-    of an epoch as many units as in any other, give or take one.
+    Over any number of epochs every domain gets its share within one unit. Within an epoch, its units per
+    step differ by at most one.
 
     Args:
-        share_D: of sum 1.
-        steps: S, steps of an epoch.
-        units: what a step takes, of all domains together; `steps * units` is at least D.
-        seed: integers that tell this plan from all others.
+        share_D: shares with sum 1.
+        steps: S, steps per epoch.
+        units: units per step over all domains; `steps * units` is at least D.
+        seed: integers unique to this plan.
     """
 
     def __init__(self, share_D: np.ndarray, steps: int, units: int, seed: Sequence[int]):
@@ -159,36 +159,36 @@ class Shuffled:
 
 
 def deal(quota_D: np.ndarray, steps: int, rng: np.random.Generator) -> np.ndarray:
-    """Deal units to steps like cards, domain by domain, and shuffle the steps.
+    """Deal units to the steps in turn, domain by domain, and shuffle the steps.
 
-    Returns: (S + 1, D), units of each domain that were dealt before a step.
+    Returns: (S + 1, D), the units of each domain before each step.
     """
     end_D = np.cumsum(quota_D)
     step_S1 = np.arange(steps)[:, None]
 
-    def dealt_SD(card_D: np.ndarray) -> np.ndarray:  # to step s go cards s, s + S, s + 2S ...
-        return (card_D - step_S1 + steps - 1) // steps
+    def dealt_SD(unit_D: np.ndarray) -> np.ndarray:  # step s gets units s, s + S, s + 2S ...
+        return (unit_D - step_S1 + steps - 1) // steps
 
     taken_SD = (dealt_SD(end_D) - dealt_SD(end_D - quota_D))[rng.permutation(steps)]
     return np.concatenate([np.zeros((1, len(quota_D)), int), np.cumsum(taken_SD, axis=0)])
 
 
 class LossDriven:
-    """One unit a step; every period its domains come in proportion to their mean loss.
+    """One unit per step; in every period, domains occur in proportion to their mean loss.
 
-    After Ypsilantis et al., UDON, NeurIPS 2024. The task chooses the loss that weighs (`Task.sampler_loss`):
-    that of the teachers, as in UDON, or the training loss. There are two departures. The losses of period k
-    set the shares of period k + 2, not k + 1: so the batches of a period are known before it begins, and a loader
-    may read ahead. Each domain gets at least one step a period, so that its loss stays fresh. In the first
-    two periods domains come equally often, but for the factors.
+    After Ypsilantis et al., UDON, NeurIPS 2024. The task selects the loss (`Task.sampler_loss`): that of the
+    teachers, as in UDON, or the training loss. There are two differences. The losses of period k set the
+    shares of period k + 2, not k + 1: the batches of a period are then known before it starts, and a loader
+    can prefetch. Each domain gets at least one step per period, so that its loss stays current. In the first
+    two periods all domains are equally frequent, apart from the factors.
 
-    A step is a pure function of (seed, step, state). The state is the shares of every period that is
-    decided, and the losses of the one that is running.
+    A step is a pure function of (seed, step, state). The state is the shares of all periods decided so
+    far, and the losses of the current period.
 
     Args:
-        domains: their names.
+        domains: names of the domains.
         config: period, memory, factors.
-        seed: integers that tell this plan from all others.
+        seed: integers unique to this plan.
 
     Raises:
         UserError: if a period has fewer steps than there are domains.
@@ -197,8 +197,8 @@ class LossDriven:
     def __init__(self, domains: Sequence[str], config: LossDrivenConfig, seed: Sequence[int]):
         if config.period < len(domains):
             raise UserError(
-                f"stages: sampler: period: {config.period} steps are below the"
-                f" {len(domains)} domains, each of which needs a step; at least {len(domains)}"
+                f"stages: sampler: period: {config.period} steps are too few, as each of the"
+                f" {len(domains)} domains needs a step; set at least {len(domains)}"
             )
         self.config, self.seed = config, tuple(seed)
         self.factor_D = domain_factors(config, domains)
@@ -207,25 +207,25 @@ class LossDriven:
         self._begin([equal_D, equal_D])
 
     def at(self, step: int) -> Units:
-        """Units of each domain (D,): taken by this step, and by all steps before it.
+        """Return the units of each domain (D,) in this step, and in all earlier steps.
 
-        Raises UserError where the losses that decide it are not noted yet.
+        Raises UserError if the losses that decide the step are not known yet.
         """
         period, offset = divmod(step, self.config.period)
         if period >= len(self.shares_PD):
             raise UserError(
-                f"stages: sampler: step {step} is wanted before the losses that decide it are known;"
-                f" let period, {self.config.period} steps, be above twice data.workers"
+                f"stages: sampler: step {step} is requested before the losses that decide it are known;"
+                f" set period, now {self.config.period} steps, above twice data.workers"
             )
         before_SD = self._before(period)
         return before_SD[offset + 1] - before_SD[offset], self.given_PD[period] + before_SD[offset]
 
     def shares(self, step: int) -> np.ndarray:
-        """The shares (D,) of this step's period."""
+        """Return the shares (D,) of this step's period."""
         return self.shares_PD[step // self.config.period]
 
     def note(self, step: int, loss: Tensor | float) -> None:
-        """Take in the loss of a step: each step once, in order. Waits for the device once a period."""
+        """Record the loss of each step once, in order. Synchronises with the device once per period."""
         self.seen.append((int(self.at(step)[0].argmax()), torch.as_tensor(loss).detach()))
         if (step + 1) % self.config.period == 0:
             self._fold()
@@ -233,13 +233,13 @@ class LossDriven:
             self._open_window()
 
     def state(self) -> dict[str, Any]:
-        """What `load` goes on from: plain numbers in lists."""
+        """Return the state for `load`: plain numbers in lists."""
         self._fold()
         shares = [share_D.tolist() for share_D in self.shares_PD]
         return {"shares": shares, "losses": self.loss_D.tolist(), "counts": self.count_D.tolist()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from the state of a plan with the same arguments."""
+        """Resume from the state of a plan with the same arguments."""
         self._begin([np.array(share_D) for share_D in state["shares"]])
         self.loss_D, self.count_D = np.array(state["losses"]), np.array(state["counts"])
 
@@ -270,7 +270,7 @@ class LossDriven:
         if not self.seen:
             return
         domains, losses = zip(*self.seen, strict=True)
-        # One by one and in order: a sum that a checkpoint cut in two comes to the same bits.
+        # One by one and in order: the sum is equal to the bit if a checkpoint interrupts it.
         np.add.at(self.loss_D, list(domains), torch.stack(losses).double().cpu().numpy())
         np.add.at(self.count_D, list(domains), 1)
         self.seen = []
@@ -278,6 +278,6 @@ class LossDriven:
     def _next_share(self) -> np.ndarray:
         weight_D = np.maximum(self.loss_D / np.maximum(self.count_D, 1), 0) * self.factor_D
         old_D, memory = self.shares_PD[-1], self.config.memory
-        if not 0 < weight_D.sum() < np.inf:  # no loss is left, or it is not finite
+        if not 0 < weight_D.sum() < np.inf:  # all losses are zero, or one is not finite
             return old_D
         return memory * old_D + (1 - memory) * weight_D / weight_D.sum()

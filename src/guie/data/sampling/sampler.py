@@ -1,4 +1,4 @@
-"""The global batches of a stage, and the share of one process. Shapes: D domains."""
+"""Draw the global batches of a stage, and each process's part of them. Shapes: D domains."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class _RankSteps(torch.utils.data.Sampler[T]):
-    """What one process takes of the global batches from `start_step` on.
+    """One process's part of the global batches from `start_step` on.
 
     Process r of n takes positions r, r + n, r + 2n ...
     """
@@ -41,8 +41,7 @@ class _RankSteps(torch.utils.data.Sampler[T]):
 class RankBatches(_RankSteps[list[tuple[int, int, int]]]):
     """The batches of one process from `start_step` on, as a DataLoader's batch sampler.
 
-    Yields lists of (step, position in the global batch, row): what a sample's augmentation may
-    depend on.
+    Yields lists of (step, position in the global batch, row), which may seed a sample's augmentation.
     """
 
     def __iter__(self) -> Iterator[list[tuple[int, int, int]]]:
@@ -53,7 +52,7 @@ class RankBatches(_RankSteps[list[tuple[int, int, int]]]):
 
 
 class RankDraws(_RankSteps[tuple[np.ndarray, np.ndarray]]):
-    """The same batches for a loader of whole batches.
+    """The same batches, for a loader of whole batches.
 
     Yields (how often the stage drew each row before, rows), both in the order of positions.
     """
@@ -65,13 +64,13 @@ class RankDraws(_RankSteps[tuple[np.ndarray, np.ndarray]]):
 
 
 class RankViews(_RankSteps[list[tuple[int, int, int]]]):
-    """The same batches of fixed views of an image, each in turn, as a DataLoader's batch sampler.
+    """The same batches, cycling through each image's fixed views, as a DataLoader's batch sampler.
 
     Yields lists of (view, number of the image by its path, row).
 
     Args:
-        views: of an image.
-        paths: of the rows.
+        views: number of views per image.
+        paths: image path of each row.
     """
 
     def __init__(self, draws: RankDraws, views: int, paths: Sequence[str] | np.ndarray):
@@ -86,34 +85,33 @@ class RankViews(_RankSteps[list[tuple[int, int, int]]]):
 
 
 class Sampler:
-    """Global batches of a stage; an epoch is as many images as there are, or their weights in sum.
+    """Global batches of a stage. An epoch has as many images as the training set, or their weights' sum.
 
-    A batch is a pure function of (seed, step); of a sampler that `learns`, of its state too.
+    A batch is a pure function of (seed, step); if the sampler `learns`, also of its state.
 
-    * Every batch is full, however small a domain is: its images come round again.
-    * Within a domain, every image comes once before any comes twice; by weight, as `WeightedStream`
-      has it; with `images_per_class`, as `ClassStream` has it.
-    * A domain has its share of the steps, over any number of epochs (of `loss_driven`, periods) to
-      the step, and at least one in each; of mixed batches, of the images, to the image or K-tuple.
-    * `mixed` with neither temperature nor factors is one stream of all images, whatever their
-      domain.
+    * Every batch is full: the images of a small domain repeat.
+    * Within a domain, every image occurs once before any occurs twice. With weights see
+      `WeightedStream`; with `images_per_class` see `ClassStream`.
+    * A domain has its share of the steps, exact to one step over any number of epochs (`loss_driven`:
+      periods), and at least one step in each. In mixed batches the same holds of images or K-tuples.
+    * `mixed` without temperature and factors is one stream of all images, regardless of domain.
 
-    With `images_per_class` K, a batch is P = batch_size / K classes of K images, which stand together.
-    The classes are different ones where a domain has P of them; but under `mixed` with temperature
-    or factors a class may come twice in the batch in which a pass over its domain's classes ends.
+    With `images_per_class` K, a batch is P = batch_size / K classes of K consecutive images. The classes
+    are distinct if a domain has at least P. Exception: under `mixed` with temperature or factors, a class
+    may occur twice in the batch in which a pass over its domain's classes ends.
 
     Args:
         domain_of_row: the domain of each training row, in manifest order.
         sampler: its config, or a name such as `mixed`.
         batch_size: images in a global batch.
-        seed: integers that tell this stage's draws from all others.
+        seed: integers unique to this stage's draws.
         label_of_row: the class of each row; only `images_per_class` needs it.
-        weight_of_row: how often an epoch is to draw each row, positive; None: each once.
+        weight_of_row: positive number of draws of each row per epoch; None: each once.
 
-    Attributes: `left_out`, how many rows stand in classes of too few images.
+    Attributes: `left_out`, the number of rows in classes with too few images.
 
     Raises:
-        UserError: where the config names unknown domains, or a batch cannot be filled as it says.
+        UserError: if the config names unknown domains, or a batch cannot be filled as configured.
     """
 
     def __init__(
@@ -129,31 +127,31 @@ class Sampler:
         config = sampler_config(sampler)
         self.seed, self.images = tuple(seed), _images_per_class(config, batch_size)
         pools = make_pools(config, domain_of_row, label_of_row, weight_of_row)
-        # The same for every kind: what is compared at equal epochs trains for equal steps.
+        # The same for every kind, so that equal epochs mean equal steps in a comparison.
         steps = sum(max(1, round(pool.size / batch_size)) for pool in pools)
         self.left_out = len(domain_of_row) - sum(len(pool.rows) for pool in pools)
         one_stream = isinstance(config, MixedConfig) and config.one_stream
         pools = [merged(pools)] if one_stream else pools
         mixes = isinstance(config, MixedConfig) and not one_stream
-        self.unit = self.images if mixes else batch_size  # images that one domain gives at a time
+        self.unit = self.images if mixes else batch_size  # images per unit of one domain
         classes = 1 if mixes else batch_size // self.images
         self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
         self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
         self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
 
     def batch(self, step: int) -> np.ndarray:
-        """Row numbers of the global batch of this step, length `batch_size`."""
+        """Return the row numbers of this step's global batch, length `batch_size`."""
         return self.draw(step)[1]
 
     def draw(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """The global batch of this step: (how often the stage drew each row before, row numbers)."""
+        """Return this step's global batch: (how often the stage drew each row before, row numbers)."""
         taken_D, before_D = self.plan.at(step)
         draws = [
             np.stack(self.streams[d].draw(before_D[d] * self.unit, taken_D[d] * self.unit), axis=1)
             for d in np.flatnonzero(taken_D)
         ]
         if len(draws) > 1:
-            # Micro-batches are cut from a batch in order: each would be of one domain.
+            # Micro-batches are cut from a batch in order: each would contain only one domain.
             tuples = np.concatenate(draws).reshape(-1, self.images, 2)
             rng = np.random.default_rng([*self.seed, key("order"), step])
             draws = [rng.permutation(tuples).reshape(-1, 2)]
@@ -161,28 +159,28 @@ class Sampler:
         return visits, rows
 
     def shares(self, step: int) -> dict[str, float]:
-        """The share of each domain in the batches around this step."""
+        """Return the share of each domain in the batches around this step."""
         return dict(zip(self.domains, self.plan.shares(step).tolist(), strict=True))
 
     @property
     def learns(self) -> bool:
-        """Do losses decide on later batches, so that `note` and the state matter?"""
+        """Whether losses decide later batches, so that `note` and the state matter."""
         return isinstance(self.plan, LossDriven)
 
     def note(self, step: int, loss: Tensor | float) -> None:
-        """Take in the loss of the global batch, the same in every process: each step once, in order.
+        """Record the loss of the global batch, equal in every process, for each step once, in order.
 
-        Nothing but a sampler that learns heeds it.
+        Only a sampler that learns uses it.
         """
         if isinstance(self.plan, LossDriven):
             self.plan.note(step, loss)
 
     def state(self) -> dict[str, Any]:
-        """For the checkpoint: lists of numbers by name; empty unless the sampler learns."""
+        """Return the state to checkpoint: lists of numbers by name; empty unless the sampler learns."""
         return self.plan.state() if isinstance(self.plan, LossDriven) else {}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on from the state of a sampler with the same arguments; empty: from the beginning."""
+        """Resume from the state of a sampler with the same arguments; if empty, from the beginning."""
         if isinstance(self.plan, LossDriven) and state:
             self.plan.load(state)
 
@@ -190,12 +188,12 @@ class Sampler:
 def _plan(
     config: SamplerConfig, pools: Sequence[Pool], steps: int, units: int, seed: Sequence[int]
 ) -> Plan:
-    """The plan of a config.
+    """Return the plan of a config.
 
     Args:
-        pools: one a domain.
-        steps: steps of an epoch.
-        units: what a step takes, of all domains together.
+        pools: one per domain.
+        steps: steps per epoch.
+        units: units per step over all domains.
     """
     domains = [pool.domain for pool in pools]
     if isinstance(config, RoundRobinConfig):

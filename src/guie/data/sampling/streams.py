@@ -1,4 +1,4 @@
-"""Endless streams of a domain's images: plain, by weight, or class by class."""
+"""Draw endless streams of a domain's images: uniformly, by weight, or class by class."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from guie.config.sampling import SamplerConfig
 
 @dataclass(frozen=True)
 class Pool:
-    """The rows of a domain, with the class or the weight of each where that matters."""
+    """The rows of a domain, with the class or the weight of each if needed."""
 
     domain: str
     rows: np.ndarray
@@ -26,13 +26,13 @@ class Pool:
 
     @property
     def size(self) -> float:
-        """How many images, or the sum of their weights."""
+        """The number of images, or the sum of their weights."""
         return len(self.rows) if self.weights is None else self.weights.sum()
 
     def stream(
         self, seed: Sequence[int], classes: int, images: int
     ) -> Stream | WeightedStream | ClassStream:
-        """The images in the order in which they are trained on; P classes of K images."""
+        """Return the images in training order, as P classes of K images if the pool has classes."""
         seed = (*seed, key(self.domain))
         if self.classes is not None:
             return ClassStream(self.rows, self.classes, seed, classes=classes, images=images)
@@ -47,10 +47,10 @@ def make_pools(
     label_of_row: pd.Series | None,
     weight_of_row: pd.Series | None,
 ) -> list[Pool]:
-    """A pool for each domain, by name. Raises UserError where one has nothing to draw from."""
+    """Return a pool per domain, sorted by name. Raises UserError if one has nothing to draw from."""
     if domain_of_row.empty:
         raise UserError("stages: sampler: there is no image to train on")
-    # As text: a categorical column would bring in categories without any rows.
+    # As text: a categorical column would add categories without any rows.
     rows_of = domain_of_row.groupby(domain_of_row.astype(str), sort=True).indices
     if config.images_per_class is None:
         weights = None
@@ -62,8 +62,8 @@ def make_pools(
         ]
     if config.weights and weight_of_row is not None:
         raise UserError(
-            "stages: sampler: images_per_class takes all classes of a domain equally often, and the"
-            " manifest has a weight column; set weights: false to leave that aside"
+            "stages: sampler: images_per_class draws all classes of a domain equally often, but the"
+            " manifest has a weight column; set weights: false to ignore it"
         )
     if label_of_row is None:
         raise ValueError("images_per_class needs label_of_row")
@@ -75,12 +75,14 @@ def make_pools(
 
 
 def merged(pools: Sequence[Pool]) -> Pool:
-    """One pool of them all, in manifest order, for a sampler for which domains play no part."""
+    """Merge all pools into one in manifest order, for a sampler that ignores domains."""
     rows = np.concatenate([pool.rows for pool in pools])
     order = np.argsort(rows)
 
     def joined(parts: list[np.ndarray | None]) -> np.ndarray | None:
-        given = [part for part in parts if part is not None]  # all or none: pools are of one kind
+        given = [
+            part for part in parts if part is not None
+        ]  # all or none: all pools have the same kind
         return np.concatenate(given)[order] if given else None
 
     classes, weights = [pool.classes for pool in pools], [pool.weights for pool in pools]
@@ -88,47 +90,47 @@ def merged(pools: Sequence[Pool]) -> Pool:
 
 
 def _without_rare(pool: Pool, images_per_class: int) -> Pool:
-    assert pool.classes is not None  # as of every pool of a sampler with images_per_class
+    assert pool.classes is not None  # every pool has classes if images_per_class is set
     images_of = np.bincount(pool.classes)
     kept = images_of[pool.classes] >= images_per_class
     if not kept.any():
         raise UserError(
             f"stages: sampler: no class of {pool.domain} has images_per_class"
-            f" {images_per_class} images; at most {images_of.max()} for it, or set"
+            f" {images_per_class} images; set it to at most {images_of.max()}, or set"
             " rare_classes: repeat, or leave the domain out of the stage's domains"
         )
     return Pool(pool.domain, pool.rows[kept], pool.classes[kept], None)
 
 
 class Walk:
-    """An endless shuffled walk over the items 0 .. size - 1, each as often as any other.
+    """An endless shuffled walk that visits the items 0 .. size - 1 equally often.
 
-    Positions 0, 1, 2 ... form groups of `group`, and whole groups form chunks: of as many positions
-    as there are items, rounded down to whole groups, but at least one group.
+    Positions 0, 1, 2 ... form groups of `group`, and whole groups form chunks. A chunk has as many
+    positions as there are items, rounded down to whole groups, but at least one group.
 
-    * The items of a group are different ones. Where there are fewer items than that, each stands in
-      it equally often, give or take one.
-    * At the end of every chunk all items were visited equally often, give or take one.
+    * The items of a group are distinct. If there are fewer items than that, their counts in the group
+      differ by at most one.
+    * At the end of every chunk, the visits per item differ by at most one.
     * With groups of one, a chunk is a pass: every item once before any twice.
 
     Args:
-        size: how many items.
-        seed: integers that tell this walk from all others.
-        group: how many positions belong together.
+        size: number of items.
+        seed: integers unique to this walk.
+        group: number of positions that belong together.
     """
 
     def __init__(self, size: int, seed: Sequence[int], group: int = 1):
         self.size, self.seed = size, tuple(seed)
-        # Chunks follow each other round a circle of items, and each is shuffled on its own. Where
-        # they end out of step with the circle, it is shuffled too: neighbours would stay together.
+        # Chunks are consecutive arcs of a circle of items, and each is shuffled on its own. If the
+        # circle is no whole number of chunks, it is shuffled too, or neighbours would stay together.
         self.chunk = max(size // group, 1) * group
         in_step = self.chunk % size == 0
         self.circle = None if in_step else self._rng(key("circle")).permutation(size)
-        # A stretch touches one or two chunks, or many small ones.
+        # A range of positions touches one or two chunks, or many small ones.
         self._shuffled = lru_cache(maxsize=2)(self._shuffle)
 
     def take(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions start .. start + count - 1: (how often each item was visited before, items)."""
+        """Return (earlier visits of each item, items) at positions start .. start + count - 1."""
         parts = []
         while count > 0:
             number, offset = divmod(start, self.chunk)
@@ -150,10 +152,10 @@ class Draws(ABC):
 
     @abstractmethod
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Positions start .. start + count - 1: (how often each row was drawn before, rows)."""
+        """Return (earlier draws of each row, rows) at positions start .. start + count - 1."""
 
     def take(self, start: int, count: int) -> np.ndarray:
-        """Rows at positions start .. start + count - 1."""
+        """Return the rows at positions start .. start + count - 1."""
         return self.draw(start, count)[1]
 
 
@@ -169,18 +171,17 @@ class Stream(Draws):
 
 
 class WeightedStream(Draws):
-    """Rows in endless shuffled passes, each row as often as its weight says.
+    """Rows in endless shuffled passes, each row in proportion to its weight.
 
-    A pass has as many positions as the weights are in sum, to the nearest one. A row of weight w
-    stands in it floor(w) or ceil(w) times, w on average: systematic sampling (Madow, 1949), with an
-    offset drawn anew for every pass. The same holds of any rows that follow each other, with the sum
-    of their weights, so of a class in a manifest that is ordered by class. Weights of 1 make a
-    `Stream`.
+    A pass has as many positions as the sum of the weights, rounded. A row of weight w occurs in it
+    floor(w) or ceil(w) times, w on average: systematic sampling (Madow, 1949), with a new offset for
+    every pass. The same holds of consecutive rows and the sum of their weights, and so of a class in a
+    manifest ordered by class. Weights of 1 make a `Stream`.
 
     Args:
         rows: the rows.
         weight: a positive weight for each of them.
-        seed: integers that tell this stream from all others.
+        seed: integers unique to this stream.
     """
 
     def __init__(self, rows: np.ndarray, weight: np.ndarray, seed: Sequence[int]):
@@ -190,7 +191,7 @@ class WeightedStream(Draws):
         self.end = np.cumsum(self.expected)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """As of every stream; of the passes before this one, what is expected is counted."""
+        """Draw as in `Draws`; draws in earlier passes are counted by their expected number."""
         passes, slots = self.walk.take(start, count)
         numbers, which = np.unique(passes, return_inverse=True)
         offset = np.array([self._offset(number) for number in numbers])[which]
@@ -207,17 +208,16 @@ class WeightedStream(Draws):
 class ClassStream(Draws):
     """Rows in tuples of K images of one class, classes equally often; for batches of P x K.
 
-    `classes` tuples in a row, the first at position 0, are of that many different classes, and the K
-    images of a tuple are different ones; where a domain has fewer classes, or a class fewer images,
-    they repeat. Both are a `Walk`, of classes in groups of P and of a class's images in groups of K:
-    so both come equally often.
+    Each run of P tuples, counted from position 0, has distinct classes, and the K images of a tuple are
+    distinct. They repeat if a domain has fewer classes, or a class fewer images. Both are a `Walk`:
+    classes in groups of P, and the images of a class in groups of K. So both occur equally often.
 
     Args:
         rows: the rows.
         class_of_row: the class of each of them, as a number.
-        seed: integers that tell this stream from all others.
-        classes: P, how many tuples stand in a batch.
-        images: K, how many images stand in a tuple.
+        seed: integers unique to this stream.
+        classes: P, tuples per batch.
+        images: K, images per tuple.
     """
 
     def __init__(
@@ -236,7 +236,7 @@ class ClassStream(Draws):
         self.walk = Walk(len(first), seed, classes)
 
     def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """As of every stream; start and count are multiples of K."""
+        """Draw as in `Draws`; start and count must be multiples of K."""
         visits, classes = self.walk.take(start // self.images, count // self.images)
         tuples = [self._tuple(*each) for each in zip(visits, classes, strict=True)]
         visit_N, row_N = (np.concatenate(part) for part in zip(*tuples, strict=True))
@@ -250,5 +250,5 @@ class ClassStream(Draws):
 
 
 def key(name: str) -> int:
-    """A number for a name, the same in every process."""
+    """Return a number for a name, the same in every process."""
     return zlib.crc32(name.encode())
