@@ -48,7 +48,7 @@ REFUSED_ODD = {"float.tiff", "bomb_30000x30000.png"}
 # Lines of the manifest alone, with what becomes of them. Decisions where either would do: a split
 # in capitals or spaces is refused, a prefix that is another domain's is noted, a blank line ignored.
 OF_THE_MANIFEST = [
-    ("images/ok/cars_train_0.jpg,cars/a,cars,train,train", "reject", "stands already in line 2"),
+    ("images/ok/cars_train_0.jpg,cars/a,cars,train,train", "reject", "is already in line 2"),
     ("images/ok/cars_train_1.jpg,cars/other,cars,train,train", "reject", "conflicting labels"),
     ("images/ok/cars_train_2.jpg,cars/a,cars,test,both", "reject", "a leak: split 'train'"),
     ("images/ok/extra_00.jpg,cars/a,cars,test,both", "reject", "is in train and in test"),

@@ -130,7 +130,7 @@ def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
         ("image_path,other_path,verdict\n\na,b,copy,\n", "csv:3: 4 columns where the header"),
         ("image_path,other_path,verdict\na,b,copy\na,b\n", "csv:3: 2 columns where the header"),
         ("image_path,other_path,verdict\n\na,b,maybe\n", "line 3: invalid verdict 'maybe'; write"),
-        ("image_path,other_path,verdict,verdict\na,b,copy,\n", "column 'verdict' stands twice"),
+        ("image_path,other_path,verdict,verdict\na,b,copy,\n", "column 'verdict' occurs twice"),
     ],
 )
 def test_a_damaged_table_is_refused_by_line(folders, text, match):

@@ -40,14 +40,14 @@ def test_a_pixel_beyond_the_image_is_black(tmp_path: Path) -> None:
     ("line", "fault"),
     [
         ("d.png,0,0,4,4", "boxes.csv:3: d.png: the manifest has no such image"),
-        ("a.png,0,0,4,4", "boxes.csv:3: a.png: has a box already; delete one"),
-        ("b.png,0,x,4,4", "boxes.csv:3: b.png: a side of its box is no number"),
-        ("b.png,0,,4,4", "boxes.csv:3: b.png: a side of its box is no number"),
-        ("b.png,0,0,inf,4", "boxes.csv:3: b.png: a side of its box is no number"),
+        ("a.png,0,0,4,4", "boxes.csv:3: a.png: already has a box; delete one"),
+        ("b.png,0,x,4,4", "boxes.csv:3: b.png: a side of its box is not a number"),
+        ("b.png,0,,4,4", "boxes.csv:3: b.png: a side of its box is not a number"),
+        ("b.png,0,0,inf,4", "boxes.csv:3: b.png: a side of its box is not a number"),
         ("b.png,4,0,4.3,4", "boxes.csv:3: b.png: its box is empty"),
         ("b.png,0,5,4,4", "boxes.csv:3: b.png: its box is empty"),
-        ("b.png,0,0,14,4", "boxes.csv:3: b.png: its box 0, 0, 14, 4 lies outside.* is 12 x 8"),
-        ("b.png,0,-2,4,4", "boxes.csv:3: b.png: its box 0, -2, 4, 4 lies outside"),
+        ("b.png,0,0,14,4", "boxes.csv:3: b.png: its box 0, 0, 14, 4 is outside.* is 12 x 8"),
+        ("b.png,0,-2,4,4", "boxes.csv:3: b.png: its box 0, -2, 4, 4 is outside"),
     ],
 )
 def test_a_box_that_cannot_be_is_refused_by_its_line(line: str, fault: str, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ SAVED = {
     "workbook": (b"PK\x03\x04\x14\0\x06\0", "an Excel workbook or a zip archive"),
     "parquet": (b"PAR1\x15\x04", "Parquet under another name"),
     "two_labels": (CLEAN.replace("role", "label", 1).encode(), "missing columns role"),
-    "twice": (CLEAN.replace("role", "role,role", 1).encode(), "column role stands twice"),
+    "twice": (CLEAN.replace("role", "role,role", 1).encode(), "column role occurs twice"),
 }  # fmt: skip
 
 

@@ -263,7 +263,7 @@ def test_dropping_says_which_classes_and_queries_are_lost(manifest):
     assert lines[4:] == [
         "train: 2 of 5 images dropped; 1 classes lost with their last image: toys/bus",
         "val: 2 of 6 images dropped; 1 queries lost their last positive;"
-        " scores do not compare with those on the whole set",
+        " scores are not comparable with those on the whole set",
     ]
 
 

@@ -81,7 +81,7 @@ def test_what_was_kept_of_another_box_is_computed_again(job, tmp_path, monkeypat
 
 
 def test_a_bad_box_ends_it_before_anything_is_embedded(job, tmp_path) -> None:
-    with pytest.raises(UserError, match="boxes.csv:2: q.png: its box 0, 0, 99, 9 lies outside"):
+    with pytest.raises(UserError, match="boxes.csv:2: q.png: its box 0, 0, 99, 9 is outside"):
         embedded(job, *boxes(tmp_path, (0, 0, 99, 9)))
     with pytest.raises(UserError, match="gone.csv: cannot be read .No such file"):
         embedded(job, "--boxes", str(tmp_path / "gone.csv"))

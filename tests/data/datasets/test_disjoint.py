@@ -39,5 +39,5 @@ def test_own_splits_depend_on_the_seed_and_on_no_other_class(mini, tmp_path):
 
 
 def test_own_split_leaves_something_to_train(mini):
-    with pytest.raises(UserError, match="test_classes 4: only 4 classes are there"):
+    with pytest.raises(UserError, match="test_classes 4: there are only 4 classes"):
         mini("food2k", test_classes=4)

@@ -76,7 +76,10 @@ def test_sources_are_renamed_and_joined() -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("image_path,x1_px,y1_px,x2_px\n", "boxes.csv: no column 'y2_px'; it needs image_path, x1"),
+        (
+            "image_path,x1_px,y1_px,x2_px\n",
+            "boxes.csv: no column 'y2_px'; the columns must be image_path",
+        ),
         ("", "boxes.csv: cannot be read"),
         (None, "boxes.csv: cannot be read .No such file"),
         ("image_path,x1_px,y1_px,x2_px,y2_px\na,1,2,3,4,\n", "boxes.csv:2: 6 columns where"),

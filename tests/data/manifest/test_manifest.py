@@ -74,11 +74,11 @@ def test_domains_that_cannot_be_left_out(written, domains, message):
         ("./t/9.jpg,toys/x,toys,train,train", "without './' and '//'"),
         ("t//9.jpg,toys/x,toys,train,train", "without './' and '//'"),
         ("t/9.jpg/.,toys/x,toys,train,train", "without './' and '//'"),
-        ("t/0.jpg,toys/car,toys,train,train", "'t/0.jpg' stands already in line 2; delete one"),
+        ("t/0.jpg,toys/car,toys,train,train", "'t/0.jpg' is already in line 2; delete one"),
         ("t/0.jpg,toys/x,toys,train,train", "conflicting labels: 'toys/car' there, 'toys/x' here"),
         ("t/0.jpg,toys/{x},toys,train,train", "'toys/{x}' here"),
         ("t/0.jpg,toys/x,toys,test,both", "a leak: split 'train' there, 'test' here"),
-        ("t/0.jpg,toys/x,toys,test,both", "image 't/0.jpg' stands already in line 2"),
+        ("t/0.jpg,toys/x,toys,test,both", "image 't/0.jpg' is already in line 2"),
         ("t/9.jpg,toys/car,toys,test,both", "class 'toys/car' is in train and in test"),
         ("t/9.jpg,toys/car,toys,val,both", "class 'toys/car' is in train and in val"),
         ("t/9.jpg,toys/z|toys/car,toys,test,both", "class 'toys/car' is in train and in test"),
@@ -101,8 +101,8 @@ def test_odd_but_honest_names_pass(written, name):
 def test_label_in_two_domains_is_named_in_both_rows(written):
     rows = "a.jpg,cup,toys,train,train\nb.jpg,mug|cup,shop,train,train"
     message = refusal(written(rows))
-    assert ":2: class 'cup' stands in several domains" in message
-    assert ":3: class 'cup' stands in several domains" in message
+    assert ":2: class 'cup' is in several domains" in message
+    assert ":3: class 'cup' is in several domains" in message
 
 
 def test_all_faults_at_once_and_a_count_of_the_rest(written):

@@ -97,7 +97,7 @@ def test_a_manifest_that_is_written_meanwhile_is_refused(written, tmp_path, monk
         return checked(*arguments)
 
     monkeypatch.setattr(module, "check", slowly)
-    assert "was changed while it was read" in refusal(path)
+    assert "changed while it was read" in refusal(path)
 
 
 def test_a_config_of_the_manifests_name_is_left_alone(written):

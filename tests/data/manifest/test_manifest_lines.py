@@ -51,7 +51,7 @@ def test_faults_of_every_kind_come_in_one_refusal(tmp_path):
         "2": "6 columns where the header has 5; put quotes",
         "4": "2 columns where the header has 5; a column without a value",
         "5": "split 'dev'",
-        "7": "image 't/0.jpg' stands already in line 3",
+        "7": "image 't/0.jpg' is already in line 3",
         "9": "a quote is opened or closed in the wrong place",
         "10": "class 'toys/car' is in train and in val",
         "11": "6 columns where the header has 5",
@@ -119,8 +119,7 @@ def test_rows_of_parquet_are_named_by_number(tmp_path):
     with pytest.raises(UserError) as caught:
         load_manifest(tmp_path / "m.parquet")
     assert str(caught.value).splitlines() == [
-        f"{tmp_path}/m.parquet: row 1: image 't/0.jpg' stands already in row 0; delete one of the"
-        " two",
+        f"{tmp_path}/m.parquet: row 1: image 't/0.jpg' is already in row 0; delete one of the two",
         f"{tmp_path}/m.parquet: row 2: split 'dev': allowed are train, val, test",
     ]
 

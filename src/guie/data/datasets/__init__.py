@@ -1,4 +1,4 @@
-"""Readers of datasets as they lie on disk: a path in, manifest rows and an account out."""
+"""Read downloaded data sets: from a folder to manifest rows and a report."""
 
 from guie.data.datasets.aircraft import AIRCRAFT
 from guie.data.datasets.aliproducts import ALIPRODUCTS

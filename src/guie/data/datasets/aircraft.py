@@ -1,7 +1,7 @@
 """FGVC-Aircraft: 100 variants of aeroplanes; PUMA trains on the first 50 by name.
 
-`data/images_variant_{trainval,test}.txt`: image number, one blank, the variant, whose name may hold
-more blanks and slashes (`0034309 Boeing 707-320`, `F/A-18`); images `data/images/0034309.jpg`.
+`data/images_variant_{trainval,test}.txt`: image number, one space, the variant, whose name may contain
+more spaces and slashes (`0034309 Boeing 707-320`, `F/A-18`); images `data/images/0034309.jpg`.
 Maji et al., 2013.
 """
 
@@ -16,10 +16,12 @@ from guie.data.datasets.reading import read_pairs
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows of trainval, then of test; the class is the variant with `_` for blanks."""
+    """Return rows of trainval, then of test; the class is the variant with `_` for spaces."""
     lists = [folder / f"images_variant_{part}.txt" for part in ("trainval", "test")]
     rows = pd.concat([read_pairs(path, ("image", "variant")) for path in lists])
-    variant = rows["variant"].str.replace(" ", "_", regex=False)  # so PUMA sorts them
+    variant = rows["variant"].str.replace(
+        " ", "_", regex=False
+    )  # the order in which PUMA sorts them
     return Listing(listing("images/" + rows["image"] + ".jpg", variant, first_half(variant)))
 
 

@@ -1,9 +1,9 @@
 """AliProducts (CVPR 2020 challenge): photographs of 50,030 products of Alibaba.
 
 Thirteen archives unpack to `train/<product>/<image>` and `val/<product>/<image>`, the same products;
-the classes are the folders, so that the JSON lists are not needed. Layout from the loader of
-https://tianchi.aliyun.com/competition/entrance/231780 as public code has it; counts of images are
-not established and not checked. Cheng et al., 2020.
+the classes are the folders, so the JSON lists are not needed. Layout as in public loaders of
+https://tianchi.aliyun.com/competition/entrance/231780; the numbers of images are
+unknown and not checked. Cheng et al., 2020.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from guie.data.datasets.folder import IMAGE_SUFFIXES
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Images on disk, by path; the class is the folder. val is test: it shares its classes."""
+    """Return images on disk by path; the class is the folder. val becomes test and shares classes."""
     pictures = sorted(file for file in files if Path(file).suffix.lower() in IMAGE_SUFFIXES)
     parts = [
         by_folder([file for file in pictures if file.startswith(f"{above}/")], above, split)

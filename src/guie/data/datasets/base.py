@@ -1,4 +1,4 @@
-"""What the reader of a public data set declares: names, counts, and how its lists become manifest rows."""
+"""Declare a public data set: names, expected counts, and how its lists become manifest rows."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from guie.data.manifest import Companions, DomainDeclaration, Sidecar
 
 
 def present(paths: pd.Series, files: frozenset[str]) -> pd.Series:
-    """Boolean per path: it is one of `files`."""
-    # 7 times faster than isin, which first turns all names into an Arrow array (500,000 names)
+    """Return a boolean per path: whether it is one of `files`."""
+    # 7 times faster than isin, which first converts all names to an Arrow array (500,000 names)
     return pd.Series([path in files for path in paths], index=paths.index, dtype=bool)
 
 
 def as_on_disk(paths: pd.Series, files: frozenset[str]) -> pd.Series:
-    """Paths as the files are really named, where unzip wrote them in another way than the list."""
+    """Return the paths as named on disk, if unzip wrote them differently from the list."""
     absent = paths[~present(paths, files)]
     odd = absent[[not path.isascii() or "#U" in path for path in absent]]
     if odd.empty:
@@ -35,20 +35,20 @@ def as_on_disk(paths: pd.Series, files: frozenset[str]) -> pd.Series:
 
 
 def plain_name(path: str) -> str:
-    """A path with `#U4e2d`, as some versions of unzip write it, turned into its letter, in NFC."""
+    """Return a path in NFC, with `#U4e2d`, as some versions of unzip write it, decoded to its letter."""
     unescaped = re.sub(r"#U([0-9a-fA-F]{4})", lambda match: chr(int(match[1], 16)), path)
     return unicodedata.normalize("NFC", unescaped)
 
 
 def class_disjoint(label: pd.Series, test_classes: int, seed: int) -> pd.Series:
-    """`test` for the images of `test_classes` random classes, else `train`.
+    """Return `test` for the images of `test_classes` random classes, else `train`.
 
-    Which classes depends on the seed and their names alone, so that a missing one changes no
-    other. Raises UserError if that would leave no class to train.
+    The choice depends only on the seed and the names, so a missing class changes no other. Raises
+    UserError if no class would remain to train on.
     """
     names = np.array(sorted(label.unique()), dtype=object)
     if test_classes >= len(names):
-        raise UserError(f"test_classes {test_classes}: only {len(names)} classes are there")
+        raise UserError(f"test_classes {test_classes}: there are only {len(names)} classes")
     chosen = names[np.argsort(seeded_draws(seed, names))[:test_classes]]
     return label.isin(chosen).map({True: "test", False: "train"})
 
@@ -59,11 +59,11 @@ SHARED_CLASSES = DomainDeclaration(shared_classes=True)
 
 @dataclass(frozen=True)
 class Listing:
-    """What the dataset's own lists say, before anybody looks whether the images are there.
+    """The contents of the data set's own lists, before checking that the images exist.
 
-    Columns of `rows`: image_path (relative to the dataset's folder), label (the class within the
-    dataset; several joined by `|`), split, role; and domain, where a dataset has several.
-    `companions` name images, and classes, as `rows` do: see `guie.data.manifest.companions`.
+    Columns of `rows`: image_path (relative to the data set's folder), label (the class within the
+    data set; several joined by `|`), split, role; and domain, if a data set has several.
+    `companions` name images and classes like `rows` do: see `guie.data.manifest.companions`.
     """
 
     rows: pd.DataFrame
@@ -73,10 +73,10 @@ class Listing:
 
 @dataclass(frozen=True)
 class Expected:
-    """How many rows, or classes, of one kind a whole download has.
+    """The number of rows, or classes, of one kind in a complete download.
 
-    Where sources disagree, or round, `least` and `most` differ: then a count outside of the range
-    is a warning. A certain count that is not met is a refusal.
+    If sources disagree or round, `least` and `most` differ, and a count outside the range is a warning.
+    A different count from a certain one is an error.
     """
 
     least: int
@@ -86,7 +86,7 @@ class Expected:
     unit: str = "images"
     domain: str | None = None
     source: str = ""
-    where: tuple[str, Any] | None = None  # the option's value that this count belongs to
+    where: tuple[str, Any] | None = None  # option and value for which this count holds
 
     @property
     def certain(self) -> bool:
@@ -94,14 +94,14 @@ class Expected:
         return self.least == self.most
 
     def applies(self, splits: Collection[str] | None, options: Mapping[str, Any]) -> bool:
-        """Whether the count says anything of what is read."""
+        """Return whether the count applies to these splits and options."""
         applicable = splits is None or self.split in splits
         if self.domain and options.get("subsets"):
             applicable &= self.domain in options["subsets"]
         return applicable and (self.where is None or options.get(self.where[0]) == self.where[1])
 
     def select(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The rows that are counted."""
+        """Return the rows that are counted."""
         counted = pd.Series(True, index=rows.index)
         if self.split:
             counted &= rows["split"] == self.split
@@ -112,7 +112,7 @@ class Expected:
         return rows[counted]
 
     def count(self, rows: pd.DataFrame) -> int:
-        """How many there are in `rows`, a selection."""
+        """Return the number of images or classes in `rows`, a selection."""
         return len(rows) if self.unit == "images" else rows["label"].nunique()
 
     def __str__(self) -> str:
@@ -124,21 +124,21 @@ class Expected:
 
 
 def images(split: str, least: int, most: int | None = None, **more: Any) -> Expected:
-    """`least` images of a split, or from `least` to `most` where the sources disagree."""
+    """Expect `least` images of a split, or from `least` to `most` if the sources disagree."""
     return Expected(least, most or least, split, **more)
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A public dataset: where it comes from, what it holds, how its folder is read.
+    """A public data set: its source, its contents, and the reader of its folder.
 
     Args:
-        name: what a mix config calls it; also the manifest's column `dataset`.
-        folders: names of its folder under `input/`; case, `-` and `_` do not matter.
-        markers: files or folders, one of which tells that a folder is the dataset's.
+        name: its name in a mix config and in the manifest's column `dataset`.
+        folders: names of its folder under `input/`; case, `-` and `_` are ignored.
+        markers: files or folders; a folder with any of them is the data set's.
         read: (folder, files below it, **options) -> Listing. Opens lists, never images.
-        options: the options `read` knows, with their defaults; `choices` what they may be.
-        declares: overlaps that are part of the dataset, by domain.
+        options: options of `read` with their defaults; `choices`: their allowed values.
+        declares: overlaps that are part of the data set, by domain.
     """
 
     name: str
@@ -158,9 +158,9 @@ class Dataset:
 
 @dataclass(frozen=True)
 class Reading:
-    """Manifest rows of a dataset, the overlaps its sidecar must declare, and what to tell.
+    """Manifest rows of a data set, the overlaps its sidecar must declare, and warnings.
 
-    Attributes: `companions`, what else is known of these images.
+    Attributes: `companions`, the companion tables of these images.
     """
 
     table: pd.DataFrame
@@ -175,16 +175,16 @@ def listing(
     split: pd.Series | str,
     role: pd.Series | str | None = None,
 ) -> pd.DataFrame:
-    """Rows from columns; a role not given is `train` in train, elsewhere `both`."""
+    """Build rows from columns; the default role is `train` in train, elsewhere `both`."""
     rows = pd.DataFrame({"image_path": image_path, "label": label}).assign(split=split)
     usual = rows["split"].map({"train": "train"}).fillna("both")
     return rows.assign(role=usual if role is None else role).reset_index(drop=True)
 
 
 def first_half(class_ids: pd.Series) -> pd.Series:
-    """`train` for images of the first half of the classes, by number, else `test`.
+    """Return `train` for images of the first half of the classes, by number, else `test`.
 
-    The split of metric learning; of an odd number of classes train has one more.
+    The usual split of metric learning; with an odd number of classes, train has one more.
     """
     distinct = sorted(class_ids.unique())
     train = distinct[: (len(distinct) + 1) // 2]
@@ -192,8 +192,10 @@ def first_half(class_ids: pd.Series) -> pd.Series:
 
 
 def by_folder(paths: Sequence[str], above: str, split: str) -> pd.DataFrame:
-    """Rows of the images below `above`; the folders between are the class, slashes included."""
+    """Return rows of the images below `above`; the folders in between are the class, with slashes."""
     path = pd.Series(paths, dtype=str)
     inside = path.str.removeprefix(f"{above}/" if above else "")
-    label = inside.str.extract(r"^(.+)/[^/]+$")[0]  # partition has no columns for no paths
+    label = inside.str.extract(r"^(.+)/[^/]+$")[
+        0
+    ]  # partition returns no columns if there are no paths
     return listing(path, label, split).dropna(subset="label", ignore_index=True)

@@ -1,7 +1,7 @@
 """Cars-196 (Stanford Cars): 196 car models; metric learning trains on the first 98.
 
-Three releases are about, with other file names for other images; annotation and folder of two
-must never be mixed:
+Three releases exist that name the images differently; never mix the annotations of one with the images
+of another:
 * original: `cars_annos.mat` and `car_ims/000001.jpg`;
 * devkit: `devkit/cars_train_annos.mat`, `cars_test_annos_withlabels.mat` (there or above) and
   `cars_train/00001.jpg`, `cars_test/00001.jpg`;
@@ -32,11 +32,11 @@ MARKERS = {
 
 
 def read(folder: Path, files: frozenset[str], release: str) -> Listing:
-    """Rows of one release; the class is its number, `001` to `196`, the same in all three."""
+    """Return rows of one release; the class is its number, `001` to `196`, the same in all three."""
     present = [name for name, marker in MARKERS.items() if (folder / marker).is_file()]
     if release == "auto" and len(present) > 1:
         raise UserError(
-            f"{folder}: holds the releases {' and '.join(present)}; name one: release: {present[0]}"
+            f"{folder}: has the releases {' and '.join(present)}; select one: release: {present[0]}"
         )
     chosen = present[0] if release == "auto" and present else release
     if chosen not in present:
@@ -54,7 +54,7 @@ def _original(folder: Path, files: frozenset[str]) -> tuple[pd.Series, pd.Series
 
 
 def _devkit(folder: Path, files: frozenset[str]) -> tuple[pd.Series, pd.Series]:
-    labelled = "cars_test_annos_withlabels.mat"  # the devkit's own list of test has no classes
+    labelled = "cars_test_annos_withlabels.mat"  # the devkit's own test list has no classes
     lists = {
         "cars_train": folder / "devkit/cars_train_annos.mat",
         "cars_test": first_present(folder, (labelled, f"devkit/{labelled}")),

@@ -1,6 +1,6 @@
 """CUB-200-2011: 200 bird species; metric learning trains on the first 100, tests on the others.
 
-Lists are parted by blanks, without a header: `images.txt` (id, path), `image_class_labels.txt`
+Lists are separated by spaces, without a header: `images.txt` (id, path), `image_class_labels.txt`
 (id, class from 1). Wah et al., CNS-TR-2011-001; split of Song et al., CVPR 2016.
 """
 
@@ -15,7 +15,7 @@ TRAIN_CLASSES = 100
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows in the order of `images.txt`; the class is the folder, `001.Black_footed_Albatross`."""
+    """Return rows in the order of `images.txt`; the class is the folder, `001.Black_footed_Albatross`."""
     path = read_words(folder / "images.txt", ["image_id", "path"])
     labels = folder / "image_class_labels.txt"
     label = read_words(labels, ["image_id", "class_id"])

@@ -1,9 +1,9 @@
 """DeepFashion's two retrieval benchmarks: In-Shop and Consumer-to-Shop. Liu et al., CVPR 2016.
 
 Both list their partition in `Eval/list_eval_partition.txt`: a line with the count, a line with the
-column names, then columns aligned by blanks; images under `img/`, in some downloads `Img/img/`.
-In-Shop: image_name, item_id, evaluation_status (train, query, gallery). Consumer-to-Shop, as
-https://github.com/open-mmlab/mmfashion (docs/dataset/CONSUMER_TO_SHOP_DATASET.md) has it:
+column names, then columns aligned by spaces; images under `img/`, in some downloads `Img/img/`.
+In-Shop: image_name, item_id, evaluation_status (train, query, gallery). Consumer-to-Shop, according to
+https://github.com/open-mmlab/mmfashion (docs/dataset/CONSUMER_TO_SHOP_DATASET.md):
 image_pair_name_1 (consumer), image_pair_name_2 (shop), item_id, evaluation_status (train, val,
 test); items do not overlap between parts.
 """
@@ -27,7 +27,7 @@ SHOP_ROLE, CONSUMER_ROLE = "index", "query"
 
 
 def read_inshop(folder: Path, files: frozenset[str]) -> Listing:
-    """Train, and of test the query and gallery; the class is the item."""
+    """Return train, and query and gallery as test; the class is the item."""
     rows = _partition(folder, ["path", "item", "status"], IN_SHOP_ROLES)
     split = rows["status"].where(rows["status"] == "train", "test")
     path = prefixed(rows["path"], files, IMAGE_FOLDERS)
@@ -35,10 +35,10 @@ def read_inshop(folder: Path, files: frozenset[str]) -> Listing:
 
 
 def read_consumer_to_shop(folder: Path, files: frozenset[str]) -> Listing:
-    """Consumer photographs are queries of val and test, shop images the index.
+    """Return rows with consumer photographs as queries of val and test, and shop images as the index.
 
-    An image stands in many pairs and is listed once. The class is the item's folder, category
-    included, which is right whether or not item ids repeat between categories.
+    An image occurs in many pairs but becomes one row. The class is the item's folder with its category,
+    which is correct even if item ids repeat between categories.
     """
     columns = ["consumer", "shop", "item", "status"]
     pairs = _partition(folder, columns, {"train": "", "val": "", "test": ""})
@@ -60,7 +60,7 @@ def _partition(folder: Path, columns: list[str], statuses: dict[str, str]) -> pd
     if unknown.any():
         row = int(unknown.to_numpy().argmax())
         raise UserError(
-            f"{path}:{row + 3}: evaluation_status {rows['status'][row]!r}; known are"
+            f"{path}:{row + 3}: evaluation_status {rows['status'][row]!r}; allowed are"
             f" {', '.join(statuses)}"
         )
     return rows

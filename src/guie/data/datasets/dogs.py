@@ -17,7 +17,7 @@ PUMA = "PUMA, table 1, which gives hundreds"
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows in the order of `file_list.mat`; the class is the folder."""
+    """Return rows in the order of `file_list.mat`; the class is the folder."""
     list_file = folder / "file_list.mat"
     path = pd.Series(read_mat(list_file, "file_list"), dtype=str)
     split = first_half(pd.Series(read_mat(list_file, "labels")).astype(int))

@@ -1,11 +1,11 @@
-"""Fetch the datasets whose sources offer plain files, check each file's digest, unpack.
+"""Download data sets whose sources offer plain files, check each file's digest, and unpack them.
 
     python -m guie.data.datasets.download cub sop
     python -m guie.data.datasets.download flowers --to /data/input
 
-An archive is kept beside its folder: `input/CUB_200_2011.tgz` and `input/cub/`. What is there and
-whole is not fetched again. Digests are those that torchvision, pytorch-metric-learning or the
-sources themselves publish.
+An archive is kept next to its folder: `input/CUB_200_2011.tgz` and `input/cub/`. Complete files are
+not downloaded again. Digests are those published by torchvision, pytorch-metric-learning or the
+sources themselves.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class Download:
 
     @property
     def name(self) -> str:
-        """The file's own name."""
+        """The file's name."""
         return self.url.rpartition("/")[2]
 
     @property
     def is_archive(self) -> bool:
-        """Whether it is unpacked after it is fetched."""
+        """Whether to unpack the file after the download."""
         return self.name.endswith((".zip", ".tgz", ".tar.gz"))
 
 
@@ -91,7 +91,7 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
 
 
 def fetch_dataset(name: str, root: Path) -> Path:
-    """Download what `name` consists of and unpack it into `root / name`. Raises UserError."""
+    """Download the files of data set `name` and unpack them into `root / name`. Raises UserError."""
     folder = root / name
     for download in DOWNLOADS[name]:
         if download.is_archive:
@@ -102,7 +102,7 @@ def fetch_dataset(name: str, root: Path) -> Path:
 
 
 def fetch(download: Download, path: Path) -> Path:
-    """Download into `path`, which gets its name when it is whole and its digest right.
+    """Download to `path`, which is renamed into place only when complete and its digest is correct.
 
     Raises UserError if the source does not answer or sends something else.
     """
@@ -112,12 +112,12 @@ def fetch(download: Download, path: Path) -> Path:
         try:
             _stream(download.url, temporary)
         except OSError as error:
-            raise UserError(f"{download.url}: not fetched: {error}; try again later") from None
+            raise UserError(f"{download.url}: download failed: {error}; try again later") from None
         found = _digest(temporary, download)
         if found != download.digest:
             raise UserError(
-                f"{download.url}: {found} where {download.digest} is expected; the file was cut off"
-                " or has changed, it is not kept"
+                f"{download.url}: digest {found}, expected {download.digest}; the file is truncated"
+                " or has changed, and is not kept"
             )
     return path
 
@@ -139,7 +139,7 @@ def _digest(path: Path, download: Download) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Fetch the datasets named on the command line."""
+    """Download the data sets named on the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,6 +1,6 @@
 """Fashion200k: 200 thousand photographs of clothes with captions; an item has several views.
 
-`labels/<kind>_{train,test}_detect_all.txt`: path, detection score and caption, parted by tabs;
+`labels/<kind>_{train,test}_detect_all.txt`: path, detection score and caption, separated by tabs;
 images `women/<kind>/<style>/<item>/<item>_0.jpeg`, in some copies below `pictures_only/`. The class
 is the item. Han et al., ICCV 2017; https://github.com/xthan/fashion-200k.
 """
@@ -17,12 +17,14 @@ from guie.data.datasets.reading import prefixed, read_pairs
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows list by list; the class is the item's number."""
+    """Return rows list by list; the class is the item's number."""
     parts = []
     for split in ("train", "test"):
         lists = sorted((folder / "labels").glob(f"*_{split}_detect_all.txt"))
         if not lists:
-            raise UserError(f"{folder / 'labels'}: no *_{split}_detect_all.txt; fetch the labels")
+            raise UserError(
+                f"{folder / 'labels'}: no *_{split}_detect_all.txt; download the labels"
+            )
         rows = pd.concat([read_pairs(path, ("path", "caption"), "\t") for path in lists])
         rows = rows.drop_duplicates("path", ignore_index=True)
         path = prefixed(rows["path"], files, ("", "pictures_only/", "pictures_only/pictures_only/"))

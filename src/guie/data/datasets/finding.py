@@ -18,22 +18,22 @@ from guie.data.manifest import Manifest
 from guie.data.manifest.companions import within
 
 ROOTS = (Path("input"), Path("/kaggle/input"))
-MAX_WRAPPING = 20  # more folders side by side are classes, not what an archive puts around
-DEPTH = 2  # folders that an archive or Kaggle may put around a dataset's own
+MAX_WRAPPING = 20  # more sibling folders than this are classes, not wrappers made by an archive
+DEPTH = 2  # wrapping folders that an archive or Kaggle may add around a data set's own
 
 
 def find(root: str | Path) -> list[tuple[Dataset, Path | None]]:
-    """Every known dataset with its folder below `root`, or None, in the registry's order.
+    """Return every known data set with its folder below `root`, or None, in the registry's order.
 
-    A folder is a dataset's if it bears one of its names, whatever the case, and one of its marker
-    files is in it or at most two folders deeper.
+    A folder is a data set's if it has one of its names, ignoring case, and contains one of its marker
+    files at most two folders deep.
     """
     present = _folders(Path(root))
     return [(dataset, _locate(dataset, present)) for dataset in DATASETS.values()]
 
 
 def located(name: str, roots: Sequence[str | Path] | None = None) -> Path:
-    """The folder of one dataset, below `ROOTS` by default. Raises UserError if no root holds it."""
+    """Return a data set's folder, below `ROOTS` by default. Raises UserError if no root has it."""
     dataset, searched = DATASETS[name], [Path(root) for root in roots or ROOTS]
     for root in searched:
         folder = _locate(dataset, _folders(root))
@@ -47,12 +47,12 @@ def located(name: str, roots: Sequence[str | Path] | None = None) -> Path:
 
 
 def inside(dataset: Dataset, folder: str | Path) -> Path:
-    """`folder`, or the one within that holds the dataset's marker; `folder` if none does."""
+    """Return the folder at or below `folder` with the data set's marker; `folder` if none has it."""
     return _marked(dataset, Path(folder)) or Path(folder)
 
 
 def listing(roots: Sequence[str | Path] | None = None) -> str:
-    """What `curate.py --list` prints: a line a dataset, with its folder or where to get it."""
+    """Return the text of `curate.py --list`: one line per data set, with its folder or homepage."""
     roots = roots or ROOTS
     present = {root: _folders(Path(root)) for root in roots}
     lines = []
@@ -69,7 +69,7 @@ def listing(roots: Sequence[str | Path] | None = None) -> str:
 
 
 def _folders(root: Path) -> dict[str, Path]:
-    """Folders in `root` by their name without case and punctuation."""
+    """Return the folders in `root` by name without case and punctuation."""
     if not root.is_dir():
         return {}
     with os.scandir(root) as entries:
@@ -110,7 +110,7 @@ AnySource = TypeVar("AnySource", bound=Config)
 
 
 def with_path(source: AnySource) -> AnySource:
-    """A dataset source with its folder filled in; any other source as it is. Raises UserError."""
+    """Return a data set source with its folder filled in, any other unchanged. Raises UserError."""
     if not isinstance(source, DatasetSource):
         return source
     return source.model_copy(update={"path": str(_folder(source))})
@@ -119,9 +119,9 @@ def with_path(source: AnySource) -> AnySource:
 def read_source(
     source: DatasetSource, seed: int = 0, workers: int = 1
 ) -> tuple[Manifest, Counter[str], tuple[str, ...]]:
-    """A dataset source as a manifest, counts of what was left out by reason, and warnings.
+    """Return a data set source as a manifest, counts of skipped images by reason, and warnings.
 
-    Raises UserError if the dataset is not found, not whole, or asked for what it has not.
+    Raises UserError if the data set is not found or incomplete, or lacks what the source requests.
     """
     folder = _folder(source)
     reading = read_dataset(

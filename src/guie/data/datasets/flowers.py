@@ -17,7 +17,7 @@ PUMA = "PUMA, table 1, which gives hundreds"
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows by image number; the class is its number, `001` to `102`."""
+    """Return rows by image number; the class is its number, `001` to `102`."""
     class_id = pd.Series(read_mat(folder / "imagelabels.mat", "labels")).astype(int)
     path = pd.Series(class_id.index + 1).map("jpg/image_{:05d}.jpg".format)
     return Listing(listing(path, class_id.map("{:03d}".format), first_half(class_id)))

@@ -1,4 +1,4 @@
-"""Plain image folders: `<class>/<image>`, as torchvision's ImageFolder and Kaggle have them."""
+"""Read plain image folders: `<class>/<image>`, as in torchvision's ImageFolder and on Kaggle."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ COLUMNS = ("image_path", "label", "domain", "split", "role")
 
 
 def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFrame, Counter[str]]:
-    """Manifest rows of every image below `folder`, by path; a count of skipped files by reason.
+    """Return manifest rows of every image below `folder`, by path, and skipped files by reason.
 
-    `a/b/x.jpg` is of class `a/b`, its label `<domain>/a/b`. In val and test every image is query
-    and index. Files are recognised by extension and not opened. Links to folders are not followed,
-    so that a loop of them ends, nor links to files outside of `folder`. Raises UserError if there is
-    no such folder or no image in it.
+    `a/b/x.jpg` has class `a/b` and label `<domain>/a/b`. In val and test every image is both query
+    and index. Files are recognised by extension and not opened. Links to folders are not followed, as
+    they may form loops, nor links to files outside `folder`. Raises UserError if the folder does not
+    exist or has no image.
     """
     images, skipped = _parted(
         (file, reason or _why_no_class(file)) for file, reason in _looked_through(Path(folder))
@@ -37,9 +37,9 @@ def read_folder(folder: str | Path, domain: str, split: str) -> tuple[pd.DataFra
 
 
 def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
-    """Paths of every image below `folder`, in classes or not; a count of skipped files by reason.
+    """Return paths of every image below `folder`, with or without classes, and skipped files by reason.
 
-    What `read_folder` says of links and extensions holds. Raises UserError as it.
+    Links, extensions and errors are handled as in `read_folder`.
     """
     images, skipped = _parted(_looked_through(Path(folder)))
     if not images:
@@ -48,7 +48,7 @@ def image_files(folder: str | Path) -> tuple[list[str], Counter[str]]:
 
 
 def _parted(files: Iterable[tuple[str, str | None]]) -> tuple[list[str], Counter[str]]:
-    """Those without a reason against them, in order; of the others how many for each reason."""
+    """Split (file, reason or None) pairs into the accepted files, in order, and counts by reason."""
     images, skipped = [], Counter[str]()
     for file, reason in files:
         if reason:
@@ -59,7 +59,7 @@ def _parted(files: Iterable[tuple[str, str | None]]) -> tuple[list[str], Counter
 
 
 def _looked_through(folder: Path) -> Iterator[tuple[str, str | None]]:
-    """Every file below, and why it is no image, None if it is one. Raises UserError for no folder."""
+    """Yield every file below, with the reason it is no image, or None. Raises UserError if no folder."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     real = os.path.realpath(folder)
@@ -68,7 +68,7 @@ def _looked_through(folder: Path) -> Iterator[tuple[str, str | None]]:
 
 
 def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
-    """(path relative to `folder`, entry) of everything below that is not a folder to enter."""
+    """Yield (path relative to `folder`, entry) of everything below except folders to enter."""
     pending = [""]
     while pending:
         below = pending.pop()
@@ -85,25 +85,25 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
 
 
 def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
-    """Why an entry is no image below `folder`, a real path; None if it is one."""
+    """Return why an entry is no image below `folder`, a real path; None if it is one."""
     name = file.rpartition("/")[2]
     suffix = Path(name).suffix.lower()
     if name.startswith(".") or name == "Thumbs.db":
         return "hidden or system file"
-    if not entry.is_file():  # a pipe would hang whoever opens it
+    if not entry.is_file():  # opening a pipe would block
         return "link to a folder or to nowhere" if entry.is_symlink() else "not a regular file"
     if entry.is_symlink() and not _is_within(folder, os.path.realpath(entry.path)):
         return "link that leaves the folder"
     if suffix not in IMAGE_SUFFIXES:
         return f"no image by its extension ({suffix or 'none'})"
-    # surrogates stand for bytes that are not UTF-8, which no manifest can hold
+    # surrogates represent bytes that are not UTF-8, which a manifest cannot store
     if re.search(r"[\n\r\ud800-\udfff]", file):
         return "name with a line break or not in UTF-8"
     return None
 
 
 def _why_no_class(file: str) -> str | None:
-    """Why an image is of no class; None if it is of one."""
+    """Return why an image has no class; None if it has one."""
     class_name = file.rpartition("/")[0]
     if not class_name:
         return "not in a class folder"

@@ -1,6 +1,6 @@
 """Food-101: 101 dishes, 750 images of each to train and 250 to test.
 
-`meta/{train,test}.txt`: `apple_pie/1005649` a line, without the suffix of
+`meta/{train,test}.txt`: one `apple_pie/1005649` per line, without the suffix of
 `images/apple_pie/1005649.jpg`; test shares its classes with train. Bossard et al., ECCV 2014.
 """
 
@@ -15,7 +15,7 @@ from guie.data.datasets.reading import read_words
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows in the order of the lists; the class is the dish."""
+    """Return rows in the order of the lists; the class is the dish."""
     parts = []
     for split in ("train", "test"):
         image = read_words(folder / "meta" / f"{split}.txt", ["image"])["image"]

@@ -1,7 +1,7 @@
 """Food2K: 2,000 dishes, in folders `Food2k_complete/<0 to 1999>/`. Min et al., TPAMI 2023.
 
-Made for classification, with classes in common. UnED splits it by class, 900 to train, 100 to
-validate, 1,000 to test; its lists are in `info_files`. Ours, seeded, holds out as many.
+Made for classification, its splits share classes. UnED splits it by class: 900 for train, 100 for
+val, 1,000 for test; its lists are in `info_files`. Our seeded split holds out as many.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from guie.data.datasets.folder import IMAGE_SUFFIXES
 
 
 def read(folder: Path, files: frozenset[str], test_classes: int, seed: int) -> Listing:
-    """Every image on disk, by path; the class is the folder's number."""
+    """Return every image on disk by path; the class is the folder's number."""
     pictures = sorted(file for file in files if Path(file).suffix.lower() in IMAGE_SUFFIXES)
     rows = by_folder(pictures, "", "train")
     rows = rows.assign(label=rows["label"].str.rpartition("/")[2])

@@ -1,11 +1,11 @@
 """Google Landmarks v2: 81,313 landmarks to train (cleaned), an index of 761,757 images, 1,129 queries.
 
-`train_clean.csv` (landmark_id, images: ids joined by blanks) or all of `train.csv` (id, url,
+`train_clean.csv` (landmark_id, images: ids joined by spaces) or all of `train.csv` (id, url,
 landmark_id: 4,132,914 images, much noise), `index_image_to_landmark.csv`
-(id, landmark_id), `retrieval_solution_v2.1.csv` (id, images of the index joined by blanks or
-"None", Usage), beside the images or in `metadata/`; images at `<part>/a/b/c/<id>.jpg`. Landmark ids
-of the index are not those of train, though many landmarks are the same: classes are named
-`train-<id>` and `index-<id>`, and the sidecar declares shared classes.
+(id, landmark_id), `retrieval_solution_v2.1.csv` (id, images of the index joined by spaces or
+"None", Usage), next to the images or in `metadata/`; images at `<part>/a/b/c/<id>.jpg`. The index has
+other landmark ids than train, though many landmarks are the same. So classes are named `train-<id>`
+and `index-<id>`, and the sidecar declares shared classes.
 Weyand et al., CVPR 2020; https://github.com/cvdfoundation/google-landmark.
 """
 
@@ -21,11 +21,11 @@ from guie.data.datasets.reading import first_present, read_columns
 
 
 def read(folder: Path, files: frozenset[str], train_list: str) -> Listing:
-    """Train and, where the index has been fetched, queries and index of test."""
+    """Return train and, if the index was downloaded, queries and index of test."""
     train = _clean(folder) if train_list == "clean" else _full(folder)
     if not _list(folder, "index_image_to_landmark.csv").is_file():
         return Listing(
-            train, ("Google Landmarks v2: no list of the index, so that it only trains",)
+            train, ("Google Landmarks v2: no list of the index, so it has only a train split",)
         )
     index = read_columns(_list(folder, "index_image_to_landmark.csv"), ("id", "landmark_id"))
     index["landmark_id"] = "index-" + index["landmark_id"]
@@ -50,12 +50,12 @@ def _clean(folder: Path) -> pd.DataFrame:
 
 
 def _queries(path: Path, index: pd.DataFrame) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Queries with the landmarks of the index images that solve them: `index-3|index-7`.
+    """Return queries labelled with the landmarks of their solution images: `index-3|index-7`.
 
-    Warns where these landmarks have more images in the index than the solution lists.
+    Warns if these landmarks have more images in the index than the solution lists.
     """
     solution = read_columns(path, ("id", "images"))
-    solution = solution[solution["images"] != "None"]  # ignored, by the challenge's own rule
+    solution = solution[solution["images"] != "None"]  # the challenge's rules ignore them
     listed = solution.assign(image=solution["images"].str.split(" ")).explode("image")
     listed["landmark_id"] = listed["image"].map(index.set_index("id")["landmark_id"])
     unknown = listed["landmark_id"].isna()

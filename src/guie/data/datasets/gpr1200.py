@@ -1,7 +1,7 @@
 """GPR1200: 1,200 categories of ten images, to test general-purpose retrieval.
 
 `images/<category>_<name>.jpg`, categories 0 to 1199 in six blocks of 200: landmarks, iNaturalist,
-sketches, INSTRE, SOP, faces. Overlaps with GLDv2, iNaturalist and SOP: do not train on one and test
+sketches, INSTRE, SOP, faces. It overlaps with GLDv2, iNaturalist and SOP: do not train on one and test
 on the other. The winners trained on it, some without a block. Schall et al., MMM 2022.
 """
 
@@ -18,7 +18,7 @@ BLOCK_SIZE = 200
 
 
 def read(folder: Path, files: frozenset[str], blocks: list[str]) -> Listing:
-    """Images on disk, by category; the class is `<block>/<category>`."""
+    """Return images on disk by category; the class is `<block>/<category>`."""
     path = pd.Series(sorted(files), dtype=str)
     category = path.str.extract(r"(?:^|/)(\d+)_[^/]+\.(?:jpe?g|JPE?G|png)$")[0]
     path, number = path[category.notna()], category.dropna().astype(int)

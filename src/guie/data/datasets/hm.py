@@ -1,5 +1,5 @@
-"""H&M Personalized Fashion Recommendations: articles of a shop; an article in another colour is of
-the same product.
+"""H&M Personalized Fashion Recommendations: articles of a shop; articles that differ in colour share a
+product.
 
 `articles.csv` (article_id with its leading 0, product_code, ...), images `images/010/<article>.jpg`
 by the first three digits. Not every article has an image.
@@ -15,7 +15,7 @@ from guie.data.datasets.reading import read_columns
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Articles with an image, in the order of the list; the class is the product_code."""
+    """Return articles with an image in the order of the list; the class is the product_code."""
     rows = read_columns(folder / "articles.csv", ("article_id", "product_code"))
     article = rows["article_id"].str.zfill(10)
     path = "images/" + article.str[:3] + "/" + article + ".jpg"

@@ -1,13 +1,13 @@
 """ILIAS: 1,000 objects, 1,232 image queries and a text for each object, 4,715 positives, distractors.
 
-`image_ids/{image_query_ids,positive_ids,text_query_ids}.txt`: an id a line, what follows a comma is of
-no concern here; `ilias_core/<id>`: `<object>/query/Q000_00.jpg`, `<object>/pos/P000_00.jpg` and, as
-text, `<object>/query/T000.txt`. The class is the object: of queries and positives alike the first folder
-of the id. The companion `texts` holds the text queries.
+`image_ids/{image_query_ids,positive_ids,text_query_ids}.txt`: one id per line, text after a comma is
+ignored; `ilias_core/<id>`: `<object>/query/Q000_00.jpg`, `<object>/pos/P000_00.jpg` and, as
+text, `<object>/query/T000.txt`. The class is the object, the first folder of the id, for queries and
+positives. The companion `texts` contains the text queries.
 
-The 100 million distractors come as tars of 100,000 images, `yfcc100m/<shard>.tar`. Unpacked to
-`yfcc100m/<shard>/<key>.jpg` they are kept where the option says so: all that are there, or those of
-mini-ILIAS (5 million keys in `image_ids/mini_ilias_yfcc100m_ids.txt`).
+The 100 million distractors are tars of 100,000 images, `yfcc100m/<shard>.tar`, to be unpacked to
+`yfcc100m/<shard>/<key>.jpg`. The option keeps all that exist, or those of mini-ILIAS (5 million keys in
+`image_ids/mini_ilias_yfcc100m_ids.txt`).
 Kordopatis-Zilos et al., CVPR 2025; https://github.com/ilias-vrg/ilias.
 """
 
@@ -26,7 +26,7 @@ NO_OBJECT = "no-object"  # class of the distractors
 
 
 def read(folder: Path, files: frozenset[str], distractors: str) -> Listing:
-    """Image queries, then the index: positives, and distractors that are kept."""
+    """Return image queries, then the index: positives, and the distractors that are kept."""
     query, positive = (_ids(folder, f"{which}_ids.txt") for which in ("image_query", "positive"))
     parts = [
         listing(CORE + query, _object(query), "test", "query"),
@@ -44,13 +44,13 @@ def read(folder: Path, files: frozenset[str], distractors: str) -> Listing:
 
 
 def _texts(folder: Path, files: frozenset[str]) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Those of the text queries whose file is there."""
+    """Return the text queries whose file exists."""
     ids = _ids(folder, "text_query_ids.txt")
     path = (CORE + ids).where(ids.str.endswith(".txt"), CORE + ids + ".txt")
     there = path.isin(files)
     words = [" ".join(" ".join(read_lines(folder / file)).split()) for file in path[there]]
     texts = pd.DataFrame({"image_path": CORE + ids[there], "label": _object(ids[there])})
-    warning = f"ILIAS: of {len(ids):,} text queries {len(words):,} are there"
+    warning = f"ILIAS: {len(words):,} of {len(ids):,} text queries found"
     return texts.assign(text=words), () if there.all() else (warning,)
 
 

@@ -1,9 +1,8 @@
 """ImageNet-1k (ILSVRC 2012): 1,281,167 images train, the 50,000 of val test, the same 1,000 classes.
 
 `train/<wnid>/*.JPEG`; val either sorted into class folders too, or flat with the labels of
-`LOC_val_solution.csv` (Kaggle) or of the devkit, whose ground truth numbers the classes in an order
-of its own, which `data/meta.mat` maps to wnids. Russakovsky et al., IJCV 2015; test on val as in
-the unification paper.
+`LOC_val_solution.csv` (Kaggle) or of the devkit. The devkit numbers the classes in its own order, which
+`data/meta.mat` maps to wnids. Russakovsky et al., IJCV 2015; test on val as in the unification paper.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ DEVKITS = ("", "ILSVRC2012_devkit_t12/", "devkit/", "../ILSVRC2012_devkit_t12/")
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Images on disk, by path; the class is the wnid, `n01440764`."""
+    """Return images on disk by path; the class is the wnid, `n01440764`."""
     root = KAGGLE if (folder / KAGGLE).is_dir() else ""
     pictures = sorted(file for file in files if file.endswith(".JPEG"))
     train = [file for file in pictures if file.startswith(f"{root}train/")]
@@ -41,7 +40,7 @@ def read(folder: Path, files: frozenset[str]) -> Listing:
 
 
 def _val_labels(folder: Path) -> pd.Series:
-    """wnid by name of a val image, `ILSVRC2012_val_00000001`."""
+    """Return the wnid by name of a val image, `ILSVRC2012_val_00000001`."""
     solution = first_present(folder, SOLUTIONS)
     if solution.is_file():
         rows = read_columns(solution, ("ImageId", "PredictionString"))
@@ -51,7 +50,7 @@ def _val_labels(folder: Path) -> pd.Series:
     if not truth.is_file():
         raise UserError(
             f"{folder}/val: neither sorted into class folders, nor {SOLUTIONS[0]}, nor the devkit's"
-            f" {names[0]}; fetch one of them"
+            f" {names[0]}; download one of them"
         )
     synsets = read_mat(truth.parent / "meta.mat", "synsets", ("WNID", "ILSVRC2012_ID"))
     wnid = pd.Series(synsets["WNID"].astype(str), synsets["ILSVRC2012_ID"].astype(int))

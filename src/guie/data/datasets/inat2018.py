@@ -1,7 +1,7 @@
 """iNaturalist 2018 with the retrieval split of Smooth-AP: species of test are not in train.
 
-`Inaturalist_train_set1.txt` and `Inaturalist_test_set1.txt`, a path a line, in
-`Inat_dataset_splits/` or beside the images; images in `train_val2018/<kingdom>/<species>/`.
+`Inaturalist_train_set1.txt` and `Inaturalist_test_set1.txt`, one path per line, in
+`Inat_dataset_splits/` or next to the images; images in `train_val2018/<kingdom>/<species>/`.
 Van Horn et al., CVPR 2018; Brown et al., ECCV 2020.
 """
 
@@ -18,7 +18,7 @@ IMAGES = "train_val2018/"
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows in the order of the lists; the class is `<kingdom>/<species>`."""
+    """Return rows in the order of the lists; the class is `<kingdom>/<species>`."""
     parts = []
     for split in ("train", "test"):
         name = f"Inaturalist_{split}_set1.txt"

@@ -2,7 +2,7 @@
 
 `m4d-35k_train.csv` (img_path, label), whose paths start at the folder with the four sets:
 `products-10k/`, `google_landmark_recognition_2021/`, `deepfashion/`, `stanford_cars/`, each a domain
-here. Put it beside them. https://github.com/morrisfl/UniFEx (src/datasets/DATASET.md); the list was
+here. Put it next to them. https://github.com/morrisfl/UniFEx (src/datasets/DATASET.md); the list was
 chosen by its score on the challenge's own test.
 """
 
@@ -24,7 +24,7 @@ DOMAINS = {
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows in the order of the list; the class is its label."""
+    """Return rows in the order of the list; the class is its label."""
     rows = read_columns(folder / LIST, ("img_path", "label"))
     top = rows["img_path"].str.partition("/")[0]
     domain = top.map(DOMAINS)

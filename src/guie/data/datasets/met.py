@@ -1,10 +1,10 @@
 """Met: artworks of the Metropolitan Museum, catalogue images against visitors' photographs.
 
-`ground_truth/MET_database.json` (id, path of 397,121 catalogue images: they train and are the test
+`ground_truth/MET_database.json` (id, path of 397,121 catalogue images: both train set and test
 index, which the sidecar declares), `mini_MET_database.json` (the index of val), `testset.json` and
-`valset.json` (path; MET_id where the photograph shows an exhibit). Photographs without MET_id (test:
-10,352 of other art, 7,964 of none; val: 1,168 and 868) have no positive: distractors for recognition,
-which GAP wants. They are left out, as UnED does, or kept as queries of a class that no exhibit is of.
+`valset.json` (path; MET_id if the photograph shows an exhibit). Photographs without MET_id (test:
+10,352 of other art, 7,964 of none; val: 1,168 and 868) have no positive. They are distractors for
+recognition, which GAP needs. They are left out, as in UnED, or kept as queries of a class without exhibit.
 Ypsilantis et al., NeurIPS 2021 (datasets track).
 """
 
@@ -23,7 +23,7 @@ NO_EXHIBIT = "no-exhibit"  # class of the distractors
 
 
 def read(folder: Path, files: frozenset[str], distractors: str) -> Listing:
-    """Train, queries of val and test, and their indexes; the class is the exhibit's id."""
+    """Return train, queries of val and test, and their indexes; the class is the exhibit's id."""
     catalogue = read_records(_list(folder, "MET_database.json"), ["id", "path"])
     catalogue["path"] = prefixed(catalogue["path"], files, IMAGE_FOLDERS)
     small = _list(folder, "mini_MET_database.json")
@@ -33,7 +33,7 @@ def read(folder: Path, files: frozenset[str], distractors: str) -> Listing:
         val_index = catalogue[catalogue["path"].isin(prefixed(inside, files, IMAGE_FOLDERS))]
     else:
         val_index = catalogue
-        warnings = (f"Met: no {small.name}, so that val has the whole catalogue as its index",)
+        warnings = (f"Met: no {small.name}, so the index of val is the whole catalogue",)
     photographs = {
         split: _photographs(_list(folder, f"{split}set.json"), files, distractors == "keep")
         for split in ("val", "test")

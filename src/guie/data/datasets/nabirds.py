@@ -1,7 +1,7 @@
 """NABirds: 555 kinds of birds of North America.
 
-Lists as CUB's, but image ids are dashed hexadecimal words and class ids have gaps. PUMA orders the
-ids by number and trains on the first 278, tests on the other 277. Van Horn et al., CVPR 2015.
+Lists as in CUB, but image ids are dashed hexadecimal words and class ids have gaps. PUMA sorts the
+ids by number, trains on the first 278 and tests on the other 277. Van Horn et al., CVPR 2015.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ PUMA = "PUMA, table 1, which gives hundreds"
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows in the order of `images.txt`; the class is the folder, `0817`."""
+    """Return rows in the order of `images.txt`; the class is the folder, `0817`."""
     path = read_words(folder / "images.txt", ["image_id", "path"])
     labels = folder / "image_class_labels.txt"
     label = read_words(labels, ["image_id", "class_id"])

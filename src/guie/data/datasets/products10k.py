@@ -1,4 +1,4 @@
-"""Products-10K: 9,691 products of JD.com; the set that the challenge's winners valued most.
+"""Products-10K: 9,691 products of JD.com; the most valuable training set for the challenge's winners.
 
 `train.csv` (name, class, group) with `train/`, `test_kaggletest.csv` (name, class, and group or
 Usage) with `test/`; test shares its classes with train. Bai et al., 2020;
@@ -16,7 +16,7 @@ from guie.data.datasets.reading import prefixed, read_columns
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows in the order of the lists, test where it has been fetched; the class is its number."""
+    """Return rows in the order of the lists, test if it was downloaded; the class is its number."""
     parts = []
     for split, name in (("train", "train.csv"), ("test", "test_kaggletest.csv")):
         if split == "train" or (folder / name).is_file():

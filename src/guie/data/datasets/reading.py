@@ -1,6 +1,4 @@
-"""From a data set's folder to checked manifest rows: read its list files, match them with the files on
-disk.
-"""
+"""Read a data set's folder into checked manifest rows: parse its lists and match them with its files."""
 
 from __future__ import annotations
 
@@ -23,15 +21,15 @@ from guie.data.manifest.companions import renamed, within
 
 
 def read_words(path: Path, columns: Sequence[str], skip: int = 0) -> pd.DataFrame:
-    """Columns of words separated by any number of blanks, without a header; all text.
+    """Read columns of words separated by spaces, without a header, as text.
 
-    `skip` lines come first, such as a count and a header. Raises UserError.
+    The first `skip` lines, such as a count and a header, are ignored. Raises UserError.
     """
     return _table(path, sep=r"\s+", header=None, names=list(columns), skiprows=skip, exact=True)
 
 
 def read_pairs(path: Path, columns: tuple[str, str], separator: str = " ") -> pd.DataFrame:
-    """Two columns parted at the first separator, so that the second may hold more of them."""
+    """Read two columns split at the first separator; the second may contain more separators."""
     lines = pd.Series(read_lines(path), dtype=str)
     parts = lines[lines.str.strip() != ""].str.partition(separator)
     for line in parts.index[parts[1] == ""]:
@@ -40,7 +38,7 @@ def read_pairs(path: Path, columns: tuple[str, str], separator: str = " ") -> pd
 
 
 def read_columns(path: Path, columns: Iterable[str], separator: str = ",") -> pd.DataFrame:
-    """The named columns of a table with a header; all text. Raises UserError if one is missing."""
+    """Read the named columns of a table with a header as text. Raises UserError if one is missing."""
     table = _table(path, sep=separator, header=0)
     missing = [name for name in columns if name not in table.columns]
     if missing:
@@ -51,24 +49,24 @@ def read_columns(path: Path, columns: Iterable[str], separator: str = ",") -> pd
 
 
 def read_records(path: Path, keys: Sequence[str]) -> pd.DataFrame:
-    """A JSON list of objects, as a table of `keys`; a key absent from an object is missing."""
+    """Read a JSON list of objects as a table of `keys`; absent keys become missing values."""
     try:
         records = json.loads(_text(path))
     except json.JSONDecodeError as error:
         raise UserError(f"{path}:{error.lineno}: not valid JSON: {error.msg}") from None
     if not isinstance(records, list) or not all(isinstance(entry, dict) for entry in records):
         raise UserError(f"{path}: expected a list of objects with {', '.join(keys)}")
-    # object: a number beside missing ones must not become 12.0
+    # object: in a column with missing values, 12 must not become 12.0
     return pd.DataFrame(records, dtype=object).reindex(columns=list(keys))
 
 
 def read_mat(path: Path, key: str, fields: Sequence[str] = ()) -> Any:
-    """One array of a MATLAB file, of at least one dimension, with `fields`. Raises UserError."""
+    """Read one array of a MATLAB file, of at least one dimension, with `fields`. Raises UserError."""
     _require(path)
     try:
         array = np.atleast_1d(loadmat(path, squeeze_me=True, variable_names=[key])[key])
     except KeyError:
-        raise UserError(f"{path}: holds no {key!r}") from None
+        raise UserError(f"{path}: has no variable {key!r}") from None
     except (ValueError, TypeError, OSError, NotImplementedError) as error:
         raise UserError(f"{path}: not a readable MATLAB file: {error}") from None
     missing = sorted(set(fields) - set(array.dtype.names or ()))
@@ -78,28 +76,28 @@ def read_mat(path: Path, key: str, fields: Sequence[str] = ()) -> Any:
 
 
 def whole_numbers(column: pd.Series, path: Path) -> pd.Series:
-    """A column of text as whole numbers. Raises UserError with the first that is none."""
+    """Convert a text column to whole numbers. Raises UserError naming the first invalid value."""
     numbers = pd.to_numeric(column, errors="coerce")
     if (numbers.isna() | (numbers % 1 != 0)).any():
         wrong = column[numbers.isna() | (numbers % 1 != 0)].iloc[0]
-        raise UserError(f"{path}: {column.name}: {wrong!r} is no whole number")
+        raise UserError(f"{path}: {column.name}: {wrong!r} is not a whole number")
     return numbers.astype(int)
 
 
 def read_lines(path: Path) -> list[str]:
-    """Lines without their ends. Raises UserError."""
+    """Read lines without line breaks. Raises UserError."""
     return _text(path).splitlines()
 
 
 def first_present(folder: Path, names: Sequence[str]) -> Path:
-    """The first of several places of a list that there is; the first name if there is none."""
+    """Return the first existing path among `names`; the first name if none exists."""
     return next((folder / name for name in names if (folder / name).is_file()), folder / names[0])
 
 
 def prefixed(paths: pd.Series, files: frozenset[str], prefixes: Sequence[str]) -> pd.Series:
-    """`paths` with the one of `prefixes` under which most of them lie on disk.
+    """Add to `paths` the one of `prefixes` under which most of them exist.
 
-    Downloads differ in the folder around the images; lists name them from within it.
+    Downloads wrap the images in different folders, while the lists name paths inside them.
     """
     some = paths.drop_duplicates().iloc[:2000]
     best = max(prefixes, key=lambda prefix: sum(prefix + path in files for path in some))
@@ -107,12 +105,12 @@ def prefixed(paths: pd.Series, files: frozenset[str], prefixes: Sequence[str]) -
 
 
 def _table(path: Path, exact: bool = False, **how: Any) -> pd.DataFrame:
-    """The table as text; with `exact`, every line must have a word for every column."""
+    """Read a table as text; with `exact`, every line must have a word for every column."""
     _require(path)
     quoting = csv.QUOTE_NONE if exact else csv.QUOTE_MINIMAL
     try:
         with warnings.catch_warnings():
-            # pandas drops the words of a too long first line with no more than this warning
+            # pandas drops the words of a too long first line with only this warning
             warnings.simplefilter("error", pd.errors.ParserWarning)
             table = pd.read_csv(
                 path,
@@ -130,7 +128,7 @@ def _table(path: Path, exact: bool = False, **how: Any) -> pd.DataFrame:
     except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
         raise UserError(f"{path}: cannot be read as a table: {str(error).strip()}") from None
     if table.empty:
-        raise UserError(f"{path}: empty; fetch the file again")
+        raise UserError(f"{path}: empty; download the file again")
     short = table.iloc[:, -1] == ""
     if exact and short.any():
         line = int(short.to_numpy().argmax()) + 1 + how.get("skiprows", 0)
@@ -149,7 +147,7 @@ def _text(path: Path) -> str:
 
 def _require(path: Path) -> None:
     if not path.is_file():
-        raise UserError(f"{path}: no such file; the dataset's download holds it")
+        raise UserError(f"{path}: no such file; it is part of the data set's download")
 
 
 def read_dataset(
@@ -162,16 +160,16 @@ def read_dataset(
     as_train: bool = False,
     **options: Any,
 ) -> Reading:
-    """Manifest rows of a dataset as downloaded; labels are `<domain>/<dataset>/<class>`.
+    """Return manifest rows of a downloaded data set; labels are `<domain>/<dataset>/<class>`.
 
     Args:
         splits: keep only these; None keeps all.
-        domain: instead of the dataset's own; not for a dataset of several domains.
-        partial: take an incomplete download as it is, with a warning.
+        domain: replaces the data set's domain; not allowed for a data set of several domains.
+        partial: accept an incomplete download with a warning.
         as_train: every image becomes a train image, each once.
-        options: the dataset's own, such as `test_vehicles`.
+        options: the data set's own options, such as `test_vehicles`.
 
-    Raises UserError if the download is incomplete, a list is at fault, or an option unknown.
+    Raises UserError if the download is incomplete, a list is invalid, or an option is unknown.
     """
     folder = Path(folder)
     chosen = _options(dataset, options)
@@ -198,9 +196,9 @@ def read_dataset(
 
 
 def walk(folder: Path) -> Iterator[str]:
-    """Every file below, as a path from `folder`; what is hidden (`._x`, Thumbs.db) is passed over.
+    """Yield every file below as a path from `folder`, except hidden files (`._x`, Thumbs.db).
 
-    Links to folders are not entered, so that a loop of them ends. Raises UserError.
+    Links to folders are not entered, as they may form loops. Raises UserError.
     """
     pending = [""]
     while pending:
@@ -231,7 +229,7 @@ def _check_counts(
     expected: Sequence[Expected],
     partial: bool,
 ) -> list[str]:
-    """What to warn of. Raises UserError if images are missing and `partial` does not allow it."""
+    """Return warnings. Raises UserError if images are missing and `partial` is not set."""
     faults, warnings = [], []
     for count in expected:
         kind = count.select(rows)
@@ -265,7 +263,7 @@ def _manifest(dataset: Dataset, rows: pd.DataFrame, domain: str | None) -> pd.Da
     domains = (
         rows["domain"] if "domain" in rows else pd.Series(domain or dataset.domain, rows.index)
     )
-    # labels before domains: a label of several classes has the prefix before each of them
+    # labels before domains: each class of a multi-class label gets the prefix
     prefix = domains + f"/{dataset.name}/"
     label = prefix + rows["label"]
     several = rows["label"].str.contains("|", regex=False)
@@ -289,7 +287,7 @@ def _manifest(dataset: Dataset, rows: pd.DataFrame, domain: str | None) -> pd.Da
 def _companions(
     dataset: Dataset, companions: Companions, names: Mapping[str, str], domain: str | None
 ) -> Companions:
-    """What a listing says of its images, by their names on disk and the manifest's classes."""
+    """Return a listing's companions with images named as on disk and classes as in the manifest."""
     said = renamed(companions, lambda column: column.map(names).fillna(column))
     if "texts" not in said:
         return said
@@ -299,7 +297,7 @@ def _companions(
 
 
 def _sidecar(dataset: Dataset, table: pd.DataFrame, domain: str | None) -> Sidecar:
-    """The dataset's declarations for domains that have both train and held-out rows."""
+    """Return the data set's declarations for domains with both train and held-out rows."""
     sides = table["split"].eq("train").groupby(table["domain"]).nunique()
     own = {domain if domain else name: value for name, value in dataset.declares.items()}
     return Sidecar(domains={name: own[name] for name in sides.index[sides == 2] if name in own})
@@ -319,7 +317,7 @@ def _options(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
         if type(value) is not type(default):
             kind = type(default).__name__
             raise UserError(
-                f"{dataset.name}: {name}: {value!r} is no {kind}; it is {default} by default"
+                f"{dataset.name}: {name}: {value!r} is no {kind}; the default is {default}"
             )
     return {**dataset.options, **given}
 

@@ -1,14 +1,14 @@
 """Revisited Oxford and Paris: 70 queries each, images graded easy, hard and junk for every query.
 
 `gnd_roxford5k.mat` or `gnd_rparis6k.mat` (imlist, qimlist, and gnd: easy, hard and junk count from
-1 into imlist, bbx is the query's box) beside or above `jpg/<name>.jpg`. The `.pkl` with the same
-content is not read: a pickle can run code. Radenovic et al., CVPR 2018; format as read by
+1 into imlist, bbx is the query's box) in the folder of `jpg/<name>.jpg` or above. The `.pkl` with the
+same content is not read: a pickle can run code. Radenovic et al., CVPR 2018; format as read by
 https://github.com/tensorflow/models (research/delf, datasets/revisited_op).
 
-A manifest knows relevant and not, so that each query is a class of its own and an index image has
-the classes of all queries it answers under one protocol, that of the option. The three protocols by
-the book are scored by the grades of the companion `relevance`, whatever that option was, and on
-queries that embed.py crops to their `boxes`.
+A manifest distinguishes only relevant from irrelevant. So each query is a class of its own, and an index
+image has the classes of all queries that it answers under the protocol in the option. The three official
+protocols use the grades of the companion `relevance`, regardless of that option, and queries that
+embed.py crops to their `boxes`.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ BOX = ("x1_px", "y1_px", "x2_px", "y2_px")
 IMAGE_FOLDERS = ("jpg/", "", "../jpg/")
 NO_QUERY = "no-query"  # class of the index images that answer none
 WARNING = (
-    "by classes junk counts as wrong, and queries are whole: for the benchmark's own numbers crop by"
-    " embed.py --boxes and score by validate.py --protocol revisited"
+    "with class labels, junk counts as wrong, and queries are not cropped: for the official numbers crop"
+    " with embed.py --boxes and score with validate.py --protocol revisited"
 )
 
 
 def ground_truth(folder: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Boxes and grades of `name`, roxford5k or rparis6k, as its authors give them.
+    """Return the authors' boxes and grades of `name`, roxford5k or rparis6k.
 
-    Returns: boxes (query, x1_px, y1_px, x2_px, y2_px), a row a query; grades (query, image, grade),
-    a row a graded pair, grade easy, hard or junk. Names are without folder and suffix.
+    Returns: boxes (query, x1_px, y1_px, x2_px, y2_px), one row per query; grades (query, image, grade),
+    one row per graded pair, grade easy, hard or junk. Names are without folder and suffix.
     """
     path = _file(folder, name)
     index_images = read_mat(path, "imlist").astype(str)
@@ -61,7 +61,7 @@ def ground_truth(folder: Path, name: str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def read(folder: Path, files: frozenset[str], protocol: str, name: str) -> Listing:
-    """Queries, then the whole index, distractors included."""
+    """Return queries, then the whole index, distractors included."""
     boxes, grades = ground_truth(folder, name)
     relevant = grades[grades["grade"].isin(PROTOCOLS[protocol])]
     classes = relevant.groupby("image")["query"].agg("|".join)
@@ -88,8 +88,8 @@ def _file(folder: Path, name: str) -> Path:
     path = first_present(folder, (f"gnd_{name}.mat", f"../gnd_{name}.mat"))
     if not path.is_file() and (folder / f"gnd_{name}.pkl").is_file():
         raise UserError(
-            f"{folder / f'gnd_{name}.pkl'}: a pickle can run code and is not read; fetch {path.name}"
-            " from the same page"
+            f"{folder / f'gnd_{name}.pkl'}: a pickle can run code and is not read; download"
+            f" {path.name} from the same page"
         )
     return path
 

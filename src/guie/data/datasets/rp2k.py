@@ -1,8 +1,8 @@
 """RP2K: retail products on shelves, in `all/{train,test}/<Chinese name>/`. Peng et al., 2020.
 
-Made for classification, with classes in common. UnED splits it by class, 1,074 to train, 120 to
-validate, 1,186 to test; its lists are in `info_files`. Ours, seeded, holds out as many. Unzip
-writes the names as Chinese letters or as `#U4e2d`, by its version: a class is called the same
+Made for classification, its splits share classes. UnED splits it by class: 1,074 for train, 120 for
+val, 1,186 for test; its lists are in `info_files`. Our seeded split holds out as many. Depending on
+its version, unzip writes the names as Chinese letters or as `#U4e2d`; the class name is the same
 either way. Sources disagree on the number of classes.
 """
 
@@ -17,7 +17,7 @@ from guie.data.datasets.folder import IMAGE_SUFFIXES
 
 
 def read(folder: Path, files: frozenset[str], test_classes: int, seed: int) -> Listing:
-    """Every image on disk, of both folders, by path; the class is the product's name."""
+    """Return every image on disk, of both folders, by path; the class is the product's name."""
     path = pd.Series(sorted(files), dtype=str)
     inside = path.str.removeprefix("all/").str.extract(r"^(?:train|test)/([^/]+)/[^/]+(\.\w+)$")
     picture = inside[1].str.lower().isin(IMAGE_SUFFIXES)

@@ -1,7 +1,7 @@
 """Shopee Product Matching: postings of a shop; `label_group` names the product.
 
 `train.csv` (posting_id, image, image_phash, title, label_group), images `train_images/<image>`. One
-image stands in several postings: it is one row, with all its products. The labels of the
+image can be in several postings: it is one row, with all its products. The labels of the
 competition's test are not public. https://www.kaggle.com/competitions/shopee-product-matching/data.
 """
 
@@ -16,7 +16,7 @@ WINNERS = "the 2nd place counted 11,011 classes, the competition 11,014"
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """An image a row, by first posting; the class is the label_group, several joined by `|`."""
+    """Return one row per image, by first posting; the class is label_group, several joined by `|`."""
     rows = read_columns(folder / "train.csv", ("image", "label_group"))
     pairs = rows.drop_duplicates(ignore_index=True)
     groups = pairs.groupby("image", sort=False)["label_group"].agg("|".join).reset_index()

@@ -1,7 +1,7 @@
 """Stanford Online Products: 22,634 products of eBay, 11,318 to train and 11,316 to test.
 
 `Ebay_train.txt` and `Ebay_test.txt` with the header `image_id class_id super_class_id path`,
-parted by blanks; class ids go on from train to test. Song et al., CVPR 2016.
+separated by spaces; class ids of test continue those of train. Song et al., CVPR 2016.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SPLITS = {"train": "Ebay_train.txt", "test": "Ebay_test.txt"}
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Rows in the order of the lists; the class is its number."""
+    """Return rows in the order of the lists; the class is its number."""
     parts = []
     for split, name in SPLITS.items():
         rows = read_columns(folder / name, ("class_id", "path"), separator=" ")

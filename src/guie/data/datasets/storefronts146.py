@@ -1,8 +1,8 @@
-"""Storefronts-146: shop fronts of 146 chains, as an image search found them.
+"""Storefronts-146: shop fronts of 146 chains, from an image search.
 
-`<chain>/google_in_london_1.jpg`; a chain's name may hold a slash and so be two folders deep
-(`Apple Store/iTunes`). Layout from https://www.kaggle.com/datasets/kerrit/storefront-146 by the list
-in https://github.com/morrisfl/UniFEx (data/storefronts146_train.csv).
+`<chain>/google_in_london_1.jpg`; a chain's name may contain a slash and so be two folders deep
+(`Apple Store/iTunes`). Layout of https://www.kaggle.com/datasets/kerrit/storefront-146 according to the
+list in https://github.com/morrisfl/UniFEx (data/storefronts146_train.csv).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from guie.data.datasets.folder import IMAGE_SUFFIXES
 
 
 def read(folder: Path, files: frozenset[str]) -> Listing:
-    """Images on disk, by path; the class is the chain."""
+    """Return images on disk by path; the class is the chain."""
     pictures = sorted(file for file in files if Path(file).suffix.lower() in IMAGE_SUFFIXES)
     return Listing(by_folder(pictures, "", "train"))
 

@@ -1,8 +1,8 @@
-"""Datasets thinned out: some of the train classes; few images of a test class, none twice.
+"""Subsample data sets: keep some train classes, and a few images per test class without near-duplicates.
 
-Many views of one thing, or one picture many times, make retrieval look solved; UnED therefore keeps
-at most ten images of a test class of Food2K and RP2K, near-duplicates removed (section 3.1, without
-saying how). Here two images are near-duplicates if their perceptual hashes are close.
+Many views of one object, or one picture many times, make retrieval look solved. UnED therefore removes
+near-duplicates and keeps at most ten images per test class of Food2K and RP2K (section 3.1, which does not
+describe how). Here two images are near-duplicates if their perceptual hashes are close.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from guie.data.images import open_as_seen
 def keep_classes(
     table: pd.DataFrame, max_classes: int, choose: Literal["largest", "random"], seed: int
 ) -> pd.DataFrame:
-    """The table with `max_classes` of the train classes of each domain, indexed from 0.
+    """Return the table with `max_classes` train classes per domain, indexed from 0.
 
-    The largest, equal ones by name, or a random choice that depends on the seed and the names
-    alone. An image of several classes counts as one of its own combination.
+    Keep the largest, ties by name, or a random choice that depends only on the seed and the names. A
+    label with several classes counts as a class of its own.
     """
     train = table[table["split"] == "train"]
     classes = train.groupby(["domain", "label"]).size().rename("images").reset_index()
@@ -51,12 +51,12 @@ def thin_test(
     seed: int,
     workers: int = 1,
 ) -> pd.DataFrame:
-    """The table with its test classes thinned out, in its order, indexed from 0.
+    """Return the table with fewer images per test class, in its order, indexed from 0.
 
-    Only rows that are query and index are touched. Images of a class are taken in a random order
-    that depends on the seed and their paths alone; one is kept unless it is a near-duplicate of
-    one kept before. No more are opened than that needs, and none where `near_duplicate_bits` is
-    None. An image that cannot be decoded is left for verification to report.
+    Only rows with role `both` are affected. Images of a class are visited in a random order that depends
+    only on the seed and their paths. An image is kept unless it is a near-duplicate of one kept before.
+    Only the images needed are opened, and none if `near_duplicate_bits` is None. An image that cannot be
+    decoded is kept, for verification to report.
     """
     test = table[(table["split"] == "test") & (table["role"] == "both")]
     drawn = test.iloc[np.argsort(seeded_draws(seed, test["image_path"]), kind="stable")]
@@ -74,9 +74,9 @@ def thin_test(
 
 
 def distinct(folder: Path, limit: int, bits: int, paths: list[str]) -> list[str]:
-    """The first `limit` of `paths` of which no two hashes differ in `bits` of 64 bits or fewer.
+    """Return the first `limit` of `paths` whose hashes all differ in more than `bits` of 64 bits.
 
-    A picture without structure has no hash and is kept, as is what cannot be opened.
+    A picture without structure has no hash and is kept, and so is one that cannot be opened.
     """
     kept: list[str] = []
     hashes: list[int] = []

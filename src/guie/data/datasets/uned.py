@@ -2,9 +2,9 @@
 
 `info_files/<dataset>/<split>.json`: a list of objects with `path`, relative to `images/`, and
 `class_id`, a number or a list of them. Test of inshop, met and gldv2 has its index in `index.json`,
-val of met in `small_index.json`; elsewhere an image is query and index. Numbers need not go on from
-split to split, so that classes are named by their split (`train-7`), but those of Met, where the
-index is the training set. RP2K's Chinese names are escaped as unzip may do (`#U4e2d`).
+val of met in `small_index.json`; elsewhere an image is query and index. Splits may reuse numbers, so
+class names include the split (`train-7`), except in Met, where the index is the training set. RP2K's
+Chinese names may be escaped as by unzip (`#U4e2d`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ INDEXES = {"test": "index.json", "val": "small_index.json"}
 
 
 def read(folder: Path, files: frozenset[str], subsets: list[str]) -> Listing:
-    """Rows of the named subsets, each a domain; [] is all of them."""
+    """Return rows of the named subsets, each a domain; [] selects all of them."""
     unknown = sorted(set(subsets) - set(SUBSETS))
     if unknown:
         raise UserError(f"uned: no subset {', '.join(unknown)}; it has: {', '.join(SUBSETS)}")

@@ -2,9 +2,9 @@
 
 `train_test_split/{train_list,test_list_800,test_list_1600,test_list_2400}.txt`: image number and
 vehicle number, both with leading zeros in some copies; images `image/0000001.jpg`. The smaller test
-sets are parts of the larger ones: the companion `subsets` says which images they have, so that one
-manifest serves all that are not larger than its own. Every test image is query and index, as in the
-unification paper; `validate.py --protocol vehicleid` draws one gallery image a vehicle too.
+sets are parts of the larger ones. The companion `subsets` lists their images, so one manifest serves
+all test sets up to its own size. Every test image is query and index, as in the unification paper;
+`validate.py --protocol vehicleid` can also draw one gallery image per vehicle.
 Liu et al., CVPR 2016.
 """
 
@@ -23,7 +23,7 @@ UNIFICATION = "unification paper: 20,038; FastReID's loader: 19,777"
 
 
 def read(folder: Path, files: frozenset[str], test_vehicles: int) -> Listing:
-    """Train and one of the test sets; the class is the vehicle's number."""
+    """Return train and one of the test sets; the class is the vehicle's number."""
     lists = folder / "train_test_split"
     train, test = _rows(lists / "train_list.txt", "train"), _rows(_test_list(lists, test_vehicles))
     parts, warnings = [], []
@@ -36,7 +36,7 @@ def read(folder: Path, files: frozenset[str], test_vehicles: int) -> Listing:
         if beyond:
             warnings.append(
                 f"VehicleID: {beyond:,} images of {path.name} are not in the list of {test_vehicles:,}"
-                f" vehicles, so that {subset} is none of its subsets"
+                f" vehicles, so {subset} is not one of its subsets"
             )
         else:
             parts.append(pd.DataFrame({"subset": subset, "image_path": images}))

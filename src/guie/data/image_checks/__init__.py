@@ -1,3 +1,3 @@
-"""How images look: whether they decode, what they hash to, and how much two of them differ."""
+"""Check images: whether they decode, their hashes, and how much two images differ."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Boxes that images are cropped to before a model sees them: the queries of Revisited Oxford and Paris."""
+"""Read crop boxes of images, such as those of the queries of Revisited Oxford and Paris."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from guie.base.errors import UserError
 from guie.data.images import size_as_host
 from guie.data.manifest.companions import COLUMNS, line_of, read_companion
 
-BEYOND_PX = 1  # which a box may reach beyond its image, and Pillow fills with black
+BEYOND_PX = 1  # tolerance beyond the image, which Pillow fills with black
 
 
 class Box(NamedTuple):
-    """In pixels of the image as `open_as_host` gives it; right and bottom are the first beyond."""
+    """A box in pixels of the image from `open_as_host`; right and bottom are exclusive."""
 
     left_px: int
     top_px: int
@@ -26,20 +26,19 @@ class Box(NamedTuple):
 
 
 def read_boxes(path: Path, images: Collection[str]) -> pd.DataFrame:
-    """The companion `boxes`: image_path, and the four sides as whole numbers, indexed from 0.
+    """Return the companion `boxes`: image_path and the four sides as whole numbers, indexed from 0.
 
     Args:
         images: those of the manifest.
 
-    Raises UserError that names the line of a box of no such image, of a second one, of one that is no
-    number or empty.
+    Raises UserError naming the line of a box that is invalid, empty, repeated, or of an unknown image.
     """
     boxes = read_companion(path, "boxes")
     _, *sides = COLUMNS["boxes"]
     _refuse(path, boxes, ~boxes["image_path"].isin(images), "the manifest has no such image")
-    _refuse(path, boxes, boxes.duplicated("image_path"), "has a box already; delete one")
+    _refuse(path, boxes, boxes.duplicated("image_path"), "already has a box; delete one")
     numbers = boxes[sides].apply(pd.to_numeric, errors="coerce")
-    _refuse(path, boxes, ~np.isfinite(numbers).all(axis=1), "a side of its box is no number")
+    _refuse(path, boxes, ~np.isfinite(numbers).all(axis=1), "a side of its box is not a number")
     rounded = np.rint(numbers).astype(int)
     empty = (rounded["x1_px"] >= rounded["x2_px"]) | (rounded["y1_px"] >= rounded["y2_px"])
     _refuse(path, boxes, empty, "its box is empty")
@@ -49,9 +48,9 @@ def read_boxes(path: Path, images: Collection[str]) -> pd.DataFrame:
 def boxes_of(
     path: Path, boxes: pd.DataFrame, root: Path, images: Sequence[str]
 ) -> list[Box | None]:
-    """The box of each image, None where it has none.
+    """Return the box of each image, or None.
 
-    Raises UserError that names the line of a box that lies outside of its image.
+    Raises UserError naming the line of a box outside its image.
     """
     found = {name: (row, Box(*sides)) for row, name, *sides in boxes.itertuples(name=None)}
     crops: list[Box | None] = []
@@ -65,7 +64,7 @@ def boxes_of(
         if beyond > BEYOND_PX:
             sides = ", ".join(map(str, box))
             raise UserError(
-                f"{path}:{line_of(row)}: {image}: its box {sides} lies outside of the image, which is"
+                f"{path}:{line_of(row)}: {image}: its box {sides} is outside the image, which is"
                 f" {width} x {height}"
             )
     return crops

@@ -16,32 +16,32 @@ from PIL import Image
 from guie.data.images import open_as_seen
 
 REDUCED_PX = 128  # the shorter side is box-filtered down to between this and twice as much
-PLAIN = 24  # grey levels that a border may vary by, and still be one
-CONTENT = 0.02  # share of a line that must differ from the border for the line to be content
-MIN_CONTENT_PX = 16  # of the reduced picture: a smaller speck is no picture
+PLAIN = 24  # grey levels by which a plain border may vary
+CONTENT = 0.02  # a line is content if this fraction of it differs from the border
+MIN_CONTENT_PX = 16  # of the reduced picture: anything smaller is a speck
 CUT = 0.05  # of each side
 
 
 def content(image: Image.Image) -> Image.Image:
-    """The picture without plain borders: its own margin, and the frame that somebody put around."""
+    """Crop plain borders: the picture's own margin, and a frame added around it."""
     return _without_border(_without_border(image))
 
 
 def centre(image: Image.Image) -> Image.Image:
-    """What a slight crop leaves: the picture without a twentieth at each side."""
+    """Crop a twentieth at each side."""
     x, y = round(CUT * image.width), round(CUT * image.height)
     return image.crop((x, y, image.width - x, image.height - y))
 
 
 def altered(image: Image.Image) -> Image.Image:
-    """A copy as the web makes them, cut and compressed: how alike copies are under a model."""
+    """Return a typical web copy, cropped and compressed, to measure a model's similarity of copies."""
     buffer = io.BytesIO()
     centre(content(image)).save(buffer, "JPEG", quality=75)
     return Image.open(buffer).convert("RGB")
 
 
 def reduction(image: Image.Image) -> int:
-    """The integer factor that a picture may be reduced by before its coarse structure is read."""
+    """Return the integer factor by which to reduce a picture before reading its coarse structure."""
     return max(1, min(image.size) // REDUCED_PX)
 
 
@@ -56,7 +56,7 @@ def _without_border(image: Image.Image) -> Image.Image:
 
 
 def _content_box(grey_HW: np.ndarray) -> tuple[int, int, int, int] | None:
-    """Left, top, right, bottom of what a plain border surrounds; None where there is no border."""
+    """Return left, top, right, bottom of the content within a plain border; None without a border."""
     corners = grey_HW[[0, 0, -1, -1], [0, -1, 0, -1]]
     if np.ptp(corners) > PLAIN:
         return None
@@ -73,29 +73,29 @@ VIEWS = {"content": content, "altered": altered}
 
 
 SIDE_PX = 96  # of a working picture
-COARSE = (4, 2)  # reductions at which two pictures are brought near each other first
+COARSE = (4, 2)  # reductions at which two pictures are aligned first
 ITERATIONS = {4: 8, 2: 5, 1: 5}  # at most, by reduction
-BLUR_PX = 0.7  # standard deviation: what was scaled is softer than what was not
-SCALES = (1.0, 0.9, 1 / 0.9)  # tried at the start: as it is, and one cut by 5 % a side
+BLUR_PX = 0.7  # standard deviation: rescaled pictures are softer than originals
+SCALES = (1.0, 0.9, 1 / 0.9)  # initial scales: unchanged, and either one cropped by 5 % a side
 SCALE_MAX = 1.4  # of one side against the other
 SHIFT_MAX = 0.2  # of the side
 CONVERGED = 2e-4  # of the side: smaller steps change nothing
-HOPELESS = 0.5  # correlation without which finer pictures are not looked at
+HOPELESS = 0.5  # below this correlation, the alignment stops at the coarse level
 LUMA = np.array([0.299, 0.587, 0.114], np.float32)  # ITU-R BT.601
 
 
 class Working(NamedTuple):
-    """A picture as it is compared: its whole and, if it has a plain border, what is within."""
+    """A picture prepared for comparison: the whole and, if it has a plain border, the content within."""
 
     colour_VSSC: np.ndarray  # float32 grey levels
     grey_VSS: list[list[np.ndarray]]  # by view and reduction
-    detail_V2: list[tuple[int, int]]  # width and height in px that each view had, 96 at the most
+    detail_V2: list[tuple[int, int]]  # original width and height in px of each view, at most 96
 
 
 class Placement(NamedTuple):
-    """Where a point of one picture lies in the other: scale * point + shift, from the centre.
+    """Map a point of one picture to the other: scale * point + shift, from the centre.
 
-    In shares of the side.
+    In fractions of the side.
     """
 
     scale_x: float = 1.0
@@ -105,7 +105,7 @@ class Placement(NamedTuple):
 
 
 class Alignment(NamedTuple):
-    """How a view of the other picture lies on a view of the one."""
+    """The views of two pictures, and how the second is placed on the first."""
 
     view: int
     other_view: int
@@ -113,7 +113,7 @@ class Alignment(NamedTuple):
 
 
 def working(image: Image.Image) -> Working:
-    """The working picture of an RGB one, whatever its size and shape."""
+    """Prepare an RGB picture of any size and shape for comparison."""
     within = content(image)
     views = [image] if within.size == image.size else [image, within]
     colour = np.stack([_scaled(view) for view in views])
@@ -122,16 +122,16 @@ def working(image: Image.Image) -> Working:
 
 
 def mirrored(picture: Working) -> Working:
-    """The working picture of the mirror image."""
+    """Return the prepared mirror image."""
     flipped = [[np.ascontiguousarray(grey[:, ::-1]) for grey in view] for view in picture.grey_VSS]
     colour = np.ascontiguousarray(picture.colour_VSSC[:, :, ::-1])
     return picture._replace(colour_VSSC=colour, grey_VSS=flipped)
 
 
 def align(one: Working, other: Working) -> Alignment:
-    """Find the views and the placement under which the two differ least.
+    """Find the views and the placement that minimise the difference.
 
-    Gauss-Newton on grey levels from coarse to fine, contrast fitted along: Lucas and Kanade, An
+    Gauss-Newton on grey levels from coarse to fine, fitting contrast too: Lucas and Kanade, An
     Iterative Image Registration Technique (1981); Baker and Matthews, Lucas-Kanade 20 Years On (2004).
     """
     views = product(range(len(one.grey_VSS)), range(len(other.grey_VSS)), SCALES)
@@ -150,7 +150,7 @@ def align(one: Working, other: Working) -> Alignment:
 
 
 def placed(picture: np.ndarray, placement: Placement) -> np.ndarray:
-    """The other picture, grey or in colour, as it lies on the one."""
+    """Warp the other picture, grey or in colour, onto the first."""
     side = len(picture)
     centre = (side - 1) / 2
     scale_x, scale_y, shift_x, shift_y = placement
@@ -167,13 +167,13 @@ def placed(picture: np.ndarray, placement: Placement) -> np.ndarray:
 
 
 def overlap(placement: Placement, side: int) -> tuple[slice, slice]:
-    """Rows and columns of the one that the other lies on; either may be empty."""
+    """Return the rows and columns of the first picture that the other covers; either may be empty."""
     scale_x, scale_y, shift_x, shift_y = placement
     return _span(scale_y, shift_y, side), _span(scale_x, shift_x, side)
 
 
 def _span(scale: float, shift: float, side: int) -> slice:
-    """Positions p with |scale * p + shift| <= 1/2, p in shares of the side from the centre."""
+    """Return positions p with |scale * p + shift| <= 1/2, p in fractions of the side from the centre."""
     centre = (side - 1) / 2
     first = np.ceil(centre + side * (-0.5 - shift) / scale)
     last = np.floor(centre + side * (0.5 - shift) / scale)
@@ -186,7 +186,7 @@ def _scaled(image: Image.Image) -> np.ndarray:
 
 
 def _pyramid(grey_SS: np.ndarray) -> list[np.ndarray]:
-    """From coarse to fine."""
+    """Return the reductions of a picture from coarse to fine."""
     sides = [SIDE_PX // reduction for reduction in COARSE]
     area = cv2.INTER_AREA
     return [*(cv2.resize(grey_SS, (side, side), interpolation=area) for side in sides), grey_SS]
@@ -204,7 +204,7 @@ def _correlation(one_SS: np.ndarray, other_SS: np.ndarray, scale: float) -> tupl
 def _refined(
     one_SS: np.ndarray, other_SS: np.ndarray, placement: Placement, iterations: int
 ) -> tuple[Placement, float]:
-    """The placement of the highest correlation that the steps came by, and the correlation."""
+    """Return the best placement among the steps, and its correlation."""
     side = len(one_SS)
     points = ((np.arange(side) - (side - 1) / 2) / side).astype(np.float32)
     best = placement, -1.0
@@ -244,7 +244,7 @@ def _refined(
 
 
 def _slopes(picture_SS: np.ndarray, placement: Placement) -> tuple[np.ndarray, np.ndarray]:
-    """By how many grey levels a placed picture changes for a shift by its whole side."""
+    """Return the derivatives of a placed picture: grey levels per shift by the whole side."""
     side = len(picture_SS)
     edge = cv2.BORDER_REPLICATE
     across = cv2.Sobel(picture_SS, cv2.CV_32F, 1, 0, scale=side / 8, borderType=edge)
@@ -257,31 +257,30 @@ def _too_far(placement: Placement) -> bool:
     return bool((np.abs(np.log(scales)) > np.log(SCALE_MAX)).any() or (shifts > SHIFT_MAX).any())
 
 
-GAIN_MAX = 1.5  # of contrast: beyond it a picture is another one
-CLIPPED = 4  # grey levels from black and from white that may have been cut off there
-FEW = 0.02  # share of unclipped values below which all are used
+GAIN_MAX = 1.5  # of contrast: beyond it, the pictures are different ones
+CLIPPED = 4  # values this close to black or white may be clipped
+FEW = 0.02  # if fewer values than this fraction are unclipped, all are used
 FINE_PX, BROAD_PX = 3, 13  # sides over which brightness and colour are averaged
-COLOUR = 1.5  # how much a grey level of colour weighs; compression spreads colour, not much else
-LESS = 1.25  # times the detail, in px, from which on a picture is sharper than another
-NONE = 10.0  # the difference of pictures that do not lie on each other at all
+COLOUR = 1.5  # weight of a grey level of colour; compression spreads colour more than brightness
+LESS = 1.25  # a picture is sharper than another from this ratio of their detail in px on
+NONE = 10.0  # the difference of pictures that do not overlap
 
 
 class Comparison(NamedTuple):
-    """Two pictures compared."""
+    """The result of comparing two pictures."""
 
-    difference: float  # the largest difference in one place, of the pictures' own spread
+    difference: float  # the largest local difference, in standard deviations of the pictures
     placement: Placement = Placement()
     gain: float = 1.0  # of the other picture's contrast
     offset: float = 0.0  # grey levels
-    overlap: float = 0.0  # share of the one picture
+    overlap: float = 0.0  # fraction of the first picture
 
 
 def compare(one: Working, other: Working, mirror: bool = False) -> Comparison:
-    """How much two pictures differ where they differ most, as they lie best on each other.
+    """Align two pictures and measure their largest local difference.
 
-    The difference is the largest one of brightness, averaged over 3 x 3 px of 96, or of colour,
-    over 13 x 13 px, divided by the standard deviation of the picture: a copy keeps every part of
-    a picture, a look-alike most of them.
+    Brightness is averaged over 3 x 3 px of 96, colour over 13 x 13 px. The larger of both differences is
+    divided by the standard deviation of the picture. A copy matches everywhere; a look-alike does not.
 
     Args:
         mirror: try the mirror image of the other too.
@@ -293,13 +292,13 @@ def compare(one: Working, other: Working, mirror: bool = False) -> Comparison:
 
 
 def compare_files(root: Path, mirror: bool, pair: tuple[str, str]) -> Comparison:
-    """`compare` of two images. Raises UserError naming a file that cannot be decoded."""
+    """Run `compare` on two files. Raises UserError naming a file that cannot be decoded."""
     one, other = (_opened(root, path) for path in pair)
     return compare(one, other, mirror)
 
 
 def difference_picture(one: Working, other: Working, mirror: bool) -> np.ndarray | None:
-    """(H, W, 3) uint8: mid grey where they agree, differences four times as strong; None: apart."""
+    """Return the difference, amplified 4 times around mid grey, (H, W, 3) uint8; None: no overlap."""
     compared = [_compare(one, other)]
     if mirror:
         compared.append(_compare(one, mirrored(other)))
@@ -307,7 +306,7 @@ def difference_picture(one: Working, other: Working, mirror: bool) -> np.ndarray
     return None if rest_HWC is None else (128 + 4 * rest_HWC).clip(0, 255).astype(np.uint8)
 
 
-@lru_cache(maxsize=256)  # a few dozen MB a process; pairs come sorted
+@lru_cache(maxsize=256)  # a few dozen MB per process; pairs are sorted
 def _opened(root: Path, image_path: str) -> Working:
     return working(open_as_seen(root / image_path))
 
@@ -324,7 +323,7 @@ def _compare(one: Working, other: Working) -> tuple[Comparison, np.ndarray | Non
     other_HWC = placed(other_SSC, found.placement)[rows, columns]
     gain, offset = _exposure(one_HWC, other_HWC)
     lit_HWC = (gain * other_HWC + offset).clip(0, 255)
-    # what the other has lost in black or white, nobody can find in it again
+    # detail that the other picture lost to clipping cannot be compared
     seen_HWC = one_HWC.clip(*np.clip((offset, gain * 255 + offset), 0, 255))
     rest_HWC = seen_HWC - lit_HWC
     spread = min(float(one_HWC.std()), float(lit_HWC.std())) + 1
@@ -334,13 +333,13 @@ def _compare(one: Working, other: Working) -> tuple[Comparison, np.ndarray | Non
 
 
 def _common_detail(one: Sequence[int], other: Sequence[int], side: int) -> list[int]:
-    """Width and height in px to compare by: the whole side, but where one picture has clearly less."""
+    """Return width and height in px to compare at: `side`, or less if one picture is clearly softer."""
     pairs = zip(one, other, strict=True)
     return [side if max(pair) < LESS * min(pair) else min(pair) for pair in pairs]
 
 
 def _softened(picture_SSC: np.ndarray, detail: list[int]) -> np.ndarray:
-    """The picture with no more detail than that."""
+    """Reduce the picture's detail to this width and height in px."""
     side = len(picture_SSC)
     if min(detail) == side:
         return picture_SSC
@@ -349,13 +348,13 @@ def _softened(picture_SSC: np.ndarray, detail: list[int]) -> np.ndarray:
 
 
 def _exposure(one_HWC: np.ndarray, other_HWC: np.ndarray) -> tuple[float, float]:
-    """Gain and offset that bring the other to the one's light, the same for all colours."""
+    """Return gain and offset, shared by all channels, that match the other's exposure to the first."""
     low, high = CLIPPED, 255 - CLIPPED
     whole_HWC = (np.minimum(one_HWC, other_HWC) > low) & (np.maximum(one_HWC, other_HWC) < high)
     if whole_HWC.mean() < FEW:
         whole_HWC[:] = True
     one, other = one_HWC[whole_HWC], other_HWC[whole_HWC]
-    for _ in range(3):  # without the pixels that fit worst
+    for _ in range(3):  # refit without the pixels that fit worst
         gain, offset = _fitted(one, other)
         off = np.abs(one - gain * other - offset)
         near = off <= 2.5 * np.median(off) + 4

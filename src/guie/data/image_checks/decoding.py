@@ -1,4 +1,4 @@
-"""Decode every image once before it is needed, in parallel, and name those that cannot be used and why."""
+"""Decode every image once before it is needed, in parallel, and report unusable images with reasons."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from guie.base.processes import follow_parent
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
 
-# Another Pillow may read less: then every file is decoded again. Raise the number with images.py.
+# Another Pillow version may read fewer files, so it decodes all again. Raise the number with images.py.
 VERSION = f"1, Pillow {PIL.__version__}"
 TYPES = {"file": str, "decoder": str, "size_bytes": int, "mtime_ns": int, "version": str}
 KEY = list(TYPES)
 
 
 class Decoded:
-    """`decoded.parquet` in a folder: good files by path, size, time of change and decoder.
+    """`decoded.parquet` in a folder: good files by path, size, modification time and decoder.
 
-    Only good files are remembered. A bad one is met again on every run, and forgotten when mended.
+    Only good files are stored, so bad ones are checked on every run until they are repaired.
     """
 
     def __init__(self, folder: str | Path):
@@ -43,13 +43,13 @@ class Decoded:
         self._known = self._read()
 
     def are_known(self, states: pd.DataFrame) -> pd.Series:
-        """Boolean per row of `states`: this very file was decoded whole."""
+        """Return a boolean per row of `states`: this unchanged file was decoded before."""
         merged = states.merge(self._known, "left", on=KEY, indicator="found")
         known = (merged["found"] == "both") & (merged["size_bytes"] >= 0)
         return known.set_axis(states.index)
 
     def add(self, states: pd.DataFrame) -> None:
-        """Remember good files, on disk too. Raises UserError where that cannot be written."""
+        """Store good files, on disk too. Raises UserError if that cannot be written."""
         if states.empty:
             return
         merged = pd.concat([self._read(), states], ignore_index=True)
@@ -60,25 +60,25 @@ class Decoded:
     def _read(self) -> pd.DataFrame:
         try:
             known = pd.read_parquet(self.path, columns=KEY)
-        except (OSError, ValueError):  # none yet, or not ours
+        except (OSError, ValueError):  # missing, or not in our format
             return pd.DataFrame(columns=KEY).astype(TYPES)
         return known[known["version"] == VERSION].astype(TYPES)
 
 
 def decoded_folder(manifest: Path, fallback: str | Path) -> Path:
-    """Where the good files of a manifest are remembered: beside it, for all that use it."""
+    """Return the folder for a manifest's `decoded.parquet`: next to the manifest, shared by all runs."""
     beside = manifest.parent
     return (beside if os.access(beside, os.W_OK) else Path(fallback)) / ".cache"
 
 
 def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
-    """The files of image paths, by the names that caches know them by."""
+    """Return the files of image paths under the names that caches use."""
     inside = os.path.abspath(root)
     return [os.path.join(inside, path) for path in paths]
 
 
 def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
-    """The KEY of each file as it is now; size and time are -1 where it cannot be read at all."""
+    """Return the current KEY of each file; size and time are -1 if it cannot be read at all."""
     sizes_and_times = [_size_and_time(file) for file in files]
     states = pd.DataFrame(sizes_and_times, columns=["size_bytes", "mtime_ns"], dtype=int)
     return states.assign(file=list(files), decoder=decoder, version=VERSION)[KEY].astype(TYPES)
@@ -87,7 +87,7 @@ def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
 def _size_and_time(file: str) -> tuple[int, int]:
     try:
         state = os.stat(file)
-        # A file that was good and may no longer be read has kept its size and its time.
+        # A good file that has become unreadable keeps its size and time, so read access is tested.
         readable = os.access(file, os.R_OK)
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return -1, -1
@@ -98,7 +98,7 @@ OpenImage = Callable[[Path], Image.Image]
 T = TypeVar("T")
 R = TypeVar("R")
 Verdict = tuple[int, int, str]  # width, height, reason; no reason: the image is good
-CHUNK = 64  # images handed to a worker at once
+CHUNK = 64  # images given to a worker at once
 
 
 def drop_unusable(
@@ -109,10 +109,10 @@ def drop_unusable(
     name: str,
     look: Callable[..., pd.DataFrame] | None = None,
 ) -> tuple[pd.DataFrame, list[dict[str, str]]]:
-    """The rows whose image can be decoded, with what was seen of it, and the files that cannot.
+    """Return the rows whose image decodes, with columns from `look`, and the dropped files.
 
-    The files dropped come as {"file", "split", "reason"}. `name` labels the progress bar. `look` is
-    `verify`, which sees width and height, or looks closer: see `fingerprints`.
+    A dropped file is {"file", "split", "reason"}. `name` labels the progress bar. `look` is `verify`,
+    which finds width and height, or `fingerprints`, which finds more.
     Raises UserError if no image can be decoded at all.
     """
     verdicts = (look or verify)(table["image_path"].unique(), root, open_image, workers, name)
@@ -147,7 +147,7 @@ def verify(
 def decode_all(
     paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
 ) -> Iterator[Verdict]:
-    """The verdict on each path as soon as it is known, in order, under a progress bar."""
+    """Yield the verdict on each path as soon as it is known, in order, with a progress bar."""
     look = partial(decode, os.path.realpath(root), open_image)
     with tqdm(total=len(paths), desc=name, unit="img", disable=None) as bar:
         for verdict in mapped(look, paths, workers):
@@ -156,11 +156,11 @@ def decode_all(
 
 
 def mapped(look: Callable[[T], R], asked: Sequence[T], workers: int) -> Iterator[R]:
-    """`map` in so many processes of one thread each, in order.
+    """Run `map` in `workers` processes of one thread each, in order.
 
-    Raises UserError where one of them was killed.
+    Raises UserError if one of them was killed.
     """
-    with threadpool_limits(1):  # set before they are forked, and here alike: one order of all sums
+    with threadpool_limits(1):  # before the fork, and here too, so that all sums have one order
         if workers <= 1 or len(asked) <= CHUNK:
             yield from map(look, asked)
             return
@@ -170,7 +170,7 @@ def mapped(look: Callable[[T], R], asked: Sequence[T], workers: int) -> Iterator
                 yield from pool.map(look, asked, chunksize=CHUNK)
             except BrokenProcessPool:
                 raise UserError(
-                    f"a process that decodes images was killed, for want of memory perhaps; use"
+                    f"a process that decodes images was killed, perhaps because memory ran out; use"
                     f" fewer than {workers} workers"
                 ) from None
 
@@ -187,16 +187,16 @@ def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
 
 
 def _leaves(root: str, image_path: str) -> bool:
-    """Whether a file leads out of the root, and out of every folder on the way to it too.
+    """Return whether a file's link leads out of the root, and of every folder on the way to it.
 
-    A data set may be linked into the root as a folder; one file of it may not lead elsewhere.
+    A data set's folder may be a link out of the root; a single file inside it may not.
     """
     real = os.path.realpath(os.path.join(root, image_path))
     folders = (os.path.realpath(os.path.join(root, f)) for f in reversed(Path(image_path).parents))
     return not any(os.path.commonpath([folder, real]) == folder for folder in folders)
 
 
-# By split, as data.py opens what is trained on, and what is embedded.
+# By split: training and embedding open images with different decoders.
 DECODERS = {"train": open_as_seen, "val": open_as_host, "test": open_as_host}
 TO_EMBED = dict.fromkeys(DECODERS, open_as_host)
 SHOWN = 20  # files listed; the rest are counted
@@ -213,17 +213,15 @@ def readable(
     dropped: Path,
     decoders: Mapping[str, OpenImage] | None = None,
 ) -> Manifest:
-    """The manifest; refused, or with `drop_bad` shortened, where an image cannot be decoded.
+    """Check that all images decode: raise UserError, or with `drop_bad` drop the rows that do not.
 
-    Every process must call it; the main one looks, and its manifest has the `states` of the files.
+    Every process must call it. The main process decodes, and its manifest gets the `states` of the files.
 
     Args:
-        splits: whose images will be opened.
-        fallback: folder that remembers good files where none can be written beside the manifest.
-        dropped: file that lists what is left out.
-        decoders: how the images of a split will be opened; None: as in training.
-
-    Raises UserError.
+        splits: splits whose images will be opened.
+        fallback: folder for `decoded.parquet` if the manifest's folder is not writable.
+        dropped: file to write the list of dropped rows to.
+        decoders: by split, the function that will open its images; None: as in training.
     """
     rows = manifest.table[manifest.table["split"].isin(splits)]
     cache = decoded_folder(manifest.path, fallback)
@@ -253,7 +251,7 @@ def find_unreadable(
     decoders: Mapping[str, OpenImage] | None = None,
     states: pd.DataFrame | None = None,
 ) -> pd.DataFrame:
-    """Rows of a manifest whose image cannot be decoded as its split will be.
+    """Return the rows of a manifest whose image does not decode with its split's decoder.
 
     Args:
         table: rows with image_path and split.
@@ -261,16 +259,16 @@ def find_unreadable(
         cache: folder for `decoded.parquet`: a file is decoded again only after a change.
         workers: decoding processes.
         decoders: by split; None: as in training.
-        states: of the files, as of `Manifest`; None: they are asked for here.
+        states: `Manifest.states` of the files; None: they are read here.
 
     Returns:
-        Columns image_path, split and reason, indexed as `table`.
+        Columns image_path, split and reason, indexed like `table`.
 
     Raises:
         UserError: the cache cannot be written.
     """
     known, unreadable = Decoded(cache), []
-    # Before they are opened: a file that changes meanwhile is then decoded again next time.
+    # Before the files are opened, so that a file that changes meanwhile is decoded again next time.
     states = _states(table, root) if states is None else states
     used = table["split"].map(decoders or DECODERS)
     for decoder in (open_as_seen, open_as_host):
@@ -286,15 +284,15 @@ def refuse_unreadable(bad: pd.DataFrame, manifest: Manifest) -> None:
     """Raise one UserError that lists the images of `find_unreadable`, if there are any."""
     if bad.empty:
         return
-    remedy = "mend them, curate again (src/curate.py leaves them out) or pass --drop-bad"
-    if len(bad) == manifest.table["split"].isin(bad["split"]).sum():  # not one can be read
+    remedy = "repair them, curate again (src/curate.py leaves them out) or pass --drop-bad"
+    if len(bad) == manifest.table["split"].isin(bad["split"]).sum():  # none can be read
         remedy = f"is {manifest.root} the folder that image_path starts from?"
     first = f"{manifest.path}: {len(bad):,} rows have an image that cannot be read; {remedy}"
     raise UserError("\n".join([first, *_listed(bad)]))
 
 
 def drop_unreadable(manifest: Manifest, bad: pd.DataFrame) -> tuple[Manifest, list[str]]:
-    """The manifest without the rows of `find_unreadable`, and what that changes, line by line.
+    """Return the manifest without the rows of `find_unreadable`, and lines that report the changes.
 
     Raises UserError if a split loses all of its images.
     """
@@ -313,7 +311,7 @@ def drop_unreadable(manifest: Manifest, bad: pd.DataFrame) -> tuple[Manifest, li
 
 
 def _states(table: pd.DataFrame, root: Path) -> pd.DataFrame:
-    """`file_states` of the images of a manifest's rows, by image_path."""
+    """Return `file_states` of the images of a manifest's rows, by image_path."""
     paths = table["image_path"].unique()
     return file_states(absolute(root, paths), "").set_axis(pd.Index(paths, name="path"))
 
@@ -321,7 +319,7 @@ def _states(table: pd.DataFrame, root: Path) -> pd.DataFrame:
 def _reasons(
     states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
 ) -> dict[str, str]:
-    """{path: why it cannot be read}, without decoding what is known."""
+    """Return {path: reason} of unreadable files, without decoding known good files again."""
     states = states.assign(decoder=decoder_key(decoder)).reset_index()
     states = states[~known.are_known(states)]
     if decoder is not open_as_host:
@@ -335,7 +333,7 @@ def _reasons(
 def _decoded(
     states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
 ) -> dict[str, str]:
-    """`_reasons` of files that are decoded now; the good ones are known from here on."""
+    """Return `_reasons` of files after decoding them, and store the good ones."""
     reasons, good, saved_at = {}, [], time.monotonic()
     name = decoder_key(decoder).replace("_", " ")
     verdicts = decode_all(states["path"].tolist(), root, decoder, workers, name)
@@ -348,7 +346,7 @@ def _decoded(
             if time.monotonic() - saved_at > SAVE_EVERY_S:
                 known.add(states.loc[good].drop(columns="path"))
                 good, saved_at = [], time.monotonic()
-    finally:  # after Ctrl-C too, the next run goes on from here
+    finally:  # after Ctrl-C too, so that the next run resumes from here
         known.add(states.loc[good].drop(columns="path"))
     return reasons
 
@@ -360,7 +358,7 @@ def _listed(bad: pd.DataFrame) -> list[str]:
 
 
 def _changes(split: str, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[str]:
-    """What became of a split: images, classes, and queries that the metrics will pass over."""
+    """Yield what a split lost: images, classes, and queries that the metrics now skip."""
     yield f"{len(before) - len(after):,} of {len(before):,} images dropped"
     lost = sorted(_classes(before) - _classes(after))
     if lost:
@@ -371,7 +369,7 @@ def _changes(split: str, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[
         newly = alone & ~queries_without_positive(before)[alone.index]
         if newly.any():
             yield f"{int(newly.sum()):,} queries lost their last positive"
-        yield "scores do not compare with those on the whole set"
+        yield "scores are not comparable with those on the whole set"
 
 
 def _classes(rows: pd.DataFrame) -> set[str]:

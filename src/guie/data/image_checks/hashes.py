@@ -1,6 +1,4 @@
-"""What identifies an image: its pixel hash, a 64-bit perceptual hash, and a thumbnail. Shapes: H height, W
-width.
-"""
+"""Compute an image's pixel hash, 64-bit perceptual hashes and thumbnail. Shapes: H height, W width."""
 
 from __future__ import annotations
 
@@ -22,22 +20,22 @@ from guie.data.image_checks.decoding import OpenImage, Verdict, decode, mapped
 from guie.data.images import open_as_seen
 
 SIDE_PX = 32
-FLAT = 2.0  # grey levels of spread below which a picture has no structure to be known by
+FLAT = 2.0  # standard deviation in grey levels below which a picture has no structure to hash
 # Reflection negates the odd horizontal frequencies of a cosine transform (type II).
 REFLECTED = np.where(np.arange(1, 9) % 2, -1, 1)
 
 
 class Hashes(NamedTuple):
-    """Each 16 hex digits, or empty where there is no structure to hash."""
+    """Perceptual hashes of 16 hex digits each, or empty if there is no structure to hash."""
 
     whole: str
     content: str  # without a plain border
-    centre: str  # cut at every side
-    mirrored: str  # `content`, left and right exchanged
+    centre: str  # cropped at every side
+    mirrored: str  # `content` mirrored left to right
 
 
 def perceptual_hashes(image: Image.Image) -> Hashes:
-    """The hashes of an RGB picture."""
+    """Return the hashes of an RGB picture."""
     grey = image.convert("L").reduce(reduction(image))
     within = content(grey)
     outer = _frequencies(grey)
@@ -51,12 +49,12 @@ def perceptual_hashes(image: Image.Image) -> Hashes:
 
 
 def hash_bytes(hashes: Iterable[str]) -> np.ndarray:
-    """N hashes of 16 hex digits -> (N, 8) uint8."""
+    """Convert N hashes of 16 hex digits to (N, 8) uint8."""
     return np.frombuffer(bytes.fromhex("".join(hashes)), np.uint8).reshape(-1, 8)
 
 
 def _frequencies(grey: Image.Image) -> np.ndarray | None:
-    """The lowest frequencies, (8 vertical, 8 horizontal); None for a picture without structure."""
+    """Return the lowest frequencies (8 vertical, 8 horizontal); None for a picture without structure."""
     small_HW = np.asarray(grey.resize((SIDE_PX, SIDE_PX), Image.Resampling.BILINEAR), np.float64)
     return None if small_HW.std() < FLAT else dctn(small_HW)[1:9, 1:9]
 
@@ -73,7 +71,7 @@ COLUMNS = ["pixels", *Hashes._fields]
 def fingerprints(
     paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
 ) -> pd.DataFrame:
-    """As `verify`, and what each image is known by.
+    """Decode each image like `verify`, and compute its pixel digest and perceptual hashes.
 
     Returns:
         Columns width and height in px, reason ("" if good), pixels (see `pixel_digest`), and
@@ -90,9 +88,9 @@ def fingerprints(
 
 
 def pixel_digest(image: Image.Image) -> str:
-    """XXH3 of size and decoded pixels, 128 bits: equal for equal pictures, whatever the file.
+    """Return the 128-bit XXH3 of size and decoded pixels: equal for equal pictures in any file format.
 
-    Nobody gains by forging a copy, so a hash that is no cipher does, 40 times faster than SHA-256.
+    Forged collisions are no concern, so a non-cryptographic hash suffices, 40 times faster than SHA-256.
     """
     digest = xxhash.xxh3_128(f"{image.mode} {image.width} {image.height} ".encode())
     digest.update(image.tobytes())
@@ -116,7 +114,7 @@ THUMBNAIL_PX = 16
 
 
 def thumbnails(paths: Sequence[str], view: str, root: Path, workers: int) -> np.ndarray:
-    """(N, 768) float32 of unit length: the pixels of each image's view, less their mean.
+    """Return (N, 768) float32 of unit length: the pixels of each image's view minus their mean.
 
     Raises UserError naming a file that cannot be decoded.
     """
@@ -130,4 +128,4 @@ def _thumbnail(root: Path, view: str, image_path: str) -> np.ndarray:
         image.resize((THUMBNAIL_PX, THUMBNAIL_PX), reducing_gap=2.0), np.float32
     ).ravel()
     small -= small.mean()
-    return small / max(float(np.linalg.norm(small)), 1.0)  # a plain picture is like no other
+    return small / max(float(np.linalg.norm(small)), 1.0)  # a plain picture resembles no other
