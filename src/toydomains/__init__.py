@@ -1,7 +1,7 @@
 """The toy domains: ten procedurally drawn domains after the challenge's list, for a first run.
 
-A class is a set of generative parameters (a shape grammar, a palette, a pattern, lettering); an
-image is a view of it (pose, scale, background, light, things in the way, noise). Everything is a
+A class is a set of generative parameters (a shape grammar, a palette, a pattern, lettering). An
+image is a view of it (pose, scale, background, light, occluders, noise). Everything is a
 pure function of (seed, part, domain, class, view), the same on every machine.
 
     >>> import toydomains

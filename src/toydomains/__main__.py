@@ -19,7 +19,7 @@ EXAMPLES = """examples:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Draw a data set and, if asked, its contact sheet."""
+    """Draw a data set and, with --preview, its contact sheet."""
     parser = argparse.ArgumentParser(
         prog="python -m toydomains",
         description="Draw the toy domains: images, captions and a manifest.",
@@ -45,14 +45,14 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def process_count(text: str) -> int:
-    """A whole number of 1 or more, as argparse wants its types."""
+    """Parse a whole number of at least 1, as an argparse type."""
     if not (text.isdecimal() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of 1 or more")
     return int(text)
 
 
 def picture_path(text: str) -> Path:
-    """A file that a picture can be saved as: told before the drawing, which takes minutes."""
+    """Parse the path of a picture file, so that a bad suffix fails before minutes of drawing."""
     path = Path(text)
     if not can_be_written(path):
         raise argparse.ArgumentTypeError(f"{text!r} does not end like a picture; write .png")
@@ -65,7 +65,7 @@ if __name__ == "__main__":
     except DrawingError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except OSError as error:  # a full disk, a folder that cannot be written to
+    except OSError as error:  # a full disk, or a folder without write permission
         if error.errno is None:
             raise
         where = f"{error.filename}: " if error.filename else "a write failed: "

@@ -1,4 +1,4 @@
-"""The toy data set on disk: which classes, how many views, which split; drawn by many processes."""
+"""Draw the toy data set to disk with many processes: its classes, views per class, and splits."""
 
 from __future__ import annotations
 
@@ -18,20 +18,23 @@ from tqdm import tqdm
 from toydomains.domains import DOMAINS, PARTS, generator, label, subject
 from toydomains.files import replacing
 
-VERSION = "4"  # raise it whenever a drawing changes: old folders are then drawn again
+VERSION = "4"  # raise it whenever a drawing changes, so that old folders are drawn again
 
-# Images of a domain in a benchmark of 6,000: ten times more storefronts than paintings.
+# Images per domain in a benchmark of 6,000: ten times more storefronts than paintings.
 SHARES = {
     "storefronts": 1400, "packages": 1150, "apparel": 850, "cars": 600, "furniture": 480,
     "landmarks": 420, "toys": 350, "illustrations": 315, "dishes": 290, "artwork": 145,
 }  # fmt: skip
-VIEWS = {"benchmark": (6, 14), "pretrain": (2, 6)}  # images per class, where there are enough
-SHARE_HELD_OUT = {"benchmark": 0.45, "pretrain": 0.08}  # classes in test, classes in val
+VIEWS = {
+    "benchmark": (6, 14),
+    "pretrain": (2, 6),
+}  # min and max images per class, if there are enough
+SHARE_HELD_OUT = {"benchmark": 0.45, "pretrain": 0.08}  # fraction of classes in test, and in val
 SMALLEST = 4 * len(DOMAINS) * 2  # two classes in each split, two images each
 
 
 class DrawingError(ValueError):
-    """What was asked for cannot be drawn. The message is one line that names the fault."""
+    """The requested data set cannot be drawn. The message is one line that names the reason."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +61,17 @@ def draw(
 
     Args:
         folder: receives `images/`, `manifest.csv` and, last of all, `toy.json`.
-        images: about how many to draw, at least 80.
+        images: approximate number of images, at least 80.
         seed: another seed gives other classes.
-        part: `benchmark` (train and test) or `pretrain` (train and val, classes of its own).
-        workers: processes; the pixels do not depend on it. Default: one per processor.
+        part: `benchmark` (train and test) or `pretrain` (train and val, with other classes).
+        workers: number of processes; the pixels do not depend on it. Default: one per processor.
 
     Returns:
         The path of the manifest.
 
     Raises:
         DrawingError: the arguments are out of range, or the folder is a file.
-        OSError: something cannot be written; it names the file where the system tells which.
+        OSError: a file cannot be written; it names the file if the system reports it.
     """
     folder = Path(folder)
     _check(folder, images, seed, part)
@@ -77,7 +80,7 @@ def draw(
     if _read(stamp) == recipe and manifest.exists():
         return manifest
     if stamp.exists():
-        # Only a set of ours carries this stamp: its pictures may go.
+        # Only a set drawn by this program has this stamp, so its pictures may be deleted.
         stamp.unlink()
         shutil.rmtree(folder / "images", ignore_errors=True)
     rows = list(_draw_all(folder, plan(images, seed, part), workers))
@@ -89,7 +92,7 @@ def draw(
 
 
 def plan(images: int, seed: int, part: str) -> list[ClassPlan]:
-    """Every class of a part and the roles of its views: a pure function of the arguments."""
+    """Return every class of a part and the roles of its views: a pure function of the arguments."""
     shares = SHARES if part == "benchmark" else dict.fromkeys(SHARES, 600)
     plans = []
     for domain in DOMAINS:
@@ -103,7 +106,7 @@ def plan(images: int, seed: int, part: str) -> list[ClassPlan]:
 
 
 def _views_per_class(rng: np.random.Generator, images: int, limits: tuple[int, int]) -> list[int]:
-    """Varied class sizes that add up to `images`; four classes of two images at the least."""
+    """Return varied class sizes with sum `images`: at least four classes of two images."""
     few, many = limits
     classes = max(4, round(2 * images / (few + many)))
     images = max(images, 2 * classes)
@@ -116,7 +119,7 @@ def _views_per_class(rng: np.random.Generator, images: int, limits: tuple[int, i
 
 
 def _held_out(rng: np.random.Generator, classes: int, share: float) -> np.ndarray:
-    """Which classes are kept from training, bool [classes]; sisters stay together."""
+    """Choose the held-out classes, bool [classes]; sisters stay together."""
     pairs = (classes + 1) // 2
     chosen = np.zeros(pairs, bool)
     chosen[rng.permutation(pairs)[: max(1, round(share * pairs))]] = True
@@ -132,7 +135,7 @@ def _roles(domain: str, split: str, views: int) -> tuple[str, ...]:
 
 
 def _draw_all(folder: Path, plans: list[ClassPlan], workers: int | None) -> Iterator[dict]:
-    """Draw every class, in processes of their own where more than one is wanted."""
+    """Draw every class, in worker processes if `workers` is above 1."""
     workers = workers or os.cpu_count() or 1
     bar = tqdm(total=sum(len(p.roles) for p in plans), desc="toy", unit="img")
     with bar:
@@ -151,7 +154,7 @@ def _mapped(folder: Path, plans: list[ClassPlan], workers: int) -> Iterator[list
 
 
 def draw_class(folder: Path, p: ClassPlan) -> list[dict]:
-    """Draw the views of one class into the folder; their rows of the manifest."""
+    """Draw the views of one class into the folder, and return their manifest rows."""
     what = subject(p.seed, p.part, p.domain, p.index)
     key = label(what, p.part, p.domain, p.index)
     (folder / "images" / key).mkdir(parents=True, exist_ok=True)
@@ -159,7 +162,7 @@ def draw_class(folder: Path, p: ClassPlan) -> list[dict]:
     for i, role in enumerate(p.roles):
         rng = generator(p.seed, p.part, p.domain, p.index, 1 + i)
         view = DOMAINS[p.domain].view(what, rng, role)
-        # Prints are flat colour, which PNG keeps clean; photographs are JPEG.
+        # Prints have flat colours, which PNG preserves; photographs are JPEG.
         path = f"images/{key}/{i:02d}.{'png' if role == 'index' else 'jpg'}"
         view.image.save(folder / path, quality=90)
         rows.append(

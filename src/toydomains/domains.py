@@ -1,4 +1,4 @@
-"""The ten domains by name, and how one class of one of them is made from integers."""
+"""The ten domains by name, and the generation of a class from integers."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from toydomains.toys.view import view_toy
 
 
 class Domain(NamedTuple):
-    """What a class of the domain is, and how a picture of one is taken.
+    """The class type of a domain, and the function that takes a picture of a class.
 
-    `view(subject, rng, role)` takes it; `role` is `train`, `query`, `index` or `both`.
+    It is `view(subject, rng, role)`; `role` is `train`, `query`, `index` or `both`.
     """
 
     spec: type[Subject]
@@ -58,15 +58,15 @@ PARTS = ("benchmark", "pretrain")
 
 
 def generator(seed: int, part: str, domain: str, *numbers: int) -> np.random.Generator:
-    """The random numbers of a class (its index) or of a view (class index, 1 + view index)."""
+    """Return the generator of a class (its index) or of a view (class index, 1 + view index)."""
     return np.random.default_rng([seed, crc32(part.encode()), crc32(domain.encode()), *numbers])
 
 
 def subject(seed: int, part: str, domain: str, index: int) -> Subject:
-    """The class number `index` of a domain; every odd one is the sister of the one before it.
+    """Return class number `index` of a domain; every odd one is the sister of the one before it.
 
-    The hash of a class's phrase decides which part may have it, so that no class of one part is
-    described in the other, whatever the seeds.
+    The hash of a class's phrase decides its part, so the parts share no description of a class for any
+    seeds.
     """
     rng = generator(seed, part, domain, index)
     if index % 2:
@@ -80,9 +80,9 @@ def subject(seed: int, part: str, domain: str, index: int) -> Subject:
 
 
 def _sister(rng: np.random.Generator, part: str, elder: Subject) -> Subject | None:
-    """A sister that one can tell from the elder, preferably by two of the things it is known by.
+    """Return a sister that differs visibly from the elder, preferably in two described features.
 
-    None if the grammar has hardly any: the phrases of a kind may all fall to the other part.
+    None if the grammar has hardly any, because the phrases of a kind may all belong to the other part.
     """
     spare = None
     for _ in range(50):
@@ -100,6 +100,6 @@ def _part_of(candidate: Subject) -> str:
 
 
 def label(candidate: Subject, part: str, domain: str, index: int) -> str:
-    """`apparel/striped-hoodie-0017`; the numbers of the pretraining part start with a p."""
+    """Return `apparel/striped-hoodie-0017`; numbers of the pretraining part start with a p."""
     prefix = "p" if part == "pretrain" else ""
     return f"{domain}/{candidate.name}-{prefix}{index:04d}"

@@ -1,4 +1,4 @@
-"""Files that are either whole or absent: write beside, then rename."""
+"""Write files atomically: write a temporary file in the same folder, then rename it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it into place if the block succeeds.
+    """Yield a temporary path next to `path`; rename it into place if the block succeeds.
 
     Raises:
-        OSError: the file cannot be written; it names `path`, of which the old state is left.
+        OSError: the file cannot be written; it names `path`, whose old content is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    # The suffix stays last: pictures are written in the format that it names.
+    # The suffix stays last, because it selects the format of a picture.
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         yield temporary
@@ -27,11 +27,11 @@ def replacing(path: Path) -> Iterator[Path]:
             raise
         raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        with suppress(OSError):  # where nothing could be written, there is nothing to remove
+        with suppress(OSError):  # there may be no file to remove
             temporary.unlink(missing_ok=True)
 
 
 def _sync(path: Path) -> None:
-    """Wait until the disk holds it: a renamed file may else be empty after a power cut."""
+    """Flush the file to disk; otherwise a renamed file may be empty after a power cut."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())

@@ -14,7 +14,7 @@ CELL, GAP, NAMES, CLASSES, VIEWS = 112, 10, 92, 4, 4
 
 
 def contact_sheet(manifest: Path, out: Path) -> None:
-    """Write the sheet of a manifest's classes with the most views, as the format of `out` says."""
+    """Write the sheet of a manifest's classes with the most views, in the format of `out`'s suffix."""
     table = pd.read_csv(manifest)
     domains = list(dict.fromkeys(table["domain"]))
     width = NAMES + CLASSES * (VIEWS * CELL + GAP)
@@ -33,7 +33,7 @@ def contact_sheet(manifest: Path, out: Path) -> None:
 
 
 def can_be_written(out: Path) -> bool:
-    """Whether Pillow writes colour pictures in the format that the suffix of `out` names."""
+    """Return whether Pillow writes colour pictures in the format of `out`'s suffix."""
     try:
         kind = Image.registered_extensions()[out.suffix.lower()]
         Image.new("RGB", (1, 1)).save(io.BytesIO(), kind)

@@ -24,7 +24,7 @@ def _cloth(
 
 
 def draw_top(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
-    """Anything with shoulders, the neck at y = 0.05; the arms lie a little differently each time."""
+    """Draw anything with shoulders, the neck at y = 0.05; the arms vary a little in every view."""
     main, _, accent = g.palette
     hem = g.length if g.cut != "dress" else 1.08
     wide = 0.27 + g.flare + (0.16 if g.cut == "dress" else 0.0)
@@ -102,7 +102,7 @@ def _collar(g: Garment, pen: Pen) -> None:
 
 
 def draw_bottom(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
-    """A skirt, trousers or shorts, from the waist at y = 0.05 down."""
+    """Draw a skirt, trousers or shorts, from the waist at y = 0.05 down."""
     main, accent = g.palette[0], g.palette[2]
     if g.cut == "skirt":
         _skirt(g, pen)
@@ -123,7 +123,7 @@ def _skirt(g: Garment, pen: Pen) -> None:
 
 
 def _legs(g: Garment, pen: Pen, spread: float) -> None:
-    """Two legs, `spread` apart."""
+    """Draw two legs, `spread` apart."""
     end = 1.02 if g.cut == "trousers" else 0.52
     outer = 0.26 + spread
     inner = outer - 0.18 - g.flare - (0.05 if g.cut == "shorts" else 0)
@@ -136,7 +136,7 @@ def _legs(g: Garment, pen: Pen, spread: float) -> None:
 
 
 def folds(pen: Pen, rng: np.random.Generator) -> None:
-    """Soft creases, kept inside the garment."""
+    """Draw soft creases, clipped to the garment."""
     alpha = pen.image.getchannel("A")
     for _ in range(5):
         x, y = rng.uniform(0.25, 0.75), rng.uniform(0.2, 0.9)

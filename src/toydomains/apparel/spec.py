@@ -1,4 +1,4 @@
-"""What a garment is: a cut, a pattern, a palette, a neck, pockets, a print."""
+"""Parameters of a garment: a cut, a pattern, a palette, a neck, pockets, a print."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CUTS = (*TOPS, "dress", "skirt", "trousers", "shorts")
 
 @dataclass(frozen=True)
 class Garment(Subject):
-    """A garment; lengths are shares of its width."""
+    """A garment; lengths are fractions of its width."""
 
     kin = ("cut", "palette", "pattern", "repeats")
 

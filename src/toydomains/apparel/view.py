@@ -1,4 +1,4 @@
-"""Garments laid flat, seen from above."""
+"""Views of flat garments, seen from above."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toydomains.kit.scene import tabletop
 
 
 def view_garment(g: Garment, rng: np.random.Generator, role: str) -> View:
-    """Lay it on something, its sleeves or legs a little differently each time."""
+    """Place it on a surface; its sleeves or legs vary a little in every view."""
     size = frame(rng)
     scene = tabletop(rng, size)
     extent = (-0.1, -0.02, 1.1, 1.12) if g.cut in TOPS else (0.05, 0.0, 0.95, 1.05)

@@ -11,7 +11,7 @@ from toydomains.kit.outline import ellipse, rect, smooth, turned
 
 
 def blocks(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
-    """A rectangle cut again and again, with dark bars between the cells."""
+    """Draw a recursively split rectangle, with dark bars between the cells."""
     cells = [(0.0, 0.0, p.shape, 1.0)]
     for _ in range(p.elements + 2):
         i = int(np.argmax([(c[2] - c[0]) * (c[3] - c[1]) * rng.uniform(0.4, 1) for c in cells]))
@@ -29,7 +29,7 @@ def blocks(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
 
 
 def circles(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
-    """Targets of several rings, and thin straight lines."""
+    """Draw targets of several rings, and thin straight lines."""
     ground(pen, rng, p, p.scheme[0], 12)
     for _ in range(p.elements + 2):
         x, y, r = rng.uniform(0, p.shape), rng.uniform(0, 1), float(rng.uniform(0.08, 0.26))
@@ -42,7 +42,7 @@ def circles(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
 
 
 def cutouts(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
-    """Lobed paper leaves on coloured fields."""
+    """Draw lobed paper leaves on coloured fields."""
     columns = 2 + p.elements % 3
     for i in range(columns):
         for j in range(2):
@@ -60,7 +60,7 @@ def cutouts(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
 def ground(
     pen: Pen, rng: np.random.Generator, p: Painting, colour: str | RGB, strokes: int = 26
 ) -> None:
-    """A painted ground: broad strokes of nearly one colour."""
+    """Paint the ground with broad strokes of nearly one colour."""
     pen.fill(rect(0, 0, p.shape, 1), colour)
     for _ in range(strokes):
         x, y = rng.uniform(-0.1, p.shape), rng.uniform(0, 1)

@@ -1,4 +1,4 @@
-"""How paintings are painted: one function a genre, every stroke from the painting's own seed."""
+"""Paint paintings: one function per genre, every stroke from the painting's own seed."""
 
 from __future__ import annotations
 

@@ -84,5 +84,5 @@ class Painting(Subject):
 
     @property
     def hair(self) -> str:
-        """How a portrait wears its hair."""
+        """The hair of a portrait."""
         return "long" if self.elements % 2 else "short"

@@ -1,4 +1,4 @@
-"""Paintings in their frames, on a wall."""
+"""Views of framed paintings on a wall."""
 
 from __future__ import annotations
 

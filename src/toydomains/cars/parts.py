@@ -26,11 +26,11 @@ class Chassis(NamedTuple):
     roof: float
     cabin: tuple[float, float, float, float]
     radius: float
-    nose: float  # how far the bonnet's tip lies below the belt
+    nose: float  # height of the belt above the bonnet's tip
 
     @classmethod
     def of(cls, car: Car) -> Chassis:
-        """The measures of a model."""
+        """Return the measures of a model."""
         length, belt, roof, rear, front, rear_top, front_top = BODIES[car.body]
         return cls(
             half=length / 2 * car.stretch,
@@ -49,7 +49,7 @@ class Chassis(NamedTuple):
 
 
 def built(car: Car) -> list[Solid]:
-    """The whole car."""
+    """Return the solids of the whole car."""
     c = Chassis.of(car)
     solids = [_hull(car, c), *_flanks(car, c), _front(car, c), _rear(car, c), _cabin(car, c)]
     for x in (-0.6 * c.half, 0.62 * c.half):
@@ -184,7 +184,7 @@ def _rim_decals(car: Car):
 
 
 def _repeats(car: Car) -> tuple[Points, int, tuple[int, int, int]]:
-    """What stands around a hub, how often, in what colour."""
+    """Return the shape repeated around a hub, the number of repeats, and the colour."""
     if car.wheel == "spoked":
         return rect(0.47, 0.18, 0.53, 0.5), car.spokes, METAL
     if car.wheel == "cross":

@@ -1,4 +1,4 @@
-"""What a model of car is: a body, paints, wheels, lamps, and small differences of measure."""
+"""Parameters of a car model: a body, paints, wheels, lamps, and small differences in measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cars on the road, a flank towards us."""
+"""Views of cars on the road, seen from the side."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toydomains.kit.solid import Camera
 
 
 def view_car(car: Car, rng: np.random.Generator, role: str) -> View:
-    """Park it outdoors, and see its flank with a little of its front or its rear."""
+    """Park it outdoors, and show its flank with a little of its front or its rear."""
     size = frame(rng, (1.33, 1.5, 1.25, 1.0, 1.4, 0.9))
     scene = outdoors(rng, size, (0.5, 0.66), ("asphalt", "paving", "sand", "grass", "snow"))
     camera = Camera(float(rng.uniform(-52, 52)), float(rng.uniform(4, 16)), 6.0)

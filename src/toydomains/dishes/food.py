@@ -1,4 +1,4 @@
-"""How food looks from above: what fills the plate, and single pieces of topping."""
+"""Draw food from above: the base that fills the plate, and single pieces of topping."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toydomains.kit.outline import Points, arc, ellipse, rect, smooth, star, tur
 
 
 def base_of(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
-    """What fills the plate, within `reach` of the origin."""
+    """Draw the base that fills the plate, within `reach` of the origin."""
     colour = BASES[base]
     if base == "noodles":
         _noodles(pen, rng, colour, reach)
@@ -48,7 +48,7 @@ def _salad(pen: Pen, rng: np.random.Generator, colour: RGB, reach: float) -> Non
 
 
 def _mass(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
-    """Soup, level and glossy, or a heap of grains."""
+    """Draw flat glossy soup, or a heap of grains."""
     colour, soup = BASES[base], "soup" in base or base in ("curry", "porridge")
     outline = ellipse(0, 0, 1.05 * reach) if soup else _heap(reach)
     pen.fill(outline, lit(colour, 1.05), lit(colour, 0.9))
@@ -76,7 +76,7 @@ def _crust(pen: Pen, base: str, reach: float) -> None:
 
 
 def piece(pen: Pen, name: str) -> None:
-    """One topping, about a unit across, centred on the origin."""
+    """Draw one topping, about a unit across, centred on the origin."""
     pen.fill(ellipse(0.06, 0.08, 0.48, 0.44, 14), (40, 26, 30), alpha=0.25)
     PIECES[name](pen)
 

@@ -1,4 +1,4 @@
-"""How a dish is served: what lies where on the plate."""
+"""Arrange a dish on its plate."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toydomains.kit.outline import ellipse, turned
 
 
 def serve(d: Dish, pen: Pen, rng: np.random.Generator) -> None:
-    """Base, sauce, toppings and garnish; the pieces fall a little differently each time."""
+    """Draw base, sauce, toppings and garnish; the pieces vary a little in every view."""
     reach = (0.37 if d.vessel in ("plate", "square plate") else 0.42) * d.spread
     base_of(pen, rng, d.base, reach)
     _drizzle(d, pen, reach)
@@ -23,7 +23,7 @@ def serve(d: Dish, pen: Pen, rng: np.random.Generator) -> None:
 
 
 def _spots(d: Dish, rng: np.random.Generator) -> np.ndarray:
-    """Where the pieces lie, [pieces, 2], in units of the food's reach."""
+    """Return the positions of the pieces, [pieces, 2], in units of the food's reach."""
     n, t = d.pieces, np.arange(d.pieces)
     turn, radius = 2.4 * t, np.full(n, 0.68)
     if d.layout == "in a row":
@@ -42,7 +42,7 @@ def _spots(d: Dish, rng: np.random.Generator) -> np.ndarray:
 
 
 def _drizzle(d: Dish, pen: Pen, reach: float) -> None:
-    """The sauce, under the toppings."""
+    """Draw the sauce, under the toppings."""
     if d.sauce == "zigzag":
         line = np.stack([np.linspace(-0.8, 0.8, 9), np.arange(9) % 2 - 0.5], axis=1)
         pen.line(line * reach, d.sauce_colour, 0.028)

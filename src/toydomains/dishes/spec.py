@@ -1,4 +1,4 @@
-"""What a dish is: a base, toppings, a sauce, and the plate with its rim."""
+"""Parameters of a dish: a base, toppings, a sauce, and the plate with its rim."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SAUCES = ("no", "zigzag", "spiral", "dotted")
 
 @dataclass(frozen=True)
 class Dish(Subject):
-    """A dish: the recipe and its plating; the pieces fall a little differently each time."""
+    """A dish: the recipe and its plating; the pieces vary a little in every view."""
 
     kin = ("base", "vessel", "china", "accent", "rim")
 

@@ -1,4 +1,4 @@
-"""What a dish is served on: plates, bowls, pans and boards, and the cutlery beside them."""
+"""Draw tableware: plates, bowls, pans and boards, with cutlery next to them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toydomains.kit.outline import Points, ellipse, rect, turned
 
 
 def cutlery(pen: Pen, rng: np.random.Generator) -> None:
-    """A knife, a fork or a spoon beside the plate, or nothing."""
+    """Draw a knife, a fork or a spoon next to the plate, or nothing."""
     if rng.random() < 0.5:
         return
     steel = pick(rng, ((196, 198, 204), (214, 178, 104), (150, 110, 80)))
@@ -27,7 +27,7 @@ def cutlery(pen: Pen, rng: np.random.Generator) -> None:
 
 
 def vessel(d: Dish, pen: Pen, depth: float) -> None:
-    """What the food lies on: board, pan or plate, its rim `depth` units thick on the near side."""
+    """Draw the board, pan or plate under the food, its rim `depth` units thick on the near side."""
     if d.vessel == "wooden board":
         pen.fill(rect(-0.55, -0.42, 0.55, 0.42, 0.1), (186, 132, 84), (160, 108, 66))
         for y in (-0.24, -0.02, 0.2):
@@ -60,7 +60,7 @@ def _outline(d: Dish, radius: float) -> Points:
 
 
 def _rim(d: Dish, pen: Pen, radius: float) -> None:
-    """The rim's decoration."""
+    """Draw the rim's decoration."""
     if d.rim == "ringed":
         for r in (radius - 0.02, radius + 0.035):
             pen.line(_outline(d, r), d.accent, 0.014, closed=True)

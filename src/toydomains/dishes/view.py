@@ -1,4 +1,4 @@
-"""Dishes on a laid table, seen from above."""
+"""Views of dishes on a set table, seen from above."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toydomains.kit.scene import TABLES, tabletop
 
 
 def view_dish(d: Dish, rng: np.random.Generator, role: str) -> View:
-    """Serve it on a table, and look down on it."""
+    """Serve it on a table, seen from above."""
     size = frame(rng)
     scene = tabletop(rng, size, tuple(t for t in TABLES if t[0] != "grass"))
     squash = float(rng.uniform(0.68, 1.0))

@@ -1,4 +1,4 @@
-"""How furniture is put together: legs, backs, drawers and cushions, sizes in metres."""
+"""Build parts of furniture: legs, backs, drawers and cushions, sizes in metres."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BRASS = (222, 190, 120)
 
 
 def stand(f: Furniture, w: float, d: float, top: float) -> list[Solid]:
-    """Four legs (or two sleds) under a slab of half-sizes `w` and `d`."""
+    """Return four legs (or two sleds) under a slab of half-sizes `w` and `d`."""
     timber, x, z, t = f.timber, w - 0.05, d - 0.05, 0.035
     corners = [(-x, -z), (-x, z), (x, -z), (x, z)]
     if f.legs == "turned":
@@ -35,7 +35,7 @@ def stand(f: Furniture, w: float, d: float, top: float) -> list[Solid]:
 def rest(
     f: Furniture, w: float, z: float, low: float, high: float, thick: float = 0.05
 ) -> list[Solid]:
-    """A back between two heights at depth `z` (its rear face)."""
+    """Return a back between two heights at depth `z` (its rear face)."""
     timber, back = f.timber, z + thick
     if f.back == "padded":
         return [padded((-w, low, z), (w, high, z + 1.6 * thick), f.fabric, f.buttons)]
@@ -53,14 +53,14 @@ def rest(
 
 
 def vase(f: Furniture, top: float) -> list[Solid]:
-    """A vase that some pieces carry, at height `top`."""
+    """Return a vase at height `top` if the piece has one."""
     if not f.buttons:
         return []
     return [turning(0.05, 0, [(0.05, top), (0.09, top + 0.1), (0.04, top + 0.24)], f.fabric, 12)]
 
 
 def drawers(chest: Solid, f: Furniture, rows: int, columns: int) -> None:
-    """Drawer fronts with knobs or bars on the front face."""
+    """Draw drawer fronts with knobs or bars on the front face."""
     front, fill = chest.faces[0], f.fabric if f.back == "padded" else lit(f.timber, 1.14)
     handle = lit(f.timber, 0.4) if f.wood in ("white", "birch", "oak") else BRASS
     for row in range(rows):
@@ -75,7 +75,7 @@ def drawers(chest: Solid, f: Furniture, rows: int, columns: int) -> None:
 
 
 def padded(low: Corner, high: Corner, colour: str, buttons: bool) -> Solid:
-    """An upholstered block with a seam, and buttons on its front."""
+    """Return an upholstered block with a seam, and buttons on its front."""
     body = box(low, high, colour)
     body.faces[0].decal(rect(0.03, 0.06, 0.97, 0.94, 0.08), lit(colour, 1.1))
     if buttons:

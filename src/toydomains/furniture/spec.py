@@ -1,4 +1,4 @@
-"""What a piece of furniture is: its kind, wood and fabric, and the numbers of its parts."""
+"""Parameters of a piece of furniture: its kind, wood and fabric, and the numbers of its parts."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Furniture(Subject):
 
     @property
     def cushions(self) -> int:
-        """How many cushions a sofa has."""
+        """The number of cushions of a sofa."""
         return min(self.parts, 4)
 
     @property

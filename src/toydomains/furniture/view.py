@@ -1,4 +1,4 @@
-"""Furniture in a room."""
+"""Views of furniture indoors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toydomains.kit.solid import Camera
 
 
 def view_furniture(f: Furniture, rng: np.random.Generator, role: str) -> View:
-    """Stand it in a room, and look at it from somewhere in front."""
+    """Place it indoors, seen from somewhere in front."""
     size = frame(rng)
     scene = room(rng, size, (0.52, 0.7))
     camera = Camera(float(rng.uniform(-36, 36)), float(rng.uniform(6, 28)), 5.0)

@@ -12,7 +12,7 @@ from toydomains.kit.outline import arc, ellipse, rect, smooth, turned
 
 
 def tail(c: Character, pen: Pen, fur: str) -> None:
-    """The tail, on the side away from the hand that holds something."""
+    """Draw the tail, on the side away from the hand that holds something."""
     tails = {
         "cat": [(0.0, 1.0), (0.3, 1.02), (0.36, 0.8), (0.28, 0.72)],
         "mouse": [(0.0, 1.05), (0.3, 1.12), (0.4, 1.0)],
@@ -30,7 +30,7 @@ def tail(c: Character, pen: Pen, fur: str) -> None:
 
 
 def hat(c: Character, pen: Pen) -> None:
-    """The hat, or nothing."""
+    """Draw the hat, or nothing."""
     main, second, accent = c.palette
     if c.hat == "a top hat":
         pen.fill(rect(0.36, -0.02, 0.64, 0.22), "charcoal")
@@ -54,7 +54,7 @@ def hat(c: Character, pen: Pen) -> None:
 
 
 def ears(pen: Pen, animal: str, fur: str) -> None:
-    """Two ears, drawn before the head."""
+    """Draw two ears, before the head."""
     for s in (-1, 1):
         place = np.array([s, 1.0])
         ear = {
@@ -73,7 +73,7 @@ def ears(pen: Pen, animal: str, fur: str) -> None:
 
 
 def muzzle(pen: Pen, animal: str, fur: str) -> None:
-    """The middle of the face: snout or beak, mouth, whiskers."""
+    """Draw the middle of the face: snout or beak, mouth, whiskers."""
     pale = lit(fur, 1.5)
     if animal in ("owl", "penguin"):
         if animal == "penguin":

@@ -14,7 +14,7 @@ from toydomains.kit.pattern import pattern
 
 
 def body(c: Character, pen: Pen) -> None:
-    """The clothed body with its limbs, and the thing that it holds."""
+    """Draw the clothed body with its limbs, and the thing that it holds."""
     main, second, accent = c.palette
     fur, w = ANIMALS[c.animal], 0.17 * c.build
     tail(c, pen, fur)
@@ -33,7 +33,7 @@ def body(c: Character, pen: Pen) -> None:
 
 
 def _arm(c: Character, pen: Pen, side: int, shoulder: tuple[float, float]) -> None:
-    """An arm; the one on the character's own side holds the thing, raised or not."""
+    """Draw an arm; the one on the character's own side holds the thing, raised or not."""
     main, second, accent = c.palette
     holds = side == c.side
     angle = -side * (130 if c.raised and holds else 30)
@@ -48,7 +48,7 @@ def _arm(c: Character, pen: Pen, side: int, shoulder: tuple[float, float]) -> No
 
 
 def head(c: Character, pen: Pen) -> None:
-    """The head over the body: face, scarf, glasses, hat."""
+    """Draw the head over the body: face, scarf, glasses, hat."""
     fur, accent = ANIMALS[c.animal], c.palette[2]
     ears(pen, c.animal, fur)
     wide = {"pig": 0.23, "frog": 0.25, "fox": 0.22, "mouse": 0.2}.get(c.animal, 0.21)

@@ -1,4 +1,4 @@
-"""What stands behind the animals."""
+"""Draw the background of the animals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toydomains.kit.outline import ellipse, rect, smooth
 
 
 def setting(c: Character, pen: Pen) -> None:
-    """Land or sea, or four to nine small things."""
+    """Draw land or sea, or four to nine small things."""
     accent = c.palette[2]
     if c.setting == "hills":
         ridge = [(-0.4, 1.0), (-0.1, 0.72), (0.25, 0.9), (0.7, 0.66), (1.4, 1.0)]

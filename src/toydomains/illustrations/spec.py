@@ -1,4 +1,4 @@
-"""What a character is: an animal, its clothes, what it holds, what stands behind it."""
+"""Parameters of a character: an animal, its clothes, the thing it holds, the background."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = ("hills", "stars", "clouds", "rain", "flowers", "waves")
 
 @dataclass(frozen=True)
 class Character(Subject):
-    """An animal in clothes; the same in both hands."""
+    """An animal in clothes; the same in both drawing styles."""
 
     kin = ("animal", "palette", "setting")
 

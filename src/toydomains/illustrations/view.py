@@ -1,4 +1,4 @@
-"""Pages with a drawing, in one of two hands."""
+"""Views of pages with a drawing, in one of two styles."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A pen that draws outlines through any warp.
 
 Outlines are float arrays [N, 2] in an object's own units (x right, y down). A `Pen` maps them to
-pixels with a *warp* (a function [N, 2] -> [N, 2]: a homography, a cylinder, ...), so that an object
-is drawn once, in its own units, and seen from anywhere without resampling any picture.
+pixels with a *warp*, a function [N, 2] -> [N, 2] such as a homography or a cylinder. So an object is
+drawn once, in its own units, and seen from anywhere without resampling any picture.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ GLEAM = _ramp(np.exp(-(((_T + 0.5) / 0.16) ** 2)))  # its highlight
 
 
 def pick(rng: np.random.Generator, options: Sequence):
-    """One of the options, all equally likely."""
+    """Return one of the options, all equally likely."""
     return options[int(rng.integers(len(options)))]
 
 
 def homography(source: Points | Pairs, target: Points | Pairs) -> np.ndarray:
-    """The 3x3 matrix that takes four points to four others (direct linear transform)."""
+    """Return the 3x3 matrix that maps four points to four others (direct linear transform)."""
     rows, values = [], []
     for (x, y), (u, v) in zip(source, target, strict=True):
         rows += [(x, y, 1, 0, 0, 0, -u * x, -u * y), (0, 0, 0, x, y, 1, -v * x, -v * y)]
@@ -50,7 +50,7 @@ def homography(source: Points | Pairs, target: Points | Pairs) -> np.ndarray:
 
 
 def projective(matrix: np.ndarray) -> Warp:
-    """The warp of a 3x3 matrix."""
+    """Return the warp of a 3x3 matrix."""
 
     def warp(points: np.ndarray) -> np.ndarray:
         mapped = points @ matrix[:, :2].T + matrix[:, 2]
@@ -61,7 +61,7 @@ def projective(matrix: np.ndarray) -> Warp:
 
 @lru_cache(maxsize=512)
 def lettering(text: str, weight: int = 0, spacing: int = 0) -> Image.Image:
-    """A greyscale picture of a line of text in Pillow's embedded TrueType face, trimmed."""
+    """Return a trimmed greyscale picture of a line of text in Pillow's embedded TrueType face."""
     font = ImageFont.load_default(size=44)
     width = round(sum(font.getlength(c) + spacing for c in text)) + 40
     picture = Image.new("L", (width, 80))
@@ -82,11 +82,11 @@ class Pen:
         self._draw = ImageDraw.Draw(image)
 
     def like(self, image: Image.Image, warp: Warp) -> Pen:
-        """The same pen on another picture or through another warp."""
+        """Return the same pen on another picture or through another warp."""
         return Pen(image, warp, self.curved)
 
     def pixels(self, points: Sequence | Points) -> list[tuple[float, float]]:
-        """The points in pixels, as Pillow wants them."""
+        """Return the points in pixels, in Pillow's format."""
         points = np.asarray(points, float)
         if self.curved and len(points) < 16:
             steps = np.linspace(0, 1, 6, endpoint=False)[None, :, None]
@@ -95,7 +95,7 @@ class Pen:
         return [tuple(p) for p in self.warp(points).tolist()]
 
     def scale(self, at: tuple[float, float] = (0.5, 0.5)) -> float:
-        """Pixels per unit near a point."""
+        """Return the pixels per unit near a point."""
         step = self.warp(np.array([at, (at[0] + 1e-3, at[1]), (at[0], at[1] + 1e-3)]))
         return float(np.linalg.norm(step[1:] - step[0], axis=1).mean() * 1e3)
 
@@ -111,13 +111,13 @@ class Pen:
             self.fade(points, to, DOWN, alpha)
 
     def fill_pixels(self, pixels: Sequence[Sequence[float]], colour: RGB) -> None:
-        """Fill an outline that is in pixels already."""
+        """Fill an outline given in pixels."""
         self._draw.polygon([tuple(p) for p in pixels], fill=colour)
 
     def fade(
         self, points: Points, colour: Colour, ramp: Image.Image | None, alpha: float = 1.0
     ) -> None:
-        """Lay a colour over an outline, as strong as a greyscale ramp stretched over it says."""
+        """Blend a colour over an outline, with a greyscale ramp stretched over it as opacity."""
         mask, box = self._mask(points, alpha)
         if box is None:
             return
@@ -154,12 +154,12 @@ class Pen:
         self._stamp(glyphs, corners + ((x0 + x1) / 2, (y0 + y1) / 2), colour)
 
     def on(self, quad: Points) -> Pen:
-        """A pen whose unit square is a quadrilateral of this one."""
+        """Return a pen whose unit square is a quadrilateral of this one."""
         inner, outer = projective(homography(UNIT_QUAD, np.asarray(quad, float))), self.warp
         return self.like(self.image, lambda points: outer(inner(points)))
 
     def at(self, x: float, y: float, size: float, angle_deg: float = 0.0) -> Pen:
-        """A pen whose unit is `size` of this one's, its origin at (x, y), turned clockwise."""
+        """Return a pen whose unit is `size` of this one's, its origin at (x, y), turned clockwise."""
         outer = self.warp
         return self.like(
             self.image, lambda points: outer(turned(points * size, angle_deg, (0, 0)) + (x, y))
@@ -173,11 +173,11 @@ class Pen:
         mask, box = self._mask(points)
         if box is not None:
             part = layer.crop(box)
-            # The layer's own holes stay holes.
+            # The layer's own holes stay transparent.
             self.image.paste(part, box, ImageChops.multiply(mask, part.getchannel("A")))
 
     def _mask(self, points: Points, alpha: float = 1.0) -> tuple[Image.Image, PixelBox | None]:
-        """The outline's mask, cut to its own bounding box (None if off the picture)."""
+        """Return the outline's mask, cropped to its bounding box (None if off the picture)."""
         pixels = np.array(self.pixels(points))
         low = np.maximum(np.floor(pixels.min(axis=0)), 0).astype(int)
         high = np.minimum(np.ceil(pixels.max(axis=0)) + 1, self.image.size).astype(int)

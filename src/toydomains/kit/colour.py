@@ -1,4 +1,4 @@
-"""Named colours and harmonies: every colour that a class can have, and that a caption can say."""
+"""Named colours and harmonies: every colour that a class can have and a caption can name."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ COLOURS: dict[str, RGB] = {
     "black": (38, 38, 44),
 }
 
-# Harmonies (main, second, accent): many classes share one, so that hue alone tells nothing apart.
+# Harmonies (main, second, accent): many classes share one, so hue alone identifies no class.
 PALETTES: tuple[tuple[str, str, str], ...] = (
     ("navy", "cream", "red"),
     ("teal", "cream", "orange"),
@@ -55,23 +55,23 @@ PALETTES: tuple[tuple[str, str, str], ...] = (
 
 
 def rgb(colour: str | RGB) -> RGB:
-    """The RGB value of a colour's name (values pass through)."""
+    """Return the RGB value of a colour's name (values pass through)."""
     return COLOURS[colour] if isinstance(colour, str) else colour
 
 
 def mix(first: str | RGB, second: str | RGB, share: float) -> RGB:
-    """A blend with `share` in [0, 1] of the second colour."""
+    """Return a blend with `share` in [0, 1] of the second colour."""
     a, b = rgb(first), rgb(second)
     return tuple(round(x + (y - x) * share) for x, y in zip(a, b, strict=True))  # type: ignore
 
 
 def lit(colour: str | RGB, gain: float) -> RGB:
-    """The colour under `gain` times the light: shadows turn cool, highlights turn warm."""
+    """Return the colour under `gain` times the light: shadows turn cool, highlights turn warm."""
     if gain >= 1:
         return mix(colour, (255, 250, 238), min(gain - 1, 1.0))
     return mix(colour, (28, 26, 48), min(1 - gain, 1.0))
 
 
 def jitter(rng: np.random.Generator, colour: str | RGB, amount: float = 0.08) -> RGB:
-    """The colour, a little lighter or darker."""
+    """Return the colour, a little lighter or darker."""
     return lit(colour, 1 + float(rng.uniform(-amount, amount)))

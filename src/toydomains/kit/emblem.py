@@ -1,4 +1,4 @@
-"""Emblems, drawn in a pen's unit square: of prints, labels, signs."""
+"""Draw the emblems of prints, labels and signs in a pen's unit square."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class InkPen(Pen):
         self, points: Points, colour: Colour, to: Colour | None = None, alpha: float = 1.0
     ) -> None:
         pixels = self._shaken(points)
-        # A thin wash of the colour under the ink, the one thing that both hands share.
+        # A thin wash of the colour under the ink, the one thing that both styles share.
         self._draw.polygon(pixels, fill=mix(self.page, colour, 0.4))
         tone = sum(rgb(colour)) / 765
         if tone < 0.62:

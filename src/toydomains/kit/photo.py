@@ -1,4 +1,4 @@
-"""Taking the picture: where the camera stands, shadow, things in the way, light, noise."""
+"""Take the picture: camera position, shadow, occluders, light, noise."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LIGHTS = (
 
 @dataclass(frozen=True)
 class View:
-    """One finished picture of a class and the words for how it was taken."""
+    """One finished picture of a class and the words that describe how it was taken."""
 
     image: Image.Image
     place: str
@@ -35,7 +35,7 @@ class View:
 
 
 def frame(rng: np.random.Generator, shapes: tuple[float, ...] = SHAPES) -> Size:
-    """A picture size at twice the final resolution; the final longer side is 96 to 128 px."""
+    """Draw a picture size at twice the final resolution; the final longer side is 96 to 128 px."""
     longer, shape = int(rng.integers(96, 129)), pick(rng, shapes)
     w, h = (longer, round(longer / shape)) if shape >= 1 else (round(longer * shape), longer)
     return 2 * w, 2 * h
@@ -43,7 +43,7 @@ def frame(rng: np.random.Generator, shapes: tuple[float, ...] = SHAPES) -> Size:
 
 @dataclass(frozen=True)
 class Pose:
-    """How far a view may depart from the frontal one."""
+    """The limits of a view's departure from the frontal one."""
 
     scale: tuple[float, float] = (0.68, 1.02)  # of the largest that fits
     turn_deg: float = 14.0
@@ -53,7 +53,7 @@ class Pose:
 
 
 def placed(rng: np.random.Generator, extent: Box, size: Size, pose: Pose) -> np.ndarray:
-    """The homography [3, 3] that puts the object's box somewhere in the frame."""
+    """Return the homography [3, 3] that puts the object's box somewhere in the frame."""
     x0, y0, x1, y1 = extent
     (w, h), (bw, bh) = size, (x1 - x0, y1 - y0)
     corners = np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)], float)
@@ -65,14 +65,14 @@ def placed(rng: np.random.Generator, extent: Box, size: Size, pose: Pose) -> np.
     target = turned(target, float(rng.uniform(-1, 1)) * pose.turn_deg, (0, 0))
     centre = np.array([w, h]) * (0.5 + rng.uniform(-pose.shift, pose.shift, 2))
     if pose.ground is not None:
-        # The top should stay in the frame, even if the foot then stands lower.
+        # The top should stay in the frame, even if the foot is then lower.
         foot = max(h * float(rng.uniform(*pose.ground)), min(0.98 * h, np.ptp(target[:, 1])))
         centre[1] = foot - target[:, 1].max()
     return homography(corners, target + centre)
 
 
 def blank(size: Size, matrix: np.ndarray) -> Pen:
-    """A pen on a transparent layer."""
+    """Return a pen on a transparent layer."""
     return Pen(Image.new("RGBA", size), projective(matrix))
 
 
@@ -106,7 +106,7 @@ def develop(
 ) -> View:
     """Put the layer and its soft shadow on the scene, light it, reduce it, add noise.
 
-    Without a `shadow` layer the object throws its own outline, `lift_px` away.
+    Without a `shadow` layer the shadow is the object's outline, `lift_px` away.
     """
     image = scene.image
     _drop_shadow(rng, image, shadow or layer, 0.0 if shadow else lift_px)
@@ -128,7 +128,7 @@ def _drop_shadow(
 
 
 def _branch(rng: np.random.Generator, image: Image.Image) -> None:
-    """A leafy twig that reaches in from a side, out of focus."""
+    """Draw a leafy twig that enters from a side, out of focus."""
     w, h = image.size
     layer = Image.new("RGBA", image.size)
     start = np.array([pick(rng, (-0.05, 1.05)) * w, rng.uniform(0, 1) * h])
@@ -149,7 +149,7 @@ def _branch(rng: np.random.Generator, image: Image.Image) -> None:
 
 
 def _passer_by(rng: np.random.Generator, image: Image.Image) -> None:
-    """Somebody walks past, or a lamp post stands in the way."""
+    """Draw a passer-by or a lamp post in front."""
     w, h = image.size
     pen = Pen(image, projective(np.array([(h, 0, rng.uniform(0, 1) * w), (0, h, 0), (0, 0, 1.0)])))
     dark = jitter(rng, pick(rng, ("charcoal", "navy", "brown", "dark green")), 0.15)
@@ -171,7 +171,7 @@ def _passer_by(rng: np.random.Generator, image: Image.Image) -> None:
 def _expose(
     rng: np.random.Generator, image: Image.Image, tint: tuple[float, float, float]
 ) -> Image.Image:
-    """Light falling off across the picture, contrast, sensor noise, a little blur."""
+    """Apply light fall-off across the picture, contrast, sensor noise and a little blur."""
     if rng.random() < 0.2:
         image = image.filter(ImageFilter.GaussianBlur(float(rng.uniform(0.3, 0.6))))
     pixels = np.asarray(image, np.float32) / 255

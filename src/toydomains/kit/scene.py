@@ -1,4 +1,4 @@
-"""Where things stand: table tops seen from above, rooms with a floor, the outdoors."""
+"""Backgrounds: table tops seen from above, interiors with a floor, the outdoors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TABLES = (
 def tabletop(
     rng: np.random.Generator, size: Size, tables: Sequence[tuple[str, str]] = TABLES
 ) -> Scene:
-    """A surface seen from above."""
+    """Draw a surface seen from above."""
     name, place = pick(rng, tables)
     return Scene(surface(rng, name, size), place)
 
@@ -76,7 +76,7 @@ def room(
     horizon: tuple[float, float] = (0.6, 0.74),
     floors: Sequence[tuple[str, str]] = FLOORS,
 ) -> Scene:
-    """A wall, plain or papered or of brick, over a floor (or a table top) in perspective."""
+    """Draw a plain, papered or brick wall over a floor (or a table top) in perspective."""
     w, h = size
     edge = float(rng.uniform(*horizon))
     name = pick(rng, tuple(WALLS))
@@ -116,7 +116,7 @@ def _wall_pattern(
 
 
 def _floor(rng: np.random.Generator, image: Image.Image, name: str, edge: float) -> None:
-    """Lay a texture from the horizon to the lower edge, in perspective."""
+    """Draw a texture from the horizon to the lower edge, in perspective."""
     w, h = image.size
     top = round(edge * h)
     if top >= h:
@@ -159,7 +159,7 @@ def outdoors(
     horizon: tuple[float, float] = (0.66, 0.8),
     grounds: Sequence[str] = GROUNDS,
 ) -> Scene:
-    """A sky with clouds, far hills or houses, and a ground in perspective."""
+    """Draw a sky with clouds, far hills or houses, and a ground in perspective."""
     w, h = size
     place, above, below, tint = pick(rng, SKIES)
     ground = pick(rng, grounds)
@@ -180,7 +180,7 @@ def outdoors(
 
 
 def _sky(rng: np.random.Generator, image: Image.Image, place: str, below: RGB) -> None:
-    """Clouds, and the sun or the moon, softly."""
+    """Draw soft clouds, and the sun or the moon."""
     w, h = image.size
     mask = Image.new("L", (w // 4, h // 4))
     draw = ImageDraw.Draw(mask)

@@ -1,9 +1,8 @@
-"""A small painter of convex solids: enough third dimension for furniture, towers and cars.
+"""Render convex solids in 3D with a painter's algorithm, for furniture, buildings and cars.
 
-World axes: x right, y up, z towards the viewer, the ground at y = 0. Faces that look away are
-dropped, which orders the faces inside one convex solid; solids are ordered by the axis planes that
-separate their bounding boxes, an exact painter's order for solids that do not overlap, and by
-distance where their boxes do.
+World axes: x right, y up, z towards the viewer, the ground at y = 0. Back faces are dropped, which
+orders the faces of one convex solid. Solids are ordered by the axis planes that separate their
+bounding boxes: an exact painter's order if they do not overlap. Overlapping ones go by distance.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ class Face:
         self.decals.append((outline, colour))
 
     def lift(self, outline: Points) -> np.ndarray:
-        """Unit-square points to world points, bilinearly (the face is a quadrilateral)."""
+        """Map unit-square points to world points, bilinearly (the face is a quadrilateral)."""
         low_left, low_right, top_right, top_left = self.points
         u, v = outline[:, :1], outline[:, 1:]
         top = top_left + (top_right - top_left) * u
@@ -54,7 +53,7 @@ class Solid:
 
 @dataclass(frozen=True)
 class Camera:
-    """Looks at the origin from `distance`, turned by `yaw_deg` and raised by `pitch_deg`."""
+    """A camera that looks at the origin from `distance`, turned by `yaw_deg`, raised by `pitch_deg`."""
 
     yaw_deg: float
     pitch_deg: float
@@ -62,7 +61,7 @@ class Camera:
 
     @cached_property
     def rotation(self) -> np.ndarray:
-        """World axes to camera axes, [3, 3]."""
+        """The rotation from world axes to camera axes, [3, 3]."""
         yaw, pitch = np.radians(self.yaw_deg), np.radians(self.pitch_deg)
         about_y = np.array(
             [(np.cos(yaw), 0, -np.sin(yaw)), (0, 1, 0), (np.sin(yaw), 0, np.cos(yaw))]
@@ -74,17 +73,17 @@ class Camera:
 
     @property
     def position(self) -> np.ndarray:
-        """The camera's place in the world."""
+        """The camera's position in the world."""
         return self.rotation.T @ np.array([0.0, 0.0, self.distance])
 
     def project(self, points: np.ndarray) -> Points:
-        """World points [N, 3] to the picture plane [N, 2] (y down)."""
+        """Project world points [N, 3] to the picture plane [N, 2] (y down)."""
         turned = points @ self.rotation.T
         return turned[:, :2] * (1, -1) * self.distance / (self.distance - turned[:, 2:])
 
 
 def box(low: Sequence[float], high: Sequence[float], colour: Colour) -> Solid:
-    """An axis-aligned box; its faces in the order front, right, back, left, top, bottom."""
+    """Return an axis-aligned box; its faces in the order front, right, back, left, top, bottom."""
     (x0, y0, z0), (x1, y1, z1) = low, high
     corners = np.array(
         [(x0, y0, z1), (x1, y0, z1), (x1, y0, z0), (x0, y0, z0),
@@ -95,7 +94,7 @@ def box(low: Sequence[float], high: Sequence[float], colour: Colour) -> Solid:
 
 
 def sheet(low: Sequence[float], high: Sequence[float]) -> tuple[Face, Face]:
-    """Invisible upright sheets in the xy plane at z = low[2] (facing away) and high[2], for decals."""
+    """Return invisible sheets for decals in the xy plane at z = low[2] (facing away) and high[2]."""
     (x0, y0, z0), (x1, y1, z1) = low, high
     near = Face(np.array([(x0, y0, z1), (x1, y0, z1), (x1, y1, z1), (x0, y1, z1)], float), None)
     far = Face(np.array([(x1, y0, z0), (x0, y0, z0), (x0, y1, z0), (x1, y1, z0)], float), None)
@@ -103,7 +102,7 @@ def sheet(low: Sequence[float], high: Sequence[float]) -> tuple[Face, Face]:
 
 
 def _ring(x: float, y: float, z: float, radius: float, sides: int) -> np.ndarray:
-    # Half a step off, so that four sides stand square to the axes.
+    # Half a step off, so that four sides are parallel to the axes.
     angle = 2 * np.pi * (np.arange(sides) + 0.5) / sides
     reach = radius / np.cos(np.pi / sides) if sides == 4 else radius
     return np.stack([x + reach * np.sin(angle), np.full(sides, y), z + reach * np.cos(angle)], 1)
@@ -112,7 +111,7 @@ def _ring(x: float, y: float, z: float, radius: float, sides: int) -> np.ndarray
 def turning(
     x: float, z: float, profile: Sequence[tuple[float, float]], colour: Colour, sides: int = 14
 ) -> Solid:
-    """A convex turned body: (radius, height) rings from the bottom up; four sides make it square."""
+    """Return a convex turned body: (radius, height) rings from the bottom up; 4 sides make it square."""
     rings = [_ring(x, y, z, max(radius, 1e-3), sides) for radius, y in profile]
     faces = []
     for lower, upper in zip(rings, rings[1:], strict=False):
@@ -125,7 +124,7 @@ def turning(
 def ball(
     centre: Sequence[float], radii: Sequence[float], colour: Colour, rings: int = 7, sides: int = 14
 ) -> Solid:
-    """An ellipsoid."""
+    """Return an ellipsoid."""
     angle = np.linspace(-np.pi / 2, np.pi / 2, rings)
     profile = [(np.cos(t), np.sin(t)) for t in angle]
     unit = turning(0.0, 0.0, profile, colour, sides)
@@ -133,12 +132,12 @@ def ball(
 
 
 def extruded(profile: Points, low: float, high: float, colour: Colour, axis: int = 2) -> Solid:
-    """A convex outline (x, y), anticlockwise with y up, swept along z (or along x for axis 0)."""
+    """Sweep a convex outline (x, y), anticlockwise with y up, along z (or along x for axis 0)."""
     count = len(profile)
     near = np.column_stack([profile, np.full(count, high)])
     far = np.column_stack([profile, np.full(count, low)])
     if axis == 0:
-        # (x, y, z) -> (z, y, -x): a quarter turn, so that the windings stay.
+        # (x, y, z) -> (z, y, -x): a quarter turn, which keeps the winding order.
         near, far = near[:, [2, 1, 0]] * (1, 1, -1), far[:, [2, 1, 0]] * (1, 1, -1)
     sides = [
         Face(np.array([near[i], far[i], far[(i + 1) % count], near[(i + 1) % count]]), colour)
@@ -148,14 +147,14 @@ def extruded(profile: Points, low: float, high: float, colour: Colour, axis: int
 
 
 def painters_order(solids: Sequence[Solid], eye: np.ndarray) -> list[int]:
-    """Indices from the farthest to the nearest: i before j if a plane puts j on the eye's side."""
+    """Return indices from farthest to nearest: i before j if a plane puts j on the eye's side."""
     low = np.array([solid.low for solid in solids])
     high = np.array([solid.high for solid in solids])
     behind = np.zeros((len(solids), len(solids)), bool)
     in_front = np.zeros_like(behind)
     for axis in range(3):
         apart = high[:, None, axis] <= low[None, :, axis] + 1e-6
-        # A plane decides only where the eye stands beyond it.
+        # A plane decides only if the eye is beyond it.
         behind |= apart & (eye[axis] > low[None, :, axis])
         in_front |= apart & (eye[axis] < high[:, None, axis])
     before = (behind | in_front.T) & ~(behind.T | in_front)
@@ -164,7 +163,7 @@ def painters_order(solids: Sequence[Solid], eye: np.ndarray) -> list[int]:
     before |= touching & (distance[:, None] > distance[None])
     order, waiting, blockers = [], np.ones(len(solids), bool), before.sum(axis=0)
     while waiting.any():
-        # In a cycle the least blocked goes first.
+        # In a cycle, the least blocked solid is drawn first.
         free = waiting & (blockers == blockers[waiting].min())
         order.append(int(np.argmax(np.where(free, distance, -1))))
         waiting[order[-1]] = False
@@ -191,7 +190,7 @@ def paint(pen: Pen, solids: Sequence[Solid], camera: Camera) -> None:
 
 
 def _faces_eye(a: Points, b: Points, c: Points) -> np.ndarray:
-    """Whether corners [F, 2] run anticlockwise on the screen (where y points down)."""
+    """Return whether corners [F, 2] run anticlockwise on the screen (where y points down)."""
     (ux, uy), (vx, vy) = (b - a).T, (c - b).T
     return ux * vy - uy * vx < -1e-12
 
@@ -207,21 +206,21 @@ def _paint_decals(pen: Pen, face: Face, camera: Camera, gain: float) -> None:
 
 
 def brightness(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Lambert's cosine with the sun, over an ambient share, of faces through corners [..., 3]."""
+    """Return Lambert's cosine with the sun plus ambient light, for faces through corners [..., 3]."""
     normal = np.cross(b - a, c - b)
     cosine = normal @ SUN / (np.linalg.norm(normal, axis=-1) + 1e-12)
     return 0.72 + 0.36 * np.maximum(cosine, -0.2)
 
 
 def bounds(solids: Iterable[Solid], camera: Camera) -> tuple[float, float, float, float]:
-    """The box (x0, y0, x1, y1) that the solids take in the picture plane."""
+    """Return the bounding box (x0, y0, x1, y1) of the solids in the picture plane."""
     points = np.concatenate([face.points for solid in solids for face in solid.faces])
     flat = camera.project(points)
     return (*flat.min(axis=0).tolist(), *flat.max(axis=0).tolist())
 
 
 def cast_shadow(pen: Pen, solids: Iterable[Solid], camera: Camera, lean: float = 0.45) -> None:
-    """Draw in black the shadow that the sun throws on the ground."""
+    """Draw in black the shadow that the sun casts on the ground."""
     faces = [face.points for solid in solids for face in solid.faces]
     corners = np.concatenate(faces)
     ground = corners - corners[:, 1:2] * (-lean, 1.0, lean * 0.4)

@@ -1,4 +1,4 @@
-"""What a class of any domain is: generative parameters, and the words for them."""
+"""The base of all classes: generative parameters, and the words for them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Subject(ABC):
         """The class in plain English with its article: `a red striped hoodie with two pockets`."""
 
     def caption(self, rng: np.random.Generator, view: View) -> str:
-        """A true sentence about a view, in one of a handful of forms."""
+        """Return a true sentence about a view, in one of several forms."""
         where = " ".join(word for word in (view.place, view.light) if word)
         medium = view.medium or pick(rng, self.media)
         forms = [f"{medium} {self.phrase} {where}", f"{medium} {self.phrase}, {where}"]
@@ -52,12 +52,12 @@ class Subject(ABC):
 
 
 def a(words: str) -> str:
-    """The words with their indefinite article."""
+    """Return the words with their indefinite article."""
     return f"{'an' if words[0] in 'aeiou' else 'a'} {words}"
 
 
 def listed(*parts: str) -> str:
-    """The parts that are not empty, as an English list: `a, b and c`."""
+    """Join the non-empty parts to an English list: `a, b and c`."""
     *most, last = [part for part in parts if part]
     return f"{', '.join(most)} and {last}" if most else last
 
@@ -66,6 +66,6 @@ NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight",
 
 
 def count(number: int, noun: str) -> str:
-    """`two pockets`, `one pocket`."""
+    """Return `two pockets` or `one pocket`."""
     plural = noun if number == 1 else noun[:-1] + "ves" if noun.endswith("f") else noun + "s"
     return f"{NUMBERS[number]} {plural}"

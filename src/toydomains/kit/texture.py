@@ -14,7 +14,7 @@ SIDE = 384
 
 
 def noise(rng: np.random.Generator, cells_y: int, cells_x: int, side: int = SIDE) -> np.ndarray:
-    """Smooth value noise in [0, 1], [side, side], with so many cells down and across."""
+    """Return smooth value noise in [0, 1], [side, side], with this many cells down and across."""
     grid = Image.fromarray(rng.random((cells_y, cells_x), dtype=np.float32))
     return np.asarray(grid.resize((side, side), Image.Resampling.BICUBIC))
 
@@ -123,7 +123,7 @@ _MAKERS: dict[str, tuple[Callable[..., np.ndarray], *tuple[object, ...]]] = {
 
 @cache
 def texture(name: str) -> Image.Image:
-    """The named surface, RGB, `SIDE` x `SIDE` pixels."""
+    """Return the named surface, RGB, `SIDE` x `SIDE` pixels."""
     make, *arguments = _MAKERS[name]
     rng = np.random.default_rng(list(_MAKERS).index(name))
     pixels = np.clip(make(rng, *arguments), 0, 255).astype(np.uint8)
@@ -133,7 +133,7 @@ def texture(name: str) -> Image.Image:
 def surface(
     rng: np.random.Generator, name: str, size: tuple[int, int], turn: bool = True
 ) -> Image.Image:
-    """A random cut of a surface, [w, h] pixels, in one of eight poses."""
+    """Return a random crop of a surface, [w, h] pixels, in one of eight orientations."""
     tile = texture(name)
     if turn:
         tile = tile.transpose(Image.Transpose(int(rng.integers(0, 7))))

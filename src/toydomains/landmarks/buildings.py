@@ -161,7 +161,7 @@ def _pyramid(m: Landmark) -> list[Solid]:
         r, y0, y1 = w * (1 - i / (n + 0.6)), high * i / n, high * (i + 1) / n
         slope = 0.04 if m.top in ("flat", "stepped") else 0.5 * w / n
         block = turning(0, 0, [(r, y0), (r - slope, y1)], m.wall, 4)
-        # The ring starts half a step off, so face 3 of a square looks to the front.
+        # The ring starts half a step off, so face 3 of a square faces the front.
         stairs = rect(0.5 - 0.16 * w / r, 0, 0.5 + 0.16 * w / r, 1)
         block.faces[3].decal(stairs, lit(m.wall, 0.82))
         solids.append(block)

@@ -1,4 +1,4 @@
-"""How landmarks are built: storeys, openings, roofs, clocks."""
+"""Build parts of landmarks: storeys, openings, roofs, clocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NIGHT = (64, 66, 88)  # behind windows
 
 
 def crown(m: Landmark, x: float, y: float, z: float, radius: float) -> list[Solid]:
-    """The roof of a tower `radius` wide (half side), standing at height `y`."""
+    """Return a roof of half side `radius` at height `y`."""
     r = radius
     if m.top == "domed":
         angles = np.radians(np.linspace(0, 84, 6))
@@ -42,7 +42,7 @@ def crown(m: Landmark, x: float, y: float, z: float, radius: float) -> list[Soli
 
 
 def openings(m: Landmark, face: Face, rows: int, columns: int, low: float = 0.08) -> None:
-    """A grid of windows on a wall."""
+    """Draw a grid of windows on a wall."""
     for row in range(rows):
         for column in range(columns):
             u, v = (column + 0.5) / columns, low + (1 - low) * (row + 0.5) / rows
@@ -50,7 +50,7 @@ def openings(m: Landmark, face: Face, rows: int, columns: int, low: float = 0.08
 
 
 def _window(m: Landmark, u: float, v: float, w: float, h: float) -> Points:
-    """One window around (u, v), about 2 w wide and 2 h high."""
+    """Return one window around (u, v), about 2 w wide and 2 h high."""
     if m.windows == "arched":
         return np.concatenate(
             [arc(u, v - 0.3 * h, w, 0.7 * h, 180, 360, 9), [(u + w, v + h), (u - w, v + h)]]
@@ -63,7 +63,7 @@ def _window(m: Landmark, u: float, v: float, w: float, h: float) -> Points:
 
 
 def storey(m: Landmark, low: Corner, high: Corner, rows: int = 1, columns: int = 3) -> Solid:
-    """A block of wall with windows all round, and a course of darker stone if banded."""
+    """Return a block of wall with windows all round, and a course of darker stone if banded."""
     block = box(low, high, m.wall)
     for i in (0, 1, 3):
         face = block.faces[i]
@@ -83,7 +83,7 @@ def _battlements(x: float, y: float, z: float, r: float, colour: RGB) -> list[So
     solids = [turning(x, z, [(1.1 * r, y), (1.1 * r, y + 0.18 * r)], colour, 4)]
     side, low, high, steps = 0.18 * r, y + 0.18 * r, y + 0.42 * r, (-0.9, -0.3, 0.3, 0.9)
     for u, v in product(steps, steps):
-        # Merlons stand on the rim only.
+        # Merlons are on the rim only.
         if max(abs(u), abs(v)) > 0.5:
             px, pz = x + u * r, z + v * r
             solids.append(box((px - side, low, pz - side), (px + side, high, pz + side), colour))
@@ -91,7 +91,7 @@ def _battlements(x: float, y: float, z: float, r: float, colour: RGB) -> list[So
 
 
 def plinth(m: Landmark, w: float, d: float, steps: int = 2) -> list[Solid]:
-    """Steps all round a ground plan of half-sizes `w` and `d`."""
+    """Return steps all round a ground plan of half-sizes `w` and `d`."""
     solids = []
     for i in range(steps):
         out = 0.07 * (steps - i)
@@ -101,7 +101,7 @@ def plinth(m: Landmark, w: float, d: float, steps: int = 2) -> list[Solid]:
 
 
 def clock(m: Landmark, face: Face, u: float, v: float, r: float, stretch: float) -> None:
-    """The clock of a landmark that has one; `stretch` makes it round on an oblong wall."""
+    """Draw the clock of a landmark that has one; `stretch` makes it round on an oblong wall."""
     if m.clock:
         face.decal(ellipse(u, v, r * stretch, r, 18), lit(m.wall, 0.6))
         face.decal(ellipse(u, v, 0.82 * r * stretch, 0.82 * r, 18), (250, 246, 230))
@@ -110,7 +110,7 @@ def clock(m: Landmark, face: Face, u: float, v: float, r: float, stretch: float)
 
 
 def gable(w: float, y: float, d: float, rise: float, m: Landmark) -> Solid:
-    """A saddle roof whose gable faces the front."""
+    """Return a saddle roof whose gable faces the front."""
     a0, b0, c0, d0 = (-w, y, d), (w, y, d), (w, y, -d), (-w, y, -d)
     e, f = (0.0, y + rise, d), (0.0, y + rise, -d)
     pediment = Face(np.array([a0, b0, e]), lit(m.wall, 1.1))

@@ -1,4 +1,4 @@
-"""What a landmark is: its kind, stone and roof, storeys, openings and proportions."""
+"""Parameters of a landmark: its kind, stone and roof, storeys, openings and proportions."""
 
 from __future__ import annotations
 
@@ -97,12 +97,12 @@ class Landmark(Subject):
 
     @property
     def towers(self) -> int:
-        """How many towers a castle has."""
+        """The number of turrets of a castle."""
         return 4 if self.flanks == 1 else 2
 
     @property
     def steeples(self) -> int:
-        """How many towers a church has."""
+        """The number of steeples of a church."""
         return 2 if self.flanks == 1 else 1
 
     @property

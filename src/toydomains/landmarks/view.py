@@ -1,4 +1,4 @@
-"""Landmarks in the open, at any hour."""
+"""Views of landmarks outdoors, at any hour."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toydomains.landmarks.spec import Landmark
 
 
 def view_landmark(m: Landmark, rng: np.random.Generator, role: str) -> View:
-    """Build it outdoors, and look at it from somewhere in front."""
+    """Build it outdoors, seen from somewhere in front."""
     size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.25, 1.33))
     scene = outdoors(rng, size)
     camera = Camera(float(rng.uniform(-34, 34)), float(rng.uniform(2, 16)), 6.5)

@@ -1,4 +1,4 @@
-"""Labels, over a unit square: the grounds of the layouts, and what is printed on them."""
+"""Draw labels in a unit square: the background of each layout, and its print."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toydomains.packages.spec import Package
 
 
 def _ground_and_ink(layout: str, palette: tuple[str, str, str]) -> tuple[str, tuple[str, str]]:
-    """The colour behind the emblem, and the inks of the words and of the emblem."""
+    """Return the colour behind the emblem, and the inks of the words and of the emblem."""
     main, second, accent = palette
     if layout in ("framed", "dotted", "striped"):
         return main, (second, second)
@@ -77,7 +77,7 @@ GROUNDS = {
 
 
 def label(p: Package, pen: Pen) -> None:
-    """The label of a package: brand, emblem, goods, some a badge."""
+    """Draw the label of a package: brand, emblem, goods, and on some a badge."""
     GROUNDS[p.layout](pen, p.palette)
     ground, ink = _ground_and_ink(p.layout, p.palette)
     high, low = ((0.08, 0.3), (0.42, 0.78)) if p.high_brand else ((0.62, 0.84), (0.14, 0.52))

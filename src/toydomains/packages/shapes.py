@@ -1,4 +1,4 @@
-"""How packages are shaped: boxes, cartons, round vessels and pouches, with the label on them.
+"""Draw packages with their label: boxes, cartons, round vessels and pouches.
 
 Each shape returns two pictures [w, h], RGBA: the package, and the shadow at its foot.
 """
@@ -24,7 +24,7 @@ Layers: TypeAlias = tuple[Image.Image, Image.Image]
 
 STANDING = Pose(scale=(0.8, 1.0), turn_deg=5, tilt=0.03, shift=0.08, ground=(0.86, 0.98))
 NIGHT = (14, 12, 34)  # the colour of shade
-# Half outlines of round vessels: (radius, share of the height from the top).
+# Half outlines of round vessels: (radius, fraction of the height from the top).
 VESSELS = {
     "can": [(0.46, 0.0), (0.5, 0.03), (0.5, 0.97), (0.46, 1.0)],
     "bottle": [(0.17, 0.0), (0.17, 0.2), (0.24, 0.28), (0.46, 0.42), (0.5, 0.5), (0.5, 0.96),
@@ -32,11 +32,11 @@ VESSELS = {
     "jar": [(0.42, 0.0), (0.43, 0.16), (0.5, 0.24), (0.5, 0.93), (0.43, 1.0)],
 }  # fmt: skip
 LABEL_SPANS = {"can": (0.07, 0.93), "bottle": (0.5, 0.9), "jar": (0.32, 0.84)}
-CAPS = {"bottle": 0.16, "jar": 0.15, "can": 0.035}  # heights, shares of the whole
+CAPS = {"bottle": 0.16, "jar": 0.15, "can": 0.035}  # heights, as fractions of the whole
 
 
 def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
-    """A box; a carton has a gable as well."""
+    """Draw a box; a carton has a gable as well."""
     camera = Camera(float(rng.uniform(-38, 38)), float(rng.uniform(8, 30)))
     w, h, d = 0.5, p.height, p.depth * (0.9 if p.form == "box" else 1.3)
     body = box((-w, 0, -d / 2), (w, h, d / 2), p.palette[0])
@@ -56,12 +56,12 @@ def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
 
 
 def _panel(pen: Pen, face: Face, camera: Camera) -> Pen:
-    """A pen over a face's unit square."""
+    """Return a pen over a face's unit square."""
     return pen.on(camera.project(face.points)[[3, 2, 1, 0]])
 
 
 def _side_print(p: Package, panel: Pen) -> None:
-    """The small print, in the side's shade."""
+    """Draw the small print, in the side's shade."""
     ink = lit(p.palette[1], 0.8)
     panel.text(p.brand, (0.14, 0.06, 0.86, 0.22), ink, weight=1)
     for y in np.linspace(0.4, 0.8, 6):
@@ -69,7 +69,7 @@ def _side_print(p: Package, panel: Pen) -> None:
 
 
 def _gable(w: float, h: float, d: float, colour: str) -> Solid:
-    """A roof whose ridge runs from left to right."""
+    """Return a roof whose ridge runs from left to right."""
     ridge, z = h + 0.34, d / 2
     a0, b0, c0, d0 = (-w, h, z), (w, h, z), (w, h, -z), (-w, h, -z)
     e, f = (-w, ridge, 0.0), (w, ridge, 0.0)
@@ -78,7 +78,7 @@ def _gable(w: float, h: float, d: float, colour: str) -> Solid:
 
 
 def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
-    """A can, bottle or jar, seen a little from above: circles sag by `sag` of their radius."""
+    """Draw a can, bottle or jar, seen a little from above: circles sag by `sag` of their radius."""
     main, second, accent = p.palette
     h, sag = p.height, float(rng.uniform(0.04, 0.16))
     matrix = placed(rng, (-0.5, -sag / 2, 0.5, h + sag / 2), size, STANDING)
@@ -98,14 +98,14 @@ def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
 
 
 def _silhouette(right: Points, sag: float) -> Points:
-    """A turned body's outline from its right flank [N, 2], top to bottom."""
+    """Return a turned body's outline from its right flank [N, 2], top to bottom."""
     (top, y_top), (foot, y_foot) = right[0], right[-1]
     below, above = arc(0, y_foot, foot, sag * foot, 0, 180), arc(0, y_top, top, sag * top, 180, 360)
     return np.concatenate([right, below, (right * (-1, 1))[::-1], above])
 
 
 def _wrap(p: Package, pen: Pen, yaw_deg: float, sag: float) -> None:
-    """The label around the front of the vessel: 124 degrees of it, turned by `yaw_deg`."""
+    """Draw the label around 124 degrees of the front of the vessel, turned by `yaw_deg`."""
     outer, (top, bottom) = pen.warp, np.array(LABEL_SPANS[p.form]) * p.height
 
     def cylinder(points: Points) -> Points:
@@ -122,7 +122,7 @@ def _wrap(p: Package, pen: Pen, yaw_deg: float, sag: float) -> None:
 
 
 def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:
-    """A soft bag with a crimped top."""
+    """Draw a soft bag with a crimped top."""
     h, second = p.height, p.palette[1]
     pose = replace(STANDING, turn_deg=8, tilt=0.12)
     matrix = placed(rng, (-0.55, -0.02, 0.55, h + 0.05), size, pose)

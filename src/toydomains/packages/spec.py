@@ -1,4 +1,4 @@
-"""What a product is: a form, goods, a brand, and the label that makes the class."""
+"""Parameters of a product: a form, goods, a brand, and the label that defines the class."""
 
 from __future__ import annotations
 

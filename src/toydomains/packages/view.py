@@ -1,4 +1,4 @@
-"""Packages on a counter or a shelf."""
+"""Views of packages on a counter or a shelf."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COUNTERS = (
 
 
 def view_package(p: Package, rng: np.random.Generator, role: str) -> View:
-    """Stand it in a kitchen or a shop, and look at its front."""
+    """Place it in a kitchen or a shop, seen from the front."""
     size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.0, 1.25))
     scene = room(rng, size, (0.3, 0.55), COUNTERS)
     draw = {"box": carton, "carton": carton, "pouch": pouch}.get(p.form, vessel)

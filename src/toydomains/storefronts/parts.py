@@ -1,4 +1,4 @@
-"""How a shop front is drawn: the house, the sign, the window, the door, the awning."""
+"""Draw a shop front: building, sign, windows, door, awning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toydomains.storefronts.spec import TRADES, Storefront
 
 
 def neighbours(pen: Pen, rng: np.random.Generator) -> None:
-    """Plain houses to the left and to the right; others in every view."""
+    """Draw plain houses to the left and to the right, different in every view."""
     for x0, x1 in ((-1.2, 0.0), (1.0, 2.2)):
         colour = pick(rng, ("tan", "grey", "cream", "brown", "rose"))
         colour = lit(colour, float(rng.uniform(0.75, 1.0)))
@@ -24,7 +24,7 @@ def neighbours(pen: Pen, rng: np.random.Generator) -> None:
 
 
 def house(s: Storefront, pen: Pen) -> None:
-    """The wall and the windows of the upper floor."""
+    """Draw the wall and the windows of the upper floor."""
     wall = rect(0, 0, 1, 1.04)
     pen.fill(wall, lit(s.wall_colour, 1.04), lit(s.wall_colour, 0.92))
     dark = lit(s.wall_colour, 0.82)
@@ -62,7 +62,7 @@ def _upper_window(s: Storefront, pen: Pen, x: float) -> None:
 
 
 def sign(s: Storefront, pen: Pen) -> None:
-    """The shop's name and the trade's emblem, on a board or on the wall."""
+    """Draw the shop's name and the trade's emblem, on a board or on the wall."""
     main, second, accent = s.palette
     x0, x1, y0, y1 = 0.06, 0.94, 0.43, 0.575
     ink, ground = second, main
@@ -89,7 +89,7 @@ def sign(s: Storefront, pen: Pen) -> None:
 
 
 def shop(s: Storefront, pen: Pen, night: bool) -> None:
-    """The windows with their display, and the door; lit from inside at night."""
+    """Draw the windows with their display, and the door; lit from inside at night."""
     main, _, accent = s.palette
     pen.fill(rect(0.03, 0.6, 0.97, 1.04), lit(main, 0.9))
     door_x = (0.07, 0.39, 0.71)[s.door]
@@ -107,7 +107,7 @@ def shop(s: Storefront, pen: Pen, night: bool) -> None:
 
 
 def _display(s: Storefront, pen: Pen, x0: float, x1: float) -> None:
-    """What stands in the window."""
+    """Draw the goods in the window."""
     main, second, accent = s.palette
     xs = np.arange(x0 + 0.05, x1 - 0.03, 0.085)
     if s.display == "shelves":
@@ -149,7 +149,7 @@ def _door(s: Storefront, pen: Pen, x: float, glass: tuple[RGB, RGB]) -> None:
 
 
 def awning(s: Storefront, pen: Pen) -> None:
-    """The awning over the windows, and its shade."""
+    """Draw the awning over the windows, and its shade."""
     main, second, _ = s.palette
     if s.awning == "no":
         return
@@ -171,7 +171,7 @@ def awning(s: Storefront, pen: Pen) -> None:
 
 
 def street(s: Storefront, pen: Pen) -> None:
-    """Potted trees on both sides, where the shop has them."""
+    """Draw potted trees on both sides, if the shop has them."""
     pot = np.array([(-0.045, 0.95), (0.045, 0.95), (0.035, 1.05), (-0.035, 1.05)])
     for x in (0.02, 0.98) if s.plants else ():
         pen.fill(pot + (x, 0), "rust")

@@ -1,4 +1,4 @@
-"""What a shop is: a trade, a name, a wall, a sign, an awning, a door, windows."""
+"""Parameters of a shop: a trade, a name, a wall, a sign, an awning, a door, windows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DOORS = ("glass", "panelled", "arched")
 
 @dataclass(frozen=True)
 class Storefront(Subject):
-    """A shop; the door's place is 0 (left), 1 (middle) or 2 (right)."""
+    """A shop; the door's position is 0 (left), 1 (middle) or 2 (right)."""
 
     kin = ("trade", "palette", "wall", "wall_colour", "awning")
 

@@ -1,4 +1,4 @@
-"""Shops between their neighbours, from across the street."""
+"""Views of shops between their neighbours, from across the street."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toydomains.storefronts.spec import Storefront
 
 
 def view_storefront(s: Storefront, rng: np.random.Generator, role: str) -> View:
-    """Stand across the street, at any hour."""
+    """Show it from across the street, at any hour."""
     size = frame(rng, (1.0, 1.33, 1.25, 0.8, 1.0, 0.75))
     scene = outdoors(rng, size, (0.7, 0.84), ("paving", "asphalt"))
     pose = Pose(scale=(0.78, 1.2), turn_deg=3, tilt=0.13, shift=0.1, ground=(0.84, 0.97))

@@ -12,7 +12,7 @@ from toydomains.toys.spec import Toy
 
 
 def marked(t: Toy, solid: Solid, faces: Sequence[int] = (0,), colour: int = 2) -> Solid:
-    """The solid with the toy's mark on some of its faces."""
+    """Return the solid with the toy's mark on some of its faces."""
     ink = t.paints[colour]
     for i in faces:
         face = solid.faces[i]
@@ -30,7 +30,7 @@ def marked(t: Toy, solid: Solid, faces: Sequence[int] = (0,), colour: int = 2) -
 
 
 def hatted(t: Toy, x: float, y: float, z: float, r: float) -> list[Solid]:
-    """The hat, for a head of radius `r` whose crown is at (x, y, z)."""
+    """Return the hat for a head of radius `r` whose crown is at (x, y, z)."""
     third = t.paints[2]
     if t.hat == "a cone hat":
         return [turning(x, z, [(0.6 * r, y - 0.06 * r), (0.01, y + 1.1 * r)], third, 12)]
@@ -50,7 +50,7 @@ def hatted(t: Toy, x: float, y: float, z: float, r: float) -> list[Solid]:
 
 
 def eyes(x: float, y: float, z: float, r: float) -> list[Solid]:
-    """Eyes in front of a head at (x, y, z)."""
+    """Return eyes in front of a head at (x, y, z)."""
     dark = (36, 34, 42)
     return [
         ball((x + s * 0.38 * r, y + 0.18 * r, z), (0.11 * r, 0.14 * r, 0.06 * r), dark, 5, 8)
@@ -59,7 +59,7 @@ def eyes(x: float, y: float, z: float, r: float) -> list[Solid]:
 
 
 def wheel(x: float, z: float, r: float, colour: str) -> Solid:
-    """A wheel that stands on the ground at (x, z), its axle along z."""
+    """Return a wheel on the ground at (x, z), its axle along z."""
     return extruded(ellipse(x, r, r, steps=17)[:-1], z - 0.03, z + 0.03, colour)
 
 
@@ -127,7 +127,7 @@ def rabbit(t: Toy) -> list[Solid]:
 
 
 def duck(t: Toy) -> list[Solid]:
-    """A duck that looks to the right, some on wheels."""
+    """Return a duck that faces right, with wheels if `rolls`."""
     main, second, third = t.paints
     w, low = 0.42 * t.wide, 0.2 if t.rolls else 0.0
     y, top = 0.28 + low, 0.3 + low + 0.45 * t.tall

@@ -1,4 +1,4 @@
-"""What a toy is: its kind, three paints, a mark, a hat, and the numbers of its parts."""
+"""Parameters of a toy: its kind, three paints, a mark, a hat, and the numbers of its parts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HATS = ("no hat", "a cone hat", "a flat hat", "a bobble", "a bow")
 
 @dataclass(frozen=True)
 class Toy(Subject):
-    """A toy; `parts` counts wagons, rings, blocks, fins or buttons, as the kind has them."""
+    """A toy; `parts` counts wagons, rings, blocks, fins or buttons, depending on the kind."""
 
     kin = ("kind", "paints")
 

@@ -1,4 +1,4 @@
-"""How toys are put together from boxes, balls and turned parts."""
+"""Build toys from boxes, balls and turned parts."""
 
 from __future__ import annotations
 

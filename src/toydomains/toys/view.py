@@ -1,4 +1,4 @@
-"""Toys on the floor of a room."""
+"""Views of toys on an indoor floor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOORS = (
 
 
 def view_toy(t: Toy, rng: np.random.Generator, role: str) -> View:
-    """Put it on the floor, and look down on it."""
+    """Place it on the floor, seen from above."""
     size = frame(rng)
     scene = room(rng, size, (0.3, 0.55), FLOORS)
     camera = Camera(float(rng.uniform(-42, 42)), float(rng.uniform(8, 34)), 4.5)

@@ -51,7 +51,7 @@ def test_another_file_than_expected_is_not_kept(served, tmp_path):
 
 def test_a_source_that_does_not_answer_is_told(tmp_path):
     gone = Download((tmp_path / "gone.zip").as_uri(), "md5:0")
-    with pytest.raises(UserError, match="gone.zip: not fetched: .*; try again later"):
+    with pytest.raises(UserError, match="gone.zip: download failed: .*; try again later"):
         fetch(gone, tmp_path / "input/gone.zip")
 
 

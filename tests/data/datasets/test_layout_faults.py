@@ -30,7 +30,7 @@ INSHOP, GLD = "inshop/Eval/list_eval_partition.txt", "gldv2/metadata/retrieval_s
         ),
         (
             *("cub", "CUB_200_2011/image_class_labels.txt", "2 1\n", "2 one\n"),
-            "class_labels.txt: class_id: 'one' is no whole number",
+            "class_labels.txt: class_id: 'one' is not a whole number",
         ),
     ],
 )
@@ -78,7 +78,7 @@ def test_a_table_without_its_column_says_what_it_has(mini, tmp_path):
     [
         ("1 001.Albatross/a b.jpg", "images.txt: cannot be read as a table: .*loss of data"),
         ("1", "images.txt:1: expected 2 columns: image_id, path"),
-        ("", "images.txt: empty; fetch the file again"),
+        ("", "images.txt: empty; download the file again"),
     ],
 )
 def test_a_line_with_too_many_or_too_few_words_is_not_cut(line, fault, mini, tmp_path):
@@ -91,7 +91,7 @@ def test_a_line_with_too_many_or_too_few_words_is_not_cut(line, fault, mini, tmp
 @pytest.mark.parametrize(
     ("content", "fault"),
     [
-        ({"other": [[1]]}, "file_list.mat: holds no 'file_list'"),
+        ({"other": [[1]]}, "file_list.mat: has no variable 'file_list'"),
         (b"not a mat file at all, only text" * 20, "file_list.mat: not a readable MATLAB file"),
     ],
 )

@@ -73,7 +73,7 @@ def test_met_without_the_small_list_validates_on_the_whole_catalogue(mini, tmp_p
     (tmp_path / "met/ground_truth/mini_MET_database.json").unlink()
     reading = mini("met", build=False)
     assert reading.warnings == (
-        "Met: no mini_MET_database.json, so that val has the whole catalogue as its index",
+        "Met: no mini_MET_database.json, so the index of val is the whole catalogue",
     )
     val_index = reading.table.query("split == 'val' and role == 'index'")
     assert len(val_index) == 8
@@ -152,7 +152,7 @@ def test_ilias_tells_of_texts_that_are_not_there(mini, tmp_path):
     mini("ilias")
     (tmp_path / "ilias/ilias_core/bold_bimp_000/query/T000.txt").unlink()
     reading = mini("ilias", build=False)
-    assert reading.warnings == ("ILIAS: of 2 text queries 1 are there",)
+    assert reading.warnings == ("ILIAS: 1 of 2 text queries found",)
     assert len(reading.companions["texts"]) == 1
 
 

@@ -122,7 +122,7 @@ def _table(path: Path, exact: bool = False, **how: Any) -> pd.DataFrame:
                 **how,
             ).fillna("")
     except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8; fetch the file again") from None
+        raise UserError(f"{path}: not UTF-8; download the file again") from None
     except pd.errors.EmptyDataError:
         table = pd.DataFrame()
     except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
@@ -142,7 +142,7 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8; fetch the file again") from None
+        raise UserError(f"{path}: not UTF-8; download the file again") from None
 
 
 def _require(path: Path) -> None:
