@@ -104,7 +104,7 @@ def test_a_worker_that_the_system_kills_is_told_between_batches(files) -> None:
     batches = ahead(files * 100, 1)
     assert signal.getsignal(signal.SIGCHLD) == before  # nothing is raised in the middle of a step
     os.kill(children_of(os.getpid())[-1], signal.SIGKILL)
-    with pytest.raises(UserError, match="a process that loads images has gone"):
+    with pytest.raises(UserError, match="a process that loads images died"):
         for _ in range(len(BATCHES)):
             next(batches)
             time.sleep(0.1)

@@ -171,7 +171,7 @@ SAVED = {
     "blank_lines": (CLEAN.replace("\n", "\n\n").encode(), ""),
     "semicolon": (CLEAN.replace(",", ";").encode(), "semicolons between the columns; save it as"),
     "tab": (CLEAN.replace(",", "\t").encode(), "tabs between the columns; save it as"),
-    "no_header": (CLEAN.partition("\n")[2].encode(), "no header, it begins with 'a/0.jpg"),
+    "no_header": (CLEAN.partition("\n")[2].encode(), "no header; it begins with 'a/0.jpg"),
     "header_only": (dirty_cases.HEADER.encode() + b"\n", "a header but no rows"),
     "zero_byte": (b"", "is empty"),
     "utf16": (CLEAN.encode("utf-16"), "UTF-16 text; save it as"),

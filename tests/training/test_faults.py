@@ -112,7 +112,7 @@ def test_a_worker_that_is_killed_ends_the_run_at_its_last_good_step(run: Run) ->
     started = Started(run, 2)
     os.kill(started.family[-1], signal.SIGKILL)
     code, last = started.end()
-    assert code == 2 and "a process that loads images has gone" in last
+    assert code == 2 and "a process that loads images died" in last
     assert run.saved == run.steps
 
 

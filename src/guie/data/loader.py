@@ -64,7 +64,7 @@ def train_loader(
     device: torch.device | str = "cpu",
     beside: Beside | None = None,
 ) -> TrainLoader:
-    """Return the loader of a stage's batches; see `TrainLoader` for `beside`."""
+    """Return the loader of a stage's batches; the arguments are those of `TrainLoader`."""
     loader = _loader(dataset, collated, batches, workers, torch.device(device))
     return TrainLoader(loader, dataset.preprocess, torch.device(device), beside)
 

@@ -116,7 +116,7 @@ def test_losses_that_say_nothing_change_nothing(loss: float) -> None:
 def test_steps_whose_losses_are_not_known_are_refused() -> None:
     plan = loss_driven(10)
     plan.at(19)
-    with pytest.raises(UserError, match="step 20 .* period, 10 steps, be above twice data.workers"):
+    with pytest.raises(UserError, match="step 20 .* set period, now 10 steps, above twice data.workers"):
         plan.at(20)
     run(plan, 0, 9, (1.0, 1.0, 1.0))
     with pytest.raises(UserError):
@@ -144,7 +144,7 @@ def test_a_state_goes_on_to_the_same_bits_wherever_it_was_taken() -> None:
 
 
 def test_a_period_holds_every_domain() -> None:
-    with pytest.raises(UserError, match="period: 2 steps are below the 3 domains"):
+    with pytest.raises(UserError, match="period: 2 steps are too few, as each of the 3 domains"):
         loss_driven(2)
     plan = loss_driven(100)
     run(plan, 0, 100, (0.0, 0.0, 1.0))

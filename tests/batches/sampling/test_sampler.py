@@ -116,7 +116,7 @@ def test_a_category_without_images_is_no_domain() -> None:
         ({"name": "mixed", "images_per_class": 3}, "no multiple of .* 3; it can be 1, 2, 4, 8$"),
         (
             {"name": "balanced", "images_per_class": 8, "rare_classes": "leave_out"},
-            "no class of art has images_per_class 8 images; at most 5",
+            "no class of art has images_per_class 8 images; set it to at most 5",
         ),
         ({"name": "loss_driven", "period": "2 steps"}, "at least 3"),
     ],

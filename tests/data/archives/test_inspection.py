@@ -76,9 +76,9 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", [tarfile.FIFOTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE])
 def test_devices_and_pipes_are_refused(kind: bytes, tmp_path: Path) -> None:
     path = make_tar(tmp_path / "a.tar", ("cat/1.jpg", b"1"), ("cat/2.jpg", b"", {"type": kind}))
-    assert "'cat/2.jpg': a device" in refusal(path)
+    assert "'cat/2.jpg': a special file" in refusal(path)
     path = make_zip(tmp_path / "a.zip", (zipped("cat/2.jpg", stat.S_IFIFO | 0o644), b""))
-    assert "'cat/2.jpg': a device" in refusal(path)
+    assert "'cat/2.jpg': a special file" in refusal(path)
 
 
 @pytest.mark.filterwarnings("ignore:Duplicate name")

@@ -38,7 +38,7 @@ def test_cars_releases_in_one_folder_are_told_apart(mini, tmp_path):
     (tmp_path / "cars196").rename(tmp_path / "both")
     for path in (tmp_path / "stanford-cars-dataset").iterdir():
         path.rename(tmp_path / "both" / path.name)
-    with pytest.raises(UserError, match="holds the releases original and kaggle; name one"):
+    with pytest.raises(UserError, match="has the releases original and kaggle; select one"):
         read_dataset(DATASETS["cars196"], tmp_path / "both")
     for release, start in (("original", "car_ims/"), ("kaggle", "car_data/")):
         how = {"release": release, "partial": True}

@@ -18,7 +18,7 @@ INSHOP, GLD = "inshop/Eval/list_eval_partition.txt", "gldv2/metadata/retrieval_s
 @pytest.mark.parametrize(
     ("name", "file", "old", "new", "fault"),
     [
-        ("inshop", INSHOP, "query", "probe", "partition.txt:5: evaluation_status 'probe'; known"),
+        ("inshop", INSHOP, "query", "probe", "partition.txt:5: evaluation_status 'probe'; allowed"),
         ("inshop", INSHOP, "query", "", "partition.txt:5: expected 3 columns: path, item, status"),
         (
             *("gldv2", GLD, "a000000000000003", "f000000000000003"),
@@ -57,7 +57,7 @@ def test_uned_faulty_object_is_named(mini, tmp_path):
 def test_revisited_pickle_is_not_opened(tmp_path):
     touch(tmp_path / "roxford5k", ["gnd_roxford5k.pkl"])
     with pytest.raises(
-        UserError, match="a pickle can run code and is not read; fetch gnd_roxford5k.mat"
+        UserError, match="a pickle can run code and is not read; download gnd_roxford5k.mat"
     ):
         read_dataset(DATASETS["roxford5k"], tmp_path / "roxford5k")
 

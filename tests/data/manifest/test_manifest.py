@@ -134,7 +134,9 @@ def test_an_epoch_that_no_memory_holds_is_refused(written, monkeypatch):
     rows = [f"t/{n}.jpg,toys/x,toys,{role},1000" for n, role in enumerate(["train,train"] * 2)]
     held_out = "t/9.jpg,toys/y,toys,test,query,1000"
     header = f"{HEADER},weight"
-    said = "m.csv:2: weight: those of train make an epoch of 2,000 images, 1,500 are allowed"
+    said = (
+        "m.csv:2: weight: those of train make an epoch of 2,000 images; at most 1,500 are allowed"
+    )
     assert said in refusal(written("\n".join(rows), header=header))
     load_manifest(written("\n".join([rows[0], held_out]), header=header))
 

@@ -187,10 +187,10 @@ def test_a_line_break_in_a_label_or_a_domain_is_refused(end: str, column: str, t
     rows.to_parquet(tmp_path / "m.parquet")
     with pytest.raises(UserError) as refusal:
         load_manifest(tmp_path / "m.parquet")
-    said = f"m.parquet: row 1: {column} {rows.loc[1, column]!r} holds a line break or a control"
+    said = f"m.parquet: row 1: {column} {rows.loc[1, column]!r} has a line break or a control"
     assert said in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_a_line_break_in_a_label_is_named_by_its_line(tmp_path: Path):
     path = write(tmp_path / "m.csv", GOOD.format(0), 't/1.jpg,"toys/c\nar",toys,train,train')
-    assert [line for line, what in refused(path) if "holds a line break" in what] == ["3"]
+    assert [line for line, what in refused(path) if "has a line break" in what] == ["3"]

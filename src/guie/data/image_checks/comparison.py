@@ -16,7 +16,7 @@ from PIL import Image
 from guie.data.images import open_as_seen
 
 REDUCED_PX = 128  # the shorter side is box-filtered down to between this and twice as much
-PLAIN = 24  # grey levels by which a plain border may vary
+PLAIN = 24  # tolerated variation of a plain border, in grey levels
 CONTENT = 0.02  # a line is content if this fraction of it differs from the border
 MIN_CONTENT_PX = 16  # of the reduced picture: anything smaller is a speck
 CUT = 0.05  # of each side
@@ -41,7 +41,7 @@ def altered(image: Image.Image) -> Image.Image:
 
 
 def reduction(image: Image.Image) -> int:
-    """Return the integer factor by which to reduce a picture before reading its coarse structure."""
+    """Return the integer reduction factor that suffices for the coarse structure of a picture."""
     return max(1, min(image.size) // REDUCED_PX)
 
 
