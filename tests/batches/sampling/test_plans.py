@@ -116,7 +116,9 @@ def test_losses_that_say_nothing_change_nothing(loss: float) -> None:
 def test_steps_whose_losses_are_not_known_are_refused() -> None:
     plan = loss_driven(10)
     plan.at(19)
-    with pytest.raises(UserError, match="step 20 .* set period, now 10 steps, above twice data.workers"):
+    with pytest.raises(
+        UserError, match="step 20 .* set period, now 10 steps, above twice data.workers"
+    ):
         plan.at(20)
     run(plan, 0, 9, (1.0, 1.0, 1.0))
     with pytest.raises(UserError):
