@@ -1,6 +1,4 @@
-"""How certain a number is: clustered bootstrap intervals, paired differences of two models, spread over
-seeds.
-"""
+"""Estimate uncertainty: clustered bootstrap intervals, paired model differences, spread over seeds."""
 
 from __future__ import annotations
 
@@ -12,11 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-BLOCK_CLUSTERS = 2**16  # drawn at once: what the cache holds, three times as fast as 2**19
+BLOCK_CLUSTERS = 2**16  # drawn at once: fits the CPU cache, three times as fast as 2**19
 
 
 class Resampled(NamedTuple):
-    """The groups' means as asked and as drawn, and what they rest on."""
+    """Observed and resampled means of each group, with the counts behind them."""
 
     mean_GM: np.ndarray
     mean_DGM: np.ndarray
@@ -31,24 +29,24 @@ def resample(
     draws: int,
     seed: int,
 ) -> Resampled:
-    """Draw the clusters of each group anew; one draw is the same for all columns.
+    """Resample the clusters of each group with replacement; all columns share the same draws.
 
-    Groups and clusters are drawn in the order of their names, and summed in an order of their own:
-    the order of the rows changes nothing, to the last bit.
+    Groups and clusters are drawn in the order of their names and summed in a fixed order. The result
+    is therefore bit-identical for any order of the rows.
 
     Args:
         values_QM: float; a row with a NaN in any column is left out.
-        cluster_Q: names that sort. One that stands in two groups is a cluster in each.
-        group_Q: names that sort; None takes all queries as one group.
+        cluster_Q: sortable names. A name in two groups is a separate cluster in each.
+        group_Q: sortable names; None treats all queries as one group.
         draws: at least 1.
-        seed: of numpy's default generator.
+        seed: for numpy's default generator.
 
     Raises:
-        ValueError: no row has values, one is infinite, lengths differ, a name is missing, or there
-            are no draws.
+        ValueError: no row has values, a value is infinite, lengths differ, a name is missing, or
+            draws is below 1.
     """
     if draws < 1:
-        raise ValueError(f"draws is {draws}; at least 1")
+        raise ValueError(f"draws is {draws}; it must be at least 1")
     tables = _cluster_tables(values_QM, cluster_Q, group_Q)
     rng = np.random.default_rng(seed)
     return Resampled(
@@ -62,21 +60,21 @@ def resample(
 def _cluster_tables(
     values_QM: np.ndarray, cluster_Q: np.ndarray, group_Q: np.ndarray | None
 ) -> list[np.ndarray]:
-    """For each group, by name, its clusters by name: sums of values and count of queries, [C, T]."""
+    """Return, per group, the sums of values and the query count of each cluster, [C, T], sorted by name."""
     values_QM = np.asarray(values_QM, np.float64)
     group_Q = np.zeros(len(values_QM), int) if group_Q is None else group_Q
     if not len(values_QM) == len(cluster_Q) == len(group_Q):
         lengths = f"{len(values_QM)}, {len(cluster_Q)}, {len(group_Q)}"
-        raise ValueError(f"values, clusters and groups are one a query, not {lengths}")
+        raise ValueError(f"values, clusters and groups need one entry a query; lengths are {lengths}")
     kept_Q = ~np.isnan(values_QM).any(axis=1)
     values_QM = values_QM[kept_Q]
     if not len(values_QM) or np.isinf(values_QM).any():
         raise ValueError(
-            "values must be finite, NaN where there is none; at least one must be there"
+            "values must be finite, or NaN where a query has none; at least one must be finite"
         )
     group_Q = _codes(group_Q, kept_Q)
     cluster_Q = _codes(cluster_Q, kept_Q)
-    # By value within a cluster: the sum is then the same whatever the order of the rows.
+    # Sort by value within a cluster, so that the sum does not depend on the order of the rows.
     order_Q = np.lexsort((*values_QM.T, cluster_Q, group_Q))
     group_Q, cluster_Q = group_Q[order_Q], cluster_Q[order_Q]
     first_Q = np.append(True, (np.diff(group_Q) != 0) | (np.diff(cluster_Q) != 0))
@@ -87,7 +85,7 @@ def _cluster_tables(
 
 
 def _codes(name_Q: np.ndarray, kept_Q: np.ndarray) -> np.ndarray:
-    """Names as numbers that sort as they do."""
+    """Return names as integers with the same sort order."""
     code_Q, _ = pd.factorize(np.asarray(name_Q)[kept_Q], sort=True)
     if (code_Q < 0).any():
         raise ValueError("a query with a value has no cluster or no group")
@@ -95,7 +93,7 @@ def _codes(name_Q: np.ndarray, kept_Q: np.ndarray) -> np.ndarray:
 
 
 def _drawn_means(table_CT: np.ndarray, draws: int, rng: np.random.Generator) -> np.ndarray:
-    """Means of one group, [D, M]. How often each cluster is drawn is counted, then one product."""
+    """Return resampled means of one group, [D, M], by one matrix product with cluster counts."""
     clusters = len(table_CT)
     means = []
     for start in range(0, draws, step := max(1, BLOCK_CLUSTERS // clusters)):
@@ -108,20 +106,20 @@ def _drawn_means(table_CT: np.ndarray, draws: int, rng: np.random.Generator) -> 
 
 
 def _ratio(total_T: np.ndarray) -> np.ndarray:
-    """Sums over their count, the last column: [..., T] -> [..., M]."""
+    """Divide sums by their count, the last column: [..., T] -> [..., M]."""
     return np.asarray(total_T[..., :-1] / total_T[..., -1:])
 
 
-DECIMALS = 12  # a lead smaller than this is rounding
+DECIMALS = 12  # smaller differences are rounding errors
 
 Headline = Callable[[np.ndarray], np.ndarray]  # the groups' means [D, G] -> [D]
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A headline, and where it could lie had other classes been asked.
+    """A headline metric with its bootstrap interval over classes.
 
-    `low` and `high` are NaN where each group has but one cluster: there is nothing to draw.
+    `low` and `high` are NaN if every group has only one cluster: there is nothing to resample.
     """
 
     value: float
@@ -130,17 +128,17 @@ class Interval:
     level: float
     draws: int
     queries: int  # those with a value
-    lone_groups: int  # groups of one cluster: taken as they are, they add no width
+    lone_groups: int  # groups of one cluster: not resampled, they add no width
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far the headline of b is above that of a. `p_better` is NaN where low and high are."""
+    """Difference of the headline metric, b minus a. `p_better` is NaN if low and high are."""
 
     difference: float
     low: float
     high: float
-    p_better: float  # share of the draws in which b is above a, a tie being half
+    p_better: float  # fraction of draws in which b is above a; a tie counts half
     level: float
     draws: int
     queries: int
@@ -156,12 +154,12 @@ class Spread(NamedTuple):
 
 
 def mean_headline(mean_DG: np.ndarray) -> np.ndarray:
-    """Groups weigh alike, however many queries each has: UnED's headline, [D]."""
+    """Return the mean over equally weighted groups, UnED's headline: [D]."""
     return np.asarray(mean_DG.mean(axis=1))
 
 
 def harmonic_headline(mean_DG: np.ndarray) -> np.ndarray:
-    """The harmonic mean over groups, PUMA's headline; 0 where one of them is 0: [D]."""
+    """Return the harmonic mean over groups, PUMA's headline; 0 if one of them is 0: [D]."""
     with np.errstate(divide="ignore"):
         return np.asarray(mean_DG.shape[1] / (1 / mean_DG).sum(axis=1))
 
@@ -176,22 +174,22 @@ def bootstrap(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """The headline and its interval. The order of the rows changes nothing, to the last bit.
+    """Return the headline and its bootstrap interval, bit-identical for any order of the rows.
 
     Args:
         values_Q: a metric of each query; NaN for one without positives, which is left out.
-        cluster_Q: each query's cluster, its label as a rule. Clusters lie within groups: a name that
-            stands in two is drawn for each on its own.
-        group_Q: each query's group; None takes all queries as one. A group in which no query has a
-            value has no part in the headline.
+        cluster_Q: each query's cluster, usually its label. Clusters are nested in groups: a name in
+            two groups is resampled separately in each.
+        group_Q: each query's group; None treats all queries as one group. A group without any value
+            is left out of the headline.
         headline: `mean_headline`, `harmonic_headline`, or any other [D, G] -> [D].
-        draws: how often the clusters are drawn anew.
-        level: the share of the draws that the interval holds.
-        seed: the same one draws the same clusters, for any values.
+        draws: number of bootstrap draws.
+        level: the fraction of the draws that the interval covers.
+        seed: the same seed draws the same clusters, for any values.
 
     Raises:
-        ValueError: no query has a value, one is infinite, lengths differ, a query has no cluster or
-            group, no draws, or a level that is not between 0 and 1.
+        ValueError: no query has a value, a value is infinite, lengths differ, a query has no cluster
+            or group, draws is below 1, or the level is not between 0 and 1.
     """
     drawn = resample(np.asarray(values_Q)[:, None], cluster_Q, group_Q, draws, seed)
     value = float(headline(drawn.mean_GM.T)[0])
@@ -212,11 +210,11 @@ def paired(
     level: float = 0.95,
     seed: int = 0,
 ) -> Comparison:
-    """How far b is above a, on the same queries and under the same draws.
+    """Return the difference of b and a, on the same queries and with the same draws.
 
-    A class that is hard for both falls out of the difference, so this tells apart what two intervals
-    beside each other leave open. A query without a value in either is left out of both. Arguments
-    and errors as in `bootstrap`.
+    A class that is hard for both models cancels out of the difference. The test is therefore more
+    sensitive than a comparison of two separate intervals. A query without a value in either model is
+    left out of both. Arguments and errors are those of `bootstrap`.
     """
     values_QM = np.column_stack([values_a_Q, values_b_Q])
     drawn = resample(values_QM, cluster_Q, group_Q, draws, seed)
@@ -234,7 +232,7 @@ def paired(
 
 
 def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
-    """The comparison in a sentence; decided where the interval leaves 0 outside.
+    """Return the comparison as a sentence; it is decided if the interval excludes 0.
 
     `names` are those of a and b, in this order, whichever is ahead.
     """
@@ -242,7 +240,7 @@ def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
     behind, ahead = names
     share = comparison.p_better
     if np.isnan(low):
-        return f"{metric}: undecided: one class a domain, nothing that could be drawn anew"
+        return f"{metric}: undecided: every domain has a single class, so there is nothing to resample"
     if difference < 0:
         behind, ahead = ahead, behind
         difference, low, high, share = -difference, -high, -low, 1 - share
@@ -252,7 +250,7 @@ def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
     if low <= 0:
         sentence = f"undecided: {ahead} is {by} above {behind}"
     lone = comparison.lone_groups
-    alone = f"; {lone} domain(s) of one class add no width" if lone else ""
+    alone = f"; {lone} domain(s) with a single class add no width" if lone else ""
     return (
         f"{metric}: {sentence} ({100 * comparison.level:g} % {least} to {most};"
         f" ahead in {100 * share:.1f} % of {comparison.draws:,} draws{alone})"
@@ -260,22 +258,22 @@ def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
 
 
 def over_seeds(values: Sequence[float]) -> Spread:
-    """Mean and deviation of one number over runs. Raises ValueError for no run, or one without."""
+    """Return mean and deviation over runs. Raises ValueError for no run, or a value that is not finite."""
     runs = np.asarray(values, np.float64)
     if not len(runs) or not np.isfinite(runs).all():
-        raise ValueError(f"one finite value a run, of at least one run; not {list(values)}")
+        raise ValueError(f"values must be finite, one a run, for at least one run; not {list(values)}")
     deviation = float(runs.std(ddof=1)) if len(runs) > 1 else np.nan
     return Spread(float(runs.mean()), deviation, len(runs))
 
 
 def percentiles(value_D: np.ndarray, level: float) -> tuple[float, float]:
-    """The interval that holds that share of the draws. Raises ValueError for a level beyond 0 to 1."""
+    """Return the central interval of the draws. Raises ValueError unless level is between 0 and 1."""
     if not 0 < level < 1:
-        raise ValueError(f"level is {level}; must lie between 0 and 1")
+        raise ValueError(f"level is {level}; it must be between 0 and 1")
     low, high = np.quantile(value_D, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 
 def _plain(number: float, decimals: int) -> str:
-    """.012 or -.004, as the tables print it."""
+    """Format a number like the tables: .012 or -.004."""
     return re.sub(r"^(-?)0\.", r"\1.", f"{round(number, decimals) + 0.0:.{decimals}f}")

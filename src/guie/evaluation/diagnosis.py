@@ -1,6 +1,4 @@
-"""Where an embedding is wrong: neighbours, confusions, hard classes, distance gaps, hubs, as tables and
-arrays.
-"""
+"""Analyse retrieval errors: neighbours, confusions, hard classes, distance gaps and hubs."""
 
 from __future__ import annotations
 
@@ -18,24 +16,24 @@ from guie.evaluation.protocols.retrieval import groups_of, images_of
 from guie.evaluation.reduction import balanced_sample
 from guie.evaluation.search import MOST_QUERIES, Embedded, Images, Search, Searcher, searches
 
-DEPTH = 100  # ranks that are looked at for the first right answer
-MOST_PAIRS = 4 * 10**10  # of query and index image: a minute on two cores
-SHOWN = 10  # ranks that are kept: N_10 is what hubness is measured by
+DEPTH = 100  # ranks searched for the first correct result
+MOST_PAIRS = 4 * 10**10  # pairs of query and index image: a minute on two cores
+SHOWN = 10  # ranks that are kept: hubness is measured by N_10
 
 
 @dataclass(frozen=True)
 class Nearest:
-    """What each query that has a positive was answered with, by rows T of the table.
+    """The nearest neighbours of each query that has a positive, as rows T of the table.
 
     Attributes:
-        query_Q: rows, rising. found_QK: rows, best first, -1 where the index has no more.
-        distance_QK: Euclidean, of unit vectors (0 to 2); inf where nothing was found.
-        relevant_QK: the image found shares a label with the query.
-        first_hit_Q: rank of the first right answer, from 1; 0 where none is among the first DEPTH.
-        positives_Q: right answers in the index.
+        query_Q: rows, ascending. found_QK: rows, best first, -1 past the end of the index.
+        distance_QK: Euclidean, of unit vectors (0 to 2); inf past the end of the index.
+        relevant_QK: whether the retrieved image shares a label with the query.
+        first_hit_Q: rank of the first relevant image, from 1; 0 if none is among the first DEPTH.
+        positives_Q: number of relevant images in the index.
         index_I: rows that were searched for any query.
-        asked: how many queries the part has; more than Q where some have no positive, or where
-            `sampled`: only some were asked, drawn by chance.
+        asked: number of queries in the part; above Q if some have no positive or `sampled` is True.
+        sampled: whether only a random sample of the queries was searched.
     """
 
     query_Q: np.ndarray
@@ -50,27 +48,27 @@ class Nearest:
 
     @property
     def right_Q(self) -> np.ndarray:
-        """Is the first answer right: R@1 of each query, bool."""
+        """Return R@1 of each query, bool: whether the first result is relevant."""
         return self.first_hit_Q == 1
 
     def recall_at(self, k: int) -> np.ndarray:
-        """Is any of the first k right, bool [Q]; k is DEPTH at most."""
+        """Return whether any of the first k results is relevant, bool [Q]; k is at most DEPTH."""
         return (self.first_hit_Q > 0) & (self.first_hit_Q <= k)
 
 
 def nearest(
     part: Part, table: pd.DataFrame, embedded: Embedded, most_pairs: int = MOST_PAIRS
 ) -> Nearest:
-    """Ask every query that has a positive, in the index that the part says.
+    """Search every query that has a positive in the index of a protocol part.
 
     Args:
-        part: of a protocol; relevance is by labels, whatever it grades.
-        table: rows T of one split: image_path, label, domain, role, and dataset where there is one.
+        part: one part of a protocol; relevance is by labels, even if the part is graded.
+        table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
         embedded: unit vectors [T, D], or those of each domain's specialist.
-        most_pairs: of query and index image; where there are more, a sample of the queries is asked,
-            the same for every model.
+        most_pairs: limit on pairs of query and index image. Above it, a sample of the queries is
+            searched, the same for every model.
 
-    Raises ValueError where no query has a positive.
+    Raises ValueError if no query has a positive.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
     asked = int(images.is_query_T.sum())
@@ -93,7 +91,7 @@ def nearest(
 
 
 def _sampled(images: Images, table: pd.DataFrame, share: float) -> Images:
-    """The same where a share of the queries is asked, by their paths alone."""
+    """Keep a fraction of the queries, drawn by their paths alone."""
     rows = np.flatnonzero(images.is_query_T)
     draws = seeded_draws(0, table["image_path"].to_numpy()[rows])
     chosen = rows[np.argsort(draws, kind="stable")[: max(1, int(share * len(rows)))]]
@@ -134,7 +132,7 @@ def _by_blocks(
 
 
 def _wide(values_BK: np.ndarray, nothing: float) -> np.ndarray:
-    """The first SHOWN ranks, filled up where the index has fewer images."""
+    """Return the first SHOWN ranks, padded if the index has fewer images."""
     values_BK = values_BK[:, :SHOWN]
     missing = SHOWN - values_BK.shape[1]
     return np.pad(values_BK, ((0, 0), (0, missing)), constant_values=nothing)
@@ -144,13 +142,13 @@ KINDS = ("both", "ours", "theirs", "neither")
 
 
 def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """Of each domain's queries, how many have a right first answer by both models, one, or neither.
+    """Count, per domain, the queries whose first result is relevant for both models, one, or neither.
 
-    Returns a row a domain, columns KINDS, counts; domains sorted. Raises ValueError where the
-    queries are not the same.
+    Returns one row per domain, sorted, with the columns KINDS. Raises ValueError if the queries
+    differ.
     """
     if list(ours.query_Q) != list(theirs.query_Q):
-        raise ValueError("the two models were not asked the same queries")
+        raise ValueError("the two models were searched with different queries")
     kind = pd.Series("neither", index=range(len(ours.query_Q)))
     kind[ours.right_Q & theirs.right_Q] = "both"
     kind[ours.right_Q & ~theirs.right_Q] = "ours"
@@ -161,9 +159,9 @@ def outcomes(ours: Nearest, theirs: Nearest, table: pd.DataFrame) -> pd.DataFram
 
 
 def domain_shares(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """Of each domain's queries (row), the share whose first answer lies in a domain (column).
+    """Return, for each query domain (row), the fraction of first results in each domain (column).
 
-    Rows are the domains that ask, each summing to 1; columns those and all that answer, sorted.
+    Each row sums to 1. The columns are all domains of queries and first results, sorted.
     """
     asked, answered = _firsts(near, table["domain"])
     counts = pd.crosstab(asked, answered)
@@ -173,15 +171,15 @@ def domain_shares(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def strayed(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """Queries whose first answer is wrong and of another domain, nearest first.
+    """Return queries whose first result is wrong and from another domain, nearest first.
 
-    Returns columns `place` (in near.query_Q), `asked`, `answered` (domains), `distance`.
+    Returns columns `place` (position in near.query_Q), `asked`, `answered` (domains), `distance`.
     """
     return _wrong(near, table, "domain")
 
 
 def class_confusions(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """Pairs of classes of which the one is answered by the other, most often first.
+    """Return pairs of query class and wrong first result's class, most frequent first.
 
     Returns columns `asked`, `answered` (labels), `queries` and `share` of the class's queries.
     """
@@ -208,18 +206,18 @@ def _wrong(near: Nearest, table: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _firsts(near: Nearest, column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """What stands in a column of each query, and of its first answer."""
+    """Return the column's value for each query, and for its first result."""
     values_T = column.to_numpy()
     return values_T[near.query_Q], values_T[near.found_QK[:, 0]]
 
 
 def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """Each class that is asked, the hardest first; of equally hard ones the larger.
+    """Summarise each query class, hardest first; ties put the larger class first.
 
-    Returns columns `label`, `domain`, `queries`, `positives` (mean of its queries), `r_at_1`,
-    `rank` (median of the first right answer, NaN where half of the queries have none in reach),
-    `taken_for`: the class that most of its wrong first answers are of, and their number `times`;
-    "" and 0 where all are right. An image of two labels is of a class of its own.
+    Returns columns `label`, `domain`, `queries`, `positives` (mean over its queries), `r_at_1` and
+    `rank`, the median rank of the first relevant result. `rank` is NaN if half of the queries have
+    no relevant result within DEPTH. `taken_for` is the most frequent class among its wrong first
+    results and `times` their number ("" and 0 if none is wrong). A text `a|b` is its own class.
     """
     rank_Q = pd.Series(near.first_hit_Q, dtype=float)
     asked = pd.DataFrame(
@@ -248,9 +246,9 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-QUERIES = 2_000  # a share of them is known to .01
-PAIRS = 4 * 10**8  # of query and index image: fewer queries where the index is larger
-BLOCK_FLOATS = 2**24  # similarities of one block
+QUERIES = 2_000  # a fraction of them has a standard error of about .01
+PAIRS = 4 * 10**8  # pairs of query and index image: a larger index means fewer queries
+BLOCK_FLOATS = 2**24  # similarities in one block
 
 
 @dataclass(frozen=True)
@@ -258,8 +256,8 @@ class Gaps:
     """Euclidean distances of unit vectors, 0 to 2, each (S,).
 
     Attributes:
-        query_S: rows of the table. positive_S, negative_S: to the nearest right and wrong answer.
-        any_positive_S, any_negative_S: to one right and one wrong answer, drawn by chance.
+        query_S: rows of the table. positive_S, negative_S: to the nearest positive and negative.
+        any_positive_S, any_negative_S: to one random positive and one random negative.
     """
 
     query_S: np.ndarray
@@ -270,9 +268,9 @@ class Gaps:
 
 
 def gaps(part: Part, table: pd.DataFrame, embedded: Embedded, near: Nearest, seed: int = 0) -> Gaps:
-    """Of a sample of queries, as many of each domain as there are, distances in the part's index.
+    """Return distances to positives and negatives for a domain-balanced sample of queries.
 
-    NaN where the index has no wrong answer. Arguments as of `nearest`.
+    A distance is NaN if the index has no negative. Arguments are those of `nearest`.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
     asked = table.iloc[near.query_Q].assign(row=near.query_Q)
@@ -322,15 +320,15 @@ def _drawn(distance_BI: np.ndarray, among_BI: np.ndarray, draw_BI: np.ndarray) -
 
 
 def occurrences(near: Nearest) -> np.ndarray:
-    """N_k of each image of the index: of how many queries it is among the first k, [I]."""
+    """Return N_k of each index image, [I]: the number of queries that have it in their first k."""
     found = near.found_QK[near.found_QK >= 0]
     return np.bincount(found, minlength=near.index_I[-1] + 1)[near.index_I]
 
 
 def skewness(count_I: np.ndarray) -> float:
-    """The third standardised moment of N_k: 0 where all are found alike, high where hubs are.
+    """Return the third standardised moment of N_k: 0 if it is symmetric, high if there are hubs.
 
-    NaN where every image is found equally often.
+    NaN if every image is found equally often.
     """
     away_I = count_I - count_I.mean()
     deviation = np.sqrt((away_I**2).mean())
@@ -338,11 +336,10 @@ def skewness(count_I: np.ndarray) -> float:
 
 
 def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
-    """How evenly the images of each domain are found, and of all together, in the row `all`'s stead "".
+    """Measure how evenly the index images are found, per domain and, in row "", over all domains.
 
-    Returns, by domain, `images` of the index, `skew` of N_k, `never`: the share that is in nobody's
-    first k, `most`: the largest N_k, `held`: the share of all finds that the most found hundredth
-    of the images takes.
+    Returns the columns `images` (count), `skew` of N_k, `never` (fraction in no query's first k),
+    `most` (largest N_k) and `held` (fraction of all finds that go to the most found 1 % of images).
     """
     count_I, domain_I = occurrences(near), table["domain"].to_numpy()[near.index_I]
     rows = {"": _spread(count_I)}
@@ -351,10 +348,10 @@ def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
 
 def wrong_firsts(near: Nearest) -> pd.DataFrame:
-    """Images by how many queries they are the first answer of, and a wrong one; most first.
+    """Return images that are a wrong first result, by number of such queries, most first.
 
-    Returns columns `row` (of the table), `wrong` (queries), `found` (N_k); of equals the lower row
-    comes first.
+    Returns columns `row` (of the table), `wrong` (queries), `found` (N_k); ties put the lower row
+    first.
     """
     wrong = near.found_QK[~near.right_Q, 0]
     row, count = np.unique(wrong[wrong >= 0], return_counts=True)

@@ -1,4 +1,4 @@
-"""Embed many images: batches, several processes, float32 rows in the order given."""
+"""Embed many images in batches and over several processes; float32 rows keep the input order."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from guie.data.dataset import EvalDataset, Samples
 from guie.data.loader import Prefetcher, eval_loader
 from guie.models.views import AnyPreprocess
 
-BLOCK = 4096  # images of all processes whose rows are gathered at once; the rest is off the device
+BLOCK = 4096  # images of all processes whose rows are gathered at once; other rows leave the device
 
-# Called before each batch, in every process as often, with the fault that this one has met, if any.
+# Called before each batch, equally often in every process, with this process's error or None.
 Check = Callable[[UserError | None], None]
 
 
 class Embeds(Protocol):
-    """A module that gives embeddings of `dim` numbers."""
+    """A module that returns embeddings of `dim` numbers."""
 
     @property
     def dim(self) -> int: ...
@@ -37,7 +37,7 @@ class Embeds(Protocol):
 
 
 def raise_fault(fault: UserError | None) -> None:
-    """The check of a process by itself."""
+    """Raise the error, if any: the check for a single process."""
     if fault:
         raise fault
 
@@ -49,14 +49,14 @@ def embed_files(
     files: Sequence[Path],
     **settings: Any,
 ) -> np.ndarray:
-    """Embed image files, as `embed_dataset` has it: (N, D) float32, row n for file n."""
+    """Embed image files by `embed_dataset`: (N, D) float32, row n for file n."""
     return embed_dataset(accelerator, embedder, EvalDataset(files, preprocess), **settings)
 
 
 def embed_dataset(
     accelerator: Accelerator, embedder: Embeds, dataset: Samples, **settings: Any
 ) -> np.ndarray:
-    """`embed_blocks` in one: (N, D) float32, row n for sample n."""
+    """Concatenate the blocks of `embed_blocks`: (N, D) float32, row n for sample n."""
     blocks = embed_blocks(accelerator, embedder, dataset, **settings)
     return np.concatenate([np.zeros((0, embedder.dim), np.float32), *blocks])
 
@@ -72,15 +72,14 @@ def embed_blocks(
     title: str = "embed",
     check: Check = raise_fault,
 ) -> Iterator[np.ndarray]:
-    """Embed the samples of a dataset, a block at a time, and load ahead meanwhile.
+    """Embed the samples of a data set one block at a time, with prefetching.
 
-    The embedder moves to the accelerator's device, all of it, and into eval mode.
+    The whole embedder moves to the accelerator's device and into eval mode. A sample is an image, or
+    a tuple of all inputs of the embedder. Each process embeds an equal part of a block, and every
+    process receives all rows.
 
-    A sample is an image, or a tuple of all that the embedder takes. Of a block each process embeds an
-    equal share, and every one gets all rows.
-
-    Yields (BLOCK, D) float32, the last one shorter, rows in the order of the samples. Raises UserError
-    for a sample that cannot be had, and whatever `check` does.
+    Yields (BLOCK, D) float32, the last block shorter, rows in the order of the samples. Raises
+    UserError for a sample that cannot be loaded, and whatever `check` raises.
     """
     positions = range(len(dataset))
     blocks = [positions[start : start + BLOCK] for start in positions[::BLOCK]]
@@ -88,7 +87,7 @@ def embed_blocks(
     batches = [batch for own in plan for batch in own if batch]
     loaded = Prefetcher(eval_loader(dataset, batches, workers, accelerator.device))
     hidden = not accelerator.is_local_main_process
-    with torch.inference_mode(False):  # weights that moved within it could never train again
+    with torch.inference_mode(False):  # weights moved in inference mode could never train again
         embedder.to(accelerator.device)
     embedder.eval()
     with tqdm(
@@ -105,7 +104,7 @@ def embed_blocks(
 
 
 def _own_batches(accelerator: Accelerator, block: range, batch_size: int) -> list[range]:
-    """This process's share of a block; as many batches as any has, at the end perhaps empty ones."""
+    """Return this process's batches of a block; the last may be empty, so that all have equally many."""
     share = -(-len(block) // accelerator.num_processes)
     own = block[share * accelerator.process_index :][:share]
     return [own[start : start + batch_size] for start in range(0, share, batch_size)]
@@ -119,7 +118,7 @@ def _embed(accelerator: Accelerator, embedder: Embeds, batch: Any) -> Tensor:
 
 
 def _gather(accelerator: Accelerator, own_SD: Tensor, size: int) -> np.ndarray:
-    """The shares of all processes, one after another; the last ones may be short or empty."""
+    """Gather the rows of all processes in order; the last processes may have few or none."""
     if accelerator.num_processes == 1:
         return own_SD.numpy()
     share = -(-size // accelerator.num_processes)

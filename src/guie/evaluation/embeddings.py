@@ -1,4 +1,4 @@
-"""Embeddings in files: read, checked, put into the order of a table.
+"""Read embedding files, check them, and align them with a table.
 
 Shape legend: T rows of the table, N rows of a file, D dimensions.
 """
@@ -15,12 +15,12 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
 
-# Compressed embeddings are hardly smaller than plain ones; long paths in columns of one width may be.
+# Embeddings hardly compress; fixed-width columns of long paths may.
 BOMB_BYTES, BOMB_RATIO = 2**30, 200
 
 
 def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
-    """Read an E.npz as `embed.py` writes it and `align` it to the table. Raises UserError."""
+    """Read an E.npz written by `embed.py` and `align` it with the table. Raises UserError."""
     refuse_special(path)
     try:
         arrays = _arrays(path)
@@ -28,30 +28,30 @@ def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
         raise
     except MemoryError:
         raise UserError(
-            f"{path}: an array needs more memory than there is; embed one split at a time, or write"
-            " it again with embed.py if it is damaged"
+            f"{path}: an array does not fit into memory; embed one split at a time, or, if the file is"
+            " damaged, write it again with embed.py"
         ) from None
     except Exception as error:  # numpy and zipfile raise almost anything on damaged files
         if reason := getattr(error, "strerror", None):
             raise UserError(f"{path}: cannot be read ({reason})") from error
-        raise UserError(f"{path}: no .npz of plain arrays; write it with embed.py") from error
+        raise UserError(f"{path}: not an .npz of plain arrays; write it with embed.py") from error
     return align(arrays, table, source=str(path))
 
 
 def align(
     arrays: Mapping[str, np.ndarray], table: pd.DataFrame, source: str = "embeddings"
 ) -> np.ndarray:
-    """Put embeddings into the table's order, by image_path: [T, D], dtype kept.
+    """Return embeddings in the table's order, matched by image_path: [T, D], same dtype.
 
     Args:
         arrays: `image_path` (str, [N]) and `embedding` (float32 or float16, [N, D]), in any order.
-            Images that the table does not name are ignored.
-        table: rows with image_path; an image may stand in several.
+            Images that are not in the table are ignored.
+        table: rows with image_path; an image may have several rows.
         source: the file's name, for messages.
 
     Raises:
-        UserError: a wrong key, type or shape; an image that is missing or given twice, or whose
-            embedding is not finite or zero.
+        UserError: a wrong key, type or shape; an image that is missing or duplicated; an embedding
+            that is zero or not finite.
     """
     path_N, embedding_ND = _checked(arrays, source)
     wanted = pd.Index(table["image_path"].unique())
@@ -61,7 +61,7 @@ def align(
     again_N = pd.Series(place_N).duplicated().to_numpy()
     refuse(path_N[again_N], f"{source}: a second embedding", "embed each image once")
     length_N = lengths(embedding_ND, path_N, source)
-    remedy = "it has no direction: look at the model"
+    remedy = "a zero vector has no direction: check the model"
     refuse(path_N[length_N == 0], f"{source}: an embedding of zeros", remedy)
     row_of = np.full(len(wanted), -1)
     row_of[place_N] = np.arange(len(place_N))
@@ -70,9 +70,9 @@ def align(
 
 
 def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -> np.ndarray:
-    """Embeddings at length 1, as float32; a zero vector stays zero, as near to one as to another.
+    """Normalise embeddings to unit length, float32; a zero vector stays zero, equidistant to all.
 
-    Raises UserError where one is not finite.
+    Raises UserError if one is not finite.
     """
     length_T = lengths(embeddings_TD, np.asarray(paths))
     length_T[length_T == 0] = 1
@@ -82,22 +82,22 @@ def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -
 def lengths(
     embeddings_ND: np.ndarray, path_N: np.ndarray, source: str = "embeddings"
 ) -> np.ndarray:
-    """Euclidean lengths, in float32. Raises UserError where one is not finite."""
+    """Return Euclidean lengths in float32. Raises UserError if one is not finite."""
     with np.errstate(over="ignore"):
         length_N = np.linalg.norm(embeddings_ND.astype(np.float32, copy=False), axis=1)
     fault = f"{source}: a value that is not finite, or too large,"
-    refuse(path_N[~np.isfinite(length_N)], fault, "look for a NaN in the model")
+    refuse(path_N[~np.isfinite(length_N)], fault, "check the model for NaN")
     return length_N
 
 
 def refuse(paths: Sequence[str] | np.ndarray | pd.Index, fault: str, remedy: str) -> None:
-    """Raise UserError where there are any paths: how many, and the first."""
+    """Raise UserError if there are any paths, with their number and the first."""
     if len(paths):
         raise UserError(f"{fault} for {len(paths)} image(s), first {str(paths[0])!r}; {remedy}")
 
 
 def _arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """All arrays of an .npz. Raises UserError for one that unpacks to far more than embeddings do."""
+    """Return all arrays of an .npz. Raises UserError for a suspected decompression bomb."""
     with zipfile.ZipFile(path) as archive:
         for member in archive.infolist():
             if member.file_size > max(BOMB_BYTES, BOMB_RATIO * member.compress_size):
@@ -108,14 +108,14 @@ def _arrays(path: str | Path) -> dict[str, np.ndarray]:
     with np.load(path, allow_pickle=False) as file:
         arrays = {name: file[name] for name in file.files}
     if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("a member that is no array")
+        raise ValueError("a member is not an array")
     return arrays
 
 
 def _checked(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarray, np.ndarray]:
     for key in ("image_path", "embedding"):
         if key not in arrays:
-            raise UserError(f"{source}: no array {key!r} among {sorted(arrays)}; run embed.py")
+            raise UserError(f"{source}: no array {key!r}, only {sorted(arrays)}; write it with embed.py")
     path_N, embedding_ND = arrays["image_path"], arrays["embedding"]
     if path_N.dtype.kind != "U" or path_N.ndim != 1:
         raise UserError(f"{source}: image_path is {_kind(path_N)}; must be str of shape [N]")

@@ -1,4 +1,4 @@
-"""Features of images under a model: computed once by all processes, kept on disk in verified shards."""
+"""Compute image features once, over all processes, and cache them on disk in verified shards."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from guie.models.pretrained import state_hash
 from guie.models.views import AnyPreprocess
 
 INDEX_TYPES = {**TYPES, "shard": str, "row": int}
-# A shard's files, and what a killed process leaves of a file (see `replacing`)
+# A shard's files, and the temporary files of a killed process (see `replacing`)
 OWN_FILE = re.compile(r"[0-9a-f]{64}\.(npy|parquet)|\.([0-9a-f]{64}|model)\.\d+\.tmp\.\w+")
 
 logger = logging.getLogger(__name__)
@@ -45,8 +45,8 @@ logger = logging.getLogger(__name__)
 class Features:
     """(N, D) rows over several shards; `features[rows]` reads those rows, as float32.
 
-    What computes with them wants float32, and what is on disk need not all be in memory: shards are
-    mapped, once each, so processes of one machine share what the system keeps of them.
+    Shards are memory-mapped once each: they need not fit into memory, and the processes of one
+    machine share the system's page cache.
     """
 
     def __init__(self, shards: Sequence[Path], shard_N: np.ndarray, row_N: np.ndarray, dim: int):
@@ -78,9 +78,9 @@ class FeatureCache:
     """The shards of one key.
 
     Args:
-        folder: where caches of all keys lie.
-        recipe: all that a feature depends on but the file: model, preprocessing, view.
-        dtype: what rows are kept as; float16 halves the disk they take.
+        folder: the parent folder of the caches of all keys.
+        recipe: all that a feature depends on except the file: model, preprocessing, view.
+        dtype: the type of the rows on disk; float16 halves the disk space.
     """
 
     def __init__(
@@ -90,9 +90,9 @@ class FeatureCache:
         self.recipe, self.dtype = recipe, np.dtype(dtype)
 
     def missing(self, states: pd.DataFrame) -> np.ndarray:
-        """Positions in `states` whose features are yet to be computed, each file once.
+        """Return the positions in `states` without cached features, each file once.
 
-        Every shard that has some of the others is verified; a damaged one is said and removed.
+        Every shard that holds some of `states` is verified. A damaged shard is logged and removed.
         """
         index = self._index()
         used = set(states.merge(index, on=KEY)["shard"])
@@ -105,29 +105,29 @@ class FeatureCache:
         return absent.index.to_numpy()
 
     def begin(self) -> None:
-        """Write down what the features are of. Raises UserError where nothing can be written."""
+        """Write the recipe to model.json. Raises UserError if the folder is not writable."""
         if not (self.folder / "model.json").exists():
             write_json(self.folder / "model.json", self.recipe)
 
     def add(self, states: pd.DataFrame, features_ND: np.ndarray) -> None:
-        """Write one shard. Raises UserError if it cannot be written, or the dtype cannot hold it."""
+        """Write one shard. Raises UserError if it cannot be written, or a value overflows the dtype."""
         reach, most = np.abs(features_ND).max(axis=1), float(np.finfo(self.dtype).max)
-        if not (reach <= most).all():  # NaN is not either
+        if not (reach <= most).all():  # also catches NaN
             worst = int(np.argmin(reach <= most))
             raise UserError(
-                f"{states['file'].iloc[worst]}: a feature of it is {reach[worst]:,.0f}; features are"
-                f" kept as {self.dtype}, which ends at {most:,.0f}, so this model's cannot be"
+                f"{states['file'].iloc[worst]}: a feature has magnitude {reach[worst]:,.0f}; features are"
+                f" cached as {self.dtype}, up to {most:,.0f}, so this model's features cannot be cached"
             )
         rows_ND = np.ascontiguousarray(features_ND, self.dtype)
         name = _shard_hash(states, rows_ND)
         with replacing(self._file(name)) as temporary:
             np.save(temporary, rows_ND)
-        # Last: a shard without it does not count.
+        # Written last: a shard without this file is ignored.
         with replacing(self._file(name, "parquet")) as temporary:
             states.reset_index(drop=True).to_parquet(temporary, index=False)
 
     def open(self, states: pd.DataFrame, dim: int) -> Features:
-        """The features of files that are all there."""
+        """Return the features of files that are all in the cache."""
         index = self._index()
         found = states.merge(index, "left", on=KEY)
         names, shards = pd.factorize(found["shard"])
@@ -135,7 +135,7 @@ class FeatureCache:
         return Features(files, names, found["row"].to_numpy(np.int64), dim)
 
     def _index(self) -> pd.DataFrame:
-        """The KEY of every file that has features, their shard, and their row in it."""
+        """Return a table of every cached file's KEY, its shard, and its row in the shard."""
         tables = [pd.DataFrame(columns=list(INDEX_TYPES)).astype(INDEX_TYPES)]
         for path in sorted(self.folder.glob("[0-9a-f]*.parquet")):
             try:
@@ -156,7 +156,7 @@ class FeatureCache:
         return _shard_hash(states, rows_ND) == name
 
     def _forget(self, name: str) -> None:
-        logger.warning(f"{self._file(name)}: damaged; its images are computed again")
+        logger.warning(f"{self._file(name)}: damaged; its features are computed again")
         self._file(name, "parquet").unlink(missing_ok=True)
         self._file(name).unlink(missing_ok=True)
 
@@ -165,27 +165,27 @@ class FeatureCache:
 
 
 def caches_in(folder: Path) -> list[Path]:
-    """The caches of any key in a folder, each proved by its `model.json`; never a link's."""
+    """Return the caches of any key in a folder, verified by their `model.json`, without symlinks."""
     if folder.is_symlink() or not folder.is_dir():
         return []
     return [path for path in sorted(folder.iterdir()) if not path.is_symlink() and _is_cache(path)]
 
 
 def remove_caches(folder: Path) -> None:
-    """Delete the caches of any key in a folder, and the folder if nothing else lies in it."""
+    """Delete the caches of any key in a folder, and the folder if it is then empty."""
     for cache in caches_in(folder):
         for path in cache.iterdir():
             if OWN_FILE.fullmatch(path.name):
                 path.unlink()
-        (cache / "model.json").unlink()  # last: until then the proof is there
-        with suppress(OSError):  # somebody else's files lie in it
+        (cache / "model.json").unlink()  # last: until then the folder is recognised as a cache
+        with suppress(OSError):  # other files are in it
             cache.rmdir()
     with suppress(OSError):
         folder.rmdir()
 
 
 def _is_cache(folder: Path) -> bool:
-    """Does its name follow from the recipe in it?"""
+    """Return whether the folder's name is the key of the recipe in it."""
     try:
         recipe = json.loads((folder / "model.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -198,16 +198,16 @@ def _key(recipe: dict[str, Any]) -> str:
 
 
 def _shard_hash(states: pd.DataFrame, rows_ND: np.ndarray) -> str:
-    """SHA-256 of what the rows are of, and the rows."""
+    """Return SHA-256 of the files' states and their rows."""
     files = states[KEY].to_csv(index=False, header=False)
     return hashlib.sha256(files.encode() + rows_ND.tobytes()).hexdigest()
 
 
-DECODER = decoder_key(open_as_host)  # of EvalDataset, if by no other
+DECODER = decoder_key(open_as_host)  # the default of EvalDataset
 
 
 class Embedding(Embeds, Protocol):
-    """One whose embeddings can be kept: by its weights they are known."""
+    """An embedder whose embeddings can be cached, identified by its weights."""
 
     cache_key: str
 
@@ -217,7 +217,7 @@ class Embedding(Embeds, Protocol):
 
 
 class Model(Protocol):
-    """What features are computed by and known by: of a `LoadedModel`, or of a stage's tower."""
+    """What computes and identifies features: a `LoadedModel`, or the backbone of a stage."""
 
     @property
     def embedder(self) -> Embedding: ...
@@ -230,14 +230,14 @@ class Model(Protocol):
 
 
 class Viewed(nn.Module):
-    """A preprocessing behind a view: what it sees of a picture first."""
+    """Apply a view to the image before the preprocessing."""
 
     def __init__(self, view: Callable[[Image.Image], Image.Image], preprocess: nn.Module):
         super().__init__()
         self.view, self.preprocess = view, preprocess
 
     def forward(self, images_1CHW: Tensor) -> Tensor:
-        """(1, 3, H, W) uint8 -> as `preprocess`."""
+        """Map (1, 3, H, W) uint8 to the output of `preprocess`."""
         image = Image.fromarray(images_1CHW[0].permute(1, 2, 0).numpy())
         return self.preprocess(as_batch(np.asarray(self.view(image))))
 
@@ -256,14 +256,14 @@ def cached_features(
     view: str = "whole",
     **settings: Any,
 ) -> Features:
-    """Features of `root / path` for each path, computed where the cache has none.
+    """Return features of `root / path` for each path, and compute those that are not cached.
 
-    Every process must call it, with the same paths, and gets all rows; the main one alone writes,
-    to a folder that all can read.
+    Every process must call it with the same paths and receives all rows. Only the main process
+    writes, to a folder that all can read.
 
     Args:
-        view: `whole`, or a name of `guie.data.looks.views.VIEWS`.
-        settings: of `embed_blocks`.
+        view: `whole`, or a name in `guie.data.image_checks.comparison.VIEWS`.
+        settings: passed on to `embed_blocks`.
 
     Raises:
         UserError: an image cannot be read, or the cache cannot be written.
@@ -287,14 +287,14 @@ def embed_into(
     open_image: Callable[[Path], Image.Image] = open_as_host,
     **settings: Any,
 ) -> pd.DataFrame:
-    """Compute what the cache has none of, in all processes; returns what `FeatureCache.open` takes.
+    """Compute missing features in all processes; return the states that `FeatureCache.open` takes.
 
     Args:
-        boxes: what each image is cropped to, None for the whole; the cache keeps them apart.
-        open_image: how they are decoded; the cache keeps that apart too.
-        settings: of `embed_blocks`.
+        boxes: the crop of each image, None for the whole image; part of the cache key.
+        open_image: how images are decoded; part of the cache key.
+        settings: passed on to `embed_blocks`.
 
-    Raises UserError as `cached_features`.
+    Raises UserError like `cached_features`.
     """
     boxes = boxes or [None] * len(files)
     decoder = decoder_key(open_image)
@@ -316,13 +316,13 @@ def fill(
     missing: np.ndarray,
     blocks: Iterable[np.ndarray],
 ) -> None:
-    """Keep what was missing, block by block: what a killed run computes again at the most.
+    """Cache missing features block by block; a killed run loses at most one block.
 
     Args:
-        states, missing: what `FeatureCache.missing` takes and gives.
-        blocks: features of what is missing, in its order, in every process alike.
+        states, missing: argument and result of `FeatureCache.missing`.
+        blocks: the missing features, in order, the same in every process.
     """
-    if len(missing):  # where no file can be written, that is known before hours of computing
+    if len(missing):  # an unwritable folder fails here, before hours of computing
         from_main(accelerator, cache.begin)
     done = 0
     for features_ND in blocks:
@@ -332,10 +332,10 @@ def fill(
 
 
 def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) -> Embed:
-    """The features that cleaning compares by: cached ones of its model, or thumbnails.
+    """Return the features that cleaning compares: cached ones of its model, or thumbnails.
 
-    The model is opened when features are first asked for: most mixes have no near-duplicates to
-    confirm. Raises UserError where there is no such model.
+    The model is opened at first use, because most mixes have no near-duplicates to confirm. Raises
+    UserError if there is no such model.
     """
     word = config.model
     if word is None:
@@ -351,9 +351,9 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
 
 
 def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:
-    """What a feature depends on but the image: architecture, weights, preprocessing, precision."""
+    """Return all that a feature depends on except the image: model, weights, preprocessing, precision."""
     return {
-        "gives": model.embedder.cache_key,  # a headless Embedder has the weights of a Tower
+        "gives": model.embedder.cache_key,  # a headless Embedder and a bare backbone share weights
         "model": model.config.model_dump(mode="json"),
         "weights_sha256": state_hash(model.embedder.state_dict()),
         "preprocess": model.preprocess.recipe(),
@@ -362,12 +362,12 @@ def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:
 
 
 def readable_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
-    """`file_states`. Raises UserError where a file cannot be read."""
+    """Return `file_states`. Raises UserError if a file cannot be read."""
     states = file_states(files, decoder)
     absent = states.loc[states["size_bytes"] < 0, "file"]
     if len(absent):
         raise UserError(
             f"{absent.iloc[0]}: no such image, or no permission to read it ({len(absent):,} of"
-            f" {len(files):,}); is the root the folder that image_path starts from?"
+            f" {len(files):,}); the root must be the folder that image_path is relative to"
         )
     return states

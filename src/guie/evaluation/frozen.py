@@ -1,6 +1,4 @@
-"""Features of fixed and random views of training images, computed once, for stages on a frozen backbone
-and for teachers.
-"""
+"""Cache features of fixed and random views of training images, for frozen backbones and teachers."""
 
 from __future__ import annotations
 
@@ -41,13 +39,13 @@ from guie.models.embedder import Embedder
 from guie.models.head import SHAPE
 from guie.models.preprocess import Preprocess
 
-VERSION = 1  # raise it where the same config draws other views
-DECODER = "open_part"  # of TrainDataset
+VERSION = 1  # raise it if the same config draws other views
+DECODER = "open_part"  # the decoder of TrainDataset
 BYTES = np.dtype(np.float16).itemsize
 
 
 class View(Samples):
-    """One view of every training image, as `TrainDataset` makes it, not yet normalised."""
+    """One view of every training image, made by `TrainDataset`, not yet normalised."""
 
     def __init__(self, dataset: TrainDataset, view: int, rows: Sequence[int] | np.ndarray):
         self.dataset, self.view, self.rows = dataset, view, rows
@@ -57,7 +55,7 @@ class View(Samples):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         row = int(self.rows[index])
-        # By the path: other rows in the manifest must not change what is drawn for this one.
+        # Seeded by the path: other rows of the manifest must not change the draws for this one.
         sample = self.dataset[self.view, key(self.dataset.paths[row]), row]
         return sample["image"], sample["shape"]
 
@@ -75,19 +73,19 @@ def cached_views(
     title: str = "features",
     check: Check = raise_fault,
 ) -> list[Features]:
-    """Features of each view of a stage's training images, computed where the cache has none.
+    """Return features of each view of a stage's training images, and compute those not cached.
 
     Every process must call it.
 
     Args:
-        embedder: takes images as `TrainDataset` hands them over, uint8 and not normalised, and their
-            shapes; on the device.
-        known_by: all that a feature depends on but the view.
-        views: k.
-        rows: of the data set; None: all.
-        check: as of `embed_blocks`.
+        embedder: takes the images of `TrainDataset`, uint8 and not normalised, and their shapes;
+            it is on the device.
+        known_by: all that a feature depends on except the view.
+        views: the number of views.
+        rows: rows of the data set; None for all.
+        check: see `embed_blocks`.
 
-    Raises UserError where an image cannot be read, a feature is beyond float16, or the disk has no room.
+    Raises UserError if an image cannot be read, a feature overflows float16, or the disk is full.
     """
     caches = _view_caches(known_by, dataset, views, folder)
     of_rows = np.arange(len(dataset)) if rows is None else rows
@@ -99,7 +97,7 @@ def cached_views(
     accelerator.print(
         f"{title} of {views} views of {len(files):,} images:"
         f" {views * len(files) * row_bytes / 1e6:,.1f} MB in {folder},"
-        f" {wanted / 1e6:,.1f} MB of it yet to be computed"
+        f" {wanted / 1e6:,.1f} MB of them not yet computed"
     )
     from_main(accelerator, lambda: _check_room(folder, wanted))
 
@@ -121,7 +119,7 @@ def _view_caches(
         "augment": dataset.augment.config.model_dump(mode="json"),
         "version": f"{VERSION}, albumentations {version('albumentations')}",
     }
-    if dataset.augment.config.mixup:  # which image shines through depends on all that are there
+    if dataset.augment.config.mixup:  # the image that is mixed in depends on all rows
         drawn["rows"] = hashlib.sha256("\n".join(dataset.paths).encode()).hexdigest()
     return [
         FeatureCache(folder, known_by | {"view": {"number": view, **drawn}})
@@ -134,13 +132,13 @@ def _check_room(folder: Path, wanted_bytes: int) -> None:
     free_bytes = shutil.disk_usage(here).free
     if wanted_bytes > free_bytes:
         raise UserError(
-            f"{folder}: the features need {wanted_bytes:,} bytes, {free_bytes:,} are free; free"
-            " some, lower cached_views, or move the folder of runs (out)"
+            f"{folder}: the features need {wanted_bytes:,} bytes, {free_bytes:,} are free; free disk"
+            " space, lower cached_views, or move the folder of runs (out)"
         )
 
 
 class Tower(nn.Module):
-    """A backbone that gives rows: its features, then the shape of the image."""
+    """A backbone that returns rows: its features, then the shape of the image."""
 
     cache_key = "Tower"
 
@@ -149,13 +147,13 @@ class Tower(nn.Module):
         self.backbone, self.dim = backbone, backbone.dim + SHAPE
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
-        """(B, 3, S, S) preprocessed images and their shapes (B, 3) -> (B, R)."""
+        """Map (B, 3, S, S) preprocessed images and their shapes (B, 3) to rows (B, R)."""
         return torch.cat([self.backbone(images_BCHW).float(), shapes_B3], dim=1)
 
 
 @dataclass(frozen=True)
 class TowerModel:
-    """A tower as features are computed by it and known by it."""
+    """A backbone with the preprocessing and config that identify its features."""
 
     embedder: Tower
     preprocess: Preprocess
@@ -163,23 +161,23 @@ class TowerModel:
 
 
 class ViewTower(Tower):
-    """The same for images as `TrainDataset` hands them over, which are yet to be normalised."""
+    """The same for the images of `TrainDataset`, which are not normalised."""
 
     def __init__(self, backbone: Backbone, preprocess: Preprocess):
         super().__init__(backbone)
-        self.normalised = preprocess.normalised  # no submodule: loaders keep theirs on the CPU
+        self.normalised = preprocess.normalised  # not a submodule: loaders keep it on the CPU
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
-        """(B, 3, S, S) uint8 images and their shapes (B, 3) -> (B, R)."""
+        """Map (B, 3, S, S) uint8 images and their shapes (B, 3) to rows (B, R)."""
         return super().forward(self.normalised(images_BCHW), shapes_B3)
 
 
 @dataclass(frozen=True)
 class FrozenData:
-    """What a frozen stage trains on and is validated on, in place of images.
+    """Training and validation features of a frozen stage, in place of images.
 
     Attributes: `views`, rows of every view of the training images; `val`, rows of the val split,
-    None where there is none.
+    None if there is none.
     """
 
     dataset: TrainDataset
@@ -187,7 +185,7 @@ class FrozenData:
     val: Features | None
 
     def batches(self, draws: RankDraws, device: torch.device | str = "cpu") -> Iterator[Batch]:
-        """Batches as of `train_loader`, with features in place of images."""
+        """Yield the batches of `train_loader`, with features in place of images."""
         for visits_B, rows_B in draws:
             features_BF, shapes_B3 = _parts(self._rows(visits_B % len(self.views), rows_B))
             yield Batch(
@@ -215,10 +213,10 @@ def frozen_data(
     manifest: Manifest,
     check: Check = raise_fault,
 ) -> FrozenData:
-    """Features for a stage with `cached_views`, from `<out>/.cache/features` or computed there.
+    """Load features for a stage with `cached_views` from `<out>/.cache/features`, or compute them.
 
-    Every process must call it; `check` as of `embed_blocks`. Raises UserError where an image cannot
-    be read, a feature is beyond float16, or the disk has no room.
+    Every process must call it; for `check` see `embed_blocks`. Raises UserError if an image cannot
+    be read, a feature overflows float16, or the disk is full.
     """
     assert stage.cached_views is not None
     tower_config = config.model.backbone.model_copy(update={"stride_px": backbone.stride_px})
@@ -240,7 +238,7 @@ def frozen_data(
 
 @torch.inference_mode()
 def embed_rows(accelerator: Accelerator, embedder: Embedder, rows: Features) -> np.ndarray:
-    """(N, R) rows through the head alone -> (N, D) float32, in every process."""
+    """Map (N, R) rows through the head alone to (N, D) float32, in every process."""
     embedder.eval()
     found = [np.zeros((0, embedder.dim), np.float32)]
     for start in range(0, len(rows), BLOCK):
@@ -254,6 +252,6 @@ def embed_rows(accelerator: Accelerator, embedder: Embedder, rows: Features) -> 
 
 
 def _parts(rows_BR: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Features (B, F) and shapes (B, 3)."""
+    """Split rows into features (B, F) and shapes (B, 3)."""
     rows = torch.from_numpy(rows_BR)
     return rows[:, :-SHAPE].contiguous(), rows[:, -SHAPE:].contiguous()

@@ -1,6 +1,6 @@
-"""How embeddings fill their space: how far apart pairs lie, a domain's room, and in how many directions.
+"""Measure the geometry of an embedding space: pair distances, spread of domains, effective dimension.
 
-What the papers draw of a space: Feng et al. (unifying specialists) figures 2c and 5, Xuan et al. (DREML)
+These are the plots of Feng et al. (unifying specialists), figures 2c and 5, and Xuan et al. (DREML),
 figures 4 and 5. Shape legend: N images, D dimensions, P pairs.
 """
 
@@ -13,12 +13,12 @@ import pandas as pd
 
 from guie.evaluation.knn import ExactIndex
 
-PAIRS = 20_000  # of each kind: a share of them is known to .004
+PAIRS = 20_000  # of each kind: a fraction of them has a standard error of about .004
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images two by two: the rows of one, of the other, and whether both are of one class; each (P,)."""
+    """Pairs of images: rows of the first, of the second, and whether they share a class; each (P,)."""
 
     one: np.ndarray
     other: np.ndarray
@@ -26,17 +26,17 @@ class Pairs:
 
 
 def draw_pairs(labels: pd.Series, count: int = PAIRS, seed: int = 0) -> Pairs:
-    """`count` pairs of one class and `count` of two, each drawn uniformly and with replacement.
+    """Draw `count` pairs within a class and `count` between classes, uniformly with replacement.
 
     Args:
-        labels: one class an image; a text `a|b` is a class of its own.
+        labels: one class per image; a text `a|b` is its own class.
 
-    Raises ValueError where no class has two images, or there is only one class.
+    Raises ValueError if no class has two images, or there is only one class.
     """
     codes_N, _ = pd.factorize(labels)
     sizes = np.bincount(codes_N)
     if sizes.max(initial=0) < 2 or len(sizes) < 2:
-        raise ValueError("pairs need two classes, and a class of two images")
+        raise ValueError("pairs need at least two classes, and a class with at least two images")
     rng = np.random.default_rng(seed)
     same = _of_one_class(codes_N, sizes, count, rng)
     different = _of_two_classes(codes_N, count, rng)
@@ -45,29 +45,29 @@ def draw_pairs(labels: pd.Series, count: int = PAIRS, seed: int = 0) -> Pairs:
 
 
 def cosines(unit_ND: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """Cosine of each pair, (P,)."""
+    """Return the cosine of each pair, (P,)."""
     return np.einsum("pd,pd->p", unit_ND[pairs.one], unit_ND[pairs.other])
 
 
 def distances(unit_ND: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """Euclidean distance of each pair, (P,): 0 to 2."""
+    """Return the Euclidean distance of each pair, (P,): 0 to 2."""
     return np.linalg.norm(unit_ND[pairs.one] - unit_ND[pairs.other], axis=1)
 
 
 def distance_ratios(unit_ND: np.ndarray, over_ND: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """Each pair's distance in one space over that in another, (P,); NaN where the other has none.
+    """Return each pair's distance in one space over that in another, (P,); NaN if the other is 0.
 
-    Below 1 the first space has shrunk against the second (Feng et al., figure 2c).
+    Below 1, the first space has shrunk relative to the second (Feng et al., figure 2c).
     """
     own_P, over_P = distances(unit_ND, pairs), distances(over_ND, pairs)
     return np.divide(own_P, over_P, out=np.full_like(own_P, np.nan), where=over_P > 0)
 
 
 def room(unit_ND: np.ndarray, table: pd.DataFrame, count: int = PAIRS, seed: int = 0) -> pd.Series:
-    """Of each domain, how far apart its classes lie, over the same of all images together.
+    """Return each domain's mean distance between classes, relative to that over all images.
 
-    Mean distance of pairs of two classes. Below 1 a domain has less room than the whole; compare a
-    specialist, to which its domain is the whole, with a model of all. NaN of a domain with one class.
+    Below 1, the domain occupies a smaller region than the whole data set. Compare a specialist, whose
+    domain is its whole data set, with a model of all domains. NaN for a domain with one class.
     """
     whole = _apart(unit_ND, table["label"], count, seed)
     found = {}
@@ -79,23 +79,23 @@ def room(unit_ND: np.ndarray, table: pd.DataFrame, count: int = PAIRS, seed: int
 
 
 def spectrum(unit_ND: np.ndarray) -> np.ndarray:
-    """Variances along principal axes, largest first, (D,); of unit vectors they add to 1 at most."""
+    """Return variances along principal axes, largest first, (D,); unit vectors sum to at most 1."""
     return np.linalg.eigvalsh(np.cov(unit_ND.astype(np.float64), rowvar=False))[::-1].clip(0)
 
 
 def directions(unit_ND: np.ndarray) -> float:
-    """How many directions the variance is spread over: (sum of variances)² over the sum of squares.
+    """Return the participation ratio: (sum of variances)² over the sum of squared variances.
 
-    1 where all lie on a line, D where all directions are alike (the participation ratio).
+    1 if all embeddings are on a line, D if the variance is equal in all directions.
     """
     variance_D = spectrum(unit_ND)
     return float(variance_D.sum() ** 2 / (variance_D**2).sum())
 
 
 def nearest(unit_ND: np.ndarray, index_ND: np.ndarray) -> np.ndarray:
-    """Cosine of each image to the most similar of the index, (N,).
+    """Return the cosine of each image to the most similar index image, (N,).
 
-    Of unseen classes and training images: how crowded together the unseen are with what was learnt
+    With unseen classes as queries and training images as index, it shows how much the two overlap
     (Xuan et al., figure 5).
     """
     _, score_N1 = ExactIndex(index_ND).search(unit_ND, 1)

@@ -1,4 +1,4 @@
-"""Graded benchmarks (Revisited Oxford and Paris, ILIAS), and rankings in files as ILIAS has them."""
+"""Score graded benchmarks (Revisited Oxford and Paris, ILIAS); read and write ILIAS ranking files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ILIAS_DEPTH = 1000
 
 
 class Protocol(NamedTuple):
-    """Grades that count as found, and grades that are taken out of the ranking."""
+    """Grades that count as positive, and grades that are removed from the ranking."""
 
     positive: tuple[int, ...]
     ignored: tuple[int, ...]
@@ -37,7 +37,7 @@ PROTOCOLS = {
 
 
 def revisited(grade_QK: np.ndarray, depths: Iterable[int] = DEPTHS) -> dict[str, np.ndarray]:
-    """All three protocols: `easy_ap`, `easy_p_at_5`, `medium_ap` ..., each [Q].
+    """Score all three protocols: `easy_ap`, `easy_p_at_5`, `medium_ap` ..., each [Q].
 
     The means over queries are the benchmark's mAP and mP@k.
 
@@ -46,7 +46,7 @@ def revisited(grade_QK: np.ndarray, depths: Iterable[int] = DEPTHS) -> dict[str,
         depths: the k of precision at k.
 
     Raises:
-        ValueError: a grade that does not exist.
+        ValueError: an unknown grade.
     """
     scores: dict[str, list[float]] = {}
     for grade_K in np.asarray(grade_QK):
@@ -59,34 +59,34 @@ def revisited(grade_QK: np.ndarray, depths: Iterable[int] = DEPTHS) -> dict[str,
 
 
 def graded_ranking(grade_K: np.ndarray, protocol: Protocol) -> np.ndarray:
-    """Ranks of a query's positives, from 0, counted without the images that are ignored: [P].
+    """Return the ranks of a query's positives, from 0, after ignored images are removed: [P].
 
     Raises:
-        ValueError: a grade that does not exist.
+        ValueError: an unknown grade.
     """
     grade_K = np.asarray(grade_K)
     if not np.isin(grade_K, (NEGATIVE, EASY, HARD, JUNK)).all():
-        raise ValueError(f"grades are {NEGATIVE} to {JUNK}, not {np.unique(grade_K).tolist()}")
+        raise ValueError(f"grades must be {NEGATIVE} to {JUNK}, not {np.unique(grade_K).tolist()}")
     kept_K = grade_K[~np.isin(grade_K, protocol.ignored)]
     return np.flatnonzero(np.isin(kept_K, protocol.positive))
 
 
 def average_precision_trapezoid(rank_P: np.ndarray, positives: int | None = None) -> float:
-    """Area below the precision-recall polygon.
+    """Return the area below the precision-recall polygon.
 
-    Each positive adds the mean of the precision just before it and at it, over the number of
-    positives; before rank 0 precision is 1. Never above the AP of `metrics`, which adds the second
-    alone.
+    Each positive adds the mean of the precision just before it and at it, divided by the number of
+    positives. Before rank 0 the precision is 1. The result is never above the AP of `metrics`, which
+    adds only the precision at the positive.
 
     Args:
         rank_P: ranks of the positives that were found, from 0.
-        positives: how many there are; None where the whole index is ranked: all those found.
+        positives: their total number; None if the whole index is ranked, so that all are found.
 
     Returns:
         0 to 1; NaN without positives.
 
     Raises:
-        ValueError: more are found than there are.
+        ValueError: more positives are found than exist.
     """
     rank_P, positives = _found(rank_P, positives)
     if not positives:
@@ -98,14 +98,14 @@ def average_precision_trapezoid(rank_P: np.ndarray, positives: int | None = None
 
 
 def precision_at(rank_P: np.ndarray, k: int, positives: int | None = None) -> float:
-    """Precision of the first k, or of those down to the last positive where that comes sooner.
+    """Return the precision of the first k ranks, or down to the last positive if that is earlier.
 
-    So a query of 2 positives, both in front, has 1 at 10. Arguments, NaN and errors as in
-    `average_precision_trapezoid`; 0 where none of the positives is ranked.
+    A query with 2 positives, both ranked first, thus has precision 1 at 10. Arguments, NaN and errors
+    are those of `average_precision_trapezoid`; 0 if no positive is ranked.
     """
     rank_P, positives = _found(rank_P, positives)
     if k < 1:
-        raise ValueError(f"k is {k}; at least 1")
+        raise ValueError(f"k is {k}; it must be at least 1")
     if not len(rank_P):
         return 0.0 if positives else np.nan
     window = min(k, int(rank_P[-1]) + 1)
@@ -115,23 +115,23 @@ def precision_at(rank_P: np.ndarray, k: int, positives: int | None = None) -> fl
 def map_at_1k(
     relevant_QK: np.ndarray, positives_Q: np.ndarray, similarity_QK: np.ndarray | None = None
 ) -> np.ndarray:
-    """ILIAS's mAP@1k, one value a query: the sum of P(i) rel(i) for i <= 1000, over min(n, 1000).
+    """Return ILIAS's mAP@1k, one value a query: sum of P(i) rel(i) for i <= 1000, over min(n, 1000).
 
-    Its code writes that as scikit-learn's average precision of the first 1000, times those found
-    over min(n, 1000); 0 where none is found. scikit-learn takes equal similarities as one step: each
-    relevant image among them has the precision at their end. Without similarities the ranks count
-    as they stand, as everywhere in this package.
+    The ILIAS code multiplies scikit-learn's average precision of the first 1000 by the number found
+    over min(n, 1000); 0 if none is found. scikit-learn treats equal similarities as one step: each
+    relevant image among them gets the precision at their end. Without similarities the ranks count
+    unchanged, as everywhere in this package.
 
     Args:
-        relevant_QK: bool, is the image at this rank relevant. Beyond rank 1000 nothing counts.
-        positives_Q: relevant images in the index.
-        similarity_QK: falling along a row; given, ties count as in ILIAS.
+        relevant_QK: bool, whether the image at this rank is relevant. Ranks above 1000 are ignored.
+        positives_Q: number of relevant images in the index.
+        similarity_QK: descending along a row; if given, ties count as in ILIAS.
 
     Returns:
         [Q]; NaN without positives.
 
     Raises:
-        ValueError: shapes differ, or similarities rise along a row.
+        ValueError: shapes differ, or similarities increase along a row.
     """
     relevant_QK = np.asarray(relevant_QK, bool)[:, :ILIAS_DEPTH]
     end_QK = np.broadcast_to(np.arange(relevant_QK.shape[1]), relevant_QK.shape)
@@ -142,11 +142,11 @@ def map_at_1k(
 
 
 def recall_at_1k(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    """Found in the first 1000, over min(n, 1000): `map_at_1k` of the same images in perfect order.
+    """Return the positives in the first 1000 over min(n, 1000): `map_at_1k` in perfect order.
 
-    ILIAS calls it the oracle and divides by n, which is the same up to 1000 positives. (Its code
-    overrates a list of fewer than 1000 images, as it takes their share for that of 1000.) NaN
-    without positives.
+    ILIAS calls it the oracle and divides by n, which is the same up to 1000 positives. Its code
+    overestimates lists of fewer than 1000 images, because it treats them as 1000. NaN without
+    positives.
     """
     return _share(np.asarray(relevant_QK, bool)[:, :ILIAS_DEPTH].sum(axis=1), positives_Q)
 
@@ -154,16 +154,16 @@ def recall_at_1k(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray
 def _found(rank_P: np.ndarray, positives: int | None) -> tuple[np.ndarray, int]:
     rank_P = np.sort(rank_P)
     if positives is not None and positives < len(rank_P):
-        raise ValueError(f"{len(rank_P)} positives are ranked, of {positives}")
+        raise ValueError(f"{len(rank_P)} positives are ranked, but only {positives} exist")
     return rank_P, len(rank_P) if positives is None else positives
 
 
 def _tie_ends(similarity_QK: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """For each rank the last one of the same similarity."""
+    """Return, for each rank, the last rank with the same similarity."""
     if similarity_QK.shape != shape:
         raise ValueError(f"{list(similarity_QK.shape)} similarities for {list(shape)} ranks")
     if not (similarity_QK[:, 1:] <= similarity_QK[:, :-1]).all():
-        raise ValueError("similarities must fall along the ranking")
+        raise ValueError("similarities must not increase along the ranking")
     last = shape[1] - 1
     ends_QK = np.full(shape, last)
     goes_on_QK = similarity_QK[:, 1:] == similarity_QK[:, :-1]
@@ -178,16 +178,16 @@ def _share(total_Q: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
 
 
 DEPTH = 1000
-MOST_QUERIES = 256  # of one block
-FORMAT = "it holds JSON {query: {image: score}}"
+MOST_QUERIES = 256  # in one block
+FORMAT = "the format is JSON {query: {image: score}}"
 
 
 @dataclass(frozen=True)
 class Rankings:
-    """What was found for each query, best first.
+    """The ranked images of each query, best first.
 
-    Attributes: `query_Q`, rows T; `found_QK`, rows T, -1 for an image that the index has not and
-    beyond the last; `score_QK`, falling, -inf beyond the last.
+    Attributes: `query_Q`, rows T; `found_QK`, rows T, -1 for an image outside the index and past the
+    end; `score_QK`, descending, -inf past the end.
     """
 
     query_Q: np.ndarray
@@ -196,14 +196,14 @@ class Rankings:
 
 
 class JsonObject(NamedTuple):
-    """A JSON object as it stands in the file, a name that comes twice included."""
+    """A JSON object as written in the file, with duplicate names."""
 
     names: list[str]
     values: Sequence[Any] | np.ndarray
 
 
 def names_of(paths: pd.Series) -> pd.Series:
-    """The name of each image in a file of rankings."""
+    """Return the name of each image in an ILIAS ranking file."""
     core = paths.str.extract(r"(?:^|/)ilias_core/(.+)$")[0]
     far = paths.str.extract(r"(?:^|/)yfcc100m/([^/]+)/(.+)\.[^./]+$")
     return core.fillna(far[0] + ".tar/" + far[1]).fillna(paths)
@@ -216,11 +216,11 @@ def write_rankings(path: Path, embedded: Embedded, table: pd.DataFrame) -> None:
         embedded: unit vectors [T, D], or those of each domain's specialist.
         table: rows T of one split.
 
-    Raises UserError where two images would have one name.
+    Raises UserError if two images would have the same name.
     """
     images = Images.of(table)
     for rows in (images.is_query_T, images.is_index_T):
-        _Named(table, np.flatnonzero(rows))  # which refuses names that are not of one image
+        _Named(table, np.flatnonzero(rows))  # raises if two images share a name
     quoted_T = names_of(table["image_path"]).map(json.dumps).to_numpy()
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         start = "{"
@@ -233,25 +233,25 @@ def write_rankings(path: Path, embedded: Embedded, table: pd.DataFrame) -> None:
 
 
 def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Rankings:
-    """What a file has found for every query of the table; of equal scores the one that stands first.
+    """Read the rankings of every query of the table; ties keep the order of the file.
 
-    A query's own image is no part of its ranking.
+    A query's own image is removed from its ranking.
 
     Args:
-        unlisted: images that the index has not are negatives, as ILIAS's code takes them; else they
-            are refused.
+        unlisted: count images outside the index as negatives, like ILIAS's code; otherwise they
+            raise UserError.
 
-    Raises UserError: no such JSON, a query or image that the table has not or that stands twice, a
-    query that is missing, a score that is no number.
+    Raises UserError for invalid JSON, a query or image that is not in the table or is duplicated, a
+    missing query, or a score that is not a number.
     """
     given, images = _read(path), Images.of(table)
     asked_Q = np.flatnonzero(images.is_query_T)
     index = _Named(table, np.flatnonzero(images.is_index_T))
     query_Q = _Named(table, asked_Q).rows(given.names)
-    _refuse(path, "no query of the manifest", given.names, query_Q < 0)
+    _refuse(path, "not a query of the manifest", given.names, query_Q < 0)
     missing_Q = ~np.isin(asked_Q, query_Q)
-    _refuse(path, "no ranking of", table["image_path"][asked_Q].tolist(), missing_Q)
-    _refuse(path, "stands twice", given.names, pd.Series(query_Q).duplicated().to_numpy())
+    _refuse(path, "no ranking for query", table["image_path"][asked_Q].tolist(), missing_Q)
+    _refuse(path, "duplicate query", given.names, pd.Series(query_Q).duplicated().to_numpy())
     found_QK = np.full((len(query_Q), DEPTH), -1)
     score_QK = np.full((len(query_Q), DEPTH), NOTHING)
     for q, (query, row) in enumerate(zip(given.names, query_Q, strict=True)):
@@ -269,7 +269,7 @@ def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Ra
 
 
 class _Named:
-    """Rows T by the names of their images. Raises UserError where two have one name."""
+    """Look up rows T by image name. Raises UserError if two images have the same name."""
 
     def __init__(self, table: pd.DataFrame, row_N: np.ndarray):
         paths = table["image_path"].iloc[row_N]
@@ -277,12 +277,12 @@ class _Named:
         again = names.duplicated().to_numpy()
         if again.any():
             one, two = paths[(names == names[again].iloc[0]).to_numpy()].iloc[:2]
-            raise UserError(f"{one} and {two} have one name in a file of rankings; leave one out")
+            raise UserError(f"{one} and {two} have the same name in a ranking file; remove one")
         self.row_N = row_N
         self.names, self.paths = (pd.Index(words, dtype=object) for words in (names, paths))
 
     def rows(self, names: Sequence[str]) -> np.ndarray:
-        """The row of each name, -1 where there is none."""
+        """Return the row of each name, -1 if there is none."""
         asked = pd.Index(names, dtype=object)
         place_N = self.names.get_indexer(asked)
         other_N = np.flatnonzero(place_N < 0)
@@ -292,7 +292,7 @@ class _Named:
 
 
 def _ranked(embedded: Embedded, images: Images) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield of each query its row, those of what is found, best first, and their similarities."""
+    """Yield each query's row, the rows of its ranked images, best first, and their similarities."""
     (search,) = searches("merged", images, images.domain_T)
     domain_Q = images.domain_T[search.query_Q]
     parts = {"": embedded} if isinstance(embedded, np.ndarray) else embedded
@@ -322,12 +322,12 @@ def _read(path: Path) -> JsonObject:
         raise UserError(f"{path}: cannot be read ({reason}); {FORMAT}") from None
     fit = isinstance(found, JsonObject) and all(isinstance(v, JsonObject) for v in found.values)
     if not fit:
-        raise UserError(f"{path}: no rankings; {FORMAT}")
+        raise UserError(f"{path}: not a ranking file; {FORMAT}")
     return found
 
 
 def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
-    """Numbers as an array: 2,000 rankings of 1,000 take no more than their names and 16 MB."""
+    """Store numbers as an array: 2,000 rankings of 1,000 images take only their names and 16 MB."""
     names, values = [name for name, _ in pairs], [value for _, value in pairs]
     numbers = all(type(value) in (int, float) for value in values)
     return JsonObject(names, np.array(values, np.float64) if numbers else values)
@@ -335,28 +335,28 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
 
 def _scores(path: Path, query: str, message: JsonObject) -> np.ndarray:
     if not isinstance(message.values, np.ndarray):
-        raise UserError(f"{path}: {query}: a score that is no number; {FORMAT}")
-    _refuse(path, f"{query}: no finite score", message.names, ~np.isfinite(message.values))
+        raise UserError(f"{path}: {query}: a score is not a number; {FORMAT}")
+    _refuse(path, f"{query}: score is not finite", message.names, ~np.isfinite(message.values))
     return message.values
 
 
 def _found_of_rankings(
     path: Path, query: str, message: JsonObject, index: _Named, unlisted: bool
 ) -> np.ndarray:
-    """Rows of the images that a ranking names, -1 for what is not listed."""
+    """Return the rows of the images in a ranking, -1 for unlisted ones."""
     found_N = index.rows(message.names)
     if not unlisted:
-        _refuse(path, f"{query}: no index image of the manifest", message.names, found_N < 0)
+        _refuse(path, f"{query}: not an index image of the manifest", message.names, found_N < 0)
     pairs = zip(message.names, found_N.tolist(), strict=True)
     images = [name if row < 0 else row for name, row in pairs]
     if len(set(images)) < len(images):
         again_N = pd.Series(images, dtype=object).duplicated().to_numpy()
-        _refuse(path, f"{query}: stands twice", message.names, again_N)
+        _refuse(path, f"{query}: duplicate image", message.names, again_N)
     return found_N
 
 
 def _refuse(path: Path, fault: str, names: Sequence[str], bad_N: np.ndarray) -> None:
-    """Raise UserError where there is a bad one: how many, and the first."""
+    """Raise UserError if there is a bad name, with their number and the first."""
     if bad_N.any():
         first = names[int(bad_N.argmax())]
         raise UserError(f"{path}: {fault}: {first!r} ({int(bad_N.sum())} of {len(names)})")
