@@ -1,1 +1,1 @@
-"""Embeddings of images and texts, and how good they are."""
+"""Compute embeddings of images and texts, and evaluate them."""

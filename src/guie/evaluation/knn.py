@@ -1,7 +1,7 @@
-"""Exact nearest neighbours whose ties are decided, by faiss, in memory that does not grow with N x N.
+"""Find exact nearest neighbours with deterministic ties, by faiss, without N x N memory.
 
-Shape legend: B queries of one block, N index rows, U unit vectors that differ, D dimensions, K ranks
-(best first), C candidates of a query before any is left out, P pairs (query, index row).
+Shape legend: B queries of one block, N index rows, U distinct unit vectors, D dimensions, K ranks
+(best first), C candidates of a query before exclusions, P pairs (query, index row).
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
-NOTHING = -np.inf  # similarity of a rank that no row takes
-RESERVED_BYTES = 2**28  # what faiss may hold for the candidates of one block
+NOTHING = -np.inf  # similarity of an empty rank
+RESERVED_BYTES = 2**28  # memory that faiss may use for the candidates of one block
 CANDIDATE_BYTES = 32
 
 
 class ExactIndex:
-    """Exact inner-product search: most similar first, of equally similar the lower index row.
+    """Exact inner-product search: most similar first, ties by the lower index row.
 
-    Approximate search, or one that leaves ties open, would make a score depend on more than the
-    embedding. faiss compares (its flat search keeps the best while it multiplies, and never holds a
-    whole row of similarities); vectors that are bit-equal go in once, so that they tie exactly.
+    With approximate search or undefined ties, a score would depend on more than the embedding. The
+    flat search of faiss keeps the best candidates while it multiplies and never stores a whole row of
+    similarities. Bit-equal vectors are indexed once, so that they tie exactly.
     """
 
     def __init__(self, index_ND: np.ndarray):
@@ -39,15 +39,15 @@ class ExactIndex:
     def search(
         self, queries_BD: np.ndarray, k: int, hidden: tuple[np.ndarray, np.ndarray] | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The min(k, N) most similar rows of each query, best first, and how similar they are.
+        """Return the min(k, N) most similar rows of each query, best first, and their similarities.
 
         Args:
             queries_BD: float32.
-            k: ranks wanted.
-            hidden: (query, index row) pairs that are left out before ranking, as two arrays: the
-                query's own image.
+            k: number of ranks.
+            hidden: (query, index row) pairs to exclude before ranking, as two arrays: the query's
+                own image.
 
-        Returns: rows [B, K] and similarities [B, K]; where fewer than K are left, -1 and -inf.
+        Returns: rows [B, K] and similarities [B, K]; ranks without a row have -1 and -inf.
         """
         own_P, row_P = hidden if hidden is not None else (np.empty(0, int), np.empty(0, int))
         k = min(k, self.size)
@@ -61,8 +61,8 @@ class ExactIndex:
         return _padded(row_BK, k, -1), _padded(score_BK, k, NOTHING)
 
     def _candidates(self, queries_BD: np.ndarray, deep: int) -> tuple[np.ndarray, np.ndarray]:
-        """The first `deep` rows of each query, and maybe more, in their order."""
-        # One more than is wanted: only what is better than the last is known to be complete.
+        """Return at least the first `deep` rows of each query, in order."""
+        # One extra candidate: only similarities above the last one are known to be complete.
         wanted = min(deep + 1, len(self.vector_UD))
         vector_BC, score_BC = self._nearest(queries_BD, wanted)
         open_B = np.arange(len(queries_BD))[_tied_at_the_end(score_BC, deep)]
@@ -77,7 +77,7 @@ class ExactIndex:
         open_B: np.ndarray,
         found: tuple[np.ndarray, np.ndarray],
     ) -> tuple[np.ndarray, np.ndarray]:
-        """`_candidates` where the ties of some queries go on beyond what was found of them."""
+        """Complete `_candidates` for queries whose ties extend past the retrieved candidates."""
         row_BC, score_BC = self._rows(*found, deep)
         row_BC, score_BC = row_BC[:, :deep], score_BC[:, :deep]
         wanted = deep
@@ -93,7 +93,7 @@ class ExactIndex:
         return row_BC, score_BC
 
     def _nearest(self, queries_BD: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """The vectors [B, C] that are most similar, in no order among equals, and how similar."""
+        """Return the most similar vectors [B, C], ties in any order, and their similarities."""
         score_BC, vector_BC = faiss.knn(
             queries_BD, self.vector_UD, int(count), metric=faiss.METRIC_INNER_PRODUCT
         )
@@ -102,7 +102,7 @@ class ExactIndex:
     def _rows(
         self, vector_BC: np.ndarray, score_BC: np.ndarray, deep: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Rows of those vectors by similarity, then by row; of equal vectors `deep` at most."""
+        """Return the vectors' rows, sorted by similarity, then row; at most `deep` rows a vector."""
         row_BC = self.row_U[vector_BC]
         if self.has_twins:
             row_BC, score_BC = self._twins(vector_BC, score_BC, deep)
@@ -112,7 +112,7 @@ class ExactIndex:
     def _twins(
         self, vector_BC: np.ndarray, score_BC: np.ndarray, deep: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Every vector's rows beside each other, the shorter lists filled up with nothing."""
+        """Expand every vector into its rows, and pad the shorter lists."""
         count_BC = np.minimum(self.count_U[vector_BC], deep)
         total_B = count_BC.sum(axis=1)
         width = int(total_B.max(initial=0))
@@ -129,15 +129,15 @@ class ExactIndex:
 
 
 def block_size(ranks: int, most: int) -> int:
-    """How many queries are searched at once for so many ranks: no more than `most`."""
+    """Return the number of queries to search at once for that many ranks, at most `most`."""
     return int(np.clip(RESERVED_BYTES // (CANDIDATE_BYTES * ranks), 1, most))
 
 
 def first_equal_row(index_ND: np.ndarray) -> np.ndarray:
-    """For each row the first row that is bit-equal to it, mostly itself.
+    """Return, for each row, the first row that is bit-equal to it, usually itself.
 
-    Rows are told apart by a 64-bit sum of their bits under random weights, and compared where two
-    sums are equal: many times as fast as to sort whole rows.
+    Rows are hashed to a randomly weighted 64-bit sum of their bits, and compared if two hashes are
+    equal. This is many times faster than sorting whole rows.
     """
     bits_NW = np.ascontiguousarray(index_ND).view(np.uint32)
     words = bits_NW.shape[1]
@@ -155,7 +155,7 @@ def first_equal_row(index_ND: np.ndarray) -> np.ndarray:
 
 
 def _tied_at_the_end(score_BC: np.ndarray, deep: int) -> np.ndarray:
-    """Where a vector that was not found may be as similar as one of the first `deep`."""
+    """Return whether a vector that was not retrieved may tie with one of the first `deep`."""
     if score_BC.shape[1] <= deep:
         return np.ones(len(score_BC), bool)
     return score_BC[:, deep - 1] == score_BC[:, -1]

@@ -1,7 +1,7 @@
-"""Retrieval metrics: from which ranks are relevant to a value for each query.
+"""Retrieval metrics: map the relevance of each rank to one value per query.
 
-Every metric sees the ranking of the index for one query *after* the query's own image was taken
-out, and gives one value per query; averaging is the protocol's business (`guie.evaluation.protocols`).
+Every metric takes the ranking of the index for one query, *without* the query's own image, and
+returns one value per query. The protocols average them (`guie.evaluation.protocols`).
 
 Shape legend: Q queries, K ranks (best first).
 """
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-# What the benchmarks print: CUB and Cars 1, 2, 4, 8; SOP 1, 10, 100; In-Shop 1, 10, 20, 30, 40.
+# Depths that the benchmarks report: CUB and Cars 1, 2, 4, 8; SOP 1, 10, 100; In-Shop 1, 10, 20, 30, 40.
 RECALL_DEPTHS = (2, 4, 8, 10, 20, 30, 40, 100)
 STANDARD = (
     "r_at_1",
@@ -23,61 +23,61 @@ STANDARD = (
     "r_precision",
     *(f"recall_at_{k}" for k in RECALL_DEPTHS),
 )
-ALL_POSITIVES = ("map_at_r", "r_precision")  # which look at as many ranks as a query has positives
+ALL_POSITIVES = ("map_at_r", "r_precision")  # use as many ranks as a query has positives
 
 
 def r_at_1(relevant_QK: np.ndarray) -> np.ndarray:
-    """1 where the nearest neighbour is relevant (UnED's R@1, also called precision at 1)."""
+    """Return 1 if the nearest neighbour is relevant (UnED's R@1, also called precision at 1)."""
     return recall_at(relevant_QK, 1)
 
 
 def recall_at(relevant_QK: np.ndarray, k: int) -> np.ndarray:
-    """1 where any of the first k is relevant: metric learning's Recall@k, not IR's recall."""
+    """Return 1 if any of the first k is relevant: metric learning's Recall@k, not IR's recall."""
     return np.asarray(relevant_QK[:, :k].any(axis=1), np.float64)
 
 
 def mmp_at_5(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    """Modified precision at 5, the challenge's metric: the precision of the first min(n, 5).
+    """Return modified precision at 5, the challenge's metric: the precision of the first min(n, 5).
 
-    Window and denominator shrink together: a lone positive found at rank 2 scores 0.
+    Window and denominator shrink together: a single positive at rank 2 scores 0.
     """
     return _precision(relevant_QK, np.minimum(positives_Q, 5))
 
 
 def r_precision(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    """Precision of the first n, the number of positives (Musgrave et al., arXiv 2003.08505)."""
+    """Return the precision of the first n, the number of positives (Musgrave et al., arXiv 2003.08505)."""
     return _precision(relevant_QK, positives_Q)
 
 
 def map_at_r(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
-    """MAP@R: sum over i <= n of P(i) rel(i), over n (Musgrave et al., arXiv 2003.08505)."""
+    """Return MAP@R: sum over i <= n of P(i) rel(i), over n (Musgrave et al., arXiv 2003.08505)."""
     return _precision_sum(_within(relevant_QK, positives_Q)) / positives_Q
 
 
 def map_at(relevant_QK: np.ndarray, positives_Q: np.ndarray, k: int) -> np.ndarray:
-    """mAP@k: sum over i <= k of P(i) rel(i), over min(n, k) (GLDv2, arXiv 2004.01804; UnED)."""
+    """Return mAP@k: sum over i <= k of P(i) rel(i), over min(n, k) (GLDv2, arXiv 2004.01804; UnED)."""
     return _precision_sum(relevant_QK[:, :k]) / np.minimum(positives_Q, k)
 
 
 def found_at(relevant_QK: np.ndarray, positives_Q: np.ndarray, k: int) -> np.ndarray:
-    """The share of the positives among the first k, over min(n, k): IR's recall (ILIAS)."""
+    """Return the number of positives in the first k over min(n, k): IR's recall (ILIAS)."""
     return relevant_QK[:, :k].sum(axis=1) / np.minimum(positives_Q, k)
 
 
 def ranking_metrics(
     relevant_QK: np.ndarray, positives_Q: np.ndarray, keys: Sequence[str] = STANDARD
 ) -> dict[str, np.ndarray]:
-    """The named metrics of every query, by their keys in `report.json`.
+    """Return the named metrics of every query, by their keys in `report.json`.
 
     Args:
-        relevant_QK: bool, is the image at this rank relevant. K reaches `depth_of` the keys, or the
-            end of the index.
-        positives_Q: relevant images in the index, the query's own image not counted; at least 1.
+        relevant_QK: bool, whether the image at this rank is relevant. K is `depth_of` the keys, or
+            the size of the index if that is smaller.
+        positives_Q: number of relevant index images without the query's own image; at least 1.
         keys: `r_at_1`, `mmp_at_5`, `map_at_r`, `r_precision`, `map_at_K`, `recall_at_K`,
             `found_at_K`.
 
     Raises:
-        ValueError: a query has no positive; no metric is defined there.
+        ValueError: a query has no positive, so that no metric is defined.
     """
     if (positives_Q < 1).any():
         raise ValueError("a query without positives has no score: leave it out and count it")
@@ -85,7 +85,7 @@ def ranking_metrics(
 
 
 def depth_of(keys: Iterable[str], most_positives: int) -> int:
-    """How many ranks these metrics look at, where no query has more positives than that."""
+    """Return the number of ranks that these metrics need, given the largest number of positives."""
     return max(most_positives if key in ALL_POSITIVES else _number(key) for key in keys)
 
 
@@ -107,15 +107,15 @@ def _metric(key: str, relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.nd
 
 
 def _number(key: str) -> int:
-    """The k of a key. Raises ValueError for one that is no metric's."""
+    """Return the k of a key. Raises ValueError for an unknown metric."""
     found = re.fullmatch(r"(?:r_at|mmp_at|map_at|recall_at|found_at)_([1-9]\d*)", key)
     if not found:
-        raise ValueError(f"{key!r} is no metric")
+        raise ValueError(f"{key!r} is not a metric")
     return int(found[1])
 
 
 def harmonic_mean(values: Iterable[float]) -> float:
-    """Harmonic mean of scores (PUMA, arXiv 2309.08944, takes it over domains); 0 if any is 0."""
+    """Return the harmonic mean of scores (PUMA, arXiv 2309.08944: over domains); 0 if any is 0."""
     scores = np.asarray(list(values), dtype=np.float64)
     return float(len(scores) / (1 / scores).sum()) if scores.all() else 0.0
 

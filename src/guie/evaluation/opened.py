@@ -1,4 +1,4 @@
-"""Open any model that embeds images by one word: a run, a submission, a library's model."""
+"""Load any model that embeds images by its name: a run, a submission, or a library's model."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ from guie.models.pretrained import sha256_of
 
 @dataclass(frozen=True)
 class EmbeddingModel:
-    """A model of any kind, as it embeds.
+    """A model of any kind, ready to embed.
 
-    Attributes: `recipe`, all that an embedding depends on but the image; `batch_size`, images of a
-    process and step; `model`, None where a submission was opened.
+    Attributes: `recipe`, all that an embedding depends on except the image; `batch_size`, images per
+    process and step; `model`, None for a submission.
     """
 
     embedder: Embedder | Ensemble | Submission
@@ -47,17 +47,17 @@ class EmbeddingModel:
 
 
 class Submission(nn.Module):
-    """A submission's model as an embedder of raw images, one at a time.
+    """A submission's model that embeds raw images, one at a time.
 
-    It is foreign code, so it runs as the scorer runs it: in a process of its own that reads nothing but
+    It is untrusted code, so it runs in the scorer's sandbox: a separate process that reads only
     itself and libraries, and writes nothing. The process ends with this object.
 
-    Raises UserError where it is no submission, and where it fails on an image.
+    Raises UserError if the file is not a submission, or the model fails on an image.
     """
 
     def __init__(self, path: Path, device: torch.device, folder: Path):
         super().__init__()
-        # Here, for whoever has the package alone, without the scorer beside it
+        # Imported here, because the package is also usable without the scorer.
         from scorer import contract, errors
         from scorer.archive import unpack_model
         from scorer.isolated.process import SandboxedModel
@@ -77,11 +77,11 @@ class Submission(nn.Module):
             self.process = running.enter_context(sandboxed.process())
             self.process.inspect("file_access")
             self.process.load()
-            unpacked.unlink()  # gigabytes, which a kill would leave
+            unpacked.unlink()  # gigabytes that a killed process would leave behind
             self.dim = len(self.embedding(self.process, np.zeros((8, 8, 3), np.uint8)))
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
-        """(1, 3, H, W) uint8 -> (1, D). It sees the image's shape itself."""
+        """Map (1, 3, H, W) uint8 to (1, D). The model reads the image's shape itself."""
         pixels_HW3 = images_BCHW[0].permute(1, 2, 0).cpu().contiguous().numpy()
         with self._refusals():
             return torch.tensor(self.embedding(self.process, pixels_HW3))[None]
@@ -103,21 +103,21 @@ def load_embedding_model(
     batch_size: int = 128,
     layers: LayersConfig | None = None,
 ) -> EmbeddingModel:
-    """The model that a word names, on the accelerator's device: a run, a submission.zip, LIBRARY:NAME:TAG.
+    """Load a run folder, a submission.zip or LIBRARY:NAME:TAG onto the accelerator's device.
 
     Args:
-        folder: where a submission is unpacked for the moment; it is made if need be.
-        size_px, fit: of a library's model.
-        layers: of the tower, in place of the embedding.
+        folder: where a submission is unpacked temporarily; created if needed.
+        size_px, fit: image size in pixels and resizing of a library's model.
+        layers: layers of the backbone to return in place of the embedding.
 
-    Raises UserError where there is no such model.
+    Raises UserError if there is no such model.
     """
     if word.endswith(".zip"):
         if layers:
-            raise UserError("--layers: a submission gives its embedding alone; give the run")
+            raise UserError("--layers: a submission returns only its embedding; give the run instead")
         submission = Submission(Path(word), accelerator.device, folder).eval()
         made_of = {"submission_sha256": sha256_of(Path(word))}
-        # Raw images differ in size: no preprocessing here, batches of one.
+        # Raw images differ in size, so there is no preprocessing here and batches have one image.
         return EmbeddingModel(submission, nn.Identity(), made_of, batch_size=1)
     model = open_model(word, size_px, fit)
     if layers:
@@ -128,7 +128,7 @@ def load_embedding_model(
 
 
 class Weights(nn.Module):
-    """A backbone that gives the weights of its prompts in the place of features. `dim`: M."""
+    """A backbone that returns the weights of its M prompts in place of features."""
 
     def __init__(self, backbone: Backbone):
         super().__init__()
@@ -137,7 +137,7 @@ class Weights(nn.Module):
         backbone.prompts.weighing.register_forward_hook(self._see)
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
-        """(B, 3, S, S) preprocessed images -> cosines (B, M)."""
+        """Map (B, 3, S, S) preprocessed images to cosines (B, M)."""
         self.backbone(images_BCHW)
         assert self._seen is not None
         return self._seen
@@ -149,13 +149,13 @@ class Weights(nn.Module):
 def prompt_weights(
     model: LoadedModel, manifest: Manifest, split: str = "test", workers: int = 2
 ) -> pd.DataFrame:
-    """The mean weight of each prompt (column) over the images of each domain (row) of a split.
+    """Return the mean weight of each prompt (column) over each domain's images (row) of a split.
 
     Raises UserError for a model without a prompt pool.
     """
     embedder = model.embedder
     if not isinstance(embedder, Embedder) or not isinstance(embedder.backbone.prompts, Pool):
-        raise UserError(f"{model.source}: has no prompt pool")
+        raise UserError(f"{model.source}: the model has no prompt pool")
     rows = manifest.split(split).drop_duplicates("image_path")
     files = [manifest.file(path) for path in rows["image_path"]]
     accelerator = make_accelerator()

@@ -1,4 +1,4 @@
-"""Recognition (GAP of Met and Google Landmarks) and clustering (NMI) beside retrieval."""
+"""Score recognition (GAP of Met and Google Landmarks) and clustering (NMI)."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from sklearn.metrics import normalized_mutual_info_score
 
 
 def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int = 20) -> float:
-    """Normalised mutual information of k-means clusters and classes: 2 I / (H + H), 1 where equal.
+    """Return normalised mutual information of k-means clusters and classes: 2 I / (H + H), 1 if equal.
 
-    As metric learning reports it (pytorch-metric-learning's AccuracyCalculator): faiss' k-means on
-    unit vectors, as many clusters as classes, begun at randomly picked images. The distance is
-    Euclidean and centroids stay means, inside the sphere: not the spherical variant. Every image
-    takes part, however large its class (faiss alone would sample 256 a cluster).
+    It follows metric learning practice (pytorch-metric-learning's AccuracyCalculator): faiss k-means
+    on unit vectors, as many clusters as classes, initialised at random images. The distance is
+    Euclidean and centroids are plain means inside the sphere, not the spherical variant. Every image
+    is used, however large its class (by default faiss samples 256 a cluster).
 
-    The value moves with the start: report seed and iterations beside it, and the mean of several
-    seeds where it decides something. One seed gives one value for one order of the rows. It is far
-    above 0 for random embeddings of small classes: compare it within one set of images.
+    The value depends on the initialisation. Report it with seed and iterations, and average several
+    seeds for a decision. One seed gives one value for one order of the rows. It is far above 0 for
+    random embeddings of small classes, so compare it only within one set of images.
 
     Args:
-        emb_ND: any float; brought to unit length, as the search has it. A zero vector stays zero.
-        label_N: one class an image; a text `a|b` is a class of its own.
-        seed: picks the images that the clusters begin at.
-        iterations: of k-means.
+        emb_ND: any float; normalised to unit length like in search. A zero vector stays zero.
+        label_N: one class an image; a text `a|b` is its own class.
+        seed: picks the images that initialise the clusters.
+        iterations: number of k-means iterations.
 
     Returns:
-        0 to 1. With a single class there is a single cluster, and the value 1. Where no two images
-        share a class each is its own cluster: 1, unless two vectors are equal.
+        0 to 1. A single class gives a single cluster and the value 1. If no two images share a
+        class, each is its own cluster: 1, unless two vectors are equal.
 
     Raises:
         ValueError: no image, not one label an image, or a value that is not finite.
@@ -40,7 +40,7 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int 
     with np.errstate(over="ignore"):
         norm_N1 = np.linalg.norm(emb_ND, axis=1, keepdims=True)
     if not np.isfinite(norm_N1).all():
-        raise ValueError("an embedding is not finite, or too large")
+        raise ValueError("an embedding is not finite, or too large for float32")
     unit_ND = (emb_ND / np.where(norm_N1 > 0, norm_N1, 1)).astype(np.float32)
     names, class_N = np.unique(label_N, return_inverse=True)
     kmeans = faiss.Kmeans(
@@ -48,7 +48,7 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int 
         len(names),
         niter=iterations,
         seed=seed,
-        min_points_per_centroid=1,  # faiss warns below; classes of a few images are ordinary here
+        min_points_per_centroid=1,  # avoids faiss warnings: small classes are common here
         max_points_per_centroid=len(unit_ND),
     )
     kmeans.train(unit_ND)
@@ -63,41 +63,42 @@ def classify(
     temperature: float | None = None,
     class_count: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Met's classifier over the k nearest neighbours: class [Q] and confidence [Q].
+    """Classify by Met's k-nearest-neighbour classifier: class [Q] and confidence [Q].
 
-    A class scores the largest similarity among its neighbours, not a sum of votes: so the class of the
-    nearest neighbour always wins, and k moves the confidence alone. That is the similarity itself,
-    or, with a temperature, the winner's share of a softmax over all classes of the index, in which
-    those without a neighbour have similarity 0, as have those below it. Met tunes both on its
-    validation set by GAP: k from 1 to 50, 1 / temperature (its `t`) from .01 to 500. Where
-    that is high, sure answers round to a confidence of 1 and tie: GAP then takes them by row.
+    A class scores the largest similarity among its neighbours, not a sum of votes. The class of the
+    nearest neighbour therefore always wins, and k affects only the confidence. The confidence is that
+    similarity or, with a temperature, the winner's part of a softmax over all classes of the index.
+    In the softmax, classes without a neighbour and negative similarities count as similarity 0.
+
+    Met tunes both on its validation set by GAP: k from 1 to 50, 1 / temperature (its `t`) from .01 to
+    500. If that is high, confident answers round to 1 and tie; GAP then orders them by row.
 
     Args:
-        similarity_QK: cosines, falling along a row.
-        class_QK: int, the neighbours' classes; -1 where there is no neighbour, at a row's end.
-        k: neighbours that count; all K where k is larger.
+        similarity_QK: cosines, descending along a row.
+        class_QK: int, the neighbours' classes; -1 for a missing neighbour, at a row's end.
+        k: number of neighbours; all K if k is larger.
         temperature: divides the similarities before the softmax.
-        class_count: classes in the index; needed with a temperature.
+        class_count: number of classes in the index; required with a temperature.
 
     Returns:
-        A query without neighbours has class -1 and confidence -inf: last of all. Equal similarities:
-        the neighbour that the search put first (Met's code: the class that sorts first).
+        A query without neighbours has class -1 and confidence -inf, the lowest. At equal similarities
+        the search's first neighbour wins (in Met's code: the class that sorts first).
 
     Raises:
-        ValueError: shapes differ, similarities rise along a row, or k, temperature or class_count
-            make no sense.
+        ValueError: shapes differ, similarities increase along a row, or k, temperature or class_count
+            is invalid.
     """
     similarity_QK, class_QK = np.asarray(similarity_QK), np.asarray(class_QK)
     if similarity_QK.shape != class_QK.shape or min(k, class_QK.shape[1]) < 1:
         shapes = f"{list(similarity_QK.shape)} similarities, {list(class_QK.shape)} classes"
         raise ValueError(
-            f"{shapes}, k = {k}; a class for each similarity, and at least one of them"
+            f"{shapes}, k = {k}; shapes must be equal, and at least one neighbour is needed"
         )
     similarity_QK, class_QK = similarity_QK[:, :k], class_QK[:, :k]
     known_QK = class_QK >= 0
     similarity_QK = np.where(known_QK, similarity_QK, -np.inf).astype(np.float64)
     if (similarity_QK[:, 1:] > similarity_QK[:, :-1]).any() or np.isnan(similarity_QK).any():
-        raise ValueError("neighbours must come best first, those that are missing last")
+        raise ValueError("neighbours must come best first, missing ones last")
     confidence_Q = similarity_QK[:, 0]
     if temperature is not None:
         share_Q = _softmax_share(similarity_QK, class_QK, temperature, class_count)
@@ -106,19 +107,19 @@ def classify(
 
 
 def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
-    """Global average precision (micro AP): all answers in one ranking, the surest first.
+    """Return global average precision (micro AP): one ranking of all answers, most confident first.
 
-    Sum of P(i) rel(i) over the ranking, over the number of queries that have an answer. Distractors
-    are no part of that number, but their answers stand in the ranking and lower P. Ties keep the
-    order of the rows (Met's code leaves them open).
+    It is the sum of P(i) rel(i) over the ranking, divided by the number of queries with an answer.
+    Distractors are not in that number, but their answers are in the ranking and lower P. Ties keep
+    the order of the rows (in Met's code they are undefined).
 
     Args:
         confidence_Q: float; -inf for no answer at all.
-        is_correct_Q: bool, is the answer right; never where has_answer is False.
+        is_correct_Q: bool, whether the answer is correct; never True if has_answer is False.
         has_answer_Q: bool, False for a distractor.
 
     Returns:
-        0 to 1; NaN where no query has an answer.
+        0 to 1; NaN if no query has an answer.
 
     Raises:
         ValueError: lengths differ, a confidence is NaN, or a distractor is answered correctly.
@@ -133,13 +134,13 @@ def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.nda
 def gap_minus(
     confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray
 ) -> float:
-    """GAP of the queries that have an answer, distractors left out of the ranking too (GAP-)."""
+    """Return GAP of the queries that have an answer, without distractors in the ranking (GAP-)."""
     confidence_Q, is_correct_Q, has_answer_Q = _checked(confidence_Q, is_correct_Q, has_answer_Q)
     return gap(confidence_Q[has_answer_Q], is_correct_Q[has_answer_Q], has_answer_Q[has_answer_Q])
 
 
 def accuracy(is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
-    """The share of right answers among the queries that have one; NaN where none has (ACC)."""
+    """Return the accuracy over queries that have an answer; NaN if none has (ACC)."""
     zeros_Q = np.zeros(len(is_correct_Q))
     _, is_correct_Q, has_answer_Q = _checked(zeros_Q, is_correct_Q, has_answer_Q)
     return float(is_correct_Q[has_answer_Q].mean()) if has_answer_Q.any() else np.nan
@@ -148,17 +149,17 @@ def accuracy(is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
 def _softmax_share(
     similarity_QK: np.ndarray, class_QK: np.ndarray, temperature: float, class_count: int | None
 ) -> np.ndarray:
-    """The first class's share of the softmax over all classes, [Q]."""
+    """Return the first class's softmax probability over all classes, [Q]."""
     if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}; must be above 0")
+        raise ValueError(f"temperature is {temperature}; it must be above 0")
     first_QK = class_QK >= 0  # the best neighbour of its class
     for rank in range(1, class_QK.shape[1]):
         first_QK[:, rank] &= (class_QK[:, :rank] != class_QK[:, rank, None]).all(axis=1)
     others_Q = (class_count or 0) - first_QK.sum(axis=1)
     if (others_Q < 0).any():
-        raise ValueError(f"class_count is {class_count}; fewer than the classes of the neighbours")
+        raise ValueError(f"class_count is {class_count}, fewer than the classes of the neighbours")
     scaled_QK = np.maximum(similarity_QK, 0) / temperature
-    # Above the largest all powers are at most 1, and the winner's is 1.
+    # Relative to the largest, all powers are at most 1, and the winner's is 1.
     power_QK = np.exp(scaled_QK - scaled_QK[:, :1])
     total_Q = (power_QK * first_QK).sum(axis=1) + others_Q * np.exp(-scaled_QK[:, 0])
     return 1 / np.maximum(total_Q, 1)
@@ -171,9 +172,9 @@ def _checked(
     is_correct_Q, has_answer_Q = np.asarray(is_correct_Q, bool), np.asarray(has_answer_Q, bool)
     if not len(confidence_Q) == len(is_correct_Q) == len(has_answer_Q):
         lengths = f"{len(confidence_Q)}, {len(is_correct_Q)}, {len(has_answer_Q)}"
-        raise ValueError(f"confidence, correct and has answer are one a query, not {lengths}")
+        raise ValueError(f"confidence, correct and has answer need one entry a query; lengths: {lengths}")
     if np.isnan(confidence_Q).any():
         raise ValueError("a confidence is NaN: the ranking is not defined")
     if (is_correct_Q & ~has_answer_Q).any():
-        raise ValueError("a query without an answer is answered correctly")
+        raise ValueError("a query without an answer cannot be answered correctly")
     return confidence_Q, is_correct_Q, has_answer_Q

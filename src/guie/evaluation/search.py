@@ -1,4 +1,5 @@
-"""Who is searched where, and what each query scores, block by block; long searches are shared and resumed.
+"""Search queries in an index and score each query, block by block; share and resume long searches.
+
 Shapes: Q queries, K neighbours.
 """
 
@@ -24,9 +25,9 @@ from guie.evaluation.knn import ExactIndex, block_size
 
 
 class LabelSets:
-    """The labels of T images, `a|b` being two, and who is relevant to whom: any shared label.
+    """The labels of T images (`a|b` is two); images are relevant to each other if they share a label.
 
-    Images with the same text share one row of `labels_SL`: a small table even for millions of rows.
+    Images with the same label text share one row of `labels_SL`, which stays small for millions of rows.
     """
 
     def __init__(self, labels: pd.Series) -> None:
@@ -39,7 +40,7 @@ class LabelSets:
         self.label_count = len(codes)
 
     def shared(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
-        """Do query and found image, both given as rows T, share a label: bool [B, K]."""
+        """Return whether query and retrieved image, both rows T, share a label: bool [B, K]."""
         asked_BL = self.labels_SL[self.set_T[query_B]]
         set_BK = self.set_T[found_BK]
         shared_BK = np.zeros(found_BK.shape, dtype=bool)
@@ -49,8 +50,8 @@ class LabelSets:
         return shared_BK
 
     def count_shared(self, query_Q: np.ndarray, index_N: np.ndarray) -> np.ndarray:
-        """How many index rows share a label with each query row: the union over its labels, [Q]."""
-        if self.labels_SL.shape[1] == 1:  # no image has two: as it is where classes are many
+        """Count the index rows that share any label with each query row, [Q]."""
+        if self.labels_SL.shape[1] == 1:  # no image has two labels: typical for many classes
             count_C = np.bincount(self.first(index_N), minlength=self.label_count)
             return count_C[self.first(query_Q)]
         labels_NL = self.labels_SL[self.set_T[index_N]]
@@ -68,7 +69,7 @@ class LabelSets:
         return np.array(sizes, dtype=np.int64)[set_Q]
 
     def first(self, rows_R: np.ndarray) -> np.ndarray:
-        """A number for the first label of each row, [R]."""
+        """Return the integer code of each row's first label, [R]."""
         return self.labels_SL[self.set_T[rows_R], 0]
 
 
@@ -77,10 +78,10 @@ KEY = "key.txt"
 
 @dataclass(frozen=True)
 class BlockCache:
-    """A folder of blocks that were computed, each by one of several processes.
+    """A folder of computed blocks, each computed by one of several processes.
 
     Args:
-        folder: of this computation alone, as `open` leaves it.
+        folder: used by this computation alone, prepared by `open`.
         process: number of this process; `processes`: how many share the work.
     """
 
@@ -91,7 +92,7 @@ class BlockCache:
 
     @staticmethod
     def open(folder: Path, key: str) -> None:
-        """Make the folder ready, by one process: what another key left there goes."""
+        """Prepare the folder in one process, and delete blocks of another key."""
         file = folder / KEY
         if not file.is_file() or file.read_text(encoding="utf-8") != key:
             shutil.rmtree(folder, ignore_errors=True)
@@ -99,25 +100,25 @@ class BlockCache:
             write_text(file, key)
 
     def within(self, prefix: str) -> BlockCache:
-        """The same, for searches of that prefix."""
+        """Return the same cache for searches with that prefix."""
         return replace(self, prefix=f"{self.prefix}{prefix}/")
 
     def is_mine(self, number: int) -> bool:
-        """Does this process compute that block?"""
+        """Return whether this process computes that block."""
         return number % self.processes == self.process
 
     def get(self, name: str, number: int) -> pd.DataFrame | None:
-        """A block that was kept; None where there is none yet."""
+        """Return a cached block, or None if there is none yet."""
         file = self._file(name, number)
         return pd.read_parquet(file) if file.is_file() else None
 
     def add(self, name: str, number: int, values: pd.DataFrame) -> None:
-        """Keep a block; a kill leaves all of it or nothing."""
+        """Cache a block atomically."""
         with replacing(self._file(name, number)) as temporary:
             values.to_parquet(temporary, index=False)
 
     def remove(self) -> None:
-        """All of it, once the result is written."""
+        """Delete the folder, once the result is written."""
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _file(self, name: str, number: int) -> Path:
@@ -125,10 +126,10 @@ class BlockCache:
         return self.folder / f"{search}_{number:06d}.parquet"
 
 
-MOST_QUERIES = 4096  # of one block
+MOST_QUERIES = 4096  # in one block
 
-# unit vectors [T, D], or those of each domain's specialist, which embeds that domain's queries and
-# the whole index
+# Unit vectors [T, D], or those of each domain's specialist, which embeds that domain's queries and
+# the whole index.
 Embedded = np.ndarray | Mapping[str, np.ndarray]
 
 
@@ -144,7 +145,7 @@ class Images:
 
     @classmethod
     def of(cls, table: pd.DataFrame) -> Images:
-        """From rows of a manifest."""
+        """Build from rows of a manifest."""
         return cls(
             image_T=pd.factorize(table["image_path"])[0],
             labels=LabelSets(table["label"]),
@@ -154,19 +155,19 @@ class Images:
         )
 
     def within(self, member_T: np.ndarray) -> Images:
-        """The same where only these rows are asked or searched."""
+        """Restrict queries and index to these rows."""
         asked_T, held_T = self.is_query_T & member_T, self.is_index_T & member_T
         return replace(self, is_query_T=asked_T, is_index_T=held_T)
 
     def same_image(self, query_Q: np.ndarray, index_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Places (in query_Q, in index_I) of one and the same image, in query order."""
+        """Return positions (in query_Q, in index_I) of the same image, in query order."""
         asked = pd.DataFrame({"image": self.image_T[query_Q], "query": np.arange(len(query_Q))})
         held = pd.DataFrame({"image": self.image_T[index_I], "index": np.arange(len(index_I))})
         pairs = asked.merge(held, on="image")  # an inner merge keeps the order of the left
         return pairs["query"].to_numpy(), pairs["index"].to_numpy()
 
     def count_positives(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
-        """Relevant index images of each query, its own image not counted."""
+        """Count each query's relevant index images without its own image."""
         own_P, _ = self.same_image(query_Q, index_I)
         own_Q = np.bincount(own_P, minlength=len(query_Q))
         return self.labels.count_shared(query_Q, index_I) - own_Q
@@ -174,7 +175,7 @@ class Images:
 
 @dataclass(frozen=True)
 class Search:
-    """Queries and the index that they are asked of, as rows T."""
+    """Queries and the index to search, as rows T."""
 
     name: str
     query_Q: np.ndarray
@@ -182,22 +183,22 @@ class Search:
 
 
 def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search]:
-    """The searches that an index stands for; every query is in one of them.
+    """Yield the searches of an index type; every query is in exactly one of them.
 
     Args:
         index: `merged`, one index of all groups (also called common, or unified); `separate`, the
-            query's group alone; `fused`, the query's group as it is and every image of the others,
-            their queries too (the unification paper's galleries).
+            query's own group; `fused`, the index of the query's group and every image of the other
+            groups, including queries (the unification paper's galleries).
         group_T: domain or data set of each row.
 
-    Raises ValueError for another index.
+    Raises ValueError for another index type.
     """
     rows_T = np.arange(len(group_T))
     if index == "merged":
         yield Search("merged", rows_T[images.is_query_T], rows_T[images.is_index_T])
         return
     if index not in ("separate", "fused"):
-        raise ValueError(f"index is {index!r}, not merged, separate or fused")
+        raise ValueError(f"index is {index!r}; it must be merged, separate or fused")
     for name in pd.unique(group_T):
         own_T = group_T == name
         index_T = own_T & images.is_index_T
@@ -208,12 +209,12 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
 
 @dataclass(frozen=True)
 class Searcher:
-    """Embedded images, and how their searches are scored.
+    """Score searches over embedded images.
 
     Attributes:
-        kept: blocks of an earlier start, and those of this process; rows of other processes' blocks
-            are NaN until these are there.
-        query_counts: R-precision and MAP@R count the query among its positives, as PUMA's code does.
+        kept: blocks of an earlier run and of this process. Rows of other processes' blocks are NaN
+            until those blocks exist.
+        query_counts: R-precision and MAP@R count the query as one of its positives, like PUMA's code.
     """
 
     images: Images
@@ -222,7 +223,7 @@ class Searcher:
     query_counts: bool = False
 
     def score(self, search: Search, keys: Sequence[str]) -> pd.DataFrame:
-        """The named metrics of each query of a search, by its row T; NaN where it has no positive."""
+        """Return the named metrics of each query, indexed by row T; NaN if it has no positive."""
         blocks = [
             values.set_index(rows_B)
             for unit_TD, part in self.by_embedding(search)
@@ -232,7 +233,7 @@ class Searcher:
         return scores.reindex(search.query_Q)
 
     def by_embedding(self, search: Search) -> list[tuple[np.ndarray, Search]]:
-        """The embeddings [T, D] that are searched, each with its queries."""
+        """Return the embeddings [T, D] to search, each with its queries."""
         if isinstance(self.embedded, np.ndarray):
             return [(self.embedded, search)]
         domain_Q = self.images.domain_T[search.query_Q]
@@ -249,10 +250,10 @@ class Searcher:
     def _by_blocks(
         self, unit_TD: np.ndarray, search: Search, keys: Sequence[str]
     ) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
-        """Yield, block by block, rows of queries and what they score."""
+        """Yield, block by block, rows of queries and their scores."""
         images, kept = self.images, self.kept
         positives_Q = images.count_positives(search.query_Q, search.index_I)
-        # Sorted, so that only the blocks of large classes are searched deeply.
+        # Sorted, so that only the blocks of large classes need many ranks.
         order_Q = np.argsort(positives_Q, kind="stable")
         order_Q = order_Q[positives_Q[order_Q] > 0]
         query_Q, positives_Q = search.query_Q[order_Q], positives_Q[order_Q]
@@ -288,9 +289,10 @@ class Searcher:
 
 
 def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
-    """Re-identification: by each draw one image of every class is the index, the others are queries.
+    """Return one search per draw for re-identification: one image of every class against the others.
 
-    Whatever their roles were. The draws are fixed: a function of their number and the image's path.
+    The drawn images are the index and the others are queries, whatever their roles. The draws are a
+    fixed function of the draw's number and the image's path.
     """
     row_R = np.union1d(search.query_Q, search.index_I)
     row_R = row_R[np.sort(np.unique(images.image_T[row_R], return_index=True)[1])]
@@ -305,7 +307,7 @@ def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -
 
 
 def _blocks(positives_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
-    """Consecutive queries, fewer where more ranks are looked at: as deep as the last one needs."""
+    """Return blocks of consecutive queries; a block is smaller if its last query needs more ranks."""
     blocks, start = [], 0
     while start < len(positives_Q):
         size = min(MOST_QUERIES, len(positives_Q) - start)
@@ -330,14 +332,14 @@ def search_together(
     key: str,
     pairs: int,
 ) -> None:
-    """Do the work in the main process, once all processes have searched their blocks.
+    """Run `work` in the main process, once all processes have searched their blocks.
 
     Args:
-        work: searches, and writes the result; blocks that are kept are not searched again.
-        share: searches the blocks of this process, and drops what it finds.
-        folder: where blocks are kept until the work is done; a short search keeps none.
-        key: of embeddings, table and protocol; blocks of another key are dropped.
-        pairs: of query and index image, in all.
+        work: searches and writes the result; cached blocks are not searched again.
+        share: searches and caches the blocks of this process, without a result.
+        folder: where blocks are cached until the work is done; a short search caches none.
+        key: hash of embeddings, table and protocol; blocks of another key are deleted.
+        pairs: total number of pairs of query and index image.
     """
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if processes == 1 and pairs < LONG:
@@ -362,7 +364,7 @@ def search_together(
 
 
 def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, *words: object) -> str:
-    """A hash of all that the blocks of a search depend on."""
+    """Return a hash of all that the blocks of a search depend on."""
     digest = hashlib.sha256()
     for array_TD in embeddings:
         digest.update(f"{array_TD.dtype} {array_TD.shape}".encode())
@@ -377,6 +379,6 @@ def key_of(embeddings: Iterable[np.ndarray], table: pd.DataFrame, *words: object
 
 
 def pairs_of(table: pd.DataFrame) -> int:
-    """Queries times index images of a merged index: as many as any protocol compares."""
+    """Return queries times index images of a merged index, the most that any protocol compares."""
     role = table["role"]
     return int(role.isin(["query", "both"]).sum()) * int(role.isin(["index", "both"]).sum())

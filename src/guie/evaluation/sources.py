@@ -1,6 +1,4 @@
-"""What is scored: rows of a manifest with their companions, embeddings of one model, or of specialists
-joined.
-"""
+"""Load what is scored: manifest rows with companion files, and embeddings of one model or specialists."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, fit_component
 JOINS = {
     "oracle": "the query's domain picks the specialist, which embeds query and index (UnED)",
     "mean": "the mean of their unit vectors (PUMA)",
-    "concat": "side by side at unit length, with --reduce as the unification paper has it",
+    "concat": "concatenated unit vectors; with --reduce, the unification paper's method",
 }
 
 
-# first: the numbers that stand first, of an ensemble side by side its first members (DREML's prefixes)
+# first: the first dimensions; for a concatenated ensemble its first members (DREML's prefixes)
 REDUCTIONS = ("pca", "pca-whitened", "random", "first")
 FITTED = ("pca", "pca-whitened")
 
@@ -31,13 +29,13 @@ Joined = np.ndarray | dict[str, np.ndarray]
 
 
 def joined(specialists: Mapping[str, np.ndarray], join: str) -> Joined:
-    """Embeddings of the same images by several models, as one, or by domain for the oracle.
+    """Join embeddings of the same images by several models; the oracle keeps them by domain.
 
     Args:
-        specialists: [N, D] of each, by its domain.
-        join: of `JOINS`.
+        specialists: embeddings [N, D] of each specialist, by its domain.
+        join: a key of `JOINS`.
 
-    Raises UserError where a mean is asked of different dimensions.
+    Raises UserError for a mean of different dimensions.
     """
     if join == "oracle":
         return dict(specialists)
@@ -47,7 +45,7 @@ def joined(specialists: Mapping[str, np.ndarray], join: str) -> Joined:
     dims = {name: emb_ND.shape[1] for name, emb_ND in specialists.items()}
     if len(set(dims.values())) > 1:
         message = ", ".join(f"{name} {dim}" for name, dim in dims.items())
-        raise UserError(f"--join mean: the specialists' dimensions differ: {message}")
+        raise UserError(f"--join mean: the specialists' dimensions must be equal: {message}")
     return np.asarray(np.mean(units, axis=0, dtype=np.float32))
 
 
@@ -57,26 +55,26 @@ def reduced(
     kind: str,
     dim: int,
 ) -> Joined:
-    """Embeddings of fewer dimensions: of every specialist by itself, where they are many.
+    """Reduce the dimension of embeddings, separately for every specialist.
 
     Args:
-        fit: embeddings [F, D] by the same models that PCA is fitted on; the others need none.
-        kind: of `REDUCTIONS`.
+        fit: embeddings [F, D] by the same models, to fit PCA on; other reductions need none.
+        kind: one of `REDUCTIONS`.
 
-    Raises UserError where so many dimensions cannot be fitted.
+    Raises UserError if that many dimensions cannot be fitted.
     """
     if not isinstance(given, np.ndarray):
         fits = fit if isinstance(fit, Mapping) else dict.fromkeys(given)
         missing = sorted(set(given) - set(fits))
         if missing:
-            raise UserError(f"--fit: nothing to fit {', '.join(missing)} on")
+            raise UserError(f"--fit: no embeddings to fit {', '.join(missing)}; add DOMAIN=E.npz for each")
         return {name: _reduced(emb_ND, fits[name], kind, dim) for name, emb_ND in given.items()}
     assert not isinstance(fit, Mapping)
     return _reduced(given, fit, kind, dim)
 
 
 def arrays_of(given: np.ndarray | Mapping[str, np.ndarray] | None) -> list[np.ndarray]:
-    """The arrays of one model or of several."""
+    """Return the arrays of one model or of several."""
     if given is None:
         return []
     return [given] if isinstance(given, np.ndarray) else [given[name] for name in sorted(given)]
@@ -85,7 +83,7 @@ def arrays_of(given: np.ndarray | Mapping[str, np.ndarray] | None) -> list[np.nd
 def _reduced(emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int) -> np.ndarray:
     if kind == "first":
         if not 0 < dim <= emb_ND.shape[1]:
-            raise UserError(f"--dim {dim}: the embedding has {emb_ND.shape[1]} dimensions")
+            raise UserError(f"--dim {dim}: must be at most the embedding's {emb_ND.shape[1]} dimensions")
         return emb_ND[:, :dim]
     unit_ND = _units(emb_ND)
     if kind == "random":
@@ -102,7 +100,7 @@ Source = Path | Sequence[str]  # one model's E.npz, or DOMAIN=E.npz of each spec
 
 
 def table_of(manifest: Manifest, split: str, texts: Path | None = None) -> pd.DataFrame:
-    """The rows of a split, with their subsets where subsets.csv is beside the manifest, and text queries."""
+    """Return the rows of a split, with subsets if subsets.csv is next to the manifest, and text queries."""
     table = manifest.split(split)
     subsets = companion_path(manifest.path, "subsets")
     if subsets.is_file():
@@ -111,14 +109,14 @@ def table_of(manifest: Manifest, split: str, texts: Path | None = None) -> pd.Da
 
 
 def read_embeddings(source: Source, table: pd.DataFrame, join: str) -> Joined:
-    """One model's embeddings [T, D], or those of specialists as they are joined. Raises UserError."""
+    """Read one model's embeddings [T, D], or join those of specialists. Raises UserError."""
     if isinstance(source, Path):
         return load_embeddings(source, table)
     files: dict[str, str] = {}
     for word in source:
         name, sign, path = word.partition("=")
         if not (name and sign and path) or name in files:
-            raise UserError(f"{word!r}: give DOMAIN=FILE, each domain once")
+            raise UserError(f"{word!r}: must be DOMAIN=FILE, with each domain once")
         files[name] = path
     return joined({name: load_embeddings(path, table) for name, path in files.items()}, join)
 
@@ -126,17 +124,17 @@ def read_embeddings(source: Source, table: pd.DataFrame, join: str) -> Joined:
 def reduce_embeddings(
     given: Joined, kind: str, dim: int, fit: Source | None, manifest: Manifest, join: str
 ) -> Joined:
-    """The same in `dim` dimensions, by a map fitted on train images of the manifest.
+    """Reduce embeddings to `dim` dimensions, by a map fitted on train images of the manifest.
 
     Args:
-        kind: of `REDUCTIONS`, of which FITTED are fitted on train images.
+        kind: one of `REDUCTIONS`; those in FITTED are fitted on train images.
         fit: embeddings of train images, from the same models.
 
-    Raises UserError where there is nothing to fit on.
+    Raises UserError if there is nothing to fit on.
     """
     if kind not in FITTED:
         return reduced(given, None, kind, dim)
     if not fit:
-        raise UserError(f"--reduce {kind}: name what it is fitted on by --fit")
+        raise UserError(f"--reduce {kind}: needs embeddings of train images; name them by --fit")
     sample = balanced_sample(manifest.split("train"), PER_DOMAIN, seed=0)
     return reduced(given, read_embeddings(fit, sample, join), kind, dim)

@@ -1,4 +1,4 @@
-"""Text embeddings by a CLIP's text tower: of classes, kept on disk, and of queries.
+"""Embed texts with CLIP's text encoder: classes, cached on disk, and queries.
 
 Shapes: T sentences, C classes, F features, D dimensions.
 """
@@ -29,20 +29,20 @@ BATCH_SENTENCES = 256
 
 
 class ClassTexts(NamedTuple):
-    """What zero-shot classification needs of a CLIP besides image embeddings."""
+    """The text side of CLIP's zero-shot classification."""
 
     emb_CD: np.ndarray  # float32, unit length
     scale: float  # CLIP's own inverse temperature
 
 
 def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> ClassTexts:
-    """One embedding a class: the mean over its names in all templates (Radford et al. 2021, 3.1.4).
+    """Return one embedding per class: the mean over names and templates (Radford et al. 2021, 3.1.4).
 
-    Sentences are averaged at unit length, within a name and then over the names, so that a class of
-    many names weighs them equally. Computed once for each model, class list and templates.
+    Unit-length sentence embeddings are averaged within each name and then over the names, so that all
+    names of a class weigh equally. The result is cached for each model, class list and templates.
 
     Args:
-        config: model, templates, and the folder that keeps the embeddings.
+        config: model, templates, and the cache folder.
         classes: names of each class, in plain words.
 
     Raises:
@@ -60,12 +60,12 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
 
 
 def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
-    """Sentences as the model embeds images, (T, D) of unit length: by the text tower of its CLIP.
+    """Embed sentences in the model's image space with its CLIP text encoder: (T, D) of unit length.
 
-    A trained head is applied to them as to images. The text tower is the one that the image tower was
-    pretrained with, or that of the run itself where that trained both.
+    A trained head is applied to texts and images alike. The text encoder is the one that the image
+    encoder was pretrained with, or the run's own if the run trained both.
 
-    Raises UserError for a model that has no text tower, or a head that takes more than features.
+    Raises UserError for a model without a text encoder, or a head that takes more than features.
     """
     member, embedder = model.alone("texts are embedded by one of them")
     backbone = member.model.backbone
@@ -74,14 +74,14 @@ def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
         found = {"pretrained": str(own), "sha256": None, "revision": None}
         backbone = backbone.model_copy(update=found)
     if backbone.library != "open_clip" or not backbone.pretrained:
-        raise UserError(f"--texts: {model.source} is no CLIP with a pretrained text tower")
+        raise UserError(f"--texts: {model.source} is not a CLIP with a pretrained text encoder")
     if embedder.head and embedder.head.image_shape:
-        raise UserError(f"--texts: the head of {model.source} takes the shapes of images too")
+        raise UserError(f"--texts: the head of {model.source} also needs image shapes; texts have none")
     feat_TF = _text_features(backbone, sentences, next(embedder.parameters()).device)
     if backbone.features != "projected" or feat_TF.shape[1] != embedder.backbone.dim:
         raise UserError(
-            f"--texts: {model.source} has image features of {embedder.backbone.dim} dimensions that are"
-            f" not in the space of its texts, of {feat_TF.shape[1]}; it must be features: projected"
+            f"--texts: {model.source} has image features of {embedder.backbone.dim} dimensions, outside"
+            f" its text space of {feat_TF.shape[1]}; its config must have features: projected"
         )
     with torch.inference_mode():
         return embedder.embed(feat_TF).cpu().numpy()
@@ -91,7 +91,7 @@ def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
 def _text_features(
     backbone: BackboneConfig, sentences: Sequence[str], device: torch.device
 ) -> torch.Tensor:
-    """(T, F), not of unit length, as image features go into a head."""
+    """Return text features (T, F), not normalised, like the image features that enter a head."""
     clip = _clip(backbone).to(device)
     tokenize = open_clip.get_tokenizer(backbone.name, context_length=clip.context_length)
     batches = tqdm(_batches(list(sentences)), "texts", leave=False)
@@ -101,7 +101,7 @@ def _text_features(
 def _clip(backbone: BackboneConfig) -> Clip:
     clip = create_clip(backbone).eval()
     if not hasattr(clip, "context_length"):
-        raise UserError(f"{backbone.name}: has no text tower that reads tokens")
+        raise UserError(f"{backbone.name}: the model has no text encoder that takes tokens")
     return clip
 
 
@@ -110,7 +110,7 @@ def _filled(templates: Sequence[str], word: str) -> list[str]:
 
 
 def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
-    """Told by the weights' content, so that a file trained anew under one name is seen."""
+    """Hash the weights' content, so that a retrained file of the same name gets another key."""
     weights = find_weights(backbone)
     assert weights is not None  # a tag or file is named
     recipe = [backbone.name, sha256_of(weights.file), open_clip.__version__, sentences]
@@ -140,5 +140,5 @@ def _batches(texts: list[str]) -> list[list[str]]:
 
 
 def _mean(units: list[torch.Tensor]) -> torch.Tensor:
-    """The mean of unit vectors, at unit length."""
+    """Return the normalised mean of unit vectors."""
     return functional.normalize(torch.stack(units).mean(dim=0), dim=-1)

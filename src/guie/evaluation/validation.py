@@ -1,4 +1,4 @@
-"""The validation inside training: the merged val index, by the preprocessing that is exported."""
+"""Validate during training: the merged val index, with the preprocessing that is exported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from guie.models.views import AnyPreprocess
 
 
 def refuse_unscorable(manifest: Manifest) -> None:
-    """Raise UserError where `validate` would, whatever the model: no val query has a positive."""
+    """Raise UserError if no val query has a positive, so that `validate` would fail for any model."""
     rows = manifest.table[manifest.table["split"] == "val"]
     if rows.empty:
         return
@@ -38,18 +38,17 @@ def validate(
     frozen: FrozenData | None = None,
     check: Check = raise_fault,
 ) -> dict[str, float] | None:
-    """R@1 and mMP@5, means over domains, and R@1 of each, in every process alike.
+    """Return R@1 and mMP@5, means over domains, and R@1 of each domain, the same in every process.
 
-    With the data of a frozen stage the val images go through the head alone.
-
-    Keys are those of metrics.jsonl: `val_r_at_1`, `val_mmp_at_5`, `val_r_at_1/<domain>`.
-    None where the manifest has no val split. `check` as of `embed_blocks`.
+    With the data of a frozen stage, only the head runs, on cached features of the val images. Keys are
+    those of metrics.jsonl: `val_r_at_1`, `val_mmp_at_5`, `val_r_at_1/<domain>`. Returns None if the
+    manifest has no val split. For `check` see `embed_blocks`.
     """
     if "val" not in manifest.table["split"].unique():
         return None
     rows = manifest.split("val")
     if frozen:
-        # a stage trains one model, and `data` has seen the same manifest
+        # A stage trains one model, and `frozen` was made from the same manifest.
         assert isinstance(embedder, Embedder) and frozen.val is not None
         emb_ND = embed_rows(accelerator, embedder, frozen.val)
     else:
@@ -63,13 +62,13 @@ def validate(
 def validate_model(
     accelerator: Accelerator, model: LoadedModel, manifest: Manifest, workers: int
 ) -> dict[str, float] | None:
-    """`validate` of a model by itself, which moves to this process's device."""
+    """Run `validate` for a loaded model, which moves to this process's device."""
     embedder = model.embedder.to(accelerator.device)
     return validate(accelerator, embedder, manifest, model.preprocess, workers)
 
 
 def flat_scores(scores: dict[str, Any]) -> dict[str, float]:
-    """Means, and R@1 of each domain, by the keys of metrics.jsonl."""
+    """Return means, and R@1 of each domain, by the keys of metrics.jsonl."""
     flat = {f"val_{key}": scores[key] for key in ("r_at_1", "mmp_at_5")}
     for domain, values in scores["domains"].items():
         flat[f"val_r_at_1/{domain}"] = values["r_at_1"]

@@ -1,4 +1,4 @@
-"""Research protocols: who is searched where, and how values become a report."""
+"""Research protocols: queries and index of each search, and the report of their scores."""
 
 from guie.evaluation.protocols.base import Headline, Part, Protocol, with_subsets, with_texts
 from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS, QUIRKS

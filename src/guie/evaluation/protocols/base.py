@@ -1,4 +1,4 @@
-"""What a protocol is: data that says who is query, who is index, which metrics, which mean."""
+"""Define a protocol as data: queries, index, metrics and mean."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from guie.base.errors import UserError
 from guie.evaluation.search import BlockCache
 
 Index = Literal["merged", "separate", "fused"]
-TEXTS = "texts"  # the data set of queries of words
+TEXTS = "texts"  # the data set of text queries
 Statistic = Literal["mean", "pooled", "harmonic", "public", "private"]
 
 
@@ -24,19 +24,18 @@ class Part:
     Attributes:
         index: see `guie.evaluation.search.searches`.
         metrics: keys of `guie.evaluation.metrics`.
-        by: the column whose values are averaged alike, and searched apart: a table without
-            `dataset` goes by domain.
+        by: the column of the groups, which weigh equally in the mean and are the separate indexes.
+            A table without `dataset` uses domain.
         recalls: depths of Recall@k of some data sets (by `dataset` or domain), in place of
             `default_recalls`.
         graded: relevance comes from a file of grades instead of labels, and the whole index is
             ranked; see `guie.evaluation.graded`.
-        clusters: NMI of a k-means beside it, of each group by itself.
-        recognition: GAP, GAP- and accuracy of a nearest-neighbour classifier beside it.
-        public_and_private: the challenge's two leaderboards beside it.
-        subset: of the images that the column `subsets` of the table gives this name, no others are
-            asked or searched; "": of all.
-        gallery_draws: re-identification: one image of each class, drawn, is the index, the others
-            are queries; the mean over so many draws. 0: roles say who is query and who is index.
+        clusters: also report k-means NMI of each group.
+        recognition: also report GAP, GAP- and accuracy of a nearest-neighbour classifier.
+        public_and_private: also report the challenge's two leaderboards.
+        subset: use only images with this name in the table's column `subsets`; "" uses all.
+        gallery_draws: number of re-identification draws to average. Each draws one image of each
+            class as the index; the others are queries. 0: roles define queries and index.
     """
 
     name: str
@@ -53,14 +52,14 @@ class Part:
     gallery_draws: int = 0
 
     def keys(self, group: str) -> tuple[str, ...]:
-        """The metrics of one group."""
+        """Return the metrics of one group."""
         depths = self.recalls.get(group, self.default_recalls)
         return (*self.metrics, *(f"recall_at_{k}" for k in depths if k > 1))
 
 
 @dataclass(frozen=True)
 class Headline:
-    """One number that papers print."""
+    """One number that papers report."""
 
     title: str
     part: str
@@ -68,7 +67,7 @@ class Headline:
     metric: str
 
     def of(self, report: Mapping[str, Any]) -> float | None:
-        """Its value in the report of its part; None where that has none."""
+        """Return its value in the report of its part, or None if there is none."""
         if self.statistic == "harmonic":
             return report["mean"][f"harmonic_{self.metric}"]
         return report[self.statistic][self.metric]
@@ -76,11 +75,11 @@ class Headline:
 
 @dataclass(frozen=True)
 class Protocol:
-    """A research protocol, from its source.
+    """A research protocol, as defined by its source.
 
     Attributes:
-        quirks: what the peer's own code does otherwise, each a switch that is off by default.
-        subsets: parts of the test set that are scored each by itself, where the table names them.
+        quirks: deviations of the reference implementation, each a switch that is off by default.
+        subsets: parts of the test set that are scored separately if the table names them.
     """
 
     name: str
@@ -93,7 +92,7 @@ class Protocol:
     subsets: tuple[str, ...] = ()
 
     def over(self, table: pd.DataFrame) -> Protocol:
-        """The same with each part once for every subset that the table has; as it is where it has none."""
+        """Return the protocol with each part repeated for every subset in the table, if it has any."""
         there = [name for name in self.subsets if members(table, name).any()]
         if not there:
             return self
@@ -112,13 +111,13 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Options:
-    """How a protocol is run, whichever it is.
+    """Options for running any protocol.
 
     Attributes:
-        quirks: of `QUIRKS`, those that are on.
-        draws: of the bootstrap; 0 for no intervals.
-        kept: blocks of an earlier start, and those of this process.
-        grades: as of `read_grades`, which graded parts need.
+        quirks: the keys of `QUIRKS` that are on.
+        draws: number of bootstrap draws; 0 for no intervals.
+        kept: blocks of an earlier run and of this process.
+        grades: result of `read_grades`, required by graded parts.
     """
 
     quirks: frozenset[str] = frozenset()
@@ -127,25 +126,25 @@ class Options:
     grades: pd.DataFrame | None = None
 
     def within(self, name: str) -> Options:
-        """The same for one part, whose blocks are kept apart."""
+        """Return the options for one part, whose blocks are cached separately."""
         return replace(self, kept=self.kept and self.kept.within(name))
 
 
 def members(table: pd.DataFrame, subset: str) -> np.ndarray:
-    """Boolean per row: it is of that subset, by the column `subsets`, several joined by `|`."""
+    """Return, per row, whether it belongs to a subset; the column `subsets` joins names by `|`."""
     if "subsets" not in table:
         return np.zeros(len(table), bool)
     return np.asarray(table["subsets"].str.split("|").map(lambda names: subset in names), bool)
 
 
 def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
-    """The table and, as queries, the rows of the companion `texts`: of a data set of their own, `texts`.
+    """Append the rows of the companion file `texts` to the table, as queries of the data set `texts`.
 
-    Raises UserError where a text has the name of an image, or of another text.
+    Raises UserError if a text has the name of an image, or of another text.
     """
     again = texts["image_path"].isin(table["image_path"]) | texts.duplicated("image_path")
     if again.any():
-        raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is named already")
+        raise UserError(f"--texts: the name {texts['image_path'][again].iloc[0]} is already used; rename it")
     dataset = table["dataset"] if "dataset" in table else table["domain"]
     asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
     both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)
@@ -153,6 +152,6 @@ def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:
-    """The table with the column `subsets`, from the companion (subset, image_path)."""
+    """Add the column `subsets` to the table, from the companion file (subset, image_path)."""
     named = subsets.groupby("image_path")["subset"].agg("|".join)
     return table.assign(subsets=table["image_path"].map(named).fillna(""))

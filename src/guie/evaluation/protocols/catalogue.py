@@ -1,4 +1,4 @@
-"""The protocols by name, each with its source."""
+"""List the protocols by name, each with its source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ GRADED = tuple(
     f"{level}_{key}" for level in graded.PROTOCOLS for key in ("ap", "p_at_1", "p_at_5", "p_at_10")
 )
 PUMA = ("r_at_1", "map_at_r", "r_precision")
-# Depths of Recall@k that each data set's papers print.
+# Depths of Recall@k that each data set's papers report.
 RECALLS = {
     "sop": (1, 10, 100, 1000),
     "inshop": (1, 10, 20, 30),
@@ -46,7 +46,7 @@ def _recall_headlines(depths: tuple[int, ...]) -> tuple[Headline, ...]:
 def _recall_benchmark(
     name: str, title: str, source: str, depths: tuple[int, ...], clusters: bool = False
 ) -> Protocol:
-    """Each data set by itself, by Recall@k."""
+    """Return a protocol that scores each data set separately by Recall@k."""
     parts = (_recall_part(depths, clusters),)
     return Protocol(name, title, source, parts, _recall_headlines(depths))
 
@@ -168,7 +168,7 @@ _ALL = (
             Headline("R@1, re-id", "re-identification", "mean", "r_at_1"),
             Headline("R@5, re-id", "re-identification", "mean", "recall_at_5"),
         ),
-        note="small, medium, large: where subsets.csv is beside the manifest, else all that it has",
+        note="small, medium, large if subsets.csv is next to the manifest; else all its images",
         subsets=("small", "medium", "large"),
     ),
     Protocol(
@@ -188,7 +188,7 @@ _ALL = (
             for level in graded.PROTOCOLS
             for what, key in (("mAP", "ap"), ("mP@10", "p_at_10"))
         ),
-        note="needs relevance.csv beside the manifest: query, image, grade (easy, hard or junk)",
+        note="needs relevance.csv next to the manifest: query, image, grade (easy, hard or junk)",
     ),
     Protocol(
         name="met",

@@ -1,4 +1,4 @@
-"""Evaluate embeddings under a protocol: the report with its intervals, and several models side by side."""
+"""Evaluate embeddings under a protocol: report, intervals, and a comparison of several models."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PUBLIC_SHARE = 0.3
 
 
 def public_and_private(scores: Scores) -> dict[str, dict[str, float | None]]:
-    """The means over the 30 % of the queries that are public, and over the rest."""
+    """Return means over the 30 % of the queries that are public, and over the rest."""
     public_Q = np.array([is_public(path) for path in scores.path_Q], dtype=bool)
     return {
         name: plain(scores.values[own_Q].mean())
@@ -67,10 +67,10 @@ HEADLINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def intervals(scores: Scores, draws: int = DRAWS, level: float = LEVEL) -> dict[str, Any]:
-    """Bootstrap intervals of all that `report_of` tells, over queries clustered by class.
+    """Return bootstrap intervals of all values of `report_of`, over queries clustered by class.
 
-    Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}};
-    metrics of a group with one class have none there, and no metric has where every group is such.
+    Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}}. A
+    group with a single class has no interval; if every group is such, no metric has one.
     """
     common = scores.common
     mean: dict[str, Any] = {}
@@ -97,9 +97,9 @@ def intervals(scores: Scores, draws: int = DRAWS, level: float = LEVEL) -> dict[
 def compare(
     a: Scores, b: Scores, headline: Headline, draws: int = DRAWS, level: float = LEVEL
 ) -> Comparison:
-    """How far b is ahead of a in that number. Raises UserError where the queries differ."""
+    """Return the lead of b over a in a headline. Raises UserError if the queries differ."""
     if not np.array_equal(a.path_Q, b.path_Q):
-        raise UserError("the two embeddings were not scored on the same queries")
+        raise UserError("the two embeddings were not scored on the same queries; use one manifest and split")
     key = headline.metric
     group_Q = None if headline.statistic not in HEADLINES else a.group_Q
     return paired(
@@ -119,14 +119,14 @@ def against(
     theirs: Mapping[str, Scores],
     names: tuple[str, str],
 ) -> dict[str, Any]:
-    """Is this model ahead of the other, headline by headline.
+    """Compare this model with another, headline by headline.
 
     Args:
-        ours, theirs: by part, what its queries score.
-        names: of this model and of the other.
+        ours, theirs: scores of the queries, by part.
+        names: names of this model and of the other.
 
-    Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]};
-    of headlines that are no mean over queries (GAP, NMI) none.
+    Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]},
+    without headlines that are not a mean over queries (GAP, NMI).
     """
     found = {
         headline.title: compare(theirs[headline.part], ours[headline.part], headline)
@@ -143,7 +143,7 @@ def against(
 
 
 def _scored(scores: Scores) -> list[str]:
-    """Groups in which a query has a value."""
+    """Return the groups in which a query has a value."""
     scored_Q = scores.values[scores.common].notna().any(axis=1).to_numpy()
     return sorted(pd.unique(scores.group_Q[scored_Q]))
 
@@ -163,7 +163,7 @@ def _of_group(
 
 
 def _alike(values: pd.DataFrame) -> list[list[str]]:
-    """Metrics by the queries that have them: of labels all alike, of grades every level by itself."""
+    """Group metrics by the queries that have them: one group for labels, one per level for grades."""
     sets: dict[bytes, list[str]] = {}
     for key in values:
         has_Q = values[key].notna().to_numpy()
@@ -182,20 +182,20 @@ QUICK = Part("quick", "merged", ("r_at_1", "mmp_at_5"))
 
 
 def evaluate(embeddings_TD: Given, table: pd.DataFrame, index: str = "merged") -> dict[str, Any]:
-    """Score one split by every metric over one index: `score_part`, without intervals.
+    """Score one split by every metric over one index: `score_part` without intervals.
 
-    Raises ValueError for another index than merged and separate.
+    Raises ValueError unless the index is merged or separate.
     """
     if index not in INDEXES:
-        raise ValueError(f"index is {index!r}, not one of {INDEXES}")
+        raise ValueError(f"index is {index!r}; it must be one of {INDEXES}")
     return score_part(PROTOCOLS[index].parts[0], embeddings_TD, table)[0]
 
 
 def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, Any]:
-    """R@1 and mMP@5 over the merged index, cheap enough for validation during training.
+    """Return R@1 and mMP@5 over the merged index, fast enough for validation during training.
 
-    Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5"}}}; the first two are
-    means over the domains, equal to `evaluate(...)["mean"]`. Arguments and errors as there.
+    Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5"}}}. The first two are means
+    over the domains, equal to `evaluate(...)["mean"]`. Arguments and errors are those of `evaluate`.
     """
     report, _ = score_part(QUICK, embeddings_TD, table)
     names = QUICK.metrics
@@ -211,18 +211,18 @@ def score_part(
     table: pd.DataFrame,
     options: Options = PLAIN,
 ) -> tuple[dict[str, Any], Scores]:
-    """Score one split as a part of a protocol says.
+    """Score one split under a part of a protocol.
 
     Args:
-        embeddings_TD: float32 or float16, row t for row t of the table, compared by cosine; or, by
-            domain, those of its specialist, which embeds that domain's queries and the whole index;
-            or rankings in place of embeddings, which have no dimension.
+        embeddings_TD: float32 or float16, row t for row t of the table, compared by cosine. Or, by
+            domain, those of its specialist, which embeds that domain's queries and the whole index.
+            Or rankings in place of embeddings, which have no dimension.
         table: the manifest's rows of one split: image_path, label, domain, role.
 
-    Returns the content of `report.json`, and what each query scores. `mean` is over domains (UnED's
-    headline), `pooled` over queries (the challenge's number); each of `domains` counts all `queries`
-    and `queries_without_positive`, those among them that no metric includes. A domain in which none
-    is left has None for every metric, and no part in the mean.
+    Returns the content of `report.json`, and the scores of each query. `mean` is over domains (UnED's
+    headline), `pooled` over queries (the challenge's number). Each of `domains` counts all `queries`
+    and `queries_without_positive`, which no metric includes. A domain without any positive has None
+    for every metric and is left out of the mean.
 
     Raises:
         UserError: no query has a positive, or an embedding is not finite.
@@ -235,7 +235,7 @@ def score_part(
         embedded = as_units(embeddings_TD, table)
         if part.graded and options.grades is None:
             raise UserError(
-                "--protocol: needs relevance.csv beside the manifest, with columns query, image, grade"
+                "--protocol: needs relevance.csv next to the manifest, with columns query, image, grade"
             )
         scores = retrieve(part, table, embedded, options)
         report = report_of(scores, options.quirks) | {"dimension": _dimension(embedded)}
@@ -254,11 +254,11 @@ def share_protocol(
     kept: BlockCache,
     quirks: Iterable[str] = (),
 ) -> None:
-    """Search and keep this process's blocks of `run_protocol`."""
+    """Search and cache this process's blocks of `run_protocol`."""
     embedded = as_units(embeddings_TD, table)
     options = Options(_quirks(protocol, quirks), kept=kept)
     for part in protocol.parts:
-        if not part.graded:  # which keeps no blocks
+        if not part.graded:  # graded parts cache no blocks
             search_part(part, table, embedded, options.within(f"{protocol.name} {part.name}"))
 
 
@@ -274,9 +274,9 @@ def run_protocol(
 ) -> tuple[dict[str, Any], dict[str, Scores]]:
     """Score one split under a protocol.
 
-    Returns the report (`protocol`, `source`, `quirks`, `headline` and, by name, `parts` as of
-    `score_part`) and each part's scores of queries. Arguments as there and as of `Options`; errors as
-    there, and UserError for a quirk that is not of the protocol.
+    Returns the report (`protocol`, `source`, `quirks`, `headline` and, by name, the `parts` of
+    `score_part`) and each part's query scores. For arguments and errors see `score_part` and
+    `Options`. Also raises UserError for a quirk that the protocol does not have.
     """
     options = Options(_quirks(protocol, quirks), draws, kept, grades)
     found = {
@@ -297,14 +297,14 @@ def run_protocol(
 
 
 def protocol_of(name: str) -> Protocol:
-    """The protocol of that name. Raises UserError for another."""
+    """Return the protocol of that name. Raises UserError if it is unknown."""
     if name not in PROTOCOLS:
         raise UserError(f"--protocol {name}: unknown; known: {', '.join(PROTOCOLS)}")
     return PROTOCOLS[name]
 
 
 def _beside(part: Part, table: pd.DataFrame, embedded: Embedded) -> dict[str, dict[str, float]]:
-    """What a part tells of its groups besides means over queries."""
+    """Return each group's scores that are not means over queries (NMI, GAP)."""
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
         rows = table[members(table, part.subset)] if part.subset else table
@@ -319,7 +319,7 @@ def _beside(part: Part, table: pd.DataFrame, embedded: Embedded) -> dict[str, di
 
 
 def _add(report: dict[str, Any], beside: Mapping[str, Mapping[str, float]]) -> None:
-    """Put it into the report's domains, and its mean over them."""
+    """Add the scores to the report's domains, and their mean over the domains."""
     for name, found in beside.items():
         if name in report["domains"]:
             report["domains"][name] |= plain(pd.Series(found))
@@ -328,7 +328,7 @@ def _add(report: dict[str, Any], beside: Mapping[str, Mapping[str, float]]) -> N
 
 
 def as_units(embeddings_TD: np.ndarray | Mapping[str, np.ndarray], table: pd.DataFrame) -> Embedded:
-    """Vectors of unit length, of one model or of each domain's specialist. Errors as of `score_part`."""
+    """Normalise vectors of one model or of each domain's specialist. Raises like `score_part`."""
     if isinstance(embeddings_TD, np.ndarray):
         if len(embeddings_TD) != len(table):
             raise ValueError(f"{len(embeddings_TD)} embeddings for {len(table)} rows")
@@ -379,10 +379,10 @@ def run_models(
     kept: BlockCache | None = None,
     grades: pd.DataFrame | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """The reports of each model by its name, one a protocol, as of `run_protocol`.
+    """Return the reports of each model by its name, one per protocol, from `run_protocol`.
 
-    Where there are several, each report of the first has `against`: of every other, what
-    `certainty.against` says of the two. Arguments and errors as of `run_protocol`.
+    With several models, each report of the first has `against`: the result of `against` for every
+    other model. Arguments and errors are those of `run_protocol`.
     """
     reports: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
     for protocol in protocols:
@@ -404,6 +404,6 @@ def run_models(
 def _each(
     models: Mapping[str, Given], kept: BlockCache | None
 ) -> Iterator[tuple[str, Given, BlockCache | None]]:
-    """Each model with its own blocks."""
+    """Yield each model with its own block cache."""
     for place, (name, given) in enumerate(models.items()):
         yield name, given, kept and (kept.within(f"against {place}") if place else kept)

@@ -1,6 +1,4 @@
-"""What each query of a part of a protocol scores: retrieval, graded relevance, recognition, clustering,
-given rankings.
-"""
+"""Score the queries of a protocol part: retrieval, grades, recognition, clustering, given rankings."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ from guie.evaluation.search import Embedded, Images, Search, Searcher, galleries
 def cluster_scores(
     part: Part, table: pd.DataFrame, embedded: Embedded
 ) -> dict[str, dict[str, float]]:
-    """NMI of each group's images, queries and index alike; an image of two rows counts once."""
+    """Return NMI of each group's images, queries and index together; an image with two rows counts once."""
     column = part.by if part.by in table else "domain"
     found = {}
     for name, rows in table.groupby(column, sort=False):
@@ -36,7 +34,7 @@ def cluster_scores(
     return found
 
 
-# Of rankings, positives and scores; equal scores are one step of ILIAS's AP.
+# Functions of rankings, positives and scores; equal scores are one step of ILIAS's AP.
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "map_at_1000": map_at_1k,
     "found_at_1000": lambda relevant_QK, positives_Q, _: recall_at_1k(relevant_QK, positives_Q),
@@ -44,9 +42,9 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] =
 
 
 def ranked_scores(part: Part, table: pd.DataFrame, rankings: Rankings) -> Scores:
-    """What each query of the rankings scores. Raises UserError for a part that asks for more than them."""
+    """Score each query of given rankings. Raises UserError for a part that needs embeddings."""
     if part.index != "merged" or not set(part.metrics) <= set(METRICS):
-        raise UserError("--results: rankings are scored by --protocol ilias, and by no other")
+        raise UserError("--results: only --protocol ilias scores rankings")
     images, query_Q = Images.of(table), rankings.query_Q
     positives_Q = images.count_positives(query_Q, np.flatnonzero(images.is_index_T))
     relevant_QK = images.labels.shared(query_Q, rankings.found_QK) & (rankings.found_QK >= 0)
@@ -57,7 +55,7 @@ def ranked_scores(part: Part, table: pd.DataFrame, rankings: Rankings) -> Scores
 
 
 def recognition_scores(images: Images, embedded: Embedded, search: Search) -> dict[str, float]:
-    """By the nearest neighbour, its similarity the confidence; queries without a positive distract."""
+    """Score nearest-neighbour recognition by similarity; queries without a positive are distractors."""
     rows_Q = search.query_Q
     domains = pd.unique(images.domain_T[rows_Q])
     correct_Q, confidence_Q = np.zeros(len(rows_Q), bool), np.full(len(rows_Q), -np.inf)
@@ -80,11 +78,11 @@ def recognition_scores(images: Images, embedded: Embedded, search: Search) -> di
 
 
 CODES = {"easy": graded.EASY, "hard": graded.HARD, "junk": graded.JUNK}
-BLOCK_QUERIES = 16  # whose whole rankings are held
+BLOCK_QUERIES = 16  # queries whose whole rankings are in memory at once
 
 
 def read_grades(path: Path) -> pd.DataFrame:
-    """query and image (paths as in the manifest) and grade, a row a graded pair.
+    """Read query and image (paths as in the manifest) and grade, one row per graded pair.
 
     Raises UserError that names the file and its first bad row.
     """
@@ -93,17 +91,17 @@ def read_grades(path: Path) -> pd.DataFrame:
     if len(bad):
         word = grades["grade"][bad[0]]
         known = ", ".join(CODES)
-        raise UserError(f"{path}:{line_of(bad[0])}: grade {word!r}; known: {known}")
+        raise UserError(f"{path}:{line_of(bad[0])}: unknown grade {word!r}; known: {known}")
     again = np.flatnonzero(grades.duplicated(["query", "image"]))
     if len(again):
-        raise UserError(f"{path}:{line_of(again[0])}: this pair is graded already; delete one")
+        raise UserError(f"{path}:{line_of(again[0])}: this pair is already graded; delete one row")
     return grades
 
 
 def graded_scores(
     images: Images, table: pd.DataFrame, embedded: Embedded, search: Search, grades: pd.DataFrame
 ) -> pd.DataFrame:
-    """AP and precisions of each query at every level, by its row T; NaN where it has no positive."""
+    """Return AP and precisions of each query at every level, by row T; NaN if it has no positive."""
     index_of = pd.Series(np.arange(len(search.index_I)), table["image_path"][search.index_I])
     parts = []
     for start in range(0, len(search.query_Q), BLOCK_QUERIES):
@@ -114,7 +112,7 @@ def graded_scores(
         rank_BK, _ = ExactIndex(unit_TD[search.index_I]).search(
             unit_TD[rows_B], len(search.index_I), own
         )
-        # The query's own image, which is no part of the ranking, stands last as -1: junk to all.
+        # The query's own image is not in the ranking; it comes last as -1 and counts as junk.
         grade_BK = np.where(
             rank_BK >= 0, np.take_along_axis(grade_BI, rank_BK, axis=1), graded.JUNK
         )
@@ -123,7 +121,7 @@ def graded_scores(
 
 
 def _grades_of(queries: pd.Series, index_of: pd.Series, grades: pd.DataFrame) -> np.ndarray:
-    """Codes [B, I]; what is not graded is negative."""
+    """Return grade codes [B, I]; ungraded images are negative."""
     codes_BI = np.full((len(queries), len(index_of)), graded.NEGATIVE, np.int8)
     known = grades[grades["query"].isin(queries) & grades["image"].isin(index_of.index)]
     places = pd.Index(queries).get_indexer(known["query"])
@@ -132,22 +130,22 @@ def _grades_of(queries: pd.Series, index_of: pd.Series, grades: pd.DataFrame) ->
 
 
 def _one(embedded: Embedded, images: Images, rows_B: np.ndarray) -> np.ndarray:
-    """The embeddings that these queries are searched by: all of one domain, where they are many."""
+    """Return the embeddings for these queries; with specialists, all are from one domain."""
     return embedded if isinstance(embedded, np.ndarray) else embedded[images.domain_T[rows_B[0]]]
 
 
 HARMONIC = ("r_at_1", "map_at_r", "r_precision")
-ROUNDED = 3  # decimals, by the quirk
+ROUNDED = 3  # decimals, for the quirk `round`
 PLAIN = Options()
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What each query scores.
+    """The scores of each query.
 
     Attributes:
-        values: a row a query, by its row T, and of drawn galleries one for each draw; NaN where it has
-            no positive, and in metrics that are not of its group.
+        values: one row per query (and per gallery draw), indexed by row T. NaN if the query has no
+            positive, and for metrics that its group does not have.
         group_Q: its domain or data set. `cluster_Q`: its class.
     """
 
@@ -159,7 +157,7 @@ class Scores:
 
     @property
     def common(self) -> list[str]:
-        """The metrics that every group has."""
+        """Return the metrics that every group has."""
         sets = [set(self.part.keys(group)) for group in pd.unique(self.group_Q)]
         return [key for key in self.values.columns if all(key in keys for keys in sets)]
 
@@ -170,10 +168,10 @@ def search_part(
     embedded: Embedded,
     options: Options = PLAIN,
 ) -> list[pd.DataFrame]:
-    """What the queries of each search of a part score; see `guie.evaluation.search.Searcher`.
+    """Return the query scores of each search of a part; see `guie.evaluation.search.Searcher`.
 
     Args:
-        table: rows T of one split: image_path, label, domain, role, and dataset where there is one.
+        table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
         embedded: unit vectors [T, D], or those of each domain's specialist.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
@@ -197,23 +195,23 @@ def retrieve(
     embedded: Embedded,
     options: Options = PLAIN,
 ) -> Scores:
-    """Search as the part says; arguments as of `search_part`.
+    """Run the searches of a part; arguments are those of `search_part`.
 
-    Raises UserError where no query has a positive.
+    Raises UserError if no query has a positive.
     """
     searched = search_part(part, table, embedded, options)
     found = [scores for scores in searched if len(scores)]
     if all(scores.isna().to_numpy().all() for scores in found):
         if part.graded:
             raise UserError(
-                f"relevance.csv: of {sum(map(len, found))} queries none is graded an easy or hard image"
-                " of the index; its paths are those of the manifest's image_path"
+                f"relevance.csv: none of {sum(map(len, found))} queries has an easy or hard image in the"
+                " index; its paths must match image_path in the manifest"
             )
         raise _unanswerable(sum(map(len, found)))
     values = pd.concat(found)
     rows = values.index.to_numpy()
     group_Q = groups_of(part, table)[rows]
-    for group in pd.unique(group_Q):  # in one index all were scored alike
+    for group in pd.unique(group_Q):  # in one index all groups got the same metrics
         others = [key for key in values if key not in part.keys(group)]
         values.loc[group_Q == group, others] = np.nan
     cluster_Q, path_Q = (table[c].to_numpy()[rows] for c in ("label", "image_path"))
@@ -221,7 +219,7 @@ def retrieve(
 
 
 def refuse_unanswerable(part: Part, table: pd.DataFrame) -> None:
-    """Raise UserError as `retrieve` would, without embeddings, for a part that goes by labels and roles."""
+    """Raise UserError like `retrieve`, without embeddings, for a part that uses labels and roles."""
     images = images_of(part, table)
     asked = list(searches(part.index, images, groups_of(part, table)))
     if not any(images.count_positives(one.query_Q, one.index_I).any() for one in asked):
@@ -230,26 +228,26 @@ def refuse_unanswerable(part: Part, table: pd.DataFrame) -> None:
 
 def _unanswerable(queries: int) -> UserError:
     return UserError(
-        f"none of {queries} queries has a positive in the index; look at the columns label and role"
+        f"none of {queries} queries has a positive in the index; check the columns label and role"
     )
 
 
 def images_of(part: Part, table: pd.DataFrame) -> Images:
-    """The rows of the table, of which those of the part's subset alone are asked and searched."""
+    """Return the rows of the table, with queries and index restricted to the part's subset."""
     images = Images.of(table)
     return images.within(members(table, part.subset)) if part.subset else images
 
 
 def groups_of(part: Part, table: pd.DataFrame) -> np.ndarray:
-    """Domain or data set of each row, whichever the part averages by."""
+    """Return the domain or data set of each row, whichever the part averages by."""
     return table[part.by if part.by in table else "domain"].to_numpy()
 
 
 def report_of(scores: Scores, quirks: frozenset[str] = frozenset()) -> dict[str, Any]:
-    """Means over groups and over queries, and each group's own, with counts of queries.
+    """Return means over groups and over queries, and each group's means with counts of queries.
 
-    Returns `mean`, `pooled` and `domains` as `report.json` has them. A group in which no query has a
-    positive has None for every metric, and no part in the mean.
+    Returns `mean`, `pooled` and `domains` in the format of `report.json`. A group without any
+    positive has None for every metric and is left out of the mean.
     """
     values, common = scores.values, scores.common
     groups = values.groupby(scores.group_Q)
@@ -261,7 +259,7 @@ def report_of(scores: Scores, quirks: frozenset[str] = frozenset()) -> dict[str,
         if key in common:
             mean[f"harmonic_{key}"] = metrics.harmonic_mean(by_group[key].dropna())
     without = values[common].isna().all(axis=1).groupby(scores.group_Q).sum()
-    each = scores.part.gallery_draws or 1  # every draw asks as many
+    each = scores.part.gallery_draws or 1  # every draw has the same number of queries
     return {
         "mean": plain(mean),
         "pooled": plain(values[common].mean()),
@@ -278,5 +276,5 @@ def report_of(scores: Scores, quirks: frozenset[str] = frozenset()) -> dict[str,
 
 
 def plain(values: pd.Series) -> dict[str, float | None]:
-    """Numbers that JSON knows: None for NaN."""
+    """Convert to JSON numbers: None for NaN."""
     return {str(key): None if np.isnan(value) else float(value) for key, value in values.items()}
