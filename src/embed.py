@@ -6,7 +6,7 @@ accelerate launch src/embed.py --model open_clip:ViT-B-32:openai --split test --
 accelerate launch src/embed.py --model runs/demo --layers blocks.9 --pool max --manifest M --out E.npz
 accelerate launch src/embed.py --model runs/demo --manifest oxford.csv --boxes oxford.boxes.csv --out E.npz
 
-What is done is kept beside E.npz, in E.npz.parts: the same command goes on where one was stopped.
+Partial results are kept in E.npz.parts next to E.npz; the same command resumes after a stop.
 """
 
 from __future__ import annotations
@@ -56,35 +56,35 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--size-px", type=int, help="image size of a library's model")
     parser.add_argument("--fit", choices=("squash", "pad", "crop"), default="squash")
     parser.add_argument(
-        "--layers", nargs="+", metavar="NAME", help="of the tower, in place of the embedding"
+        "--layers", nargs="+", metavar="NAME", help="backbone layers to embed, not the output"
     )
     parser.add_argument(
-        "--pool", choices=("avg", "max", "gem", "token"), default="avg", help="of --layers"
+        "--pool", choices=("avg", "max", "gem", "token"), default="avg", help="pooling of --layers"
     )
     parser.add_argument("--batch-size", type=int, default=128, help="images per process and step")
     parser.add_argument("--workers", type=int, default=2, help="loader processes per process")
     parser.add_argument(
         "--boxes",
         metavar="FILE",
-        help="CSV image_path, x1_px, y1_px, x2_px, y2_px: images are cropped to them first",
+        help="CSV image_path, x1_px, y1_px, x2_px, y2_px: crop images to these boxes first",
     )
     parser.add_argument(
         "--texts",
         metavar="FILE",
-        help="CSV image_path (the text's name), text, label, domain: embedded too, by a CLIP's text tower",
+        help="CSV image_path (the text's name), text, label, domain: also embed texts, by CLIP",
     )
     parser.add_argument(
-        "--drop-bad", action="store_true", help="go on without the images that cannot be decoded"
+        "--drop-bad", action="store_true", help="skip the images that cannot be decoded"
     )
     args = parser.parse_args(argv)
     for name, least in {"size_px": 1, "batch_size": 1, "workers": 0}.items():
         if (number := getattr(args, name)) is not None and number < least:
-            parser.error(f"--{name.replace('_', '-')} {number}: is to be {least} or more")
+            parser.error(f"--{name.replace('_', '-')} {number}: must be {least} or more")
     return args
 
 
 def main(argv: Sequence[str] | None = None) -> Path:
-    """Embed; returns the path written."""
+    """Embed, and return the path written."""
     args = parse_args(argv)
     out, interrupts = Path(args.out), Interrupts()
     dropped = out.with_name(f"{out.name}.dropped.csv")
@@ -110,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         if accelerator.is_main_process:
             features = cache.open(states, opened.embedder.dim)
             write(out, np.append(paths, names), features, texts_TD)
-        # All leave together: a process that outlives its group aborts on the way out.
+        # All processes exit together: one that outlives its process group aborts at exit.
         accelerator.wait_for_everyone()
         accelerator.end_training()
     return out
@@ -126,34 +126,34 @@ def embed(
     workers: int,
     check: Check,
 ) -> pd.DataFrame:
-    """Embed into the cache, from where an earlier try stopped; returns what opens the rows."""
+    """Embed into the cache, resuming an earlier run; return the states that open the rows."""
     made_by = (accelerator, opened.embedder, opened.preprocess)
     settings: dict[str, Any] = {"batch_size": opened.batch_size, "workers": workers, "check": check}
     try:
         return embed_into(cache, *made_by, files, boxes, **settings)
     except Stopped:
-        accelerator.print(f"{out}: stopped; what is done is kept, and the same command goes on")
+        accelerator.print(f"{out}: stopped; partial results are kept, and the same command resumes")
         raise
 
 
 def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray, np.ndarray]:
-    """Names and embeddings of the texts in a file; none where there is no file. Raises UserError."""
+    """Return names and embeddings of the texts in a file, empty without a file. Raises UserError."""
     if path is None:
         return np.array([], str), np.zeros((0, opened.embedder.dim), np.float32)
     if opened.model is None:
         raise UserError(
-            "--texts: a submission takes images alone; give the run that it was made of"
+            "--texts: a submission takes only images; give the run that it was made from"
         )
     texts = read_companion(Path(path), "texts")
     return texts["image_path"].to_numpy(str), embed_texts(opened.model, texts["text"].tolist())
 
 
 def write(out: Path, names: np.ndarray, emb_ND: Features, texts_TD: np.ndarray) -> None:
-    """`out`, images before texts, and the parts that it was made of go."""
+    """Write `out`, images before texts, and delete its partial results."""
     rows = np.concatenate([np.asarray(emb_ND), texts_TD]) if len(texts_TD) else emb_ND
     with replacing(out) as temporary:
         save_arrays(temporary, image_path=names, embedding=rows)
-    for recipe in parts_of(out).glob("*/model.json"):  # a folder of that name may hold other things
+    for recipe in parts_of(out).glob("*/model.json"):  # other files in the folder stay
         shutil.rmtree(recipe.parent, ignore_errors=True)
     with suppress(OSError):
         parts_of(out).rmdir()
@@ -162,7 +162,7 @@ def write(out: Path, names: np.ndarray, emb_ND: Features, texts_TD: np.ndarray) 
 
 
 def crops_by(path: str | None, manifest: Manifest) -> Callable[[Sequence[str]], list[Box | None]]:
-    """From image paths to the boxes that a file gives them. Raises UserError, and so does what it returns."""
+    """Return a function from image paths to the boxes in a file. Both raise UserError."""
     if path is None:
         return lambda images: [None] * len(images)
     boxes = read_boxes(Path(path), set(manifest.table["image_path"]))
@@ -170,7 +170,7 @@ def crops_by(path: str | None, manifest: Manifest) -> Callable[[Sequence[str]], 
 
 
 def parts_of(out: Path) -> Path:
-    """The folder of what is done of `out`."""
+    """Return the folder of partial results of `out`."""
     return out.with_name(f"{out.name}.parts")
 
 

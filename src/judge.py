@@ -1,10 +1,11 @@
-"""Let mteb judge a model: by its tasks of image retrieval, or by a split of an own manifest.
+"""Evaluate a model with mteb: on its image retrieval tasks, or on a split of your own manifest.
 
 python src/judge.py --model runs/demo --tasks CUB200I2IRetrieval SOPI2IRetrieval --out runs/demo/mteb
 python src/judge.py --model runs/demo --manifest input/mix_demo.csv --split test --out runs/demo/mteb
 
-mteb is no requirement: `make judges` sets up .venv-judges, which has it. Public tasks are downloaded
-and, once scored, kept in --out by the model's weights; a manifest is scored anew each time.
+mteb is not in requirements.txt; `make judges` installs it into .venv-judges. Public tasks are
+downloaded, and their scores are cached in --out by the model's weights. A manifest is scored again
+each time.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
 from guie.models import open_model
 
-SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # what these tasks go by
+SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # the main metrics of these tasks
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -26,11 +27,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--model", required=True, help="run folder or LIBRARY:NAME:TAG")
     asked = parser.add_mutually_exclusive_group(required=True)
-    asked.add_argument("--tasks", nargs="+", metavar="NAME", help="of mteb")
+    asked.add_argument("--tasks", nargs="+", metavar="NAME", help="mteb tasks")
     asked.add_argument("--manifest", help="CSV or Parquet")
-    parser.add_argument("--split", choices=("val", "test"), default="test", help="of --manifest")
+    parser.add_argument("--split", choices=("val", "test"), default="test", help="split of --manifest")
     parser.add_argument("--root", help="folder of its images; default: the manifest's")
-    parser.add_argument("--batch-size", type=int, default=128, help="images a step")
+    parser.add_argument("--batch-size", type=int, default=128, help="images per step")
     parser.add_argument("--workers", type=int, default=2, help="loader processes")
     parser.add_argument("--out", required=True, help="folder of mteb's results")
     return parser.parse_args(argv)

@@ -1,8 +1,8 @@
-"""Score embeddings under research protocols, and say how sure the scores are.
+"""Score embeddings under research protocols, with confidence intervals.
 
-One model's embeddings, or those of a specialist for each domain. Without --protocol every metric is
-scored over one index; `accelerate launch src/validate.py ...` spreads a long search over processes,
-and a start after a kill goes on.
+The embeddings come from one model, or from one specialist per domain. Without --protocol, every
+metric is scored over one index. `accelerate launch src/validate.py ...` distributes a long search
+over processes, and the same command resumes a search that was stopped.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ examples:
   python src/validate.py --embeddings E.npz --reduce pca-whitened --dim 64 --fit train.npz \\
       --manifest M --out pca.json
 
-exit code: 0 scored; 2 a fault in the manifest, the embeddings or an argument
+exit code: 0 scored; 2 an error in the manifest, the embeddings or an argument
 """
 
 
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__,
         epilog=_describe("protocols", {n: f"{p.title} ({p.source})" for n, p in PROTOCOLS.items()})
         + _describe("joins", JOINS)
-        + _describe("quirks, off unless named", QUIRKS)
+        + _describe("quirks, off by default", QUIRKS)
         + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -81,63 +81,63 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     _add_protocols(parser)
     parser.add_argument("--out", type=Path, required=True, help="report.json")
     parser.add_argument(
-        "--html", type=Path, metavar="PAGE.html", help="a page to look into it, too"
+        "--html", type=Path, metavar="PAGE.html", help="also write a page to explore the results"
     )
-    parser.add_argument("--no-images", action="store_true", help="leave pictures out of --html")
+    parser.add_argument("--no-images", action="store_true", help="leave images out of --html")
     parser.add_argument(
-        "--write-results", type=Path, metavar="R.json", help="the best 1,000 of each query"
+        "--write-results", type=Path, metavar="R.json", help="write each query's best 1,000 images"
     )
     args = parser.parse_args(argv)
     if args.protocol and args.index:
-        parser.error("--index: a protocol says what is searched; leave one of the two out")
+        parser.error("--index: --protocol already defines the index; use one of the two")
     if args.quirk and not args.protocol:
-        parser.error("--quirk: is of a protocol; name it by --protocol")
+        parser.error("--quirk: needs --protocol")
     if args.results and (args.against or args.reduce or args.write_results or args.html):
         parser.error(
-            "--results: has no embeddings; leave out --against, --reduce, --write-results, --html"
+            "--results: rankings have no embeddings; leave out --against, --reduce, --write-results, --html"
         )
     names = [str(path) for path in (args.embeddings, *args.against)]
     if len(set(names)) < len(names):
-        parser.error("--against: names a file twice, or that of --embeddings; leave one out")
+        parser.error("--against: a file is named twice or is also --embeddings; remove one")
     if args.no_images and not args.html:
-        parser.error("--no-images: is of --html; name the page")
+        parser.error("--no-images: needs --html PAGE.html")
     if not 0 <= args.draws <= DRAWS_MAX:
-        parser.error(f"--draws {args.draws}: is to be from 0 to {DRAWS_MAX:,}")
+        parser.error(f"--draws {args.draws}: must be from 0 to {DRAWS_MAX:,}")
     if not 0 < args.dim <= DIM_MAX:
-        parser.error(f"--dim {args.dim}: is to be from 1 to {DIM_MAX:,}")
+        parser.error(f"--dim {args.dim}: must be from 1 to {DIM_MAX:,}")
     if args.unlisted_negative and not args.results:
-        parser.error("--unlisted-negative: is of --results; leave it out")
+        parser.error("--unlisted-negative: needs --results; leave it out")
     return args
 
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:
     given = parser.add_mutually_exclusive_group(required=True)
-    given.add_argument("--embeddings", type=Path, metavar="E.npz", help="as embed.py writes")
+    given.add_argument("--embeddings", type=Path, metavar="E.npz", help="file written by embed.py")
     given.add_argument(
-        "--specialists", nargs="+", metavar="DOMAIN=E.npz", help="one for each domain"
+        "--specialists", nargs="+", metavar="DOMAIN=E.npz", help="one file per domain"
     )
     given.add_argument(
-        "--results", type=Path, metavar="R.json", help="rankings instead: {query: {image: score}}"
+        "--results", type=Path, metavar="R.json", help="rankings: {query: {image: score}}"
     )
     add = parser.add_argument
     add(
         "--unlisted-negative",
         action="store_true",
-        help="images of --results that the manifest does not list are distractors",
+        help="count images of --results that are not in the manifest as distractors",
     )
-    add("--texts", type=Path, metavar="FILE", help="text queries, as embed.py takes")
-    add("--join", choices=JOINS, default="oracle", help="of specialists")
+    add("--texts", type=Path, metavar="FILE", help="text queries, in the format of embed.py --texts")
+    add("--join", choices=JOINS, default="oracle", help="how specialists are joined, see below")
     add(
         "--reduce",
         choices=REDUCTIONS,
-        help="to --dim dimensions: baselines; first: those that stand first",
+        help="reduce to --dim dimensions; first: keep the first ones",
     )
-    add("--dim", type=int, default=64, help="default: 64")
+    add("--dim", type=int, default=64, help="dimensions of --reduce (default: 64)")
     add(
         "--fit",
         nargs="+",
         metavar="E.npz",
-        help="train images that PCA is fitted on, as given above",
+        help="embeddings of train images to fit PCA on: one file, or DOMAIN=E.npz of each",
     )
     add("--manifest", type=Path, required=True, help="CSV or Parquet table")
     add("--root", type=Path, help="folder of the images (default: the manifest's)")
@@ -149,16 +149,16 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
     add(
         "--index",
         choices=INDEXES,
-        help="search all domains together, or the query's alone (default: merged)",
+        help="search all domains together, or only the query's domain (default: merged)",
     )
     add("--protocol", nargs="+", default=[], metavar="NAME", help="see below")
     add("--quirk", nargs="+", default=[], metavar="NAME", help="see below")
-    add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="others: the verdicts")
-    add("--draws", type=int, default=DRAWS, help=f"of the bootstrap, 0 for none (default: {DRAWS})")
+    add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="models to compare with")
+    add("--draws", type=int, default=DRAWS, help=f"bootstrap draws, 0 for none (default: {DRAWS})")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Read, search, write. Raises UserError: a fault in the manifest or the embeddings."""
+    """Read, search, write. Raises UserError for an error in the manifest or the embeddings."""
     args = parse(argv)
     words = [*(args.specialists or ()), *(args.fit or ())]
     files = [args.manifest, args.embeddings, *args.against, args.results, args.texts]
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def search(
     args: argparse.Namespace, protocols: Sequence[Protocol], manifest: Manifest, table: pd.DataFrame
 ) -> None:
-    """Score embeddings, in one process or in several."""
+    """Score embeddings, in one or several processes."""
     given = embeddings_of(args, manifest, table)
     models: dict[str, Given] = {str(args.embeddings or "the specialists"): given}
     models |= {str(path): load_embeddings(path, table) for path in args.against}
@@ -222,7 +222,7 @@ def search(
 
 
 def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Given:
-    """The embeddings that are scored: one model's, or the specialists' as they are joined."""
+    """Return the embeddings to score: one model's, or those of the joined specialists."""
     given = read_embeddings(args.specialists or args.embeddings, table, args.join)
     if not args.reduce:
         return given
@@ -233,13 +233,13 @@ def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFr
 def finish(
     args: argparse.Namespace, protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]]
 ) -> None:
-    """Show the reports and write them."""
+    """Print the reports and write them."""
     print(reports_table(protocols, reports, plain=not args.protocol))
     write(args.out, reports, plain=not args.protocol)
 
 
 def write(out: Path, reports: Sequence[dict[str, Any]], plain: bool) -> None:
-    """Write report.json: of protocols by their names, else the one report itself."""
+    """Write report.json: reports by protocol name, or, if plain, the single report itself."""
     content: dict[str, Any] = {"protocols": {report["protocol"]: report for report in reports}}
     if plain:
         (report,) = reports

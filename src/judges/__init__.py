@@ -1,4 +1,4 @@
-"""Judges from outside: a run under mteb, its tasks of images and its code for scores.
+"""Evaluate a run with mteb, an external benchmark: its image tasks and its scoring code.
 
     >>> import mteb
     >>> from guie.models import open_model
@@ -6,8 +6,8 @@
     >>> run = RunEncoder(open_model("runs/demo"))  # doctest: +SKIP
     >>> mteb.evaluate(run, mteb.get_tasks(tasks=["CUB200I2IRetrieval"]), num_proc=2)  # doctest: +SKIP
 
-This needs what requirements-judges.txt lists (`make judges` sets it up), so it is no room of `guie`, all
-of which imports with requirements.txt alone; nothing but judge.py imports it.
+This needs the packages in requirements-judges.txt (`make judges` installs them). It is therefore not
+part of `guie`, which needs only requirements.txt. Only judge.py imports it.
 """
 
 from judges.encoder import RunEncoder

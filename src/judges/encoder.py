@@ -1,4 +1,4 @@
-"""A model behind mteb's protocol for encoders."""
+"""Adapt a model to mteb's encoder interface."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from guie.models import LoadedModel
 
 
 class RunEncoder(AbsEncoder):
-    """A run, several models as one, or a library's model, as mteb takes it: for images alone.
+    """A run, an ensemble or a library's model as an mteb encoder, for images only.
 
-    Embeddings are those of embed.py: the same preprocessing, the same loop. What a picture looks like
-    is mteb's affair: its loader turns it by its EXIF tag, which the challenge's scorer does not.
+    Embeddings equal those of embed.py: the same preprocessing and the same loop. Decoding is mteb's:
+    its loader rotates an image by its EXIF tag, which the challenge's scorer does not.
 
     Args:
-        model: as `guie.models.open_model` gives it.
+        model: the result of `guie.models.open_model`.
     """
 
     def __init__(self, model: LoadedModel):
@@ -48,20 +48,20 @@ class RunEncoder(AbsEncoder):
         prompt_type: Any = None,
         **kwargs: Any,
     ) -> np.ndarray:
-        """(N, D) float32 of unit length, for the N rows of mteb's loader, in their order.
+        """Embed the N rows of mteb's loader in order: (N, D) float32 of unit length.
 
         Args:
-            inputs: its data set is read by as many processes as the loader has (`num_proc`).
-            kwargs: `batch_size`; mteb's others say nothing here.
+            inputs: mteb's loader; as many processes as it has (`num_proc`) read its data set.
+            kwargs: `batch_size`; mteb's other arguments are ignored.
 
         Raises:
-            UserError: the task asks for more than images, a text say.
+            UserError: the task needs more than images, for example texts.
         """
         asked = list(task_metadata.get_modalities(prompt_type))
         if asked != ["image"]:
             raise UserError(
-                f"{task_metadata.name}: asks for embeddings of {' and '.join(asked)};"
-                f" {self.model.source} embeds images alone"
+                f"{task_metadata.name}: needs embeddings of {' and '.join(asked)};"
+                f" {self.model.source} embeds only images; choose an image task"
             )
         return embed_dataset(
             self.accelerator,
@@ -74,7 +74,7 @@ class RunEncoder(AbsEncoder):
 
 
 class TaskImages(Samples):
-    """The images of a task's rows, through the preprocessing that is exported."""
+    """The images of a task's rows, after the preprocessing that is exported."""
 
     def __init__(self, rows: Any, preprocess: Callable[[Tensor], Tensor]):
         self.rows, self.preprocess = rows, preprocess
@@ -83,13 +83,13 @@ class TaskImages(Samples):
         return len(self.rows)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """The network's input, and the shape (3,) of the image, as `EvalDataset` has them."""
+        """Return the network's input and the image's shape (3,), like `EvalDataset`."""
         image_1CHW = as_batch(np.asarray(self.rows[index]["image"].convert("RGB")))
         return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
 
 
 def _meta(model: LoadedModel, mixed_precision: str) -> Any:
-    """Who is judged. The revision stands for weights and preprocessing: mteb keeps results by it."""
+    """Describe the model. The revision hashes weights and preprocessing: mteb caches results by it."""
     made_of = json.dumps(recipe(model, mixed_precision), sort_keys=True).encode()
     return ModelMeta.create_empty(
         {

@@ -1,4 +1,4 @@
-"""Retrieval of images by images: mteb's public tasks, and a split of a manifest as one more."""
+"""Image-to-image retrieval: mteb's public tasks, and a split of a manifest as a task."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from guie.data.manifest import Manifest
 
 
 def public_tasks(names: Sequence[str]) -> list[Any]:
-    """The tasks of these names. Raises UserError for one that mteb has not, or that takes texts."""
+    """Return the tasks of these names. Raises UserError for an unknown task, or one with texts."""
     tasks = mteb.get_tasks(
         task_types=["Any2AnyRetrieval"], modalities=["image"], exclusive_modality_filter=True
     )
@@ -26,20 +26,20 @@ def public_tasks(names: Sequence[str]) -> list[Any]:
     for name in names:
         if name not in known:
             raise UserError(
-                f"{name}: not retrieval of images by images; mteb has {', '.join(known)}"
+                f"{name}: not an image-to-image retrieval task; mteb has {', '.join(known)}"
             )
     return [known[name] for name in names]
 
 
 class ManifestTask(AbsTaskRetrieval):
-    """Queries and index of one split, in one index over all domains: our `merged`.
+    """One split of a manifest with one index over all domains, like the protocol `merged`.
 
-    Relevant is what shares a label. An image is known by its path, and by that a query is taken out
-    of its own ranking. Queries without a positive are left out, as ours are.
+    Images that share a label are relevant to each other. Images are identified by their paths, by
+    which a query is removed from its own ranking. Queries without a positive are left out.
 
     Args:
         manifest: its images are opened when they are embedded.
-        split: one whose rows are queries and index.
+        split: a split whose rows are queries and index.
 
     Raises:
         UserError: no query of the split has a positive.
@@ -61,7 +61,7 @@ class ManifestTask(AbsTaskRetrieval):
         )
         super().__init__()
         self.dataset = {"default": {split: _data(manifest, split)}}
-        self.data_loaded = True  # mteb unloads what it has loaded itself, and the metadata with it
+        self.data_loaded = True  # else mteb loads the data, then unloads it with the metadata
 
 
 def _data(manifest: Manifest, split: str) -> RetrievalSplitData:
@@ -86,7 +86,7 @@ def _images(manifest: Manifest, rows: pd.DataFrame) -> Dataset:
 
 
 def relevant(queries: pd.DataFrame, index: pd.DataFrame) -> dict[str, dict[str, int]]:
-    """For each query the images of the index that share a label with it, but for itself."""
+    """Return, for each query, the index images that share a label with it, except itself."""
     members = defaultdict(set)
     for path, labels in zip(index["image_path"], index["label"], strict=True):
         for label in labels.split("|"):

@@ -83,7 +83,7 @@ def arrays_of(given: np.ndarray | Mapping[str, np.ndarray] | None) -> list[np.nd
 def _reduced(emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int) -> np.ndarray:
     if kind == "first":
         if not 0 < dim <= emb_ND.shape[1]:
-            raise UserError(f"--dim {dim}: must be at most the embedding's {emb_ND.shape[1]} dimensions")
+            raise UserError(f"--dim {dim}: must be 1 to {emb_ND.shape[1]}, the embedding's dimensions")
         return emb_ND[:, :dim]
     unit_ND = _units(emb_ND)
     if kind == "random":

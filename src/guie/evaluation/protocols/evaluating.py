@@ -350,7 +350,7 @@ def _quirks(protocol: Protocol, wanted: Iterable[str]) -> frozenset[str]:
     other = sorted(chosen - set(protocol.quirks))
     if other:
         known = ", ".join(protocol.quirks) or "none"
-        raise UserError(f"--quirk {other[0]}: not of protocol {protocol.name}, which has: {known}")
+        raise UserError(f"--quirk {other[0]}: protocol {protocol.name} does not have it; it has: {known}")
     return chosen
 
 
@@ -361,7 +361,7 @@ def share_models(
     kept: BlockCache,
     quirks: Iterable[str] = (),
 ) -> None:
-    """Search and keep this process's blocks of `run_models`."""
+    """Search and cache this process's blocks of `run_models`."""
     for protocol in protocols:
         for _, given, prefixed in _each(models, kept):
             assert prefixed is not None
