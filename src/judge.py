@@ -29,7 +29,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     asked = parser.add_mutually_exclusive_group(required=True)
     asked.add_argument("--tasks", nargs="+", metavar="NAME", help="mteb tasks")
     asked.add_argument("--manifest", help="CSV or Parquet")
-    parser.add_argument("--split", choices=("val", "test"), default="test", help="split of --manifest")
+    parser.add_argument("--split", choices=("val", "test"), default="test", help="manifest split")
     parser.add_argument("--root", help="folder of its images; default: the manifest's")
     parser.add_argument("--batch-size", type=int, default=128, help="images per step")
     parser.add_argument("--workers", type=int, default=2, help="loader processes")

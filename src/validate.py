@@ -125,7 +125,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="count images of --results that are not in the manifest as distractors",
     )
-    add("--texts", type=Path, metavar="FILE", help="text queries, in the format of embed.py --texts")
+    add("--texts", type=Path, metavar="FILE", help="text queries, as for embed.py --texts")
     add("--join", choices=JOINS, default="oracle", help="how specialists are joined, see below")
     add(
         "--reduce",
@@ -153,7 +153,7 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
     )
     add("--protocol", nargs="+", default=[], metavar="NAME", help="see below")
     add("--quirk", nargs="+", default=[], metavar="NAME", help="see below")
-    add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="models to compare with")
+    add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="models to compare")
     add("--draws", type=int, default=DRAWS, help=f"bootstrap draws, 0 for none (default: {DRAWS})")
 
 

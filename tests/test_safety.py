@@ -218,7 +218,7 @@ def test_embeddings_that_would_run_code_are_refused(tmp_path: Path, bomb: Bomb) 
     objects = np.empty(1, dtype=object)
     objects[0] = bomb
     np.savez(tmp_path / "E.npz", image_path=objects, embedding=np.zeros((1, 2), np.float32))
-    with pytest.raises(UserError, match="E.npz: no .npz of plain arrays"):
+    with pytest.raises(UserError, match="E.npz: not an .npz of plain arrays"):
         load_embeddings(tmp_path / "E.npz", pd.DataFrame({"image_path": ["a"]}))
     assert not bomb.folder.exists()
 

@@ -169,7 +169,7 @@ def test_quirks_are_off_unless_named_and_told() -> None:
     found = report["parts"]["separate"]["domains"]["toys"]
     assert found["r_precision"] == pytest.approx(expected)
     assert found["r_at_1"] == 1
-    with pytest.raises(UserError, match="round: not of protocol puma, which has: query_counts"):
+    with pytest.raises(UserError, match="round: unknown to protocol puma; known: query_counts"):
         run_protocol(puma, perfect(table), table, quirks=["round"])
     with pytest.raises(UserError, match="unknown; known: merged, separate, challenge"):
         protocol_of("sop2")
@@ -223,8 +223,11 @@ def test_met_ranks_its_distractors() -> None:
     ("text", "fault"),
     [
         ("query,image\na,b\n", "no column 'grade'"),
-        ("query,image,grade\na,b,easy\na,c,ok\n", "relevance.csv:3: grade 'ok'; known: easy"),
-        ("query,image,grade\na,b,easy\na,b,junk\n", "relevance.csv:3: this pair is graded"),
+        (
+            "query,image,grade\na,b,easy\na,c,ok\n",
+            "relevance.csv:3: unknown grade 'ok'; known: easy",
+        ),
+        ("query,image,grade\na,b,easy\na,b,junk\n", "relevance.csv:3: this pair is already graded"),
     ],
 )
 def test_bad_grades_are_named(text: str, fault: str, tmp_path) -> None:

@@ -90,7 +90,7 @@ def test_verdicts_name_who_is_ahead(numbers, sentence):
 def test_a_verdict_tells_of_groups_without_width():
     comparison = Comparison(0.01, 0.001, 0.02, 0.99, 0.9, 500, queries=500, lone_groups=2)
     assert verdict(comparison, ("old", "new"), "R@1").endswith(
-        "(90 % .001 to .020; ahead in 99.0 % of 500 draws; 2 domain(s) of one class add no width)"
+        "(90 % .001 to .020; ahead in 99.0 % of 500 draws; 2 domain(s) with a single class add no width)"
     )
 
 

@@ -138,7 +138,7 @@ def test_outcomes_of_two_models(near, table):
     assert counts.loc["a"].to_dict() == {"both": 1, "ours": 0, "theirs": 3, "neither": 0}
     assert counts.loc["b"].to_dict() == {"both": 2, "ours": 0, "theirs": 1, "neither": 0}
     other = nearest(MERGED, table.iloc[:5], on_circle([0, 1, 20, 21, 60]))
-    with pytest.raises(ValueError, match="same queries"):
+    with pytest.raises(ValueError, match="different queries"):
         outcomes(near, other, table)
 
 
@@ -180,7 +180,7 @@ def test_it_is_what_the_score_saw(crowd, index):
 
 
 def test_a_long_search_asks_a_sample(crowd):
-    """So that a page costs minutes whatever its index: the same queries of any model."""
+    """So that a page costs minutes whatever its index: the different queries of any model."""
     table, unit_TD = crowd
     whole = nearest(MERGED, table, unit_TD)
     some, other = (

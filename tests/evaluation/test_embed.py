@@ -138,13 +138,13 @@ def test_a_trained_head_is_applied_to_texts_too(job, clip, tmp_path) -> None:
     assert not np.allclose(again["t/1.txt"], both["t/1.txt"], atol=1e-3)
 
 
-NO_TOWER = "is no CLIP with a pretrained text tower"
+NO_TOWER = "is not a CLIP with a pretrained text encoder"
 SHAPED = {"dim": 16, "image_shape": True, "norm": "bn"}
 REFUSED = {
     "random": ({"pretrained": None}, {}, NO_TOWER),
     "timm": ({"library": "timm", "name": "test_vit", "pretrained": None}, {}, NO_TOWER),
-    "pooled": ({"features": "pooled"}, {}, "not in the space of its texts, of 128; it must be"),
-    "shaped": ({}, {"head": SHAPED}, "the head of .* takes the shapes of images too"),
+    "pooled": ({"features": "pooled"}, {}, "outside its text space of 128; its config must have"),
+    "shaped": ({}, {"head": SHAPED}, "the head of .* needs image shapes"),
 }
 
 

@@ -210,7 +210,7 @@ def test_features_beyond_float16_are_refused(manifest: Manifest, tmp_path: Path)
     one = Stage(manifest, tmp_path)
     with torch.no_grad():
         one.backbone.tower.proj.mul_(1e6)
-    with pytest.raises(UserError, match=r"jpg: a feature of it is [\d,]+; .*float16"):
+    with pytest.raises(UserError, match=r"jpg: a feature has magnitude [\d,]+; .*float16"):
         one.data()
     assert not list(tmp_path.rglob("*.npy"))
 

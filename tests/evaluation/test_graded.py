@@ -93,7 +93,7 @@ def test_precision_looks_no_deeper_than_the_last_positive():
 def test_a_cut_ranking_counts_what_it_missed():
     assert average_precision_trapezoid([0], positives=4) == pytest.approx(1 / 4)
     assert average_precision_trapezoid([], positives=4) == precision_at([], 5, positives=4) == 0.0
-    with pytest.raises(ValueError, match="2 positives are ranked, of 1"):
+    with pytest.raises(ValueError, match="2 positives are ranked, but only 1"):
         average_precision_trapezoid([0, 1], positives=1)
 
 
@@ -106,7 +106,7 @@ def test_a_query_without_positives_has_no_score():
 
 
 def test_what_is_no_grade_or_depth_is_refused():
-    with pytest.raises(ValueError, match="grades are 0 to 3"):
+    with pytest.raises(ValueError, match="grades must be 0 to 3"):
         revisited(np.array([[EASY, 7]]))
     with pytest.raises(ValueError, match="k is 0"):
         precision_at([0], 0)
@@ -162,7 +162,11 @@ def test_ilias_without_positives_has_no_score():
 
 @pytest.mark.parametrize(
     ("similarity_QK", "message"),
-    [([[0.9]], "similarities for"), ([[0.1, 0.9]], "must fall"), ([[0.9, np.nan]], "must fall")],
+    [
+        ([[0.9]], "similarities for"),
+        ([[0.1, 0.9]], "must not increase"),
+        ([[0.9, np.nan]], "must not increase"),
+    ],
 )
 def test_similarities_that_rank_otherwise_are_refused(similarity_QK, message):
     with pytest.raises(ValueError, match=message):

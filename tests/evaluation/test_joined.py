@@ -26,7 +26,7 @@ def test_joins_are_of_unit_vectors() -> None:
     assert np.allclose(joined(both, "mean"), (unit(A_ND) + unit(B_ND)) / 2, atol=1e-6)
     assert np.allclose(joined(both, "concat"), np.hstack([unit(A_ND), unit(B_ND)]), atol=1e-6)
     assert joined(both, "oracle").keys() == both.keys()
-    with pytest.raises(UserError, match="dimensions differ: cars 6, food 3"):
+    with pytest.raises(UserError, match="dimensions must be equal: cars 6, food 3"):
         joined({"cars": A_ND, "food": B_ND[:, :3]}, "mean")
 
 
@@ -43,7 +43,7 @@ def test_the_first_dimensions_of_an_ensemble_are_its_first_members() -> None:
         first = joined(dict(list(members.items())[:count]), "concat")
         assert np.array_equal(reduced(whole_ND, None, "first", 3 * count), first)
     for dim in (0, 13):
-        with pytest.raises(UserError, match=f"dim {dim}: the embedding has 12 dimensions"):
+        with pytest.raises(UserError, match=f"dim {dim}: must be 1 to the embedding's 12"):
             reduced(whole_ND, None, "first", dim)
 
 
@@ -63,7 +63,7 @@ def test_specialists_are_fitted_each_on_its_own() -> None:
     given = {"cars": A_ND, "food": B_ND}
     both = reduced(given, {"cars": A_ND, "food": B_ND}, "pca", 2)
     assert np.allclose(both["food"], reduced(B_ND, B_ND, "pca", 2))
-    with pytest.raises(UserError, match="--fit: nothing to fit food on"):
+    with pytest.raises(UserError, match="--fit: nothing to fit food on; add DOMAIN"):
         reduced(given, {"cars": A_ND}, "pca", 2)
 
 
@@ -76,10 +76,12 @@ def test_files_and_what_is_wrong_with_them(tmp_path: Path) -> None:
     read = read_embeddings(words, table, "concat")
     assert np.allclose(read, joined({"cars": A_ND, "food": B_ND}, "concat"))
     for wrong in ("cars", f"=x{tmp_path}", words[0]):
-        with pytest.raises(UserError, match="give DOMAIN=FILE, each domain once"):
+        with pytest.raises(UserError, match="must be DOMAIN=FILE, with each domain once"):
             read_embeddings([words[0], wrong], table, "mean")
     manifest = Manifest(table, tmp_path, tmp_path / "m.csv", Sidecar())
-    with pytest.raises(UserError, match="--reduce pca: name what it is fitted on by --fit"):
+    with pytest.raises(
+        UserError, match="--reduce pca: needs embeddings of train images; name them by --fit"
+    ):
         reduce_embeddings(read, "pca", 4, None, manifest, "concat")
     first = reduce_embeddings(read, "first", 6, None, manifest, "concat")
     assert np.allclose(first, unit(A_ND), atol=1e-6)

@@ -118,5 +118,5 @@ def test_ranks_that_metrics_look_at():
     assert metrics.depth_of(["recall_at_1000", "map_at_100"], 400) == 1000
     assert metrics.depth_of(["map_at_r", "recall_at_8"], 400) == 400
     for key in ("r_at_0", "ndcg", "recall_at_"):
-        with pytest.raises(ValueError, match=f"'{key}' is no metric"):
+        with pytest.raises(ValueError, match=f"'{key}' is not a metric"):
             metrics.depth_of([key], 1)

@@ -114,19 +114,22 @@ def test_no_more_than_a_thousand_count(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("{", r"R.json:1: not valid JSON: .*; it holds JSON .query"),
-        ("[1]", "R.json: no rankings; it holds JSON"),
-        ('{"q": 1}', "R.json: no rankings"),
-        ('{"q": {"a": 1}, "r": {}, "s": {}, "t": {}}', r"no query of the manifest: 's' \(2 of 4\)"),
-        ('{"q": {"a": 1}, "a": {}, "r": {}}', r"no query of the manifest: 'a' \(1 of 3\)"),
-        ('{"q": {"a": 1}}', r"R.json: no ranking of: 'r' \(1 of 2\)"),
-        ('{"q": {}, "r": {}, "q": {}}', r"R.json: stands twice: 'q' \(1 of 3\)"),
-        ('{"q": {"a": 1}, "r": {"z": 1, "a": 0}}', r"r: no index image of the manifest: 'z'"),
-        ('{"q": {"a": 1}, "r": {"q": 1, "a": 0}}', r"r: no index image of the manifest: 'q'"),
-        ('{"q": {"a": 1, "a": 0}, "r": {}}', r"R.json: q: stands twice: 'a' \(1 of 2\)"),
-        ('{"q": {"a": "1"}, "r": {}}', "R.json: q: a score that is no number"),
-        ('{"q": {"a": true}, "r": {}}', "R.json: q: a score that is no number"),
-        ('{"q": {"a": NaN}, "r": {}}', "R.json: q: no finite score: 'a'"),
+        ("{", r"R.json:1: not valid JSON: .*; the format is JSON .query"),
+        ("[1]", "R.json: not a ranking file; the format is JSON"),
+        ('{"q": 1}', "R.json: not a ranking file"),
+        (
+            '{"q": {"a": 1}, "r": {}, "s": {}, "t": {}}',
+            r"not a query of the manifest: 's' \(2 of 4\)",
+        ),
+        ('{"q": {"a": 1}, "a": {}, "r": {}}', r"not a query of the manifest: 'a' \(1 of 3\)"),
+        ('{"q": {"a": 1}}', r"R.json: no ranking for query: 'r' \(1 of 2\)"),
+        ('{"q": {}, "r": {}, "q": {}}', r"R.json: duplicate query: 'q' \(1 of 3\)"),
+        ('{"q": {"a": 1}, "r": {"z": 1, "a": 0}}', r"r: not an index image of the manifest: 'z'"),
+        ('{"q": {"a": 1}, "r": {"q": 1, "a": 0}}', r"r: not an index image of the manifest: 'q'"),
+        ('{"q": {"a": 1, "a": 0}, "r": {}}', r"R.json: q: duplicate image: 'a' \(1 of 2\)"),
+        ('{"q": {"a": "1"}, "r": {}}', "R.json: q: a score is not a number"),
+        ('{"q": {"a": true}, "r": {}}', "R.json: q: a score is not a number"),
+        ('{"q": {"a": NaN}, "r": {}}', "R.json: q: score is not finite: 'a'"),
         (None, "R.json: cannot be read .No such file or directory."),
     ],
 )
@@ -167,7 +170,7 @@ def test_other_protocols_want_more_than_rankings(tmp_path: Path) -> None:
     table = instances()
     found = read_rankings(written(tmp_path, table, gaussian_embeddings(len(table))), table)
     for name in ("uned", "merged", "met", "revisited"):
-        with pytest.raises(UserError, match="rankings are scored by --protocol ilias, and by no"):
+        with pytest.raises(UserError, match="only --protocol ilias scores rankings"):
             run_protocol(protocol_of(name), found, table, draws=0)
 
 
@@ -185,7 +188,7 @@ def test_text_queries_are_a_data_set_of_their_own() -> None:
     assert {name: found["queries"] for name, found in domains.items()} == {"ilias": 18, "texts": 12}
     images, _ = run_protocol(ILIAS, embeddings_TD[: len(table)], table, draws=0)
     assert domains["ilias"] == images["parts"]["merged"]["domains"]["ilias"]
-    with pytest.raises(UserError, match="--texts: ilias_core/o_0/T0.txt is named already"):
+    with pytest.raises(UserError, match="--texts: ilias_core/o_0/T0.txt is already used"):
         with_texts(both, texts)
 
 

@@ -87,7 +87,7 @@ def test_neighbours_without_similarity_are_as_unlikely_as_any_class():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (([[0.9]], [[0, 1]]), "a class for each"),
+        (([[0.9]], [[0, 1]]), "shapes must be equal"),
         (([[0.9]], [[0]], 0), "k = 0"),
         (([[0.8, 0.9]], [[0, 1]], 2), "best first"),
         (([[0.9, 0.8]], [[-1, 1]], 2), "best first"),
@@ -146,7 +146,7 @@ def test_without_an_answer_to_find_there_is_no_score():
 @pytest.mark.parametrize(
     ("confidence_Q", "is_correct_Q", "has_answer_Q", "message"),
     [
-        ([0.5], [True, True], [True, True], "one a query"),
+        ([0.5], [True, True], [True, True], "one entry a query"),
         ([np.nan, 0.5], [True, True], [True, True], "NaN"),
         ([0.4, 0.5], [True, True], [True, False], "without an answer"),
     ],

@@ -159,7 +159,9 @@ def test_one_cluster_in_every_group_has_no_interval():
     comparison = paired([0.2, 0.4], [0.3, 0.5], ["a", "a"])
     assert comparison.difference == pytest.approx(0.1)
     assert np.isnan([comparison.low, comparison.high, comparison.p_better]).all()
-    assert verdict(comparison, ("A", "B"), "R@1").startswith("R@1: undecided: one class")
+    assert verdict(comparison, ("A", "B"), "R@1").startswith(
+        "R@1: undecided: every domain has a single"
+    )
 
 
 def test_spread_over_seeds():
@@ -175,9 +177,9 @@ def test_spread_over_seeds():
     [
         ({"values_Q": np.full(3, np.nan)}, "at least one"),
         ({"values_Q": np.array([0, np.inf, 1])}, "finite"),
-        ({"cluster_Q": ["a", "b"]}, "one a query"),
+        ({"cluster_Q": ["a", "b"]}, "one entry a query"),
         ({"cluster_Q": ["a", "b", None]}, "no cluster"),
-        ({"group_Q": [0, 1]}, "one a query"),
+        ({"group_Q": [0, 1]}, "one entry a query"),
         ({"draws": 0}, "draws is 0"),
         ({"level": 95}, "level is 95"),
     ],

@@ -119,10 +119,13 @@ def test_rankings_are_written_and_scored_in_place_of_embeddings(case, capsys):
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
-        (["--results", "R.json", "--write-results", "S.json"], "--results: has no embeddings"),
-        (["--results", "R.json", "--against", "E.npz"], "--results: has no embeddings"),
+        (
+            ["--results", "R.json", "--write-results", "S.json"],
+            "--results: rankings have no embeddings",
+        ),
+        (["--results", "R.json", "--against", "E.npz"], "--results: rankings have no embeddings"),
         (["--results", "R.json", "--embeddings", "E.npz"], "not allowed with argument"),
-        (["--embeddings", "E.npz", "--unlisted-negative"], "--unlisted-negative: is of --results"),
+        (["--embeddings", "E.npz", "--unlisted-negative"], "--unlisted-negative: needs --results"),
     ],
 )
 def test_words_that_do_not_go_together_are_refused(case, words, fault, capsys):
@@ -182,7 +185,7 @@ def test_a_fault_is_one_line_and_exit_code_2(case, capsys, monkeypatch):
 def test_a_number_that_cannot_be_is_refused(words, case, capsys):
     with pytest.raises(SystemExit) as refused:
         validate.main([*case[-1], *words])
-    assert refused.value.code == 2 and f"{words[0]} {words[1]}: is to be" in capsys.readouterr().err
+    assert refused.value.code == 2 and f"{words[0]} {words[1]}: must be" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

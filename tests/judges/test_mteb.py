@@ -184,7 +184,7 @@ def test_texts_are_refused(runs, name, asked):
     encoder = RunEncoder(open_model(runs[0]))
     task = mteb.get_task(name)
     settings = {"hf_split": "test", "hf_subset": "default", "prompt_type": PromptType.query}
-    with pytest.raises(UserError, match=f"{name}: asks for embeddings of {asked}; .*images alone"):
+    with pytest.raises(UserError, match=f"{name}: needs embeddings of {asked}; .* only images"):
         encoder.encode(None, task_metadata=task.metadata, **settings)
 
 

@@ -65,7 +65,7 @@ def _cluster_tables(
     group_Q = np.zeros(len(values_QM), int) if group_Q is None else group_Q
     if not len(values_QM) == len(cluster_Q) == len(group_Q):
         lengths = f"{len(values_QM)}, {len(cluster_Q)}, {len(group_Q)}"
-        raise ValueError(f"values, clusters and groups need one entry a query; lengths are {lengths}")
+        raise ValueError(f"values, clusters, groups need one entry a query; lengths: {lengths}")
     kept_Q = ~np.isnan(values_QM).any(axis=1)
     values_QM = values_QM[kept_Q]
     if not len(values_QM) or np.isinf(values_QM).any():
@@ -240,7 +240,7 @@ def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
     behind, ahead = names
     share = comparison.p_better
     if np.isnan(low):
-        return f"{metric}: undecided: every domain has a single class, so there is nothing to resample"
+        return f"{metric}: undecided: every domain has a single class, nothing to resample"
     if difference < 0:
         behind, ahead = ahead, behind
         difference, low, high, share = -difference, -high, -low, 1 - share
@@ -261,7 +261,7 @@ def over_seeds(values: Sequence[float]) -> Spread:
     """Return mean and deviation over runs. Raises ValueError for no run, or a value that is not finite."""
     runs = np.asarray(values, np.float64)
     if not len(runs) or not np.isfinite(runs).all():
-        raise ValueError(f"values must be finite, one a run, for at least one run; not {list(values)}")
+        raise ValueError(f"need one finite value a run, for at least one run; got {list(values)}")
     deviation = float(runs.std(ddof=1)) if len(runs) > 1 else np.nan
     return Spread(float(runs.mean()), deviation, len(runs))
 

@@ -115,7 +115,7 @@ def _arrays(path: str | Path) -> dict[str, np.ndarray]:
 def _checked(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarray, np.ndarray]:
     for key in ("image_path", "embedding"):
         if key not in arrays:
-            raise UserError(f"{source}: no array {key!r}, only {sorted(arrays)}; write it with embed.py")
+            raise UserError(f"{source}: no array {key!r}, only {sorted(arrays)}; run embed.py")
     path_N, embedding_ND = arrays["image_path"], arrays["embedding"]
     if path_N.dtype.kind != "U" or path_N.ndim != 1:
         raise UserError(f"{source}: image_path is {_kind(path_N)}; must be str of shape [N]")

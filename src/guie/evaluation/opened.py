@@ -114,7 +114,7 @@ def load_embedding_model(
     """
     if word.endswith(".zip"):
         if layers:
-            raise UserError("--layers: a submission returns only its embedding; give the run instead")
+            raise UserError("--layers: a submission returns only its embedding; give the run")
         submission = Submission(Path(word), accelerator.device, folder).eval()
         made_of = {"submission_sha256": sha256_of(Path(word))}
         # Raw images differ in size, so there is no preprocessing here and batches have one image.

@@ -172,7 +172,7 @@ def _checked(
     is_correct_Q, has_answer_Q = np.asarray(is_correct_Q, bool), np.asarray(has_answer_Q, bool)
     if not len(confidence_Q) == len(is_correct_Q) == len(has_answer_Q):
         lengths = f"{len(confidence_Q)}, {len(is_correct_Q)}, {len(has_answer_Q)}"
-        raise ValueError(f"confidence, correct and has answer need one entry a query; lengths: {lengths}")
+        raise ValueError(f"confidence, correct, answer need one entry a query; lengths: {lengths}")
     if np.isnan(confidence_Q).any():
         raise ValueError("a confidence is NaN: the ranking is not defined")
     if (is_correct_Q & ~has_answer_Q).any():

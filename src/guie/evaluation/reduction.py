@@ -58,7 +58,7 @@ def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
     variance_R = pca.explained_variance_
     varied = int((variance_R > LEAST_VARIANCE * variance_R[0]).sum())
     if varied < dim:
-        raise UserError(f"dim {dim}: the data to fit on vary in only {varied} dimensions; lower dim")
+        raise UserError(f"dim {dim}: the data to fit on vary in {varied} dimensions; lower dim")
     weight_DR = pca.components_.T
     if whiten:
         weight_DR = weight_DR / np.sqrt(variance_R)

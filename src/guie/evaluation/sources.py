@@ -67,7 +67,7 @@ def reduced(
         fits = fit if isinstance(fit, Mapping) else dict.fromkeys(given)
         missing = sorted(set(given) - set(fits))
         if missing:
-            raise UserError(f"--fit: no embeddings to fit {', '.join(missing)}; add DOMAIN=E.npz for each")
+            raise UserError(f"--fit: nothing to fit {', '.join(missing)} on; add DOMAIN=E.npz")
         return {name: _reduced(emb_ND, fits[name], kind, dim) for name, emb_ND in given.items()}
     assert not isinstance(fit, Mapping)
     return _reduced(given, fit, kind, dim)
@@ -83,7 +83,7 @@ def arrays_of(given: np.ndarray | Mapping[str, np.ndarray] | None) -> list[np.nd
 def _reduced(emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int) -> np.ndarray:
     if kind == "first":
         if not 0 < dim <= emb_ND.shape[1]:
-            raise UserError(f"--dim {dim}: must be 1 to {emb_ND.shape[1]}, the embedding's dimensions")
+            raise UserError(f"--dim {dim}: must be 1 to the embedding's {emb_ND.shape[1]}")
         return emb_ND[:, :dim]
     unit_ND = _units(emb_ND)
     if kind == "random":

@@ -76,7 +76,7 @@ def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
     if backbone.library != "open_clip" or not backbone.pretrained:
         raise UserError(f"--texts: {model.source} is not a CLIP with a pretrained text encoder")
     if embedder.head and embedder.head.image_shape:
-        raise UserError(f"--texts: the head of {model.source} also needs image shapes; texts have none")
+        raise UserError(f"--texts: the head of {model.source} needs image shapes; texts have none")
     feat_TF = _text_features(backbone, sentences, next(embedder.parameters()).device)
     if backbone.features != "projected" or feat_TF.shape[1] != embedder.backbone.dim:
         raise UserError(

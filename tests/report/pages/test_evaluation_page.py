@@ -176,8 +176,8 @@ def test_validate_writes_it(tmp_path, arguments, capsys):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--against", "E.npz"], "names a file twice"),
-        (["--against", "other.npz", "other.npz"], "names a file twice"),
+        (["--against", "E.npz"], "a file is named twice"),
+        (["--against", "other.npz", "other.npz"], "a file is named twice"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path, arguments, capsys, words, message):

@@ -144,7 +144,7 @@ def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
     """
     again = texts["image_path"].isin(table["image_path"]) | texts.duplicated("image_path")
     if again.any():
-        raise UserError(f"--texts: the name {texts['image_path'][again].iloc[0]} is already used; rename it")
+        raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is already used; rename it")
     dataset = table["dataset"] if "dataset" in table else table["domain"]
     asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
     both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)

@@ -99,7 +99,7 @@ def compare(
 ) -> Comparison:
     """Return the lead of b over a in a headline. Raises UserError if the queries differ."""
     if not np.array_equal(a.path_Q, b.path_Q):
-        raise UserError("the two embeddings were not scored on the same queries; use one manifest and split")
+        raise UserError("the two embeddings have different queries; use one manifest and split")
     key = headline.metric
     group_Q = None if headline.statistic not in HEADLINES else a.group_Q
     return paired(
@@ -350,7 +350,7 @@ def _quirks(protocol: Protocol, wanted: Iterable[str]) -> frozenset[str]:
     other = sorted(chosen - set(protocol.quirks))
     if other:
         known = ", ".join(protocol.quirks) or "none"
-        raise UserError(f"--quirk {other[0]}: protocol {protocol.name} does not have it; it has: {known}")
+        raise UserError(f"--quirk {other[0]}: unknown to protocol {protocol.name}; known: {known}")
     return chosen
 
 
