@@ -29,7 +29,9 @@ def test_a_manifest_is_scored_and_the_result_kept(asked, toy_manifest, tmp_path,
 @pytest.mark.parametrize("name", ["CUB", "STS12", "CIRRIT2IRetrieval"])
 def test_a_task_that_is_not_of_images_alone_is_refused(asked, name):
     pytest.importorskip("mteb", reason="make judges has it")
-    with pytest.raises(UserError, match=f"{name}: not retrieval .* CUB200I2IRetrieval"):
+    with pytest.raises(
+        UserError, match=f"{name}: not an image-to-image retrieval .* CUB200I2IRetrieval"
+    ):
         judge.main([*asked, "--tasks", "SOPI2IRetrieval", name])
 
 

@@ -188,8 +188,7 @@ def bootstrap(
         seed: the same seed draws the same clusters, for any values.
 
     Raises:
-        ValueError: no query has a value, a value is infinite, lengths differ, a query has no cluster
-            or group, draws is below 1, or the level is not between 0 and 1.
+        ValueError: as in `resample`, or the level is not between 0 and 1.
     """
     drawn = resample(np.asarray(values_Q)[:, None], cluster_Q, group_Q, draws, seed)
     value = float(headline(drawn.mean_GM.T)[0])

@@ -338,8 +338,8 @@ def skewness(count_I: np.ndarray) -> float:
 def hubness(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Measure how evenly the index images are found, per domain and, in row "", over all domains.
 
-    Returns the columns `images` (count), `skew` of N_k, `never` (fraction in no query's first k),
-    `most` (largest N_k) and `held` (fraction of all finds that go to the most found 1 % of images).
+    Returns the columns `images` (count), `skew` of N_k, `most` (largest N_k) and two fractions:
+    `never`, of images in no query's first k, and `held`, of all finds by the most found 1 % of images.
     """
     count_I, domain_I = occurrences(near), table["domain"].to_numpy()[near.index_I]
     rows = {"": _spread(count_I)}
