@@ -1,7 +1,7 @@
 """The libraries' architectures, built small and random: what the exporter must carry over.
 
 FAMILIES are the kinds of transformer that configs/ names, CONVOLUTIONS those of convolutional networks:
-tests/model/test_families.py compares them with the real ones and exports them.
+tests/models/test_families.py compares them with the real ones and exports them.
 """
 
 from __future__ import annotations
