@@ -180,9 +180,7 @@ def train_stage(run: Run, now: Stage) -> None:
                 logs = sam_step(model, step, stage.sam_rho) if stage.sam_rho else step()
             except UserError:
                 if state.step and accelerator.num_processes == 1:
-                    run.save(
-                        now
-                    )  # with several processes, the others are in the middle of this step
+                    run.save(now)  # several processes are in the middle of this step
                 raise
             if stage.clip_grad_norm:
                 accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)

@@ -232,9 +232,7 @@ def write_run(
     Raises:
         UserError: the name is not valid for a run, or a file cannot be written.
     """
-    begin_record(
-        out
-    )  # first: it marks the folder as ours, so after a kill the next try may replace it
+    begin_record(out)  # first: it marks the folder as ours, so a later try may replace it
     part = model.self_contained()
     if isinstance(part, MemberConfig):
         config: RunConfig | CompositionConfig = _derived(part, manifest, out)

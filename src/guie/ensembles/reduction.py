@@ -108,9 +108,8 @@ def _embedded_texts(source: str, file: Path) -> tuple[np.ndarray, dict[str, Any]
 
 
 HELD_OUT = 0.2  # share of the images that measures the classifier's accuracy
-REACH = (
-    100.0  # inverse strength of the penalty, weak because coordinates of unit vectors differ little
-)
+# Inverse strength of the penalty, weak because coordinates of unit vectors differ little
+REACH = 100.0
 
 
 def fit_domains(

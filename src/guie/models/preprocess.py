@@ -103,9 +103,7 @@ class Preprocess(nn.Module):
     def normalised(self, images: Tensor) -> Tensor:
         """Normalise the output of `padded` to float32, on the images' device."""
         mean, std = self.mean.to(images.device), self.std.to(images.device)
-        return (images - mean).div_(
-            std
-        )  # in place: on large batches, new memory dominates the cost
+        return (images - mean).div_(std)  # in place: for large batches, new memory is slow
 
     def shrinks(self, height: int, width: int) -> bool:
         """Whether `resized` enlarges neither side of an image of this size."""

@@ -154,9 +154,7 @@ class Base:
     def state(self, names: Iterable[str]) -> dict[str, Tensor]:
         """Return its weights by their names in an embedder; unknown names are left out."""
         config = self.config.model_copy(update={"stride_px": self.stride_px})
-        with torch.random.fork_rng(
-            devices=[]
-        ):  # the library draws random weights before it reads the file
+        with torch.random.fork_rng(devices=[]):  # the library draws weights before it reads them
             state = build_backbone(config, self.size_px).state_dict()
         wanted = {name: state.get(name.removeprefix(BACKBONE)) for name in names}
         return {name: value for name, value in wanted.items() if value is not None}
@@ -229,9 +227,7 @@ def _reference(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
     message: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
     message |= {"size_px": base.size_px, "stride_px": base.stride_px}
     pretrained = base.config.pretrained
-    if pretrained and is_file(
-        pretrained
-    ):  # relative: survives moving both, and any working directory
+    if pretrained and is_file(pretrained):  # found from any working directory, or moved together
         message["beside"] = os.path.relpath(pretrained, folder)
     return message
 

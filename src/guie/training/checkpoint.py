@@ -24,10 +24,8 @@ from guie.models.weights import Base, keep_frozen, read_frozen
 FOLDER = "checkpoints"
 UNNAMED = "new.pt"  # complete, and about to be renamed
 VERSION = 2  # of what a checkpoint holds
-EMBEDDER = {
-    "task": "embedder.",
-    "ema": "module.embedder.",
-}  # prefix of the embedder's names in each
+# Prefix of the embedder's names in each state dict
+EMBEDDER = {"task": "embedder.", "ema": "module.embedder."}
 NAME = re.compile(r"step_(\d{8})-([0-9a-f]{16})\.pt")
 
 
@@ -42,9 +40,7 @@ class TrainState:
     best_step: int = 0
     unscored: bool = False  # the validation after this step is still to run
     stale: int = 0  # validations of this stage without a better score
-    halvings: int = (
-        0  # how often this stage's micro-batches were halved after running out of memory
-    )
+    halvings: int = 0  # of this stage's micro-batches, after running out of memory
 
     def best(self) -> dict[str, float | int] | None:
         """Return step and score of the best model; None without validation."""

@@ -188,6 +188,4 @@ def freeze_batch_stats(head: nn.Module | None) -> Iterator[None]:
     before = [(buffer, buffer.clone()) for buffer in head.buffers()] if head else []
     yield
     for buffer, value in before:
-        buffer.data.copy_(
-            value
-        )  # .data hides this from autograd, which saved them but does not use them
+        buffer.data.copy_(value)  # hidden from autograd, which saved but does not use them
