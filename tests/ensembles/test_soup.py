@@ -96,7 +96,7 @@ def test_the_mean_is_taken_in_double() -> None:
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"head": {"dim": 8}}, "head.dim is 8, that of"),
+        ({"head": {"dim": 8}}, "head.dim is 8, but"),
         ({"head": {"dim": 16, "norm": "none"}}, "head.norm is none"),
         ({"head": None}, "head.norm is None"),
         ({"size_px": 48}, "image.size_px is 48"),

@@ -160,8 +160,8 @@ def test_a_tag_that_is_not_on_the_hub_comes_by_its_url(tmp_path: Path, monkeypat
     ("config", "said"),
     [
         ({**VIT, "pretrained": VIT_TAG}, f"cannot download {VIT_REPOSITORY}: .* has no"),
-        ({**VIT, "pretrained": "no_tag"}, f"no weights 'no_tag' of .*; available: .*{VIT_TAG}"),
-        ({**CLIP, "pretrained": "no_tag"}, "no weights 'no_tag' of 'guie-tiny'; available: drawn"),
+        ({**VIT, "pretrained": "no_tag"}, f"no weights 'no_tag' for .*; available: .*{VIT_TAG}"),
+        ({**CLIP, "pretrained": "no_tag"}, "no weights 'no_tag' for 'guie-tiny'; available: drawn"),
         ({**CLIP, "pretrained": "x/w.npz"}, "no such weights file: x/w.npz"),
     ],
 )
