@@ -170,7 +170,9 @@ def test_a_block_that_is_not_there_is_named() -> None:
     assert message == "model.adapters.0.blocks: 2: the backbone has blocks 0 to 1"
 
 
-@pytest.mark.parametrize(("family", "why"), [(SIGLIP, "attention pooling"), (DINO, "in every block")])
+@pytest.mark.parametrize(
+    ("family", "why"), [(SIGLIP, "attention pooling"), (DINO, "in every block")]
+)
 def test_prompts_join_no_sequence_without_a_place(family: str, why: str) -> None:
     with pytest.raises(UserError, match=why):
         adapt(FAMILIES[family](), WithAdapters.model_validate({"prompts": POOL}))
