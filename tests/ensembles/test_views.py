@@ -141,7 +141,7 @@ def test_domains_are_told_by_a_linear_map() -> None:
         assert describe["accuracy_held_out"] > 0.9
     with pytest.raises(UserError, match="domain 'x' has no images .* available: a, b, c"):
         fit_domains(emb_FD, domain_F, {"x"})
-    with pytest.raises(UserError, match="30 images of a and 1 domains; it takes two"):
+    with pytest.raises(UserError, match="30 images of a and 1 domains; it needs two"):
         fit_domains(emb_FD[:30], domain_F[:30], {"a"})
 
 
