@@ -41,13 +41,13 @@ class Cost:
 def measure(model: ModelProcess, images: list[Path]) -> Cost:
     """Count the cost of a 480 x 640 px image; time decoding of a few `images`. Raises Violation."""
     noise = np.random.default_rng(0).integers(0, 256, (*MEASURED_HW, 3), dtype=np.uint8)
-    message = model.measure(noise)
-    by_time = message["seconds"] * message["machine_flops"]
+    counted = model.measure(noise)
+    by_time = counted["seconds"] * counted["machine_flops"]
     return Cost(
-        message["flops"] or by_time,
-        bool(message["flops"]),
+        counted["flops"] or by_time,
+        bool(counted["flops"]),
         model.weight_bytes,
-        int(message["activation_bytes"]),
+        int(counted["activation_bytes"]),
         _decode_seconds(images[:: max(1, len(images) // DECODED)][:DECODED]),
     )
 

@@ -196,12 +196,12 @@ def _check_sizes(model: ModelProcess, checklist: Checklist) -> dict[str, Answer]
     return outputs
 
 
-def _refuse(message: dict[str, str], faults: dict[str, Violation] | None = None) -> None:
+def _refuse(details: dict[str, str], faults: dict[str, Violation] | None = None) -> None:
     """Raise a Violation for the first fault, and name the other images with faults."""
-    if message:
-        first, *others = message
+    if details:
+        first, *others = details
         more = f"; also {', '.join(others)}" if others else ""
-        raise Violation(message[first] + more, faults[first].verdict if faults else "")
+        raise Violation(details[first] + more, faults[first].verdict if faults else "")
 
 
 @dataclass(frozen=True)

@@ -242,7 +242,7 @@ class ModelMember(Config):
     layers: LayersConfig | None = None  # backbone layers, instead of its embedding
 
 
-def _kind_of_compose(value: Any) -> str:
+def _member_kind(value: Any) -> str:
     composed = "members" in value if isinstance(value, dict) else hasattr(value, "members")
     return "ComposedMember" if composed else "ModelMember"
 
@@ -328,7 +328,7 @@ class ComposedMember(Composed):
 
 Member = Annotated[
     Annotated[ModelMember, Tag("ModelMember")] | Annotated[ComposedMember, Tag("ComposedMember")],
-    Discriminator(_kind_of_compose),
+    Discriminator(_member_kind),
     BeforeValidator(_opened),
 ]
 

@@ -123,7 +123,7 @@ def clean_rows(
     verdicts.write(cleaned.findings)
     account.notes += [
         *_placeholders(cleaned),
-        *_emptied_of_cleaning(cleaned),
+        *_emptied_notes(cleaned),
         *_doubtful(cleaned, verdicts),
     ]
     account.notes += _unknown(verdicts, table["image_path"])
@@ -161,7 +161,7 @@ def _placeholders(cleaned: Cleaned) -> list[str]:
     return lines[:NAMED] + more
 
 
-def _emptied_of_cleaning(cleaned: Cleaned) -> list[str]:
+def _emptied_notes(cleaned: Cleaned) -> list[str]:
     return [
         f"{rule} left no training image of {len(classes):,} classes: {', '.join(classes[:NAMED])}"
         + (", ..." if len(classes) > NAMED else "")

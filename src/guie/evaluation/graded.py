@@ -255,10 +255,10 @@ def read_rankings(path: Path, table: pd.DataFrame, unlisted: bool = False) -> Ra
     found_QK = np.full((len(query_Q), DEPTH), -1)
     score_QK = np.full((len(query_Q), DEPTH), NOTHING)
     for q, (query, row) in enumerate(zip(given.names, query_Q, strict=True)):
-        message = given.values[q]
+        ranking = given.values[q]
         score_N, found_N = (
-            _scores(path, query, message),
-            _found_of_rankings(path, query, message, index, unlisted),
+            _scores(path, query, ranking),
+            _rows_of_ranking(path, query, ranking, index, unlisted),
         )
         own_N = (found_N >= 0) & (images.image_T[found_N] == images.image_T[row])
         order_K = np.argsort(-score_N, kind="stable")
@@ -333,25 +333,25 @@ def _object(pairs: list[tuple[str, Any]]) -> JsonObject:
     return JsonObject(names, np.array(values, np.float64) if numbers else values)
 
 
-def _scores(path: Path, query: str, message: JsonObject) -> np.ndarray:
-    if not isinstance(message.values, np.ndarray):
+def _scores(path: Path, query: str, ranking: JsonObject) -> np.ndarray:
+    if not isinstance(ranking.values, np.ndarray):
         raise UserError(f"{path}: {query}: a score is not a number; {FORMAT}")
-    _refuse(path, f"{query}: score is not finite", message.names, ~np.isfinite(message.values))
-    return message.values
+    _refuse(path, f"{query}: score is not finite", ranking.names, ~np.isfinite(ranking.values))
+    return ranking.values
 
 
-def _found_of_rankings(
-    path: Path, query: str, message: JsonObject, index: _Named, unlisted: bool
+def _rows_of_ranking(
+    path: Path, query: str, ranking: JsonObject, index: _Named, unlisted: bool
 ) -> np.ndarray:
     """Return the rows of the images in a ranking, -1 for unlisted ones."""
-    found_N = index.rows(message.names)
+    found_N = index.rows(ranking.names)
     if not unlisted:
-        _refuse(path, f"{query}: not an index image of the manifest", message.names, found_N < 0)
-    pairs = zip(message.names, found_N.tolist(), strict=True)
+        _refuse(path, f"{query}: not an index image of the manifest", ranking.names, found_N < 0)
+    pairs = zip(ranking.names, found_N.tolist(), strict=True)
     images = [name if row < 0 else row for name, row in pairs]
     if len(set(images)) < len(images):
         again_N = pd.Series(images, dtype=object).duplicated().to_numpy()
-        _refuse(path, f"{query}: duplicate image", message.names, again_N)
+        _refuse(path, f"{query}: duplicate image", ranking.names, again_N)
     return found_N
 
 

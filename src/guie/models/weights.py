@@ -224,23 +224,23 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
 
 
 def _reference(base: Base, names: list[str], folder: Path) -> dict[str, Any]:
-    message: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
-    message |= {"size_px": base.size_px, "stride_px": base.stride_px}
+    metadata: dict[str, Any] = {"backbone": base.config.model_dump(mode="json"), "names": names}
+    metadata |= {"size_px": base.size_px, "stride_px": base.stride_px}
     pretrained = base.config.pretrained
     if pretrained and is_file(pretrained):  # found from any working directory, or moved together
-        message["beside"] = os.path.relpath(pretrained, folder)
-    return message
+        metadata["beside"] = os.path.relpath(pretrained, folder)
+    return metadata
 
 
 def _read_reference(file: Path) -> tuple[Base, list[str]]:
     """Read the base that a file refers to, and the names of its weights that the run left unchanged."""
-    message = json.loads(file.read_text(encoding="utf-8"))
-    config = BackboneConfig.model_validate(message["backbone"])
-    if "beside" in message and not Path(config.pretrained or "").is_file():
-        beside = file.parent / message["beside"]
+    metadata = json.loads(file.read_text(encoding="utf-8"))
+    config = BackboneConfig.model_validate(metadata["backbone"])
+    if "beside" in metadata and not Path(config.pretrained or "").is_file():
+        beside = file.parent / metadata["beside"]
         if beside.is_file():
             config = config.model_copy(update={"pretrained": str(beside)})
-    return Base(config, message["size_px"], message["stride_px"]), message["names"]
+    return Base(config, metadata["size_px"], metadata["stride_px"]), metadata["names"]
 
 
 def _describe(folder: Path, name: str) -> Path:

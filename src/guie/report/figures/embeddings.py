@@ -177,7 +177,7 @@ def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
             axes.plot(range(1, len(variance_D) + 1), variance_D, color=colors[model], linewidth=1.6)
     first = next(iter(panels.values()))
     first.set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
-    _legend_of_panels(figure, first, colors)
+    _shared_legend(figure, first, colors)
     return figure
 
 
@@ -202,7 +202,7 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
             color = colors[str(domain)]
             axes.plot(course.index, course, color=color, linewidth=1.4)
             axes.plot([course.idxmax()], [course.max()], "o", color=color, markersize=5)
-    _legend_of_panels(figure, next(iter(panels.values())), colors)
+    _shared_legend(figure, next(iter(panels.values())), colors)
     return figure
 
 
@@ -230,7 +230,7 @@ def _panels(titles: list[str]) -> tuple[Figure, dict[str, Axes]]:
     }
 
 
-def _legend_of_panels(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
+def _shared_legend(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
     handles = [
         axes.plot([], [], color=color, label=legible(name))[0] for name, color in colors.items()
     ]
