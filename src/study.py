@@ -67,7 +67,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", metavar="ROW", help="run only these rows")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="S", help="run only these seeds")
     parser.add_argument("--retry-failed", action="store_true", help="run failed runs again")
-    parser.add_argument("--any-code", action="store_true", help="also count results of other code")
+    parser.add_argument(
+        "--any-code", action="store_true", help="also count results of an older version"
+    )
     parser.add_argument("--list", action="store_true", help="only list the runs and their state")
     parser.add_argument(
         "--table", action="store_true", help="only print the table of existing results"
@@ -127,7 +129,7 @@ class Study:
         paths = [path for path in sorted(own.parent.glob("*.json")) if path != own]
         others = [read_results(path) for path in paths if path.with_suffix(".yaml").exists()]
         results = results or self.results()
-        return standing(results, self.plan.jobs.values(), self.code, self.any_code, others)
+        return standing(results, self.plan.jobs.values(), self.any_code, others)
 
     def ended(self, results: Results, job: Job, outcome: Record | Failed) -> None:
         """Save and report the result of a job."""
@@ -166,8 +168,7 @@ def run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int:
         if not to_do:
             return 0
         if study.code.dirty:
-            tell(f"src/ differs from commit {study.code.commit[:7]}: results are saved under its tree,"
-                 f" {study.code.src[:7]}")  # fmt: skip
+            tell(f"src/ differs from commit {study.code.commit[:7]}: records will say so")
         look_at_images(to_do, study.folder)
         children = Children(lock.fileno())
         shop = Workshop(study.folder, SCRIPTS, children, study.code, code_of,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,8 +20,6 @@ from guie.studies.results import (
 )
 from small_studies import CODE, plan, record
 
-NEWER = replace(CODE, src="6d" * 20, commit="d1" * 20)
-
 
 def filled(study: Plan, code: Code = CODE) -> Results:
     results = read_results(results_path(study.path))
@@ -31,8 +28,8 @@ def filled(study: Plan, code: Code = CODE) -> Results:
     return results
 
 
-def counts(study: Plan, results: Results, code: Code = CODE, any_code: bool = False, *others):
-    found = standing(results, study.jobs.values(), code, any_code, others)
+def counts(study: Plan, results: Results, any_code: bool = False, *others):
+    found = standing(results, study.jobs.values(), any_code, others)
     return len(found.done), len(found.failed), len(found.outdated), found.strangers
 
 
@@ -61,17 +58,29 @@ def test_a_failure_stays_until_a_success(tmp_path: Path) -> None:
     assert counts(study, read_results(results.path)) == (1, 1, 0, 0)
 
 
-def test_results_of_other_code_or_data_do_not_count(tmp_path: Path) -> None:
+def test_results_of_other_code_or_data_do_not_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = plan(tmp_path, run={"base": "base.yaml", "data.manifest": str(tmp_path / "m.csv")})
     results = filled(study)  # no manifest at hand: nothing to compare
     assert counts(study, results) == (4, 0, 0, 0)
-    assert counts(study, results, NEWER) == (0, 0, 4, 0)
-    assert counts(study, results, NEWER, True) == (4, 0, 0, 0)
+    with monkeypatch.context() as patched:
+        patched.setattr("guie.studies.results.RESULT_VERSION", 2)
+        assert counts(study, results) == (0, 0, 4, 0)
+        assert counts(study, results, True) == (4, 0, 0, 0)
     (tmp_path / "m.csv").write_text("one")
     results = filled(study)
     assert counts(study, results) == (4, 0, 0, 0)
     (tmp_path / "m.csv").write_text("another")
-    assert counts(study, results, CODE, True) == (0, 0, 4, 0)
+    assert counts(study, results, True) == (0, 0, 4, 0)
+
+
+def test_records_without_a_version_are_of_the_first(tmp_path: Path) -> None:
+    study = plan(tmp_path)
+    path = filled(study).path
+    path.write_text(path.read_text().replace(', "version": 1', ""))
+    assert '"version"' not in path.read_text()
+    assert counts(study, read_results(path)) == (4, 0, 0, 0)
 
 
 def test_a_result_is_known_by_its_run_in_other_rows_and_studies(tmp_path: Path) -> None:
@@ -80,7 +89,7 @@ def test_a_result_is_known_by_its_run_in_other_rows_and_studies(tmp_path: Path) 
     assert counts(renamed, results) == (1, 0, 0, 1)  # what was softmax is asked for no more
     elsewhere = plan(tmp_path / "other", seeds=1, rows={"plain": {}})
     own = read_results(results_path(elsewhere.path))
-    found = standing(own, elsewhere.jobs.values(), CODE, False, [results])
+    found = standing(own, elsewhere.jobs.values(), False, [results])
     assert [(r["row"], r["test"]["r_at_1"]) for r in found.done.values()] == [("plain", 0.0)]
 
 
@@ -131,7 +140,7 @@ def test_code_is_the_tree_of_src_committed_or_not(tmp_path: Path) -> None:
 
 def test_what_is_committed_is_read_whatever_code_it_is_of(tmp_path: Path) -> None:
     study = plan(tmp_path)
-    filled(study, NEWER)
+    filled(study, Code(src="6d" * 20, commit="d1" * 20, dirty=False))
     read, found = as_committed(study.path)
     assert read.jobs.keys() == study.jobs.keys()
     assert len(found.done) == len(study.jobs) and not found.outdated

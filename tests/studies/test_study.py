@@ -94,6 +94,7 @@ def test_other_code_is_run_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert study.main([str(path)]) == 0
     newer = replace(CODE, src="6d" * 20, commit="d1" * 20)
     monkeypatch.setattr(study, "code_of", lambda: newer)
+    monkeypatch.setattr("guie.studies.results.RESULT_VERSION", 2)
     assert study.main([str(path), "--any-code"]) == 0
     assert len(trained(folder)) == 2
     assert study.main([str(path), "--only", "plain"]) == 0

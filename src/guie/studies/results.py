@@ -23,6 +23,8 @@ from guie.studies.grid import Job, Plan, read_plan
 
 SRC = Path(__file__).parents[2]
 UNKNOWN = "unknown"
+# Raise it whenever a change of the code changes the results of any study; older records then no longer count.
+RESULT_VERSION = 1
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def _git(folder: Path, *words: str, **environment: str) -> str:
 
 Record = dict[str, Any]
 LISTS = ("runs", "failures")
-KEYS = {"row", "seed", "fold", "config", "src", "commit", "dirty", "manifest"}
+KEYS = {"row", "seed", "fold", "config", "version", "src", "commit", "dirty", "manifest"}
 NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step", "error"}}
 
 
@@ -123,7 +125,8 @@ def read_results(path: Path) -> Results:
     remedy = "restore the committed file, or delete it"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        lists = {key: {line["config"]: line for line in values[key]} for key in LISTS}
+        # Records from before there was a version are of the first one.
+        lists = {key: {r["config"]: {"version": 1} | r for r in values[key]} for key in LISTS}
         lacking = [
             f"a line of {key} lacks {', '.join(sorted(NEEDED[key] - line.keys()))}"
             for key in LISTS
@@ -156,20 +159,19 @@ class StudyStatus:
 def standing(
     results: Results,
     jobs: Iterable[Job],
-    code: Code,
     any_code: bool,
     elsewhere: Iterable[Results] = (),
 ) -> StudyStatus:
     """Return which results count, including those of other studies, which may have the same runs.
 
     Args:
-        any_code: also count results of other code.
+        any_code: also count results of an older RESULT_VERSION.
     """
 
     def counts(job: Job, record: Record) -> bool:
-        of_this_code = any_code or record["src"] == code.src
+        current = any_code or record["version"] == RESULT_VERSION
         data, now = record["manifest"], manifest_of(job)
-        return of_this_code and (data == now or UNKNOWN in (data, now))
+        return current and (data == now or UNKNOWN in (data, now))
 
     by_identity = {job.identity: job for job in jobs}
     done, outdated = _parted(results.runs, by_identity, counts)
@@ -192,8 +194,7 @@ def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
     """
     plan = read_plan(study)
     results = read_results(results_path(study))
-    code = Code(UNKNOWN, UNKNOWN, dirty=False)
-    return plan, standing(results, plan.jobs.values(), code, any_code=True)
+    return plan, standing(results, plan.jobs.values(), any_code=True)
 
 
 def stamp(job: Job, code: Code) -> Record:
@@ -201,7 +202,7 @@ def stamp(job: Job, code: Code) -> Record:
     row, seed, fold = job.key
     return {
         **{"row": row, "seed": seed, "fold": fold, "config": job.identity},
-        **{"src": code.src, "commit": code.commit, "dirty": code.dirty},
+        **{"version": RESULT_VERSION, "src": code.src, "commit": code.commit, "dirty": code.dirty},
         "manifest": manifest_of(job),
     }
 
