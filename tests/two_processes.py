@@ -43,7 +43,8 @@ def start(
 
 def run(script: str, words: list[str], **environment: str) -> None:
     """Run it to its end; a failure of either fails the test."""
-    assert end(start(script, words, **environment)) == [0, 0]
+    codes = end(start(script, words, **environment))
+    assert codes == [0, 0], f"exit codes {codes}"
 
 
 def begin(log: Path, lines: int, words: list[str], **environment: str) -> int:
