@@ -28,11 +28,10 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, classes_of
-from guie.data.manifest import Manifest, Sidecar
 from guie.training.checkpoint import TrainState
 from guie.training.optim import build_optimizer, set_learning_rates
 from guie.training.run_folder import peak_memory_mb
-from guie.training.stage import TrainingData, set_model
+from guie.training.stage import set_model
 from guie.training.step import gradients_within_memory, train_mode
 from guie.training.tasks import build_task
 
@@ -84,10 +83,8 @@ def a_step(
     """A training step of a stage, its image size, and its images."""
     labels = [f"bench/{label:07d}" for label in range(classes)]
     rows = pd.DataFrame({"image_path": labels, "label": labels, "domain": "bench"})
-    manifest = Manifest(rows, Path(), Path("none"), Sidecar())
-    material = TrainingData(manifest, None, [rows] * len(config.stages), classes_of(rows))
-    task = build_task(config, material.classes, weights=False).to(accelerator.device)
-    size_px = set_model(task, config, number, material).size_px
+    task = build_task(config, classes_of(rows), weights=False).to(accelerator.device)
+    size_px = set_model(task, config, number, range(classes)).size_px
     stage, state = config.stages[number], TrainState(stage=number)
     model, optimizer = accelerator.prepare(task, build_optimizer(task, stage))
     images = batch or stage.batch_size

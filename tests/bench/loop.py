@@ -27,6 +27,7 @@ from loader import draw
 import train
 from guie.data.loader import Prefetcher
 from guie.data.manifest import save_manifest
+from guie.training import loop as training_loop
 
 WARM_UP = 2  # steps
 
@@ -98,10 +99,10 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     args = parser.parse_args()
     watch = Watch()
-    model, optimiser = train.gradients_within_memory, torch.optim.AdamW.step
+    model, optimiser = training_loop.gradients_within_memory, torch.optim.AdamW.step
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(train, "gradients_within_memory", watch.timed("model", model)),
+        mock.patch.object(training_loop, "gradients_within_memory", watch.timed("model", model)),
         mock.patch.object(torch.optim.AdamW, "step", watch.timed("optimiser", optimiser)),
         mock.patch.object(Prefetcher, "__next__", watch.batches(Prefetcher.__next__)),
     ):

@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from composing import composition, record
-from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config.ensemble import ModelMember
-from guie.config.stages import LearningRates, StageConfig
 from guie.data.dataset import Classes, EvalDataset
 from guie.data.manifest import load_manifest
 from guie.ensembles import joining as derived
@@ -28,8 +26,8 @@ from guie.ensembles.soup import (
 from guie.models import LoadedModel, open_model, save_model
 from guie.models.weights import frozen_names, read_tensors
 from guie.training.checkpoint import Checkpoints, Identity, TrainState
+from guie.training.optim import averaged
 from guie.training.run_folder import read_metrics, read_summary
-from guie.training.stage import TrainingState
 from guie.training.tasks import build_task
 from tiny_runs import mix_with_val, tiny_config, tiny_run, weights
 
@@ -208,23 +206,19 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
     config = tiny_config(run, head=BN)
     task = build_task(config, Classes(["a", "b"], [3, 3], ["x", "x"]))
     task.embedder.backbone.set_image_size(40)
-    rates = LearningRates(backbone=1.0, head=1.0, classes=1.0)
-    stage = StageConfig(epochs=1, lr=rates, ema_decay=0.9 if ema else None)
     checkpoints, expected = Checkpoints(run, keep=2), []
-    trained = TrainingState(make_accelerator(), task, stage).prepare()
-    average = trained.ema
+    average = averaged(task, 0.9) if ema else None
     for step in (5, 9):
         with torch.no_grad():
             for parameter in task.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.1)
         if average:
             average.update_parameters(task)
-        scored = average.module if ema else task
+        scored = average.module if average else task
         expected.append(scored.embedder.state_dict()["head.linear.weight"].double())
         state = TrainState(stage=1, global_step=step)
-        checkpoints.save(
-            trained.state_dict(), frozen_names(task.embedder), state, Identity("r", "c")
-        )
+        parts = {"task": task.state_dict(), "ema": average.state_dict() if average else None}
+        checkpoints.save(parts, frozen_names(task.embedder), state, Identity("r", "c"))
     out = main(tmp_path / "soup", {"model": str(run), "checkpoints": True})
     model = open_model(out)
     mean = ((expected[0] + expected[1]) / 2).float()

@@ -204,7 +204,7 @@ def test_what_teachers_make_of_fixed_views_is_computed_once(
     assert not any(computed)
     assert (again / "last.safetensors").read_bytes() == (first / "last.safetensors").read_bytes()
     if not frozen:
-        monkeypatch.setattr(stage, "_teachers", lambda *_: None)
+        monkeypatch.setattr(stage, "precomputed_teachers", lambda *_: None)
         live = train.main([*words, "name=live"])
         assert logged(live) == pytest.approx(logged(first), rel=1e-2)
 

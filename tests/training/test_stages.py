@@ -13,6 +13,7 @@ import train
 from guie.config.model import BackboneConfig
 from guie.models import open_model
 from guie.models.backbones import create_clip
+from guie.training import loop
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run_folder import read_metrics
 from tiny_runs import TINY_CLIP
@@ -83,7 +84,7 @@ def written(mix: Path, toy_manifest: Path, tmp_path: Path):
 
 def stopped_and_resumed(config: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same run, stopped when so many steps are done, and gone on with."""
-    done, update = [], train.set_learning_rates
+    done, update = [], loop.set_learning_rates
 
     def counting(*args):
         if len(done) == steps:
@@ -92,7 +93,7 @@ def stopped_and_resumed(config: Path, steps: int, monkeypatch: pytest.MonkeyPatc
         return update(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(train, "set_learning_rates", counting)
+        patched.setattr(loop, "set_learning_rates", counting)
         with pytest.raises(KeyboardInterrupt):
             train.main(["--config", str(config), "--set", "name=cut"])
     return train.main(["--config", str(config), "--set", "name=cut", "--resume"])
@@ -125,15 +126,15 @@ def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.Mo
     image = {"size_px": 32, "fit": "crop"}
     model = {"backbone": TINY_CLIP, "image": image}
     config = written([{"lr": RATES, "augment": {"fit": "squash"}}, {"lr": RATES}], model=model)
-    entered, enter = [], train.enter_stage
+    entered, enter = [], loop.Stage
 
     def noted(*args):
         entered.append(enter(*args))
         return entered[-1]
 
-    monkeypatch.setattr(train, "enter_stage", noted)
+    monkeypatch.setattr(loop, "Stage", noted)
     run = train.main(["--config", str(config)])
-    trained = [stage.data.batches.preprocess.fit for stage in entered]
+    trained = [stage.batches.preprocess.fit for stage in entered]
     assert (trained, [s.preprocess.fit for s in entered]) == (["squash", "crop"], ["crop"] * 2)
     assert open_model(run).preprocess.fit == "crop"
 

@@ -16,7 +16,8 @@ from composing import composition
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.models import Embedder, build_embedder, open_model
-from guie.training.progress import start_from
+from guie.training import loop
+from guie.training.starting import load_start
 from tiny_runs import TINY_CLIP, cut_and_resumed, tiny_config, tiny_run
 
 Weights = dict[str, torch.Tensor]
@@ -26,7 +27,7 @@ def begun(start: Path | str, folder: Path, **model: Any) -> tuple[Embedder, str]
     """A new embedder that starts from another model, and what is said of it."""
     config = tiny_config(folder, **model).model_copy(update={"start_from": str(start)})
     embedder = build_embedder(config.model)
-    return embedder, start_from(embedder, config)
+    return embedder, load_start(embedder, config)
 
 
 def parts(weights: Weights, prefix: str) -> Weights:
@@ -116,7 +117,7 @@ def test_a_run_starts_from_another_and_resumes_without_it(
     assert load_config(run / "config.yaml", RunConfig).start_from == str(other)
     assert json.loads((run / "record.json").read_text())["start"]["model"] == str(other)
     assert f"starts from {other}\n" in capsys.readouterr().out
-    monkeypatch.setattr(train, "start_from", once_then_gone(train.start_from, other))
+    monkeypatch.setattr(loop, "load_start", once_then_gone(loop.load_start, other))
     resumed = cut_and_resumed(monkeypatch, [*words, "--set", f"out={tmp_path}/again"], steps=4)
     for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
         assert (resumed / name).read_bytes() == (run / name).read_bytes(), name

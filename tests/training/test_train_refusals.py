@@ -14,6 +14,7 @@ from toy_configs import write_config
 import train
 from guie.base.errors import UserError
 from guie.evaluation.protocols import quick_scores
+from guie.training import loop
 from tiny_runs import TINY_CLIP
 
 
@@ -144,7 +145,7 @@ def test_a_model_that_memory_cannot_hold_is_refused(
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(train, "build_task", full)
+    monkeypatch.setattr(loop, "build_task", full)
     config = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent)
     with pytest.raises(
         UserError, match="out of memory before the first step, with .* classes; use"

@@ -25,7 +25,7 @@ from guie.data.sampling import RankBatches, RankViews, Sampler
 from guie.data.sampling.streams import key
 
 T = TypeVar("T")
-Beside = Callable[[], Iterator[Tensor]]  # restarts: yields (B, T) per batch, in order
+TeacherFeatures = Callable[[], Iterator[Tensor]]  # restarts: yields (B, T) per batch, in order
 
 
 class TrainLoader:
@@ -34,7 +34,7 @@ class TrainLoader:
     Batches are moved to the device, and their images are normalised there.
 
     Args:
-        beside: returns an iterator over the teachers' features of each batch, in order; or None.
+        taught: returns an iterator over the teachers' features of each batch, in order; or None.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class TrainLoader:
         loader: DataLoader,
         preprocess: Preprocess,
         device: torch.device,
-        beside: Beside | None = None,
+        taught: TeacherFeatures | None = None,
     ):
         self.loader, self.device = loader, device
-        self.preprocess, self.beside = preprocess, beside
+        self.preprocess, self.taught = preprocess, taught
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Prefetcher[Batch]:
-        return Prefetcher(with_teachers(whole_batches(self.loader), self.beside), self._ready)
+        return Prefetcher(with_teachers(whole_batches(self.loader), self.taught), self._ready)
 
     def _ready(self, batch: Batch) -> Batch:
         return batch.to(self.device).normalised(self.preprocess)
@@ -62,16 +62,16 @@ def train_loader(
     batches: RankBatches | RankViews | BothBatches,
     workers: int,
     device: torch.device | str = "cpu",
-    beside: Beside | None = None,
+    taught: TeacherFeatures | None = None,
 ) -> TrainLoader:
     """Return the loader of a stage's batches; the arguments are those of `TrainLoader`."""
     loader = _loader(dataset, collated, batches, workers, torch.device(device))
-    return TrainLoader(loader, dataset.preprocess, torch.device(device), beside)
+    return TrainLoader(loader, dataset.preprocess, torch.device(device), taught)
 
 
-def with_teachers(batches: Iterable[Batch], beside: Beside | None) -> Iterator[Batch]:
+def with_teachers(batches: Iterable[Batch], taught: TeacherFeatures | None) -> Iterator[Batch]:
     """Yield the batches, each with its teachers' features if they are given."""
-    known = beside() if beside else None
+    known = taught() if taught else None
     for batch in batches:
         yield replace(batch, teacher_BT=next(known)) if known else batch
 

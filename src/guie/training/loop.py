@@ -1,0 +1,209 @@
+"""Train: from a config to a trained run. One loop serves every task."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from guie.base.devices import from_main, make_accelerator
+from guie.base.errors import UserError
+from guie.config import RunConfig
+from guie.config.stages import StageConfig
+from guie.data.image_checks.decoding import readable
+from guie.data.loader import Prefetcher, load_generic
+from guie.data.manifest import load_manifest
+from guie.evaluation.validation import refuse_unscorable
+from guie.training.checkpoint import TrainState
+from guie.training.distributed import (
+    Cause,
+    Interrupts,
+    ProcessGroupGuard,
+    Stopped,
+    refuse_unshardable,
+)
+from guie.training.optim import refuse_unknown_blocks, set_learning_rates
+from guie.training.run import Run
+from guie.training.run_folder import best_score_text, locked, open_run, read_summary
+from guie.training.stage import Stage
+from guie.training.starting import load_start
+from guie.training.step import (
+    LossWatch,
+    gradients_within_memory,
+    out_of_memory,
+    refuse_lone_images,
+    sam_step,
+    train_mode,
+)
+from guie.training.tasks import build_task
+from guie.training.tasks.online import refuse_unshared
+
+
+def run_config(
+    config: RunConfig,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    drop_bad: bool = False,
+    max_hours: float | None = None,
+) -> Path:
+    """Train as configured; return the run folder.
+
+    Args:
+        resume, overwrite: what to do with an unfinished or a finished run in the folder.
+        drop_bad: skip images that cannot be decoded.
+        max_hours: save a checkpoint and return after this time.
+
+    Raises UserError, as `train`, and for images, a folder or a number of processes that do not fit.
+    """
+    interrupts = Interrupts(max_hours)  # the time counts from here
+    accelerator = make_accelerator(
+        mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out
+    )
+    for refuse in (refuse_unshardable, refuse_unshared, refuse_lone_images):
+        from_main(accelerator, partial(refuse, accelerator, config))
+    with ExitStack() as held:
+        guard = held.enter_context(ProcessGroupGuard(accelerator, interrupts))
+
+        def opened() -> tuple[Path, bool]:
+            held.enter_context(locked(config))
+            return open_run(config, resume=resume, overwrite=overwrite)
+
+        folder, finished = from_main(accelerator, opened)
+        if finished:
+            accelerator.print(f"{folder}: already trained, {best_score_text(read_summary(folder))}")
+            return folder
+        manifest = load_manifest(config.data.manifest, config.data.root)
+        manifest = manifest.without(config.data.leave_out)
+        look = partial(readable, accelerator, fallback=Path(config.out), drop_bad=drop_bad)
+        manifest = look(manifest, ("train", "val"), dropped=folder / "dropped.csv")
+        from_main(accelerator, partial(refuse_unscorable, manifest))
+        generic = None
+        if wanted := config.retention and config.retention.generic:
+            generic = load_generic(wanted)
+            generic = look(generic, (wanted.split,), dropped=folder / "dropped_generic.csv")
+        held.enter_context(interrupts)
+        accelerator.init_trackers(config.name)
+        try:
+            train(Run(accelerator, config, folder, guard, manifest, generic))
+        except Stopped as stopped:
+            if stopped.cause != Cause.TIME:
+                raise
+        # All processes exit together: one that outlives its process group aborts at exit.
+        accelerator.wait_for_everyone()
+        accelerator.end_training()
+    return folder
+
+
+def train(run: Run) -> None:
+    """Train a run, from its newest checkpoint if it has one.
+
+    Raises UserError if data or config are at fault. Raises Stopped if the process group stops early: on
+    a signal, on an unreadable image, or when the time is up. A checkpoint is saved first.
+    """
+    config, accelerator = run.config, run.accelerator
+    saved = run.resume()
+    torch.manual_seed(config.seed)
+    try:
+        task = build_task(config, run.classes, weights=saved is None).to(accelerator.device)
+    except RuntimeError as error:
+        if not out_of_memory(error):
+            raise
+        raise UserError(
+            f"out of memory before the first step, with {len(run.classes):,} classes; use a smaller"
+            " model.backbone, model.head or task.loss.centers, or fewer classes"
+        ) from None
+    if config.start_from and saved is None:
+        accelerator.print(load_start(task.embedder, config))
+    for stage_config in config.stages:
+        refuse_unknown_blocks(task, stage_config.lr)
+    while run.state.stage < len(config.stages):
+        stage = Stage(run, task, saved)
+        saved = None
+        train_stage(run, stage)
+        parameters = stage.parameters
+        task, scored = stage.release()
+        del stage  # the next stage has its own optimiser
+        run.state.next_stage()
+    if accelerator.is_main_process:
+        summary = run.finish(scored, parameters)
+        print(f"{run.folder}: {best_score_text(summary)}, {summary['seconds']:.0f} s")
+
+
+def train_stage(run: Run, stage: Stage) -> None:
+    """Train one stage, from the run's current step. Raises as `train`."""
+    accelerator, config, state = run.accelerator, run.config, run.state
+    settings, sampler, total_steps = stage.config, stage.sampler, stage.total_steps
+    task, model, optimizer, watch = stage.task, stage.model, stage.optimizer, LossWatch()
+    accelerator.print(stage.description())
+    if state.unscored:  # the run was stopped while it validated
+        if stopped := stage.score():
+            raise stopped
+        stage.save()
+    batches = Prefetcher(()) if _exhausted(settings, state) else iter(stage.batches)
+    run.guard.check(batches.fault)
+    quiet = not accelerator.is_local_main_process
+    with tqdm(desc=settings.name, total=total_steps, initial=state.step, disable=quiet) as bar:
+        for batch in batches:
+            # -------------------------------------------------------- a step
+            train_mode(task, settings)
+            task.set_epoch(stage.epochs_before + state.step / sampler.steps_per_epoch)
+            rates = set_learning_rates(optimizer, settings, state.step, total_steps)
+            draw = (config.seed, state.stage, state.step, accelerator.process_index)
+            step = partial(gradients_within_memory, accelerator, model, batch, config, state, draw)
+            try:
+                logs = sam_step(model, step, settings.sam_rho) if settings.sam_rho else step()
+            except UserError:
+                if state.step and accelerator.num_processes == 1:
+                    stage.save()  # several processes are in the middle of this step
+                raise
+            if settings.clip_grad_norm:
+                accelerator.clip_grad_norm_(model.parameters(), settings.clip_grad_norm)
+            if settings.clip_grad_value:
+                accelerator.clip_grad_value_(model.parameters(), settings.clip_grad_value)
+            optimizer.step()
+            optimizer.zero_grad()
+            if stage.ema:
+                stage.ema.update_parameters(task)
+            if sampler.learns:
+                sampler_loss = task.sampler_loss(logs)
+                sampler.note(state.step, accelerator.reduce(sampler_loss, "mean"))
+            state.step += 1
+            state.global_step += 1
+            bar.update()
+            watch.add(logs["loss"], batch.row_B, rates)
+
+            # -------------------------------------------------------- log, validate, save
+            last = state.step == total_steps
+            logs_due = last or state.global_step % config.log_every == 0
+            save_due = state.global_step % config.checkpoint_every == 0
+            state.unscored = last or _due(settings, state.step, sampler.steps_per_epoch)
+            stopped = run.guard.stop(batches.fault)
+            if logs_due or state.unscored or save_due or stopped:
+                watch.check(accelerator, stage.rows["image_path"], settings, state.step)
+            if logs_due:
+                values = stage.log(logs, rates)
+                bar.set_postfix({name: f"{value:.3f}" for name, value in values.items()})
+            if state.unscored and not stopped:
+                stopped = stage.score()
+            done = last or _exhausted(settings, state)
+            if done or save_due or stopped:
+                stage.save()
+            if stopped:
+                bar.close()
+                where = f"{run.folder}: saved at step {state.global_step}"
+                accelerator.print(f"{where}; continue with --resume")
+                raise stopped
+            if done:
+                break
+
+
+def _due(stage: StageConfig, step: int, steps_per_epoch: int) -> bool:
+    return stage.validate_every is not None and stage.validate_every.ends_at(step, steps_per_epoch)
+
+
+def _exhausted(stage: StageConfig, state: TrainState) -> bool:
+    return stage.patience is not None and state.stale >= stage.patience
