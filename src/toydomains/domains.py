@@ -8,28 +8,18 @@ from zlib import crc32
 
 import numpy as np
 
-from toydomains.apparel.spec import Garment
-from toydomains.apparel.view import view_garment
-from toydomains.artwork.spec import Painting
-from toydomains.artwork.view import view_painting
-from toydomains.cars.spec import Car
-from toydomains.cars.view import view_car
-from toydomains.dishes.spec import Dish
-from toydomains.dishes.view import view_dish
-from toydomains.furniture.spec import Furniture
-from toydomains.furniture.view import view_furniture
-from toydomains.illustrations.spec import Character
-from toydomains.illustrations.view import view_character
+from toydomains.apparel import Garment, view_garment
+from toydomains.artwork import Painting, view_painting
+from toydomains.cars import Car, view_car
+from toydomains.dishes import Dish, view_dish
+from toydomains.furniture import Furniture, view_furniture
+from toydomains.illustrations import Character, view_character
 from toydomains.kit.photo import View
 from toydomains.kit.subject import Subject
-from toydomains.landmarks.spec import Landmark
-from toydomains.landmarks.view import view_landmark
-from toydomains.packages.spec import Package
-from toydomains.packages.view import view_package
-from toydomains.storefronts.spec import Storefront
-from toydomains.storefronts.view import view_storefront
-from toydomains.toys.spec import Toy
-from toydomains.toys.view import view_toy
+from toydomains.landmarks import Landmark, view_landmark
+from toydomains.packages import Package, view_package
+from toydomains.storefronts import Storefront, view_storefront
+from toydomains.toys import Toy, view_toy
 
 
 class Domain(NamedTuple):

@@ -7,20 +7,16 @@ import pytest
 from PIL import Image
 
 from toydomains import dataset
-from toydomains.artwork.paintings import PAINTERS
-from toydomains.artwork.spec import GENRES
-from toydomains.dishes.food import PIECES
-from toydomains.dishes.spec import TOPPINGS
+from toydomains.artwork import GENRES, PAINTERS
+from toydomains.dishes import PIECES, TOPPINGS
 from toydomains.domains import DOMAINS, generator, label, subject
-from toydomains.furniture.pieces import FURNITURE
-from toydomains.furniture.spec import KINDS as FURNITURE_KINDS
-from toydomains.landmarks.buildings import BUILDINGS
-from toydomains.landmarks.spec import KINDS as LANDMARK_KINDS
-from toydomains.packages.labels import GROUNDS
-from toydomains.packages.shapes import VESSELS
-from toydomains.packages.spec import GOODS, LAYOUTS
-from toydomains.toys.spec import KINDS as TOY_KINDS
-from toydomains.toys.toyshop import TOYS
+from toydomains.furniture import FURNITURE
+from toydomains.furniture import KINDS as FURNITURE_KINDS
+from toydomains.landmarks import BUILDINGS
+from toydomains.landmarks import KINDS as LANDMARK_KINDS
+from toydomains.packages import GOODS, GROUNDS, LAYOUTS, VESSELS
+from toydomains.toys import KINDS as TOY_KINDS
+from toydomains.toys import TOYS
 
 
 def test_no_class_is_described_in_both_parts_whatever_the_seed():

@@ -10,9 +10,8 @@ import pytest
 from PIL import Image
 
 import toydomains
-from toydomains.__main__ import main
-from toydomains.files import replacing
-from toydomains.preview import can_be_written
+from toydomains.__main__ import can_be_written, main
+from toydomains.dataset import replacing
 
 # With None in its place `import guie` raises: the drawings must not need the package that reads them.
 WITHOUT_GUIE = """

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from toydomains.kit.canvas import Pen, homography, projective
-from toydomains.kit.outline import rect, smooth
+from toydomains.kit.pen import Pen, homography, projective, rect, smooth
 from toydomains.kit.solid import Camera, bounds, box, paint
 
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, ImageFilter
 
-from toydomains.kit.canvas import Box, Pen, homography, pick, projective
 from toydomains.kit.colour import jitter
-from toydomains.kit.outline import ellipse, rect, smooth, turned
+from toydomains.kit.pen import Box, Pen, ellipse, homography, pick, projective, rect, smooth, turned
 from toydomains.kit.scene import Scene, Size
 from toydomains.kit.solid import Camera, Solid, bounds, cast_shadow, paint
 

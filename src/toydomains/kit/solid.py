@@ -13,9 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from toydomains.kit.canvas import Colour, Pen
 from toydomains.kit.colour import lit
-from toydomains.kit.outline import Points
+from toydomains.kit.pen import Colour, Pen, Points
 
 SUN = np.array([-0.45, 0.75, 0.5]) / np.linalg.norm([-0.45, 0.75, 0.5])
 

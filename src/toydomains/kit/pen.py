@@ -1,4 +1,4 @@
-"""A pen that draws outlines through any warp.
+"""Outlines as arrays of points, and a pen that draws them through any warp.
 
 Outlines are float arrays [N, 2] in an object's own units (x right, y down). A `Pen` maps them to
 pixels with a *warp*, a function [N, 2] -> [N, 2] such as a homography or a cylinder. So an object is
@@ -16,7 +16,71 @@ import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
 
 from toydomains.kit.colour import RGB, rgb
-from toydomains.kit.outline import UNIT_QUAD, Pairs, Points, turned
+
+Points: TypeAlias = np.ndarray
+Pairs: TypeAlias = Sequence[tuple[float, float]]
+
+
+UNIT_QUAD = np.array([(0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0)])
+
+
+def rect(x0: float, y0: float, x1: float, y1: float, radius: float = 0.0) -> Points:
+    """The outline of a rectangle, its corners rounded by `radius`."""
+    if not radius:
+        return np.array([(x0, y0), (x1, y0), (x1, y1), (x0, y1)])
+    r = min(radius, abs(x1 - x0) / 2, abs(y1 - y0) / 2)
+    centres = (
+        (x1 - r, y0 + r, -90),
+        (x1 - r, y1 - r, 0),
+        (x0 + r, y1 - r, 90),
+        (x0 + r, y0 + r, 180),
+    )
+    return np.concatenate([arc(x, y, r, r, start, start + 90, 5) for x, y, start in centres])
+
+
+def arc(
+    cx: float, cy: float, rx: float, ry: float, start_deg: float, stop_deg: float, steps: int = 16
+) -> Points:
+    """Points along an elliptic arc, clockwise on the screen from `start_deg` (0 is right)."""
+    angle = np.radians(np.linspace(start_deg, stop_deg, steps))
+    return np.stack([cx + rx * np.cos(angle), cy + ry * np.sin(angle)], axis=1)
+
+
+def ellipse(cx: float, cy: float, rx: float, ry: float | None = None, steps: int = 28) -> Points:
+    """The outline of an ellipse; a circle without `ry`."""
+    return arc(cx, cy, rx, rx if ry is None else ry, 0, 360, steps)
+
+
+def star(cx: float, cy: float, radius: float, tips: int = 5, inner: float = 0.45) -> Points:
+    """A star with its first tip up; `inner` is the notches' share of the radius."""
+    angle = np.pi * np.arange(2 * tips) / tips - np.pi / 2
+    reach = np.where(np.arange(2 * tips) % 2 == 0, radius, radius * inner)
+    return np.stack([cx + reach * np.cos(angle), cy + reach * np.sin(angle)], axis=1)
+
+
+def smooth(points: Sequence | Points, steps: int = 5, closed: bool = True) -> Points:
+    """A Catmull-Rom curve through the points, `steps` samples a span."""
+    p = np.asarray(points, float)
+    p = np.concatenate([p[-1:], p, p[:2]]) if closed else np.concatenate([p[:1], p, p[-1:]])
+    a, b, c, d = p[:-3, None], p[1:-2, None], p[2:-1, None], p[3:, None]
+    t = (np.arange(steps) / steps)[None, :, None]
+    curve = b + t / 2 * (c - a + t * (2 * a - 5 * b + 4 * c - d + t * (3 * (b - c) + d - a)))
+    curve = curve.reshape(-1, 2)
+    return curve if closed else np.concatenate([curve, p[-2:-1]])
+
+
+def mirrored(half: Sequence | Points, axis: float = 0.5) -> Points:
+    """A symmetric outline from its right half, listed from the top to the bottom."""
+    right = np.asarray(half, float)
+    return np.concatenate([right, (right * (-1, 1) + (2 * axis, 0))[::-1]])
+
+
+def turned(points: Points, angle_deg: float, about: tuple[float, float]) -> Points:
+    """The points turned clockwise (on the screen) about a pivot."""
+    a = np.radians(angle_deg)
+    matrix = np.array([(np.cos(a), np.sin(a)), (-np.sin(a), np.cos(a))])
+    return (np.asarray(points) - about) @ matrix + about
+
 
 Warp: TypeAlias = Callable[[np.ndarray], np.ndarray]
 Box: TypeAlias = tuple[float, float, float, float]

@@ -1,14 +1,151 @@
-"""Paint paintings: one function per genre, every stroke from the painting's own seed."""
+"""Artwork: framed paintings on a wall. A class is one painting; only the photograph changes."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from toydomains.artwork.abstracts import blocks, circles, cutouts, ground
-from toydomains.artwork.spec import Painting
-from toydomains.kit.canvas import Pen, pick
-from toydomains.kit.colour import jitter, lit, mix
-from toydomains.kit.outline import arc, ellipse, mirrored, rect, smooth, turned
+from toydomains.kit.colour import RGB, jitter, lit, mix
+from toydomains.kit.pen import Pen, arc, ellipse, mirrored, pick, rect, smooth, turned
+from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
+from toydomains.kit.scene import room
+from toydomains.kit.subject import Subject, a, count
+
+GENRES = (
+    "hills", "sea", "still life", "blocks", "circles", "portrait", "night sky", "cut-outs", "town",
+    "bouquet",
+)  # fmt: skip
+# Five colours: the ground, two masses, an accent, a dark.
+SCHEMES = (
+    ("cream", "teal", "rust", "mustard", "navy"),
+    ("light blue", "olive", "tan", "orange", "charcoal"),
+    ("pink", "rose", "lavender", "yellow", "purple"),
+    ("mustard", "dark green", "rust", "cream", "black"),
+    ("navy", "blue", "light blue", "yellow", "black"),
+    ("white", "red", "blue", "yellow", "black"),
+    ("tan", "brown", "olive", "cream", "charcoal"),
+    ("mint", "dark green", "pink", "orange", "navy"),
+)
+FRAMES: dict[str, tuple[RGB, float]] = {
+    "golden": ((206, 164, 84), 0.09), "black": ((44, 42, 46), 0.05), "white": ((242, 240, 234), 0.06),
+    "oak": ((190, 142, 92), 0.06), "red": ((160, 58, 50), 0.05), "wide golden": ((190, 146, 70), 0.14),
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Painting(Subject):
+    """A painting; `seed` fixes every stroke of it."""
+
+    media = ("a photo of", "a visitor's photo of", "a snapshot of")
+    kin = ("genre", "scheme", "frame", "shape")
+
+    genre: str
+    scheme: tuple[str, str, str, str, str]
+    frame: str
+    mat: bool
+    shape: float
+    elements: int
+    seed: int
+
+    @classmethod
+    def sample(cls, rng: np.random.Generator) -> Painting:
+        return cls(
+            genre=pick(rng, GENRES),
+            scheme=pick(rng, SCHEMES),
+            frame=pick(rng, tuple(FRAMES)),
+            mat=bool(rng.random() < 0.4),
+            shape=float(pick(rng, (0.75, 0.8, 1.0, 1.3, 1.5))),
+            elements=int(rng.integers(3, 8)),
+            seed=int(rng.integers(0, 2**31)),
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{self.scheme[1]}-{self.genre}".replace(" ", "-")
+
+    @property
+    def phrase(self) -> str:
+        ground, mass, second, accent, _ = self.scheme
+        subject = {
+            "hills": f"a painting of {count(self.elements, 'hill')}",
+            "sea": f"a painting of {count(self.elements, 'boat')} on the sea",
+            "still life": f"a still life with {count(self.elements, 'fruit')}",
+            "blocks": f"an abstract painting of {count(self.elements + 3, 'block')}",
+            "circles": f"an abstract painting of circles and {count(self.elements, 'line')}",
+            "portrait": f"a painted portrait with {self.hair} hair"
+            + " and a hat" * (self.elements > 4),
+            "night sky": f"a painting of {count(self.elements, 'swirl')} in a night sky",
+            "cut-outs": f"a picture of {count(self.elements, 'paper leaf')}",
+            "town": f"a painting of a town under {count(self.elements, 'cloud')}",
+            "bouquet": f"a painting of {count(self.elements + 3, 'flower')} in a vase",
+        }[self.genre]
+        mat = " and a white mat" * self.mat
+        colours = f"{ground}, {mass}, {second} and {accent}"
+        return f"{subject} in {colours} with {a(self.frame)} frame{mat}"
+
+    @property
+    def hair(self) -> str:
+        """The hair of a portrait."""
+        return "long" if self.elements % 2 else "short"
+
+
+def blocks(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
+    """Draw a recursively split rectangle, with dark bars between the cells."""
+    cells = [(0.0, 0.0, p.shape, 1.0)]
+    for _ in range(p.elements + 2):
+        i = int(np.argmax([(c[2] - c[0]) * (c[3] - c[1]) * rng.uniform(0.4, 1) for c in cells]))
+        x0, y0, x1, y1 = cells.pop(i)
+        t = float(rng.uniform(0.25, 0.75))
+        if x1 - x0 > y1 - y0:
+            cells += [(x0, y0, x0 + t * (x1 - x0), y1), (x0 + t * (x1 - x0), y0, x1, y1)]
+        else:
+            cells += [(x0, y0, x1, y0 + t * (y1 - y0)), (x0, y0 + t * (y1 - y0), x1, y1)]
+    for x0, y0, x1, y1 in cells:
+        colour = p.scheme[int(rng.choice(5, p=(0.4, 0.2, 0.17, 0.18, 0.05)))]
+        pen.fill(rect(x0, y0, x1, y1), jitter(rng, colour, 0.05))
+    for x0, y0, x1, y1 in cells:
+        pen.line(rect(x0, y0, x1, y1), p.scheme[4], 0.022, closed=True)
+
+
+def circles(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
+    """Draw targets of several rings, and thin straight lines."""
+    ground(pen, rng, p, p.scheme[0], 12)
+    for _ in range(p.elements + 2):
+        x, y, r = rng.uniform(0, p.shape), rng.uniform(0, 1), float(rng.uniform(0.08, 0.26))
+        for share in (1.0, 0.75, 0.5, 0.25)[: int(rng.integers(1, 5))]:
+            pen.fill(ellipse(x, y, r * share), pick(rng, p.scheme[1:]))
+    for _ in range(p.elements):
+        x, y = rng.uniform(0, p.shape), rng.uniform(0, 1)
+        angle = rng.uniform(0, np.pi)
+        pen.line([(x, y), (x + 0.6 * np.cos(angle), y + 0.6 * np.sin(angle))], p.scheme[4], 0.014)
+
+
+def cutouts(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
+    """Draw lobed paper leaves on coloured fields."""
+    columns = 2 + p.elements % 3
+    for i in range(columns):
+        for j in range(2):
+            x0, x1 = p.shape * i / columns, p.shape * (i + 1) / columns
+            pen.fill(rect(x0, j / 2, x1, (j + 1) / 2), p.scheme[int(rng.integers(0, 5))])
+    for _ in range(p.elements):
+        x, y = rng.uniform(0.12, p.shape - 0.12), rng.uniform(0.15, 0.85)
+        lobes, turn = int(rng.integers(4, 8)), float(rng.uniform(0, 360))
+        angle = np.linspace(0, 2 * np.pi, 4 * lobes, endpoint=False)
+        r = 0.16 * (0.62 + 0.38 * np.cos(lobes * angle)) * float(rng.uniform(0.7, 1.3))
+        frond = np.stack([x + r * np.cos(angle), y + 1.35 * r * np.sin(angle)], axis=1)
+        pen.fill(turned(smooth(frond, 3), turn, (x, y)), p.scheme[int(rng.integers(0, 5))])
+
+
+def ground(
+    pen: Pen, rng: np.random.Generator, p: Painting, colour: str | RGB, strokes: int = 26
+) -> None:
+    """Paint the ground with broad strokes of nearly one colour."""
+    pen.fill(rect(0, 0, p.shape, 1), colour)
+    for _ in range(strokes):
+        x, y = rng.uniform(-0.1, p.shape), rng.uniform(0, 1)
+        dab = rect(x, y, x + float(rng.uniform(0.15, 0.4)), y + 0.045, 0.02)
+        pen.fill(turned(dab, float(rng.normal(0, 8)), (x, y)), jitter(rng, colour, 0.1))
 
 
 def _hills(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
@@ -162,3 +299,33 @@ PAINTERS = {
     "circles": circles, "portrait": _portrait, "night sky": _night, "cut-outs": cutouts,
     "town": _town, "bouquet": _bouquet,
 }  # fmt: skip
+
+
+def view_painting(p: Painting, rng: np.random.Generator, role: str) -> View:
+    """Hang it on a wall; some glass has a glare."""
+    size = frame(rng)
+    scene = room(rng, size, (0.86, 1.15))
+    pose = Pose(scale=(0.74, 1.1), turn_deg=6, tilt=0.14, shift=0.08)
+    edge = FRAMES[p.frame][1] + (0.1 if p.mat else 0.0)
+    extent = (-edge, -edge, p.shape + edge, 1 + edge)
+    pen = blank(size, placed(rng, extent, size, pose))
+    _frame(p, pen, extent)
+    with pen.inside(rect(0, 0, p.shape, 1)) as canvas:
+        PAINTERS[p.genre](canvas, np.random.default_rng(p.seed), p)
+    if rng.random() < 0.35:
+        x = float(rng.uniform(0, 0.6)) * p.shape
+        glare = np.array([(x, 0), (x + 0.25, 0), (x + 0.05, 1), (x - 0.2, 1)])
+        with pen.inside(rect(0, 0, p.shape, 1)) as glass:
+            glass.fill(glare, "white", alpha=0.16)
+    return develop(rng, scene, pen.image, lift_px=6, obstacles=0.3)
+
+
+def _frame(p: Painting, pen: Pen, extent: tuple[float, float, float, float]) -> None:
+    colour, thick = FRAMES[p.frame]
+    x0, y0, x1, y1 = extent
+    pen.fill(rect(x0, y0, x1, y1), lit(colour, 1.12), lit(colour, 0.85))
+    for inset, gain in ((0.25, 0.8), (0.4, 1.2), (0.8, 0.75)):
+        t = thick * inset
+        pen.fill(rect(x0 + t, y0 + t, x1 - t, y1 - t), lit(colour, gain))
+    if p.mat:
+        pen.fill(rect(x0 + thick, y0 + thick, x1 - thick, y1 - thick), "white")

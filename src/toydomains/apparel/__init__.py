@@ -1,1 +1,0 @@
-"""Apparel: garments laid flat. A class is a cut, a pattern, a palette, a neck, pockets, a print."""

@@ -1,1 +1,0 @@
-"""Artwork: framed paintings on a wall. A class is one painting; only the photograph changes."""

@@ -1,0 +1,380 @@
+"""Dishes from above: a plate with its rim, what lies on it, toppings, sauce, on a laid table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from toydomains.kit.colour import RGB, jitter, lit
+from toydomains.kit.pen import Pen, Points, arc, ellipse, pick, rect, smooth, star, turned
+from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
+from toydomains.kit.scene import TABLES, tabletop
+from toydomains.kit.subject import NUMBERS, Subject, a, listed
+
+CHINAWARE = ("plate", "bowl", "square plate")
+RIMS = ("plain", "ringed", "dotted", "leafy", "speckled", "two-tone")
+CHINA = ("white", "cream", "light blue", "teal", "charcoal", "pink", "mint", "mustard")
+BASES: dict[str, RGB] = {
+    "rice": (246, 240, 222), "noodles": (236, 200, 122), "tomato soup": (214, 84, 52),
+    "pea soup": (138, 168, 84), "pumpkin soup": (234, 154, 62), "salad": (122, 168, 80),
+    "pizza": (240, 204, 116), "pancakes": (222, 160, 88), "pie": (216, 160, 96),
+    "curry": (206, 146, 52), "porridge": (232, 216, 190), "chocolate cake": (104, 66, 50),
+}  # fmt: skip
+BAKED = ("pizza", "pancakes", "pie", "chocolate cake")
+TOPPINGS = ("tomatoes", "eggs", "olives", "prawns", "mushrooms", "lemon slices", "berries",
+            "basil leaves", "cucumber slices", "carrot sticks", "cheese cubes", "dumplings")  # fmt: skip
+LAYOUTS = ("in a ring", "in a row", "in a heap", "scattered", "in two rows")
+SAUCES = ("no", "zigzag", "spiral", "dotted")
+
+
+@dataclass(frozen=True)
+class Dish(Subject):
+    """A dish: the recipe and its plating; the pieces vary a little in every view."""
+
+    kin = ("base", "vessel", "china", "accent", "rim")
+
+    vessel: str
+    rim: str
+    china: str
+    accent: str
+    base: str
+    topping: str
+    pieces: int
+    layout: str
+    garnish: str
+    sauce: str
+    sauce_colour: str
+    spread: float
+
+    @classmethod
+    def sample(cls, rng: np.random.Generator) -> Dish:
+        china = pick(rng, CHINA)
+        base, topping = pick(rng, tuple(BASES)), pick(rng, TOPPINGS)
+        dry = base in BAKED
+        return cls(
+            vessel=pick(rng, (*CHINAWARE, "wooden board") if dry else (*CHINAWARE, "pan")),
+            rim=pick(rng, RIMS),
+            china=china,
+            accent=pick(
+                rng,
+                ("blue", "rust", "dark green")
+                if china in ("white", "cream", "pink", "mint")
+                else ("cream", "white"),
+            ),
+            base=base,
+            topping=topping,
+            pieces=int(rng.integers(3, 9)),
+            layout=pick(rng, LAYOUTS),
+            garnish=pick(rng, tuple(t for t in TOPPINGS if t != topping)),
+            sauce=pick(rng, SAUCES),
+            sauce_colour=pick(rng, ("red", "white", "dark green", "brown", "mustard")),
+            spread=float(rng.uniform(0.7, 0.95)),
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{self.base}-with-{self.topping}".replace(" ", "-")
+
+    @property
+    def phrase(self) -> str:
+        sauce = "" if self.sauce == "no" else a(f"{self.sauce} {self.sauce_colour} sauce")
+        china, rim = self.vessel, ""
+        if china in CHINAWARE:
+            china, rim = f"{self.china} {china}", f" with {a(self.rim)} rim"
+        inside = "in" if self.vessel in ("bowl", "pan") else "on"
+        head = f"{self.base} with {NUMBERS[self.pieces]} {self.topping} {self.layout}"
+        return f"{listed(head, self.garnish, sauce)} {inside} {a(china)}{rim}"
+
+
+def cutlery(pen: Pen, rng: np.random.Generator) -> None:
+    """Draw a knife, a fork or a spoon next to the plate, or nothing."""
+    if rng.random() < 0.5:
+        return
+    steel = pick(rng, ((196, 198, 204), (214, 178, 104), (150, 110, 80)))
+    side = pick(rng, (-1, 1))
+    tool = pen.at(side * 0.62, 0.05, 1, float(rng.uniform(-8, 8)))
+    tool.fill(rect(-0.014, -0.05, 0.014, 0.42, 0.014), steel, lit(steel, 0.8))
+    if rng.random() < 0.5:
+        tool.fill(ellipse(0, -0.14, 0.05, 0.1), steel)
+    else:
+        tool.fill(rect(-0.045, -0.12, 0.045, -0.03, 0.03), steel)
+        for x in (-0.04, -0.0075, 0.025):
+            tool.fill(rect(x, -0.24, x + 0.015, -0.08), steel)
+
+
+def vessel(d: Dish, pen: Pen, depth: float) -> None:
+    """Draw the board, pan or plate under the food, its rim `depth` units thick on the near side."""
+    if d.vessel == "wooden board":
+        pen.fill(rect(-0.55, -0.42, 0.55, 0.42, 0.1), (186, 132, 84), (160, 108, 66))
+        for y in (-0.24, -0.02, 0.2):
+            pen.fill(rect(-0.5, y, 0.5, y + 0.012), (148, 98, 60))
+        pen.fill(ellipse(0.47, 0, 0.035), (110, 70, 44))
+    elif d.vessel == "pan":
+        pen.fill(rect(0.4, -0.06, 0.86, 0.06, 0.05), (58, 56, 60))
+        pen.fill(ellipse(0, 0, 0.5), (52, 52, 58))
+        pen.fill(ellipse(0, 0, 0.45), (80, 80, 88), (62, 62, 70))
+    else:
+        _plate(d, pen, depth)
+
+
+def _plate(d: Dish, pen: Pen, depth: float) -> None:
+    colour, outer = d.china, 0.46 if d.vessel == "square plate" else 0.5
+    pen.fill(_outline(d, outer) + (0, depth), lit(colour, 0.66))
+    pen.fill(_outline(d, outer), lit(colour, 1.08), lit(colour, 0.92))
+    if d.rim == "two-tone":
+        pen.fill(_outline(d, outer), d.accent)
+    well = 0.43 if d.vessel == "bowl" else 0.36
+    pen.fill(_outline(d, well + 0.012), lit(colour, 0.82))
+    pen.fill(_outline(d, well), lit(colour, 0.94), lit(colour, 1.06))
+    _rim(d, pen, (outer + well) / 2)
+
+
+def _outline(d: Dish, radius: float) -> Points:
+    if d.vessel == "square plate":
+        return rect(-radius, -radius, radius, radius, 0.14)
+    return ellipse(0, 0, radius, steps=44)
+
+
+def _rim(d: Dish, pen: Pen, radius: float) -> None:
+    """Draw the rim's decoration."""
+    if d.rim == "ringed":
+        for r in (radius - 0.02, radius + 0.035):
+            pen.line(_outline(d, r), d.accent, 0.014, closed=True)
+    elif d.rim in ("dotted", "leafy"):
+        mark = ellipse(0, 0, 0.022, steps=10)
+        if d.rim == "leafy":
+            mark = turned(ellipse(0, 0, 0.045, 0.017, 12), 55, (0, 0))
+        for angle in range(0, 360, 15):
+            pen.fill(turned(mark + (radius, 0), angle, (0, 0)), d.accent)
+    elif d.rim == "speckled":
+        spots = np.random.default_rng(5).uniform(-0.5, 0.5, (70, 2))
+        distance = np.hypot(*spots.T)
+        for x, y in spots[(distance > 0.36) & (distance < 0.48)]:
+            pen.fill(ellipse(x, y, 0.011, steps=7), d.accent)
+
+
+def base_of(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
+    """Draw the base that fills the plate, within `reach` of the origin."""
+    colour = BASES[base]
+    if base == "noodles":
+        _noodles(pen, rng, colour, reach)
+    elif base == "salad":
+        _salad(pen, rng, colour, reach)
+    elif base in BAKED:
+        pen.fill(ellipse(0, 0, 1.06 * reach), lit(colour, 0.72))
+        pen.fill(ellipse(0, -0.012, 0.97 * reach), lit(colour, 1.08), lit(colour, 0.95))
+        _crust(pen, base, reach)
+    else:
+        _mass(pen, rng, base, reach)
+
+
+def _heap(reach: float) -> Points:
+    return smooth(star(0, 0, 1.04 * reach, tips=9, inner=0.93))
+
+
+def _noodles(pen: Pen, rng: np.random.Generator, colour: RGB, reach: float) -> None:
+    pen.fill(_heap(reach), lit(colour, 0.8))
+    for _ in range(16):
+        x, y, r = *(rng.normal(0, 0.3, 2) * reach), rng.uniform(0.2, 0.5) * reach
+        start = rng.uniform(0, 360)
+        pen.line(arc(x, y, r, r, start, start + 200, 12), jitter(rng, colour, 0.12), 0.02)
+
+
+def _salad(pen: Pen, rng: np.random.Generator, colour: RGB, reach: float) -> None:
+    edge = [(-0.1, 0), (-0.03, -0.06), (0.05, -0.045), (0.1, 0.0), (0.04, 0.05), (-0.04, 0.05)]
+    leaf = smooth(edge, 3)
+    for i in range(22):
+        angle, r = 2.4 * i, reach * np.sqrt((i + 0.5) / 22)
+        lying = turned(leaf, float(rng.uniform(0, 360)), (0, 0))
+        spot = (r * np.cos(angle), r * np.sin(angle))
+        pen.fill(lying + spot, jitter(rng, colour, 0.25))
+
+
+def _mass(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
+    """Draw flat glossy soup, or a heap of grains."""
+    colour, soup = BASES[base], "soup" in base or base in ("curry", "porridge")
+    outline = ellipse(0, 0, 1.05 * reach) if soup else _heap(reach)
+    pen.fill(outline, lit(colour, 1.05), lit(colour, 0.9))
+    for _ in range(26):
+        x, y = np.clip(rng.normal(0, 0.36, 2), -0.66, 0.66) * reach
+        grain = turned(ellipse(x, y, 0.02, 0.008, 8), float(rng.uniform(0, 180)), (x, y))
+        pen.fill(grain, lit(colour, 1.3 if soup else 0.85))
+
+
+def _crust(pen: Pen, base: str, reach: float) -> None:
+    if base == "pizza":
+        pen.fill(ellipse(0, 0, 0.86 * reach), (214, 92, 58))
+        pen.fill(smooth(star(0, 0, 0.8 * reach, tips=8, inner=0.9)), (250, 220, 140))
+    elif base == "pie":
+        for t in np.linspace(-0.6, 0.6, 5) * reach:
+            half = float(np.sqrt(max(0.9 * reach**2 - t**2, 0)))
+            pen.fill(rect(t - 0.02, -half, t + 0.02, half), (238, 196, 132))
+            pen.fill(rect(-half, t - 0.02, half, t + 0.02), (246, 208, 146))
+    elif base == "pancakes":
+        pen.fill(ellipse(0.02, -0.03, 0.8 * reach), (238, 186, 112))
+        pen.fill(ellipse(0.02, -0.03, 0.66 * reach), (206, 136, 70))
+    else:
+        for angle in range(0, 360, 45):
+            pen.fill(turned(rect(-0.005, 0, 0.005, 0.95 * reach), angle, (0, 0)), (72, 44, 36))
+
+
+def piece(pen: Pen, name: str) -> None:
+    """Draw one topping, about a unit across, centred on the origin."""
+    pen.fill(ellipse(0.06, 0.08, 0.48, 0.44, 14), (40, 26, 30), alpha=0.25)
+    PIECES[name](pen)
+
+
+def _tomato(pen: Pen) -> None:
+    pen.fill(ellipse(0, 0, 0.5, steps=18), (212, 58, 44))
+    pen.fill(ellipse(0, 0, 0.4, steps=18), (236, 104, 78))
+    for i in range(4):
+        pen.fill(turned(ellipse(0.2, 0, 0.13, 0.09, 9), 90 * i, (0, 0)), (250, 196, 110))
+
+
+def _egg(pen: Pen) -> None:
+    pen.fill(
+        smooth([(-0.55, 0), (-0.2, -0.44), (0.4, -0.34), (0.56, 0.1), (0.1, 0.46)]), (252, 250, 244)
+    )
+    pen.fill(ellipse(0, 0, 0.24, steps=16), (248, 180, 50))
+
+
+def _olive(pen: Pen) -> None:
+    pen.fill(ellipse(0, 0, 0.36, 0.3, 16), (74, 84, 48))
+    pen.fill(ellipse(0.05, 0, 0.13, 0.12, 10), (190, 60, 44))
+
+
+def _prawn(pen: Pen) -> None:
+    pen.line(arc(0, 0, 0.34, 0.34, 30, 300, 16), (240, 138, 104), 0.26)
+    pen.line(arc(0, 0, 0.34, 0.34, 60, 270, 9), (252, 196, 170), 0.07)
+    pen.fill(np.array([(0.16, -0.3), (0.48, -0.5), (0.46, -0.2)]), (224, 100, 78))
+
+
+def _mushroom(pen: Pen) -> None:
+    pen.fill(arc(0, 0.05, 0.48, 0.46, 180, 360, 14), (214, 186, 156))
+    pen.fill(rect(-0.15, 0.0, 0.15, 0.45, 0.1), (240, 226, 204))
+    pen.line(arc(0, 0.05, 0.3, 0.25, 180, 360, 10), (150, 116, 92), 0.07)
+
+
+def _lemon(pen: Pen) -> None:
+    pen.fill(ellipse(0, 0, 0.5, steps=20), (244, 206, 60))
+    pen.fill(ellipse(0, 0, 0.42, steps=20), (252, 244, 200))
+    for i in range(6):
+        pen.fill(
+            turned(np.array([(0.05, 0.0), (0.36, -0.12), (0.36, 0.12)]), 60 * i, (0, 0)),
+            (250, 222, 100),
+        )
+
+
+def _berry(pen: Pen) -> None:
+    for x, y, colour in (
+        (-0.2, 0.1, (66, 66, 120)),
+        (0.22, 0.14, (176, 44, 74)),
+        (0.0, -0.22, (88, 60, 116)),
+    ):
+        pen.fill(ellipse(x, y, 0.26, steps=14), colour)
+        pen.fill(ellipse(x - 0.07, y - 0.08, 0.07, steps=8), lit(colour, 1.4))
+
+
+def _basil(pen: Pen) -> None:
+    pen.fill(
+        smooth([(-0.55, 0), (-0.1, -0.3), (0.4, -0.12), (0.56, 0.04), (0.2, 0.26), (-0.2, 0.26)]),
+        (70, 130, 66),
+    )
+    pen.line([(-0.5, 0), (0.45, 0.02)], (140, 186, 110), 0.06)
+
+
+def _cucumber(pen: Pen) -> None:
+    pen.fill(ellipse(0, 0, 0.48, steps=18), (68, 122, 66))
+    pen.fill(ellipse(0, 0, 0.4, steps=18), (212, 232, 170))
+    for i in range(5):
+        pen.fill(turned(ellipse(0.18, 0, 0.07, 0.035, 8), 72 * i, (0, 0)), (168, 200, 124))
+
+
+def _carrot(pen: Pen) -> None:
+    for y, angle in ((-0.18, 10), (0.12, -14)):
+        pen.fill(turned(rect(-0.55, y - 0.1, 0.55, y + 0.1, 0.05), angle, (0, y)), (236, 130, 48))
+
+
+def _cheese(pen: Pen) -> None:
+    pen.fill(np.array([(-0.35, -0.1), (0.0, -0.36), (0.4, -0.14), (0.04, 0.12)]), (252, 240, 200))
+    pen.fill(np.array([(-0.35, -0.1), (0.04, 0.12), (0.04, 0.42), (-0.35, 0.2)]), (240, 218, 150))
+    pen.fill(np.array([(0.04, 0.12), (0.4, -0.14), (0.4, 0.14), (0.04, 0.42)]), (224, 196, 120))
+
+
+def _dumpling(pen: Pen) -> None:
+    pen.fill(
+        np.concatenate([arc(0, 0.14, 0.54, 0.5, 180, 360, 14), [(0.4, 0.34), (-0.4, 0.34)]]),
+        (246, 228, 196),
+    )
+    for angle in range(200, 350, 24):
+        pen.line(arc(0, 0.14, 0.5, 0.46, angle, angle + 8, 3), (206, 172, 128), 0.12)
+
+
+PIECES = {
+    "tomatoes": _tomato, "eggs": _egg, "olives": _olive, "prawns": _prawn, "mushrooms": _mushroom,
+    "lemon slices": _lemon, "berries": _berry, "basil leaves": _basil,
+    "cucumber slices": _cucumber, "carrot sticks": _carrot, "cheese cubes": _cheese,
+    "dumplings": _dumpling,
+}  # fmt: skip
+
+
+def serve(d: Dish, pen: Pen, rng: np.random.Generator) -> None:
+    """Draw base, sauce, toppings and garnish; the pieces vary a little in every view."""
+    reach = (0.37 if d.vessel in ("plate", "square plate") else 0.42) * d.spread
+    base_of(pen, rng, d.base, reach)
+    _drizzle(d, pen, reach)
+    for x, y in _spots(d, rng) * reach:
+        piece(pen.at(x, y, 0.15, float(rng.uniform(0, 360))), d.topping)
+    for angle in np.radians((20, 50, 80) + rng.normal(0, 5, 3)):
+        x, y = 0.85 * reach * np.cos(angle), 0.85 * reach * np.sin(angle)
+        piece(pen.at(x, y, 0.1, float(rng.uniform(0, 360))), d.garnish)
+
+
+def _spots(d: Dish, rng: np.random.Generator) -> np.ndarray:
+    """Return the positions of the pieces, [pieces, 2], in units of the food's reach."""
+    n, t = d.pieces, np.arange(d.pieces)
+    turn, radius = 2.4 * t, np.full(n, 0.68)
+    if d.layout == "in a row":
+        spots = np.stack([np.linspace(-0.8, 0.8, n), np.zeros(n)], axis=1)
+    elif d.layout == "in two rows":
+        spots = np.stack([np.linspace(-0.65, 0.65, n), 0.9 * (t % 2 - 0.5)], axis=1)
+    else:
+        if d.layout == "in a ring":
+            turn = 2 * np.pi * t / n
+        elif d.layout == "in a heap":
+            radius = 0.38 * np.sqrt(t)
+        else:
+            turn, radius = turn + rng.uniform(0, 0.8, n), 0.8 * np.sqrt((t + 0.5) / n)
+        spots = np.minimum(radius, 0.85)[:, None] * np.stack([np.cos(turn), np.sin(turn)], 1)
+    return spots + rng.normal(0, 0.035, (n, 2))
+
+
+def _drizzle(d: Dish, pen: Pen, reach: float) -> None:
+    """Draw the sauce, under the toppings."""
+    if d.sauce == "zigzag":
+        line = np.stack([np.linspace(-0.8, 0.8, 9), np.arange(9) % 2 - 0.5], axis=1)
+        pen.line(line * reach, d.sauce_colour, 0.028)
+    elif d.sauce == "spiral":
+        t = np.linspace(0.4, 5.5 * np.pi, 60)
+        line = np.stack([np.cos(t), np.sin(t)], axis=1) * (0.85 * reach * t / t[-1])[:, None]
+        pen.line(line, d.sauce_colour, 0.024)
+    elif d.sauce == "dotted":
+        drop = ellipse(0.9 * reach, 0, 0.024, steps=10)
+        for angle in range(0, 360, 36):
+            pen.fill(turned(drop, angle, (0, 0)), d.sauce_colour)
+
+
+def view_dish(d: Dish, rng: np.random.Generator, role: str) -> View:
+    """Serve it on a table, seen from above."""
+    size = frame(rng)
+    scene = tabletop(rng, size, tuple(t for t in TABLES if t[0] != "grass"))
+    squash = float(rng.uniform(0.68, 1.0))
+    pose = Pose(scale=(0.88, 1.2), turn_deg=10, tilt=0.04, shift=0.07)
+    matrix = placed(rng, (-0.56, -0.56 * squash, 0.56, 0.56 * squash), size, pose)
+    matrix = matrix @ np.diag([1, squash, 1])
+    pen = blank(size, matrix)
+    cutlery(pen, rng)
+    vessel(d, pen.at(0, 0, 1, float(rng.uniform(-40, 40))), 0.09 * (1 - squash))
+    serve(d, pen.at(0, 0, 1, float(rng.uniform(0, 360))), rng)
+    return develop(rng, scene, pen.image, lift_px=5)

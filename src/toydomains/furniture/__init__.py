@@ -1,1 +1,0 @@
-"""Furniture in a room, built of boxes and turned parts and seen from anywhere in front."""

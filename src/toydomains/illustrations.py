@@ -1,0 +1,324 @@
+"""Illustrations: dressed animals, in two hands. Queries are ink sketches, the index flat prints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from PIL import Image, ImageChops, ImageDraw
+
+from toydomains.kit.colour import PALETTES, RGB, jitter, lit, mix, rgb
+from toydomains.kit.ornament import emblem, pattern
+from toydomains.kit.pen import (
+    Colour,
+    Pairs,
+    Pen,
+    Points,
+    Warp,
+    arc,
+    ellipse,
+    mirrored,
+    pick,
+    projective,
+    rect,
+    smooth,
+    turned,
+)
+from toydomains.kit.photo import Pose, View, develop, frame, placed
+from toydomains.kit.scene import Scene
+from toydomains.kit.subject import Subject, a, listed
+
+ANIMALS: dict[str, str] = {
+    "cat": "grey", "bear": "brown", "rabbit": "white", "fox": "orange", "owl": "tan",
+    "pig": "pink", "mouse": "grey", "frog": "green", "dog": "tan", "penguin": "charcoal",
+}  # fmt: skip
+HATS = ("no hat", "a top hat", "a beret", "a crown", "a bobble hat", "a straw hat", "a flower")
+WEAR = ("plain", "striped", "dotted", "checked", "zigzag", "starry", "diamond")
+THINGS = ("heart", "star", "fish", "flower", "cup", "apple", "leaf", "boat", "moon", "bird")
+SETTINGS = ("hills", "stars", "clouds", "rain", "flowers", "waves")
+
+
+@dataclass(frozen=True)
+class Character(Subject):
+    """An animal in clothes; the same in both drawing styles."""
+
+    kin = ("animal", "palette", "setting")
+
+    animal: str
+    palette: tuple[str, str, str]
+    hat: str
+    wear: str
+    repeats: int
+    thing: str
+    side: int
+    raised: bool
+    glasses: bool
+    scarf: bool
+    trousers: bool
+    setting: str
+    build: float
+
+    @classmethod
+    def sample(cls, rng: np.random.Generator) -> Character:
+        return cls(
+            animal=pick(rng, tuple(ANIMALS)),
+            palette=pick(rng, PALETTES),
+            hat=pick(rng, HATS),
+            wear=pick(rng, WEAR),
+            repeats=int(rng.integers(3, 6)),
+            thing=pick(rng, THINGS),
+            side=pick(rng, (-1, 1)),
+            raised=bool(rng.random() < 0.5),
+            glasses=bool(rng.random() < 0.4),
+            scarf=bool(rng.random() < 0.4),
+            trousers=bool(rng.random() < 0.5),
+            setting=pick(rng, SETTINGS),
+            build=float(rng.uniform(0.85, 1.2)),
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{self.animal}-with-{self.thing}"
+
+    @property
+    def phrase(self) -> str:
+        glasses, scarf = "glasses" if self.glasses else "", "a scarf" if self.scarf else ""
+        worn = listed(self.hat, a(f"{self.wear} jumper"), glasses, scarf)
+        return f"{a(self.animal)} with {worn}, holding {a(self.thing)}, {self.setting} behind"
+
+
+def tail(c: Character, pen: Pen, fur: str) -> None:
+    """Draw the tail, on the side away from the hand that holds something."""
+    tails = {
+        "cat": [(0.0, 1.0), (0.3, 1.02), (0.36, 0.8), (0.28, 0.72)],
+        "mouse": [(0.0, 1.05), (0.3, 1.12), (0.4, 1.0)],
+        "dog": [(0.0, 1.0), (0.26, 0.96), (0.3, 0.86)],
+        "pig": [(0.0, 1.0), (0.25, 0.98), (0.22, 0.92), (0.3, 0.94)],
+        "fox": [(0.0, 0.98), (0.25, 0.86), (0.42, 0.9), (0.36, 1.06), (0.2, 1.1)],
+    }
+    if c.animal not in tails:
+        return
+    points = np.array(tails[c.animal]) * (-c.side, 1) + (0.5, 0)
+    if c.animal == "fox":
+        pen.fill(smooth(points), fur)
+    else:
+        pen.line(smooth(points, closed=False), fur, 0.035)
+
+
+def hat(c: Character, pen: Pen) -> None:
+    """Draw the hat, or nothing."""
+    main, second, accent = c.palette
+    if c.hat == "a top hat":
+        pen.fill(rect(0.36, -0.02, 0.64, 0.22), "charcoal")
+        pen.fill(rect(0.36, 0.14, 0.64, 0.2), accent)
+        pen.fill(rect(0.28, 0.21, 0.72, 0.25, 0.02), "charcoal")
+    elif c.hat == "a beret":
+        pen.fill(turned(ellipse(0.53, 0.2, 0.2, 0.085), 10, (0.5, 0.2)), accent)
+        pen.line([(0.55, 0.13), (0.56, 0.07)], accent, 0.03)
+    elif c.hat == "a crown":
+        emblem(pen.on(rect(0.36, 0.02, 0.64, 0.27)), "crown", "mustard", "red")
+    elif c.hat == "a bobble hat":
+        pen.fill(arc(0.5, 0.26, 0.19, 0.2, 180, 360), accent)
+        pen.fill(rect(0.3, 0.23, 0.7, 0.29, 0.03), second if second != "cream" else main)
+        pen.fill(ellipse(0.5, 0.04, 0.055), main)
+    elif c.hat == "a straw hat":
+        pen.fill(ellipse(0.5, 0.23, 0.34, 0.06), "mustard")
+        pen.fill(arc(0.5, 0.23, 0.17, 0.17, 180, 360), "mustard")
+        pen.fill(rect(0.33, 0.17, 0.67, 0.22), main)
+    elif c.hat == "a flower":
+        emblem(pen.on(rect(0.56, 0.13, 0.74, 0.31)), "flower", accent, "yellow")
+
+
+def ears(pen: Pen, animal: str, fur: str) -> None:
+    """Draw two ears, before the head."""
+    for s in (-1, 1):
+        place = np.array([s, 1.0])
+        ear = {
+            "cat": np.array([(0.07, 0.26), (0.19, 0.12), (0.21, 0.36)]),
+            "fox": np.array([(0.05, 0.27), (0.2, 0.06), (0.22, 0.38)]),
+            "owl": np.array([(0.08, 0.27), (0.2, 0.16), (0.2, 0.34)]),
+            "pig": np.array([(0.08, 0.25), (0.22, 0.2), (0.2, 0.38)]),
+            "dog": smooth([(0.14, 0.25), (0.24, 0.3), (0.28, 0.52), (0.2, 0.52)]),
+            "rabbit": ellipse(0.1, 0.12, 0.055, 0.19),
+            "mouse": ellipse(0.2, 0.24, 0.12),
+            "bear": ellipse(0.16, 0.25, 0.075),
+            "frog": ellipse(0.09, 0.24, 0.075),
+        }.get(animal)
+        if ear is not None:
+            pen.fill(ear * place + (0.5, 0), lit(fur, 0.88))
+
+
+def muzzle(pen: Pen, animal: str, fur: str) -> None:
+    """Draw the middle of the face: snout or beak, mouth, whiskers."""
+    pale = lit(fur, 1.5)
+    if animal in ("owl", "penguin"):
+        if animal == "penguin":
+            pen.fill(ellipse(0.5, 0.43, 0.16, 0.14), "white")
+        pen.fill(np.array([(0.46, 0.42), (0.54, 0.42), (0.5, 0.5)]), "orange")
+        return
+    if animal == "pig":
+        pen.fill(ellipse(0.5, 0.46, 0.085, 0.06), lit(fur, 0.85))
+        for x in (0.47, 0.53):
+            pen.fill(ellipse(x, 0.46, 0.014, 0.022, 10), "brown")
+    elif animal != "frog":
+        pen.fill(ellipse(0.5, 0.48, 0.11, 0.08), pale)
+        pen.fill(smooth([(0.46, 0.43), (0.54, 0.43), (0.5, 0.47)]), "black")
+    pen.line(arc(0.5, 0.48, 0.1 if animal == "frog" else 0.055, 0.05, 20, 160, 10), "black", 0.014)
+    if animal in ("cat", "mouse", "rabbit"):
+        for s in (-1, 1):
+            for dy in (-0.02, 0.02):
+                whisker = [(0.5 + s * 0.1, 0.47 + dy / 2), (0.5 + s * 0.24, 0.46 + 2 * dy)]
+                pen.line(whisker, "black", 0.01)
+
+
+def body(c: Character, pen: Pen) -> None:
+    """Draw the clothed body with its limbs, and the thing that it holds."""
+    main, second, accent = c.palette
+    fur, w = ANIMALS[c.animal], 0.17 * c.build
+    tail(c, pen, fur)
+    for x in (0.41, 0.59):
+        pen.fill(rect(x - 0.055, 0.98, x + 0.055, 1.2, 0.03), accent if c.trousers else fur)
+        shoe = "brown" if c.trousers else lit(fur, 0.8)
+        pen.fill(ellipse(x, 1.2, 0.085, 0.045, 16), shoe)
+    for side in (-1, 1):
+        _arm(c, pen, side, (0.5 + side * w, 0.7))
+    half = [(0.5, 0.58), (0.5 + 0.7 * w, 0.6), (0.5 + 1.1 * w, 0.78), (0.5 + w, 1.03), (0.5, 1.05)]
+    jumper = smooth(mirrored(half))
+    pen.fill(jumper, main)
+    with pen.inside(jumper) as cloth:
+        knit = cloth.on(rect(0.5 - 1.3 * w, 0.58, 0.5 + 1.3 * w, 1.06))
+        pattern(knit, c.wear, c.repeats, second, accent)
+
+
+def _arm(c: Character, pen: Pen, side: int, shoulder: tuple[float, float]) -> None:
+    """Draw an arm; the one on the character's own side holds the thing, raised or not."""
+    main, second, accent = c.palette
+    holds = side == c.side
+    angle = -side * (130 if c.raised and holds else 30)
+    sleeve = smooth([(0.0, -0.05), (0.06, 0.0), (0.055, 0.26), (-0.055, 0.26), (-0.06, 0.0)])
+    pen.fill(turned(sleeve, angle, (0, 0)) + shoulder, lit(main, 0.88))
+    hand = turned(np.array([(0.0, 0.29)]), angle, (0, 0))[0] + shoulder
+    x, y = hand
+    pen.fill(ellipse(x, y, 0.05, steps=14), ANIMALS[c.animal])
+    if holds:
+        x, y = hand + (side * 0.05, -0.03)
+        emblem(pen.on(rect(x - 0.1, y - 0.1, x + 0.1, y + 0.1)), c.thing, accent, second)
+
+
+def head(c: Character, pen: Pen) -> None:
+    """Draw the head over the body: face, scarf, glasses, hat."""
+    fur, accent = ANIMALS[c.animal], c.palette[2]
+    ears(pen, c.animal, fur)
+    wide = {"pig": 0.23, "frog": 0.25, "fox": 0.22, "mouse": 0.2}.get(c.animal, 0.21)
+    pen.fill(ellipse(0.5, 0.4, wide, 0.19, 32), fur)
+    if c.scarf:
+        end = 0.5 - c.side * 0.1
+        pen.fill(rect(0.34, 0.57, 0.66, 0.65, 0.04), accent)
+        pen.fill(rect(end - 0.045, 0.62, end + 0.045, 0.82), accent)
+    muzzle(pen, c.animal, fur)
+    y = 0.23 if c.animal == "frog" else 0.37
+    for x in (0.41, 0.59):
+        white = {"owl": 0.075, "frog": 0.05}.get(c.animal, 0.03)
+        pen.fill(ellipse(x, y, white, steps=18), "white")
+        pen.fill(ellipse(x, y, 0.022, 0.026, 12), "black")
+        if c.glasses:
+            pen.line(ellipse(x, y, 0.08, steps=20), "black", 0.016)
+    if c.glasses:
+        pen.line([(0.49, y - 0.01), (0.51, y - 0.01)], "black", 0.016)
+    hat(c, pen)
+
+
+def setting(c: Character, pen: Pen) -> None:
+    """Draw land or sea, or four to nine small things."""
+    accent = c.palette[2]
+    if c.setting == "hills":
+        ridge = [(-0.4, 1.0), (-0.1, 0.72), (0.25, 0.9), (0.7, 0.66), (1.4, 1.0)]
+        pen.fill(smooth([*ridge, (1.4, 1.8), (-0.4, 1.8)]), lit(accent, 1.35))
+    elif c.setting == "waves":
+        xs = np.linspace(-0.4, 1.4, 40)
+        for y in (0.86, 1.0, 1.14):
+            crest = np.stack([xs, y + 0.03 * np.sin(xs * 22 + 9 * y)], axis=1)
+            pen.fill(np.concatenate([crest, [(1.4, 1.8), (-0.4, 1.8)]]), lit(accent, 2.1 - y))
+    else:
+        for i in range(4 if c.setting == "clouds" else 9):
+            _ornament(c, pen, (0.06 + 0.39 * i) % 1.0, 0.08 + 0.31 * (i * 0.37 % 1.0))
+
+
+def _ornament(c: Character, pen: Pen, x: float, y: float) -> None:
+    main, second, accent = c.palette
+    if c.setting == "stars":
+        emblem(pen.on(rect(x - 0.04, y - 0.04, x + 0.04, y + 0.04)), "star", accent, second)
+    elif c.setting == "clouds":
+        for dx, r in ((-0.06, 0.045), (0.0, 0.065), (0.06, 0.045)):
+            pen.fill(ellipse(x + dx, y, r * 1.2, r, 16), lit(main, 1.5))
+    elif c.setting == "rain":
+        pen.line([(x, y), (x - 0.03, y + 0.1)], accent, 0.018)
+        pen.line([(1 - x, y + 0.4), (0.97 - x, y + 0.5)], accent, 0.018)
+    else:
+        meadow = 1.13 - 0.2 * y
+        bloom = pen.on(rect(x - 0.05, meadow - 0.05, x + 0.05, meadow + 0.05))
+        emblem(bloom, "flower", accent, main)
+
+
+class InkPen(Pen):
+    """Draws the same outlines as an ink sketch: paper inside, a shaky contour, hatching for darks."""
+
+    def __init__(
+        self, image: Image.Image, warp: Warp, rng: np.random.Generator, page: RGB, ink: RGB
+    ) -> None:
+        super().__init__(image, warp)
+        self.rng, self.page, self.ink = rng, page, ink
+
+    def like(self, image: Image.Image, warp: Warp) -> InkPen:
+        return InkPen(image, warp, self.rng, self.page, self.ink)
+
+    def fill(
+        self, points: Points, colour: Colour, to: Colour | None = None, alpha: float = 1.0
+    ) -> None:
+        pixels = self._shaken(points)
+        # A thin wash of the colour under the ink, the one thing that both styles share.
+        self._draw.polygon(pixels, fill=mix(self.page, colour, 0.4))
+        tone = sum(rgb(colour)) / 765
+        if tone < 0.62:
+            self._hatch(pixels, gap=4 if tone < 0.25 else 7 if tone < 0.45 else 11)
+        self._draw.line(pixels + pixels[:2], fill=self.ink, width=2, joint="curve")
+
+    def line(
+        self, points: Points | Pairs, colour: Colour, width: float, closed: bool = False
+    ) -> None:
+        pixels = self._shaken(points)
+        self._draw.line(pixels + pixels[:2] * closed, fill=self.ink, width=2, joint="curve")
+
+    def _shaken(self, points: Points | Pairs) -> list[tuple[float, float]]:
+        pixels = np.array(self.pixels(points))
+        return [tuple(p) for p in (pixels + self.rng.normal(0, 0.4, pixels.shape)).tolist()]
+
+    def _hatch(self, pixels: list[tuple[float, float]], gap: int) -> None:
+        mask = Image.new("L", self.image.size)
+        ImageDraw.Draw(mask).polygon(pixels, fill=255)
+        lines = Image.new("L", self.image.size)
+        draw, (w, h) = ImageDraw.Draw(lines), self.image.size
+        for x in range(-h, w, gap):
+            draw.line((x, h, x + h, 0), fill=255, width=1)
+        self.image.paste(self.ink, (0, 0), ImageChops.multiply(mask, lines))
+
+
+INKS = ((34, 34, 48), (44, 38, 34), (36, 52, 96), (88, 50, 38))
+
+
+def view_character(c: Character, rng: np.random.Generator, role: str) -> View:
+    """Draw it on paper, a query in ink and the index in flat colour, and photograph the page."""
+    ink = role == "query" or (role != "index" and rng.random() < 0.5)
+    size = frame(rng, (1.0, 0.8, 0.75, 0.67, 0.9))
+    pose = Pose(scale=(0.8, 1.08), turn_deg=9, tilt=0.05, shift=0.06)
+    matrix = placed(rng, (-0.02, -0.06, 1.02, 1.3), size, pose)
+    page = pick(rng, ("cream", "white", "tan")) if ink else c.palette[1]
+    layer = Image.new("RGBA", size, (*jitter(rng, page, 0.04), 255))
+    pen = Pen(layer, projective(matrix))
+    if ink:
+        pen = InkPen(layer, pen.warp, rng, rgb(page), pick(rng, INKS))
+    setting(c, pen)
+    body(c, pen)
+    head(c, pen)
+    shot = develop(rng, Scene(layer.convert("RGB"), f"on {page} paper"), layer, obstacles=0.12)
+    return replace(shot, medium="an ink sketch of" if ink else "a flat colour print of")

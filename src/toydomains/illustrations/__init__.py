@@ -1,1 +1,0 @@
-"""Illustrations: dressed animals, in two hands. Queries are ink sketches, the index flat prints."""

@@ -1,1 +1,0 @@
-"""Landmarks: towers, temples, castles and the like, from a grammar of storeys, roofs and openings."""

@@ -1,0 +1,310 @@
+"""Packaged goods: boxes, cans, bottles, jars, cartons, pouches. The label makes the class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+from PIL import Image
+
+from toydomains.kit.colour import PALETTES, lit, mix
+from toydomains.kit.ornament import EMBLEMS, emblem, pattern
+from toydomains.kit.pen import (
+    GLEAM,
+    ROUND,
+    Colour,
+    Pen,
+    Points,
+    arc,
+    ellipse,
+    mirrored,
+    pick,
+    rect,
+    star,
+)
+from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
+from toydomains.kit.scene import Size, room
+from toydomains.kit.solid import Camera, Face, Solid, bounds, box, cast_shadow, paint
+from toydomains.kit.subject import Lettering, Subject, a, invented
+
+GOODS = {
+    "box": ("tea", "oats", "soap", "rice", "pasta", "cocoa"),
+    "carton": ("milk", "juice", "soup", "cream"),
+    "can": ("soup", "beans", "cocoa", "nuts", "soda"),
+    "bottle": ("juice", "oil", "soap", "syrup"),
+    "jar": ("jam", "honey", "nuts", "olives"),
+    "pouch": ("coffee", "rice", "nuts", "flour"),
+}
+LAYOUTS = (
+    "banded", "round", "diagonal", "arched", "wavy", "rayed", "framed", "split", "striped", "dotted",
+)  # fmt: skip
+HEIGHTS = {"bottle": (2.0, 2.7), "can": (1.0, 1.7), "jar": (1.1, 1.5)}  # over the width
+
+
+@dataclass(frozen=True)
+class Package(Subject):
+    """A product; the height is a multiple of the width."""
+
+    kin = ("form", "goods", "palette", "layout")
+
+    form: str
+    goods: str
+    brand: str
+    palette: tuple[str, str, str]
+    layout: str
+    emblem: str
+    lettering: Lettering
+    high_brand: bool
+    badge: bool
+    height: float
+    depth: float
+
+    @classmethod
+    def sample(cls, rng: np.random.Generator) -> Package:
+        form = pick(rng, tuple(GOODS))
+        return cls(
+            form=form,
+            goods=pick(rng, GOODS[form]),
+            brand=invented(rng),
+            palette=pick(rng, PALETTES),
+            layout=pick(rng, LAYOUTS),
+            emblem=pick(rng, tuple(EMBLEMS)),
+            lettering=Lettering.sample(rng),
+            high_brand=bool(rng.random() < 0.6),
+            badge=bool(rng.random() < 0.35),
+            height=float(rng.uniform(*HEIGHTS.get(form, (1.1, 1.7)))),
+            depth=float(rng.uniform(0.3, 0.6)),
+        )
+
+    @property
+    def name(self) -> str:
+        return f"{self.brand.lower()}-{self.goods}-{self.form}"
+
+    @property
+    def phrase(self) -> str:
+        main, second, _ = self.palette
+        label = f"{self.layout} label with {a(self.emblem)}"
+        return (
+            f"{a(main)} and {second} {self.form} of {self.brand.capitalize()} {self.goods}, "
+            f"{a(label)}"
+        )
+
+
+def _ground_and_ink(layout: str, palette: tuple[str, str, str]) -> tuple[str, tuple[str, str]]:
+    """Return the colour behind the emblem, and the inks of the words and of the emblem."""
+    main, second, accent = palette
+    if layout in ("framed", "dotted", "striped"):
+        return main, (second, second)
+    return second, (main, accent)
+
+
+def _banded(pen: Pen, palette: tuple[str, str, str]) -> None:
+    pen.fill(rect(0, 0.05, 1, 0.98), palette[1])
+    pen.fill(rect(0, 0.33, 1, 0.38), palette[2])
+
+
+def _round(pen: Pen, palette: tuple[str, str, str]) -> None:
+    pen.fill(ellipse(0.5, 0.5, 0.56, 0.49), palette[2])
+    pen.fill(ellipse(0.5, 0.5, 0.52, 0.46), palette[1])
+
+
+def _diagonal(pen: Pen, palette: tuple[str, str, str]) -> None:
+    pen.fill(np.array([(0, 0.2), (1, -0.1), (1, 0.86), (0, 1.1)]), palette[1])
+    pen.fill(np.array([(0, 0.12), (1, -0.18), (1, -0.1), (0, 0.2)]), palette[2])
+
+
+def _arched(pen: Pen, palette: tuple[str, str, str]) -> None:
+    for r, colour in ((0.46, palette[2]), (0.41, palette[1])):
+        foot = [(0.5 + r, 1.0), (0.5 - r, 1.0)]
+        pen.fill(np.concatenate([arc(0.5, 0.5, r, r + 0.01, 180, 360), foot]), colour)
+
+
+def _wavy(pen: Pen, palette: tuple[str, str, str]) -> None:
+    xs = np.linspace(0, 1, 24)
+    for y, colour in ((0.0, palette[2]), (0.06, palette[1])):
+        crest = np.stack([xs, y + 0.04 * np.sin(xs * 4 * np.pi)], axis=1)
+        pen.fill(np.concatenate([crest, [(1, 1), (0, 1)]]), colour)
+    low = np.stack([xs, 0.965 + 0.02 * np.sin(xs * 4 * np.pi)], axis=1)
+    pen.fill(np.concatenate([low, [(1, 1.01), (0, 1.01)]]), palette[2])
+
+
+def _rayed(pen: Pen, palette: tuple[str, str, str]) -> None:
+    for i in range(12):
+        pen.fill(
+            np.array([(0.5, 0.5), *arc(0.5, 0.5, 1.2, 1.2, 30 * i, 30 * i + 15, 2)]), palette[2]
+        )
+    pen.fill(ellipse(0.5, 0.5, 0.47, 0.48), palette[1])
+
+
+def _framed(pen: Pen, palette: tuple[str, str, str]) -> None:
+    pen.line(rect(0.06, 0.04, 0.94, 0.98), palette[2], 0.05, closed=True)
+
+
+def _split(pen: Pen, palette: tuple[str, str, str]) -> None:
+    pen.fill(rect(0.0, 0, 1, 1), palette[1])
+    pen.fill(rect(0.0, 0, 0.09, 1), palette[2])
+    pen.fill(rect(0.91, 0, 1, 1), palette[2])
+
+
+GROUNDS = {
+    "banded": _banded, "round": _round, "diagonal": _diagonal, "arched": _arched, "wavy": _wavy,
+    "rayed": _rayed, "framed": _framed, "split": _split,
+    "striped": lambda pen, p: pattern(pen, "pinstriped", 5, mix(p[0], p[1], 0.3), p[2]),
+    "dotted": lambda pen, p: pattern(pen, "dotted", 7, mix(p[0], p[1], 0.3), p[2]),
+}  # fmt: skip
+
+
+def label(p: Package, pen: Pen) -> None:
+    """Draw the label of a package: brand, emblem, goods, and on some a badge."""
+    GROUNDS[p.layout](pen, p.palette)
+    ground, ink = _ground_and_ink(p.layout, p.palette)
+    high, low = ((0.08, 0.3), (0.42, 0.78)) if p.high_brand else ((0.62, 0.84), (0.14, 0.52))
+    p.lettering.write(pen, p.brand, (0.1, high[0], 0.9, high[1]), ink[0])
+    span = (low[1] - low[0]) / 2
+    emblem(pen.on(rect(0.5 - span, low[0], 0.5 + span, low[1])), p.emblem, ink[1], ground)
+    pen.text(p.goods.upper(), (0.25, 0.86, 0.75, 0.95), ink[0], weight=1, spacing=4)
+    if p.badge:
+        pen.fill(star(0.83, 0.36, 0.13, tips=10, inner=0.8), p.palette[2])
+        pen.fill(ellipse(0.83, 0.36, 0.07, steps=12), "white")
+
+
+Layers: TypeAlias = tuple[Image.Image, Image.Image]
+
+STANDING = Pose(scale=(0.8, 1.0), turn_deg=5, tilt=0.03, shift=0.08, ground=(0.86, 0.98))
+NIGHT = (14, 12, 34)  # the colour of shade
+# Half outlines of round vessels: (radius, fraction of the height from the top).
+VESSELS = {
+    "can": [(0.46, 0.0), (0.5, 0.03), (0.5, 0.97), (0.46, 1.0)],
+    "bottle": [(0.17, 0.0), (0.17, 0.2), (0.24, 0.28), (0.46, 0.42), (0.5, 0.5), (0.5, 0.96),
+               (0.46, 1.0)],
+    "jar": [(0.42, 0.0), (0.43, 0.16), (0.5, 0.24), (0.5, 0.93), (0.43, 1.0)],
+}  # fmt: skip
+LABEL_SPANS = {"can": (0.07, 0.93), "bottle": (0.5, 0.9), "jar": (0.32, 0.84)}
+CAPS = {"bottle": 0.16, "jar": 0.15, "can": 0.035}  # heights, as fractions of the whole
+
+
+def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
+    """Draw a box; a carton has a gable as well."""
+    camera = Camera(float(rng.uniform(-38, 38)), float(rng.uniform(8, 30)))
+    w, h, d = 0.5, p.height, p.depth * (0.9 if p.form == "box" else 1.3)
+    body = box((-w, 0, -d / 2), (w, h, d / 2), p.palette[0])
+    solids = [body, _gable(w, h, d, p.palette[1])] if p.form == "carton" else [body]
+    matrix = placed(rng, bounds(solids, camera), size, replace(STANDING, tilt=0.0))
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    cast_shadow(shadow, solids, camera)
+    paint(pen, solids, camera)
+    front, right, _, left = body.faces[:4]
+    with _panel(pen, front, camera).inside(rect(0, 0, 1, 1)) as panel:
+        panel.fill(rect(0, 0, 1, 1), p.palette[0])
+        label(p, panel)
+    for side, near in ((right, camera.position[0] > w), (left, camera.position[0] < -w)):
+        if near:
+            _side_print(p, _panel(pen, side, camera))
+    return pen.image, shadow.image
+
+
+def _panel(pen: Pen, face: Face, camera: Camera) -> Pen:
+    """Return a pen over a face's unit square."""
+    return pen.on(camera.project(face.points)[[3, 2, 1, 0]])
+
+
+def _side_print(p: Package, panel: Pen) -> None:
+    """Draw the small print, in the side's shade."""
+    ink = lit(p.palette[1], 0.8)
+    panel.text(p.brand, (0.14, 0.06, 0.86, 0.22), ink, weight=1)
+    for y in np.linspace(0.4, 0.8, 6):
+        panel.fill(rect(0.16, y, 0.84, y + 0.025), ink)
+
+
+def _gable(w: float, h: float, d: float, colour: str) -> Solid:
+    """Return a roof whose ridge runs from left to right."""
+    ridge, z = h + 0.34, d / 2
+    a0, b0, c0, d0 = (-w, h, z), (w, h, z), (w, h, -z), (-w, h, -z)
+    e, f = (-w, ridge, 0.0), (w, ridge, 0.0)
+    faces = ((a0, b0, f, e), (c0, d0, e, f), (b0, c0, f), (d0, a0, e))
+    return Solid([Face(np.array(points), colour) for points in faces])
+
+
+def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:
+    """Draw a can, bottle or jar, seen a little from above: circles sag by `sag` of their radius."""
+    main, second, accent = p.palette
+    h, sag = p.height, float(rng.uniform(0.04, 0.16))
+    matrix = placed(rng, (-0.5, -sag / 2, 0.5, h + sag / 2), size, STANDING)
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    shadow.fill(ellipse(0.12, h, 0.6, max(sag, 0.09)), "black")
+    side = _silhouette(np.array(VESSELS[p.form]) * (1, h), sag)
+    glass: dict[str, Colour] = {"bottle": lit(main, 0.8), "jar": lit(accent, 0.95), "can": main}
+    pen.fill(side, glass[p.form])
+    _wrap(p, pen, float(rng.uniform(-32, 32)), sag)
+    wide, lid = VESSELS[p.form][0][0] + 0.03, "grey" if p.form == "can" else second
+    pen.fill(_silhouette(np.array([(wide, 0.0), (wide, CAPS[p.form] * h)]), sag), lit(lid, 0.9))
+    pen.fade(side, NIGHT, ROUND)
+    pen.fade(side, "white", GLEAM, 0.3)
+    for share, gain in ((1.0, 1.12), (0.86, 1.0)):
+        pen.fill(ellipse(0, 0, share * wide, share * sag * wide), lit(lid, gain))
+    return pen.image, shadow.image
+
+
+def _silhouette(right: Points, sag: float) -> Points:
+    """Return a turned body's outline from its right flank [N, 2], top to bottom."""
+    (top, y_top), (foot, y_foot) = right[0], right[-1]
+    below, above = arc(0, y_foot, foot, sag * foot, 0, 180), arc(0, y_top, top, sag * top, 180, 360)
+    return np.concatenate([right, below, (right * (-1, 1))[::-1], above])
+
+
+def _wrap(p: Package, pen: Pen, yaw_deg: float, sag: float) -> None:
+    """Draw the label around 124 degrees of the front of the vessel, turned by `yaw_deg`."""
+    outer, (top, bottom) = pen.warp, np.array(LABEL_SPANS[p.form]) * p.height
+
+    def cylinder(points: Points) -> Points:
+        angle = np.radians(np.clip((points[:, 0] - 0.5) * 124 + yaw_deg, -90, 90))
+        y = top + (bottom - top) * points[:, 1]
+        return outer(np.stack([0.5 * np.sin(angle), y + 0.5 * sag * np.cos(angle)], axis=1))
+
+    # Many points along the two edges, so that they bend.
+    across = np.linspace(-1.2, 2.2, 40)
+    edges = [np.column_stack([u, np.full(40, v)]) for u, v in ((across, 0.0), (across[::-1], 1.0))]
+    with Pen(pen.image, cylinder, curved=True).inside(np.concatenate(edges)) as paper:
+        paper.fill(rect(-1.2, 0, 2.2, 1), p.palette[0])
+        label(p, paper)
+
+
+def pouch(p: Package, rng: np.random.Generator, size: Size) -> Layers:
+    """Draw a soft bag with a crimped top."""
+    h, second = p.height, p.palette[1]
+    pose = replace(STANDING, turn_deg=8, tilt=0.12)
+    matrix = placed(rng, (-0.55, -0.02, 0.55, h + 0.05), size, pose)
+    pen, shadow = blank(size, matrix), blank(size, matrix)
+    shadow.fill(ellipse(0.1, h, 0.6, 0.1), "black")
+    flank = [(0.46, 0.0), (0.44, 0.12), (0.5, 0.4 * h), (0.52, 0.8 * h), (0.47, h), (0.0, h + 0.05)]
+    outline = mirrored(flank, axis=0.0)
+    with pen.inside(outline) as bag:
+        bag.fill(outline, p.palette[0])
+        label(p, bag.on(rect(-0.48, 0.14, 0.48, h)))
+    pen.fill(rect(-0.46, 0.0, 0.46, 0.09), lit(second, 0.95))
+    for x in np.linspace(-0.44, 0.44, 16):
+        pen.line([(x, 0.0), (x, 0.09)], lit(second, 0.8), 0.01)
+    pen.fade(outline, NIGHT, ROUND, 0.8)
+    pen.fade(outline, "white", GLEAM, 0.22)
+    return pen.image, shadow.image
+
+
+COUNTERS = (
+    ("oak", "on a wooden shelf"),
+    ("walnut", "on a dark wooden shelf"),
+    ("white marble", "on a marble counter"),
+    ("slate", "on a slate counter"),
+    ("checked cloth", "on a checked tablecloth"),
+    ("linen", "on a linen tablecloth"),
+    ("terrazzo", "on a terrazzo counter"),
+)
+
+
+def view_package(p: Package, rng: np.random.Generator, role: str) -> View:
+    """Place it in a kitchen or a shop, seen from the front."""
+    size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.0, 1.25))
+    scene = room(rng, size, (0.3, 0.55), COUNTERS)
+    draw = {"box": carton, "carton": carton, "pouch": pouch}.get(p.form, vessel)
+    layer, shadow = draw(p, rng, size)
+    return develop(rng, scene, layer, shadow=shadow)

@@ -1,1 +1,0 @@
-"""Packaged goods: boxes, cans, bottles, jars, cartons, pouches. The label makes the class."""

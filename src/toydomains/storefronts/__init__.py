@@ -1,1 +1,0 @@
-"""Storefronts: a wall, a sign, an awning, a door and windows, seen from across the street."""

@@ -1,1 +1,0 @@
-"""Toys on the floor: robots, bears, trains, rockets, blocks, of painted wood and plastic."""
