@@ -11,10 +11,25 @@ from toydomains.kit.ornament import EMBLEMS, PATTERNS, emblem, pattern
 from toydomains.kit.pen import Pen, arc, ellipse, mirrored, pick, rect, smooth, turned
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import tabletop
-from toydomains.kit.subject import Subject, a, count, listed
+from toydomains.kit.subject import Subject, a, chance, count, drawn, listed, one_of, real, whole
 
 TOPS = ("t-shirt", "shirt", "sweater", "hoodie", "tank top", "jacket", "dress")
+PRINTED = ("t-shirt", "sweater", "tank top", "hoodie")  # may have a motif on the front
 CUTS = (*TOPS, "dress", "skirt", "trousers", "shorts")
+
+
+def _neck(rng: np.random.Generator, g: Garment) -> str:
+    if g.cut in ("shirt", "jacket"):
+        return "collar"
+    return pick(rng, ("round neck", "v-neck", "roll neck" if g.cut == "sweater" else "round neck"))
+
+
+def _sleeve(rng: np.random.Generator, g: Garment) -> float:
+    if g.cut in ("sweater", "hoodie", "jacket"):
+        return 0.6
+    if g.cut in ("shirt", "dress"):
+        return pick(rng, (0.24, 0.6) if g.cut == "shirt" else (0.0, 0.24, 0.6))
+    return 0.24 if g.cut == "t-shirt" else 0.0
 
 
 @dataclass(frozen=True)
@@ -22,41 +37,23 @@ class Garment(Subject):
     """A garment; lengths are fractions of its width."""
 
     kin = ("cut", "palette", "pattern", "repeats")
+    title = "{0.pattern}-{0.cut}"
 
-    cut: str
-    pattern: str
-    repeats: int
-    palette: tuple[str, str, str]
-    neck: str
-    pockets: int
-    motif: str
-    length: float
-    sleeve: float
-    flare: float
-    trim: bool
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Garment:
-        cut = pick(rng, CUTS)
-        plain_front = cut in ("t-shirt", "sweater", "tank top", "hoodie")
-        kind = pick(rng, PATTERNS)
-        return cls(
-            cut=cut,
-            pattern=kind,
-            repeats=int(rng.integers(4, 11)),
-            palette=pick(rng, PALETTES),
-            neck=_neck(rng, cut),
-            pockets=int(rng.integers(0, {"tank top": 1, "hoodie": 2}.get(cut, 3))),
-            motif=pick(rng, tuple(EMBLEMS)) if plain_front and rng.random() < 0.6 else "",
-            length=float(rng.uniform(0.74, 0.98)),
-            sleeve=_sleeve(rng, cut),
-            flare=float(rng.uniform(-0.02, 0.06)),
-            trim=bool(rng.random() < 0.5),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.pattern}-{self.cut}".replace(" ", "-")
+    cut: str = one_of(CUTS)
+    pattern: str = one_of(PATTERNS)
+    repeats: int = whole(4, 11)
+    palette: tuple[str, str, str] = one_of(PALETTES)
+    neck: str = drawn(_neck)
+    pockets: int = drawn(
+        lambda rng, g: int(rng.integers(0, {"tank top": 1, "hoodie": 2}.get(g.cut, 3)))
+    )
+    motif: str = drawn(
+        lambda rng, g: pick(rng, tuple(EMBLEMS)) if g.cut in PRINTED and rng.random() < 0.6 else ""
+    )
+    length: float = real(0.74, 0.98)
+    sleeve: float = drawn(_sleeve)
+    flare: float = real(-0.02, 0.06)
+    trim: bool = chance(0.5)
 
     @property
     def phrase(self) -> str:
@@ -74,19 +71,16 @@ class Garment(Subject):
         )
         return f"{head} with {details}"
 
-
-def _neck(rng: np.random.Generator, cut: str) -> str:
-    if cut in ("shirt", "jacket"):
-        return "collar"
-    return pick(rng, ("round neck", "v-neck", "roll neck" if cut == "sweater" else "round neck"))
-
-
-def _sleeve(rng: np.random.Generator, cut: str) -> float:
-    if cut in ("sweater", "hoodie", "jacket"):
-        return 0.6
-    if cut in ("shirt", "dress"):
-        return float(pick(rng, (0.24, 0.6) if cut == "shirt" else (0.0, 0.24, 0.6)))
-    return 0.24 if cut == "t-shirt" else 0.0
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Place it on a surface; its sleeves or legs vary a little in every view."""
+        size = frame(rng)
+        scene = tabletop(rng, size)
+        extent = (-0.1, -0.02, 1.1, 1.12) if self.cut in TOPS else (0.05, 0.0, 0.95, 1.05)
+        pose = Pose(scale=(0.86, 1.12), turn_deg=22, tilt=0.08, shift=0.07)
+        pen = blank(size, placed(rng, extent, size, pose))
+        (draw_top if self.cut in TOPS else draw_bottom)(self, pen, rng)
+        folds(pen, rng)
+        return develop(rng, scene, pen.image, lift_px=4)
 
 
 def _cloth(
@@ -220,15 +214,3 @@ def folds(pen: Pen, rng: np.random.Generator) -> None:
         crease = smooth([(-0.015, 0), (0, -0.16), (0.02, 0), (0, 0.16)]) + (x, y)
         pen.fill(turned(crease, float(rng.uniform(-50, 50)), (x, y)), (30, 24, 44), alpha=0.12)
     pen.image.putalpha(alpha)
-
-
-def view_garment(g: Garment, rng: np.random.Generator, role: str) -> View:
-    """Place it on a surface; its sleeves or legs vary a little in every view."""
-    size = frame(rng)
-    scene = tabletop(rng, size)
-    extent = (-0.1, -0.02, 1.1, 1.12) if g.cut in TOPS else (0.05, 0.0, 0.95, 1.05)
-    pose = Pose(scale=(0.86, 1.12), turn_deg=22, tilt=0.08, shift=0.07)
-    pen = blank(size, placed(rng, extent, size, pose))
-    (draw_top if g.cut in TOPS else draw_bottom)(g, pen, rng)
-    folds(pen, rng)
-    return develop(rng, scene, pen.image, lift_px=4)

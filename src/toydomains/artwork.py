@@ -10,7 +10,7 @@ from toydomains.kit.colour import RGB, jitter, lit, mix
 from toydomains.kit.pen import Pen, arc, ellipse, mirrored, pick, rect, smooth, turned
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import room
-from toydomains.kit.subject import Subject, a, count
+from toydomains.kit.subject import Subject, a, chance, count, one_of, whole
 
 GENRES = (
     "hills", "sea", "still life", "blocks", "circles", "portrait", "night sky", "cut-outs", "town",
@@ -39,30 +39,15 @@ class Painting(Subject):
 
     media = ("a photo of", "a visitor's photo of", "a snapshot of")
     kin = ("genre", "scheme", "frame", "shape")
+    title = "{0.scheme[1]}-{0.genre}"
 
-    genre: str
-    scheme: tuple[str, str, str, str, str]
-    frame: str
-    mat: bool
-    shape: float
-    elements: int
-    seed: int
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Painting:
-        return cls(
-            genre=pick(rng, GENRES),
-            scheme=pick(rng, SCHEMES),
-            frame=pick(rng, tuple(FRAMES)),
-            mat=bool(rng.random() < 0.4),
-            shape=float(pick(rng, (0.75, 0.8, 1.0, 1.3, 1.5))),
-            elements=int(rng.integers(3, 8)),
-            seed=int(rng.integers(0, 2**31)),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.scheme[1]}-{self.genre}".replace(" ", "-")
+    genre: str = one_of(GENRES)
+    scheme: tuple[str, str, str, str, str] = one_of(SCHEMES)
+    frame: str = one_of(tuple(FRAMES))
+    mat: bool = chance(0.4)
+    shape: float = one_of((0.75, 0.8, 1.0, 1.3, 1.5))
+    elements: int = whole(3, 8)
+    seed: int = whole(0, 2**31)
 
     @property
     def phrase(self) -> str:
@@ -88,6 +73,24 @@ class Painting(Subject):
     def hair(self) -> str:
         """The hair of a portrait."""
         return "long" if self.elements % 2 else "short"
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Hang it on a wall; some glass has a glare."""
+        size = frame(rng)
+        scene = room(rng, size, (0.86, 1.15))
+        pose = Pose(scale=(0.74, 1.1), turn_deg=6, tilt=0.14, shift=0.08)
+        edge = FRAMES[self.frame][1] + (0.1 if self.mat else 0.0)
+        extent = (-edge, -edge, self.shape + edge, 1 + edge)
+        pen = blank(size, placed(rng, extent, size, pose))
+        _frame(self, pen, extent)
+        with pen.inside(rect(0, 0, self.shape, 1)) as canvas:
+            PAINTERS[self.genre](canvas, np.random.default_rng(self.seed), self)
+        if rng.random() < 0.35:
+            x = float(rng.uniform(0, 0.6)) * self.shape
+            glare = np.array([(x, 0), (x + 0.25, 0), (x + 0.05, 1), (x - 0.2, 1)])
+            with pen.inside(rect(0, 0, self.shape, 1)) as glass:
+                glass.fill(glare, "white", alpha=0.16)
+        return develop(rng, scene, pen.image, lift_px=6, obstacles=0.3)
 
 
 def blocks(pen: Pen, rng: np.random.Generator, p: Painting) -> None:
@@ -299,25 +302,6 @@ PAINTERS = {
     "circles": circles, "portrait": _portrait, "night sky": _night, "cut-outs": cutouts,
     "town": _town, "bouquet": _bouquet,
 }  # fmt: skip
-
-
-def view_painting(p: Painting, rng: np.random.Generator, role: str) -> View:
-    """Hang it on a wall; some glass has a glare."""
-    size = frame(rng)
-    scene = room(rng, size, (0.86, 1.15))
-    pose = Pose(scale=(0.74, 1.1), turn_deg=6, tilt=0.14, shift=0.08)
-    edge = FRAMES[p.frame][1] + (0.1 if p.mat else 0.0)
-    extent = (-edge, -edge, p.shape + edge, 1 + edge)
-    pen = blank(size, placed(rng, extent, size, pose))
-    _frame(p, pen, extent)
-    with pen.inside(rect(0, 0, p.shape, 1)) as canvas:
-        PAINTERS[p.genre](canvas, np.random.default_rng(p.seed), p)
-    if rng.random() < 0.35:
-        x = float(rng.uniform(0, 0.6)) * p.shape
-        glare = np.array([(x, 0), (x + 0.25, 0), (x + 0.05, 1), (x - 0.2, 1)])
-        with pen.inside(rect(0, 0, p.shape, 1)) as glass:
-            glass.fill(glare, "white", alpha=0.16)
-    return develop(rng, scene, pen.image, lift_px=6, obstacles=0.3)
 
 
 def _frame(p: Painting, pen: Pen, extent: tuple[float, float, float, float]) -> None:

@@ -12,7 +12,7 @@ from toydomains.kit.pen import Points, arc, ellipse, pick, rect, star, turned
 from toydomains.kit.photo import Pose, View, frame, portrait
 from toydomains.kit.scene import outdoors
 from toydomains.kit.solid import Camera, Face, Solid, box, extruded, sheet
-from toydomains.kit.subject import Subject, a, listed
+from toydomains.kit.subject import Subject, a, chance, drawn, listed, one_of, real, whole
 
 # length, height of the belt and of the roof, then the cabin: rear and front foot, rear and front top
 BODIES = {
@@ -39,49 +39,30 @@ class Car(Subject):
     """A model of car; lengths in metres at half scale."""
 
     kin = ("body", "paint", "roof", "accent")
+    title = "{0.paint}-{0.body}"
 
-    body: str
-    paint: str
-    roof: str
-    accent: str
-    stripe: str
-    number: int
-    wheel: str
-    spokes: int
-    lamps: str
-    grille: int
-    doors: int
-    rack: bool
-    spoiler: bool
-    stretch: float
-    lift: float
-    rake: float
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Car:
-        body, paint_ = pick(rng, tuple(BODIES)), pick(rng, PAINTS)
-        return cls(
-            body=body,
-            paint=paint_,
-            roof=paint_ if rng.random() < 0.6 else pick(rng, ROOFS),
-            accent=pick(rng, ("red", "navy") if paint_ == "white" else ACCENTS),
-            stripe=pick(rng, STRIPES),
-            number=int(rng.integers(1, 100)),
-            wheel=pick(rng, WHEELS),
-            spokes=int(rng.integers(4, 10)),
-            lamps=pick(rng, LAMPS),
-            grille=int(rng.integers(0, 6)),
-            doors=2 if body in ("coupe", "city car", "pickup") else int(pick(rng, (2, 4))),
-            rack=bool(rng.random() < 0.35) and body not in ("coupe", "pickup"),
-            spoiler=bool(rng.random() < 0.3),
-            stretch=float(rng.uniform(0.94, 1.08)),
-            lift=float(rng.uniform(-0.03, 0.06)),
-            rake=float(rng.uniform(-0.08, 0.08)),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.paint}-{self.body}".replace(" ", "-")
+    body: str = one_of(tuple(BODIES))
+    paint: str = one_of(PAINTS)
+    roof: str = drawn(lambda rng, car: car.paint if rng.random() < 0.6 else pick(rng, ROOFS))
+    accent: str = drawn(
+        lambda rng, car: pick(rng, ("red", "navy") if car.paint == "white" else ACCENTS)
+    )
+    stripe: str = one_of(STRIPES)
+    number: int = whole(1, 100)
+    wheel: str = one_of(WHEELS)
+    spokes: int = whole(4, 10)
+    lamps: str = one_of(LAMPS)
+    grille: int = whole(0, 6)
+    doors: int = drawn(
+        lambda rng, car: 2 if car.body in ("coupe", "city car", "pickup") else pick(rng, (2, 4))
+    )
+    rack: bool = drawn(
+        lambda rng, car: bool(rng.random() < 0.35) and car.body not in ("coupe", "pickup")
+    )
+    spoiler: bool = chance(0.3)
+    stretch: float = real(0.94, 1.08)
+    lift: float = real(-0.03, 0.06)
+    rake: float = real(-0.08, 0.08)
 
     @property
     def phrase(self) -> str:
@@ -91,6 +72,15 @@ class Car(Subject):
             extras.append(stripe if stripe.endswith("s") else a(stripe))
         extras += [a(f"{self.roof} roof")] * (self.roof != self.paint) + ["a roof rack"] * self.rack
         return f"{a(self.paint)} {self.body} with {listed(*extras)}"
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Park it outdoors, and show its flank with a little of its front or its rear."""
+        size = frame(rng, (1.33, 1.5, 1.25, 1.0, 1.4, 0.9))
+        scene = outdoors(rng, size, (0.5, 0.66), ("asphalt", "paving", "sand", "grass", "snow"))
+        camera = Camera(float(rng.uniform(-52, 52)), float(rng.uniform(4, 16)), 6.0)
+        solids = built(self)
+        pose = Pose(scale=(0.82, 1.06), turn_deg=3, tilt=0.0, shift=0.07, ground=(0.78, 0.96))
+        return portrait(rng, scene, solids, camera, pose, lean=0.2, obstacles=0.35)
 
 
 GLASS, REFLECTION, TYRE, METAL, DARK = (
@@ -304,13 +294,3 @@ def _bed(car: Car, c: Chassis) -> list[Solid]:
         return []
     low = (-c.half + 0.08, c.belt, -WIDE + 0.06)
     return [box(low, (c.cabin[0] - 0.06, c.belt + 0.008, WIDE - 0.06), DARK)]
-
-
-def view_car(car: Car, rng: np.random.Generator, role: str) -> View:
-    """Park it outdoors, and show its flank with a little of its front or its rear."""
-    size = frame(rng, (1.33, 1.5, 1.25, 1.0, 1.4, 0.9))
-    scene = outdoors(rng, size, (0.5, 0.66), ("asphalt", "paving", "sand", "grass", "snow"))
-    camera = Camera(float(rng.uniform(-52, 52)), float(rng.uniform(4, 16)), 6.0)
-    solids = built(car)
-    pose = Pose(scale=(0.82, 1.06), turn_deg=3, tilt=0.0, shift=0.07, ground=(0.78, 0.96))
-    return portrait(rng, scene, solids, camera, pose, lean=0.2, obstacles=0.35)

@@ -191,7 +191,7 @@ def draw_class(folder: Path, p: ClassPlan) -> list[dict]:
     rows = []
     for i, role in enumerate(p.roles):
         rng = generator(p.seed, p.part, p.domain, p.index, 1 + i)
-        view = DOMAINS[p.domain].view(what, rng, role)
+        view = what.view(rng, role)
         # Prints have flat colours, which PNG preserves; photographs are JPEG.
         path = f"images/{key}/{i:02d}.{'png' if role == 'index' else 'jpg'}"
         view.image.save(folder / path, quality=90)

@@ -10,7 +10,7 @@ from toydomains.kit.colour import RGB, jitter, lit
 from toydomains.kit.pen import Pen, Points, arc, ellipse, pick, rect, smooth, star, turned
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import TABLES, tabletop
-from toydomains.kit.subject import NUMBERS, Subject, a, listed
+from toydomains.kit.subject import NUMBERS, Subject, a, drawn, listed, one_of, real, whole
 
 CHINAWARE = ("plate", "bowl", "square plate")
 RIMS = ("plain", "ringed", "dotted", "leafy", "speckled", "two-tone")
@@ -25,6 +25,7 @@ BAKED = ("pizza", "pancakes", "pie", "chocolate cake")
 TOPPINGS = ("tomatoes", "eggs", "olives", "prawns", "mushrooms", "lemon slices", "berries",
             "basil leaves", "cucumber slices", "carrot sticks", "cheese cubes", "dumplings")  # fmt: skip
 LAYOUTS = ("in a ring", "in a row", "in a heap", "scattered", "in two rows")
+DARK, PALE = ("blue", "rust", "dark green"), ("cream", "white")  # accents on china
 SAUCES = ("no", "zigzag", "spiral", "dotted")
 
 
@@ -33,48 +34,24 @@ class Dish(Subject):
     """A dish: the recipe and its plating; the pieces vary a little in every view."""
 
     kin = ("base", "vessel", "china", "accent", "rim")
+    title = "{0.base}-with-{0.topping}"
 
-    vessel: str
-    rim: str
-    china: str
-    accent: str
-    base: str
-    topping: str
-    pieces: int
-    layout: str
-    garnish: str
-    sauce: str
-    sauce_colour: str
-    spread: float
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Dish:
-        china = pick(rng, CHINA)
-        base, topping = pick(rng, tuple(BASES)), pick(rng, TOPPINGS)
-        dry = base in BAKED
-        return cls(
-            vessel=pick(rng, (*CHINAWARE, "wooden board") if dry else (*CHINAWARE, "pan")),
-            rim=pick(rng, RIMS),
-            china=china,
-            accent=pick(
-                rng,
-                ("blue", "rust", "dark green")
-                if china in ("white", "cream", "pink", "mint")
-                else ("cream", "white"),
-            ),
-            base=base,
-            topping=topping,
-            pieces=int(rng.integers(3, 9)),
-            layout=pick(rng, LAYOUTS),
-            garnish=pick(rng, tuple(t for t in TOPPINGS if t != topping)),
-            sauce=pick(rng, SAUCES),
-            sauce_colour=pick(rng, ("red", "white", "dark green", "brown", "mustard")),
-            spread=float(rng.uniform(0.7, 0.95)),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.base}-with-{self.topping}".replace(" ", "-")
+    china: str = one_of(CHINA)
+    base: str = one_of(tuple(BASES))
+    topping: str = one_of(TOPPINGS)
+    vessel: str = drawn(
+        lambda rng, d: pick(rng, (*CHINAWARE, "wooden board" if d.base in BAKED else "pan"))
+    )
+    rim: str = one_of(RIMS)
+    accent: str = drawn(
+        lambda rng, d: pick(rng, DARK if d.china in ("white", "cream", "pink", "mint") else PALE)
+    )
+    pieces: int = whole(3, 9)
+    layout: str = one_of(LAYOUTS)
+    garnish: str = drawn(lambda rng, d: pick(rng, [t for t in TOPPINGS if t != d.topping]))
+    sauce: str = one_of(SAUCES)
+    sauce_colour: str = one_of(("red", "white", "dark green", "brown", "mustard"))
+    spread: float = real(0.7, 0.95)
 
     @property
     def phrase(self) -> str:
@@ -85,6 +62,20 @@ class Dish(Subject):
         inside = "in" if self.vessel in ("bowl", "pan") else "on"
         head = f"{self.base} with {NUMBERS[self.pieces]} {self.topping} {self.layout}"
         return f"{listed(head, self.garnish, sauce)} {inside} {a(china)}{rim}"
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Serve it on a table, seen from above."""
+        size = frame(rng)
+        scene = tabletop(rng, size, tuple(t for t in TABLES if t[0] != "grass"))
+        squash = float(rng.uniform(0.68, 1.0))
+        pose = Pose(scale=(0.88, 1.2), turn_deg=10, tilt=0.04, shift=0.07)
+        matrix = placed(rng, (-0.56, -0.56 * squash, 0.56, 0.56 * squash), size, pose)
+        matrix = matrix @ np.diag([1, squash, 1])
+        pen = blank(size, matrix)
+        cutlery(pen, rng)
+        vessel(self, pen.at(0, 0, 1, float(rng.uniform(-40, 40))), 0.09 * (1 - squash))
+        serve(self, pen.at(0, 0, 1, float(rng.uniform(0, 360))), rng)
+        return develop(rng, scene, pen.image, lift_px=5)
 
 
 def cutlery(pen: Pen, rng: np.random.Generator) -> None:
@@ -363,18 +354,3 @@ def _drizzle(d: Dish, pen: Pen, reach: float) -> None:
         drop = ellipse(0.9 * reach, 0, 0.024, steps=10)
         for angle in range(0, 360, 36):
             pen.fill(turned(drop, angle, (0, 0)), d.sauce_colour)
-
-
-def view_dish(d: Dish, rng: np.random.Generator, role: str) -> View:
-    """Serve it on a table, seen from above."""
-    size = frame(rng)
-    scene = tabletop(rng, size, tuple(t for t in TABLES if t[0] != "grass"))
-    squash = float(rng.uniform(0.68, 1.0))
-    pose = Pose(scale=(0.88, 1.2), turn_deg=10, tilt=0.04, shift=0.07)
-    matrix = placed(rng, (-0.56, -0.56 * squash, 0.56, 0.56 * squash), size, pose)
-    matrix = matrix @ np.diag([1, squash, 1])
-    pen = blank(size, matrix)
-    cutlery(pen, rng)
-    vessel(d, pen.at(0, 0, 1, float(rng.uniform(-40, 40))), 0.09 * (1 - squash))
-    serve(d, pen.at(0, 0, 1, float(rng.uniform(0, 360))), rng)
-    return develop(rng, scene, pen.image, lift_px=5)

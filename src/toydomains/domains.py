@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
 
-from toydomains.apparel import Garment, view_garment
-from toydomains.artwork import Painting, view_painting
-from toydomains.cars import Car, view_car
-from toydomains.dishes import Dish, view_dish
-from toydomains.furniture import Furniture, view_furniture
-from toydomains.illustrations import Character, view_character
-from toydomains.kit.photo import View
+from toydomains.apparel import Garment
+from toydomains.artwork import Painting
+from toydomains.cars import Car
+from toydomains.dishes import Dish
+from toydomains.furniture import Furniture
+from toydomains.illustrations import Character
 from toydomains.kit.subject import Subject
-from toydomains.landmarks import Landmark, view_landmark
-from toydomains.packages import Package, view_package
-from toydomains.storefronts import Storefront, view_storefront
-from toydomains.toys import Toy, view_toy
+from toydomains.landmarks import Landmark
+from toydomains.packages import Package
+from toydomains.storefronts import Storefront
+from toydomains.toys import Toy
 
-
-class Domain(NamedTuple):
-    """The class type of a domain, and the function that takes a picture of a class.
-
-    It is `view(subject, rng, role)`; `role` is `train`, `query`, `index` or `both`.
-    """
-
-    spec: type[Subject]
-    view: Callable[[Any, np.random.Generator, str], View]
-
-
-DOMAINS: dict[str, Domain] = {
-    "storefronts": Domain(Storefront, view_storefront),
-    "packages": Domain(Package, view_package),
-    "apparel": Domain(Garment, view_garment),
-    "cars": Domain(Car, view_car),
-    "furniture": Domain(Furniture, view_furniture),
-    "landmarks": Domain(Landmark, view_landmark),
-    "toys": Domain(Toy, view_toy),
-    "illustrations": Domain(Character, view_character),
-    "dishes": Domain(Dish, view_dish),
-    "artwork": Domain(Painting, view_painting),
+DOMAINS: dict[str, type[Subject]] = {
+    "storefronts": Storefront,
+    "packages": Package,
+    "apparel": Garment,
+    "cars": Car,
+    "furniture": Furniture,
+    "landmarks": Landmark,
+    "toys": Toy,
+    "illustrations": Character,
+    "dishes": Dish,
+    "artwork": Painting,
 }
 PARTS = ("benchmark", "pretrain")
 
@@ -64,7 +50,7 @@ def subject(seed: int, part: str, domain: str, index: int) -> Subject:
         if sister is not None:
             return sister
     while True:
-        candidate = DOMAINS[domain].spec.sample(rng)
+        candidate = DOMAINS[domain].sample(rng)
         if _part_of(candidate) == part:
             return candidate
 

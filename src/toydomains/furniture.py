@@ -14,7 +14,7 @@ from toydomains.kit.pen import ellipse, pick, rect
 from toydomains.kit.photo import Pose, View, frame, portrait
 from toydomains.kit.scene import room
 from toydomains.kit.solid import Camera, Solid, box, turning
-from toydomains.kit.subject import Subject, a, count, listed
+from toydomains.kit.subject import Subject, a, chance, count, listed, one_of, real, whole
 
 KINDS = (
     "chair", "stool", "armchair", "sofa", "table", "desk", "bookcase", "dresser", "bed",
@@ -36,37 +36,23 @@ class Furniture(Subject):
     """A piece of furniture; the numbers of its parts, and sizes in metres."""
 
     kin = ("kind", "wood", "fabric")
+    title = "{0.style}-{0.kind}"
 
-    kind: str
-    wood: str
-    fabric: str
-    back: str
-    legs: str
-    parts: int
-    columns: int
-    buttons: bool
-    wide: float
-    tall: float
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Furniture:
-        return cls(
-            kind=pick(rng, KINDS),
-            wood=pick(rng, tuple(WOODS)),
-            fabric=pick(rng, FABRICS),
-            back=pick(rng, BACKS),
-            legs=pick(rng, LEGS),
-            parts=int(rng.integers(2, 6)),
-            columns=int(rng.integers(1, 4)),
-            buttons=bool(rng.random() < 0.5),
-            wide=float(rng.uniform(0.85, 1.2)),
-            tall=float(rng.uniform(0.85, 1.2)),
-        )
+    kind: str = one_of(KINDS)
+    wood: str = one_of(tuple(WOODS))
+    fabric: str = one_of(FABRICS)
+    back: str = one_of(BACKS)
+    legs: str = one_of(LEGS)
+    parts: int = whole(2, 6)
+    columns: int = whole(1, 4)
+    buttons: bool = chance(0.5)
+    wide: float = real(0.85, 1.2)
+    tall: float = real(0.85, 1.2)
 
     @property
-    def name(self) -> str:
-        style = self.fabric if self.kind in UPHOLSTERED else self.wood
-        return f"{style}-{self.kind}".replace(" ", "-")
+    def style(self) -> str:
+        """What its name tells besides the kind: the fabric or the wood."""
+        return self.fabric if self.kind in UPHOLSTERED else self.wood
 
     @property
     def phrase(self) -> str:
@@ -119,6 +105,15 @@ class Furniture(Subject):
     def timber(self) -> RGB:
         """The colour of the wood."""
         return WOODS[self.wood]
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Place it indoors, seen from somewhere in front."""
+        size = frame(rng)
+        scene = room(rng, size, (0.52, 0.7))
+        camera = Camera(float(rng.uniform(-36, 36)), float(rng.uniform(6, 28)), 5.0)
+        solids = FURNITURE[self.kind](self)
+        pose = Pose(scale=(0.78, 1.0), turn_deg=3, tilt=0.0, shift=0.08, ground=(0.84, 0.98))
+        return portrait(rng, scene, solids, camera, pose, obstacles=0.3)
 
 
 Corner: TypeAlias = tuple[float, float, float]
@@ -361,13 +356,3 @@ FURNITURE = {
     "desk": _desk, "bookcase": _bookcase, "dresser": _dresser, "bed": bed,
     "sideboard": _sideboard, "floor lamp": _lamp, "bench": _bench,
 }  # fmt: skip
-
-
-def view_furniture(f: Furniture, rng: np.random.Generator, role: str) -> View:
-    """Place it indoors, seen from somewhere in front."""
-    size = frame(rng)
-    scene = room(rng, size, (0.52, 0.7))
-    camera = Camera(float(rng.uniform(-36, 36)), float(rng.uniform(6, 28)), 5.0)
-    solids = FURNITURE[f.kind](f)
-    pose = Pose(scale=(0.78, 1.0), turn_deg=3, tilt=0.0, shift=0.08, ground=(0.84, 0.98))
-    return portrait(rng, scene, solids, camera, pose, obstacles=0.3)

@@ -26,7 +26,7 @@ from toydomains.kit.pen import (
 )
 from toydomains.kit.photo import Pose, View, develop, frame, placed
 from toydomains.kit.scene import Scene
-from toydomains.kit.subject import Subject, a, listed
+from toydomains.kit.subject import Subject, a, chance, listed, one_of, real, whole
 
 ANIMALS: dict[str, str] = {
     "cat": "grey", "bear": "brown", "rabbit": "white", "fox": "orange", "owl": "tan",
@@ -43,48 +43,44 @@ class Character(Subject):
     """An animal in clothes; the same in both drawing styles."""
 
     kin = ("animal", "palette", "setting")
+    title = "{0.animal}-with-{0.thing}"
 
-    animal: str
-    palette: tuple[str, str, str]
-    hat: str
-    wear: str
-    repeats: int
-    thing: str
-    side: int
-    raised: bool
-    glasses: bool
-    scarf: bool
-    trousers: bool
-    setting: str
-    build: float
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Character:
-        return cls(
-            animal=pick(rng, tuple(ANIMALS)),
-            palette=pick(rng, PALETTES),
-            hat=pick(rng, HATS),
-            wear=pick(rng, WEAR),
-            repeats=int(rng.integers(3, 6)),
-            thing=pick(rng, THINGS),
-            side=pick(rng, (-1, 1)),
-            raised=bool(rng.random() < 0.5),
-            glasses=bool(rng.random() < 0.4),
-            scarf=bool(rng.random() < 0.4),
-            trousers=bool(rng.random() < 0.5),
-            setting=pick(rng, SETTINGS),
-            build=float(rng.uniform(0.85, 1.2)),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.animal}-with-{self.thing}"
+    animal: str = one_of(tuple(ANIMALS))
+    palette: tuple[str, str, str] = one_of(PALETTES)
+    hat: str = one_of(HATS)
+    wear: str = one_of(WEAR)
+    repeats: int = whole(3, 6)
+    thing: str = one_of(THINGS)
+    side: int = one_of((-1, 1))
+    raised: bool = chance(0.5)
+    glasses: bool = chance(0.4)
+    scarf: bool = chance(0.4)
+    trousers: bool = chance(0.5)
+    setting: str = one_of(SETTINGS)
+    build: float = real(0.85, 1.2)
 
     @property
     def phrase(self) -> str:
         glasses, scarf = "glasses" if self.glasses else "", "a scarf" if self.scarf else ""
         worn = listed(self.hat, a(f"{self.wear} jumper"), glasses, scarf)
         return f"{a(self.animal)} with {worn}, holding {a(self.thing)}, {self.setting} behind"
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Draw it on paper, a query in ink and the index in flat colour, and photograph the page."""
+        ink = role == "query" or (role != "index" and rng.random() < 0.5)
+        size = frame(rng, (1.0, 0.8, 0.75, 0.67, 0.9))
+        pose = Pose(scale=(0.8, 1.08), turn_deg=9, tilt=0.05, shift=0.06)
+        matrix = placed(rng, (-0.02, -0.06, 1.02, 1.3), size, pose)
+        page = pick(rng, ("cream", "white", "tan")) if ink else self.palette[1]
+        layer = Image.new("RGBA", size, (*jitter(rng, page, 0.04), 255))
+        pen = Pen(layer, projective(matrix))
+        if ink:
+            pen = InkPen(layer, pen.warp, rng, rgb(page), pick(rng, INKS))
+        setting(self, pen)
+        body(self, pen)
+        head(self, pen)
+        shot = develop(rng, Scene(layer.convert("RGB"), f"on {page} paper"), layer, obstacles=0.12)
+        return replace(shot, medium="an ink sketch of" if ink else "a flat colour print of")
 
 
 def tail(c: Character, pen: Pen, fur: str) -> None:
@@ -304,21 +300,3 @@ class InkPen(Pen):
 
 
 INKS = ((34, 34, 48), (44, 38, 34), (36, 52, 96), (88, 50, 38))
-
-
-def view_character(c: Character, rng: np.random.Generator, role: str) -> View:
-    """Draw it on paper, a query in ink and the index in flat colour, and photograph the page."""
-    ink = role == "query" or (role != "index" and rng.random() < 0.5)
-    size = frame(rng, (1.0, 0.8, 0.75, 0.67, 0.9))
-    pose = Pose(scale=(0.8, 1.08), turn_deg=9, tilt=0.05, shift=0.06)
-    matrix = placed(rng, (-0.02, -0.06, 1.02, 1.3), size, pose)
-    page = pick(rng, ("cream", "white", "tan")) if ink else c.palette[1]
-    layer = Image.new("RGBA", size, (*jitter(rng, page, 0.04), 255))
-    pen = Pen(layer, projective(matrix))
-    if ink:
-        pen = InkPen(layer, pen.warp, rng, rgb(page), pick(rng, INKS))
-    setting(c, pen)
-    body(c, pen)
-    head(c, pen)
-    shot = develop(rng, Scene(layer.convert("RGB"), f"on {page} paper"), layer, obstacles=0.12)
-    return replace(shot, medium="an ink sketch of" if ink else "a flat colour print of")

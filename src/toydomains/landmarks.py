@@ -10,11 +10,11 @@ from typing import TypeAlias
 import numpy as np
 
 from toydomains.kit.colour import RGB, lit
-from toydomains.kit.pen import Points, arc, ellipse, pick, rect, turned
+from toydomains.kit.pen import Points, arc, ellipse, rect, turned
 from toydomains.kit.photo import Pose, View, frame, portrait
 from toydomains.kit.scene import outdoors
 from toydomains.kit.solid import Camera, Face, Solid, box, turning
-from toydomains.kit.subject import Subject, a, count, listed
+from toydomains.kit.subject import Subject, a, chance, count, listed, one_of, real, whole
 
 KINDS = (
     "tower", "temple", "castle", "church", "lighthouse", "pagoda", "arch", "palace", "pyramid",
@@ -37,40 +37,20 @@ class Landmark(Subject):
     """A building; the numbers of its parts and its proportions."""
 
     kin = ("kind", "stone", "roof")
+    title = "{0.stone}-{0.kind}"
 
-    kind: str
-    stone: str
-    roof: str
-    top: str
-    windows: str
-    storeys: int
-    columns: int
-    flanks: int
-    clock: bool
-    banded: bool
-    wide: float
-    tall: float
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Landmark:
-        return cls(
-            kind=pick(rng, KINDS),
-            stone=pick(rng, tuple(STONES)),
-            roof=pick(rng, tuple(ROOFS)),
-            top=pick(rng, TOPS),
-            windows=pick(rng, WINDOWS),
-            storeys=int(rng.integers(2, 6)),
-            columns=int(rng.integers(3, 8)),
-            flanks=int(rng.integers(0, 3)),
-            clock=bool(rng.random() < 0.35),
-            banded=bool(rng.random() < 0.4),
-            wide=float(rng.uniform(0.85, 1.2)),
-            tall=float(rng.uniform(0.85, 1.2)),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.stone}-{self.kind}"
+    kind: str = one_of(KINDS)
+    stone: str = one_of(tuple(STONES))
+    roof: str = one_of(tuple(ROOFS))
+    top: str = one_of(TOPS)
+    windows: str = one_of(WINDOWS)
+    storeys: int = whole(2, 6)
+    columns: int = whole(3, 8)
+    flanks: int = whole(0, 3)
+    clock: bool = chance(0.35)
+    banded: bool = chance(0.4)
+    wide: float = real(0.85, 1.2)
+    tall: float = real(0.85, 1.2)
 
     @property
     def phrase(self) -> str:
@@ -120,6 +100,15 @@ class Landmark(Subject):
     def cover(self) -> RGB:
         """The colour of the roof."""
         return ROOFS[self.roof]
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Build it outdoors, seen from somewhere in front."""
+        size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.25, 1.33))
+        scene = outdoors(rng, size)
+        camera = Camera(float(rng.uniform(-34, 34)), float(rng.uniform(2, 16)), 6.5)
+        solids = BUILDINGS[self.kind](self)
+        pose = Pose(scale=(0.76, 1.0), turn_deg=4, tilt=0.05, shift=0.08, ground=(0.8, 0.95))
+        return portrait(rng, scene, solids, camera, pose, lean=0.3, obstacles=0.35)
 
 
 Corner: TypeAlias = tuple[float, float, float]
@@ -416,13 +405,3 @@ BUILDINGS = {
     "lighthouse": _lighthouse, "pagoda": _pagoda, "arch": _arch, "palace": _palace,
     "pyramid": _pyramid, "windmill": _windmill,
 }  # fmt: skip
-
-
-def view_landmark(m: Landmark, rng: np.random.Generator, role: str) -> View:
-    """Build it outdoors, seen from somewhere in front."""
-    size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.25, 1.33))
-    scene = outdoors(rng, size)
-    camera = Camera(float(rng.uniform(-34, 34)), float(rng.uniform(2, 16)), 6.5)
-    solids = BUILDINGS[m.kind](m)
-    pose = Pose(scale=(0.76, 1.0), turn_deg=4, tilt=0.05, shift=0.08, ground=(0.8, 0.95))
-    return portrait(rng, scene, solids, camera, pose, lean=0.3, obstacles=0.35)

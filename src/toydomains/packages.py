@@ -26,7 +26,7 @@ from toydomains.kit.pen import (
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import Size, room
 from toydomains.kit.solid import Camera, Face, Solid, bounds, box, cast_shadow, paint
-from toydomains.kit.subject import Lettering, Subject, a, invented
+from toydomains.kit.subject import Lettering, Subject, a, chance, drawn, invented, one_of, real
 
 GOODS = {
     "box": ("tea", "oats", "soap", "rice", "pasta", "cocoa"),
@@ -47,39 +47,19 @@ class Package(Subject):
     """A product; the height is a multiple of the width."""
 
     kin = ("form", "goods", "palette", "layout")
+    title = "{0.brand}-{0.goods}-{0.form}"
 
-    form: str
-    goods: str
-    brand: str
-    palette: tuple[str, str, str]
-    layout: str
-    emblem: str
-    lettering: Lettering
-    high_brand: bool
-    badge: bool
-    height: float
-    depth: float
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Package:
-        form = pick(rng, tuple(GOODS))
-        return cls(
-            form=form,
-            goods=pick(rng, GOODS[form]),
-            brand=invented(rng),
-            palette=pick(rng, PALETTES),
-            layout=pick(rng, LAYOUTS),
-            emblem=pick(rng, tuple(EMBLEMS)),
-            lettering=Lettering.sample(rng),
-            high_brand=bool(rng.random() < 0.6),
-            badge=bool(rng.random() < 0.35),
-            height=float(rng.uniform(*HEIGHTS.get(form, (1.1, 1.7)))),
-            depth=float(rng.uniform(0.3, 0.6)),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.brand.lower()}-{self.goods}-{self.form}"
+    form: str = one_of(tuple(GOODS))
+    goods: str = drawn(lambda rng, p: pick(rng, GOODS[p.form]))
+    brand: str = drawn(invented)
+    palette: tuple[str, str, str] = one_of(PALETTES)
+    layout: str = one_of(LAYOUTS)
+    emblem: str = one_of(tuple(EMBLEMS))
+    lettering: Lettering = drawn(lambda rng, _: Lettering.sample(rng))
+    high_brand: bool = chance(0.6)
+    badge: bool = chance(0.35)
+    height: float = drawn(lambda rng, p: float(rng.uniform(*HEIGHTS.get(p.form, (1.1, 1.7)))))
+    depth: float = real(0.3, 0.6)
 
     @property
     def phrase(self) -> str:
@@ -89,6 +69,14 @@ class Package(Subject):
             f"{a(main)} and {second} {self.form} of {self.brand.capitalize()} {self.goods}, "
             f"{a(label)}"
         )
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Place it in a kitchen or a shop, seen from the front."""
+        size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.0, 1.25))
+        scene = room(rng, size, (0.3, 0.55), COUNTERS)
+        draw = {"box": carton, "carton": carton, "pouch": pouch}.get(self.form, vessel)
+        layer, shadow = draw(self, rng, size)
+        return develop(rng, scene, layer, shadow=shadow)
 
 
 def _ground_and_ink(layout: str, palette: tuple[str, str, str]) -> tuple[str, tuple[str, str]]:
@@ -299,12 +287,3 @@ COUNTERS = (
     ("linen", "on a linen tablecloth"),
     ("terrazzo", "on a terrazzo counter"),
 )
-
-
-def view_package(p: Package, rng: np.random.Generator, role: str) -> View:
-    """Place it in a kitchen or a shop, seen from the front."""
-    size = frame(rng, (1.0, 0.75, 0.8, 0.67, 1.0, 1.25))
-    scene = room(rng, size, (0.3, 0.55), COUNTERS)
-    draw = {"box": carton, "carton": carton, "pouch": pouch}.get(p.form, vessel)
-    layer, shadow = draw(p, rng, size)
-    return develop(rng, scene, layer, shadow=shadow)

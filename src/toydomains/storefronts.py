@@ -11,7 +11,17 @@ from toydomains.kit.ornament import emblem
 from toydomains.kit.pen import Pen, arc, ellipse, pick, rect, smooth
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import outdoors
-from toydomains.kit.subject import Lettering, Subject, a, count, invented
+from toydomains.kit.subject import (
+    Lettering,
+    Subject,
+    a,
+    chance,
+    count,
+    drawn,
+    invented,
+    one_of,
+    whole,
+)
 
 # Each with the emblem of its sign.
 TRADES = {
@@ -32,51 +42,25 @@ class Storefront(Subject):
     """A shop; the door's position is 0 (left), 1 (middle) or 2 (right)."""
 
     kin = ("trade", "palette", "wall", "wall_colour", "awning")
+    title = "{0.shop}-{0.trade}"
 
-    trade: str
-    shop: str
-    palette: tuple[str, str, str]
-    wall: str
-    wall_colour: str
-    awning: str
-    sign: str
-    lettering: Lettering
-    emblem_side: int
-    door: int
-    door_style: str
-    panes: int
-    above: int
-    shutters: bool
-    display: str
-    plants: bool
-    lamps: bool
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Storefront:
-        trade = pick(rng, tuple(TRADES))
-        return cls(
-            trade=trade,
-            shop=invented(rng),
-            palette=pick(rng, PALETTES),
-            wall=pick(rng, WALLS),
-            wall_colour=pick(rng, WALL_COLOURS),
-            awning=pick(rng, AWNINGS),
-            sign=pick(rng, SIGNS),
-            lettering=Lettering.sample(rng),
-            emblem_side=int(rng.integers(0, 3)),
-            door=int(rng.integers(0, 3)),
-            door_style=pick(rng, DOORS),
-            panes=int(rng.integers(1, 5)),
-            above=int(rng.integers(0, 5)),
-            shutters=bool(rng.random() < 0.45),
-            display=pick(rng, ("shelves", "lamps", "emblems", "curtains")),
-            plants=bool(rng.random() < 0.4),
-            lamps=bool(rng.random() < 0.3),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.shop.lower()}-{self.trade}".replace(" ", "-")
+    trade: str = one_of(tuple(TRADES))
+    shop: str = drawn(invented)
+    palette: tuple[str, str, str] = one_of(PALETTES)
+    wall: str = one_of(WALLS)
+    wall_colour: str = one_of(WALL_COLOURS)
+    awning: str = one_of(AWNINGS)
+    sign: str = one_of(SIGNS)
+    lettering: Lettering = drawn(lambda rng, _: Lettering.sample(rng))
+    emblem_side: int = whole(0, 3)
+    door: int = whole(0, 3)
+    door_style: str = one_of(DOORS)
+    panes: int = whole(1, 5)
+    above: int = whole(0, 5)
+    shutters: bool = chance(0.45)
+    display: str = one_of(("shelves", "lamps", "emblems", "curtains"))
+    plants: bool = chance(0.4)
+    lamps: bool = chance(0.3)
 
     @property
     def phrase(self) -> str:
@@ -92,6 +76,20 @@ class Storefront(Subject):
             f"house, with {cover}, {a(self.door_style)} door {side} and "
             f"{count(self.above, 'window')} above"
         )
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Show it from across the street, at any hour."""
+        size = frame(rng, (1.0, 1.33, 1.25, 0.8, 1.0, 0.75))
+        scene = outdoors(rng, size, (0.7, 0.84), ("paving", "asphalt"))
+        pose = Pose(scale=(0.78, 1.2), turn_deg=3, tilt=0.13, shift=0.1, ground=(0.84, 0.97))
+        pen = blank(size, placed(rng, (0.0, 0.0, 1.0, 1.04), size, pose))
+        neighbours(pen, rng)
+        house(self, pen)
+        sign(self, pen)
+        shop(self, pen, scene.place in ("at night", "at dusk"))
+        awning(self, pen)
+        street(self, pen)
+        return develop(rng, scene, pen.image, obstacles=0.5)
 
 
 def neighbours(pen: Pen, rng: np.random.Generator) -> None:
@@ -260,18 +258,3 @@ def street(s: Storefront, pen: Pen) -> None:
         pen.fill(pot + (x, 0), "rust")
         pen.fill(ellipse(x, 0.89, 0.06, 0.075), "dark green")
         pen.fill(ellipse(x - 0.015, 0.87, 0.035, 0.045), "green")
-
-
-def view_storefront(s: Storefront, rng: np.random.Generator, role: str) -> View:
-    """Show it from across the street, at any hour."""
-    size = frame(rng, (1.0, 1.33, 1.25, 0.8, 1.0, 0.75))
-    scene = outdoors(rng, size, (0.7, 0.84), ("paving", "asphalt"))
-    pose = Pose(scale=(0.78, 1.2), turn_deg=3, tilt=0.13, shift=0.1, ground=(0.84, 0.97))
-    pen = blank(size, placed(rng, (0.0, 0.0, 1.0, 1.04), size, pose))
-    neighbours(pen, rng)
-    house(s, pen)
-    sign(s, pen)
-    shop(s, pen, scene.place in ("at night", "at dusk"))
-    awning(s, pen)
-    street(s, pen)
-    return develop(rng, scene, pen.image, obstacles=0.5)

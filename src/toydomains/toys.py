@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from toydomains.kit.colour import lit
-from toydomains.kit.pen import arc, ellipse, pick, rect, star
+from toydomains.kit.pen import arc, ellipse, rect, star
 from toydomains.kit.photo import Pose, View, frame, portrait
 from toydomains.kit.scene import room
 from toydomains.kit.solid import Camera, Solid, ball, box, extruded, turning
-from toydomains.kit.subject import Subject, a, count
+from toydomains.kit.subject import Subject, a, count, one_of, real, whole
 
 KINDS = (
     "robot", "bear", "rabbit", "duck", "rocket", "train", "block tower", "ring stacker",
@@ -33,34 +33,17 @@ class Toy(Subject):
     """A toy; `parts` counts wagons, rings, blocks, fins or buttons, depending on the kind."""
 
     kin = ("kind", "paints")
+    title = "{0.paints[0]}-{0.kind}"
 
-    kind: str
-    paints: tuple[str, str, str]
-    mark: str
-    hat: str
-    parts: int
-    eyes: str
-    wide: float
-    tall: float
-    limbs: float
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Toy:
-        return cls(
-            kind=pick(rng, KINDS),
-            paints=pick(rng, PAINTS),
-            mark=pick(rng, MARKS),
-            hat=pick(rng, HATS),
-            parts=int(rng.integers(2, 6)),
-            eyes=pick(rng, ("round", "square")),
-            wide=float(rng.uniform(0.82, 1.2)),
-            tall=float(rng.uniform(0.85, 1.2)),
-            limbs=float(rng.uniform(0.7, 1.25)),
-        )
-
-    @property
-    def name(self) -> str:
-        return f"{self.paints[0]}-{self.kind}".replace(" ", "-")
+    kind: str = one_of(KINDS)
+    paints: tuple[str, str, str] = one_of(PAINTS)
+    mark: str = one_of(MARKS)
+    hat: str = one_of(HATS)
+    parts: int = whole(2, 6)
+    eyes: str = one_of(("round", "square"))
+    wide: float = real(0.82, 1.2)
+    tall: float = real(0.85, 1.2)
+    limbs: float = real(0.7, 1.25)
 
     @property
     def phrase(self) -> str:
@@ -102,6 +85,15 @@ class Toy(Subject):
     def sticks(self) -> bool:
         """Whether sticks lie on a drum."""
         return self.hat != "no hat"
+
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Place it on the floor, seen from above."""
+        size = frame(rng)
+        scene = room(rng, size, (0.3, 0.55), FLOORS)
+        camera = Camera(float(rng.uniform(-42, 42)), float(rng.uniform(8, 34)), 4.5)
+        solids = TOYS[self.kind](self)
+        pose = Pose(scale=(0.78, 1.0), turn_deg=5, tilt=0.0, shift=0.08, ground=(0.82, 0.98))
+        return portrait(rng, scene, solids, camera, pose, obstacles=0.25)
 
 
 def marked(t: Toy, solid: Solid, faces: Sequence[int] = (0,), colour: int = 2) -> Solid:
@@ -411,13 +403,3 @@ FLOORS = (
     ("checked cloth", "on a checked rug"),
     ("blue cloth", "on a blue rug"),
 )
-
-
-def view_toy(t: Toy, rng: np.random.Generator, role: str) -> View:
-    """Place it on the floor, seen from above."""
-    size = frame(rng)
-    scene = room(rng, size, (0.3, 0.55), FLOORS)
-    camera = Camera(float(rng.uniform(-42, 42)), float(rng.uniform(8, 34)), 4.5)
-    solids = TOYS[t.kind](t)
-    pose = Pose(scale=(0.78, 1.0), turn_deg=5, tilt=0.0, shift=0.08, ground=(0.82, 0.98))
-    return portrait(rng, scene, solids, camera, pose, obstacles=0.25)

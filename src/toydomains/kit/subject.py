@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,17 +14,50 @@ from toydomains.kit.pen import Box, Colour, Pen, pick
 from toydomains.kit.photo import View
 
 
+def drawn(draw: Callable[[np.random.Generator, Any], Any]) -> Any:
+    """Declare a parameter that `draw` takes from a generator and the parameters declared before it."""
+    return field(metadata={"draw": draw})
+
+
+def one_of(options: Sequence) -> Any:
+    """Declare a parameter that is one of the options, all equally likely."""
+    return drawn(lambda rng, _: pick(rng, options))
+
+
+def whole(low: int, high: int) -> Any:
+    """Declare a whole number from `low` to `high` - 1."""
+    return drawn(lambda rng, _: int(rng.integers(low, high)))
+
+
+def real(low: float, high: float) -> Any:
+    """Declare a real number between `low` and `high`."""
+    return drawn(lambda rng, _: float(rng.uniform(low, high)))
+
+
+def chance(share: float) -> Any:
+    """Declare a truth value that is true in `share` of the classes."""
+    return drawn(lambda rng, _: bool(rng.random() < share))
+
+
+class Sampled:
+    """A dataclass whose fields declare how they are drawn."""
+
+    @classmethod
+    def sample(cls, rng: np.random.Generator) -> Any:
+        """Draw the fields, in the order of their declaration."""
+        known = SimpleNamespace()
+        for parameter in fields(cls):  # type: ignore[arg-type]
+            setattr(known, parameter.name, parameter.metadata["draw"](rng, known))
+        return cls(**vars(known))
+
+
 @dataclass(frozen=True)
-class Subject(ABC):
+class Subject(Sampled, ABC):
     """One class of a domain: everything that its views have in common."""
 
     kin: ClassVar[tuple[str, ...]]  # fields that sister classes share; the first is the kind
+    title: ClassVar[str]  # the name's format, of which field 0 is the class
     media: ClassVar[tuple[str, ...]] = ("a photo of", "a picture of", "a snapshot of")
-
-    @classmethod
-    @abstractmethod
-    def sample(cls, rng: np.random.Generator) -> Subject:
-        """Draw a class from the domain's grammar."""
 
     def sister(self, rng: np.random.Generator) -> Subject:
         """Another class of the same kind, colours and style: a hard negative."""
@@ -32,14 +67,18 @@ class Subject(ABC):
         return replace(other, **{field: getattr(self, field) for field in self.kin})
 
     @property
-    @abstractmethod
     def name(self) -> str:
         """A short readable name, words joined by hyphens: `striped-hoodie`."""
+        return self.title.format(self).lower().replace(" ", "-")
 
     @property
     @abstractmethod
     def phrase(self) -> str:
         """The class in plain English with its article: `a red striped hoodie with two pockets`."""
+
+    @abstractmethod
+    def view(self, rng: np.random.Generator, role: str) -> View:
+        """Take a picture of the class; `role` is `train`, `query`, `index` or `both`."""
 
     def caption(self, rng: np.random.Generator, view: View) -> str:
         """Return a true sentence about a view, in one of several forms."""
@@ -78,30 +117,19 @@ _SYLLABLES = (
 )  # fmt: skip
 
 
-def invented(rng: np.random.Generator, shortest: int = 2, longest: int = 3) -> str:
-    """A pronounceable word, in capitals."""
-    length = int(rng.integers(shortest, longest + 1))
-    return "".join(pick(rng, _SYLLABLES) for _ in range(length)).upper()
+def invented(rng: np.random.Generator, _: Any) -> str:
+    """Return a pronounceable word of two or three syllables, in capitals."""
+    return "".join(pick(rng, _SYLLABLES) for _ in range(int(rng.integers(2, 4)))).upper()
 
 
 @dataclass(frozen=True)
-class Lettering:
+class Lettering(Sampled):
     """How words are set; weights and spacings in pixels of a 44 px face."""
 
-    weight: int
-    spacing: int
-    slant: float
-    capitals: bool
-
-    @classmethod
-    def sample(cls, rng: np.random.Generator) -> Lettering:
-        """Draw a style."""
-        return cls(
-            weight=int(rng.integers(0, 4)),
-            spacing=int(pick(rng, (0, 2, 6, 10))),
-            slant=float(pick(rng, (0.0, 0.0, 0.0, 0.25))),
-            capitals=bool(rng.random() < 0.7),
-        )
+    weight: int = whole(0, 4)
+    spacing: int = one_of((0, 2, 6, 10))
+    slant: float = one_of((0.0, 0.0, 0.0, 0.25))
+    capitals: bool = chance(0.7)
 
     def write(self, pen: Pen, words: str, box: Box, colour: Colour) -> None:
         """Set a line of words inside a box."""
