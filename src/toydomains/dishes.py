@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from toydomains.kit.colour import RGB, jitter, lit
-from toydomains.kit.pen import Pen, Points, arc, ellipse, pick, rect, smooth, star, turned
+from toydomains.kit.pen import Mark, Pen, Points, arc, ellipse, pick, rect, smooth, star, turned
 from toydomains.kit.photo import Pose, View, blank, develop, frame, placed
 from toydomains.kit.scene import TABLES, tabletop
 from toydomains.kit.subject import NUMBERS, Subject, a, drawn, listed, one_of, real, whole
@@ -22,8 +22,97 @@ BASES: dict[str, RGB] = {
     "curry": (206, 146, 52), "porridge": (232, 216, 190), "chocolate cake": (104, 66, 50),
 }  # fmt: skip
 BAKED = ("pizza", "pancakes", "pie", "chocolate cake")
-TOPPINGS = ("tomatoes", "eggs", "olives", "prawns", "mushrooms", "lemon slices", "berries",
-            "basil leaves", "cucumber slices", "carrot sticks", "cheese cubes", "dumplings")  # fmt: skip
+PIECES: dict[str, list[Mark]] = {
+    "tomatoes": [
+        (ellipse(0, 0, 0.5, steps=18), (212, 58, 44)),
+        (ellipse(0, 0, 0.4, steps=18), (236, 104, 78)),
+        *(
+            (turned(ellipse(0.2, 0, 0.13, 0.09, 9), 90 * i, (0, 0)), (250, 196, 110))
+            for i in range(4)
+        ),
+    ],
+    "eggs": [
+        (
+            smooth([(-0.55, 0), (-0.2, -0.44), (0.4, -0.34), (0.56, 0.1), (0.1, 0.46)]),
+            (252, 250, 244),
+        ),
+        (ellipse(0, 0, 0.24, steps=16), (248, 180, 50)),
+    ],
+    "olives": [
+        (ellipse(0, 0, 0.36, 0.3, 16), (74, 84, 48)),
+        (ellipse(0.05, 0, 0.13, 0.12, 10), (190, 60, 44)),
+    ],
+    "prawns": [
+        (arc(0, 0, 0.34, 0.34, 30, 300, 16), (240, 138, 104), 0.26),
+        (arc(0, 0, 0.34, 0.34, 60, 270, 9), (252, 196, 170), 0.07),
+        ([(0.16, -0.3), (0.48, -0.5), (0.46, -0.2)], (224, 100, 78)),
+    ],
+    "mushrooms": [
+        (arc(0, 0.05, 0.48, 0.46, 180, 360, 14), (214, 186, 156)),
+        (rect(-0.15, 0.0, 0.15, 0.45, 0.1), (240, 226, 204)),
+        (arc(0, 0.05, 0.3, 0.25, 180, 360, 10), (150, 116, 92), 0.07),
+    ],
+    "lemon slices": [
+        (ellipse(0, 0, 0.5, steps=20), (244, 206, 60)),
+        (ellipse(0, 0, 0.42, steps=20), (252, 244, 200)),
+        *(
+            (
+                turned(np.array([(0.05, 0.0), (0.36, -0.12), (0.36, 0.12)]), 60 * i, (0, 0)),
+                (250, 222, 100),
+            )
+            for i in range(6)
+        ),
+    ],
+    "berries": [
+        mark
+        for x, y, colour in (
+            (-0.2, 0.1, (66, 66, 120)),
+            (0.22, 0.14, (176, 44, 74)),
+            (0.0, -0.22, (88, 60, 116)),
+        )
+        for mark in (
+            (ellipse(x, y, 0.26, steps=14), colour),
+            (ellipse(x - 0.07, y - 0.08, 0.07, steps=8), lit(colour, 1.4)),
+        )
+    ],
+    "basil leaves": [
+        (
+            smooth(
+                [(-0.55, 0), (-0.1, -0.3), (0.4, -0.12), (0.56, 0.04), (0.2, 0.26), (-0.2, 0.26)]
+            ),
+            (70, 130, 66),
+        ),
+        ([(-0.5, 0), (0.45, 0.02)], (140, 186, 110), 0.06),
+    ],
+    "cucumber slices": [
+        (ellipse(0, 0, 0.48, steps=18), (68, 122, 66)),
+        (ellipse(0, 0, 0.4, steps=18), (212, 232, 170)),
+        *(
+            (turned(ellipse(0.18, 0, 0.07, 0.035, 8), 72 * i, (0, 0)), (168, 200, 124))
+            for i in range(5)
+        ),
+    ],
+    "carrot sticks": [
+        (turned(rect(-0.55, y - 0.1, 0.55, y + 0.1, 0.05), angle, (0, y)), (236, 130, 48))
+        for y, angle in ((-0.18, 10), (0.12, -14))
+    ],
+    "cheese cubes": [
+        ([(-0.35, -0.1), (0.0, -0.36), (0.4, -0.14), (0.04, 0.12)], (252, 240, 200)),
+        ([(-0.35, -0.1), (0.04, 0.12), (0.04, 0.42), (-0.35, 0.2)], (240, 218, 150)),
+        ([(0.04, 0.12), (0.4, -0.14), (0.4, 0.14), (0.04, 0.42)], (224, 196, 120)),
+    ],
+    "dumplings": [
+        (
+            np.concatenate([arc(0, 0.14, 0.54, 0.5, 180, 360, 14), [(0.4, 0.34), (-0.4, 0.34)]]),
+            (246, 228, 196),
+        ),
+        *(
+            (arc(0, 0.14, 0.5, 0.46, angle, angle + 8, 3), (206, 172, 128), 0.12)
+            for angle in range(200, 350, 24)
+        ),
+    ],
+}
+TOPPINGS = tuple(PIECES)
 LAYOUTS = ("in a ring", "in a row", "in a heap", "scattered", "in two rows")
 DARK, PALE = ("blue", "rust", "dark green"), ("cream", "white")  # accents on china
 SAUCES = ("no", "zigzag", "spiral", "dotted")
@@ -213,101 +302,7 @@ def _crust(pen: Pen, base: str, reach: float) -> None:
 def piece(pen: Pen, name: str) -> None:
     """Draw one topping, about a unit across, centred on the origin."""
     pen.fill(ellipse(0.06, 0.08, 0.48, 0.44, 14), (40, 26, 30), alpha=0.25)
-    PIECES[name](pen)
-
-
-def _tomato(pen: Pen) -> None:
-    pen.fill(ellipse(0, 0, 0.5, steps=18), (212, 58, 44))
-    pen.fill(ellipse(0, 0, 0.4, steps=18), (236, 104, 78))
-    for i in range(4):
-        pen.fill(turned(ellipse(0.2, 0, 0.13, 0.09, 9), 90 * i, (0, 0)), (250, 196, 110))
-
-
-def _egg(pen: Pen) -> None:
-    pen.fill(
-        smooth([(-0.55, 0), (-0.2, -0.44), (0.4, -0.34), (0.56, 0.1), (0.1, 0.46)]), (252, 250, 244)
-    )
-    pen.fill(ellipse(0, 0, 0.24, steps=16), (248, 180, 50))
-
-
-def _olive(pen: Pen) -> None:
-    pen.fill(ellipse(0, 0, 0.36, 0.3, 16), (74, 84, 48))
-    pen.fill(ellipse(0.05, 0, 0.13, 0.12, 10), (190, 60, 44))
-
-
-def _prawn(pen: Pen) -> None:
-    pen.line(arc(0, 0, 0.34, 0.34, 30, 300, 16), (240, 138, 104), 0.26)
-    pen.line(arc(0, 0, 0.34, 0.34, 60, 270, 9), (252, 196, 170), 0.07)
-    pen.fill(np.array([(0.16, -0.3), (0.48, -0.5), (0.46, -0.2)]), (224, 100, 78))
-
-
-def _mushroom(pen: Pen) -> None:
-    pen.fill(arc(0, 0.05, 0.48, 0.46, 180, 360, 14), (214, 186, 156))
-    pen.fill(rect(-0.15, 0.0, 0.15, 0.45, 0.1), (240, 226, 204))
-    pen.line(arc(0, 0.05, 0.3, 0.25, 180, 360, 10), (150, 116, 92), 0.07)
-
-
-def _lemon(pen: Pen) -> None:
-    pen.fill(ellipse(0, 0, 0.5, steps=20), (244, 206, 60))
-    pen.fill(ellipse(0, 0, 0.42, steps=20), (252, 244, 200))
-    for i in range(6):
-        pen.fill(
-            turned(np.array([(0.05, 0.0), (0.36, -0.12), (0.36, 0.12)]), 60 * i, (0, 0)),
-            (250, 222, 100),
-        )
-
-
-def _berry(pen: Pen) -> None:
-    for x, y, colour in (
-        (-0.2, 0.1, (66, 66, 120)),
-        (0.22, 0.14, (176, 44, 74)),
-        (0.0, -0.22, (88, 60, 116)),
-    ):
-        pen.fill(ellipse(x, y, 0.26, steps=14), colour)
-        pen.fill(ellipse(x - 0.07, y - 0.08, 0.07, steps=8), lit(colour, 1.4))
-
-
-def _basil(pen: Pen) -> None:
-    pen.fill(
-        smooth([(-0.55, 0), (-0.1, -0.3), (0.4, -0.12), (0.56, 0.04), (0.2, 0.26), (-0.2, 0.26)]),
-        (70, 130, 66),
-    )
-    pen.line([(-0.5, 0), (0.45, 0.02)], (140, 186, 110), 0.06)
-
-
-def _cucumber(pen: Pen) -> None:
-    pen.fill(ellipse(0, 0, 0.48, steps=18), (68, 122, 66))
-    pen.fill(ellipse(0, 0, 0.4, steps=18), (212, 232, 170))
-    for i in range(5):
-        pen.fill(turned(ellipse(0.18, 0, 0.07, 0.035, 8), 72 * i, (0, 0)), (168, 200, 124))
-
-
-def _carrot(pen: Pen) -> None:
-    for y, angle in ((-0.18, 10), (0.12, -14)):
-        pen.fill(turned(rect(-0.55, y - 0.1, 0.55, y + 0.1, 0.05), angle, (0, y)), (236, 130, 48))
-
-
-def _cheese(pen: Pen) -> None:
-    pen.fill(np.array([(-0.35, -0.1), (0.0, -0.36), (0.4, -0.14), (0.04, 0.12)]), (252, 240, 200))
-    pen.fill(np.array([(-0.35, -0.1), (0.04, 0.12), (0.04, 0.42), (-0.35, 0.2)]), (240, 218, 150))
-    pen.fill(np.array([(0.04, 0.12), (0.4, -0.14), (0.4, 0.14), (0.04, 0.42)]), (224, 196, 120))
-
-
-def _dumpling(pen: Pen) -> None:
-    pen.fill(
-        np.concatenate([arc(0, 0.14, 0.54, 0.5, 180, 360, 14), [(0.4, 0.34), (-0.4, 0.34)]]),
-        (246, 228, 196),
-    )
-    for angle in range(200, 350, 24):
-        pen.line(arc(0, 0.14, 0.5, 0.46, angle, angle + 8, 3), (206, 172, 128), 0.12)
-
-
-PIECES = {
-    "tomatoes": _tomato, "eggs": _egg, "olives": _olive, "prawns": _prawn, "mushrooms": _mushroom,
-    "lemon slices": _lemon, "berries": _berry, "basil leaves": _basil,
-    "cucumber slices": _cucumber, "carrot sticks": _carrot, "cheese cubes": _cheese,
-    "dumplings": _dumpling,
-}  # fmt: skip
+    pen.draw(PIECES[name])
 
 
 def serve(d: Dish, pen: Pen, rng: np.random.Generator) -> None:

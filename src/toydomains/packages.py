@@ -36,9 +36,55 @@ GOODS = {
     "jar": ("jam", "honey", "nuts", "olives"),
     "pouch": ("coffee", "rice", "nuts", "flour"),
 }
-LAYOUTS = (
-    "banded", "round", "diagonal", "arched", "wavy", "rayed", "framed", "split", "striped", "dotted",
-)  # fmt: skip
+SECOND, ACCENT = 1, 2  # positions in a palette
+
+
+def _wave(y: float, swing: float, foot: float) -> Points:
+    """Return everything from a wavy line at `y` down to `foot`."""
+    xs = np.linspace(0, 1, 24)
+    crest = np.stack([xs, y + swing * np.sin(xs * 4 * np.pi)], axis=1)
+    return np.concatenate([crest, [(1, foot), (0, foot)]])
+
+
+# The shapes behind the print and their colours; three layouts are drawn by `label` alone.
+GROUNDS: dict[str, list[tuple[Points, int]]] = {
+    "banded": [(rect(0, 0.05, 1, 0.98), SECOND), (rect(0, 0.33, 1, 0.38), ACCENT)],
+    "round": [(ellipse(0.5, 0.5, 0.56, 0.49), ACCENT), (ellipse(0.5, 0.5, 0.52, 0.46), SECOND)],
+    "diagonal": [
+        (np.array([(0, 0.2), (1, -0.1), (1, 0.86), (0, 1.1)]), SECOND),
+        (np.array([(0, 0.12), (1, -0.18), (1, -0.1), (0, 0.2)]), ACCENT),
+    ],
+    "arched": [
+        (
+            np.concatenate(
+                [arc(0.5, 0.5, r, r + 0.01, 180, 360), [(0.5 + r, 1.0), (0.5 - r, 1.0)]]
+            ),
+            colour,
+        )
+        for r, colour in ((0.46, ACCENT), (0.41, SECOND))
+    ],
+    "wavy": [
+        (_wave(0.0, 0.04, 1), ACCENT),
+        (_wave(0.06, 0.04, 1), SECOND),
+        (_wave(0.965, 0.02, 1.01), ACCENT),
+    ],
+    "rayed": [
+        *(
+            (np.array([(0.5, 0.5), *arc(0.5, 0.5, 1.2, 1.2, 30 * i, 30 * i + 15, 2)]), ACCENT)
+            for i in range(12)
+        ),
+        (ellipse(0.5, 0.5, 0.47, 0.48), SECOND),
+    ],
+    "framed": [],
+    "split": [
+        (rect(0, 0, 1, 1), SECOND),
+        (rect(0, 0, 0.09, 1), ACCENT),
+        (rect(0.91, 0, 1, 1), ACCENT),
+    ],
+    "striped": [],
+    "dotted": [],
+}
+LAYOUTS = tuple(GROUNDS)
 HEIGHTS = {"bottle": (2.0, 2.7), "can": (1.0, 1.7), "jar": (1.1, 1.5)}  # over the width
 
 
@@ -79,74 +125,20 @@ class Package(Subject):
         return develop(rng, scene, layer, shadow=shadow)
 
 
-def _ground_and_ink(layout: str, palette: tuple[str, str, str]) -> tuple[str, tuple[str, str]]:
-    """Return the colour behind the emblem, and the inks of the words and of the emblem."""
-    main, second, accent = palette
-    if layout in ("framed", "dotted", "striped"):
-        return main, (second, second)
-    return second, (main, accent)
-
-
-def _banded(pen: Pen, palette: tuple[str, str, str]) -> None:
-    pen.fill(rect(0, 0.05, 1, 0.98), palette[1])
-    pen.fill(rect(0, 0.33, 1, 0.38), palette[2])
-
-
-def _round(pen: Pen, palette: tuple[str, str, str]) -> None:
-    pen.fill(ellipse(0.5, 0.5, 0.56, 0.49), palette[2])
-    pen.fill(ellipse(0.5, 0.5, 0.52, 0.46), palette[1])
-
-
-def _diagonal(pen: Pen, palette: tuple[str, str, str]) -> None:
-    pen.fill(np.array([(0, 0.2), (1, -0.1), (1, 0.86), (0, 1.1)]), palette[1])
-    pen.fill(np.array([(0, 0.12), (1, -0.18), (1, -0.1), (0, 0.2)]), palette[2])
-
-
-def _arched(pen: Pen, palette: tuple[str, str, str]) -> None:
-    for r, colour in ((0.46, palette[2]), (0.41, palette[1])):
-        foot = [(0.5 + r, 1.0), (0.5 - r, 1.0)]
-        pen.fill(np.concatenate([arc(0.5, 0.5, r, r + 0.01, 180, 360), foot]), colour)
-
-
-def _wavy(pen: Pen, palette: tuple[str, str, str]) -> None:
-    xs = np.linspace(0, 1, 24)
-    for y, colour in ((0.0, palette[2]), (0.06, palette[1])):
-        crest = np.stack([xs, y + 0.04 * np.sin(xs * 4 * np.pi)], axis=1)
-        pen.fill(np.concatenate([crest, [(1, 1), (0, 1)]]), colour)
-    low = np.stack([xs, 0.965 + 0.02 * np.sin(xs * 4 * np.pi)], axis=1)
-    pen.fill(np.concatenate([low, [(1, 1.01), (0, 1.01)]]), palette[2])
-
-
-def _rayed(pen: Pen, palette: tuple[str, str, str]) -> None:
-    for i in range(12):
-        pen.fill(
-            np.array([(0.5, 0.5), *arc(0.5, 0.5, 1.2, 1.2, 30 * i, 30 * i + 15, 2)]), palette[2]
-        )
-    pen.fill(ellipse(0.5, 0.5, 0.47, 0.48), palette[1])
-
-
-def _framed(pen: Pen, palette: tuple[str, str, str]) -> None:
-    pen.line(rect(0.06, 0.04, 0.94, 0.98), palette[2], 0.05, closed=True)
-
-
-def _split(pen: Pen, palette: tuple[str, str, str]) -> None:
-    pen.fill(rect(0.0, 0, 1, 1), palette[1])
-    pen.fill(rect(0.0, 0, 0.09, 1), palette[2])
-    pen.fill(rect(0.91, 0, 1, 1), palette[2])
-
-
-GROUNDS = {
-    "banded": _banded, "round": _round, "diagonal": _diagonal, "arched": _arched, "wavy": _wavy,
-    "rayed": _rayed, "framed": _framed, "split": _split,
-    "striped": lambda pen, p: pattern(pen, "pinstriped", 5, mix(p[0], p[1], 0.3), p[2]),
-    "dotted": lambda pen, p: pattern(pen, "dotted", 7, mix(p[0], p[1], 0.3), p[2]),
-}  # fmt: skip
-
-
 def label(p: Package, pen: Pen) -> None:
     """Draw the label of a package: brand, emblem, goods, and on some a badge."""
-    GROUNDS[p.layout](pen, p.palette)
-    ground, ink = _ground_and_ink(p.layout, p.palette)
+    main, second, accent = p.palette
+    ground, ink = second, (main, accent)
+    if p.layout in ("framed", "striped", "dotted"):  # print on the package's own colour
+        ground, ink = main, (second, second)
+    if p.layout == "framed":
+        pen.line(rect(0.06, 0.04, 0.94, 0.98), accent, 0.05, closed=True)
+    elif p.layout == "striped":
+        pattern(pen, "pinstriped", 5, mix(main, second, 0.3), accent)
+    elif p.layout == "dotted":
+        pattern(pen, "dotted", 7, mix(main, second, 0.3), accent)
+    for outline, colour in GROUNDS[p.layout]:
+        pen.fill(outline, p.palette[colour])
     high, low = ((0.08, 0.3), (0.42, 0.78)) if p.high_brand else ((0.62, 0.84), (0.14, 0.52))
     p.lettering.write(pen, p.brand, (0.1, high[0], 0.9, high[1]), ink[0])
     span = (low[1] - low[0]) / 2

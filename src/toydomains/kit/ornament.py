@@ -6,17 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from toydomains.kit.pen import Colour, Pen, arc, ellipse, mirrored, rect, smooth, star, turned
-
-PATTERNS = (
-    "plain", "striped", "pinstriped", "checked", "dotted", "zigzag", "diagonal", "diamond",
-    "starry", "flowery", "banded", "scaly",
-)  # fmt: skip
-
-
-def pattern(pen: Pen, kind: str, count: int, colour: Colour, accent: Colour) -> None:
-    """Cover the unit square with `count` repeats (a little beyond its edges)."""
-    _PATTERN_MAKERS.get(kind, lambda *_: None)(pen, count, colour, accent)
+from toydomains.kit.pen import Colour, Mark, Pen, arc, ellipse, mirrored, rect, smooth, star, turned
 
 
 def _stripes(pen: Pen, count: int, colour: Colour, accent: Colour) -> None:
@@ -115,148 +105,157 @@ _PATTERN_MAKERS: dict[str, Callable[[Pen, int, Colour, Colour], None]] = {
 }  # fmt: skip
 
 
-def _heart(pen: Pen, colour: Colour, ground: Colour) -> None:
-    half = [(0.5, 0.3), (0.62, 0.14), (0.84, 0.14), (0.95, 0.34), (0.82, 0.6), (0.5, 0.92)]
-    pen.fill(smooth(mirrored(half), steps=4), colour)
+PATTERNS = ("plain", *_PATTERN_MAKERS)
 
 
-def _star(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(star(0.5, 0.53, 0.5), colour)
+def pattern(pen: Pen, kind: str, count: int, colour: Colour, accent: Colour) -> None:
+    """Cover the unit square with `count` repeats (a little beyond its edges)."""
+    if kind != "plain":
+        _PATTERN_MAKERS[kind](pen, count, colour, accent)
 
 
-def _sun(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(star(0.5, 0.5, 0.5, tips=11, inner=0.62), colour)
-    pen.fill(ellipse(0.5, 0.5, 0.26), ground)
-    pen.fill(ellipse(0.5, 0.5, 0.2), colour)
-
-
-def _moon(pen: Pen, colour: Colour, ground: Colour) -> None:
-    outer, inner = arc(0.5, 0.5, 0.45, 0.45, 60, 300), arc(0.68, 0.5, 0.4, 0.4, 282, 78, 14)
-    pen.fill(np.concatenate([outer, inner]), colour)
-
-
-def _leaf(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(
-        smooth([(0.5, 0.02), (0.82, 0.36), (0.72, 0.72), (0.5, 0.86), (0.28, 0.72), (0.18, 0.36)]),
-        colour,
-    )
-    pen.line([(0.5, 0.2), (0.5, 1.0)], ground, 0.05)
-    for y in (0.42, 0.6):
-        pen.line([(0.3, y - 0.12), (0.5, y + 0.06), (0.7, y - 0.12)], ground, 0.04)
-
-
-def _fish(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(ellipse(0.42, 0.5, 0.4, 0.25), colour)
-    pen.fill(np.array([(0.72, 0.5), (1.0, 0.24), (0.94, 0.5), (1.0, 0.76)]), colour)
-    pen.fill(ellipse(0.2, 0.44, 0.05), ground)
-    pen.line(arc(0.12, 0.5, 0.28, 0.24, -50, 50, 8), ground, 0.04)
-
-
-def _anchor(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.line(ellipse(0.5, 0.14, 0.1, steps=14), colour, 0.07)
-    pen.line([(0.5, 0.22), (0.5, 0.95)], colour, 0.1)
-    pen.line([(0.28, 0.36), (0.72, 0.36)], colour, 0.09)
-    pen.line(arc(0.5, 0.5, 0.38, 0.42, 10, 170), colour, 0.1)
-
-
-def _bolt(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(
-        np.array([(0.6, 0.0), (0.2, 0.56), (0.46, 0.56), (0.36, 1.0), (0.8, 0.4), (0.53, 0.4)]),
-        colour,
-    )
-
-
-def _flower(pen: Pen, colour: Colour, ground: Colour) -> None:
-    for i in range(6):
-        pen.fill(turned(ellipse(0.5, 0.22, 0.15, 0.21, 14), 60 * i, (0.5, 0.5)), colour)
-    pen.fill(ellipse(0.5, 0.5, 0.14, steps=14), ground)
-
-
-def _mountain(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(np.array([(0.0, 0.9), (0.4, 0.14), (0.8, 0.9)]), colour)
-    pen.fill(
-        np.array([(0.29, 0.35), (0.4, 0.14), (0.51, 0.35), (0.44, 0.43), (0.38, 0.36)]), ground
-    )
-    pen.fill(np.array([(0.5, 0.9), (0.76, 0.44), (1.0, 0.9)]), colour)
-
-
-def _cup(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.line(ellipse(0.76, 0.58, 0.16, 0.14, 16), colour, 0.08)
-    pen.fill(np.array([(0.14, 0.36), (0.78, 0.36), (0.68, 0.86), (0.24, 0.86)]), colour)
-    for x in (0.34, 0.56):
-        pen.line(
-            smooth([(x, 0.28), (x + 0.05, 0.2), (x - 0.05, 0.12), (x, 0.02)], closed=False),
-            colour,
-            0.05,
-        )
-
-
-def _tree(pen: Pen, colour: Colour, ground: Colour) -> None:
-    for y, r in ((0.0, 0.22), (0.22, 0.32), (0.46, 0.42)):
-        pen.fill(np.array([(0.5, y), (0.5 + r, y + 0.36), (0.5 - r, y + 0.36)]), colour)
-    pen.fill(rect(0.43, 0.8, 0.57, 1.0), colour)
-
-
-def _cat(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(
-        mirrored([(0.5, 0.24), (0.66, 0.24), (0.9, 0.04), (0.9, 0.5), (0.74, 0.84), (0.5, 0.9)]),
-        colour,
-    )
-    for x in (0.34, 0.66):
-        pen.fill(ellipse(x, 0.5, 0.06, 0.08, 12), ground)
-    pen.fill(np.array([(0.44, 0.64), (0.56, 0.64), (0.5, 0.71)]), ground)
-
-
-def _crown(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(mirrored([(0.5, 0.12), (0.68, 0.5), (0.95, 0.2), (0.84, 0.84), (0.5, 0.84)]), colour)
-    pen.fill(rect(0.2, 0.7, 0.8, 0.76), ground)
-
-
-def _boat(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(np.array([(0.05, 0.68), (0.95, 0.68), (0.78, 0.92), (0.22, 0.92)]), colour)
-    pen.fill(np.array([(0.48, 0.04), (0.48, 0.6), (0.1, 0.6)]), colour)
-    pen.fill(np.array([(0.55, 0.16), (0.85, 0.6), (0.55, 0.6)]), colour)
-
-
-def _mushroom(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(smooth([(0.42, 0.5), (0.58, 0.5), (0.64, 0.94), (0.36, 0.94)]), colour)
-    pen.fill(arc(0.5, 0.56, 0.46, 0.5, 180, 360), colour)
-    for x, y, r in ((0.3, 0.38, 0.07), (0.54, 0.24, 0.08), (0.72, 0.42, 0.06)):
-        pen.fill(ellipse(x, y, r, steps=12), ground)
-
-
-def _apple(pen: Pen, colour: Colour, ground: Colour) -> None:
-    half = [(0.5, 0.3), (0.7, 0.22), (0.92, 0.42), (0.84, 0.8), (0.62, 0.96), (0.5, 0.92)]
-    pen.fill(smooth(mirrored(half), steps=4), colour)
-    pen.line([(0.5, 0.32), (0.55, 0.1)], colour, 0.06)
-    pen.fill(turned(ellipse(0.7, 0.12, 0.15, 0.07, 12), -20, (0.7, 0.12)), colour)
-
-
-def _wave(pen: Pen, colour: Colour, ground: Colour) -> None:
-    xs = np.linspace(0, 1, 30)
-    for y in (0.25, 0.5, 0.75):
-        pen.line(np.stack([xs, y + 0.08 * np.sin(xs * 4 * np.pi)], axis=1), colour, 0.1)
-
-
-def _bird(pen: Pen, colour: Colour, ground: Colour) -> None:
-    pen.fill(
-        smooth([(0.1, 0.4), (0.3, 0.2), (0.5, 0.36), (0.98, 0.34), (0.7, 0.74), (0.34, 0.74)]),
-        colour,
-    )
-    pen.fill(np.array([(0.12, 0.3), (-0.04, 0.4), (0.12, 0.44)]), colour)
-    pen.line(smooth([(0.45, 0.48), (0.62, 0.62), (0.8, 0.46)], closed=False), ground, 0.05)
-    pen.fill(ellipse(0.25, 0.34, 0.035, steps=10), ground)
-    pen.line([(0.46, 0.72), (0.44, 0.95)], colour, 0.05)
-
-
-EMBLEMS: dict[str, Callable[[Pen, Colour, Colour], None]] = {
-    "heart": _heart, "star": _star, "sun": _sun, "moon": _moon, "leaf": _leaf, "fish": _fish,
-    "anchor": _anchor, "lightning": _bolt, "flower": _flower, "mountain": _mountain, "cup": _cup,
-    "tree": _tree, "cat": _cat, "crown": _crown, "boat": _boat, "mushroom": _mushroom,
-    "apple": _apple, "wave": _wave, "bird": _bird,
-}  # fmt: skip
+_XS = np.linspace(0, 1, 30)
+_INK, _GROUND = "ink", "ground"  # the two colours of an emblem
+EMBLEMS: dict[str, list[Mark]] = {
+    "heart": [
+        (
+            smooth(
+                mirrored(
+                    [(0.5, 0.3), (0.62, 0.14), (0.84, 0.14), (0.95, 0.34), (0.82, 0.6), (0.5, 0.92)]
+                ),
+                4,
+            ),
+            _INK,
+        ),
+    ],
+    "star": [(star(0.5, 0.53, 0.5), _INK)],
+    "sun": [
+        (star(0.5, 0.5, 0.5, tips=11, inner=0.62), _INK),
+        (ellipse(0.5, 0.5, 0.26), _GROUND),
+        (ellipse(0.5, 0.5, 0.2), _INK),
+    ],
+    "moon": [
+        (
+            np.concatenate(
+                [arc(0.5, 0.5, 0.45, 0.45, 60, 300), arc(0.68, 0.5, 0.4, 0.4, 282, 78, 14)]
+            ),
+            _INK,
+        ),
+    ],
+    "leaf": [
+        (
+            smooth(
+                [(0.5, 0.02), (0.82, 0.36), (0.72, 0.72), (0.5, 0.86), (0.28, 0.72), (0.18, 0.36)]
+            ),
+            _INK,
+        ),
+        ([(0.5, 0.2), (0.5, 1.0)], _GROUND, 0.05),
+        *(
+            ([(0.3, y - 0.12), (0.5, y + 0.06), (0.7, y - 0.12)], _GROUND, 0.04)
+            for y in (0.42, 0.6)
+        ),
+    ],
+    "fish": [
+        (ellipse(0.42, 0.5, 0.4, 0.25), _INK),
+        ([(0.72, 0.5), (1.0, 0.24), (0.94, 0.5), (1.0, 0.76)], _INK),
+        (ellipse(0.2, 0.44, 0.05), _GROUND),
+        (arc(0.12, 0.5, 0.28, 0.24, -50, 50, 8), _GROUND, 0.04),
+    ],
+    "anchor": [
+        (ellipse(0.5, 0.14, 0.1, steps=14), _INK, 0.07),
+        ([(0.5, 0.22), (0.5, 0.95)], _INK, 0.1),
+        ([(0.28, 0.36), (0.72, 0.36)], _INK, 0.09),
+        (arc(0.5, 0.5, 0.38, 0.42, 10, 170), _INK, 0.1),
+    ],
+    "lightning": [
+        ([(0.6, 0.0), (0.2, 0.56), (0.46, 0.56), (0.36, 1.0), (0.8, 0.4), (0.53, 0.4)], _INK),
+    ],
+    "flower": [
+        *((turned(ellipse(0.5, 0.22, 0.15, 0.21, 14), 60 * i, (0.5, 0.5)), _INK) for i in range(6)),
+        (ellipse(0.5, 0.5, 0.14, steps=14), _GROUND),
+    ],
+    "mountain": [
+        ([(0.0, 0.9), (0.4, 0.14), (0.8, 0.9)], _INK),
+        ([(0.29, 0.35), (0.4, 0.14), (0.51, 0.35), (0.44, 0.43), (0.38, 0.36)], _GROUND),
+        ([(0.5, 0.9), (0.76, 0.44), (1.0, 0.9)], _INK),
+    ],
+    "cup": [
+        (ellipse(0.76, 0.58, 0.16, 0.14, 16), _INK, 0.08),
+        ([(0.14, 0.36), (0.78, 0.36), (0.68, 0.86), (0.24, 0.86)], _INK),
+        *(
+            (
+                smooth([(x, 0.28), (x + 0.05, 0.2), (x - 0.05, 0.12), (x, 0.02)], closed=False),
+                _INK,
+                0.05,
+            )
+            for x in (0.34, 0.56)
+        ),
+    ],
+    "tree": [
+        *(
+            ([(0.5, y), (0.5 + r, y + 0.36), (0.5 - r, y + 0.36)], _INK)
+            for y, r in ((0.0, 0.22), (0.22, 0.32), (0.46, 0.42))
+        ),
+        (rect(0.43, 0.8, 0.57, 1.0), _INK),
+    ],
+    "cat": [
+        (
+            mirrored(
+                [(0.5, 0.24), (0.66, 0.24), (0.9, 0.04), (0.9, 0.5), (0.74, 0.84), (0.5, 0.9)]
+            ),
+            _INK,
+        ),
+        *((ellipse(x, 0.5, 0.06, 0.08, 12), _GROUND) for x in (0.34, 0.66)),
+        ([(0.44, 0.64), (0.56, 0.64), (0.5, 0.71)], _GROUND),
+    ],
+    "crown": [
+        (mirrored([(0.5, 0.12), (0.68, 0.5), (0.95, 0.2), (0.84, 0.84), (0.5, 0.84)]), _INK),
+        (rect(0.2, 0.7, 0.8, 0.76), _GROUND),
+    ],
+    "boat": [
+        ([(0.05, 0.68), (0.95, 0.68), (0.78, 0.92), (0.22, 0.92)], _INK),
+        ([(0.48, 0.04), (0.48, 0.6), (0.1, 0.6)], _INK),
+        ([(0.55, 0.16), (0.85, 0.6), (0.55, 0.6)], _INK),
+    ],
+    "mushroom": [
+        (smooth([(0.42, 0.5), (0.58, 0.5), (0.64, 0.94), (0.36, 0.94)]), _INK),
+        (arc(0.5, 0.56, 0.46, 0.5, 180, 360), _INK),
+        *(
+            (ellipse(x, y, r, steps=12), _GROUND)
+            for x, y, r in ((0.3, 0.38, 0.07), (0.54, 0.24, 0.08), (0.72, 0.42, 0.06))
+        ),
+    ],
+    "apple": [
+        (
+            smooth(
+                mirrored(
+                    [(0.5, 0.3), (0.7, 0.22), (0.92, 0.42), (0.84, 0.8), (0.62, 0.96), (0.5, 0.92)]
+                ),
+                4,
+            ),
+            _INK,
+        ),
+        ([(0.5, 0.32), (0.55, 0.1)], _INK, 0.06),
+        (turned(ellipse(0.7, 0.12, 0.15, 0.07, 12), -20, (0.7, 0.12)), _INK),
+    ],
+    "wave": [
+        (np.stack([_XS, y + 0.08 * np.sin(_XS * 4 * np.pi)], axis=1), _INK, 0.1)
+        for y in (0.25, 0.5, 0.75)
+    ],
+    "bird": [
+        (
+            smooth([(0.1, 0.4), (0.3, 0.2), (0.5, 0.36), (0.98, 0.34), (0.7, 0.74), (0.34, 0.74)]),
+            _INK,
+        ),
+        ([(0.12, 0.3), (-0.04, 0.4), (0.12, 0.44)], _INK),
+        (smooth([(0.45, 0.48), (0.62, 0.62), (0.8, 0.46)], closed=False), _GROUND, 0.05),
+        (ellipse(0.25, 0.34, 0.035, steps=10), _GROUND),
+        ([(0.46, 0.72), (0.44, 0.95)], _INK, 0.05),
+    ],
+}
 
 
 def emblem(pen: Pen, name: str, colour: Colour, ground: Colour) -> None:
     """Draw the named emblem in the unit square, its details in the ground's colour."""
-    EMBLEMS[name](pen, colour, ground)
+    colours = {_INK: colour, _GROUND: ground}
+    pen.draw((points, colours[role], *width) for points, role, *width in EMBLEMS[name])

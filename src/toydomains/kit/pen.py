@@ -7,10 +7,10 @@ drawn once, in its own units, and seen from anywhere without resampling any pict
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from PIL import Image, ImageChops, ImageDraw, ImageFont
@@ -86,6 +86,7 @@ Warp: TypeAlias = Callable[[np.ndarray], np.ndarray]
 Box: TypeAlias = tuple[float, float, float, float]
 PixelBox: TypeAlias = tuple[int, int, int, int]
 Colour: TypeAlias = str | RGB
+Mark: TypeAlias = tuple[Any, ...]  # (outline, colour) to fill, or (line, colour, width)
 
 
 def _ramp(values: np.ndarray) -> Image.Image:
@@ -198,6 +199,14 @@ class Pen:
             pixels += pixels[:2]
         width_px = max(1, round(width * self.scale(tuple(np.mean(points, axis=0)))))
         self._draw.line(pixels, fill=rgb(colour), width=width_px, joint="curve")
+
+    def draw(self, marks: Iterable[Mark]) -> None:
+        """Draw the marks of a fixed drawing, one over the other."""
+        for points, colour, *width in marks:
+            if width:
+                self.line(points, colour, *width)
+            else:
+                self.fill(np.asarray(points), colour)
 
     def text(
         self,
