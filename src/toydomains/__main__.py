@@ -31,7 +31,12 @@ def contact_sheet(manifest: Path, out: Path) -> None:
         for column, label in enumerate(rows["label"].value_counts(sort=True).index[:CLASSES]):
             x = NAMES + column * (VIEWS * CELL + GAP)
             paths = rows.loc[rows["label"] == label, "image_path"].head(VIEWS)
-            _paste_views(sheet, [manifest.parent / path for path in paths], x, y)
+            for i, path in enumerate(paths):
+                with Image.open(manifest.parent / path) as picture:
+                    view = picture.convert("RGB")
+                view.thumbnail((CELL - 4, CELL - 4), Image.Resampling.LANCZOS)
+                dx, dy = (CELL - view.width) // 2, (CELL - view.height) // 2
+                sheet.paste(view, (x + i * CELL + dx, y + dy))
     with replacing(out) as temporary:
         sheet.save(temporary)
 
@@ -44,14 +49,6 @@ def can_be_written(out: Path) -> bool:
     except (KeyError, OSError, ValueError):
         return False
     return True
-
-
-def _paste_views(sheet: Image.Image, paths: list[Path], x: int, y: int) -> None:
-    for i, path in enumerate(paths):
-        with Image.open(path) as picture:
-            view = picture.convert("RGB")
-        view.thumbnail((CELL - 4, CELL - 4), Image.Resampling.LANCZOS)
-        sheet.paste(view, (x + i * CELL + (CELL - view.width) // 2, y + (CELL - view.height) // 2))
 
 
 EXAMPLES = """examples:

@@ -176,34 +176,24 @@ def draw_bottom(g: Garment, pen: Pen, rng: np.random.Generator) -> None:
     """Draw a skirt, trousers or shorts, from the waist at y = 0.05 down."""
     main, accent = g.palette[0], g.palette[2]
     if g.cut == "skirt":
-        _skirt(g, pen)
+        waist, hem, wide = 0.17, 0.5 + g.length * 0.4, 0.36 + 2 * g.flare
+        half = [(0.66, 0.1), (0.5 + wide, hem), (0.7, hem + 0.03), (0.5, hem + 0.04)]
+        _cloth(g, pen, mirrored(half), (0.1, 0.1, 0.9, 0.95))
     else:
-        _legs(g, pen, float(rng.uniform(0.0, 0.08)))
-    waist = 0.17 if g.cut == "skirt" else 0.2
+        waist, end = 0.2, 1.02 if g.cut == "trousers" else 0.52
+        outer = 0.26 + float(rng.uniform(0.0, 0.08))
+        inner = outer - 0.18 - g.flare - (0.05 if g.cut == "shorts" else 0)
+        leg = np.array([(0.0, 0.1), (0.2, 0.1), (outer, end), (inner, end), (0.0, 0.42)])
+        for side in (-1, 1):
+            _cloth(g, pen, leg * (side, 1) + (0.5, 0), (0.12, 0.1, 0.88, 1.06))
+            if g.trim:
+                pen.fill(rect(inner, end - 0.05, outer, end) * (side, 1) + (0.5, 0), accent)
+        pen.line([(0.5, 0.12), (0.5, 0.42)], lit(main, 0.66), 0.012)
     band = accent if g.trim else lit(main, 0.78)
     pen.fill(rect(0.5 - waist, 0.05, 0.5 + waist, 0.12, 0.015), band)
     for x in (0.6, 0.4)[: g.pockets]:
         pen.fill(rect(x - 0.05, 0.2, x + 0.05, 0.32, 0.02), lit(main, 0.82))
         pen.fill(rect(x - 0.05, 0.2, x + 0.05, 0.222), accent if g.trim else lit(main, 0.66))
-
-
-def _skirt(g: Garment, pen: Pen) -> None:
-    hem, wide = 0.5 + g.length * 0.4, 0.36 + 2 * g.flare
-    half = [(0.66, 0.1), (0.5 + wide, hem), (0.7, hem + 0.03), (0.5, hem + 0.04)]
-    _cloth(g, pen, mirrored(half), (0.1, 0.1, 0.9, 0.95))
-
-
-def _legs(g: Garment, pen: Pen, spread: float) -> None:
-    """Draw two legs, `spread` apart."""
-    end = 1.02 if g.cut == "trousers" else 0.52
-    outer = 0.26 + spread
-    inner = outer - 0.18 - g.flare - (0.05 if g.cut == "shorts" else 0)
-    leg = np.array([(0.0, 0.1), (0.2, 0.1), (outer, end), (inner, end), (0.0, 0.42)])
-    for side in (-1, 1):
-        _cloth(g, pen, leg * (side, 1) + (0.5, 0), (0.12, 0.1, 0.88, 1.06))
-        if g.trim:
-            pen.fill(rect(inner, end - 0.05, outer, end) * (side, 1) + (0.5, 0), g.palette[2])
-    pen.line([(0.5, 0.12), (0.5, 0.42)], lit(g.palette[0], 0.66), 0.012)
 
 
 def folds(pen: Pen, rng: np.random.Generator) -> None:

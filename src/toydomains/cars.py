@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toydomains.kit.colour import lit
-from toydomains.kit.pen import Points, arc, ellipse, pick, rect, star, turned
+from toydomains.kit.pen import arc, ellipse, pick, rect, star, turned
 from toydomains.kit.photo import Pose, View, frame, portrait
 from toydomains.kit.scene import outdoors
 from toydomains.kit.solid import Camera, Face, Solid, box, extruded, sheet
@@ -123,11 +123,17 @@ class Chassis(NamedTuple):
 def built(car: Car) -> list[Solid]:
     """Return the solids of the whole car."""
     c = Chassis.of(car)
-    solids = [_hull(car, c), *_flanks(car, c), _front(car, c), _rear(car, c), _cabin(car, c)]
+    # Invisible sheets just off the hull carry the doors, stripes and wheel arches.
+    far, near = sheet((-c.half, c.low, -WIDE - 0.002), (c.half, c.belt, WIDE + 0.002))
+    for outline, colour in _flank_decals(car, c):
+        near.decal(outline, colour)
+        far.decal(outline * (-1, 1) + (1, 0), colour)
+    solids = [_hull(car, c), Solid([far]), Solid([near])]
+    solids += [_front(car, c), _rear(car, c), _cabin(car, c)]
     for x in (-0.6 * c.half, 0.62 * c.half):
         for side in (-1, 1):
             solids += _wheel(car, c, x, side)
-    return solids + _luggage(car, c) + _spoiler(car, c) + _bed(car, c)
+    return solids + _extras(car, c)
 
 
 def _hull(car: Car, c: Chassis) -> Solid:
@@ -143,15 +149,6 @@ def _hull(car: Car, c: Chassis) -> Solid:
             for u in (0.36, 0.54):
                 face.decal(rect(u, 0, u + 0.1, 1), car.accent)
     return hull
-
-
-def _flanks(car: Car, c: Chassis) -> list[Solid]:
-    """Invisible sheets just off the hull that carry the doors, stripes and wheel arches."""
-    faces = sheet((-c.half, c.low, -WIDE - 0.002), (c.half, c.belt, WIDE + 0.002))
-    for face, flip in zip(faces, (True, False), strict=True):
-        for outline, colour in _flank_decals(car, c):
-            face.decal(outline * (-1, 1) + (1, 0) if flip else outline, colour)
-    return [Solid([face]) for face in faces]
 
 
 def _flank_decals(car: Car, c: Chassis):
@@ -249,48 +246,34 @@ def _rim_decals(car: Car):
     yield ellipse(0.5, 0.5, 0.33), METAL if car.wheel in ("disc", "holed") else DARK
     if car.wheel == "star":
         yield star(0.5, 0.5, 0.33, tips=5, inner=0.4), METAL
-    shape, number, colour = _repeats(car)
+    # What is repeated around the hub, how often, and its colour.
+    holes = car.spokes if car.wheel == "holed" else 0
+    shape, number, colour = {
+        "spoked": (rect(0.47, 0.18, 0.53, 0.5), car.spokes, METAL),
+        "cross": (rect(0.43, 0.18, 0.57, 0.5), 4, METAL),
+    }.get(car.wheel, (ellipse(0.5, 0.27, 0.045, steps=8), holes, DARK))
     for i in range(number):
         yield turned(shape, 360 * (i + 0.5) / number, (0.5, 0.5)), colour
     yield ellipse(0.5, 0.5, 0.09, steps=12), car.accent if car.wheel == "disc" else DARK
 
 
-def _repeats(car: Car) -> tuple[Points, int, tuple[int, int, int]]:
-    """Return the shape repeated around a hub, the number of repeats, and the colour."""
-    if car.wheel == "spoked":
-        return rect(0.47, 0.18, 0.53, 0.5), car.spokes, METAL
-    if car.wheel == "cross":
-        return rect(0.43, 0.18, 0.57, 0.5), 4, METAL
-    holes = car.spokes if car.wheel == "holed" else 0
-    return ellipse(0.5, 0.27, 0.045, steps=8), holes, DARK
-
-
-def _luggage(car: Car, c: Chassis) -> list[Solid]:
-    if not car.rack:
-        return []
-    rear, front, t = c.cabin[2], c.cabin[3], WIDE - 0.1
-    rails = [
-        box((rear, c.roof + 0.03, z - 0.015), (front, c.roof + 0.06, z + 0.015), "charcoal")
-        for z in (-t, t)
-    ]
-    low, high = (rear + 0.1, c.roof + 0.06, -t + 0.05), (front - 0.1, c.roof + 0.2, t - 0.05)
-    return [*rails, box(low, high, lit(car.accent, 0.9))]
-
-
-def _spoiler(car: Car, c: Chassis) -> list[Solid]:
-    if not car.spoiler or car.body not in ("coupe", "sedan"):
-        return []
-    x, y = -c.half, c.belt
-    posts = [
-        box((x + 0.05, y, z - 0.02), (x + 0.09, y + 0.09, z + 0.02), DARK) for z in (-0.25, 0.25)
-    ]
-    low, high = (x, y + 0.09, -WIDE + 0.04), (x + 0.14, y + 0.12, WIDE - 0.04)
-    return [*posts, box(low, high, car.accent)]
-
-
-def _bed(car: Car, c: Chassis) -> list[Solid]:
-    """The open load bed of a pickup, as a dark floor."""
-    if car.body != "pickup":
-        return []
-    low = (-c.half + 0.08, c.belt, -WIDE + 0.06)
-    return [box(low, (c.cabin[0] - 0.06, c.belt + 0.008, WIDE - 0.06), DARK)]
+def _extras(car: Car, c: Chassis) -> list[Solid]:
+    """Return a roof rack with luggage, a spoiler, and the load bed of a pickup as a dark floor."""
+    solids = []
+    if car.rack:
+        rear, front, t = c.cabin[2], c.cabin[3], WIDE - 0.1
+        for z in (-t, t):
+            low, high = (rear, c.roof + 0.03, z - 0.015), (front, c.roof + 0.06, z + 0.015)
+            solids.append(box(low, high, "charcoal"))
+        low, high = (rear + 0.1, c.roof + 0.06, -t + 0.05), (front - 0.1, c.roof + 0.2, t - 0.05)
+        solids.append(box(low, high, lit(car.accent, 0.9)))
+    if car.spoiler and car.body in ("coupe", "sedan"):
+        x, y = -c.half, c.belt
+        for z in (-0.25, 0.25):
+            solids.append(box((x + 0.05, y, z - 0.02), (x + 0.09, y + 0.09, z + 0.02), DARK))
+        low, high = (x, y + 0.09, -WIDE + 0.04), (x + 0.14, y + 0.12, WIDE - 0.04)
+        solids.append(box(low, high, car.accent))
+    if car.body == "pickup":
+        low = (-c.half + 0.08, c.belt, -WIDE + 0.06)
+        solids.append(box(low, (c.cabin[0] - 0.06, c.belt + 0.008, WIDE - 0.06), DARK))
+    return solids

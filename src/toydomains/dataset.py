@@ -31,7 +31,8 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
     try:
         yield temporary
-        _sync(temporary)
+        with temporary.open("rb+") as file:
+            os.fsync(file.fileno())  # otherwise a renamed file may be empty after a power cut
         os.replace(temporary, path)
     except OSError as error:
         if error.errno is None or error.filename not in (None, str(temporary)):
@@ -40,12 +41,6 @@ def replacing(path: Path) -> Iterator[Path]:
     finally:
         with suppress(OSError):  # there may be no file to remove
             temporary.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    """Flush the file to disk; otherwise a renamed file may be empty after a power cut."""
-    with path.open("rb+") as file:
-        os.fsync(file.fileno())
 
 
 VERSION = "4"  # raise it whenever a drawing changes, so that old folders are drawn again
@@ -104,16 +99,24 @@ def draw(
         OSError: a file cannot be written; it names the file if the system reports it.
     """
     folder = Path(folder)
-    _check(folder, images, seed, part)
+    if part not in PARTS:
+        raise DrawingError(f"part: {part!r} is none of {', '.join(PARTS)}")
+    if images < SMALLEST:
+        raise DrawingError(f"images: {images} is too few; ask for at least {SMALLEST}")
+    if seed < 0:
+        raise DrawingError(f"seed: {seed} is negative; use 0 or more")
+    if folder.exists() and not folder.is_dir():
+        raise DrawingError(f"{folder}: is a file; name a folder to draw the toy data set into")
     manifest, stamp = folder / "manifest.csv", folder / "toy.json"
     recipe = {"version": VERSION, "images": images, "seed": seed, "part": part}
-    if _read(stamp) == recipe and manifest.exists():
-        return manifest
+    with suppress(OSError, ValueError):  # no stamp, or half of one
+        if json.loads(stamp.read_text(encoding="utf-8")) == recipe and manifest.exists():
+            return manifest
     if stamp.exists():
         # Only a set drawn by this program has this stamp, so its pictures may be deleted.
         stamp.unlink()
         shutil.rmtree(folder / "images", ignore_errors=True)
-    rows = list(_draw_all(folder, plan(images, seed, part), workers))
+    rows = _draw_all(folder, plan(images, seed, part), workers or os.cpu_count() or 1)
     with replacing(manifest) as temporary:
         pd.DataFrame(rows).to_csv(temporary, index=False)
     with replacing(stamp) as temporary:
@@ -128,10 +131,15 @@ def plan(images: int, seed: int, part: str) -> list[ClassPlan]:
     for domain in DOMAINS:
         rng = generator(seed, part, f"{domain} plan")
         counts = _views_per_class(rng, round(images * shares[domain] / 6000), VIEWS[part])
-        held_out = _held_out(rng, len(counts), SHARE_HELD_OUT[part])
+        pairs = (len(counts) + 1) // 2
+        held_out = np.zeros(pairs, bool)  # sisters stay together
+        held_out[rng.permutation(pairs)[: max(1, round(SHARE_HELD_OUT[part] * pairs))]] = True
         for index, views in enumerate(counts):
-            split = ("test" if part == "benchmark" else "val") if held_out[index] else "train"
-            plans.append(ClassPlan(seed, part, domain, index, split, _roles(domain, split, views)))
+            split = ("test" if part == "benchmark" else "val") if held_out[index // 2] else "train"
+            roles = ["train" if split == "train" else "both"] * views
+            if domain == "illustrations" and split == "test":
+                roles = [("query", "index")[view % 2] for view in range(views)]
+            plans.append(ClassPlan(seed, part, domain, index, split, tuple(roles)))
     return plans
 
 
@@ -148,39 +156,18 @@ def _views_per_class(rng: np.random.Generator, images: int, limits: tuple[int, i
     return counts.tolist()
 
 
-def _held_out(rng: np.random.Generator, classes: int, share: float) -> np.ndarray:
-    """Choose the held-out classes, bool [classes]; sisters stay together."""
-    pairs = (classes + 1) // 2
-    chosen = np.zeros(pairs, bool)
-    chosen[rng.permutation(pairs)[: max(1, round(share * pairs))]] = True
-    return np.repeat(chosen, 2)[:classes]
-
-
-def _roles(domain: str, split: str, views: int) -> tuple[str, ...]:
-    if split == "train":
-        return ("train",) * views
-    if domain == "illustrations" and split == "test":
-        return tuple(("query", "index")[view % 2] for view in range(views))
-    return ("both",) * views
-
-
-def _draw_all(folder: Path, plans: list[ClassPlan], workers: int | None) -> Iterator[dict]:
-    """Draw every class, in worker processes if `workers` is above 1."""
-    workers = workers or os.cpu_count() or 1
-    bar = tqdm(total=sum(len(p.roles) for p in plans), desc="toy", unit="img")
-    with bar:
-        for rows in _mapped(folder, plans, workers):
-            bar.update(len(rows))
-            yield from rows
-
-
-def _mapped(folder: Path, plans: list[ClassPlan], workers: int) -> Iterator[list[dict]]:
-    if workers == 1:
-        yield from (draw_class(folder, p) for p in plans)
-        return
+def _draw_all(folder: Path, plans: list[ClassPlan], workers: int) -> list[dict]:
+    """Draw every class, in worker processes if `workers` is above 1; return the manifest's rows."""
+    rows: list[dict] = []
+    every, count = ([folder] * len(plans), plans), sum(len(p.roles) for p in plans)
     # Spawned, not forked: the caller may have threads (torch, BLAS) running.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        yield from pool.map(draw_class, [folder] * len(plans), plans, chunksize=8)
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    with tqdm(total=count, desc="toy", unit="img") as bar, pool:
+        alone = workers == 1
+        for new in map(draw_class, *every) if alone else pool.map(draw_class, *every, chunksize=8):
+            bar.update(len(new))
+            rows += new
+    return rows
 
 
 def draw_class(folder: Path, p: ClassPlan) -> list[dict]:
@@ -200,21 +187,3 @@ def draw_class(folder: Path, p: ClassPlan) -> list[dict]:
              "caption": what.caption(rng, view)}
         )  # fmt: skip
     return rows
-
-
-def _read(stamp: Path) -> dict | None:
-    try:
-        return json.loads(stamp.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-def _check(folder: Path, images: int, seed: int, part: str) -> None:
-    if part not in PARTS:
-        raise DrawingError(f"part: {part!r} is none of {', '.join(PARTS)}")
-    if images < SMALLEST:
-        raise DrawingError(f"images: {images} is too few; ask for at least {SMALLEST}")
-    if seed < 0:
-        raise DrawingError(f"seed: {seed} is negative; use 0 or more")
-    if folder.exists() and not folder.is_dir():
-        raise DrawingError(f"{folder}: is a file; name a folder to draw the toy data set into")

@@ -236,50 +236,32 @@ def _rim(d: Dish, pen: Pen, radius: float) -> None:
 
 def base_of(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
     """Draw the base that fills the plate, within `reach` of the origin."""
-    colour = BASES[base]
+    colour, heap = BASES[base], smooth(star(0, 0, 1.04 * reach, tips=9, inner=0.93))
     if base == "noodles":
-        _noodles(pen, rng, colour, reach)
+        pen.fill(heap, lit(colour, 0.8))
+        for _ in range(16):
+            x, y, r = *(rng.normal(0, 0.3, 2) * reach), rng.uniform(0.2, 0.5) * reach
+            start = rng.uniform(0, 360)
+            pen.line(arc(x, y, r, r, start, start + 200, 12), jitter(rng, colour, 0.12), 0.02)
     elif base == "salad":
-        _salad(pen, rng, colour, reach)
+        edge = [(-0.1, 0), (-0.03, -0.06), (0.05, -0.045), (0.1, 0.0), (0.04, 0.05), (-0.04, 0.05)]
+        for i in range(22):
+            angle, r = 2.4 * i, reach * np.sqrt((i + 0.5) / 22)
+            leaf = turned(smooth(edge, 3), float(rng.uniform(0, 360)), (0, 0))
+            spot = (r * np.cos(angle), r * np.sin(angle))
+            pen.fill(leaf + spot, jitter(rng, colour, 0.25))
     elif base in BAKED:
         pen.fill(ellipse(0, 0, 1.06 * reach), lit(colour, 0.72))
         pen.fill(ellipse(0, -0.012, 0.97 * reach), lit(colour, 1.08), lit(colour, 0.95))
         _crust(pen, base, reach)
-    else:
-        _mass(pen, rng, base, reach)
-
-
-def _heap(reach: float) -> Points:
-    return smooth(star(0, 0, 1.04 * reach, tips=9, inner=0.93))
-
-
-def _noodles(pen: Pen, rng: np.random.Generator, colour: RGB, reach: float) -> None:
-    pen.fill(_heap(reach), lit(colour, 0.8))
-    for _ in range(16):
-        x, y, r = *(rng.normal(0, 0.3, 2) * reach), rng.uniform(0.2, 0.5) * reach
-        start = rng.uniform(0, 360)
-        pen.line(arc(x, y, r, r, start, start + 200, 12), jitter(rng, colour, 0.12), 0.02)
-
-
-def _salad(pen: Pen, rng: np.random.Generator, colour: RGB, reach: float) -> None:
-    edge = [(-0.1, 0), (-0.03, -0.06), (0.05, -0.045), (0.1, 0.0), (0.04, 0.05), (-0.04, 0.05)]
-    leaf = smooth(edge, 3)
-    for i in range(22):
-        angle, r = 2.4 * i, reach * np.sqrt((i + 0.5) / 22)
-        lying = turned(leaf, float(rng.uniform(0, 360)), (0, 0))
-        spot = (r * np.cos(angle), r * np.sin(angle))
-        pen.fill(lying + spot, jitter(rng, colour, 0.25))
-
-
-def _mass(pen: Pen, rng: np.random.Generator, base: str, reach: float) -> None:
-    """Draw flat glossy soup, or a heap of grains."""
-    colour, soup = BASES[base], "soup" in base or base in ("curry", "porridge")
-    outline = ellipse(0, 0, 1.05 * reach) if soup else _heap(reach)
-    pen.fill(outline, lit(colour, 1.05), lit(colour, 0.9))
-    for _ in range(26):
-        x, y = np.clip(rng.normal(0, 0.36, 2), -0.66, 0.66) * reach
-        grain = turned(ellipse(x, y, 0.02, 0.008, 8), float(rng.uniform(0, 180)), (x, y))
-        pen.fill(grain, lit(colour, 1.3 if soup else 0.85))
+    else:  # flat glossy soup, or a heap of grains
+        soup = "soup" in base or base in ("curry", "porridge")
+        outline = ellipse(0, 0, 1.05 * reach) if soup else heap
+        pen.fill(outline, lit(colour, 1.05), lit(colour, 0.9))
+        for _ in range(26):
+            x, y = np.clip(rng.normal(0, 0.36, 2), -0.66, 0.66) * reach
+            grain = turned(ellipse(x, y, 0.02, 0.008, 8), float(rng.uniform(0, 180)), (x, y))
+            pen.fill(grain, lit(colour, 1.3 if soup else 0.85))
 
 
 def _crust(pen: Pen, base: str, reach: float) -> None:

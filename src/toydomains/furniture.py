@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TypeAlias
 
 import numpy as np
 
@@ -116,8 +115,6 @@ class Furniture(Subject):
         return portrait(rng, scene, solids, camera, pose, obstacles=0.3)
 
 
-Corner: TypeAlias = tuple[float, float, float]
-
 BRASS = (222, 190, 120)
 
 
@@ -179,7 +176,7 @@ def drawers(chest: Solid, f: Furniture, rows: int, columns: int) -> None:
                 front.decal(rect(x + 0.3 * u, y + 0.24 * v, x + 0.7 * u, y + 0.32 * v), handle)
 
 
-def padded(low: Corner, high: Corner, colour: str, buttons: bool) -> Solid:
+def padded(low: Sequence[float], high: Sequence[float], colour: str, buttons: bool) -> Solid:
     """Return an upholstered block with a seam, and buttons on its front."""
     body = box(low, high, colour)
     body.faces[0].decal(rect(0.03, 0.06, 0.97, 0.94, 0.08), lit(colour, 1.1))

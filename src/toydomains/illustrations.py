@@ -226,34 +226,30 @@ def head(c: Character, pen: Pen) -> None:
 
 def setting(c: Character, pen: Pen) -> None:
     """Draw land or sea, or four to nine small things."""
-    accent = c.palette[2]
+    main, second, accent = c.palette
     if c.setting == "hills":
         ridge = [(-0.4, 1.0), (-0.1, 0.72), (0.25, 0.9), (0.7, 0.66), (1.4, 1.0)]
         pen.fill(smooth([*ridge, (1.4, 1.8), (-0.4, 1.8)]), lit(accent, 1.35))
-    elif c.setting == "waves":
+        return
+    if c.setting == "waves":
         xs = np.linspace(-0.4, 1.4, 40)
         for y in (0.86, 1.0, 1.14):
             crest = np.stack([xs, y + 0.03 * np.sin(xs * 22 + 9 * y)], axis=1)
             pen.fill(np.concatenate([crest, [(1.4, 1.8), (-0.4, 1.8)]]), lit(accent, 2.1 - y))
-    else:
-        for i in range(4 if c.setting == "clouds" else 9):
-            _ornament(c, pen, (0.06 + 0.39 * i) % 1.0, 0.08 + 0.31 * (i * 0.37 % 1.0))
-
-
-def _ornament(c: Character, pen: Pen, x: float, y: float) -> None:
-    main, second, accent = c.palette
-    if c.setting == "stars":
-        emblem(pen.on(rect(x - 0.04, y - 0.04, x + 0.04, y + 0.04)), "star", accent, second)
-    elif c.setting == "clouds":
-        for dx, r in ((-0.06, 0.045), (0.0, 0.065), (0.06, 0.045)):
-            pen.fill(ellipse(x + dx, y, r * 1.2, r, 16), lit(main, 1.5))
-    elif c.setting == "rain":
-        pen.line([(x, y), (x - 0.03, y + 0.1)], accent, 0.018)
-        pen.line([(1 - x, y + 0.4), (0.97 - x, y + 0.5)], accent, 0.018)
-    else:
-        meadow = 1.13 - 0.2 * y
-        bloom = pen.on(rect(x - 0.05, meadow - 0.05, x + 0.05, meadow + 0.05))
-        emblem(bloom, "flower", accent, main)
+        return
+    for i in range(4 if c.setting == "clouds" else 9):
+        x, y = (0.06 + 0.39 * i) % 1.0, 0.08 + 0.31 * (i * 0.37 % 1.0)
+        if c.setting == "stars":
+            emblem(pen.on(rect(x - 0.04, y - 0.04, x + 0.04, y + 0.04)), "star", accent, second)
+        elif c.setting == "clouds":
+            for dx, r in ((-0.06, 0.045), (0.0, 0.065), (0.06, 0.045)):
+                pen.fill(ellipse(x + dx, y, r * 1.2, r, 16), lit(main, 1.5))
+        elif c.setting == "rain":
+            pen.line([(x, y), (x - 0.03, y + 0.1)], accent, 0.018)
+            pen.line([(1 - x, y + 0.4), (0.97 - x, y + 0.5)], accent, 0.018)
+        else:
+            y = 1.13 - 0.2 * y  # on the meadow
+            emblem(pen.on(rect(x - 0.05, y - 0.05, x + 0.05, y + 0.05)), "flower", accent, main)
 
 
 class InkPen(Pen):
@@ -276,7 +272,12 @@ class InkPen(Pen):
         self._draw.polygon(pixels, fill=mix(self.page, colour, 0.4))
         tone = sum(rgb(colour)) / 765
         if tone < 0.62:
-            self._hatch(pixels, gap=4 if tone < 0.25 else 7 if tone < 0.45 else 11)
+            mask, hatching = Image.new("L", self.image.size), Image.new("L", self.image.size)
+            ImageDraw.Draw(mask).polygon(pixels, fill=255)
+            draw, (w, h) = ImageDraw.Draw(hatching), self.image.size
+            for x in range(-h, w, 4 if tone < 0.25 else 7 if tone < 0.45 else 11):
+                draw.line((x, h, x + h, 0), fill=255, width=1)
+            self.image.paste(self.ink, (0, 0), ImageChops.multiply(mask, hatching))
         self._draw.line(pixels + pixels[:2], fill=self.ink, width=2, joint="curve")
 
     def line(
@@ -288,15 +289,6 @@ class InkPen(Pen):
     def _shaken(self, points: Points | Pairs) -> list[tuple[float, float]]:
         pixels = np.array(self.pixels(points))
         return [tuple(p) for p in (pixels + self.rng.normal(0, 0.4, pixels.shape)).tolist()]
-
-    def _hatch(self, pixels: list[tuple[float, float]], gap: int) -> None:
-        mask = Image.new("L", self.image.size)
-        ImageDraw.Draw(mask).polygon(pixels, fill=255)
-        lines = Image.new("L", self.image.size)
-        draw, (w, h) = ImageDraw.Draw(lines), self.image.size
-        for x in range(-h, w, gap):
-            draw.line((x, h, x + h, 0), fill=255, width=1)
-        self.image.paste(self.ink, (0, 0), ImageChops.multiply(mask, lines))
 
 
 INKS = ((34, 34, 48), (44, 38, 34), (36, 52, 96), (88, 50, 38))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import TypeAlias
 
 import numpy as np
 
@@ -111,8 +110,6 @@ class Landmark(Subject):
         return portrait(rng, scene, solids, camera, pose, lean=0.3, obstacles=0.35)
 
 
-Corner: TypeAlias = tuple[float, float, float]
-
 NIGHT = (64, 66, 88)  # behind windows
 
 
@@ -122,7 +119,9 @@ def crown(m: Landmark, x: float, y: float, z: float, radius: float) -> list[Soli
     if m.top == "domed":
         angles = np.radians(np.linspace(0, 84, 6))
         dome = [(r * np.cos(t), y + 1.05 * r * np.sin(t)) for t in angles]
-        return [turning(x, z, dome, m.cover), _finial(x, y + 1.05 * r, z, r, m.cover)]
+        low = y + 1.05 * r
+        finial = [(0.12 * r, low), (0.12 * r, low + 0.18 * r), (0.01, low + 0.6 * r)]
+        return [turning(x, z, dome, m.cover), turning(x, z, finial, lit(m.cover, 0.85), 8)]
     if m.top == "pointed":
         return [turning(x, z, [(1.12 * r, y), (0.01, y + 2.6 * r)], m.cover, 4)]
     if m.top == "onion":
@@ -161,7 +160,9 @@ def _window(m: Landmark, u: float, v: float, w: float, h: float) -> Points:
     return rect(u - w, v - 0.8 * h, u + w, v + 0.8 * h)
 
 
-def storey(m: Landmark, low: Corner, high: Corner, rows: int = 1, columns: int = 3) -> Solid:
+def storey(
+    m: Landmark, low: Sequence[float], high: Sequence[float], rows: int = 1, columns: int = 3
+) -> Solid:
     """Return a block of wall with windows all round, and a course of darker stone if banded."""
     block = box(low, high, m.wall)
     for i in (0, 1, 3):
@@ -171,11 +172,6 @@ def storey(m: Landmark, low: Corner, high: Corner, rows: int = 1, columns: int =
                 face.decal(rect(0, v, 1, v + 0.08 / rows), lit(m.wall, 0.72))
         openings(m, face, rows, columns)
     return block
-
-
-def _finial(x: float, y: float, z: float, r: float, colour: RGB) -> Solid:
-    shape = [(0.12 * r, y), (0.12 * r, y + 0.18 * r), (0.01, y + 0.6 * r)]
-    return turning(x, z, shape, lit(colour, 0.85), 8)
 
 
 def _battlements(x: float, y: float, z: float, r: float, colour: RGB) -> list[Solid]:
@@ -385,19 +381,15 @@ def _windmill(m: Landmark) -> list[Solid]:
     cap = turning(0, 0, [(0.74 * r, top), (0.6 * r, top + 0.16), (0.05, top + 0.32)], m.cover, 8)
     hub, z = (0.0, top + 0.02), r + 0.06
     axle = box((-0.03, top - 0.02, 0.75 * r), (0.03, top + 0.04, z), (90, 70, 58))
-    sails = Solid(list(_sails(m, hub, z)))
-    return [body, cap, axle, sails]
-
-
-def _sails(m: Landmark, hub: tuple[float, float], z: float) -> Iterator[Face]:
-    reach, broad = 0.8 * m.tall, 0.16 if m.banded else 0.22
+    sails, reach, broad = [], 0.8 * m.tall, 0.16 if m.banded else 0.22
     for i in range(4):
         blade = turned(rect(0.0, 0.12, broad, reach), 90 * i + 20 + 10 * m.storeys, (0, 0)) + hub
-        face = Face(np.column_stack([blade, np.full(4, z)]), (244, 236, 220))
+        sail = Face(np.column_stack([blade, np.full(4, z)]), (244, 236, 220))
         for v in np.linspace(0.05, 0.9, 4 + m.columns):
-            face.decal(rect(0.0, v, 1.0, v + 0.03), (140, 108, 84))
-        face.decal(rect(0.0, 0, 0.14, 1.0), (120, 88, 66))
-        yield face
+            sail.decal(rect(0.0, v, 1.0, v + 0.03), (140, 108, 84))
+        sail.decal(rect(0.0, 0, 0.14, 1.0), (120, 88, 66))
+        sails.append(sail)
+    return [body, cap, axle, Solid(sails)]
 
 
 BUILDINGS = {

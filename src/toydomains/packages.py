@@ -165,45 +165,35 @@ CAPS = {"bottle": 0.16, "jar": 0.15, "can": 0.035}  # heights, as fractions of t
 
 
 def carton(p: Package, rng: np.random.Generator, size: Size) -> Layers:
-    """Draw a box; a carton has a gable as well."""
+    """Draw a box; a carton has a gable as well, whose ridge runs from left to right."""
+    main, second, _ = p.palette
     camera = Camera(float(rng.uniform(-38, 38)), float(rng.uniform(8, 30)))
-    w, h, d = 0.5, p.height, p.depth * (0.9 if p.form == "box" else 1.3)
-    body = box((-w, 0, -d / 2), (w, h, d / 2), p.palette[0])
-    solids = [body, _gable(w, h, d, p.palette[1])] if p.form == "carton" else [body]
+    w, h, z = 0.5, p.height, p.depth * (0.9 if p.form == "box" else 1.3) / 2
+    body = box((-w, 0, -z), (w, h, z), main)
+    solids = [body]
+    if p.form == "carton":
+        a0, b0, c0, d0 = (-w, h, z), (w, h, z), (w, h, -z), (-w, h, -z)
+        e, f = (-w, h + 0.34, 0.0), (w, h + 0.34, 0.0)
+        faces = ((a0, b0, f, e), (c0, d0, e, f), (b0, c0, f), (d0, a0, e))
+        solids.append(Solid([Face(np.array(points), second) for points in faces]))
     matrix = placed(rng, bounds(solids, camera), size, replace(STANDING, tilt=0.0))
     pen, shadow = blank(size, matrix), blank(size, matrix)
     cast_shadow(shadow, solids, camera)
     paint(pen, solids, camera)
-    front, right, _, left = body.faces[:4]
-    with _panel(pen, front, camera).inside(rect(0, 0, 1, 1)) as panel:
-        panel.fill(rect(0, 0, 1, 1), p.palette[0])
+    # Pens over the unit squares of the three sides.
+    front, right, _, left = (
+        pen.on(camera.project(face.points)[[3, 2, 1, 0]]) for face in body.faces[:4]
+    )
+    with front.inside(rect(0, 0, 1, 1)) as panel:
+        panel.fill(rect(0, 0, 1, 1), main)
         label(p, panel)
+    ink = lit(second, 0.8)  # small print, in the side's shade
     for side, near in ((right, camera.position[0] > w), (left, camera.position[0] < -w)):
         if near:
-            _side_print(p, _panel(pen, side, camera))
+            side.text(p.brand, (0.14, 0.06, 0.86, 0.22), ink, weight=1)
+            for y in np.linspace(0.4, 0.8, 6):
+                side.fill(rect(0.16, y, 0.84, y + 0.025), ink)
     return pen.image, shadow.image
-
-
-def _panel(pen: Pen, face: Face, camera: Camera) -> Pen:
-    """Return a pen over a face's unit square."""
-    return pen.on(camera.project(face.points)[[3, 2, 1, 0]])
-
-
-def _side_print(p: Package, panel: Pen) -> None:
-    """Draw the small print, in the side's shade."""
-    ink = lit(p.palette[1], 0.8)
-    panel.text(p.brand, (0.14, 0.06, 0.86, 0.22), ink, weight=1)
-    for y in np.linspace(0.4, 0.8, 6):
-        panel.fill(rect(0.16, y, 0.84, y + 0.025), ink)
-
-
-def _gable(w: float, h: float, d: float, colour: str) -> Solid:
-    """Return a roof whose ridge runs from left to right."""
-    ridge, z = h + 0.34, d / 2
-    a0, b0, c0, d0 = (-w, h, z), (w, h, z), (w, h, -z), (-w, h, -z)
-    e, f = (-w, ridge, 0.0), (w, ridge, 0.0)
-    faces = ((a0, b0, f, e), (c0, d0, e, f), (b0, c0, f), (d0, a0, e))
-    return Solid([Face(np.array(points), colour) for points in faces])
 
 
 def vessel(p: Package, rng: np.random.Generator, size: Size) -> Layers:

@@ -9,31 +9,15 @@ import numpy as np
 RGB: TypeAlias = tuple[int, int, int]
 
 COLOURS: dict[str, RGB] = {
-    "red": (198, 62, 54),
-    "rust": (178, 88, 50),
-    "orange": (230, 134, 66),
-    "mustard": (218, 168, 62),
-    "yellow": (246, 210, 98),
-    "cream": (246, 236, 212),
-    "olive": (134, 138, 76),
-    "green": (82, 144, 96),
-    "dark green": (40, 84, 68),
-    "mint": (166, 214, 190),
-    "teal": (38, 126, 128),
-    "light blue": (136, 190, 222),
-    "blue": (58, 104, 172),
-    "navy": (36, 52, 90),
-    "lavender": (178, 164, 214),
-    "purple": (108, 62, 106),
-    "pink": (240, 172, 178),
-    "rose": (212, 100, 122),
-    "brown": (124, 82, 56),
-    "tan": (206, 170, 126),
-    "grey": (148, 152, 158),
-    "charcoal": (64, 68, 76),
-    "white": (248, 246, 240),
-    "black": (38, 38, 44),
-}
+    "red": (198, 62, 54), "rust": (178, 88, 50), "orange": (230, 134, 66),
+    "mustard": (218, 168, 62), "yellow": (246, 210, 98), "cream": (246, 236, 212),
+    "olive": (134, 138, 76), "green": (82, 144, 96), "dark green": (40, 84, 68),
+    "mint": (166, 214, 190), "teal": (38, 126, 128), "light blue": (136, 190, 222),
+    "blue": (58, 104, 172), "navy": (36, 52, 90), "lavender": (178, 164, 214),
+    "purple": (108, 62, 106), "pink": (240, 172, 178), "rose": (212, 100, 122),
+    "brown": (124, 82, 56), "tan": (206, 170, 126), "grey": (148, 152, 158),
+    "charcoal": (64, 68, 76), "white": (248, 246, 240), "black": (38, 38, 44),
+}  # fmt: skip
 
 # Harmonies (main, second, accent): many classes share one, so hue alone identifies no class.
 PALETTES: tuple[tuple[str, str, str], ...] = (

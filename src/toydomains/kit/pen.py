@@ -224,7 +224,19 @@ class Pen:
         unit = min((x1 - x0) / glyphs.width, (y1 - y0) / glyphs.height)
         w, h = glyphs.width * unit / 2, glyphs.height * unit / 2
         corners = np.array([(-w + 2 * slant * h, -h), (w + 2 * slant * h, -h), (w, h), (-w, h)])
-        self._stamp(glyphs, corners + ((x0 + x1) / 2, (y0 + y1) / 2), colour)
+        quad = corners + ((x0 + x1) / 2, (y0 + y1) / 2)
+        strips = 8 if self.curved else 1
+        for i in range(strips):
+            ends = np.array([[i], [i + 1]]) / strips
+            (a, b), (d, c) = (
+                quad[0] + (quad[1] - quad[0]) * ends,
+                quad[3] + (quad[2] - quad[3]) * ends,
+            )
+            left, right = glyphs.width * i / strips, glyphs.width * (i + 1) / strips
+            source = np.array(
+                [(left, 0), (right, 0), (right, glyphs.height), (left, glyphs.height)]
+            )
+            self._stamp(glyphs, source, self.warp(np.array([a, b, c, d])), colour)
 
     def on(self, quad: Points) -> Pen:
         """Return a pen whose unit square is a quadrilateral of this one."""
@@ -261,22 +273,7 @@ class Pen:
         ImageDraw.Draw(mask).polygon(shifted, fill=round(255 * min(alpha, 1.0)))
         return mask, (*low.tolist(), *high.tolist())
 
-    def _stamp(self, glyphs: Image.Image, quad: Points, colour: Colour) -> None:
-        """Paste a mask onto a quadrilateral, in strips where the warp is curved."""
-        strips = 8 if self.curved else 1
-        for i in range(strips):
-            left, right = glyphs.width * i / strips, glyphs.width * (i + 1) / strips
-            top = quad[0] + (quad[1] - quad[0]) * np.array([[i], [i + 1]]) / strips
-            bottom = quad[3] + (quad[2] - quad[3]) * np.array([[i], [i + 1]]) / strips
-            target = self.warp(np.array([top[0], top[1], bottom[1], bottom[0]]))
-            source = np.array(
-                [(left, 0), (right, 0), (right, glyphs.height), (left, glyphs.height)]
-            )
-            self._stamp_quad(glyphs, source, target, colour)
-
-    def _stamp_quad(
-        self, glyphs: Image.Image, source: Points, target: Points, colour: Colour
-    ) -> None:
+    def _stamp(self, glyphs: Image.Image, source: Points, target: Points, colour: Colour) -> None:
         """Paste a quadrilateral of a mask onto one of the picture, both in pixels."""
         low = np.maximum(np.floor(target.min(axis=0)), 0).astype(int)
         high = np.minimum(np.ceil(target.max(axis=0)), self.image.size).astype(int)
@@ -284,8 +281,7 @@ class Pen:
         if (high <= low).any() or abs((bx - ax) * (dy - ay) - (by - ay) * (dx - ax)) < 1:
             return
         size = tuple((high - low).tolist())
-        back = homography(target - low, source)
-        data = tuple(back.ravel()[:8].tolist())
+        data = tuple(homography(target - low, source).ravel()[:8].tolist())
         mask = glyphs.transform(size, Image.Transform.PERSPECTIVE, data, Image.Resampling.BICUBIC)
         inside = Image.new("L", size)
         ImageDraw.Draw(inside).polygon([tuple(p) for p in (target - low).tolist()], fill=255)

@@ -100,19 +100,17 @@ def sheet(low: Sequence[float], high: Sequence[float]) -> tuple[Face, Face]:
     return far, near
 
 
-def _ring(x: float, y: float, z: float, radius: float, sides: int) -> np.ndarray:
-    # Half a step off, so that four sides are parallel to the axes.
-    angle = 2 * np.pi * (np.arange(sides) + 0.5) / sides
-    reach = radius / np.cos(np.pi / sides) if sides == 4 else radius
-    return np.stack([x + reach * np.sin(angle), np.full(sides, y), z + reach * np.cos(angle)], 1)
-
-
 def turning(
     x: float, z: float, profile: Sequence[tuple[float, float]], colour: Colour, sides: int = 14
 ) -> Solid:
     """Return a convex turned body: (radius, height) rings from the bottom up; 4 sides make it square."""
-    rings = [_ring(x, y, z, max(radius, 1e-3), sides) for radius, y in profile]
-    faces = []
+    # Half a step off, so that four sides are parallel to the axes.
+    angle = 2 * np.pi * (np.arange(sides) + 0.5) / sides
+    rings, faces = [], []
+    for radius, y in profile:
+        reach = max(radius, 1e-3) / (np.cos(np.pi / sides) if sides == 4 else 1)
+        ring = (x + reach * np.sin(angle), np.full(sides, y), z + reach * np.cos(angle))
+        rings.append(np.stack(ring, axis=1))
     for lower, upper in zip(rings, rings[1:], strict=False):
         for i in range(sides):
             j = (i + 1) % sides
@@ -177,38 +175,24 @@ def paint(pen: Pen, solids: Sequence[Solid], camera: Camera) -> None:
     corners = np.concatenate([face.points for face in faces])
     flat = camera.project(corners)
     pixels = pen.warp(flat).tolist()
-    visible = _faces_eye(*(flat[starts[:-1] + k] for k in range(3)))
-    gains = brightness(*(corners[starts[:-1] + k] for k in range(3))).tolist()
+    first = starts[:-1]
+    (ux, uy), (vx, vy) = (flat[first + 1] - flat[first]).T, (flat[first + 2] - flat[first + 1]).T
+    visible = ux * vy - uy * vx < -1e-12  # anticlockwise on the screen, where y points down
+    normal = np.cross(corners[first + 1] - corners[first], corners[first + 2] - corners[first + 1])
+    cosine = normal @ SUN / (np.linalg.norm(normal, axis=-1) + 1e-12)
+    # Lambert's law plus ambient light.
+    gains = (0.72 + 0.36 * np.maximum(cosine, -0.2)).tolist()
     for face, start, seen, gain in zip(faces, starts.tolist(), visible, gains, strict=False):
         if not seen:
             continue
         if face.colour is not None:
-            outline = pixels[start : start + len(face.points)]
-            pen.fill_pixels(outline, lit(face.colour, gain))
-        _paint_decals(pen, face, camera, gain)
-
-
-def _faces_eye(a: Points, b: Points, c: Points) -> np.ndarray:
-    """Return whether corners [F, 2] run anticlockwise on the screen (where y points down)."""
-    (ux, uy), (vx, vy) = (b - a).T, (c - b).T
-    return ux * vy - uy * vx < -1e-12
-
-
-def _paint_decals(pen: Pen, face: Face, camera: Camera, gain: float) -> None:
-    if not face.decals:
-        return
-    lifted = face.lift(np.concatenate([outline for outline, _ in face.decals]))
-    pixels, start = pen.warp(camera.project(lifted)).tolist(), 0
-    for outline, colour in face.decals:
-        pen.fill_pixels(pixels[start : start + len(outline)], lit(colour, gain))
-        start += len(outline)
-
-
-def brightness(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """Return Lambert's cosine with the sun plus ambient light, for faces through corners [..., 3]."""
-    normal = np.cross(b - a, c - b)
-    cosine = normal @ SUN / (np.linalg.norm(normal, axis=-1) + 1e-12)
-    return 0.72 + 0.36 * np.maximum(cosine, -0.2)
+            pen.fill_pixels(pixels[start : start + len(face.points)], lit(face.colour, gain))
+        if face.decals:
+            lifted = face.lift(np.concatenate([outline for outline, _ in face.decals]))
+            places = pen.warp(camera.project(lifted)).tolist()
+        for outline, colour in face.decals:
+            pen.fill_pixels(places[: len(outline)], lit(colour, gain))
+            places = places[len(outline) :]
 
 
 def bounds(solids: Iterable[Solid], camera: Camera) -> tuple[float, float, float, float]:
