@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,11 @@ import pandas as pd
 import pytest
 from PIL import Image
 
-import describe
+import submit
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
 from guie.export.answers import Answers, read_answers
+from guie.export.card import file_facts
 
 # query, its neighbours nearest first with their distances; `toys/b|x` is a class with a bar in its name
 CLASSES = {"a": "cars/a", "b": "toys/b|x", "c": "toys/$c$"}
@@ -26,9 +29,9 @@ FOUND = {
     "c0": [("a0", 0.05), ("a1", 0.07)],  # the one of its class: nothing counts
 }
 FACTS: dict[str, Any] = {
-    "folder": "s", "parameters": 1e6, "dimension": 64, "models": [], "record": None, "validation": None,
+    "folder": "s", "source": "run", "parameters": 1e6, "dimension": 64, "models": [], "record": None,
+    "validation": None,
     "torchscript": {"runtime": "1.11", "written_by": "2", "format": 9, "parity": [], "tolerance": 1e-5},
-    "file": {"bytes": 1, "sha256": "aa"},
 }  # fmt: skip
 
 
@@ -45,9 +48,14 @@ def folder(tmp_path: Path) -> Path:
     pd.DataFrame(rows).to_csv(tmp_path / "m.csv", index=False)
     for name in FOUND:
         Image.new("RGB", (8, 8), "teal").save(tmp_path / f"{name}.png")
+    submission = tmp_path / "s"
+    submission.mkdir()
+    with zipfile.ZipFile(submission / "submission.zip", "w") as archive:
+        archive.writestr("saved_model.pt", "a model")
+    made = file_facts(submission / "submission.zip")
     domains = {"cars": {"mmp_at_5": 0.6}, "toys": {"mmp_at_5": 0.2}, "none": {"mmp_at_5": None}}
     score = {
-        **{"verdict": "keeps_the_contract", "submission": {"sha256": "aa"}, "device": "cpu"},
+        **{"verdict": "keeps_the_contract", "submission": made, "device": "cpu"},
         **{
             "domains": domains,
             "mean": {"mmp_at_5": 0.4, "r_at_1": 0.5},
@@ -55,10 +63,8 @@ def folder(tmp_path: Path) -> Path:
         },
         **{"seconds_per_image": {"total": 0.004}, "images_with_exif_rotation": 2},
     }
-    submission = tmp_path / "s"
-    submission.mkdir()
     (submission / "score.json").write_text(json.dumps(score))
-    (submission / "export.json").write_text(json.dumps(FACTS))
+    (submission / "export.json").write_text(json.dumps({**FACTS, "file": made}))
     found = [
         {
             **{"query": f"{query}.png", "rank": rank, "image_path": f"{name}.png"},
@@ -68,7 +74,7 @@ def folder(tmp_path: Path) -> Path:
         for query, neighbours in FOUND.items()
         for rank, (name, distance) in enumerate(neighbours, 1)
     ]
-    table = pd.DataFrame(found).assign(submission="aa")
+    table = pd.DataFrame(found).assign(submission=made["sha256"])
     table.to_csv(submission / "score.neighbours.csv", index=False)
     return submission
 
@@ -98,7 +104,8 @@ def test_the_card_has_pictures_and_what_it_cannot_do(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))]
-    describe.main(words)
+    submit.main([*words, "--user", "me"])  # one command: card and upload folder
+    assert (folder / "kernel-metadata.json").is_file()
     names = {"domains.png", "answers.png", "mistakes.png"}
     assert {path.name for path in folder.glob("card/*.png")} == names
     text = (folder / "card.md").read_text()
@@ -109,9 +116,12 @@ def test_the_card_has_pictures_and_what_it_cannot_do(
         "The file"
     )
 
-    describe.main([*words, "--no-images"])
+    submit.main([*words, "--no-images"])
     assert {path.name for path in folder.glob("card/*.png")} == {"domains.png"}
     assert "answers.png" not in (folder / "card.md").read_text()
+    with pytest.raises(SystemExit):
+        submit.main(["--submission", str(folder), "--no-images"])
+    assert "need --manifest" in capsys.readouterr().err
 
 
 def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
@@ -121,7 +131,9 @@ def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
 
     path = folder / "score.neighbours.csv"
     neighbours = path.read_text()
-    path.write_text(neighbours.replace(",aa", ",bb"))  # of a scoring of another file since
+    path.write_text(
+        re.sub(",[0-9a-f]{64}", ",bb", neighbours)
+    )  # of a scoring of another file since
     with pytest.raises(
         UserError, match=r"neighbours.csv: belongs to another submission.zip; score it"
     ):
@@ -144,4 +156,4 @@ def test_an_image_that_is_gone_is_told(folder: Path) -> None:
     for name in FOUND:
         (folder.parent / f"{name}.png").unlink()
     with pytest.raises(UserError, match=r"\.png"):
-        describe.main(["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))])
+        submit.main(["--submission", str(folder), "--manifest", str(folder.with_name("m.csv"))])
