@@ -27,7 +27,7 @@ from guie.config import real_root
 from guie.export import downgrade, package
 from guie.export.formats import (
     FORMATS,
-    check_format,
+    check_installed,
     exported_program,
     open_onnx,
     open_program,
@@ -77,7 +77,7 @@ def formats(source: str, size_px: int, folder: Path, threads: int) -> dict[str, 
     ways: dict[str, Answer] = {"eager": model.scored}
     ways["pt2"] = open_program(folder / "model.pt2")
     try:
-        check_format("onnx")
+        check_installed()
     except UserError as error:
         print(error)
     else:

@@ -15,7 +15,8 @@ import yaml
 import export
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
-from guie.export import RUNTIME_FORMAT
+from guie.export import RUNTIME_FORMAT, submission
+from guie.export.card import without_folders
 from guie.models import build_embedder, open_model, save_model
 from guie.training.run_folder import write_record
 
@@ -56,7 +57,9 @@ def make_run(folder: Path, backbone: dict = TINY_CLIP, head: dict | None = None,
 def few_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All odd sizes are compared in the first test alone: they are most of an export's time."""
     if request.function is not test_a_run_becomes_a_submission:
-        monkeypatch.setattr(export, "odd_sizes", lambda size_px: [(1, 99), (size_px, size_px)])
+        monkeypatch.setattr(
+            "guie.export.submission.odd_sizes", lambda size_px: [(1, 99), (size_px, size_px)]
+        )
 
 
 def main(run: Path, out: Path, *more: str) -> None:
@@ -113,7 +116,7 @@ def test_card_and_facts_name_files_but_no_place_of_the_machine(tmp_path: Path) -
     assert facts["models"][0]["run"]["data"]["root"] == "images"
     assert facts["models"][0]["run"]["data"]["manifest"] == "input/mix.csv"
     assert "| Pretrained weights | `tower.safetensors`, SHA-256 `0123abcd` |" in card
-    assert export.without_folders("/a/b c, runs/d, /e") == "b c, runs/d, e"
+    assert without_folders("/a/b c, runs/d, /e") == "b c, runs/d, e"
 
 
 @pytest.mark.parametrize(
@@ -163,7 +166,7 @@ def test_exporting_twice_gives_the_same_zip_members(tmp_path: Path) -> None:
     saved = tmp_path / "saved_model.pt"
     saved.write_bytes(b"x" * 3_000_000)
     for name in ("a.zip", "b.zip"):
-        export.write_submission(saved, tmp_path / name)
+        submission.write_zip(saved, tmp_path / name)
     assert (tmp_path / "a.zip").read_bytes() == (tmp_path / "b.zip").read_bytes()
     with zipfile.ZipFile(tmp_path / "a.zip") as archive:
         assert archive.read("saved_model.pt") == saved.read_bytes()
@@ -214,7 +217,7 @@ def test_what_fp16_cannot_hold_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"head\.linear\.weight: .* 100000 exceeds .*--half"):
         main(run, out, "--half")
     with pytest.raises(UserError, match="change the embedding by 3.0e-02, above"):
-        export.check_rounding([{"difference": 0.03}], run)
+        submission.check_rounding(0.03, "run")
 
 
 def test_more_than_64_dimensions_are_refused(tmp_path: Path) -> None:

@@ -5,9 +5,8 @@ the archive in the format of 1.11. `check_operators` lists the operators that 1.
 compares the saved file with the eager model.
 """
 
-from guie.export.formats import FORMATS, check_format, write_format
 from guie.export.operators import check_operators
-from guie.export.parity import differences, odd_sizes, parity, remembered
+from guie.export.parity import odd_sizes, parity
 from guie.export.torchscript import (
     RUNTIME_FORMAT,
     downgrade,
@@ -17,17 +16,12 @@ from guie.export.torchscript import (
 )
 
 __all__ = [
-    "FORMATS",
     "RUNTIME_FORMAT",
-    "check_format",
     "check_operators",
-    "differences",
     "downgrade",
     "format_version",
     "odd_sizes",
     "package",
     "parity",
     "portable_operators",
-    "remembered",
-    "write_format",
 ]

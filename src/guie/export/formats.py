@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from guie.base.errors import UserError
-from guie.base.files import replacing
-from guie.export.card import file_facts
+from guie.base.files import replacing, write_json, write_text
+from guie.export.card import file_card, file_facts, without_folders
 from guie.export.parity import Answer, differences, odd_sizes
 from guie.models import LoadedModel, Scored
 from guie.models.preprocess import Preprocess, _half
@@ -205,7 +205,7 @@ def _module(name: str) -> Any:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first line of the original error, which the exporter wraps in its own reports."""
+    """Return the first line of the original error, which torch may wrap in its own reports."""
     while error.__cause__ is not None:
         error = error.__cause__
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
@@ -284,14 +284,27 @@ x = model(images)
 }
 
 
-def check_format(kind: str) -> None:
-    """Raise UserError if a package that the format needs is not installed."""
-    if kind == "onnx":
-        check_installed()
+def write_file(
+    kind: str, model: LoadedModel, folder: Path, facts: dict[str, Any]
+) -> tuple[Path, dict[str, Any]]:
+    """Write the file, its model card and its JSON; return its path and the `made` entry of the JSON.
+
+    Args:
+        facts: of the run, from `guie.export.card.describe`.
+
+    Raises UserError as `write_format`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    made = write_format(kind, model, folder)
+    path = folder / made["name"]
+    facts = without_folders({**facts, "made": made, "file": file_facts(path)})
+    write_json(path.with_name(f"{path.name}.json"), facts)
+    write_text(path.with_name(f"{path.name}.md"), file_card(facts, FORMATS[kind].use))
+    return path, made
 
 
 def write_format(kind: str, model: LoadedModel, folder: Path) -> dict[str, Any]:
-    """Write the file, compare it with the model, and return the `made` entry of `export.json`.
+    """Write the file, compare it with the model, and return the `made` entry of its JSON.
 
     Raises:
         UserError: the model cannot be exported, or the file's embeddings differ by more than the

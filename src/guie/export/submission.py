@@ -1,0 +1,125 @@
+"""Write a submission: submission.zip for the challenge's runtime, verified, with card.md and export.json."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from guie.base.errors import UserError
+from guie.base.files import replacing, write_json, write_text
+from guie.export.card import file_facts, model_card, without_folders
+from guie.export.operators import check_operators
+from guie.export.parity import differences, odd_sizes, parity, remembered
+from guie.export.torchscript import downgrade, format_version, package
+from guie.models import LoadedModel
+
+MAX_DIMENSION = 64
+TOLERANCE = 1e-5
+ROUNDING = 1e-2  # allowed effect of fp16 on a value of a unit-length embedding
+MODEL_NAME = "saved_model.pt"
+
+
+def write_submission(
+    model: LoadedModel, folder: Path, facts: dict[str, Any], runtime: str, half: bool
+) -> dict[str, Any]:
+    """Write submission.zip, card.md and export.json; return the facts in export.json.
+
+    Args:
+        facts: of the run, from `guie.export.card.describe`.
+        runtime: PyTorch's version: 1.11 or current.
+        half: store matrices in fp16.
+
+    Raises:
+        UserError: the embedding is too large, PyTorch 1.11 lacks an operator, the saved model differs
+            from the trained one, or another program wrote card.md. An old submission.zip is kept then.
+    """
+    check_dimension(model.embedder.dim, model.source)
+    folder.mkdir(parents=True, exist_ok=True)
+    card, message = folder / "card.md", folder / "export.json"
+    if card.exists() and not message.exists():
+        raise UserError(
+            f"{card}: export.py did not write it; choose another folder, or move the file"
+        )
+    zipped = folder / "submission.zip"
+    # In the output folder, which needs the space anyway; the system's temporary folder may be small.
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=folder) as scratch:
+        saved = Path(scratch, MODEL_NAME)
+        torchscript = write_torchscript(model, saved, runtime, half)
+        write_zip(saved, zipped)
+    facts = without_folders({**facts, "torchscript": torchscript, "file": file_facts(zipped)})
+    write_json(message, facts)
+    write_text(card, model_card(facts))
+    return facts
+
+
+def write_torchscript(model: LoadedModel, saved: Path, runtime: str, half: bool) -> dict[str, Any]:
+    """Write and verify the TorchScript file; return its entry of export.json."""
+    sizes = odd_sizes(model.preprocess.size_px)
+    trained = remembered(model.scored, sizes) if half else None
+    package(model.embedder, model.preprocess, saved, half)
+    if runtime == "1.11":
+        downgrade(saved)
+        refuse_problems(check_operators(saved), model.source)
+    rows = parity(model.scored, saved, sizes)
+    for row in rows:
+        if not row["difference"] <= TOLERANCE:  # also true for NaN
+            raise UserError(
+                f"{model.source}: at {row['height']} x {row['width']} the saved model differs from the"
+                f" trained one by {row['difference']:.1e}, above {TOLERANCE}; check whether its backbone"
+                " branches on its input, or its weights contain NaN"
+            )
+    made: dict[str, Any] = {
+        "runtime": runtime,
+        "written_by": torch.__version__,
+        "format": format_version(saved),
+        "parity": rows,
+        "tolerance": TOLERANCE,
+    }
+    if trained:
+        made["rounding"] = max(
+            row["difference"] for row in differences(model.scored, trained, sizes)
+        )
+        check_rounding(made["rounding"], model.source)
+    return made
+
+
+def check_dimension(dimension: int, source: str) -> None:
+    """Raise UserError if the embedding has more dimensions than the challenge allows."""
+    if dimension > MAX_DIMENSION:
+        raise UserError(
+            f"{source}: the embedding has {dimension} dimensions, the challenge allows"
+            f" {MAX_DIMENSION}; train with a head (model.head.dim: {MAX_DIMENSION}), or reduce it with"
+            " compose.py"
+        )
+
+
+def refuse_problems(problems: list[str], source: str) -> None:
+    """Raise UserError naming the first operator that PyTorch 1.11 cannot run."""
+    if problems:
+        others = f" (and {len(problems) - 1} more)" if problems[1:] else ""
+        raise UserError(
+            f"{source}: {problems[0]}{others}; or use --torch current, for current PyTorch"
+        )
+
+
+def check_rounding(rounding: float, source: str) -> None:
+    """Raise UserError if fp16 changes the embedding by more than ROUNDING."""
+    if not rounding <= ROUNDING:  # also true for NaN
+        raise UserError(
+            f"{source}: weights in fp16 change the embedding by {rounding:.1e}, above {ROUNDING:g}; export"
+            " it without --half"
+        )
+
+
+def write_zip(saved: Path, zipped: Path) -> None:
+    """Write one uncompressed member, as weights do not compress; the bytes are reproducible."""
+    member = zipfile.ZipInfo(MODEL_NAME)
+    member.file_size = saved.stat().st_size
+    with replacing(zipped) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        with saved.open("rb") as source, archive.open(member, "w") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
