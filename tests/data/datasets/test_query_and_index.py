@@ -10,7 +10,7 @@ from readings import rows, splits
 
 from guie.base.errors import UserError
 from guie.data.datasets import DATASETS, read_dataset
-from guie.data.datasets.revisited import ground_truth
+from guie.data.datasets.landmarks import ground_truth
 from guie.data.manifest import check, queries_without_positive
 from guie.evaluation.protocols import protocol_of, run_protocol
 

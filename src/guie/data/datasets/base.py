@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,8 +41,8 @@ def plain_name(path: str) -> str:
     return unicodedata.normalize("NFC", unescaped)
 
 
-def class_disjoint(label: pd.Series, test_classes: int, seed: int) -> pd.Series:
-    """Return `test` for the images of `test_classes` random classes, else `train`.
+def drawn_train(label: pd.Series, test_classes: int, seed: int) -> pd.Series:
+    """Return a boolean per image: whether its class is none of `test_classes` random ones.
 
     The choice depends only on the seed and the names, so a missing class changes no other. Raises
     UserError if no class would remain to train on.
@@ -50,10 +51,12 @@ def class_disjoint(label: pd.Series, test_classes: int, seed: int) -> pd.Series:
     if test_classes >= len(names):
         raise UserError(f"test_classes {test_classes}: there are only {len(names)} classes")
     chosen = names[np.argsort(seeded_draws(seed, names))[:test_classes]]
-    return label.isin(chosen).map({True: "test", False: "train"})
+    return ~label.isin(chosen)
 
 
-COLUMNS = ("image_path", "label", "split", "role")
+IMAGE_SUFFIXES = frozenset(
+    (".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".png", ".ppm", ".tif", ".tiff", ".webp")
+)
 SHARED_CLASSES = DomainDeclaration(shared_classes=True)
 
 
@@ -182,13 +185,24 @@ def listing(
 
 
 def first_half(class_ids: pd.Series) -> pd.Series:
-    """Return `train` for images of the first half of the classes, by number, else `test`.
+    """Return a boolean per image: whether its class is in the first half, by number.
 
     The usual split of metric learning; with an odd number of classes, train has one more.
     """
     distinct = sorted(class_ids.unique())
     train = distinct[: (len(distinct) + 1) // 2]
-    return class_ids.isin(train).map({True: "train", False: "test"})
+    return class_ids.isin(train)
+
+
+def by_class(image_path: pd.Series, label: pd.Series, trained: pd.Series) -> pd.DataFrame:
+    """Build rows from columns: train where `trained` is True, else test."""
+    return listing(image_path, label, trained.map({True: "train", False: "test"}))
+
+
+def pictures(files: frozenset[str], start: str = "") -> list[str]:
+    """Return the images among `files`, by their extensions, whose path starts so, sorted."""
+    below = (file for file in files if file.startswith(start))
+    return sorted(file for file in below if Path(file).suffix.lower() in IMAGE_SUFFIXES)
 
 
 def by_folder(paths: Sequence[str], above: str, split: str) -> pd.DataFrame:

@@ -11,10 +11,8 @@ from pathlib import Path
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.data.datasets.base import IMAGE_SUFFIXES
 
-IMAGE_SUFFIXES = frozenset(
-    (".bmp", ".gif", ".jpeg", ".jpg", ".jp2", ".png", ".ppm", ".tif", ".tiff", ".webp")
-)
 COLUMNS = ("image_path", "label", "domain", "split", "role")
 
 
@@ -63,12 +61,15 @@ def _looked_through(folder: Path) -> Iterator[tuple[str, str | None]]:
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     real = os.path.realpath(folder)
-    for file, entry in _walk(folder):
+    for file, entry in walk(folder):
         yield file, _why_not(file, entry, real)
 
 
-def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
-    """Yield (path relative to `folder`, entry) of everything below except folders to enter."""
+def walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
+    """Yield (path relative to `folder`, entry) of everything below except folders to enter.
+
+    Hidden folders and links to folders, which may form loops, are not entered. Raises UserError.
+    """
     pending = [""]
     while pending:
         below = pending.pop()
@@ -76,24 +77,34 @@ def _walk(folder: Path) -> Iterator[tuple[str, os.DirEntry]]:
             with os.scandir(folder / below) as entries:
                 for entry in entries:
                     path = f"{below}/{entry.name}" if below else entry.name
-                    if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    if entry.is_dir(follow_symlinks=False) and not is_hidden(entry.name):
                         pending.append(path)
                     else:
                         yield path, entry
+        except FileNotFoundError:
+            raise UserError(f"{folder / below}: no such folder") from None
+        except NotADirectoryError:
+            raise UserError(f"{folder / below}: not a folder; unpack the archive first") from None
         except PermissionError:
             raise UserError(f"{folder / below}: permission denied; allow reading it") from None
 
 
+def is_hidden(name: str) -> bool:
+    """Return whether a file is hidden or the system's (`._x`, Thumbs.db)."""
+    return name.startswith(".") or name == "Thumbs.db"
+
+
 def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
     """Return why an entry is no image below `folder`, a real path; None if it is one."""
-    name = file.rpartition("/")[2]
-    suffix = Path(name).suffix.lower()
-    if name.startswith(".") or name == "Thumbs.db":
+    suffix = Path(entry.name).suffix.lower()
+    if is_hidden(entry.name):
         return "hidden or system file"
     if not entry.is_file():  # opening a pipe would block
         return "link to a folder or to nowhere" if entry.is_symlink() else "not a regular file"
-    if entry.is_symlink() and not _is_within(folder, os.path.realpath(entry.path)):
-        return "link that leaves the folder"
+    if entry.is_symlink():
+        file_there = os.path.realpath(entry.path)
+        if os.path.commonpath([folder, file_there]) != folder:
+            return "link that leaves the folder"
     if suffix not in IMAGE_SUFFIXES:
         return f"no image by its extension ({suffix or 'none'})"
     # surrogates represent bytes that are not UTF-8, which a manifest cannot store
@@ -108,10 +119,6 @@ def _why_no_class(file: str) -> str | None:
     if not class_name:
         return "not in a class folder"
     return "class name with |, which joins several labels" if "|" in class_name else None
-
-
-def _is_within(folder: str, file: str) -> bool:
-    return os.path.commonpath([folder, file]) == folder
 
 
 def _skipped_text(skipped: Counter[str]) -> str:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from scipy.io import loadmat
 
 from guie.base.errors import UserError
 from guie.data.datasets.base import Dataset, Expected, Reading, as_on_disk, present
+from guie.data.datasets.folder import is_hidden, walk
 from guie.data.manifest import Companions, Sidecar
 from guie.data.manifest.companions import renamed, within
 
@@ -173,12 +173,13 @@ def read_dataset(
     """
     folder = Path(folder)
     chosen = _options(dataset, options)
-    files = frozenset(walk(folder))
+    files = frozenset(path for path, entry in walk(folder) if not is_hidden(entry.name))
     listing = dataset.read(folder, files, **chosen)
     rows = listing.rows if splits is None else listing.rows[listing.rows["split"].isin(splits)]
     rows = rows.reset_index(drop=True)
     if rows.empty:
-        raise UserError(f"{dataset.title} in {folder}: no images{_of(splits)} are listed")
+        chosen_splits = f" of split {', '.join(splits)}" if splits else ""
+        raise UserError(f"{dataset.title} in {folder}: no images{chosen_splits} are listed")
     on_disk = as_on_disk(rows["image_path"], files)
     names = dict(zip(rows["image_path"], on_disk, strict=True)) if listing.companions else {}
     rows = rows.assign(image_path=on_disk)
@@ -193,32 +194,6 @@ def read_dataset(
     all_warnings = (*dataset.warnings, *listing.warnings, *counted)
     said = {} if as_train else _companions(dataset, listing.companions, names, domain)
     return Reading(table, _sidecar(dataset, table, domain), all_warnings, within(said, table))
-
-
-def walk(folder: Path) -> Iterator[str]:
-    """Yield every file below as a path from `folder`, except hidden files (`._x`, Thumbs.db).
-
-    Links to folders are not entered, as they may form loops. Raises UserError.
-    """
-    pending = [""]
-    while pending:
-        below = pending.pop()
-        try:
-            with os.scandir(folder / below) as entries:
-                for entry in entries:
-                    if entry.name.startswith(".") or entry.name == "Thumbs.db":
-                        continue
-                    path = f"{below}{entry.name}"
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(f"{path}/")
-                    else:
-                        yield path
-        except FileNotFoundError:
-            raise UserError(f"{folder / below}: no such folder") from None
-        except NotADirectoryError:
-            raise UserError(f"{folder / below}: not a folder; unpack the archive first") from None
-        except PermissionError:
-            raise UserError(f"{folder / below}: permission denied; allow reading it") from None
 
 
 def _check_counts(
@@ -320,7 +295,3 @@ def _options(dataset: Dataset, given: Mapping[str, Any]) -> dict[str, Any]:
                 f"{dataset.name}: {name}: {value!r} is no {kind}; the default is {default}"
             )
     return {**dataset.options, **given}
-
-
-def _of(splits: Collection[str] | None) -> str:
-    return f" of split {', '.join(splits)}" if splits else ""
