@@ -28,9 +28,9 @@ from guie.base.devices import from_main, make_accelerator
 from guie.base.errors import UserError
 from guie.base.files import refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
-from guie.data.image_checks.boxes import Box, boxes_of, read_boxes
 from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
 from guie.data.manifest import Manifest, load_manifest, read_companion
+from guie.data.manifest.companions import Box, boxes_of, read_boxes
 from guie.evaluation.embedding import Check
 from guie.evaluation.feature_cache import FeatureCache, Features, embed_into
 from guie.evaluation.opened import EmbeddingModel, load_embedding_model

@@ -25,7 +25,7 @@ from guie.config import real_root
 from guie.config.data import OutlierConfig
 from guie.curation.classes import LEAST, class_cosines, robust_z, suggest_merges
 from guie.data.manifest import load_manifest
-from guie.data.manifest.columns import memberships
+from guie.data.manifest.reading import memberships
 from guie.evaluation.feature_cache import cached_features
 from guie.models import open_model
 

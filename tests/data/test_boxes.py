@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.data.image_checks.boxes import Box, boxes_of, read_boxes
+from guie.data.manifest.companions import Box, boxes_of, read_boxes
 
 HEADER = "image_path,x1_px,y1_px,x2_px,y2_px"
 

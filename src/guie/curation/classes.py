@@ -18,7 +18,7 @@ from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.config.data import OutlierConfig, OversampleConfig
 from guie.curation.duplicates.findings import findings
-from guie.data.manifest.columns import class_sizes, memberships
+from guie.data.manifest.reading import class_sizes, memberships
 from guie.evaluation.feature_cache import Embed, Features
 
 CHUNK = 65_536

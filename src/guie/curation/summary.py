@@ -15,8 +15,8 @@ from guie.base.files import replacing, write_json
 from guie.config import MixConfig
 from guie.config.data import Source
 from guie.data.manifest import Companions, queries_without_positive
-from guie.data.manifest.columns import memberships
 from guie.data.manifest.companions import joined, within, write_companions
+from guie.data.manifest.reading import memberships
 from guie.report.pages import class_sizes, left_after, write_report
 
 Counts = dict[str, dict[str, Any]]

@@ -20,9 +20,9 @@ from torch.utils.data import Dataset, default_collate
 
 from guie.base.errors import UserError
 from guie.data.augmentation import Augment
-from guie.data.image_checks.boxes import Box
 from guie.data.images import open_as_host, open_part, with_retries
 from guie.data.manifest import Manifest
+from guie.data.manifest.companions import Box
 
 
 def image_shape(height: int, width: int) -> list[float]:

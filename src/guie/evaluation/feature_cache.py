@@ -25,11 +25,11 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
 from guie.config.data import CleaningConfig
 from guie.data.dataset import EvalDataset, as_batch
-from guie.data.image_checks.boxes import Box
 from guie.data.image_checks.comparison import VIEWS
 from guie.data.image_checks.decoding import KEY, TYPES, absolute, file_states
 from guie.data.image_checks.hashes import thumbnails
 from guie.data.images import decoder_key, open_as_host
+from guie.data.manifest.companions import Box
 from guie.evaluation.embedding import Embeds, embed_blocks
 from guie.models import LoadedModel, open_model
 from guie.models.pretrained import state_hash

@@ -11,9 +11,16 @@ Errors in a Parquet file name the row from 0, as in `table.iloc`. Values are not
 """
 
 from guie.data.manifest.checks import check, queries_without_positive
-from guie.data.manifest.columns import OPTIONAL, REQUIRED, ROLES
 from guie.data.manifest.companions import Companions, companion_path, read_companion
-from guie.data.manifest.reading import DomainDeclaration, Sidecar, read_sidecar, sidecar_path
+from guie.data.manifest.reading import (
+    OPTIONAL,
+    REQUIRED,
+    ROLES,
+    DomainDeclaration,
+    Sidecar,
+    read_sidecar,
+    sidecar_path,
+)
 from guie.data.manifest.table import NOTED, SHOWN, Manifest, load_manifest, save_manifest
 
 __all__ = [

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from guie.data.manifest.columns import ROLES, Fault, one_class_each
-from guie.data.manifest.reading import Sidecar
+from guie.data.manifest.reading import ROLES, Fault, Sidecar, one_class_each
 
 
 def notes(table: pd.DataFrame) -> Iterator[list[Fault]]:

@@ -1,4 +1,7 @@
-"""Read a manifest, fast if it is plain and line by line if anything is unusual, and its sidecar."""
+"""Read a manifest and its sidecar: the columns, the classes in labels such as `a|b`, and the file.
+
+A plain file is read fast, and line by line if anything is unusual.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,16 @@ from guie.base.errors import UserError
 from guie.base.files import refuse_special
 from guie.config.base import Config
 from guie.config.reading import read_yaml
-from guie.data.manifest.columns import REQUIRED, Fault
+
+REQUIRED = ("image_path", "label", "domain", "split", "role")
+OPTIONAL = ("dataset", "caption", "width", "height", "sha256", "label_source", "weight")
+ROLES = {
+    "train": ("train",),
+    "val": ("query", "index", "both"),
+    "test": ("query", "index", "both"),
+}
+
+Fault = tuple[int, str]  # place (line of a CSV, row of a Parquet file), message
 
 
 class DomainDeclaration(Config):
@@ -68,6 +80,24 @@ def _is_old_sidecar(file: Path) -> bool:
         return file.is_file() and set(read_yaml(file)) == {"domains"}
     except (UserError, TypeError):
         return False
+
+
+def one_class_each(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return `rows` with one row per label; a row labelled `a|b` is repeated with the same index."""
+    if not rows["label"].str.contains("|", regex=False).any():
+        return rows  # the fast path for most manifests
+    return rows.assign(label=rows["label"].str.split("|")).explode("label")
+
+
+def memberships(table: pd.DataFrame) -> pd.DataFrame:
+    """Return columns row (index in `table`), domain, split, label: one row per image and class."""
+    pairs = one_class_each(table[["domain", "split", "label"]])
+    return pairs.rename_axis(index="row").reset_index()
+
+
+def class_sizes(members: pd.DataFrame) -> pd.Series:
+    """Return the number of images in the class of each row of `memberships`."""
+    return members.groupby("label", sort=False)["label"].transform("size")
 
 
 SAVE_AS = "save it as CSV in UTF-8, with commas between the columns"

@@ -14,9 +14,10 @@ import yaml
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
 from guie.data.manifest.checks import check, notes
-from guie.data.manifest.columns import OPTIONAL, REQUIRED
 from guie.data.manifest.companions import Companions
 from guie.data.manifest.reading import (
+    OPTIONAL,
+    REQUIRED,
     Rows,
     Sidecar,
     read_rows,

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
-from guie.data.manifest.columns import memberships
+from guie.data.manifest.reading import memberships
 from guie.report.figures import calibration, selection_curve, size_histogram, stages
 from guie.report.figures.mix import Histogram, described, histograms
 from guie.report.figures.style import domain_colors
