@@ -21,6 +21,8 @@ from tqdm import tqdm
 import toydomains
 from guie.config import real_root
 
+# A failed assertion of a helper module shows its values, too.
+pytest.register_assert_rewrite(*(file.stem for file in Path(__file__).parent.glob("*.py")))
 torch.set_num_threads(1)
 # A pool of faiss' threads, begun here, would hang the first search of a process forked from this one.
 faiss.omp_set_num_threads(1)

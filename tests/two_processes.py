@@ -44,7 +44,7 @@ def start(
 def run(script: str, words: list[str], **environment: str) -> None:
     """Run it to its end; a failure of either fails the test."""
     codes = end(start(script, words, **environment))
-    assert codes == [0, 0], f"exit codes {codes}"
+    assert codes == [0, 0], f"{script} {' '.join(words)}: {described(codes)}"
 
 
 def begin(log: Path, lines: int, words: list[str], **environment: str) -> int:
@@ -54,7 +54,8 @@ def begin(log: Path, lines: int, words: list[str], **environment: str) -> int:
         time.sleep(0.01)
     for process in processes:
         os.kill(process.pid, signal.SIGTERM)
-    assert end(processes) == [128 + signal.SIGTERM] * 2
+    codes = end(processes)
+    assert codes == [128 + signal.SIGTERM] * 2, described(codes)
     return kills.count_lines(log)
 
 
@@ -66,6 +67,14 @@ def end(processes: list[multiprocessing.Process]) -> list[int | None]:
     for process in processes:
         process.kill()
     return codes
+
+
+def described(codes: list[int | None]) -> str:
+    late = f"did not end in {PATIENCE_S} s"
+    return "; ".join(
+        f"process {rank}: {late if code is None else f'exit code {code}'}"
+        for rank, code in enumerate(codes)
+    )
 
 
 def _run(script: str, words: list[str], environment: dict[str, str], said: Path | None) -> None:
