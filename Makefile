@@ -6,7 +6,7 @@ UV := .cache/uv/bin/uv
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-lowest test-slow judges formats browser chromium lint format kill guard \
-	bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean
+	mutations bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -42,11 +42,17 @@ notebooks: setup  ## run the notebooks on the smoke configs, as CI does
 test: setup  ## the test suite
 	$(BIN)/python -m pytest -n 2
 
-test-lowest: .venv-lowest/ready  ## the test suite on the lowest versions that requirements.txt allows
-	.venv-lowest/bin/python -m pytest -n 2
+# What another version of a library can break, and the road from curate to submit. Rules in plain Python
+# (configs, manifests, studies, what a killed run leaves) are tested once, by `make test`.
+VERSIONED := $(addprefix tests/, losses models data evaluation training ensembles report export scorer test_road.py)
+PLAIN := $(addprefix --ignore=tests/, data/archives data/datasets data/manifest training/test_faults.py \
+	training/test_kills.py training/test_starting.py training/test_train_refusals.py)
+
+test-lowest: .venv-lowest/ready  ## tests that depend on libraries, on the lowest versions that requirements.txt allows
+	.venv-lowest/bin/python -m pytest -n 2 $(VERSIONED) $(PLAIN)
 
 test-slow: setup  ## studies of minutes, which make test leaves out
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -n 2 -m slow
 
 judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft, in an environment of their own
 	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py
@@ -77,6 +83,9 @@ kill: setup  ## kill a training run 20 times at random moments; it must end at t
 
 guard: setup  ## short runs of this tree and of another commit must be equal (AGAINST=main)
 	$(BIN)/python tests/guard.py $(if $(AGAINST),--against $(AGAINST))
+
+mutations: setup  ## plant random faults in the source and see which the tests notice (ROOMS="losses scorer")
+	$(BIN)/python tests/mutations.py $(if $(ROOMS),--rooms $(ROOMS))
 
 bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/margin.py
