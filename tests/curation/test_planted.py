@@ -124,13 +124,20 @@ def plant_faults(table: pd.DataFrame, root: Path) -> tuple[pd.DataFrame, dict[st
     return pd.concat(rows, ignore_index=True), truth
 
 
-def test_planted_faults_are_all_found_and_nothing_else(toy_manifest, tmp_path):
-    root = tmp_path / "set"
+@pytest.fixture(scope="module")
+def faulty(toy_manifest, tmp_path_factory):
+    """A folder with planted faults, its table with the hashes, and the pairs by kind of fault."""
+    root = tmp_path_factory.mktemp("faulty") / "set"
     shutil.copytree(toy_manifest.parent, root)
     table, truth = plant_faults(pd.read_csv(root / "manifest.csv"), root)
+    return root, known(table, root), truth
+
+
+def test_planted_faults_are_all_found_and_nothing_else(faulty):
+    root, table, truth = faulty
     config = CleaningConfig(leaks="drop_train")
     embed = partial(thumbnails, root=root, workers=1)
-    cleaned, found, *_ = clean(known(table, root), config, Evidence(embed, Pixels(root, 1)))
+    cleaned, found, *_ = clean(table, config, Evidence(embed, Pixels(root, 1)))
     for kind, pairs in truth.items():
         assert pairs_of(found[found["kind"] == kind]) == pairs, kind
     assert set(found["kind"]) <= {*truth, "near duplicate"}
@@ -144,11 +151,8 @@ def test_planted_faults_are_all_found_and_nothing_else(toy_manifest, tmp_path):
     assert leaked and not leaked & left
 
 
-def test_a_leak_stops_with_the_pairs_unless_declared(toy_manifest, tmp_path):
-    root = tmp_path / "set"
-    shutil.copytree(toy_manifest.parent, root)
-    table, truth = plant_faults(pd.read_csv(root / "manifest.csv"), root)
-    table = known(table, root)
+def test_a_leak_stops_with_the_pairs_unless_declared(faulty):
+    root, table, truth = faulty
     seen = Evidence(partial(thumbnails, root=root, workers=1), Pixels(root, 1))
     with pytest.raises(UserError) as caught:
         refuse(clean(table, CleaningConfig(), seen).findings)
