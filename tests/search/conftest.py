@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -23,3 +24,16 @@ def searcher(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
     folder_of(place)
     indexed(run, place / "m.csv", place / "index")
     return open_index(place / "index")
+
+
+@pytest.fixture(scope="session")
+def four(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `pictures/`, four of them, and their `index/`; `small_index` is a copy to change."""
+    place = tmp_path_factory.mktemp("four")
+    indexed(run, folder_of(place, classes=2, each=2), place / "index")
+    return place
+
+
+@pytest.fixture
+def small_index(four: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(four / "index", tmp_path / "index")

@@ -24,6 +24,10 @@ from some_pictures import folder_of, indexed, picture
 from tiny_runs import tiny_run
 
 
+def killed(*given: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
     pictures = folder_of(tmp_path, classes=2, each=3)
     (pictures / "left" / "broken.png").write_bytes(b"no picture")
@@ -53,38 +57,12 @@ def test_it_is_brought_up_to_date(run: Path, tmp_path: Path) -> None:
     np.testing.assert_allclose(made.vectors(), expected, atol=1e-5)
 
 
-def test_a_killed_one_goes_on(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pictures = folder_of(tmp_path, classes=2, each=2)
-
-    def killed(*given: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr("guie.search.building.finish", killed)
-        with pytest.raises(KeyboardInterrupt):
-            indexed(run, pictures, tmp_path / "index")
-    with pytest.raises(UserError, match="no index"):
-        read_index(tmp_path / "index")
-    for file in pictures.rglob("*.png"):
-        file.chmod(0o644)
-
-    def not_again(*given: object, **settings: object) -> None:
-        raise AssertionError("embedded again")
-
-    monkeypatch.setattr("guie.models.embedder.Embedder.forward", not_again)
-    _, changes = indexed(run, pictures, tmp_path / "index")
-    assert changes.new == 4
-
-
 def test_a_kill_leaves_the_old_index_and_a_folder_that_shrank_is_asked_about(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pictures, out = folder_of(tmp_path, classes=2, each=4), tmp_path / "index"
     indexed(run, pictures, out)
     picture(1, 9).save(pictures / "new.png")
-
-    def killed(*given: object) -> None:
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr("guie.search.building.publish", killed)
@@ -116,9 +94,10 @@ def test_archives_and_shards(run: Path, tmp_path: Path) -> None:
         shard_of(found, 6, 7)
 
 
-def test_what_is_not_its_own_is_refused(run: Path, tmp_path: Path) -> None:
-    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
-    indexed(run, pictures, out)
+def test_what_is_not_its_own_is_refused(
+    run: Path, four: Path, small_index: Path, tmp_path: Path
+) -> None:
+    pictures, out = four / "pictures", small_index
     other = tiny_run(tmp_path / "other", start=1)
     with pytest.raises(UserError, match="or with other weights of it; vectors of two models"):
         indexed(other, pictures, out)
@@ -133,9 +112,8 @@ def test_what_is_not_its_own_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [FACTS, f"g1/{FILES}", f"g1/{FLAT}"])
-def test_a_damaged_index_is_told_by_its_file(name: str, run: Path, tmp_path: Path) -> None:
-    out = tmp_path / "index"
-    indexed(run, folder_of(tmp_path, classes=2, each=2), out)
+def test_a_damaged_index_is_told_by_its_file(name: str, small_index: Path) -> None:
+    out = small_index
     whole = (out / name).read_bytes()
     (out / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=rf"{name}: .*index the pictures again"):
@@ -193,28 +171,20 @@ def test_a_folder_of_something_else_is_refused_and_left_as_it_is(run: Path, tmp_
 
 
 def test_what_a_user_keeps_in_an_index_survives(run: Path, tmp_path: Path) -> None:
-    pictures, out, away = (
-        folder_of(tmp_path, classes=2, each=3),
-        tmp_path / "index",
-        tmp_path / "away",
-    )
+    pictures, out = folder_of(tmp_path, classes=2, each=3), tmp_path / "index"
     search.main(words_of(run, pictures, out))
+    own = {"g7/photo.png", f"g8/{FLAT}", "parts/thesis.txt", "g1/own.txt"}
+    for name in own:
+        (out / name).parent.mkdir(exist_ok=True)
+        (out / name).write_text("the user's")
+    away = tmp_path / "away"
     away.mkdir()
-    for file in (
-        out / "g7/photo.png",
-        out / "g8" / FLAT,
-        out / "parts/thesis.txt",
-        out / "g1/own.txt",
-    ):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("the user's")
     (away / FLAT).write_text("the user's")
     (out / "g9").symlink_to(away)
     (out / "g²").mkdir()
     picture(1, 9).save(pictures / "new.png")
     search.main(words_of(run, pictures, out))
     found = tree(out)
-    own = {"g7/photo.png", f"g8/{FLAT}", "parts/thesis.txt", "g1/own.txt"}
     assert {name for name in found if found[name] == b"the user's"} == own
     assert tree(away) == {FLAT: b"the user's"} and (out / "g²").is_dir()
     assert read_index(out).facts.pictures == 7
@@ -239,18 +209,24 @@ def test_a_first_index_that_was_killed_goes_on(
     pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
     (pictures / "broken.png").write_bytes(b"no picture")
 
-    def killed(*given: object) -> None:
-        raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
         patched.setattr(f"guie.search.building.{moment}", killed)
         with pytest.raises(KeyboardInterrupt):
             search.main(words_of(run, pictures, out))
     assert (out / PARTS).exists() and (out / "dropped.csv").exists()
+    with pytest.raises(UserError, match="no index"):
+        read_index(out)
+    for file in pictures.rglob("*.png"):
+        file.chmod(0o644)
     for lock in out.glob(".*.lock"):  # of an older version there is none
         lock.unlink()
     if moment == "publish":
         (out / "g1" / ".vectors.7.tmp.npy").touch()  # of a kill in the middle of a file
+
+    def not_again(*given: object, **settings: object) -> None:
+        raise AssertionError("embedded again")
+
+    monkeypatch.setattr("guie.models.embedder.Embedder.forward", not_again)
     search.main(words_of(run, pictures, out))
     assert read_index(out).facts.pictures == 4 and not (out / PARTS).exists()
     assert len(list(out.glob("g*"))) == 1
@@ -258,7 +234,7 @@ def test_a_first_index_that_was_killed_goes_on(
 
 def test_two_that_write_one_index_are_refused(run: Path, tmp_path: Path) -> None:
     pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
-    search.main(words_of(run, pictures, out))
+    indexed(run, pictures, out)
     shutil.copytree(out, tmp_path / "shard")
     picture(1, 9).save(pictures / "new.png")
     before = tree(out)
@@ -276,41 +252,40 @@ def test_two_that_write_one_index_are_refused(run: Path, tmp_path: Path) -> None
     assert read_index(out).facts.pictures == 5
 
 
-def test_a_merge_keeps_its_shards_and_other_indexes(run: Path, tmp_path: Path) -> None:
-    pictures, shard = folder_of(tmp_path, classes=2, each=2), str(tmp_path / "shard")
-    indexed(run, pictures, tmp_path / "shard")
-    indexed(tiny_run(tmp_path / "other", start=1), pictures, tmp_path / "index")
+def test_a_merge_keeps_its_shards_and_other_indexes(four: Path, tmp_path: Path) -> None:
+    shard = str(shutil.copytree(four / "index", tmp_path / "shard"))
+    other = tiny_run(tmp_path / "other", start=1)
+    indexed(other, four / "pictures", tmp_path / "index")
     with pytest.raises(UserError, match="is one of the shards"):
         search.main(["merge", "--shards", shard, "--out", str(tmp_path / "other" / ".." / "shard")])
     with pytest.raises(UserError, match="shard: made from another model than .*index"):
         search.main(["merge", "--shards", shard, "--out", str(tmp_path / "index")])
 
 
-FALSE = [
-    *(("pictures", "4"), ("pictures", True), ("pictures", 0), ("dimension", [16]), ("model", None)),
-    *(
-        ("generation", "../../elsewhere/g1"),
-        ("generation", ""),
-        ("generation", None),
-        ("version", "1"),
-    ),
-    *(
-        ("root", 7),
-        ("fit", "stretch"),
-        ("probes", 10**30),
-        ("sureness", []),
-        ("checksums", {"a": 1}),
-    ),
-    ("sureness", {"labelled": True, "pictures": 4, "similarity": [0.1, 0.2], "share": [0.1]}),
-]
+FALSE = {
+    "pictures": ["4", True, 0],
+    "dimension": [[16]],
+    "model": [None],
+    "generation": ["../../elsewhere/g1", "", None],
+    "version": ["1"],
+    "root": [7],
+    "fit": ["stretch"],
+    "probes": [10**30],
+    "checksums": [{"a": 1}],
+    "sureness": [
+        [],
+        {"labelled": True, "pictures": 4, "similarity": [0.1, 0.2], "share": [0.1]},
+    ],
+}
 
 
-@pytest.mark.parametrize("key, value", FALSE, ids=lambda value: str(value)[:20])
+@pytest.mark.parametrize(
+    "key, value", [(key, value) for key in FALSE for value in FALSE[key]], ids=lambda v: str(v)[:20]
+)
 def test_a_false_value_in_the_facts_is_told_by_its_key(
-    key: str, value: object, run: Path, tmp_path: Path
+    key: str, value: object, small_index: Path, tmp_path: Path
 ) -> None:
-    out = tmp_path / "index"
-    indexed(run, folder_of(tmp_path, classes=2, each=2), out)
+    out = small_index
     facts = json.loads((out / FACTS).read_text())
     shutil.copytree(out / "g1", tmp_path / "elsewhere" / "g1")
     (out / FACTS).write_text(json.dumps({**facts, key: value}))
@@ -355,9 +330,8 @@ def test_damage_that_still_reads_is_found_by_the_checksum(
         search.main(["merge", "--shards", str(out), "--out", str(tmp_path / "whole")])
 
 
-def test_an_older_index_has_no_checksums(run: Path, tmp_path: Path) -> None:
-    pictures, out = folder_of(tmp_path, classes=2, each=2), tmp_path / "index"
-    indexed(run, pictures, out)
+def test_an_older_index_has_no_checksums(run: Path, four: Path, small_index: Path) -> None:
+    pictures, out = four / "pictures", small_index
     (out / "g1" / ".made-by-search").unlink(missing_ok=True)
     facts = json.loads((out / FACTS).read_text())
     facts.pop("checksums", None)
