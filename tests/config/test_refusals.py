@@ -1,7 +1,8 @@
-"""Bad input that no other test has: each is one clear line, told before anything is trained."""
+"""Refusals: one line each, with the file or `--set`, the key, what is wrong and what is allowed."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -14,98 +15,238 @@ from guie.data.dataset import training_rows
 from guie.data.manifest import Manifest, Sidecar
 from guie.training.run_folder import read_metrics
 
-PRETRAINED = {"library": "timm", "name": "vit_tiny_patch16_224", "pretrained": "w.safetensors"}
+MINIMAL = """
+name: t
+data: {manifest: m.csv}
+model:
+  backbone: {library: timm, name: resnet18}
+  image: {size_px: 32}
+train:
+  epochs: 2
+  lr: {head: 1e-3, classes: 1e-3}
+stages:
+  - {name: head}
+  - {name: full, epochs: 3, lr: {backbone: 1e-5}}
+"""
 
 
-def load(tmp_path: Path, **changes) -> RunConfig:
-    values = {
-        "name": "t",
-        "data": {"manifest": "m.csv"},
-        "model": {"backbone": PRETRAINED, "image": {"size_px": 32}},
-        "train": {"epochs": 1},
-        "stages": [
-            {"name": "head", "lr": {"head": 0.1, "classes": 0.1}},
-            {"name": "full", "lr": {"backbone": 0.1, "head": 0.1, "classes": 0.0}},
-        ],
-        **changes,
-    }
-    (tmp_path / "c.yaml").write_text(yaml.safe_dump(values))
-    return load_config(tmp_path / "c.yaml", RunConfig)
+@pytest.fixture
+def minimal(tmp_path: Path) -> Path:
+    path = tmp_path / "run.yaml"
+    path.write_text(MINIMAL)
+    return path
 
 
-def stages(**changes) -> dict:
-    return {"stages": [{"name": "s", "lr": {"classes": 0.1}, **changes}]}
+def only_line(path: Path, *overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load_config(path, RunConfig, overrides)
+    (line,) = str(caught.value).splitlines()
+    return line
 
 
-def pairs(name: str) -> dict:
-    return {"task": {"loss": {"name": name}}}
-
-
-RESET, ALONE = stages(classes="reset"), stages(softmax_over="stage")
-CONTRASTIVE = {"task": {"name": "contrastive"}}
-RANDOM = {"model": {"backbone": {**PRETRAINED, "pretrained": None}, "image": {"size_px": 32}}}
-GENERIC = {"manifest": "g.csv"}
-BLENDS = stages(augment={"mixup": 0.5}, lr={"head": 0.1})
-OF_CARS = {
-    "name": "distillation",
-    "teachers": [{"model": "t", "domains": ["cars"]}],
-    "criteria": [{"relation": {"name": "rkd"}}],
+# What follows the key; a dot: of a key below
+ONE_FAULT = {
+    "nonsense": "expected key=value",
+    "name=[1": "line 1: not valid YAML",
+    "name=a/b": "a name may hold letters, digits",
+    "data.manifest.x=1": "'manifest' is a single value and has no keys below it",
+    "stages.7.epochs=1": "'7' is not an index below 2",
+    "model.backbone.library=hf": "Input should be 'open_clip' or 'timm' (found 'hf')",
+    "model.image.size_px=big": "Input should be a valid integer",
+    "precision=fp8": "Input should be 'no', 'bf16' or 'fp16'",
+    "retention.features=-1": "Input should be greater than or equal to 0",
+    "retention={}": "weights and features are both 0",
+    "compile=true": "torch.compile disables the hooks of model.layers",
+    "task.loss=arcface": "must be a mapping of name: softmax | arcface | ",
+    "task.loss.name=cosfase": "unknown name 'cosfase'; did you mean cosface? Allowed: ",
+    "task.loss.margin=3": "unknown key; did you mean margin_rad?",
+    "task.loss.margin_rad=big": "must be a number, or a mapping of every, ",
+    "task.loss.margin_rad=-1": "Input should be greater than or equal to 0",
+    "task.loss.margin_rad={least: 2, most: 1}": "least is above most",
+    "task.loss.start={length: 1, draw: none}": ".draw: Input should be 'normal' or 'uniform'",
+    "train.epocs=2": "unknown key; did you mean epochs?",
+    "train.sampler=ballanced": ".name: unknown name 'ballanced'; did you mean balanced? A",
+    "train.sampler=3": "must be a mapping of name: mixed | dataset_size | ",
+    "train.schedule=linear": ".name: unknown name 'linear'; allowed: constant, cosine, step, expo",
+    "train.schedule={end: 0.1}": "has no name; allowed: constant, cosine, step, exponential",
+    "train.schedule=step": ".epochs: missing, and it has no default",
+    "train.schedule={name: step, epochs: []}": ".epochs: List should have at least 1",
+    "train.optimizer=lion": ".name: Input should be 'adamw', 'adam' or 'sgd' (found 'lion')",
+    "train.optimizer={momentum: 0.9}": ".momentum: is for sgd, and the optimizer is adamw",
+    "train.weight_decay=big": "must be a number, or a mapping of backbone, cl",
+    "train.weight_decay=-1": "Input should be greater than or equal to 0 (found -1",
+    "train.weight_decay={neck: 1}": ".neck: this task has no such part; allowed: ",
+    "train.lr.backbone=-1": "Input should be greater than or equal to 0",
+    "train.lr.bakbone=0.1": "this task has no such part; did you mean backbone?",
+    "train.lr=0.1": "must be a mapping of backbone, blocks, classes, head (found 0.1)",
+    "train.lr.blocks={last: 1}": ".last: a key: Input should be a valid integer (found 'last')",
+    "train.lr.blocks={3: -1}": ".3: Input should be greater than or equal to 0",
+    "train.augment.jpg=0.5": "unknown key; did you mean jpeg?",
+    "train.augment.auto=cifar": "Input should be 'imagenet' (found 'cifar')",
+    "train.augment.affine=1": "shift, zoom and rotate_deg are all 0; raise one",
+    "train.augment.erase_side=[0.4, 0.1]": "a range must have its lower end first",
+    "train.augment.jpeg_quality=[0, 90]": ".0: Input should be greater than or equal to 1",
+    "train.augment.full_size=true": "applies to auto, affine, hue, rgb_shift, blur and jpeg, which",
+    "train.augment.mixup=0.5": "a blend of two images has no label or caption",
+    "train=3": "must be a mapping, like each of stages (found 3)",
+    "train.epochs=.inf": "Input should be a finite number (found inf)",
+    "train.lr.head=.nan": "Input should be a finite number (found nan)",
+    "stages.1.lr.neck=1": "this task has no such part; allowed: backbone, head",
+    "stages.1.lr.backbone=-1": "Input should be greater than or equal to 0",
+    "stages.1.warmup=3 epochs": "must be shorter than the stage's 3 epochs",
+    "stages.1.warmup_every=1 epoch": "needs warmup, which is null",
+    "stages.1.ema_goes_on=averaged": "averaged needs ema_decay, which is null",
+    "stages.1.softmax_over=domain": "Input should be 'run' or 'stage'",
+    "stages.1.domains=[]": "List should have at least 1 item",
+    "stages.1.repeated_views=2": "is for task distillation, and this is task classification",
+    "stages.0.cached_views=0": "Input should be greater than 0",
 }
-CASES = {
-    "an unknown loss": (pairs("arcfase"), "task.loss.name: .*'arcfase'.*arcface"),
-    "a stage without domains": (stages(domains=[]), "stages.0.domains: .* at least 1 item"),
-    "reset of pairs": (
-        RESET | pairs("triplet"),
-        "stages.0.classes: reset .*arcface.* triplet allows carry",
-    ),
-    "reset of proxies": (RESET | pairs("proxy_nca"), "proxy_nca allows carry"),
-    "a stage's pairs": (ALONE | pairs("batch_all"), "softmax_over: stage .* batch_all allows run"),
-    "reset of captions": (
-        RESET | CONTRASTIVE,
-        "stages.0.lr.classes: this task has no such part; allowed: backbone",
-    ),
-    "reset, then frozen": (
-        stages(classes="reset", lr={"head": 0.1, "classes": 0}),
-        "lr.classes 0 .* raise",
-    ),
-    "other choices": (stages(softmax_over="domain"), "softmax_over: .*'run' or 'stage'"),
-    "nothing to hold to": (RANDOM | {"retention": {"weights": 1}}, "pretrained is null"),
-    "retention of nothing": ({"retention": {}}, "retention: weights and features are both 0"),
-    "idle generic images": (
-        {"retention": {"weights": 1, "generic": GENERIC}},
-        "retention: generic needs features, which is 0",
-    ),
-    "retention while frozen": (
-        {"retention": {"weights": 1}, **stages()},
-        "retention: no stage trains the backbone",
-    ),
-    "blends of captions": (
-        CONTRASTIVE | stages(augment={"mixup": 0.5}, lr={"backbone": 0.1, "classes": 0}),
-        "stages.0.augment.mixup: a blend of two images has no label or caption",
-    ),
-    "blends for a specialist": (
-        BLENDS | {"task": OF_CARS},
-        "stages.0.augment.mixup: a blend may mix two domains",
-    ),
-    "negative retention": ({"retention": {"features": -1}}, "retention.features: .*equal to 0"),
-}
+NEEDS = {"compile=true": ["model.layers.of=[layer3]"]}
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_bad_config_is_refused_in_one_line(tmp_path: Path, case: str) -> None:
-    changes, said = CASES[case]
-    with pytest.raises(UserError, match=said) as refusal:
-        load(tmp_path, **changes)
-    assert str(refusal.value).count("\n") == 0
+@pytest.mark.parametrize("override", ONE_FAULT)
+def test_a_fault_is_one_line_at_the_words_that_made_it(minimal: Path, override: str) -> None:
+    """Also where every stage has it from `train`, and where a key may be of several kinds."""
+    said = ONE_FAULT[override]
+    said = override.partition("=")[0] + said if said.startswith(".") else said
+    line = only_line(minimal, override, *NEEDS.get(override, []))
+    assert line.startswith(f"--set {override}: {said}")
 
 
-@pytest.mark.parametrize("name", ["softmax", "arcface", "cosface", "curricularface"])
-def test_what_is_allowed_loads(tmp_path: Path, name: str) -> None:
-    load(tmp_path, **stages(classes="reset", softmax_over="stage"), **pairs(name))
-    both = {"weights": 1, "features": 2, "generic": GENERIC}
-    assert load(tmp_path, retention=both).retention.generic.batch_size == 32
-    blocks = stages(lr={"blocks": {3: 0.1}, "classes": 0})
-    assert load(tmp_path, retention={"weights": 1}, **blocks).retention.features == 0.0
+NESTED = [o for o in ONE_FAULT if re.match(r"(task|train)\.(?!epochs|lr\.head)", o)]
+
+
+@pytest.mark.parametrize("override", NESTED)
+@pytest.mark.parametrize("depth", ["in the base", "in the file"])
+def test_a_fault_is_one_line_at_the_file_where_it_stands(
+    minimal: Path, tmp_path: Path, override: str, depth: str
+) -> None:
+    """Of three files, each the base of the next."""
+    key, _, value = override.partition("=")
+    *outer, last = key.split(".")
+    text = "".join(f"{'  ' * n}{part}:\n" for n, part in enumerate(outer))
+    middle, top = tmp_path / "middle.yaml", tmp_path / "top.yaml"
+    middle.write_text(f"base: run.yaml\n{text}{'  ' * len(outer)}{last}: {value}\n")
+    top.write_text("base: middle.yaml\ntrain: {batch_size: 8, augment: {flip: 0.5}}\n")
+    said = (
+        ONE_FAULT[override] if ONE_FAULT[override].startswith(".") else f": {ONE_FAULT[override]}"
+    )
+    line = only_line(top if depth == "in the base" else middle)
+    assert line.startswith(f"{middle}: {key}{said}")
+
+
+FROZEN = ["model.backbone.pretrained=x", "stages.1.lr.backbone=0"]
+ADAPTED = [*FROZEN, "model.adapters={kind: lora}", "stages.1.lr.adapters=1"]
+GENERIC = "generic: {manifest: g.csv}"
+NO_CLASSES = "train.lr.classes=0"
+CONTRASTIVE = ["task={name: contrastive}", NO_CLASSES, "train.lr.head=0"]
+TASK = "task={name: distillation, teachers: [{model: t}], criteria: [{relation: {name: rkd}}]}"
+DISTILLED = [TASK, NO_CLASSES]
+OF_CARS = [TASK.replace("model: t", "model: t, domains: [cars]"), NO_CLASSES]
+NO_RELATION = TASK.replace("relation: {name: rkd}", "loss: {}")
+NEITHER = TASK.replace("relation: {name: rkd}", "weight: 2")
+WIDE = TASK.replace("rkd", "snd, sigma: {perplexity: 128}")
+ARCFACE_OF_CARS = TASK.replace("}}]", "}}, {loss: {}, domains: [cars]}]")
+SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
+
+
+# The line starts with the last override
+@pytest.mark.parametrize(
+    ("overrides", "said"),
+    [
+        (["stages.1.warmup=null", "stages.1.warmup_start=0.1"], "needs warmup,"),
+        (["stages.1.lr.blocks={3: 1}", "stages.1.cached_views=2"], "features are computed once"),
+        (["task.loss.name=triplet", "stages.1.classes=reset"], f"reset {SOFTMAXES}; triplet all"),
+        (["task.loss.name=proxy_nca", "stages.1.classes=reset"], f"reset {SOFTMAXES}; proxy_nca"),
+        (["task.loss.name=batch_all", "stages.1.softmax_over=stage"], f"stage {SOFTMAXES}; batch"),
+        (["task.loss.name=softmax", "stages.1.margin=1"], "is for the losses arcface, cosface and"),
+        ([NO_CLASSES, "stages.1.classes=reset"], "reset with lr.classes 0 would leave class weig"),
+        (["task.metaclasses.count=4", "task.loss.classifier=separate"], "is separate, but a meta"),
+        (["task.metaclasses.count=4", "model.head.parts=2", "task.projector=[8]"], "would mix"),
+        (["model.head.parts=2"], "needs task.metaclasses"),
+        (["model.head.parts=3"], "3 does not divide dim 64"),
+        (["model.head.reduced_dim=65"], "65 is above dim 64"),
+        (["model.head.norm_eps=1e-6"], "is for norm bn and bn_plain"),
+        (["model.head.image_shape=true"], "needs norm bn or bn_plain"),
+        (["model.backbone.sha256=xyz"], "'xyz': give 64 hex digits"),
+        (["model.backbone={library: timm, name: x, revision: y}"], "sha256 and revision need"),
+        (["model.backbone.name=a:b"], "'a:b': give the name alone"),
+        (["model.backbone.kwargs={checkpoint_path: x}"], "checkpoint_path: not allowed"),
+        (["model.adapters=[{kind: tuned}, {kind: tuned}]"], "model.adapters.1.kind: tuned is giv"),
+        (["retention.weights=1"], "retention: model.backbone.pretrained is null"),
+        ([*FROZEN, "retention.weights=1"], "retention: no stage trains the backbone;"),
+        ([*ADAPTED, "retention.weights=1"], "no stage trains the backbone's own weights"),
+        ([f"retention={{weights: 1, {GENERIC}}}"], "generic needs features, which is 0"),
+        (["task={name: online, teachers: 0}"], "teachers is 0, or logits and similarity are bo"),
+        (
+            ["model.head=null", "train.lr.head=0", "task={name: online}"],
+            "task.reaches: is head, bu",
+        ),
+        ([*CONTRASTIVE, "train.lr.classes=1"], "this task has no such part; allowed: backbone"),
+        ([*CONTRASTIVE, "stages.1.augment.mixup=0.5"], "a blend of two images has no label"),
+        ([*CONTRASTIVE, "stages.0.cached_views=2"], "task contrastive trains the whole backbone"),
+        ([*CONTRASTIVE, "model.adapters={kind: lora}"], "task contrastive trains a plain CLIP"),
+        ([*OF_CARS, "stages.1.augment.mixup=0.5"], "a blend may mix two domains"),
+        ([*DISTILLED, "stages.0.cached_views=1", "stages.0.repeated_views=2"], "cached_views alre"),
+        (
+            [*DISTILLED, f"retention={{features: 1, {GENERIC}}}", "stages.1.repeated_views=2"],
+            "is not supported with retention.generic",
+        ),
+        ([NO_CLASSES, NO_RELATION], "criteria has no relation"),
+        ([NO_CLASSES, NEITHER], "task.criteria.0: a criterion is a loss or a relation"),
+        ([NO_CLASSES, TASK.replace("rkd", "rkd, distance: 0")], "task.criteria.0.relation: dista"),
+        ([NO_CLASSES, TASK.replace("rkd", "logits")], "relation logits needs exactly one loss"),
+        ([NO_CLASSES, WIDE], "task.criteria.0.relation: perplexity 128 must be below 127"),
+        ([ARCFACE_OF_CARS, "train.sampler=mixed"], "mixes domains in a batch, but the loss of ta"),
+    ],
+)
+def test_settings_that_exclude_each_other(minimal: Path, overrides: list[str], said: str) -> None:
+    line = only_line(minimal, *overrides)
+    assert line.startswith(f"--set {overrides[-1]}: {said}"), line
+
+
+def test_rates_of_blocks_are_given_once(minimal: Path) -> None:
+    line = only_line(minimal, "stages.1.lr.blocks={3: 1}", "stages.1.layer_decay=0.9")
+    assert line.startswith(f"{minimal}: stages.1: lr.blocks and layer_decay")
+
+
+def test_what_is_allowed_loads(minimal: Path) -> None:
+    for name in ("softmax", "arcface", "cosface", "curricularface"):
+        alone = ["stages.1.classes=reset", "stages.1.softmax_over=stage"]
+        load_config(minimal, RunConfig, [f"task.loss.name={name}", *alone])
+    both = [FROZEN[0], f"retention={{weights: 1, features: 2, {GENERIC}}}"]
+    assert load_config(minimal, RunConfig, both).retention.generic.batch_size == 32
+    blocks = [*FROZEN, "stages.1.lr.blocks={3: 0.1}", "retention.weights=1"]
+    assert load_config(minimal, RunConfig, blocks).retention.features == 0.0
+
+
+def test_a_key_that_is_missing_is_told_of_the_mapping_that_lacks_it(
+    minimal: Path, tmp_path: Path
+) -> None:
+    top = tmp_path / "top.yaml"
+    top.write_text("base: run.yaml\nstages:\n  - {name: only}\n")
+    minimal.write_text(MINIMAL.replace("  epochs: 2\n", ""))
+    assert only_line(top).startswith(f"{top}: stages.0.epochs: missing")
+    assert only_line(top, "stages=null").startswith(f"{minimal}: train.epochs: missing")
+    branches = "model.head.branches.linear=shared"
+    line = only_line(top, "train.epochs=1", branches)
+    assert line.startswith(f"--set {branches}: model.head.branches.dropouts: missing")
+
+
+@pytest.mark.parametrize("loss", ["arcface", "proxy_nca", "soft_triple", "margin"])
+def test_class_weights_are_not_frozen_without_a_word(minimal: Path, loss: str) -> None:
+    minimal.write_text(MINIMAL.replace(", classes: 1e-3", ""))
+    own = [f"task.loss.name={loss}", *(["task.loss.learn_boundary=true"] * (loss == "margin"))]
+    with pytest.raises(UserError, match="run.yaml: train.lr.classes: missing.*or 0 to freeze"):
+        load_config(minimal, RunConfig, own)
+    load_config(minimal, RunConfig, [*own, "train.lr.classes=0"])
+    load_config(minimal, RunConfig, ["task.loss.name=supcon"])  # it has none
+
+
+def test_every_fault_is_told_at_once(minimal: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        load_config(minimal, RunConfig, ["sead=1", "precision=fp8"])
+    assert "sead" in str(caught.value) and "precision" in str(caught.value)
 
 
 def test_a_domain_that_has_no_classes_to_train_is_refused(tmp_path: Path) -> None:

@@ -8,12 +8,22 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Self, TypeVar, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import ErrorDetails
 
 from guie.base.errors import UserError
@@ -29,45 +39,59 @@ from guie.config.reading import (
 )
 
 Model = type[BaseModel]
+Fault = tuple[str, str]  # a key, and what is wrong with its value
 
 SHOWN = 200  # characters of a value in an error message
-NUMBER = "number"  # tag of the union branch that is a number
+VALUE, MAPPING = "a value", "a mapping"  # tags of `Either`
 
 
 class ConfigError(ValueError):
-    """Report a fault of one key below the model that a validator checks."""
+    """Report a fault of one key below the model that is checked; an empty key is the model itself."""
 
     def __init__(self, key: str, said: str):
-        super().__init__(f"{key}: {said}")
-        self.place, self.said = as_place(key), said
+        super().__init__(f"{key}: {said}" if key else said)
+        self.place, self.said = as_place(key) if key else (), said
+
+
+class Config(BaseModel):
+    """Base of every config model: frozen, strict about types, no unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    # A block of defaults, and the list whose entries inherit them
+    COMMON: ClassVar[tuple[str, str] | None] = None
+
+    def faults(self) -> Iterator[Fault]:
+        """Yield keys whose values do not fit the others, and what is wrong; the first is reported."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for key, said in self.faults():
+            raise ConfigError(key, said)
+        return self
 
 
 def explained(error: ValidationError, model: Model, values: SourcedValue) -> list[str]:
-    """Return one line per fault, without duplicates: its place in the source, and what is wrong.
-
-    Args:
-        values: the validated values.
-    """
-    lines = [
-        f"{_where(fault, model, values)}: {_said(fault, model)}"
-        for fault in error.errors(include_url=False)
-    ]
+    """Return one line per fault, without duplicates: its place in the source, and what is wrong."""
+    faults = error.errors(include_url=False)
+    lines = [f"{_where(fault, model, values)}: {_said(fault, model)}" for fault in faults]
     return list(dict.fromkeys(lines))
 
 
 def _where(fault: ErrorDetails, model: Model, values: SourcedValue) -> str:
     """Return the source and the key; for a missing key, the place of the mapping that lacks it."""
-    place = fault["loc"]
+    place, context = fault["loc"], fault.get("ctx", {})
     if fault["type"] == "union_tag_invalid":
-        place = (*place, fault["ctx"]["discriminator"].strip("'"))
-    elif isinstance(own := fault.get("ctx", {}).get("error"), ConfigError):
+        place = (*place, context["discriminator"].strip("'"))
+    elif isinstance(own := context.get("error"), ConfigError):
         place = (*place, *own.place)
     node = values
     missing: Place = ()
     for number, part in enumerate(place):
         if not missing and (below := node.get(part)):
             node = below
-        elif part in _keys_at(place[:number], model):
+        elif part in _keys_of(_models_at(place[:number], model)):
             missing = (*missing, part)
         # Any other part is a tag: pydantic names the branch of a union
     return node.description(missing)
@@ -75,37 +99,31 @@ def _where(fault: ErrorDetails, model: Model, values: SourcedValue) -> str:
 
 def _said(fault: ErrorDetails, model: Model) -> str:
     """Return what is wrong and what is allowed."""
-    place = fault["loc"]
+    place, context = fault["loc"], fault.get("ctx", {})
+    shown = repr(fault["input"])
+    shown = shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}..."
+    models = _models_at(place, model)
+    names = [name for m in models for name in _names_of(m)]
     match fault["type"]:
         case "extra_forbidden":
-            return f"unknown key{remedy(place[-1], _keys_at(place[:-1], model))}"
+            return f"unknown key{remedy(place[-1], _keys_of(_models_at(place[:-1], model)))}"
         case "missing":
             return "missing, and it has no default"
         case "union_tag_invalid":
-            tag, key = fault["ctx"]["tag"], fault["ctx"]["discriminator"].strip("'")
-            return f"unknown {key} {tag!r}{remedy(tag, _names_at(place, model), always=True)}"
+            tag, key = context["tag"], context["discriminator"].strip("'")
+            return f"unknown {key} {tag!r}{remedy(tag, names, always=True)}"
         case "union_tag_not_found":
-            return f"has no name; allowed: {', '.join(_names_at(place, model))}"
+            return f"has no name; allowed: {', '.join(names)}"
         case "model_type" | "model_attributes_type":
-            names = _names_at(place, model)
-            keys = f"name: {' | '.join(names)}" if names else ", ".join(_keys_at(place, model))
-            return f"must be a mapping of {keys} (found {_shown(fault['input'])})"
-        case "float_type" if place[-1] == NUMBER:
-            keys = ", ".join(_keys_at(place[:-1], model))
-            return f"must be a number, or a mapping of {keys} (found {_shown(fault['input'])})"
-    own = fault.get("ctx", {}).get("error")
-    message = (
-        own.said if isinstance(own, ConfigError) else fault["msg"].removeprefix("Value error, ")
-    )
+            keys = f"name: {' | '.join(names)}" if names else ", ".join(_keys_of(models))
+            return f"must be a mapping of {keys} (found {shown})"
+        case "float_type" if place[-1] == VALUE:
+            keys = ", ".join(_keys_of(_models_at(place[:-1], model)))
+            return f"must be a number, or a mapping of {keys} (found {shown})"
+    own = context.get("error")
+    said = own.said if isinstance(own, ConfigError) else fault["msg"].removeprefix("Value error, ")
     of_key = "a key: " if place[-1:] == ("[key]",) else ""
-    found = "" if isinstance(fault["input"], dict) else f" (found {_shown(fault['input'])})"
-    return f"{of_key}{message}{found}"
-
-
-def _shown(value: Any) -> str:
-    """Return the value as text, cut to SHOWN characters."""
-    text = repr(value)
-    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+    return f"{of_key}{said}" + ("" if isinstance(fault["input"], dict) else f" (found {shown})")
 
 
 def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> str:
@@ -117,48 +135,32 @@ def remedy(given: int | str, allowed: Sequence[str], always: bool = False) -> st
     return f"{meant} Allowed: {', '.join(allowed)}" if near else f"; allowed: {', '.join(allowed)}"
 
 
-def _keys_at(place: Place, model: Model) -> list[str]:
-    """Return the field names of the models allowed at a place."""
-    models = _models_at(place, model)
-    return sorted({name for m in models for name in (*m.model_fields, *getattr(m, "SUCH_AS", ()))})
+def _keys_of(models: list[Model]) -> list[str]:
+    return sorted({key for m in models for key in (*m.model_fields, *getattr(m, "SUCH_AS", ()))})
 
 
-def _names_at(place: Place, model: Model) -> list[str]:
-    """Return the values of `name` in the models allowed at a place."""
-    return [name for m in _models_at(place, model) for name in _tags(m)]
+def _names_of(model: Model) -> tuple[str, ...]:
+    """Return the values of `name` or `kind` by which a union chooses the model."""
+    field = model.model_fields.get("name") or model.model_fields.get("kind")
+    return get_args(field.annotation) if field else ()
 
 
 def _models_at(place: Place, model: Model) -> list[Model]:
     """Return the models at a place, through lists, optional types and unions."""
     models: list[Model] = [model]
     for part in place:
-        if isinstance(part, str) and any(part in m.model_fields for m in models):
-            types = [m.model_fields[part].annotation for m in models if part in m.model_fields]
-            models = [inner for kind in types for inner in _models_in(kind)]
-        elif isinstance(part, str):
-            # A tag: the class or the `name` of the union branch that pydantic chose
-            models = [m for m in models if part == m.__name__ or part in _tags(m)] or models
+        fields = [m.model_fields[part] for m in models if part in m.model_fields]
+        if fields:
+            models = [inner for field in fields for inner in _models_in(field.annotation)]
+        else:  # a tag: the class or the `name` of the branch that pydantic chose
+            models = [m for m in models if part in (m.__name__, *_names_of(m))] or models
     return models
-
-
-def _tags(model: Model) -> tuple[str, ...]:
-    field = model.model_fields.get("name") or model.model_fields.get("kind")
-    return get_args(field.annotation) if field else ()
 
 
 def _models_in(annotation: Any) -> list[Model]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
     return [m for part in getattr(annotation, "__args__", ()) for m in _models_in(part)]
-
-
-class Config(BaseModel):
-    """Base of every config model: frozen, strict about types, no unknown keys."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
-
-    # A block of defaults, and the list whose entries inherit them
-    COMMON: ClassVar[tuple[str, str] | None] = None
 
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -182,6 +184,18 @@ Pixels = Annotated[int, Field(gt=0, le=2**14)]  # side length
 BatchSize = Annotated[int, Field(gt=0, le=2**20)]  # images
 Workers = Annotated[int, Field(ge=0, le=1024)]  # processes that load images
 Width = Annotated[int, Field(gt=0, le=2**16)]  # dimension of an embedding, or outputs of a layer
+Names = Annotated[list[str], Field(min_length=1)]
+
+# A name alone is short for a mapping: `cosine` for {name: cosine}
+ByName = BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value)
+
+# A value, such as a number, or a mapping. By the tags, only the faults of the chosen branch are reported.
+Value = TypeVar("Value")
+Mapping = TypeVar("Mapping")
+Either = Annotated[
+    Annotated[Value, Tag(VALUE)] | Annotated[Mapping, Tag(MAPPING)],
+    Discriminator(lambda value: MAPPING if isinstance(value, dict | BaseModel) else VALUE),
+]
 
 
 def load_config(
@@ -202,12 +216,12 @@ def load_config(
     return validated(values, model)
 
 
-def config_from(values: dict, model: type[AnyConfig], source: str = "config") -> AnyConfig:
+def config_from(values: dict, model: type[AnyConfig]) -> AnyConfig:
     """Validate values as a file would hold them; use `model.model_validate` for resolved values.
 
     Raises UserError like `load_config`.
     """
-    return validated(SourcedValue.of(values, source), model)
+    return validated(SourcedValue.of(values, "config"), model)
 
 
 def validated(values: SourcedValue, model: type[AnyConfig], variables: bool = True) -> AnyConfig:
@@ -273,11 +287,12 @@ def plain(written: SourcedValue, variables: bool = True) -> Any:
 
 def expanded(text: str, where: str) -> str:
     """Replace each `${NAME}` in a string. Raises a UserError that starts with `where`."""
-    return re.sub(r"\$\{(\w+)\}", lambda match: _variable(match[1], where), text)
 
+    def value_of(variable: re.Match[str]) -> str:
+        name = variable[1]
+        found = real_root() if name == "GUIE_REAL" else os.environ.get(name)
+        if found is None:
+            raise UserError(f"{where}: environment variable {name} is not set; set it to a folder")
+        return str(found)
 
-def _variable(name: str, where: str) -> str:
-    found = real_root() if name == "GUIE_REAL" else os.environ.get(name)
-    if found is None:
-        raise UserError(f"{where}: environment variable {name} is not set; set it to a folder")
-    return str(found)
+    return re.sub(r"\$\{(\w+)\}", value_of, text)

@@ -4,12 +4,13 @@ validation split.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
-from guie.config.base import Config, ConfigError, Domain, Name, PositiveInt, Seed
+from guie.config.base import Config, Domain, Fault, Name, Names, PositiveInt, Seed
 from guie.config.model import HeadConfig
 
 DatasetName = Literal[
@@ -104,8 +105,7 @@ class CleaningConfig(Config):
     merge: dict[str, str] = {}  # class -> the class that absorbs it
     suggest_merges: Similarity | None = None  # cosine of centroids from which to report
 
-    @model_validator(mode="after")
-    def _features_have_a_model(self) -> CleaningConfig:
+    def faults(self) -> Iterator[Fault]:
         wanted = {
             "outliers": self.outliers is not None,
             "cap: diverse": self.cap == "diverse",
@@ -113,12 +113,10 @@ class CleaningConfig(Config):
         }
         if self.model is None and any(wanted.values()):
             named = ", ".join(name for name, is_set in wanted.items() if is_set)
-            raise ValueError(f"{named}: needs features; set model to a run or a library model")
-        return self
+            yield "", f"{named}: needs features; set model to a run or a library model"
 
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
-Names = Annotated[list[str], Field(min_length=1)]
 
 
 class ClipConfig(Config):
@@ -127,15 +125,13 @@ class ClipConfig(Config):
     model: str = Field(pattern=r"^open_clip:[^:]+:.+$")  # open_clip:NAME:TAG, or a weights file
     size_px: PositiveInt | None = None  # null: the pretraining size
     fit: Literal["squash", "pad", "crop"] = "squash"
-    templates: list[str] = Field(["a photo of {}."], min_length=1)  # {}: the name
+    templates: Names = ["a photo of {}."]  # {}: the name
     cache: str = "input/.cache/text"  # text embeddings, keyed by model and sentence
 
-    @model_validator(mode="after")
-    def _templates_have_one_place(self) -> ClipConfig:
+    def faults(self) -> Iterator[Fault]:
         for template in self.templates:
             if template.count("{}") != 1:
-                raise ConfigError("templates", f"{template!r} needs exactly one {{}} for the name")
-        return self
+                yield "templates", f"{template!r} needs exactly one {{}} for the name"
 
 
 class LabelledSample(Config):
@@ -151,7 +147,7 @@ class PseudoLabelConfig(Config):
     """Zero-shot labels for the train images of some domains."""
 
     clip: ClipConfig
-    domains: list[str] = Field(min_length=1)  # whose train images are labelled or checked
+    domains: Names  # whose train images are labelled or checked
     classes: dict[str, Names] = Field(min_length=2)  # domain/class: its names in plain words
     # label: use CLIP's label, drop unsure images. check: keep the label, drop images for which CLIP
     # is sure of another.
@@ -161,17 +157,13 @@ class PseudoLabelConfig(Config):
     max_images: PositiveInt | None = None  # per class, the most confident; mode label only
     calibration: LabelledSample | None = None  # null: CLIP's own temperature
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> PseudoLabelConfig:
+    def faults(self) -> Iterator[Fault]:
         for label in self.classes:
             domain, slash, name = label.partition("/")
             if not (domain and slash and name) or "|" in label:
-                raise ConfigError("classes", f"{label!r} is not of the form domain/class")
+                yield "classes", f"{label!r} is not of the form domain/class"
         if self.mode == "check" and self.max_images is not None:
-            raise ConfigError(
-                "max_images", "is for mode label; mode check has no limit, set it to null"
-            )
-        return self
+            yield "max_images", "is for mode label; mode check has no limit, set it to null"
 
 
 class DomainNames(Config):
@@ -187,12 +179,10 @@ class DomainShares(Config):
     shares: dict[str, PositiveFloat] = Field(min_length=1)  # relative; domains left out are dropped
     told_by: DomainNames | None = None  # null: the manifest's column
 
-    @model_validator(mode="after")
-    def _names_are_shared(self) -> DomainShares:
+    def faults(self) -> Iterator[Fault]:
         unnamed = sorted(set(self.shares) - set(self.told_by.names)) if self.told_by else []
         if unnamed:
-            raise ConfigError("told_by.names", f"lacks {', '.join(unnamed)}, which shares names")
-        return self
+            yield "told_by.names", f"lacks {', '.join(unnamed)}, which shares names"
 
 
 Repeats = Annotated[int, Field(ge=2)]  # one value has no standard error
@@ -213,13 +203,9 @@ class ProxyEvaluatorConfig(Config):
     lr: PositiveFloat = 1e-2
     weight_decay: NonNegativeFloat = 1e-4
 
-    @model_validator(mode="after")
-    def _head_takes_features_alone(self) -> ProxyEvaluatorConfig:
+    def faults(self) -> Iterator[Fault]:
         if self.head.image_shape or self.head.reduced_dim:
-            raise ConfigError(
-                "head", "image_shape and reduced_dim do not apply to a proxy; remove them"
-            )
-        return self
+            yield "head", "image_shape and reduced_dim do not apply to a proxy; remove them"
 
 
 class SelectionRule(Config):
@@ -233,11 +219,9 @@ class SelectionRule(Config):
     max_evaluations: PositiveInt | None = None  # trainings, including those read from the log
     max_minutes: PositiveFloat | None = None  # of training, including logged ones
 
-    @model_validator(mode="after")
-    def _confirmed_with_spread(self) -> SelectionRule:
+    def faults(self) -> Iterator[Fault]:
         if self.confirm_seeds == 1:
-            raise ConfigError("confirm_seeds", "1 seed has no standard error; use 0, or at least 2")
-        return self
+            yield "confirm_seeds", "1 seed has no standard error; use 0, or at least 2"
 
 
 class SelectionConfig(Config):
@@ -251,11 +235,9 @@ class SelectionConfig(Config):
     proxy: ProxyEvaluatorConfig | None = None
     full: str | None = None  # config of a train.py run
 
-    @model_validator(mode="after")
-    def _evaluator_is_described(self) -> SelectionConfig:
+    def faults(self) -> Iterator[Fault]:
         if getattr(self, self.evaluator) is None:
-            raise ConfigError(self.evaluator, f"missing, and evaluator {self.evaluator} needs it")
-        return self
+            yield self.evaluator, f"missing, and evaluator {self.evaluator} needs it"
 
 
 class SourceConfig(Config):
@@ -292,7 +274,7 @@ class ManifestSource(SourceConfig):
 
     kind: Literal["manifest"]
     root: str | None = None  # null: the manifest's folder
-    domains: list[str] | None = Field(None, min_length=1)  # null: every domain
+    domains: Names | None = None  # null: every domain
 
 
 Source = Annotated[
@@ -320,22 +302,14 @@ class MixConfig(Config):
     selection: SelectionConfig | None = None  # greedy selection of sources
     features: str = "input/.features"  # cache of image features, by model
 
-    @model_validator(mode="after")
-    def _cleaning_decodes(self) -> MixConfig:
+    def faults(self) -> Iterator[Fault]:
         if self.clean and not self.verify:
-            raise ConfigError("clean", "needs decoded images; set verify to true")
-        return self
-
-    @model_validator(mode="after")
-    def _min_below_max(self) -> MixConfig:
+            yield "clean", "needs decoded images; set verify to true"
         for number, source in enumerate(self.sources):
             least, most = self.limits(source)
             if most is not None and most < least:
-                raise ConfigError(
-                    f"sources.{number}",
-                    f"max_images {most} is below min_images {least}; raise max_images or lower min_images",
-                )
-        return self
+                below = f"max_images {most} is below min_images {least}"
+                yield f"sources.{number}", f"{below}; raise max_images or lower min_images"
 
     def limits(self, source: SourceConfig | DatasetSource) -> tuple[int, int | None]:
         """Return (min_images, max_images) of a source."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, PositiveFloat, Tag, model_validator
+from pydantic import Field, PositiveFloat
 
-from guie.config.base import Config, PositiveInt, Width
+from guie.config.base import ByName, Config, Either, Fault, Names, PositiveInt, Width
 from guie.config.losses import LossConfig, MarginSoftmaxConfig, SoftmaxConfig
 from guie.config.model import ModelConfig
 
@@ -19,15 +20,8 @@ class Perplexity(Config):
     perplexity: Annotated[float, Field(gt=1)]
 
 
-def _number_or_perplexity(value: Any) -> str:
-    return "perplexity" if isinstance(value, dict | Perplexity) else "number"
-
-
 # Of the Gaussian around an image, as a distance between unit-length embeddings
-Sigma = Annotated[
-    Annotated[PositiveFloat, Tag("number")] | Annotated[Perplexity, Tag("perplexity")],
-    Discriminator(_number_or_perplexity),
-]
+Sigma = Either[PositiveFloat, Perplexity]
 
 
 class RkdConfig(Config):
@@ -38,11 +32,9 @@ class RkdConfig(Config):
     angle: NonNegative = 0.0  # weight of the triple term; 2 in RKD-DA
     penalty: Literal["huber", "l1"] = "huber"
 
-    @model_validator(mode="after")
-    def _does_something(self) -> RkdConfig:
+    def faults(self) -> Iterator[Fault]:
         if not (self.distance or self.angle):
-            raise ValueError("distance and angle are both 0; raise one")
-        return self
+            yield "", "distance and angle are both 0; raise one"
 
 
 class SndConfig(Config):
@@ -93,9 +85,7 @@ class MatchingConfig(Config):
     name: Literal["matching"]
     hidden: list[Width] = []  # of the head; empty: linear
     standardise: Annotated[
-        DimensionConfig | PhiSConfig | None,
-        Field(discriminator="name"),
-        BeforeValidator(lambda value: {"name": value} if isinstance(value, str) else value),
+        DimensionConfig | PhiSConfig | None, Field(discriminator="name"), ByName
     ] = DimensionConfig()
     # Probability of dropping one of an image's teachers; the worst matched is always kept
     drop: Annotated[float, Field(ge=0, lt=1)] = 0.0
@@ -104,14 +94,11 @@ class MatchingConfig(Config):
 RelationConfig = RkdConfig | SndConfig | SimilarityConfig | LogitsConfig | MatchingConfig
 
 
-Domains = Annotated[list[str], Field(min_length=1)]
-
-
 class TeacherConfig(Config):
     """A frozen model that the student learns from."""
 
     model: str  # as for embed.py --model: run folder, an ensemble, library model
-    domains: Domains | None = None  # whose images it teaches; null: all
+    domains: Names | None = None  # whose images it teaches; null: all
     size_px: Annotated[int, Field(gt=1)] | None = None  # of a library model; null: its own
 
 
@@ -121,13 +108,11 @@ class TermConfig(Config):
     loss: LossConfig | None = None
     relation: Annotated[RelationConfig, Field(discriminator="name")] | None = None
     weight: PositiveFloat = 1.0
-    domains: Domains | None = None  # on whose images it applies; null: all
+    domains: Names | None = None  # on whose images it applies; null: all
 
-    @model_validator(mode="after")
-    def _is_one_of_two(self) -> TermConfig:
+    def faults(self) -> Iterator[Fault]:
         if (self.loss is None) == (self.relation is None):
-            raise ValueError("a criterion is a loss or a relation; give exactly one of the two")
-        return self
+            yield "", "a criterion is a loss or a relation; give exactly one of the two"
 
 
 class OnlineConfig(Config):
@@ -155,18 +140,13 @@ class OnlineConfig(Config):
         return [self.loss]
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates: see `Task.parts`."""
-        head = ["head"] if model.head else []
-        return ["backbone", *model.parts(), *head, "classes", "teachers"]
+        """Return the parts with their own learning rates."""
+        return [*model.parts(), "classes", "teachers"]
 
-    @model_validator(mode="after")
-    def _teachers_learn_and_teach(self) -> OnlineConfig:
+    def faults(self) -> Iterator[Fault]:
         if not self.teachers or not (self.logits or self.similarity):
-            raise ValueError(
-                "teachers is 0, or logits and similarity are both 0, so nothing is distilled; raise them,"
-                " or use task classification"
-            )
-        return self
+            zero = "teachers is 0, or logits and similarity are both 0"
+            yield "", f"{zero}, so nothing is distilled; raise them, or use task classification"
 
 
 class DistillationConfig(Config):
@@ -182,43 +162,18 @@ class DistillationConfig(Config):
         return [term.loss for term in self.criteria if term.loss]
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates: see `Task.parts`."""
-        heads = any(isinstance(term.relation, MatchingConfig) for term in self.criteria)
-        named = ["backbone", *model.parts(), *(["head"] if model.head else [])]
-        return [*named, *(["classes"] if self.losses else []), *(["matching"] if heads else [])]
+        """Return the parts with their own learning rates."""
+        matched = any(isinstance(term.relation, MatchingConfig) for term in self.criteria)
+        classes = ["classes"] if self.losses else []
+        return [*model.parts(), *classes, *(["matching"] if matched else [])]
 
-    @model_validator(mode="after")
-    def _learns_from_teachers(self) -> DistillationConfig:
-        if not any(term.relation for term in self.criteria):
-            raise ValueError(
-                "criteria has no relation, so nothing is learnt from the teachers; add one, or use"
-                " task classification"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _logits_have_classes(self) -> DistillationConfig:
-        softmaxes = [loss for loss in self.losses if isinstance(loss, MarginSoftmaxConfig)]
-        if len(softmaxes) != 1 and any(
-            isinstance(term.relation, LogitsConfig) for term in self.criteria
-        ):
-            raise ValueError(
-                f"relation logits needs exactly one loss with class weights, and criteria has"
-                f" {len(softmaxes)}; give one of softmax, arcface, cosface and curricularface"
-            )
-        return self
-
-
-def too_many_neighbours(term: TermConfig, batch_size: int) -> str | None:
-    """Return what is wrong with a perplexity that batch and queue cannot reach; None if it is fine."""
-    snd = term.relation
-    if not isinstance(snd, SndConfig):
-        return None
-    others = batch_size - 1 + snd.queue
-    for sigma in (snd.sigma, snd.student_sigma):
-        if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
-            return (
-                f"perplexity {sigma.perplexity:g} must be below {others}, the other images of batch and"
-                " queue; lower it, or raise batch_size or queue"
-            )
-    return None
+    def faults(self) -> Iterator[Fault]:
+        relations = [term.relation for term in self.criteria if term.relation]
+        if not relations:
+            nothing = "criteria has no relation, so nothing is learnt from the teachers"
+            yield "", f"{nothing}; add one, or use task classification"
+        softmaxes = sum(isinstance(loss, MarginSoftmaxConfig) for loss in self.losses)
+        if softmaxes != 1 and any(isinstance(one, LogitsConfig) for one in relations):
+            needs = "relation logits needs exactly one loss with class weights"
+            known = "softmax, arcface, cosface and curricularface"
+            yield "", f"{needs}, and criteria has {softmaxes}; give one of {known}"

@@ -5,22 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    Tag,
-    model_validator,
-)
-from pydantic import model_validator as checked
+from pydantic import BeforeValidator, Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
 from guie.config.base import (
     BatchSize,
+    ByName,
     Config,
-    ConfigError,
+    Fault,
     Name,
+    Names,
     Pixels,
     PositiveInt,
     Seed,
@@ -56,14 +49,11 @@ class ViewConfig(Config):
     resize: Resize = "bicubic"
     antialias: bool = True
     aspect: AspectConfig | None = None  # only for such aspect ratios
-    # Only for images that the classifier assigns to these domains
-    domains: Annotated[list[str], Field(min_length=1)] | None = None
+    domains: Names | None = None  # only for images that the classifier assigns to these domains
 
-    @checked(mode="after")
-    def _is_somewhere(self) -> ViewConfig:
+    def faults(self) -> Iterator[Fault]:
         if self.at != "center" and self.part == 1:
-            raise ConfigError("at", f"{self.at} needs a crop; set part below 1, or at to center")
-        return self
+            yield "at", f"{self.at} needs a crop; set part below 1, or at to center"
 
     def is_of(self, aspect: float) -> bool:
         """Return whether the view applies to this aspect ratio, if the domain matches."""
@@ -79,22 +69,24 @@ class MemberConfig(Config):
     run: RunConfig | None = None  # the run that trained it
 
 
-def refuse_blind(views: list[ViewConfig]) -> None:
-    """Raise ConfigError if, for some aspect ratio, no view applies to every domain."""
+def gaps(views: list[ViewConfig]) -> Iterator[Fault]:
+    """Yield a fault for each aspect ratio at which no view applies to every domain."""
     limits = [view.aspect for view in views if view.aspect]
     edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.most) if edge)]
     for aspect in sorted({max(1.0, e) for edge in edges for e in (edge, edge * 1.001)}):
         if not any(view.domains is None and view.is_of(aspect) for view in views):
-            raise ConfigError(
-                "views",
-                f"none applies to all images of aspect ratio {aspect:.4g} to 1; add a view without"
-                " domains for them",
-            )
+            none = f"none applies to all images of aspect ratio {aspect:.4g} to 1"
+            yield "views", f"{none}; add a view without domains for them"
 
 
-def _kind(value: Any) -> str:
-    composed = "members" in value if isinstance(value, dict) else hasattr(value, "members")
-    return "CompositionConfig" if composed else "MemberConfig"
+def _by_members(one: str, ensemble: str) -> Discriminator:
+    """Choose a branch of a union: whether a member has members, and so is an ensemble itself."""
+
+    def tag(value: Any) -> str:
+        nested = "members" in value if isinstance(value, dict) else hasattr(value, "members")
+        return ensemble if nested else one
+
+    return Discriminator(tag)
 
 
 class CompositionConfig(Config):
@@ -107,21 +99,19 @@ class CompositionConfig(Config):
     domains: list[str] = []  # classes of the domain classifier, if views name domains
     reduced_dim: Width | None = None  # output of a final linear map
 
-    @checked(mode="after")
-    def _fits_together(self) -> CompositionConfig:
-        refuse_blind(self.views)
+    def faults(self) -> Iterator[Fault]:
+        yield from gaps(self.views)
         if self.weights and len(self.weights) != len(self.members):
-            raise ConfigError("weights", f"{len(self.weights)} for {len(self.members)} members")
+            yield "weights", f"{len(self.weights)} for {len(self.members)} members"
         unknown = {d for view in self.views for d in view.domains or []} - set(self.domains)
         if unknown:
-            raise ConfigError("domains", f"lacks {min(unknown)}, named in views; add it")
-        return self
+            yield "domains", f"lacks {min(unknown)}, named in views; add it"
 
 
 Part = Annotated[
     Annotated[MemberConfig, Tag("MemberConfig")]
     | Annotated[CompositionConfig, Tag("CompositionConfig")],
-    Discriminator(_kind),
+    _by_members("MemberConfig", "CompositionConfig"),
 ]
 CompositionConfig.model_rebuild()
 
@@ -148,7 +138,7 @@ class SampleConfig(Config):
     manifest: str
     root: str | None = None  # default: the manifest's folder
     split: Literal["train", "val"] = "train"  # the test split is never used
-    domains: Annotated[list[str], Field(min_length=1)] | None = None  # null: all of the manifest
+    domains: Names | None = None  # null: all of the manifest
     leave_out: list[str] = []  # domains, for example those unseen by the members
     per_domain: PositiveInt = 9000  # images at most (UnED, 4.1)
     seed: Seed = 0  # of the choice of images
@@ -175,24 +165,14 @@ class HeadsConfig(Config):
     name: Literal["heads"]
 
 
-class AverageConfig(Config):
-    """The mean of the members' embeddings, each of unit length."""
+class EmbeddingsConfig(Config):
+    """The mean or the concatenation of the members' embeddings, each of unit length."""
 
-    name: Literal["average"]
-
-
-class SideBySideConfig(Config):
-    """The concatenation of the members' embeddings, each of unit length."""
-
-    name: Literal["side_by_side"]
-
-
-def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
+    name: Literal["average", "side_by_side"]
 
 
 JoinConfig = Annotated[
-    SoupConfig | HeadsConfig | AverageConfig | SideBySideConfig, Field(discriminator="name")
+    SoupConfig | HeadsConfig | EmbeddingsConfig, Field(discriminator="name"), ByName
 ]
 
 
@@ -205,11 +185,9 @@ class PcaConfig(Config):
     images: SampleConfig | None = None
     texts: str | None = None  # a file
 
-    @model_validator(mode="after")
-    def _fitted_on_one(self) -> PcaConfig:
+    def faults(self) -> Iterator[Fault]:
         if (self.images is None) == (self.texts is None):
-            raise ConfigError("images", "give images to fit on, or texts: exactly one of the two")
-        return self
+            yield "images", "give images to fit on, or texts: exactly one of the two"
 
 
 class RandomConfig(Config):
@@ -242,15 +220,6 @@ class ModelMember(Config):
     layers: LayersConfig | None = None  # backbone layers, instead of its embedding
 
 
-def _member_kind(value: Any) -> str:
-    composed = "members" in value if isinstance(value, dict) else hasattr(value, "members")
-    return "ComposedMember" if composed else "ModelMember"
-
-
-def _opened(value: Any) -> Any:
-    return {"model": value} if isinstance(value, str) else value
-
-
 def _written_out(views: Any) -> Any:
     """Replace each named view by its definition."""
     if isinstance(views, str):
@@ -273,44 +242,33 @@ class Composed(Config):
     """Members -> views -> join -> reduction."""
 
     members: list[Member] = Field(min_length=1)
-    join: Annotated[JoinConfig | None, BeforeValidator(_named)] = None  # null: a single member
+    join: JoinConfig | None = None  # null: a single member
     # Test-time views that every member averages over; or names: whole, flip, five_crops
     views: Views = [ViewConfig()]
     classifier: SampleConfig | None = None  # images to fit the domain classifier on
     reduce: ReduceConfig | None = None
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Composed:
-        refuse_blind(self.views)
+    def faults(self) -> Iterator[Fault]:
+        yield from gaps(self.views)
         asks = any(view.domains for view in self.views)
         if asks != (self.classifier is not None):
             said = "a view needs it; give images" if asks else "no view needs it; set null"
-            raise ConfigError("classifier", f"assigns images to the domains of views, and {said}")
-        self._refuse_misjoined()
-        return self
-
-    def _refuse_misjoined(self) -> None:
+            yield "classifier", f"assigns images to the domains of views, and {said}"
         join = self.join.name if self.join else None
         one = len(self.members) == 1
         of_checkpoints = any(isinstance(m, ModelMember) and m.checkpoints for m in self.members)
         if join is None and not one:
-            raise ConfigError("join", f"missing, and needed for {len(self.members)} members")
+            yield "join", f"missing, and needed for {len(self.members)} members"
         if of_checkpoints and join != "soup":
-            raise ConfigError("join", "checkpoints: true is for soups; set join: soup")
+            yield "join", "checkpoints: true is for soups; set join: soup"
         if join and one and not of_checkpoints:
-            raise ConfigError("members", f"{join} needs at least two")
-        if join not in ("soup", "heads"):
-            return
-        for number, member in enumerate(self.members):
+            yield "members", f"{join} needs at least two"
+        for number, member in enumerate(self.members if join in ("soup", "heads") else []):
             if not isinstance(member, ModelMember):
-                raise ConfigError(
-                    f"members.{number}", f"{join} takes runs; compose this one separately first"
-                )
-            if member.weight != 1 or member.size_px or member.stride_px or member.layers:
-                raise ConfigError(
-                    f"members.{number}",
-                    f"weight, size_px, stride_px and layers do not apply to {join}, a plain mean of weights",
-                )
+                yield f"members.{number}", f"{join} takes runs; compose this one separately first"
+            elif member.weight != 1 or member.size_px or member.stride_px or member.layers:
+                keys = "weight, size_px, stride_px and layers"
+                yield f"members.{number}", f"{keys} do not apply to {join}, a plain mean of weights"
 
     def parts(self) -> Iterator[Composed]:
         """Yield this ensemble and all nested ones."""
@@ -328,8 +286,8 @@ class ComposedMember(Composed):
 
 Member = Annotated[
     Annotated[ModelMember, Tag("ModelMember")] | Annotated[ComposedMember, Tag("ComposedMember")],
-    Discriminator(_member_kind),
-    BeforeValidator(_opened),
+    _by_members("ModelMember", "ComposedMember"),
+    BeforeValidator(lambda value: {"model": value} if isinstance(value, str) else value),
 ]
 
 
@@ -342,12 +300,11 @@ class ComposeConfig(Composed):
     workers: Workers = 2  # loader processes per process
     batch_size: BatchSize = 128  # images per process and step
 
-    @model_validator(mode="after")
-    def _greed_is_by_val(self) -> ComposeConfig:
+    def faults(self) -> Iterator[Fault]:
+        yield from super().faults()
         greedy = any(isinstance(p.join, SoupConfig) and p.join.greedy for p in self.parts())
         if greedy and self.val is None:
-            raise ConfigError("val", "a greedy soup needs a val split; give its manifest")
-        return self
+            yield "val", "a greedy soup needs a val split; give its manifest"
 
     @property
     def manifest(self) -> str:

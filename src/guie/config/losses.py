@@ -6,19 +6,12 @@ distance between embeddings of unit length (at most 2). `scale` is a softmax's i
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    NonNegativeFloat,
-    PositiveFloat,
-    Tag,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, NonNegativeFloat, PositiveFloat, Tag
 
-from guie.config.base import Config, PositiveInt, Seed
+from guie.config.base import VALUE, Config, Either, Fault, PositiveInt, Seed
 
 Scale = PositiveFloat
 Distance = Annotated[float, Field(gt=0, le=2)]
@@ -33,11 +26,7 @@ class RowLength(Config):
 
 # Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
 # lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000.
-Start = Annotated[
-    Annotated[Literal["xavier_normal", "xavier_uniform"], Tag("rule")]
-    | Annotated[RowLength, Tag("RowLength")],
-    Discriminator(lambda value: "rule" if isinstance(value, str) else "RowLength"),
-]
+Start = Either[Literal["xavier_normal", "xavier_uniform"], RowLength]
 
 
 class MarginSchedule(Config):
@@ -56,22 +45,19 @@ class ClassSizeMargin(Config):
     most: NonNegativeFloat
     power: PositiveFloat = 0.25  # lambda of n ** -lambda
 
-    @model_validator(mode="after")
-    def _ordered(self) -> ClassSizeMargin:
+    def faults(self) -> Iterator[Fault]:
         if self.least > self.most:
-            raise ValueError("least is above most; swap them")
-        return self
+            yield "", "least is above most; swap them"
 
 
 def _kind_of_margin(value: Any) -> str:
     if isinstance(value, dict):
         return "MarginSchedule" if "start" in value else "ClassSizeMargin"
-    return type(value).__name__ if isinstance(value, Config) else "number"
+    return type(value).__name__ if isinstance(value, Config) else VALUE
 
 
-# With tags, pydantic reports the faults of the chosen branch only, not of all three.
 Margin = Annotated[
-    Annotated[NonNegativeFloat, Tag("number")]
+    Annotated[NonNegativeFloat, Tag(VALUE)]
     | Annotated[MarginSchedule, Tag("MarginSchedule")]
     | Annotated[ClassSizeMargin, Tag("ClassSizeMargin")],
     Discriminator(_kind_of_margin),
@@ -215,12 +201,8 @@ class MetaclassesConfig(Config):
     seed: Seed = 0  # of the ensemble
 
 
-def _arcface_unless_named(values: Any) -> Any:
-    return {"name": "arcface", **values} if isinstance(values, dict) else values
-
-
 LossConfig = Annotated[
     MarginSoftmaxConfig | PairConfig | ProxyConfig | OwnInBatchConfig,
     Field(discriminator="name"),
-    BeforeValidator(_arcface_unless_named),
+    BeforeValidator(lambda loss: {"name": "arcface", **loss} if isinstance(loss, dict) else loss),
 ]

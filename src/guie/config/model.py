@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat
 
-from guie.config.base import Config, ConfigError, Pixels, PositiveInt, Width
+from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Width
 
 
 class LayersConfig(Config):
@@ -17,7 +18,7 @@ class LayersConfig(Config):
     of a ConvNeXt, `features.42` of VGG16-BN.
     """
 
-    of: Annotated[list[str], Field(min_length=1)]
+    of: Names
     # avg, max and gem pool patch positions only; token is a transformer's class token
     pool: Literal["avg", "max", "gem", "token"] = "avg"
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
@@ -106,30 +107,21 @@ class VptConfig(Config):
 PromptsConfig = Annotated[PoolConfig | VptConfig, Field(discriminator="kind")]
 
 
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, dict) else value
-
-
 class WithAdapters(Config):
     """Optional adapters and prompts of a model."""
 
     # One or more: {kind: stochastic}, or [{kind: stochastic}, {kind: lora}]
-    adapters: Annotated[list[AdapterConfig], BeforeValidator(_listed)] = []
+    adapters: Annotated[
+        list[AdapterConfig],
+        BeforeValidator(lambda value: [value] if isinstance(value, dict) else value),
+    ] = []
     prompts: PromptsConfig | None = None
 
-    @model_validator(mode="after")
-    def _kinds_differ(self) -> WithAdapters:
+    def faults(self) -> Iterator[Fault]:
         kinds = [adapter.kind for adapter in self.adapters]
-        again = next((n for n, kind in enumerate(kinds) if kind in kinds[:n]), None)
-        if again is not None:
-            raise ConfigError(
-                f"adapters.{again}.kind", f"{kinds[again]} is given twice; give each kind once"
-            )
-        return self
-
-    def parts(self) -> list[str]:
-        """Return the parts of a task that these add."""
-        return [*(["adapters"] if self.adapters else []), *(["prompts"] if self.prompts else [])]
+        for number, kind in enumerate(kinds):
+            if kind in kinds[:number]:
+                yield f"adapters.{number}.kind", f"{kind} is given twice; give each kind once"
 
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
@@ -161,24 +153,15 @@ class BackboneConfig(Config):
     reset: list[str] = []
     kwargs: dict[str, Any] = {}  # passed to the library's create_model
 
-    @model_validator(mode="after")
-    def _weights_are_checked(self) -> BackboneConfig:
+    def faults(self) -> Iterator[Fault]:
         if self.sha256 is not None and not re.fullmatch(r"[0-9a-fA-F]{8,64}", self.sha256):
-            raise ConfigError(
-                "sha256", f"{self.sha256!r}: give 64 hex digits, or at least the first 8"
-            )
+            yield "sha256", f"{self.sha256!r}: give 64 hex digits, or at least the first 8"
         if (self.sha256 or self.revision) and not self.pretrained:
-            raise ValueError(
-                "sha256 and revision need pretrained, which is null; set it or drop them"
-            )
+            yield "", "sha256 and revision need pretrained, which is null; set it or drop them"
         if ":" in self.name:
-            raise ConfigError("name", f"{self.name!r}: give the name alone, and pretrained: <tag>")
-        bypass = sorted(self.kwargs.keys() & WEIGHT_ARGUMENTS)
-        if bypass:
-            raise ConfigError(
-                "kwargs", f"{', '.join(bypass)}: not allowed; give weights by pretrained"
-            )
-        return self
+            yield "name", f"{self.name!r}: give the name alone, and pretrained: <tag>"
+        if bypass := sorted(self.kwargs.keys() & WEIGHT_ARGUMENTS):
+            yield "kwargs", f"{', '.join(bypass)}: not allowed; give weights by pretrained"
 
 
 class ImageConfig(Config):
@@ -223,21 +206,17 @@ class HeadConfig(Config):
     # Output dimension of a fitted linear map after the embedding; set by compose.py
     reduced_dim: Width | None = None
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> HeadConfig:
-        if self.image_shape and self.norm not in ("bn", "bn_plain"):
-            raise ConfigError(
-                "image_shape",
-                "needs norm bn or bn_plain, because its scale differs from the features';"
-                f" norm is {self.norm}",
-            )
-        if self.norm_eps != BATCH_NORM_EPS and self.norm not in ("bn", "bn_plain"):
-            raise ConfigError("norm_eps", f"is for norm bn and bn_plain; norm is {self.norm}")
+    def faults(self) -> Iterator[Fault]:
+        if self.norm not in ("bn", "bn_plain"):
+            if self.image_shape:
+                because = "because its scale differs from the features'"
+                yield "image_shape", f"needs norm bn or bn_plain, {because}; norm is {self.norm}"
+            if self.norm_eps != BATCH_NORM_EPS:
+                yield "norm_eps", f"is for norm bn and bn_plain; norm is {self.norm}"
         if self.dim % self.parts:
-            raise ConfigError("parts", f"{self.parts} does not divide dim {self.dim}")
+            yield "parts", f"{self.parts} does not divide dim {self.dim}"
         if self.reduced_dim and self.reduced_dim > self.dim:
-            raise ConfigError("reduced_dim", f"{self.reduced_dim} is above dim {self.dim}")
-        return self
+            yield "reduced_dim", f"{self.reduced_dim} is above dim {self.dim}"
 
 
 class ModelConfig(WithAdapters):
@@ -247,3 +226,8 @@ class ModelConfig(WithAdapters):
     layers: LayersConfig | None = None  # null: the backbone's output
     image: ImageConfig
     head: HeadConfig | None = HeadConfig()
+
+    def parts(self) -> list[str]:
+        """Return the parts with their own learning rates: see `Task.parts`."""
+        added = {"adapters": self.adapters, "prompts": self.prompts, "head": self.head}
+        return ["backbone", *(part for part, config in added.items() if config)]

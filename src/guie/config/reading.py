@@ -58,14 +58,12 @@ class SourcedValue:
         return found
 
     def get(self, key: int | str) -> SourcedValue | None:
-        """Return the item of a mapping or list; None if absent."""
+        """Return the item of a mapping or list, None if absent; pydantic reports some keys as strings."""
         if isinstance(self.value, list):
-            within = range(len(self.value))
-            return self.value[key] if isinstance(key, int) and key in within else None
-        if not isinstance(self.value, dict):
-            return None
-        # pydantic reports some keys as strings
-        return next((item for own, item in self.value.items() if str(own) == str(key)), None)
+            within = isinstance(key, int) and key in range(len(self.value))
+            return self.value[int(key)] if within else None
+        items = self.value.items() if isinstance(self.value, dict) else ()
+        return next((item for own, item in items if str(own) == str(key)), None)
 
     def description(self, below: Place = ()) -> str:
         """`run.yaml: train.lr.head`, or `--set train.lr.head=1`; `below`: missing keys."""
@@ -114,32 +112,27 @@ def apply_defaults(values: SourcedValue, block: str, to: str) -> SourcedValue:
 
 
 def override(values: SourcedValue, key: str, value: Any, source: str) -> None:
-    """Set the value at `key`, such as stages.0.epochs. Raises UserError if there is no such place."""
-    *outer, last = as_place(key)
-    node = values
-    for depth, part in enumerate(outer, 1):
-        node = _entered(node, part, source, tuple(outer[:depth]))
-    _check_index(node, last, source)
-    if isinstance(node.value, dict):
-        node.value.update(SourcedValue.of({last: value}, source, tuple(outer)).value)
-    else:
-        node.value[last] = SourcedValue.of(value, source, (*outer, last))
+    """Set the value at `key`, such as stages.0.epochs, and create the mappings on the way to it.
 
-
-def _entered(node: SourcedValue, part: int | str, source: str, place: Place) -> SourcedValue:
-    """Return the mapping or list at `part`; create a missing mapping."""
-    _check_index(node, part, source)
-    below = node.get(part)
-    if below is None or below.value is None:
-        below = node.value[part] = SourcedValue({}, source, place)
-    if not isinstance(below.value, dict | list):
-        raise UserError(f"{source}: {part!r} is a single value and has no keys below it")
-    return below
-
-
-def _check_index(node: SourcedValue, part: int | str, source: str) -> None:
-    if isinstance(node.value, list) and part not in range(len(node.value)):
-        raise UserError(f"{source}: {str(part)!r} is not an index below {len(node.value)}")
+    Raises UserError if a list or a single value is in the way.
+    """
+    place, node = as_place(key), values
+    for depth, part in enumerate(place):
+        inside: Any = node.value
+        if not isinstance(node.value, dict | list):
+            above = place[depth - 1]
+            raise UserError(f"{source}: {above!r} is a single value and has no keys below it")
+        if isinstance(node.value, list) and part not in range(len(node.value)):
+            raise UserError(f"{source}: {str(part)!r} is not an index below {len(node.value)}")
+        if depth < len(place) - 1:
+            below = node.get(part)
+            if below is None or below.value is None:
+                below = inside[part] = SourcedValue({}, source, place[: depth + 1])
+            node = below
+        elif isinstance(node.value, list):
+            inside[part] = SourcedValue.of(value, source, place)
+        else:
+            inside.update(SourcedValue.of({part: value}, source, place[:-1]).value)
 
 
 MAX_BYTES = 1_000_000

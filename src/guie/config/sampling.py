@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BeforeValidator,
-    Field,
-    PositiveFloat,
-    TypeAdapter,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, PositiveFloat, TypeAdapter
 
-from guie.config.base import Config, ConfigError, PositiveInt
+from guie.config.base import ByName, Config, Fault, PositiveInt
 from guie.config.durations import Steps
 from guie.config.model import Fit, Fraction
 
@@ -103,23 +97,12 @@ class AugmentConfig(Config):
         brightness, contrast, saturation = (self.color if s is None else s for s in own)
         return brightness, contrast, saturation
 
-    @model_validator(mode="after")
-    def _affine_does_something(self) -> AugmentConfig:
+    def faults(self) -> Iterator[Fault]:
         if self.affine and not (self.shift or self.zoom or self.rotate_deg):
-            raise ConfigError(
-                "affine", "shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _full_size_does_something(self) -> AugmentConfig:
+            yield "affine", "shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
         if self.full_size and not self.distorts:
-            raise ConfigError(
-                "full_size",
-                "applies to auto, affine, hue, rgb_shift, blur and jpeg, which are all off;"
-                " raise one, or set full_size to false",
-            )
-        return self
+            off = "auto, affine, hue, rgb_shift, blur and jpeg, which are all off"
+            yield "full_size", f"applies to {off}; raise one, or set full_size to false"
 
 
 class _Sampler(Config):
@@ -186,10 +169,6 @@ class LossDrivenConfig(_WithFactors):
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the old weight kept in the new one
 
 
-def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
 SamplerConfig = Annotated[
     MixedConfig
     | DatasetSizeConfig
@@ -198,7 +177,7 @@ SamplerConfig = Annotated[
     | SpecialistStepsConfig
     | LossDrivenConfig,
     Field(discriminator="name"),
-    BeforeValidator(_named),
+    ByName,
 ]
 
 

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import ConfigDict, Field
 
-from guie.config.base import BatchSize, Config, ConfigError, Pixels, PositiveInt
+from guie.config.base import BatchSize, ByName, Config, Either, Fault, Names, Pixels, PositiveInt
 from guie.config.durations import Duration
 from guie.config.model import Fraction
 from guie.config.sampling import AugmentConfig, MixedConfig, NonNegative, Positive, SamplerConfig
@@ -61,28 +55,15 @@ class WeightDecays(_ByPart):
     """A weight decay per part of the task."""
 
 
-def _number_or_parts(value: Any) -> str:
-    return "parts" if isinstance(value, dict | WeightDecays) else "number"
-
-
-# With tags, pydantic reports the faults of the chosen branch only, not of both.
-WeightDecay = Annotated[
-    Annotated[NonNegative, Tag("number")] | Annotated[WeightDecays, Tag("parts")],
-    Discriminator(_number_or_parts),
-]
-
-
 class OptimizerConfig(Config):
     """The optimizer. AdamW decouples weight decay from the gradient; Adam and SGD add it."""
 
     name: Literal["adamw", "adam", "sgd"] = "adamw"
     momentum: Fraction = 0.0  # for sgd
 
-    @model_validator(mode="after")
-    def _momentum_is_of_sgd(self) -> OptimizerConfig:
+    def faults(self) -> Iterator[Fault]:
         if self.momentum and self.name != "sgd":
-            raise ConfigError("momentum", f"is for sgd, and the optimizer is {self.name}; drop one")
-        return self
+            yield "momentum", f"is for sgd, and the optimizer is {self.name}; drop one"
 
 
 class StepSchedule(Config):
@@ -117,14 +98,10 @@ class CosineSchedule(Config):
     every: Duration | None = None
 
 
-def _named(value: Any) -> Any:
-    return {"name": value} if isinstance(value, str) else value
-
-
 Schedule = Annotated[
     ConstantSchedule | CosineSchedule | StepSchedule | ExponentialSchedule,
     Field(discriminator="name"),
-    BeforeValidator(_named),
+    ByName,
 ]
 
 
@@ -136,13 +113,13 @@ class StageConfig(Config):
     batch_size: BatchSize = 128  # over all processes
     accumulate: PositiveInt = 1  # micro-batches per step: less memory, more time
     lr: LearningRates
-    optimizer: Annotated[OptimizerConfig, BeforeValidator(_named)] = OptimizerConfig()
+    optimizer: Annotated[OptimizerConfig, ByName] = OptimizerConfig()
     schedule: Schedule = CosineSchedule()
     warmup: Duration | None = None  # rise to the peak rate; null: start at the peak
     warmup_start: Fraction = 0.0  # start, as a fraction of the peak; 2nd place: .01
     # Raise the rate once per period (5th place); null: at every step
     warmup_every: Duration | None = None
-    weight_decay: WeightDecay = 1e-4  # of weight matrices
+    weight_decay: Either[NonNegative, WeightDecays] = 1e-4  # of weight matrices
     # Decay biases, norms and other vectors too, as torch does by default: the challenge's 1st, 2nd,
     # 4th and 5th place, UniFEx, UnED
     decay_vectors: bool = False
@@ -165,47 +142,28 @@ class StageConfig(Config):
     softmax_over: Literal["run", "stage"] = "run"  # stage: only classes of its domains
     margin: NonNegative | None = None  # in the loss's unit; null: the loss's margin
     sampler: SamplerConfig = MixedConfig()
-    # null: every domain of the manifest
-    domains: Annotated[list[str], Field(min_length=1)] | None = None
+    domains: Names | None = None  # null: every domain of the manifest
     augment: AugmentConfig = AugmentConfig()
     validate_every: Duration | None = None  # null: at the stage's end
     patience: PositiveInt | None = None  # validations without gain before the stage ends
 
-    @model_validator(mode="after")
-    def _one_rate_for_a_block(self) -> StageConfig:
+    def faults(self) -> Iterator[Fault]:
         if self.lr.blocks and self.layer_decay != 1:
-            raise ValueError(
-                "lr.blocks and layer_decay both set the rates of blocks; set layer_decay to 1,"
-                " or lr.blocks to {}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _averaged_weights_are_there(self) -> StageConfig:
+            both = "lr.blocks and layer_decay both set the rates of blocks"
+            yield "", f"{both}; set layer_decay to 1, or lr.blocks to {{}}"
         if self.ema_goes_on == "averaged" and self.ema_decay is None:
-            raise ConfigError("ema_goes_on", "averaged needs ema_decay, which is null; set it")
-        return self
-
-    @model_validator(mode="after")
-    def _warmup_ends(self) -> StageConfig:
+            yield "ema_goes_on", "averaged needs ema_decay, which is null; set it"
         for key in ("warmup_start", "warmup_every"):
             if getattr(self, key) and not self.warmup:
-                raise ConfigError(key, "needs warmup, which is null; set warmup, or drop it")
+                yield key, "needs warmup, which is null; set warmup, or drop it"
         warmup = self.warmup
         if warmup and warmup.unit == "epochs" and warmup.number >= self.epochs:
-            raise ConfigError(
-                "warmup",
-                f"must be shorter than the stage's {self.epochs:g} epochs, to reach the peak rates",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _cached_features_stay_true(self) -> StageConfig:
+            whole = f"the stage's {self.epochs:g} epochs"
+            yield "warmup", f"must be shorter than {whole}, to reach the peak rates"
         if self.cached_views and self.lr.trains_features:
-            raise ConfigError(
+            yield (
                 "cached_views",
                 "features are computed once, but this stage trains the backbone, adapters or prompts;"
                 " set lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}, or"
                 " cached_views to null",
             )
-        return self

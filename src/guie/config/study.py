@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from guie.config.base import Config, ConfigError, Seed
+from guie.config.base import Config, Fault, Names, Seed
 
 
 def _counted(value: Any) -> Any:
@@ -22,12 +23,8 @@ def _each_once(values: list[Any]) -> list[Any]:
 
 # A list, or a count n for 0 to n - 1
 Seeds = Annotated[
-    list[Seed],
-    Field(min_length=1),
-    BeforeValidator(_counted),
-    AfterValidator(_each_once),
+    list[Seed], Field(min_length=1), BeforeValidator(_counted), AfterValidator(_each_once)
 ]
-Domains = Annotated[list[str], Field(min_length=1), AfterValidator(_each_once)]
 
 
 class ScoredOn(Config):
@@ -38,11 +35,9 @@ class ScoredOn(Config):
     split: Literal["val", "test"] = "test"
     index: Literal["merged", "separate"] = "merged"
 
-    @model_validator(mode="after")
-    def _root_of_what(self) -> ScoredOn:
+    def faults(self) -> Iterator[Fault]:
         if self.root is not None and self.manifest is None:
-            raise ConfigError("root", "needs manifest, which is null; set manifest too")
-        return self
+            yield "root", "needs manifest, which is null; set manifest too"
 
 
 class RowConfig(Config):
@@ -65,14 +60,11 @@ class RowConfig(Config):
     # `arcface, classes {lr.classes}` for `train.lr.classes: [.1, .3]`
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 
-    @model_validator(mode="after")
-    def _trains_or_composes(self) -> RowConfig:
+    def faults(self) -> Iterator[Fault]:
         settings = [*(self.model_extra or {}), *(["grid"] if self.grid else [])]
         if self.compose is not None and settings:
-            raise ConfigError(
-                "compose", f"trains no run, but {settings[0]} configures one; drop one of the two"
-            )
-        return self
+            both = f"trains no run, but {settings[0]} configures one"
+            yield "compose", f"{both}; drop one of the two"
 
 
 class StudyConfig(Config):
@@ -86,18 +78,17 @@ class StudyConfig(Config):
     protocols: Annotated[list[str], AfterValidator(_each_once)] = []
     costs: bool = False  # columns for trained parameters and memory
     intervals: bool = False  # a column with 95 % intervals of test R@1, clustered by class
-    unseen: dict[str, Domains] = {}  # fold name: domains that it leaves out
+    # Fold name: domains that it leaves out
+    unseen: dict[str, Annotated[Names, AfterValidator(_each_once)]] = {}
     rows: dict[str, Annotated[RowConfig, BeforeValidator(lambda row: {} if row is None else row)]]
 
-    @model_validator(mode="after")
-    def _is_of_rows(self) -> StudyConfig:
+    def faults(self) -> Iterator[Fault]:
         if not self.rows:
-            raise ConfigError("rows", "is empty; add a row")
-        asks = next((name for name, row in self.rows.items() if row.unseen), None)
-        if asks is not None and not self.unseen:
-            raise ConfigError("unseen", f"has no fold, and row {asks!r} needs one; add one")
-        left_out = [domain for domains in self.unseen.values() for domain in domains]
-        twice = sorted({domain for domain in left_out if left_out.count(domain) > 1})
-        if twice:
-            raise ConfigError("unseen", f"{twice[0]} is left out by two folds; drop it from one")
-        return self
+            yield "rows", "is empty; add a row"
+        for name, row in self.rows.items():
+            if row.unseen and not self.unseen:
+                yield "unseen", f"has no fold, and row {name!r} needs one; add one"
+        left_out = sorted(domain for domains in self.unseen.values() for domain in domains)
+        for domain in left_out:
+            if left_out.count(domain) > 1:
+                yield "unseen", f"{domain} is left out by two folds; drop it from one"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from guie.config.base import (
     BatchSize,
     Config,
-    ConfigError,
+    Fault,
     Name,
     PositiveInt,
     Seed,
@@ -17,12 +18,13 @@ from guie.config.base import (
     Workers,
     remedy,
 )
-from guie.config.distillation import DistillationConfig, OnlineConfig, too_many_neighbours
+from guie.config.distillation import DistillationConfig, OnlineConfig, Perplexity, SndConfig
 from guie.config.durations import Steps
 from guie.config.losses import (
     ArcFaceConfig,
     ClassWeightsConfig,
     LossConfig,
+    MarginLossConfig,
     MarginSoftmaxConfig,
     MetaclassesConfig,
 )
@@ -47,9 +49,8 @@ class ClassificationConfig(Config):
         return [self.loss]
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates: see `Task.parts`."""
-        named = ["backbone", *model.parts(), *(["head"] if model.head else []), "classes"]
-        return [*named, *(["projector"] if self.projector else [])]
+        """Return the parts with their own learning rates."""
+        return [*model.parts(), "classes", *(["projector"] if self.projector else [])]
 
 
 class ContrastiveConfig(Config):
@@ -63,34 +64,15 @@ class ContrastiveConfig(Config):
         return []
 
     def parts(self, model: ModelConfig) -> list[str]:
-        """Return the parts with their own learning rates: see `Task.parts`."""
+        """Return the parts with their own learning rates."""
         return ["backbone"]
-
-
-def _classification_unless_named(values: Any) -> Any:
-    return {"name": "classification", **values} if isinstance(values, dict) else values
 
 
 TaskConfig = Annotated[
     ClassificationConfig | DistillationConfig | OnlineConfig | ContrastiveConfig,
     Field(discriminator="name"),
-    BeforeValidator(_classification_unless_named),
+    BeforeValidator(lambda t: {"name": "classification", **t} if isinstance(t, dict) else t),
 ]
-
-
-def unblendable(task: TaskConfig) -> str | None:
-    """Return why the task cannot use blends of two images; None if it can."""
-    if task.losses or not isinstance(task, DistillationConfig):
-        return (
-            "a blend of two images has no label or caption, so mixup needs teachers and no losses"
-        )
-    if any(one.domains for one in task.teachers) or any(one.domains for one in task.criteria):
-        return "a blend may mix two domains, but some teachers or criteria are for some domains"
-    return None
-
-
-def _no_for_false(value: Any) -> Any:
-    return "no" if value is False else value
 
 
 class DataConfig(Config):
@@ -121,17 +103,11 @@ class RetentionConfig(Config):
     features: NonNegative = 0.0
     generic: GenericImagesConfig | None = None  # null: use the training images
 
-    @model_validator(mode="after")
-    def _does_something(self) -> RetentionConfig:
+    def faults(self) -> Iterator[Fault]:
         if not (self.weights or self.features):
-            raise ValueError("weights and features are both 0; raise one, or set retention to null")
+            yield "", "weights and features are both 0; raise one, or set retention to null"
         if self.generic and not self.features:
-            raise ValueError("generic needs features, which is 0; raise features, or drop generic")
-        return self
-
-
-def _has_class_weights(loss: LossConfig) -> bool:
-    return isinstance(loss, ClassWeightsConfig) or getattr(loss, "learn_boundary", False)
+            yield "", "generic needs features, which is 0; raise features, or drop generic"
 
 
 class RunConfig(Config):
@@ -145,8 +121,10 @@ class RunConfig(Config):
     # `retention` still refers to the pretrained weights. null: pretrained
     start_from: str | None = None
     seed: Seed = 0
-    # YAML reads a bare no as false
-    precision: Annotated[Literal["no", "bf16", "fp16"], BeforeValidator(_no_for_false)] = "no"
+    precision: Annotated[
+        Literal["no", "bf16", "fp16"],
+        BeforeValidator(lambda value: "no" if value is False else value),  # YAML's bare no
+    ] = "no"
     log_every: Steps = 20
     checkpoint_every: Steps = 500
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous
@@ -167,186 +145,114 @@ class RunConfig(Config):
         """The backbone whose pretrained weights run files may omit; None: they omit none."""
         return None if self.copy_frozen else self.model.backbone
 
-    @model_validator(mode="after")
-    def _cached_views_have_a_head(self) -> RunConfig:
+    def faults(self) -> Iterator[Fault]:
         for number, stage in enumerate(self.stages):
-            if self.task.name == "contrastive" and stage.cached_views:
-                raise ConfigError(
-                    f"stages.{number}.cached_views",
-                    "task contrastive trains the whole backbone and has no frozen stage; set it to null",
-                )
-        return self
+            for key, said in (*self._faults_of_rates(stage), *self._faults_of_stage(stage)):
+                yield f"stages.{number}.{key}", said
+        yield from self._faults_of_model()
+        if isinstance(self.task, DistillationConfig):
+            yield from self._faults_of_terms(self.task)
+        if self.retention:
+            yield from self._faults_of_retention(self.retention)
 
-    @model_validator(mode="after")
-    def _parts_are_there(self) -> RunConfig:
+    def _faults_of_rates(self, stage: StageConfig) -> Iterator[Fault]:
+        """Yield faults of learning rates and weight decays, which are given by part of the task."""
         parts = self.task.parts(self.model)
-        for number, stage in enumerate(self.stages):
-            decay = stage.weight_decay
-            given = {"lr": stage.lr.by_part()}
-            given |= {} if isinstance(decay, float) else {"weight_decay": decay.by_part()}
-            for key, numbers in given.items():
-                for part, rate in numbers.items():
-                    if rate and part not in parts:  # a rate of 0 for an absent part is harmless
-                        raise ConfigError(
-                            f"stages.{number}.{key}.{part}",
-                            f"this task has no such part{remedy(part, parts)}",
-                        )
-        return self
+        numbers = {"lr": stage.lr.by_part()}
+        if not isinstance(stage.weight_decay, float):
+            numbers["weight_decay"] = stage.weight_decay.by_part()
+        for key, by_part in numbers.items():
+            for part, number in by_part.items():
+                if number and part not in parts:  # 0 for an absent part is harmless
+                    yield f"{key}.{part}", f"this task has no such part{remedy(part, parts)}"
+        for loss in self.task.losses:
+            rows = isinstance(loss, ClassWeightsConfig)
+            boundaries = isinstance(loss, MarginLossConfig) and loss.learn_boundary
+            if (rows or boundaries) and "classes" not in stage.lr.model_fields_set:
+                missing = f"missing, and loss {loss.name} has class weights"
+                yield "lr.classes", f"{missing}; give their rate, or 0 to freeze them"
 
-    @model_validator(mode="after")
-    def _rate_of_classes_is_meant(self) -> RunConfig:
-        rated = [loss for loss in self.task.losses if _has_class_weights(loss)]
-        for number, stage in enumerate(self.stages):
-            if rated and "classes" not in stage.lr.model_fields_set:
-                raise ConfigError(
-                    f"stages.{number}.lr.classes",
-                    f"missing, and loss {rated[0].name} has class"
-                    " weights; give their rate, or 0 to freeze them",
-                )
-        return self
+    def _faults_of_stage(self, stage: StageConfig) -> Iterator[Fault]:
+        """Yield keys of a stage that do not apply to the task."""
+        task, losses = self.task, self.task.losses
+        used = losses[0].name if len(losses) == 1 else f"task {task.name}"
+        softmaxes = [loss.name for loss in losses if isinstance(loss, MarginSoftmaxConfig)]
+        if task.name == "contrastive" and stage.cached_views:
+            frozen = "task contrastive trains the whole backbone and has no frozen stage"
+            yield "cached_views", f"{frozen}; set it to null"
+        for key, allowed in {"classes": "carry", "softmax_over": "run"}.items():
+            if not softmaxes and (given := getattr(stage, key)) != allowed:
+                known = "the losses softmax, arcface, cosface and curricularface"
+                yield key, f"{given} is for {known}; {used} allows {allowed}"
+        if stage.margin is not None and not set(softmaxes) - {"softmax"}:
+            yield "margin", f"is for the losses arcface, cosface and curricularface, not {used}"
+        if stage.repeated_views:
+            if task.name != "distillation":
+                other = f"is for task distillation, and this is task {task.name}"
+                yield "repeated_views", f"{other}; set it to null"
+            if stage.cached_views:
+                fixed = "cached_views already fixes the views of teachers"
+                yield "repeated_views", f"{fixed}; set it to null"
+            if self.retention and self.retention.generic:
+                yield "repeated_views", "is not supported with retention.generic; set it to null"
+        if stage.augment.mixup:
+            if losses or not isinstance(task, DistillationConfig):
+                why = "has no label or caption, so mixup needs teachers and no losses"
+                yield "augment.mixup", f"a blend of two images {why}; set it to 0"
+            elif any(t.domains for t in task.teachers) or any(c.domains for c in task.criteria):
+                why = "may mix two domains, but some teachers or criteria are for some domains"
+                yield "augment.mixup", f"a blend {why}; set it to 0"
+        if stage.classes == "reset" and not stage.lr.of("classes"):
+            random = "reset with lr.classes 0 would leave class weights random"
+            yield "classes", f"{random}; raise lr.classes, or set classes: carry"
 
-    @model_validator(mode="after")
-    def _class_weights_are_there(self) -> RunConfig:
-        if any(isinstance(loss, MarginSoftmaxConfig) for loss in self.task.losses):
-            return self
-        for number, stage in enumerate(self.stages):
-            for key, allowed in (("classes", "carry"), ("softmax_over", "run")):
-                if (given := getattr(stage, key)) != allowed:
-                    raise ConfigError(
-                        f"stages.{number}.{key}",
-                        f"{given} is for the losses softmax, arcface, cosface and curricularface;"
-                        f" {self._describe()} allows {allowed}",
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _there_is_a_margin(self) -> RunConfig:
-        softmaxes = [loss for loss in self.task.losses if isinstance(loss, MarginSoftmaxConfig)]
-        if any(loss.name != "softmax" for loss in softmaxes):
-            return self
-        for number, stage in enumerate(self.stages):
-            if stage.margin is not None:
-                raise ConfigError(
-                    f"stages.{number}.margin",
-                    f"is for the losses arcface, cosface and curricularface, not {self._describe()}",
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _parts_of_the_embedding_are_members(self) -> RunConfig:
-        groups = getattr(self.task, "metaclasses", None)
-        if self.model.head and self.model.head.parts > 1 and groups is None:
-            raise ConfigError(
-                "model.head.parts", "needs task.metaclasses; set it, or set parts to 1"
-            )
-        if self.model.head and self.model.head.parts > 1 and getattr(self.task, "projector", None):
-            raise ConfigError(
-                "task.projector", "would mix the parts of model.head; drop one of the two"
-            )
-        if groups and getattr(self.task.losses[0], "classifier", "joint") == "separate":
-            raise ConfigError(
-                "task.loss.classifier",
-                "is separate, but a metaclass mixes domains; set it to joint",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _layers_are_heard(self) -> RunConfig:
+    def _faults_of_model(self) -> Iterator[Fault]:
+        task, head = self.task, self.model.head
+        groups = getattr(task, "metaclasses", None)
+        if head and head.parts > 1 and groups is None:
+            yield "model.head.parts", "needs task.metaclasses; set it, or set parts to 1"
+        if head and head.parts > 1 and getattr(task, "projector", None):
+            yield "task.projector", "would mix the parts of model.head; drop one of the two"
+        if groups and getattr(task.losses[0], "classifier", "joint") == "separate":
+            mixes = "is separate, but a metaclass mixes domains"
+            yield "task.loss.classifier", f"{mixes}; set it to joint"
         if self.model.layers and self.compile:
-            raise ConfigError(
-                "compile", "torch.compile disables the hooks of model.layers; set compile to false"
-            )
-        return self
+            hooks = "torch.compile disables the hooks of model.layers"
+            yield "compile", f"{hooks}; set compile to false"
+        if isinstance(task, OnlineConfig) and task.reaches == "head" and not head:
+            yield "task.reaches", "is head, but model.head is null; set it to backbone"
+        for key in ("adapters", "prompts"):
+            if task.name == "contrastive" and getattr(self.model, key):
+                yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
 
-    @model_validator(mode="after")
-    def _online_teachers_reach_something(self) -> RunConfig:
-        if (
-            isinstance(self.task, OnlineConfig)
-            and self.task.reaches == "head"
-            and not self.model.head
-        ):
-            raise ConfigError("task.reaches", "is head, but model.head is null; set it to backbone")
-        return self
-
-    @model_validator(mode="after")
-    def _views_are_repeated_for_teachers(self) -> RunConfig:
+    def _faults_of_terms(self, task: DistillationConfig) -> Iterator[Fault]:
+        """Yield criteria that a stage's batches cannot serve."""
+        some = [n for n, term in enumerate(task.criteria) if term.loss and term.domains]
         for number, stage in enumerate(self.stages):
-            if stage.repeated_views is None:
-                continue
-            if self.task.name != "distillation":
-                why = f"is for task distillation, and this is task {self.task.name}; set it to null"
-            elif stage.cached_views:
-                why = "cached_views already fixes the views of teachers; set it to null"
-            elif self.retention and self.retention.generic:
-                why = "is not supported with retention.generic; set it to null"
-            else:
-                continue
-            raise ConfigError(f"stages.{number}.repeated_views", why)
-        return self
-
-    @model_validator(mode="after")
-    def _blended_images_have_teachers_alone(self) -> RunConfig:
-        for number, stage in enumerate(self.stages):
-            if stage.augment.mixup and (why := unblendable(self.task)):
-                raise ConfigError(f"stages.{number}.augment.mixup", f"{why}; set it to 0")
-        return self
-
-    @model_validator(mode="after")
-    def _terms_have_batches_of_their_own(self) -> RunConfig:
-        if not isinstance(self.task, DistillationConfig):
-            return self
-        some = [n for n, term in enumerate(self.task.criteria) if term.loss and term.domains]
-        for number, stage in enumerate(self.stages):
-            for place, term in enumerate(self.task.criteria):
-                crowded = too_many_neighbours(term, stage.batch_size)
-                if crowded:
-                    raise ConfigError(f"task.criteria.{place}.relation", crowded)
+            for place, snd in enumerate(term.relation for term in task.criteria):
+                if not isinstance(snd, SndConfig):
+                    continue
+                others = stage.batch_size - 1 + snd.queue
+                for sigma in (snd.sigma, snd.student_sigma):
+                    if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
+                        yield (
+                            f"task.criteria.{place}.relation",
+                            f"perplexity {sigma.perplexity:g} must be below {others}, the other images of"
+                            " batch and queue; lower it, or raise batch_size or queue",
+                        )
             if some and isinstance(stage.sampler, MixedConfig):
-                raise ConfigError(
+                yield (
                     f"stages.{number}.sampler",
                     f"mixes domains in a batch, but the loss of task.criteria.{some[0]} is for some"
                     " only; use dataset_size or balanced, or drop that term's domains",
                 )
-        return self
 
-    def _describe(self) -> str:
-        """Return the loss's name for a message, or the task's if it has none or several."""
-        losses = self.task.losses
-        return losses[0].name if len(losses) == 1 else f"task {self.task.name}"
-
-    @model_validator(mode="after")
-    def _new_class_weights_are_trained(self) -> RunConfig:
-        for number, stage in enumerate(self.stages):
-            if stage.classes == "reset" and not stage.lr.of("classes"):
-                raise ConfigError(
-                    f"stages.{number}.classes",
-                    "reset with lr.classes 0 would leave class weights"
-                    " random; raise lr.classes, or set classes: carry",
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _there_is_something_to_retain(self) -> RunConfig:
-        if self.retention is None:
-            return self
+    def _faults_of_retention(self, retention: RetentionConfig) -> Iterator[Fault]:
+        rates = [stage.lr for stage in self.stages]
         if self.model.backbone.pretrained is None:
-            raise ConfigError(
-                "retention", "model.backbone.pretrained is null; set retention to null"
-            )
-        if not any(stage.lr.trains_features for stage in self.stages):
-            raise ConfigError("retention", "no stage trains the backbone; set retention to null")
-        if self.retention.weights and not any(s.lr.trains_backbone for s in self.stages):
-            raise ConfigError(
-                "retention.weights",
-                "no stage trains the backbone's own weights; set it to 0 (features holds adapters)",
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _contrastive_training_adds_nothing(self) -> RunConfig:
-        if self.task.name == "contrastive" and self.model.parts():
-            raise ConfigError(
-                f"model.{self.model.parts()[0]}",
-                "task contrastive trains a plain CLIP; leave it out",
-            )
-        return self
+            yield "retention", "model.backbone.pretrained is null; set retention to null"
+        if not any(lr.trains_features for lr in rates):
+            yield "retention", "no stage trains the backbone; set retention to null"
+        if retention.weights and not any(lr.trains_backbone for lr in rates):
+            none = "no stage trains the backbone's own weights"
+            yield "retention.weights", f"{none}; set it to 0 (features holds adapters)"
