@@ -6,9 +6,9 @@ python src/study.py configs/studies/losses.yaml --list
 python src/study.py configs/studies/losses.yaml --table --write EXPERIMENTS.md
 
 Each run calls train.py, embed.py and validate.py. Its result is saved in configs/studies/<name>.json, by the
-run's config and the code (git's tree of src/). So nothing runs twice, even under another name. Killed runs
-resume. Run folders, logs, table.md and table.png are in runs/studies/<name>/. If a run fails, its error is
-saved and shown, and the others continue.
+run's config and the version of results. So nothing runs twice, even under another name. Killed runs resume.
+Run folders, logs, table.md and table.png are in runs/studies/<name>/. If a run fails, its error is saved and
+shown, and the others continue.
 
 exit code: 0 all results exist; 1 some runs failed; 2 error in the study or an argument; 128 + the signal
 """
@@ -16,10 +16,10 @@ exit code: 0 all results exist; 1 some runs failed; 2 error in the study or an a
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from tqdm import tqdm
@@ -30,9 +30,8 @@ from guie.report.figures.scores import seed_dots
 from guie.studies.grid import Job, Plan, read_plan
 from guie.studies.results import (
     Code,
-    Record,
-    Results,
     StudyStatus,
+    add_record,
     code_of,
     read_results,
     results_path,
@@ -42,6 +41,7 @@ from guie.studies.results import (
 from guie.studies.runner import (
     Children,
     Failed,
+    Outcome,
     Workshop,
     gpus,
     look_at_images,
@@ -87,7 +87,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     study = Study(read_plan(args.study), code_of(), args.any_code, args.out)
     jobs = study.plan.chosen(args.only, args.seeds)
     if args.list:
-        print("\n".join(listed(jobs, study.standing())))
+        now = study.standing()
+        states = {"done": now.done, "failed": now.failed, "other code": now.outdated}
+        for job in jobs:
+            state = next((s for s, those in states.items() if job.identity in those), "missing")
+            print(f"{state:12}{job.identity}  {job.description}")
         return 0
     status = 0 if args.table else run(study, jobs, args)
     now = study.standing()
@@ -101,8 +105,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     study.draw(now)
     failed = [job.description for job in jobs if job.identity in now.failed]
     if failed:
-        tell(f"failed: {'; '.join(failed)}; see the logs in {study.folder}, --retry-failed runs"
-             " them again")  # fmt: skip
+        tell(
+            f"failed: {'; '.join(failed)}; see the logs in {study.folder}, --retry-failed runs them again"
+        )
     return status or int(bool(failed))
 
 
@@ -120,26 +125,26 @@ class Study:
         """The folder of its runs."""
         return self.out / self.plan.name
 
-    def results(self) -> Results:
-        return read_results(results_path(self.plan.path))
+    @property
+    def results(self) -> Path:
+        return results_path(self.plan.path)
 
-    def standing(self, results: Results | None = None) -> StudyStatus:
+    def standing(self) -> StudyStatus:
         """Return the state of its jobs. Raises UserError for an invalid results file."""
-        own = results_path(self.plan.path)
-        paths = [path for path in sorted(own.parent.glob("*.json")) if path != own]
+        paths = sorted({*self.results.parent.glob("*.json")} - {self.results})
         others = [read_results(path) for path in paths if path.with_suffix(".yaml").exists()]
-        results = results or self.results()
-        return standing(results, self.plan.jobs.values(), self.any_code, others)
+        return standing(read_results(self.results), self.plan.jobs.values(), self.any_code, others)
 
-    def ended(self, results: Results, job: Job, outcome: Record | Failed) -> None:
+    def ended(self, job: Job, outcome: Outcome) -> None:
         """Save and report the result of a job."""
         if isinstance(outcome, Failed):
-            results.fail(stamp(job, self.code) | {"step": outcome.step, "error": outcome.error})
+            failure = {"step": outcome.step, "error": outcome.error}
+            add_record(self.results, stamp(job, self.code) | failure)
             tell(f"{job.description}: failed: {outcome}")
         else:
-            results.add(outcome)
+            add_record(self.results, outcome)
             tell(f"{job.description}: test R@1 {decimal(outcome['test']['r_at_1'])}")
-        write_text(self.folder / "table.md", rendered(self.plan, self.standing(results)))
+        write_text(self.folder / "table.md", rendered(self.plan, self.standing()))
 
     def draw(self, now: StudyStatus) -> None:
         """Draw the table as a figure."""
@@ -148,7 +153,7 @@ class Study:
         values = by_seed(lines, order, {name: f"{name.split()[0]} r_at_1" for name in PANELS})
         if values:
             with replacing(self.folder / "table.png") as temporary:
-                seed_dots(values, self.plan.baseline).savefig(temporary, dpi=100)
+                seed_dots(values, self.plan.study.baseline).savefig(temporary, dpi=100)
 
 
 def run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int:
@@ -156,12 +161,11 @@ def run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int:
     said = f"{study.folder}: another study.py uses this folder"
     lock_path, remedy = study.folder / ".lock", "wait, or choose another folder with --out"
     with held(lock_path, said, remedy, LOCK_WAIT_S) as lock:
-        results = study.results()
-        before = study.standing(results)
+        known, before = read_results(study.results).runs, study.standing()
         for identity, record in before.done.items():
-            if results.runs.get(identity) != record:
+            if known.get(identity) != record:
                 tell(f"{record['row']}, seed {record['seed']}: reused from another study")
-                results.add(record)
+                add_record(study.results, record)
         settled = before.done if args.retry_failed else {**before.done, **before.failed}
         left = {job.identity: job for job in reversed(jobs) if job.identity not in settled}
         to_do = [job for job in jobs if left.get(job.identity) is job]
@@ -170,25 +174,13 @@ def run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int:
         if study.code.dirty:
             tell(f"src/ differs from commit {study.code.commit[:7]}: records will say so")
         look_at_images(to_do, study.folder)
-        children = Children(lock.fileno())
-        shop = Workshop(study.folder, SCRIPTS, children, study.code, code_of,
-                        threads_of_each(args.jobs), gpus())  # fmt: skip
+        children, threads = Children(lock.fileno()), threads_of_each(args.jobs)
+        shop = Workshop(study.folder, SCRIPTS, children, study.code, code_of, threads, gpus())
         with Interrupts() as interrupts:
-            ended = partial(study.ended, results)
-            if work_off(to_do, args.jobs, shop.do, ended, children.halt, interrupts):
+            if work_off(to_do, args.jobs, shop.do, study.ended, children.halt, interrupts):
                 return 0
         tell(f"{study.folder}: stopped; run the same command to resume")
         return interrupts.exit_code
-
-
-def listed(jobs: Sequence[Job], now: StudyStatus) -> list[str]:
-    """Return one line per job: state, identity of its results, name."""
-    states = {"done": now.done, "failed": now.failed, "other code": now.outdated}
-    return [
-        f"{next((s for s, those in states.items() if job.identity in those), 'missing'):12}"
-        f"{job.identity}  {job.description}"
-        for job in jobs
-    ]
 
 
 def tell(line: str) -> None:
@@ -197,8 +189,8 @@ def tell(line: str) -> None:
 
 
 def _at_least_one(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text}: must be 1 or more")
+    if not re.fullmatch("[0-9]{1,9}", text) or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text[:40]}: must be a number of 1 or more")
     return int(text)
 
 

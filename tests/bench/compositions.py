@@ -38,7 +38,7 @@ def main() -> None:
     models = {row: open_model(folder).scored for row, folder in made(plan, args.runs).items()}
     images = drawn(plan, args.images)
     seconds = timed(models, images, args.rounds)
-    own = seconds[plan.baseline] if plan.baseline else min(seconds.values())
+    own = seconds[plan.study.baseline] if plan.study.baseline else min(seconds.values())
     print("| | core ms an image | ratio | numbers |\n|---|---|---|---|")
     for row, value in seconds.items():
         with torch.inference_mode():

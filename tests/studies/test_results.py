@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from guie.studies.grid import Plan
 from guie.studies.results import (
     Code,
     Results,
+    add_record,
     as_committed,
     code_of,
     read_results,
@@ -20,12 +22,14 @@ from guie.studies.results import (
 )
 from small_studies import CODE, plan, record
 
+COMMITTED = sorted((Path(__file__).parents[2] / "configs/studies").glob("*.yaml"))
+
 
 def filled(study: Plan, code: Code = CODE) -> Results:
-    results = read_results(results_path(study.path))
+    path = results_path(study.path)
     for number, job in enumerate(study.jobs.values()):
-        results.add(record(job, number / 10, code))
-    return results
+        add_record(path, record(job, number / 10, code))
+    return read_results(path)
 
 
 def counts(study: Plan, results: Results, any_code: bool = False, *others):
@@ -35,13 +39,12 @@ def counts(study: Plan, results: Results, any_code: bool = False, *others):
 
 def test_the_order_of_results_leaves_no_trace(tmp_path: Path) -> None:
     study = plan(tmp_path)
-    path = filled(study).path
+    results, path = filled(study), results_path(study.path)
     once = path.read_bytes()
     path.unlink()
-    results = read_results(path)
     for number, job in reversed(list(enumerate(study.jobs.values()))):
-        results.fail(record(job, 0.0) | {"step": "train.py", "error": "no luck"})
-        results.add(record(job, number / 10))
+        add_record(path, record(job, 0.0) | {"step": "train.py", "error": "no luck"})
+        add_record(path, record(job, number / 10))
     assert path.read_bytes() == once
     assert len(once.splitlines()) == len(study.jobs) + 5  # a line each: a diff tells what is new
     assert read_results(path) == results
@@ -49,13 +52,13 @@ def test_the_order_of_results_leaves_no_trace(tmp_path: Path) -> None:
 
 def test_a_failure_stays_until_a_success(tmp_path: Path) -> None:
     study = plan(tmp_path)
-    results = read_results(results_path(study.path))
+    path = results_path(study.path)
     first, second, *_ = study.jobs.values()
     for job in (first, second):
-        results.fail(record(job, 0.0) | {"step": "train.py", "error": "no luck"})
-    assert counts(study, results) == (0, 2, 0, 0)
-    results.add(record(first, 0.5))
-    assert counts(study, read_results(results.path)) == (1, 1, 0, 0)
+        add_record(path, record(job, 0.0) | {"step": "train.py", "error": "no luck"})
+    assert counts(study, read_results(path)) == (0, 2, 0, 0)
+    add_record(path, record(first, 0.5))
+    assert counts(study, read_results(path)) == (1, 1, 0, 0)
 
 
 def test_results_of_other_code_or_data_do_not_count(
@@ -77,7 +80,8 @@ def test_results_of_other_code_or_data_do_not_count(
 
 def test_records_without_a_version_are_of_the_first(tmp_path: Path) -> None:
     study = plan(tmp_path)
-    path = filled(study).path
+    filled(study)
+    path = results_path(study.path)
     path.write_text(path.read_text().replace(', "version": 1', ""))
     assert '"version"' not in path.read_text()
     assert counts(study, read_results(path)) == (4, 0, 0, 0)
@@ -136,6 +140,15 @@ def test_code_is_the_tree_of_src_committed_or_not(tmp_path: Path) -> None:
     assert git("status", "--porcelain") == "?? src/b.py"  # the index is as it was
     git("add", "."), git("commit", "-qm", "two")
     assert code_of(src) == Code(changed.src, git("rev-parse", "HEAD"), dirty=False)
+
+
+@pytest.mark.parametrize("path", COMMITTED, ids=lambda path: path.stem)
+def test_every_committed_record_is_found_by_the_identity_of_its_job(path: Path) -> None:
+    """Without data and weights, too."""
+    _, found = as_committed(path)
+    records = json.loads(results_path(path).read_text())["runs"]
+    assert {line["config"] for line in records} == found.done.keys() and records
+    assert not found.strangers
 
 
 def test_what_is_committed_is_read_whatever_code_it_is_of(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import study
 from guie.base.errors import UserError
 from guie.data.manifest import load_manifest
 from guie.studies.results import read_results
+from guie.studies.runner import Children
 from kills import until
 from small_studies import CODE, kinds, stand_in, table, trained, written
 from tiny_runs import TINY_CLIP, mix_with_val
@@ -196,10 +197,31 @@ def test_ctrl_c_ends_it_in_order(folder: Path) -> None:
     assert len(trained(folder)) == 1
 
 
-@pytest.mark.parametrize("words", [["--jobs", "0"], ["--jobs", "two"]])
-def test_so_many_jobs_are_no_number(words: list[str], folder: Path) -> None:
+@pytest.mark.parametrize("number", ["0", "two", "-1", "²", "9" * 5000])
+def test_so_many_jobs_are_no_number(
+    number: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(SystemExit):
-        study.main([str(written(folder)), *words])
+        study.main([str(written(folder)), f"--jobs={number}"])
+    assert f"--jobs: {number[:40]}: must be a number of 1 or more" in capsys.readouterr().err
+
+
+def test_runs_at_once_take_gpus_in_turn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(folder)
+    (folder / "runs/studies/s").mkdir(parents=True)
+    (folder / "runs/studies/s/seconds").write_text("0.3")
+    taken: dict[str, set[str]] = {}
+
+    def noting(self: Children, script: Path, words: Any, log: Path, more: dict[str, str]) -> None:
+        taken.setdefault(log.name, set()).add(more["CUDA_VISIBLE_DEVICES"])
+        started(self, script, words, log, more)
+
+    started = Children.run
+    monkeypatch.setattr(Children, "run", noting)
+    monkeypatch.setattr(study, "gpus", lambda: ["3", "5"])
+    assert study.main([str(path), "--jobs", "2"]) == 0
+    assert len(taken) == 4 and all(len(gpus) == 1 for gpus in taken.values())  # one a run
+    assert set.union(*taken.values()) == {"3", "5"}
 
 
 def test_headlines_of_protocols_and_costs_are_columns(folder: Path) -> None:

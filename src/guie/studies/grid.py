@@ -18,34 +18,35 @@ from guie.config.base import plain, read_written, resolve_base, validated
 from guie.config.distillation import DistillationConfig
 from guie.config.ensemble import ComposeConfig, ModelMember
 from guie.config.reading import SourcedValue, merged, override
-from guie.config.study import RowConfig, ScoredOn, StudyConfig
+from guie.config.study import RowConfig, StudyConfig
 from guie.config.training import RunConfig
 from guie.evaluation.protocols import PROTOCOLS
 from guie.training.run_folder import FREE
 
 SLUG_CHARS = 60
 OF_A_SEED = re.compile(r"(.+), seed (\d+)")
+SET_BY_THE_STUDY = {"name", "out"}  # for each job
+NO_EFFECT = {*SET_BY_THE_STUDY, "workers", "batch_size"}  # an ensemble does not depend on them
 
 Key = tuple[str, int, str | None]  # row, seed, fold
 
 
 @dataclass(frozen=True)
 class Job:
-    """One training and its test.
+    """One training, or one ensemble of rows above, and its test.
 
-    Attributes: `fold` of domains that it leaves out, None for none; `config`, with `${NAME}` not expanded;
-    `protocols`, additional scores; `intervals`, whether confidence intervals of the test are computed;
-    `needs`, jobs of rows above that give its teachers or members, by their names in the row.
+    Attributes: `fold` of domains that it leaves out, None for none; `config`, with `${NAME}` not expanded,
+    of an ensemble that of its first member, for the data settings; `needs`, jobs of rows above that give
+    its teachers or members, by their names in the row; `ensemble`, its config, with members as written.
     """
 
     row: str
     seed: int
     fold: str | None
     config: RunConfig
-    test: ScoredOn
-    protocols: tuple[str, ...] = ()
-    intervals: bool = False
-    needs: Mapping[str, Job] = field(default_factory=dict, kw_only=True)
+    study: StudyConfig
+    needs: Mapping[str, Job] = field(default_factory=dict)
+    ensemble: ComposeConfig | None = None
 
     @property
     def key(self) -> Key:
@@ -59,18 +60,16 @@ class Job:
 
     @cached_property
     def training(self) -> dict[str, Any]:
-        """All that the training depends on, except code, data and the job's name.
+        """All that the model depends on, with teachers or members, except code, data and the job's name.
 
         Defaults are left out, so that a key added later does not change the identity of this job.
         """
-        values = self.config.model_dump(mode="json", exclude_defaults=True, exclude={"name", "out"})
-        own = _bound(values) | {"seed": self.seed}
-        return own | ({"teachers": self._trained} if self.needs else {})
-
-    @property
-    def _trained(self) -> dict[str, Any]:
-        """What its teachers or members depend on."""
-        return {name: job.training for name, job in self.needs.items()}
+        needed = {name: job.training for name, job in self.needs.items()}
+        if self.ensemble:
+            values = _json(self.ensemble, NO_EFFECT)
+            return {"composition": values, "members": needed, "seed": self.seed}
+        own = _bound(_json(self.config, SET_BY_THE_STUDY)) | {"seed": self.seed}
+        return own | ({"teachers": needed} if needed else {})
 
     @cached_property
     def identity(self) -> str:
@@ -80,13 +79,52 @@ class Job:
     @property
     def scored(self) -> list[Any]:
         """All that its report depends on, except the model, as JSON."""
-        drawn = ["intervals"] if self.intervals else []
-        return [self.test.model_dump(mode="json"), *self.protocols, *drawn]
+        drawn = ["intervals"] if self.study.intervals else []
+        return [self.study.test.model_dump(mode="json"), *self.study.protocols, *drawn]
 
     def slug(self) -> str:
         """Return the job's name as part of a file name."""
         words = "".join(c if c.isalnum() and c.isascii() else "_" for c in self.row)[:SLUG_CHARS]
         return "_".join([words, str(self.seed), *([self.fold] if self.fold else [])])
+
+    def written(self, folders: Mapping[str, str], **keys: Any) -> dict[str, Any]:
+        """Return the config for train.py or compose.py, with run folders in place of row names."""
+
+        def placed(key: str, value: Any) -> Any:
+            return folders.get(value, value) if key in ("model", "start_from") else value
+
+        return _changed(self.ensemble or self.config, placed) | keys
+
+
+def digest(value: Any) -> str:
+    """Return 12 hex digits of a hash of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _json(config: RunConfig | ComposeConfig, without: set[str]) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude_defaults=True, exclude=without)
+
+
+def _bound(values: Any) -> Any:
+    """Return the config's values without the keys that do not affect the result."""
+    if isinstance(values, dict):
+        return {key: _bound(value) for key, value in values.items() if key not in FREE}
+    return [_bound(value) for value in values] if isinstance(values, list) else values
+
+
+def _changed(
+    config: RunConfig | ComposeConfig, change: Callable[[str, Any], Any]
+) -> dict[str, Any]:
+    """Return the config's values, each replaced by `change(key, value)`; `leave_out` is one value."""
+
+    def walk(key: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return {own: walk(own, item) for own, item in value.items()}
+        if isinstance(value, list) and key != "leave_out":
+            return [walk(key, item) for item in value]
+        return change(key, value)
+
+    return walk("", config.model_dump())
 
 
 @dataclass(frozen=True)
@@ -101,7 +139,6 @@ class Row:
     seeds: list[int]
     folds: dict[str, list[str]]
     unseen: list[int]
-    why: str | None = None
 
     def keys(self, seed: int) -> list[Key]:
         """Return the keys of all jobs of a seed; the first trains on every domain."""
@@ -109,14 +146,151 @@ class Row:
         return [(self.name, seed, fold) for fold in (None, *folds)]
 
 
-def rows_above(
+@dataclass(frozen=True)
+class Plan:
+    """A study as configured, with grids expanded."""
+
+    path: Path
+    study: StudyConfig
+    rows: list[Row]
+    jobs: dict[Key, Job]
+
+    @property
+    def name(self) -> str:
+        return self.path.stem
+
+    def chosen(self, rows: Iterable[str] | None, seeds: Iterable[int] | None) -> list[Job]:
+        """Return jobs in the order they run.
+
+        Seeds run one after the other, so that rows can be compared early. Within a seed, jobs that need
+        no other come first. Raises UserError for an unknown row or seed.
+        """
+        names = _known(rows, [row.name for row in self.rows], "--only", "row")
+        all_seeds = sorted({seed for _, seed, _ in self.jobs})
+        wanted = _known(seeds, all_seeds, "--seeds", "seed")
+        jobs = [job for job in self.jobs.values() if job.row in names and job.seed in wanted]
+        return sorted(jobs, key=lambda j: (j.seed, bool(j.needs), j.fold is not None))
+
+    def folds(self) -> dict[str, list[str]]:
+        """Return the domains that each fold of any row leaves out."""
+        return {name: domains for row in self.rows for name, domains in row.folds.items()}
+
+
+def _known(wanted: Iterable[Any] | None, there: list[Any], option: str, what: str) -> list[Any]:
+    if wanted is None:
+        return there
+    unknown = [str(one) for one in wanted if one not in there]
+    if unknown:
+        raise UserError(f"{option}: no {what} {', '.join(unknown)}; --list shows them")
+    return list(wanted)
+
+
+def read_plan(path: Path) -> Plan:
+    """Read a study. Raises UserError with one line per error: location, value, what is allowed."""
+    written = read_written(path)
+    if not path.stem.strip("."):
+        raise UserError(f"{path}: the name of a study must not be only dots; rename the file")
+    study = validated(written, StudyConfig, variables=False)
+    common = _common(written)
+    rows: list[Row] = []
+    jobs: dict[Key, Job] = {}
+    faults: list[str] = []
+    for name, config in study.rows.items():
+        own = written.value["rows"].value[name]
+        seeds = config.seeds or study.seeds
+        unseen = seeds if config.unseen is True else seeds[: config.unseen]
+        composed = own.get("compose") if config.compose is not None else None
+        points = [(name, composed)] if composed else _points(name, own, config, common)
+        names = []
+        for full_name, values in points:
+            row = Row(full_name, seeds, study.unseen if config.unseen else {}, unseen)
+            if any(row.name == other.name for other in rows):
+                faults.append(f"{own.description()}: a second row {row.name!r}; rename one")
+            rows.append(row)
+            names.append(row.name)
+            try:
+                whole = (
+                    _composition(values, common)
+                    if composed
+                    else validated(values, RunConfig, variables=False)
+                )
+                jobs |= {job.key: job for job in _jobs(row, whole, values, study, jobs)}
+            except UserError as error:
+                faults += str(error).splitlines()
+        faults += _alike(own, names, jobs)
+    if study.baseline is not None and study.baseline not in [row.name for row in rows]:
+        where = written.value["baseline"].description()
+        faults.append(f"{where}: no row {study.baseline!r}; name one of the rows")
+    unknown = [name for name in study.protocols if name not in PROTOCOLS]
+    if unknown:
+        where = written.value["protocols"].description()
+        faults.append(f"{where}: no protocol {unknown[0]!r}; known: {', '.join(PROTOCOLS)}")
+    if faults:
+        raise UserError("\n".join(dict.fromkeys(faults)))
+    return Plan(path, study, rows, jobs)
+
+
+def _alike(own: SourcedValue, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
+    """Yield an error for each row that expands to the same run twice."""
+    first: dict[str, str] = {}
+    for (name, _, _), job in jobs.items():
+        if name in names and first.setdefault(job.identity, name) != name:
+            yield (
+                f"{own.description()}: {first[job.identity]!r} and {name!r} of its grid are the same run; if"
+                " a stage sets the key itself, vary it there, for example stages.0.lr.classes"
+            )
+
+
+def _jobs(
+    row: Row,
+    whole: RunConfig | ComposeConfig,
+    written: SourcedValue,
+    study: StudyConfig,
+    above: Mapping[Key, Job],
+) -> Iterator[Job]:
+    """Yield the jobs of all seeds and folds; jobs above may be teachers or members.
+
+    Raises UserError for a row above without that seed or fold, or an ensemble of no row above.
+    """
+    for seed in row.seeds:
+        for _, _, fold in row.keys(seed):
+            left_out = row.folds[fold] if fold is not None else []
+            needs = _rows_above(_models(whole), seed, fold, above, written)
+            if isinstance(whole, RunConfig):
+                data = whole.data
+                if left_out:
+                    domains = sorted({*data.leave_out, *left_out})
+                    data = data.model_copy(update={"leave_out": domains})
+                config = whole.model_copy(update={"seed": seed, "data": data})
+                yield Job(row.name, seed, fold, config, study, needs)
+            elif needs:
+                config = next(iter(needs.values())).config
+                ensemble = _without(whole, left_out)
+                yield Job(row.name, seed, fold, config, study, needs, ensemble)
+            else:
+                raise UserError(
+                    f"{written.description()}: no member is a row above; for other models use compose.py"
+                )
+
+
+def _models(config: RunConfig | ComposeConfig) -> list[str]:
+    """Return a run's teachers and initial model, or an ensemble's members, as written."""
+    if isinstance(config, ComposeConfig):
+        parts = config.parts()
+        return [m.model for part in parts for m in part.members if isinstance(m, ModelMember)]
+    task = config.task
+    taught = [one.model for one in task.teachers] if isinstance(task, DistillationConfig) else []
+    return [*taught, *([config.start_from] if config.start_from else [])]
+
+
+def _rows_above(
     names: Iterable[str],
     seed: int,
     fold: str | None,
     jobs: Mapping[Key, Job],
     written: SourcedValue,
 ) -> dict[str, Job]:
-    """Return the models of a row that are runs of rows above, by name: `ROW`, or `ROW, seed 2`.
+    """Return the models that are runs of rows above, by name: `ROW`, or `ROW, seed 2`.
 
     Without a seed in the name, this seed is used. The fold is always this one.
 
@@ -126,10 +300,11 @@ def rows_above(
     found: dict[str, Job] = {}
     for name in names:
         named = OF_A_SEED.fullmatch(name)
-        key = (named[1], int(named[2]), fold) if named else None
         if name in rows:
             key = (name, seed, fold)
-        if key is None or key[0] not in rows:
+        elif named and named[1] in rows:
+            key = (named[1], int(named[2]), fold)
+        else:
             continue
         if key not in jobs:
             message = f"seed {key[1]}" + (f" and without fold {fold}" if fold else "")
@@ -141,16 +316,27 @@ def rows_above(
     return found
 
 
-def digest(value: Any) -> str:
-    """Return 12 hex digits of a hash of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+def _composition(written: SourcedValue, common: SourcedValue) -> ComposeConfig:
+    """Validate a `compose` section, with a placeholder name; scored on the runs' val split by default."""
+    for key in SET_BY_THE_STUDY:
+        if isinstance(written.value, dict) and key in written.value:
+            raise UserError(f"{written.description((key,))}: the study sets it; remove it")
+    value = written.value
+    if isinstance(value, dict):
+        data = common.get("data")
+        keys = {key: data.get(key) for key in ("manifest", "root")} if data else {}
+        val = SourcedValue({key: item for key, item in keys.items() if item}, written.source)
+        value = {"val": val, **value, "name": SourcedValue.of("study", written.source)}
+    return validated(replace(written, value=value), ComposeConfig, variables=False)
 
 
-def _bound(values: Any) -> Any:
-    """Return the config's values without the keys that do not affect the result."""
-    if isinstance(values, dict):
-        return {key: _bound(value) for key, value in values.items() if key not in FREE}
-    return [_bound(value) for value in values] if isinstance(values, list) else values
+def _without(ensemble: ComposeConfig, left_out: list[str]) -> ComposeConfig:
+    """Return the config to fit and score on the other domains."""
+
+    def without(key: str, value: Any) -> Any:
+        return sorted({*value, *left_out}) if key == "leave_out" else value
+
+    return ComposeConfig.model_validate(_changed(ensemble, without))
 
 
 # Set by the study for each run
@@ -158,7 +344,7 @@ OF_THE_STUDY = {"name": "rows", "out": "--out", "seed": "seeds"}
 IN_BRACES = re.compile(r"\{([\w.]+)\}")
 
 
-def run_of(study: SourcedValue) -> SourcedValue:
+def _common(study: SourcedValue) -> SourcedValue:
     """Return the common config of all runs, with its base applied. Raises UserError."""
     own = study.value["run"]
     _refuse_own(own)
@@ -167,25 +353,24 @@ def run_of(study: SourcedValue) -> SourcedValue:
     base = resolve_base(replace(own, value=only_base))
     named = SourcedValue.of("study", base.source, ("name",))  # a placeholder for the runs' names
     common = replace(base, value={**base.value, "name": named})
-    return overridden(common, replace(own, value=rest))
+    return _overridden(common, replace(own, value=rest))
 
 
-def points(
-    name: str, row: SourcedValue, grid: dict[str, list[Any]], common: SourcedValue
+def _points(
+    name: str, row: SourcedValue, config: RowConfig, common: SourcedValue
 ) -> Iterator[tuple[str, SourcedValue]]:
     """Yield name and config of each row that this row's grid expands to. Raises UserError."""
-    own = row if row.value else replace(row, value={})
-    settings = {k: v for k, v in own.value.items() if k not in RowConfig.model_fields}
-    own = replace(own, value=settings)
+    settings = {k: v for k, v in (row.value or {}).items() if k not in RowConfig.model_fields}
+    own = replace(row, value=settings)
     _refuse_own(own)
-    values = overridden(common, own)
-    for chosen in product(*grid.values()):
-        point = dict(zip(grid, chosen, strict=True))
-        message = _named(name, point, grid, row.description())
-        yield message, _set(values, point, f"{row.description()}.grid") if point else values
+    values = _overridden(common, own)
+    for chosen in product(*config.grid.values()):
+        point = dict(zip(config.grid, chosen, strict=True))
+        full_name = _named(name, point, config.grid, row.description())
+        yield full_name, _set(values, point, f"{row.description()}.grid") if point else values
 
 
-def overridden(common: SourcedValue, own: SourcedValue) -> SourcedValue:
+def _overridden(common: SourcedValue, own: SourcedValue) -> SourcedValue:
     """Merge `own` into `common`; keys with dots work as in `--set`."""
     dotted = {key: item for key, item in own.value.items() if "." in str(key)}
     rest = {key: item for key, item in own.value.items() if key not in dotted}
@@ -211,257 +396,21 @@ def _refuse_own(written: SourcedValue) -> None:
 
 def _named(name: str, point: dict[str, Any], grid: dict[str, list[Any]], where: str) -> str:
     """Fill the values into the row's name. Raises UserError if a key that varies is not in it."""
-    message: set[str] = set()
+    used: set[str] = set()
 
     def value_of(braces: re.Match[str]) -> str:
         meant = [key for key in grid if f".{key}".endswith(f".{braces[1]}")]
         if len(meant) != 1:
             raise UserError(f"{where}: {braces[0]} in its name must match one key of its grid")
-        message.add(meant[0])
-        return _shown(point[meant[0]])
+        used.add(meant[0])
+        value = point[meant[0]]
+        if isinstance(value, dict) and "name" in value:
+            return str(value["name"])
+        return f"{value:g}" if isinstance(value, float) else str(value)
 
     filled = IN_BRACES.sub(value_of, name) if grid else name
-    silent = next((key for key in grid if key not in message and len(grid[key]) > 1), None)
+    silent = next((key for key in grid if key not in used and len(grid[key]) > 1), None)
     if silent is not None:
         short = silent.rpartition(".")[2]
         raise UserError(f"{where}: its grid varies {silent}; add {{{short}}} to the row's name")
     return filled
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, dict) and "name" in value:
-        return str(value["name"])
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
-SET_BY_THE_STUDY = ("name", "out")  # for each job
-NO_EFFECT = {*SET_BY_THE_STUDY, "workers", "batch_size"}  # the result does not depend on them
-
-
-@dataclass(frozen=True)
-class ComposedJob(Job):
-    """An ensemble and its test; `config` is that of its first member, for the data settings.
-
-    Attributes: `made`, the ensemble, with members as written.
-    """
-
-    made: ComposeConfig = field(kw_only=True)
-
-    @cached_property
-    def training(self) -> dict[str, Any]:
-        """All that the ensemble depends on, including its members' training, except code and data."""
-        values = self.made.model_dump(mode="json", exclude_defaults=True, exclude=NO_EFFECT)
-        return {"composition": values, "members": self._trained, "seed": self.seed}
-
-
-def composed_jobs(
-    row: Row, written: SourcedValue, jobs: Mapping[Key, Job], common: SourcedValue
-) -> Iterator[ComposedJob]:
-    """Yield the ensemble's jobs of all seeds and folds.
-
-    Args:
-        written: the row's `compose` section.
-        jobs: of the rows above.
-        common: the config of every run; its val split is the default for scoring an ensemble.
-
-    Raises UserError for an error in the ensemble, or a member that is not a row above or has no run of that
-    seed or fold.
-    """
-    whole = _composition(written, common)
-    for seed in row.seeds:
-        for _, _, fold in row.keys(seed):
-            members = rows_above(_models(whole), seed, fold, jobs, written)
-            if not members:
-                raise UserError(
-                    f"{written.description()}: no member is a row above; for other models use compose.py"
-                )
-            first = next(iter(members.values()))
-            scored = first.test, first.protocols, first.intervals
-            made = _without(whole, row.folds[fold] if fold else [])
-            yield ComposedJob(row.name, seed, fold, first.config, *scored, made=made, needs=members)
-
-
-def with_folders(made: ComposeConfig, folders: Mapping[str, str], **keys: Any) -> dict[str, Any]:
-    """Return the ensemble's config for compose.py, with run folders in place of row names."""
-
-    def placed(key: str, value: Any) -> Any:
-        return folders.get(value, value) if key == "model" else value
-
-    return _changed(made, placed) | keys
-
-
-def _composition(written: SourcedValue, common: SourcedValue) -> ComposeConfig:
-    """Validate the `compose` section, with a placeholder name. Raises UserError."""
-    for key in SET_BY_THE_STUDY:
-        if isinstance(written.value, dict) and key in written.value:
-            raise UserError(f"{written.description((key,))}: the study sets it; remove it")
-    value = written.value
-    if isinstance(value, dict):
-        data = common.get("data")
-        keys = {key: data.get(key) for key in ("manifest", "root")} if data else {}
-        val = SourcedValue({key: item for key, item in keys.items() if item}, written.source)
-        value = {"val": val, **value, "name": SourcedValue.of("study", written.source)}
-    return validated(replace(written, value=value), ComposeConfig, variables=False)
-
-
-def _models(made: ComposeConfig) -> Iterator[str]:
-    for part in made.parts():
-        yield from (m.model for m in part.members if isinstance(m, ModelMember))
-
-
-def _without(made: ComposeConfig, left_out: list[str]) -> ComposeConfig:
-    """Return the config to fit and score on the other domains."""
-
-    def without(key: str, value: Any) -> Any:
-        return sorted({*value, *left_out}) if key == "leave_out" else value
-
-    return ComposeConfig.model_validate(_changed(made, without))
-
-
-def _changed(made: ComposeConfig, change: Callable[[str, Any], Any]) -> dict[str, Any]:
-    """Return the ensemble's values, each replaced by `change(key, value)`."""
-
-    def walk(key: str, value: Any) -> Any:
-        if isinstance(value, dict):
-            return {own: walk(own, item) for own, item in value.items()}
-        if isinstance(value, list) and key != "leave_out":
-            return [walk(key, item) for item in value]
-        return change(key, value)
-
-    return walk("", made.model_dump())
-
-
-def models(config: RunConfig) -> list[str]:
-    """Return the teachers and the initial model of a run, as written."""
-    task = config.task
-    taught = [one.model for one in task.teachers] if isinstance(task, DistillationConfig) else []
-    return [*taught, *([config.start_from] if config.start_from else [])]
-
-
-def with_models(config: RunConfig, folders: Mapping[str, str]) -> RunConfig:
-    """Return the config for train.py, with run folders in place of row names."""
-    task = config.task
-    if isinstance(task, DistillationConfig):
-        placed = [
-            teacher.model_copy(update={"model": folders.get(teacher.model, teacher.model)})
-            for teacher in task.teachers
-        ]
-        task = task.model_copy(update={"teachers": placed})
-    start = folders.get(config.start_from, config.start_from) if config.start_from else None
-    return config.model_copy(update={"task": task, "start_from": start})
-
-
-@dataclass(frozen=True)
-class Plan:
-    """A study as configured, with grids expanded."""
-
-    path: Path
-    baseline: str | None
-    test: ScoredOn
-    rows: list[Row]
-    jobs: dict[Key, Job]
-    protocols: tuple[str, ...] = ()
-    costs: bool = False
-    intervals: bool = False
-
-    @property
-    def name(self) -> str:
-        return self.path.stem
-
-    def chosen(self, rows: Iterable[str] | None, seeds: Iterable[int] | None) -> list[Job]:
-        """Return jobs in the order they run.
-
-        Seeds run one after the other, so that rows can be compared early. Within a seed, jobs that need
-        no other come first. Raises UserError for an unknown row or seed.
-        """
-        names = _known(rows, [row.name for row in self.rows], "--only", "row")
-        all_seeds = sorted({seed for _, seed, _ in self.jobs})
-        wanted = _known(seeds, all_seeds, "--seeds", "seed")
-        jobs = [job for job in self.jobs.values() if job.row in names and job.seed in wanted]
-        return sorted(jobs, key=lambda j: (j.seed, bool(j.needs), j.fold is not None))
-
-    def folds(self) -> dict[str, list[str]]:
-        """Return the domains that each fold of any row leaves out."""
-        return {name: domains for row in self.rows for name, domains in row.folds.items()}
-
-
-def read_plan(path: Path) -> Plan:
-    """Read a study. Raises UserError with one line per error: location, value, what is allowed."""
-    written = read_written(path)
-    if not path.stem.strip("."):
-        raise UserError(f"{path}: the name of a study must not be only dots; rename the file")
-    study = validated(written, StudyConfig, variables=False)
-    common = run_of(written)
-    rows: list[Row] = []
-    jobs: dict[Key, Job] = {}
-    faults: list[str] = []
-    for name, config in study.rows.items():
-        own = written.value["rows"].value[name]
-        folds = study.unseen if config.unseen else {}
-        composed = own.get("compose") if config.compose is not None else None
-        unfolded = list([(name, composed)] if composed else points(name, own, config.grid, common))
-        for message, values in unfolded:
-            seeds = config.seeds or study.seeds
-            unseen = seeds if config.unseen is True else seeds[: config.unseen]
-            row = Row(message, seeds, folds, unseen, config.why)
-            if any(row.name == other.name for other in rows):
-                faults.append(f"{own.description()}: a second row {row.name!r}; rename one")
-            rows.append(row)
-            try:
-                if composed:
-                    found: Iterable[Job] = composed_jobs(row, values, jobs, common)
-                else:
-                    found = _jobs(row, values, study, jobs)
-                jobs |= {job.key: job for job in found}
-            except UserError as error:
-                faults += str(error).splitlines()
-        faults += _alike(own, [message for message, _ in unfolded], jobs)
-    if study.baseline is not None and study.baseline not in [row.name for row in rows]:
-        where = written.value["baseline"].description()
-        faults.append(f"{where}: no row {study.baseline!r}; name one of the rows")
-    unknown = [name for name in study.protocols if name not in PROTOCOLS]
-    if unknown:
-        where = written.value["protocols"].description()
-        faults.append(f"{where}: no protocol {unknown[0]!r}; known: {', '.join(PROTOCOLS)}")
-    if faults:
-        raise UserError("\n".join(dict.fromkeys(faults)))
-    protocols = tuple(study.protocols)
-    shown = study.costs, study.intervals
-    return Plan(path, study.baseline, study.test, rows, jobs, protocols, *shown)
-
-
-def _alike(own: SourcedValue, names: list[str], jobs: Mapping[Key, Job]) -> Iterable[str]:
-    """Yield an error for each row that expands to the same run twice."""
-    first: dict[str, str] = {}
-    for (name, _, _), job in jobs.items():
-        if name in names and first.setdefault(job.identity, name) != name:
-            yield (
-                f"{own.description()}: {first[job.identity]!r} and {name!r} of its grid are the same run; if"
-                " a stage sets the key itself, vary it there, for example stages.0.lr.classes"
-            )
-
-
-def _jobs(
-    row: Row, values: SourcedValue, study: StudyConfig, above: Mapping[Key, Job]
-) -> Iterable[Job]:
-    """Yield the jobs of all seeds and folds; jobs above may be teachers. Raises as `read_plan`."""
-    whole = validated(values, RunConfig, variables=False)
-    for seed in row.seeds:
-        for _, _, fold in row.keys(seed):
-            data = whole.data
-            if fold is not None:
-                left_out = {*data.leave_out, *row.folds[fold]}
-                data = data.model_copy(update={"leave_out": sorted(left_out)})
-            config = whole.model_copy(update={"seed": seed, "data": data})
-            scored = study.test, tuple(study.protocols), study.intervals
-            needs = rows_above(models(config), seed, fold, above, values)
-            yield Job(row.name, seed, fold, config, *scored, needs=needs)
-
-
-def _known(wanted: Iterable[Any] | None, there: list[Any], option: str, what: str) -> list[Any]:
-    if wanted is None:
-        return there
-    unknown = [str(one) for one in wanted if one not in there]
-    if unknown:
-        raise UserError(f"{option}: no {what} {', '.join(unknown)}; --list shows them")
-    return list(wanted)

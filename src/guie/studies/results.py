@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import file_digest
@@ -82,36 +82,12 @@ KEYS = {"row", "seed", "fold", "config", "version", "src", "commit", "dirty", "m
 NEEDED = {"runs": KEYS | {"val", "test", "seconds"}, "failures": KEYS | {"step", "error"}}
 
 
-@dataclass
+@dataclass(frozen=True)
 class Results:
     """Records by job identity; a later success replaces a failure."""
 
-    path: Path
     runs: dict[str, Record] = field(default_factory=dict)
     failures: dict[str, Record] = field(default_factory=dict)
-
-    def add(self, record: Record) -> None:
-        """Record a success in memory and on disk. Raises UserError if the file cannot be written."""
-        self._read_again()
-        self.runs[record["config"]] = record
-        self.failures.pop(record["config"], None)
-        self.write()
-
-    def fail(self, record: Record) -> None:
-        """Record a failure in memory and on disk. Raises UserError if the file cannot be written."""
-        self._read_again()
-        self.failures[record["config"]] = record
-        self.write()
-
-    def _read_again(self) -> None:
-        """Read lines that others have added since, for example by a commit from another machine."""
-        there = read_results(self.path)
-        self.runs, self.failures = there.runs, there.failures
-
-    def write(self) -> None:
-        """Write the file; its bytes do not depend on the order of the results."""
-        lists = [f'"{key}": [{_lines(getattr(self, key).values())}]' for key in LISTS]
-        write_text(self.path, "{\n" + ",\n".join(lists) + "\n}\n")
 
 
 def results_path(study: Path) -> Path:
@@ -121,7 +97,7 @@ def results_path(study: Path) -> Path:
 def read_results(path: Path) -> Results:
     """Read the results; empty if there is no file. Raises UserError if it is not a results file."""
     if not path.exists():
-        return Results(path)
+        return Results()
     remedy = "restore the committed file, or delete it"
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -139,7 +115,23 @@ def read_results(path: Path) -> Results:
         raise UserError(f"{path}: not a results file of a study; {remedy}") from None
     if lacking:
         raise UserError(f"{path}: {lacking[0]}; {remedy}")
-    return Results(path, **lists)
+    return Results(**lists)
+
+
+def add_record(path: Path, record: Record) -> None:
+    """Add a success or a failure to the file. Raises UserError if it cannot be written."""
+    there = read_results(
+        path
+    )  # with lines added since, for example by a commit from another machine
+    identity = record["config"]
+    if "error" in record:
+        there.failures[identity] = record
+    else:
+        there.runs[identity] = record
+        there.failures.pop(identity, None)
+    # The bytes do not depend on the order of the results
+    lists = [f'"{key}": [{_lines(getattr(there, key).values())}]' for key in LISTS]
+    write_text(path, "{\n" + ",\n".join(lists) + "\n}\n")
 
 
 @dataclass(frozen=True)
@@ -168,19 +160,27 @@ def standing(
         any_code: also count results of an older RESULT_VERSION.
     """
 
-    def counts(job: Job, record: Record) -> bool:
-        current = any_code or record["version"] == RESULT_VERSION
-        data, now = record["manifest"], manifest_of(job)
-        return current and (data == now or UNKNOWN in (data, now))
-
     by_identity = {job.identity: job for job in jobs}
-    done, outdated = _parted(results.runs, by_identity, counts)
-    failed, _ = _parted(results.failures, by_identity, counts)
+
+    def counting(records: dict[str, Record]) -> dict[str, Record]:
+        known = {i: record for i, record in records.items() if i in by_identity}
+        manifests = {
+            i: {record["manifest"], manifest_of(by_identity[i])} for i, record in known.items()
+        }
+        return {
+            i: record
+            for i, record in known.items()
+            if (any_code or record["version"] == RESULT_VERSION)
+            and (len(manifests[i]) == 1 or UNKNOWN in manifests[i])
+        }
+
+    done = counting(results.runs)
     for other in elsewhere:
-        found, _ = _parted(other.runs, by_identity, counts)
-        done = {**{i: _as(by_identity[i], record) for i, record in found.items()}, **done}
-    outdated = {identity: r for identity, r in outdated.items() if identity not in done}
-    failed = {identity: r for identity, r in failed.items() if identity not in done}
+        for identity, record in counting(other.runs).items():
+            row, seed, fold = by_identity[identity].key
+            done.setdefault(identity, record | {"row": row, "seed": seed, "fold": fold})
+    failed = {i: r for i, r in counting(results.failures).items() if i not in done}
+    outdated = {i: r for i, r in results.runs.items() if i in by_identity and i not in done}
     strangers = sum(
         identity not in by_identity for identity in {**results.runs, **results.failures}
     )
@@ -210,7 +210,7 @@ def stamp(job: Job, code: Code) -> Record:
 def manifest_of(job: Job) -> str:
     """Return hashes of the manifests for training and test; `unknown` if a file is missing."""
     try:
-        names = [job.config.data.manifest, job.test.manifest or job.config.data.manifest]
+        names = [job.config.data.manifest, job.study.test.manifest or job.config.data.manifest]
         files = [Path(expanded(name, "")) for name in dict.fromkeys(names)]
         return "+".join(_content(file, file.stat().st_mtime_ns) for file in files)
     except (UserError, OSError):
@@ -221,20 +221,6 @@ def manifest_of(job: Job) -> str:
 def _content(file: Path, changed_ns: int) -> str:
     with file.open("rb") as opened:
         return file_digest(opened, "sha256").hexdigest()[:12]
-
-
-def _parted(
-    records: dict[str, Record], jobs: dict[str, Job], counts: Callable[[Job, Record], bool]
-) -> tuple[dict[str, Record], dict[str, Record]]:
-    """Split the records that have a job into those that count and the others."""
-    known = {identity: record for identity, record in records.items() if identity in jobs}
-    good = {i: record for i, record in known.items() if counts(jobs[i], record)}
-    return good, {i: record for i, record in known.items() if i not in good}
-
-
-def _as(job: Job, record: Record) -> Record:
-    row, seed, fold = job.key
-    return {**record, "row": row, "seed": seed, "fold": fold}
 
 
 def _lines(records: Iterable[Record]) -> str:

@@ -10,11 +10,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -26,7 +26,7 @@ from guie.base.files import append_text, write_text
 from guie.config.base import expanded
 from guie.data.image_checks.decoding import decoded_folder, find_unreadable
 from guie.data.manifest import load_manifest
-from guie.studies.grid import ComposedJob, Job, digest, with_folders, with_models
+from guie.studies.grid import Job, digest
 from guie.studies.results import Code, Record, manifest_of, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
 from guie.training.distributed import Cause, Interrupts
@@ -133,7 +133,9 @@ def look_at_images(jobs: Iterable[Job], out: Path) -> None:
     Raises UserError if a manifest is missing or invalid.
     """
     named = {(job.config.data.manifest, job.config.data.root) for job in jobs}
-    named |= {(job.test.manifest, job.test.root) for job in jobs if job.test.manifest}
+    named |= {
+        (test.manifest, test.root) for test in (job.study.test for job in jobs) if test.manifest
+    }
     for name, root in sorted(named, key=str):
         folder = expanded(root, "data.root") if root else None
         manifest = load_manifest(expanded(name, "data.manifest"), folder)
@@ -142,9 +144,10 @@ def look_at_images(jobs: Iterable[Job], out: Path) -> None:
 
 
 def threads_of_each(jobs: int) -> int:
-    """Return the cores for each of `jobs` parallel jobs, or OMP_NUM_THREADS if it is set."""
+    """Return the cores for each of `jobs` parallel jobs, or OMP_NUM_THREADS if it is a number above 0."""
     said = os.environ.get("OMP_NUM_THREADS", "")
-    return int(said) if said.isdigit() else max(1, (os.cpu_count() or 1) // jobs)
+    own = int(said) if re.fullmatch("[0-9]{1,9}", said) else 0
+    return own or max(1, (os.cpu_count() or 1) // jobs)
 
 
 def gpus() -> list[str]:
@@ -157,19 +160,18 @@ def gpus() -> list[str]:
 
 LOOK_S = 0.2
 
-Do = Callable[[Job, int], Record]  # takes a job and its slot
-Ended = Callable[[Job, Record | Failed], None]
+Outcome = Record | Failed
 
 
 def work_off(
     jobs: Sequence[Job],
     at_once: int,
-    do: Do,
-    ended: Ended,
+    do: Callable[[Job], Record],
+    ended: Callable[[Job, Outcome], None],
     halt: Callable[[bool], Any],
     interrupts: Interrupts,
 ) -> bool:
-    """Run the jobs in order; return False if a signal stopped them.
+    """Run the jobs in order, each in a thread; return False if a signal stopped them.
 
     Args:
         ended: called in this thread when a job ends.
@@ -177,28 +179,20 @@ def work_off(
 
     Raises what `do` and `ended` raise, except Failed, after all running jobs have ended.
     """
-    slots: SimpleQueue[int] = SimpleQueue()
-    for slot in range(at_once):
-        slots.put(slot)
-
-    def in_slot(job: Job) -> Record:
-        slot = slots.get()
-        try:
-            return do(job, slot)
-        finally:
-            slots.put(slot)
-
     with ThreadPoolExecutor(at_once) as pool, tqdm(total=len(jobs), desc="runs", unit="run") as bar:
-        under_way = {pool.submit(in_slot, job): job for job in jobs}
+        under_way = {pool.submit(do, job): job for job in jobs}
         try:
-            while under_way:
-                if interrupts.cause() != Cause.NONE:
-                    _leave(pool, under_way, halt, ended)
-                    return False
+            while under_way and interrupts.cause() == Cause.NONE:
                 done, _ = wait(under_way, LOOK_S, FIRST_COMPLETED)
-                for future in sorted(done, key=lambda f: list(under_way).index(f)):
+                for future in [future for future in under_way if future in done]:
                     ended(under_way.pop(future), _outcome(future))
                     bar.update()
+            if under_way:  # a signal; jobs that still finish by themselves are reported
+                halt(False)
+                pool.shutdown(cancel_futures=True)
+                for future, job in under_way.items():
+                    if not future.cancelled() and not isinstance(future.exception(), Halted):
+                        ended(job, _outcome(future))
         except KeyboardInterrupt:  # the second Ctrl-C
             halt(True)
             pool.shutdown(cancel_futures=True)
@@ -207,24 +201,10 @@ def work_off(
             halt(False)
             pool.shutdown(cancel_futures=True)
             raise
-    return True
+    return not under_way
 
 
-def _leave(
-    pool: ThreadPoolExecutor,
-    under_way: dict[Future[Record], Job],
-    halt: Callable[[bool], Any],
-    ended: Ended,
-) -> None:
-    """Stop the running jobs; still report those that finished on their own."""
-    halt(False)
-    pool.shutdown(cancel_futures=True)
-    for future, job in under_way.items():
-        if not future.cancelled() and not isinstance(future.exception(), Halted):
-            ended(job, _outcome(future))
-
-
-def _outcome(future: Future[Record]) -> Record | Failed:
+def _outcome(future: Future[Record]) -> Outcome:
     try:
         return future.result()
     except Failed as failed:
@@ -242,10 +222,11 @@ class CodeChanged(UserError):
 
 @dataclass(frozen=True)
 class Workshop:
-    """Where and how the jobs of a study run.
+    """Where and how the jobs of a study run, several at once in threads.
 
     Attributes: `out`, folder of the runs, with shared caches; `scripts`, folder of train.py and others;
-    `code`, version at the start of the study; `code_now` returns the current version.
+    `code`, version at the start of the study; `code_now` returns the current version; `gpus`, of which each
+    thread takes one.
     """
 
     out: Path
@@ -256,25 +237,23 @@ class Workshop:
     threads: int
     gpus: list[str]
     _makers: dict[Path, threading.Lock] = field(default_factory=dict)
+    _thread: threading.local = field(default_factory=threading.local)
+    _numbers: Iterator[int] = field(default_factory=count)
 
-    def do(self, job: Job, slot: int) -> Record:
+    def do(self, job: Job) -> Record:
         """Train and test a job, resuming an earlier attempt; return its record.
-
-        Args:
-            slot: a number that no other running job has.
 
         Raises Failed, Halted; UserError if the code changed since the study started.
         """
-        made = stamp(
-            job, self.code
-        )  # with the data as it is now, even if it changes during the run
+        # The data as it is now, even if it changes during the run
+        made = stamp(job, self.code)
         folder = self.out / self.folder_name(job)
         report = folder / f"report_{digest(job.scored)}.json"
         try:
-            self._make(job, slot)
+            self._make(job)
             if not report.exists():
-                self._test(job, folder, report, slot)
-            self._embeddings(folder).unlink(missing_ok=True)
+                self._test(job, folder, report)
+            _embeddings(folder).unlink(missing_ok=True)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # saves disk space
             return made | self._found(job, folder, report)
         except CodeChanged:
@@ -297,58 +276,47 @@ class Workshop:
         existing = sorted(self.out.glob(f"*_{end}.yaml"))
         return existing[0].stem if existing else f"{job.slug()}_{end}"
 
-    def _make(self, job: Job, slot: int) -> Path:
-        """Train the job's model if it does not exist; a model that several ensembles need is trained once."""
+    def _make(self, job: Job) -> Path:
+        """Return the folder of the job's model; make it, and first those that it needs, if there is none.
+
+        A model that several others need is made once. A training resumes from its newest checkpoint.
+        """
         folder = self.out / self.folder_name(job)
         with self._makers.setdefault(folder, threading.Lock()):
-            if not (folder / SUMMARY).exists():
-                if isinstance(job, ComposedJob):
-                    self._compose(job, folder, slot)
-                else:
-                    self._train(job, folder, slot)
+            if (folder / SUMMARY).exists():
+                return folder
+            folders = {name: str(self._make(other)) for name, other in job.needs.items()}
+            keys: dict[str, Any] = {"name": folder.name, "out": str(self.out)}
+            script, options = "train.py", ["--resume"]
+            if job.ensemble:
+                script, options = "compose.py", []
+                keys["workers"] = job.config.data.workers
+                shutil.rmtree(folder, ignore_errors=True)  # remains of a killed process
+            path = folder.with_name(f"{folder.name}.yaml")
+            write_text(path, yaml.safe_dump(job.written(folders, **keys), sort_keys=False))
+            if any((folder / CHECKPOINTS).glob("step_*")):
+                append_text(_log(folder), RESUMED)
+            self._run(folder, script, "--config", path, *options)
         return folder
 
-    def _needed(self, job: Job, slot: int) -> dict[str, str]:
-        """Return the folders of the models that it needs; train those that have only a record."""
-        return {name: str(self._make(other, slot)) for name, other in job.needs.items()}
-
-    def _compose(self, job: ComposedJob, folder: Path, slot: int) -> None:
-        """Build an ensemble from the runs of other jobs."""
-        runs = self._needed(job, slot)
-        shutil.rmtree(folder, ignore_errors=True)  # remains of a killed process
-        keys = {"name": folder.name, "out": str(self.out), "workers": job.config.data.workers}
-        path = self.out / f"{folder.name}.yaml"
-        write_text(path, yaml.safe_dump(with_folders(job.made, runs, **keys), sort_keys=False))
-        self._run(folder, slot, "compose.py", "--config", path)
-
-    def _train(self, job: Job, folder: Path, slot: int) -> None:
-        """Train, from the newest checkpoint if there is one."""
-        config = with_models(job.config, self._needed(job, slot))
-        config = config.model_copy(update={"name": folder.name, "out": str(self.out)})
-        path = self.out / f"{folder.name}.yaml"
-        write_text(path, yaml.safe_dump(config.model_dump(), sort_keys=False))
-        if any((folder / CHECKPOINTS).glob("step_*")):
-            append_text(self._log(folder), RESUMED)
-        self._run(folder, slot, "train.py", "--config", path, "--resume")
-
-    def _test(self, job: Job, folder: Path, report: Path, slot: int) -> None:
+    def _test(self, job: Job, folder: Path, report: Path) -> None:
         """Embed with the best weights, and score."""
-        data, test = job.config.data, job.test
+        data, test = job.config.data, job.study.test
         own = test if test.manifest else data
         manifest, root = expanded(str(own.manifest), "test.manifest"), own.root
         images = ["--manifest", manifest, "--split", test.split]
         images += ["--root", expanded(root, "test.root")] if root else []
-        emb = self._embeddings(folder)
+        emb = _embeddings(folder)
         made = ("--model", folder, "--out", emb, "--workers", data.workers)
-        self._run(folder, slot, "embed.py", *made, *images)
-        draws = [] if job.intervals else ["--draws", "0"]
+        self._run(folder, "embed.py", *made, *images)
+        draws = [] if job.study.intervals else ["--draws", "0"]
         scored = ("--embeddings", emb, *draws, *images)
-        if job.protocols:
-            by = ("--protocol", *job.protocols, "--out", beside(report))
-            self._run(folder, slot, "validate.py", *scored, *by)
-        self._run(folder, slot, "validate.py", *scored, "--index", test.index, "--out", report)
+        if protocols := job.study.protocols:
+            by = ("--protocol", *protocols, "--out", _of_protocols(report))
+            self._run(folder, "validate.py", *scored, *by)
+        self._run(folder, "validate.py", *scored, "--index", test.index, "--out", report)
 
-    def _run(self, folder: Path, slot: int, script: str, *words: object) -> None:
+    def _run(self, folder: Path, script: str, *words: object) -> None:
         if self.code_now() != self.code:
             raise CodeChanged(
                 "src/ was changed, or another commit checked out, since the study started; run the"
@@ -356,44 +324,47 @@ class Workshop:
             )
         environment = {"OMP_NUM_THREADS": str(self.threads)}
         if self.gpus:
-            environment["CUDA_VISIBLE_DEVICES"] = self.gpus[slot % len(self.gpus)]
-        self.children.run(self.scripts / script, words, self._log(folder), environment)
-
-    def _embeddings(self, folder: Path) -> Path:
-        return self.out / f"{folder.name}.npz"
-
-    def _log(self, folder: Path) -> Path:
-        """Return the log of the scripts' output, next to the run's folder."""
-        return self.out / f"{folder.name}.log"
+            if not hasattr(self._thread, "gpu"):
+                self._thread.gpu = self.gpus[next(self._numbers) % len(self.gpus)]
+            environment["CUDA_VISIBLE_DEVICES"] = self._thread.gpu
+        self.children.run(self.scripts / script, words, _log(folder), environment)
 
     def _found(self, job: Job, folder: Path, report: Path) -> Record:
         """Read the record of a finished run. Raises the errors of reading invalid files."""
         summary, scores = read_summary(folder), json.loads(report.read_text(encoding="utf-8"))
-        best, domains = summary["best"], scores["domains"]
-        log = self._log(folder)
+        best, log = summary["best"], _log(folder)
         resumed = log.exists() and RESUMED.encode() in log.read_bytes()
-        protocols: Record = {}
-        if job.protocols:
-            reports = json.loads(beside(report).read_text(encoding="utf-8"))["protocols"]
-            headlines = {name: reports[name]["headline"] for name in job.protocols}
-            protocols = {"protocols": {name: _numbers(h) for name, h in headlines.items()}}
-        return protocols | {
+        domains = {name: _rounded(scores, METRICS) for name, scores in scores["domains"].items()}
+        test = _rounded(scores["mean"], METRICS) | {"domains": domains}
+        if drawn := scores.get("intervals", {}).get("mean", {}).get(METRICS[0]):
+            test["interval"] = [round(end, DIGITS) for end in drawn]
+        costs = ("device", "peak_memory_mb", "peak_gpu_memory_mb", "trainable_parameters")
+        record = {
             "best_step": best and best["step"],
             "val": best and _val(folder, best["step"]),
-            "test": _rounded(scores["mean"])
-            | {"domains": {name: _rounded(values) for name, values in domains.items()}}
-            | _interval(scores),
+            "test": test,
             # The summary of an interrupted run covers only its last part
             "seconds": None if resumed else summary.get("seconds"),
             "threads": self.threads,
-            "device": summary.get("device"),
-            "peak_memory_mb": summary.get("peak_memory_mb"),
-            "peak_gpu_memory_mb": summary.get("peak_gpu_memory_mb"),
-            "trainable_parameters": summary.get("trainable_parameters"),
+            **{key: summary.get(key) for key in costs},
         }
+        if protocols := job.study.protocols:
+            reports = json.loads(_of_protocols(report).read_text(encoding="utf-8"))["protocols"]
+            headlines = {name: reports[name]["headline"] for name in protocols}
+            record["protocols"] = {name: _rounded(h, h) for name, h in headlines.items()}
+        return record
 
 
-def beside(report: Path) -> Path:
+def _embeddings(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.npz")
+
+
+def _log(folder: Path) -> Path:
+    """Return the log of the scripts' output, next to the run's folder."""
+    return folder.with_name(f"{folder.name}.log")
+
+
+def _of_protocols(report: Path) -> Path:
     """Return the path of the protocols' report, next to that of the test."""
     return report.with_name(f"protocols_{report.name}")
 
@@ -402,23 +373,15 @@ def _val(folder: Path, step: int) -> Record:
     """Return the scores of the best weights: R@1 of each domain, and the means."""
     lines = read_metrics(folder / METRICS_FILE)
     line = next(line for line in lines if VAL in line and line["step"] == step)
-    rounded = {
-        key.removeprefix("val_"): round(v, DIGITS) for key, v in line.items() if "val_" in key
+    scores = {key.removeprefix("val_"): v for key, v in line.items() if "val_" in key}
+    means = [key for key in scores if "/" not in key]
+    domains = {
+        key.partition("/")[2]: {"r_at_1": round(value, DIGITS)}
+        for key, value in scores.items()
+        if "/" in key
     }
-    means = {key: value for key, value in rounded.items() if "/" not in key}
-    of_domains = {key.partition("/")[2]: value for key, value in rounded.items() if "/" in key}
-    return means | {"domains": {name: {"r_at_1": value} for name, value in of_domains.items()}}
+    return _rounded(scores, means) | {"domains": domains}
 
 
-def _interval(scores: dict[str, Any]) -> Record:
-    """Return the confidence interval of the mean R@1, if it was computed."""
-    drawn = scores.get("intervals", {}).get("mean", {}).get(METRICS[0])
-    return {"interval": [round(end, DIGITS) for end in drawn]} if drawn else {}
-
-
-def _rounded(scores: dict[str, Any]) -> Record:
-    return _numbers({key: scores[key] for key in METRICS})
-
-
-def _numbers(values: dict[str, Any]) -> Record:
-    return {key: None if v is None else round(v, DIGITS) for key, v in values.items()}
+def _rounded(scores: Mapping[str, Any], keys: Iterable[str]) -> Record:
+    return {key: None if scores[key] is None else round(scores[key], DIGITS) for key in keys}

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,7 +16,7 @@ from guie.base.errors import UserError
 from guie.base.files import write_text
 from guie.evaluation.protocols import PROTOCOLS
 from guie.studies.grid import Job, Plan, Row
-from guie.studies.results import UNKNOWN, Code, Record, StudyStatus
+from guie.studies.results import UNKNOWN, Code, StudyStatus
 
 METRICS = ("r_at_1", "mmp_at_5")
 WHERE = ("val", "test", "unseen")
@@ -44,31 +45,43 @@ def scores(plan: Plan, standing: StudyStatus) -> pd.DataFrame:
     `unseen` is the mean over the left-out domains, each scored with the run that did not train on it. It is
     NaN while one of these runs is missing. Raises UserError if the test lacks such a domain.
     """
+    columns = [*SCORES, *INTERVAL, "seconds", *COSTS, *headlines(plan)]
     lines = []
     for row in plan.rows:
         for seed in row.seeds:
-            without = {
-                key[-1]: standing.done.get(plan.jobs[key].identity) for key in row.keys(seed)
-            }
-            whole = without.pop(None) or {}
-            said = {"val": whole.get("val"), "test": whole.get("test"), "unseen": None}
-            line = {
-                f"{where} {metric}": (said[where] or {}).get(metric)
-                for where in WHERE
-                for metric in METRICS
-            }
-            line |= _unseen(plan, row, without)
-            ends = (said["test"] or {}).get("interval", [None, None])
-            line |= dict(zip(INTERVAL, ends, strict=True))
-            line |= {key: whole.get(key) for key in ("seconds", *COSTS)}
-            said_by = whole.get("protocols", {})
-            line |= {
-                column: said_by.get(name, {}).get(title)
-                for column, (name, title) in headlines(plan).items()
-            }
+            runs = {key[-1]: standing.done.get(plan.jobs[key].identity) for key in row.keys(seed)}
+            whole = runs.pop(None) or {}
+            line = {key: whole.get(key) for key in ("seconds", *COSTS)}
+            for where in ("val", "test"):
+                line |= {
+                    f"{where} {metric}": (whole.get(where) or {}).get(metric) for metric in METRICS
+                }
+            if whole:
+                line |= dict(zip(INTERVAL, whole["test"].get("interval", ()), strict=False))
+            if row.folds and len(runs) == len(row.folds) and all(runs.values()):
+                line |= _unseen(plan, row, runs)
+            reports = whole.get("protocols", {})
+            for column, (protocol, title) in headlines(plan).items():
+                line[column] = reports.get(protocol, {}).get(title)
             lines.append({"row": row.name, "seed": seed, **line})
-    table = pd.DataFrame(lines)
-    return table.astype({column: float for column in table if column not in ("row", "seed")})
+    table = pd.DataFrame(lines, columns=["row", "seed", *columns])
+    return table.astype(dict.fromkeys(columns, float))
+
+
+def _unseen(plan: Plan, row: Row, runs: Mapping[str | None, Any]) -> dict[str, float]:
+    """Return the mean scores of one seed over the left-out domains, from its runs by fold."""
+    found = []
+    for fold, domains in row.folds.items():
+        tested = runs[fold]["test"]["domains"]
+        for domain in domains:
+            if domain not in tested:
+                raise UserError(
+                    f"{plan.path}: unseen: {domain} is not a domain of the test; allowed:"
+                    f" {', '.join(sorted(tested))}"
+                )
+            found.append(tested[domain])
+    values = {metric: np.array([scores[metric] for scores in found], float) for metric in METRICS}
+    return {f"unseen {metric}": float(value.mean()) for metric, value in values.items()}
 
 
 def domain_scores(plan: Plan, standing: StudyStatus, metric: str = "r_at_1") -> pd.DataFrame:
@@ -87,7 +100,7 @@ def headlines(plan: Plan) -> dict[str, tuple[str, str]]:
     """Return the columns of the study's protocols, each with its protocol and headline title."""
     return {
         f"{name}: {headline.title}": (name, headline.title)
-        for name in plan.protocols
+        for name in plan.study.protocols
         for headline in PROTOCOLS[name].headlines
     }
 
@@ -143,31 +156,6 @@ def gaps(plan: Plan, standing: StudyStatus) -> list[Gap]:
     return found
 
 
-def _unseen(plan: Plan, row: Row, without: dict[str | None, Record | None]) -> dict[str, float]:
-    """Return both scores of one seed from its runs by fold; none if a run is missing."""
-    runs = {fold: record for fold, record in without.items() if record}
-    if not row.folds or len(runs) < len(row.folds):
-        return {}
-    values = {
-        metric: [
-            _of_domain(runs[fold], domain, plan, metric)
-            for fold, domains in row.folds.items()
-            for domain in domains
-        ]
-        for metric in METRICS
-    }
-    return {f"unseen {metric}": float(np.mean(those)) for metric, those in values.items()}
-
-
-def _of_domain(record: Record, domain: str, plan: Plan, metric: str) -> float:
-    tested = record["test"]["domains"]
-    if domain not in tested:
-        raise UserError(f"{plan.path}: unseen: {domain} is not a domain of the test; allowed: "
-                        f"{', '.join(sorted(tested))}")  # fmt: skip
-    value = tested[domain][metric]
-    return float("nan") if value is None else value
-
-
 NAMED = 12  # jobs named per reason; the rest are counted
 WORDS = {
     "failed": "Failed",
@@ -179,7 +167,7 @@ END = "<!-- /study -->"
 
 def rendered(plan: Plan, standing: StudyStatus) -> str:
     """Render the table, sorted by R@1 on val, and the notes below it. Raises UserError."""
-    table = summary(scores(plan, standing), plan.baseline)
+    table = summary(scores(plan, standing), plan.study.baseline)
     missing = gaps(plan, standing)
     return "\n\n".join([_table(plan, table, missing), *_said(plan, standing, missing)]) + "\n"
 
@@ -206,35 +194,36 @@ def decimal(value: float, digits: int = 3, sign: bool = False) -> str:
 
 
 def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
-    seeds = {row.name: row.seeds for row in plan.rows}
-    several = any(len(own) > 1 for own in seeds.values())
+    study = plan.study
+    several = any(len(row.seeds) > 1 for row in plan.rows)
     columns = ["val", "test", *(["unseen"] if plan.folds() else [])]
-    heads = ["", *(["seeds"] if several else []), *(f"{where} R@1 / mMP@5" for where in columns)]
-    heads += [f"test R@1 against {_cell(plan.baseline)}"] if plan.baseline else []
-    heads += ["95 % of test R@1"] if plan.intervals else []
-    more = list(headlines(plan))
-    costs = [key for key in COSTS if plan.costs and table[key].notna().any()]
-    heads += [*more, *(COSTS[key] for key in costs), "seconds"]
-    lines = [heads, ["---"] * len(heads)]
-    for name, row in ordered(table).iterrows():
+    costs = [key for key in COSTS if study.costs and table[key].notna().any()]
+    by_name = {row.name: row for row in plan.rows}
+    lines = []
+    for name, line in ordered(table).iterrows():
+        row = by_name[str(name)]
         of_row = [gap for gap in missing if gap.job.row == name]
-        cells = [_cell(str(name))]
+        cells = {"": _cell(row.name)}
         if several:
-            own, done = len(seeds[str(name)]), int(row["seeds"])
-            cells.append(str(own) if done == own else f"{done} of {own}")
-        cells += [_pair(row, where, of_row, bool(_folds(plan, name))) for where in columns]
-        if plan.baseline:
-            cells.append("" if name == plan.baseline else _gain(row))
-        cells += [_interval(row)] if plan.intervals else []
-        cells += ["" if math.isnan(row[key]) else _spread(row, key) for key in more]
+            own, done = len(row.seeds), int(line["seeds"])
+            cells["seeds"] = str(own) if done == own else f"{done} of {own}"
+        for where in columns:
+            cells[f"{where} R@1 / mMP@5"] = _pair(line, where, of_row, bool(row.folds))
+        if study.baseline:
+            gain = "" if name == study.baseline else _gain(line)
+            cells[f"test R@1 against {_cell(study.baseline)}"] = gain
+        if study.intervals:  # for several seeds, the mean of its ends
+            low, high = (line[key] for key in INTERVAL)
+            interval = "" if math.isnan(low) else f"{decimal(low)} to {decimal(high)}"
+            cells["95 % of test R@1"] = interval
+        for key in headlines(plan):
+            cells[key] = "" if math.isnan(line[key]) else _spread(line, key)
         for key in (*costs, "seconds"):
-            cells.append("" if math.isnan(row[key]) else f"{row[key]:,.0f}")
+            cells[COSTS.get(key, key)] = "" if math.isnan(line[key]) else f"{line[key]:,.0f}"
         lines.append(cells)
-    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
-
-
-def _folds(plan: Plan, name: object) -> dict[str, list[str]]:
-    return next(row.folds for row in plan.rows if row.name == name)
+    heads = list(lines[0])
+    written = [heads, ["---"] * len(heads), *(list(cells.values()) for cells in lines)]
+    return "\n".join(f"| {' | '.join(cells)} |".replace("|  |", "| |") for cells in written)
 
 
 def _pair(row: pd.Series, where: str, missing: list[Gap], has_folds: bool) -> str:
@@ -261,12 +250,6 @@ def _spread(row: pd.Series, key: str, sign: bool = False) -> str:
     )
 
 
-def _interval(row: pd.Series) -> str:
-    """Return the interval over the test's classes; for several seeds, the mean of its ends."""
-    low, high = (row[key] for key in INTERVAL)
-    return "" if math.isnan(low) else f"{decimal(low)} to {decimal(high)}"
-
-
 def _gain(row: pd.Series) -> str:
     if math.isnan(row["gain"]):
         return "no seed in common"
@@ -276,7 +259,7 @@ def _gain(row: pd.Series) -> str:
 
 def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str]:
     """Yield the paragraphs below the table."""
-    test = plan.test
+    test = plan.study.test
     of = f" of {test.manifest}" if test.manifest else ""
     words = [f"Test: {test.split} split{of}, {test.index} index, means over domains."]
     if any(len(row.seeds) > 1 for row in plan.rows):
@@ -287,11 +270,20 @@ def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str
         named = ", ".join(domain for domains in folds.values() for domain in domains)
         words.append(f"Unseen: the mean of {named}, each by the run that did not see it.")
     asked = {job.identity for job in plan.jobs.values()}
-    yield " ".join([*words, *_codes(standing, asked), *_devices(standing, asked)])
+    used = [record for identity, record in standing.done.items() if identity in asked]
+    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
+    if set(commits) != {UNKNOWN[:7]}:
+        words += _counted(commits, "Code", "Code of more than one commit")
+    devices = Counter(record["device"] for record in used if record.get("device"))
+    words += _counted(devices, "Trained on", "Trained on")
+    yield " ".join(words)
     for why, said in WORDS.items():
         jobs = [gap for gap in missing if gap.why == why]
         if jobs:
-            named = "; ".join(_describe(gap) for gap in jobs[:NAMED])
+            named = "; ".join(
+                _cell(gap.job.description + (f" ({gap.said})" if gap.said else ""))
+                for gap in jobs[:NAMED]
+            )
             more = f"; and {len(jobs) - NAMED} more" if len(jobs) > NAMED else ""
             yield f"{said}, {len(jobs)} of {len(plan.jobs)} runs: {named}{more}."
     if standing.strangers:
@@ -301,30 +293,12 @@ def _said(plan: Plan, standing: StudyStatus, missing: list[Gap]) -> Iterable[str
         )
 
 
-def _codes(standing: StudyStatus, asked: set[str]) -> list[str]:
-    """Return a sentence on the commits that produced the results."""
-    used = [record for identity, record in standing.done.items() if identity in asked]
-    commits = Counter(Code(r["src"], r["commit"], r["dirty"]).description for r in used)
-    if not commits or set(commits) == {UNKNOWN[:7]}:
-        return []
-    if len(commits) == 1:
-        return [f"Code: {next(iter(commits))}."]
-    message = ", ".join(f"{commit} ({count} runs)" for commit, count in sorted(commits.items()))
-    return [f"Code of more than one commit: {message}."]
-
-
-def _devices(standing: StudyStatus, asked: set[str]) -> list[str]:
-    """Return a sentence on the devices of the runs, if known."""
-    used = [record for identity, record in standing.done.items() if identity in asked]
-    devices = Counter(record["device"] for record in used if record.get("device"))
-    if not devices:
-        return []
-    message = ", ".join(f"{device} ({count} runs)" for device, count in sorted(devices.items()))
-    return [f"Trained on: {message if len(devices) > 1 else next(iter(devices))}."]
-
-
-def _describe(gap: Gap) -> str:
-    return _cell(gap.job.description + (f" ({gap.said})" if gap.said else ""))
+def _counted(runs: Counter[str], one: str, several: str) -> list[str]:
+    """Return a sentence on what the runs have in common, or how many have which."""
+    if len(runs) == 1:
+        return [f"{one}: {next(iter(runs))}."]
+    message = ", ".join(f"{name} ({count} runs)" for name, count in sorted(runs.items()))
+    return [f"{several}: {message}."] if runs else []
 
 
 def _cell(text: str | None) -> str:
