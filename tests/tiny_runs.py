@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import train
 from guie.config import RunConfig, config_from
 from guie.data.manifest import load_manifest, save_manifest
 from guie.models import LoadedModel, build_embedder, open_model, save_model
+from guie.models.backbones import OpenClip
 from guie.training.run_folder import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
@@ -117,7 +119,9 @@ def cut_and_resumed(monkeypatch: pytest.MonkeyPatch, words: list[str], steps: in
 
 
 class Parts(nn.ModuleDict):
-    """A task that is nothing but its parts."""
+    """A task that is nothing but its parts; its layers are named as open_clip's and timm's."""
+
+    embedder = SimpleNamespace(backbone=OpenClip)
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         return {name: dict(module.named_parameters()) for name, module in self.items()}

@@ -25,7 +25,6 @@ from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation.embedding import embed_files
 from guie.evaluation.protocols import quick_scores
 from guie.models import LoadedModel, open_model, with_layers
-from guie.models.patches import trunk_of
 from guie.report.figures import lines_over
 
 SPLITS = ("train", "val", "test")
@@ -61,8 +60,8 @@ def main() -> None:
 
 def blocks(model: LoadedModel) -> list[str]:
     """Names of a tower's blocks, lowest first."""
-    tower = model.embedder.backbone.tower
-    trunk = trunk_of(tower)
+    backbone = model.embedder.backbone
+    tower, trunk = backbone.tower, backbone.trunk
     prefix = next(f"{name}." if name else "" for name, m in tower.named_modules() if m is trunk)
     for name, module in trunk.named_modules():
         if name.split(".")[-1] in ("blocks", "resblocks", "stages") and isinstance(

@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 import train
 from guie.config import RunConfig, load_config
 from guie.config.stages import StageConfig
+from guie.models.backbones import OpenClip
 from guie.training.checkpoint import Checkpoints, load_checkpoint
-from guie.training.optim import block_of
 from guie.training.run_folder import read_metrics
 from tiny_twins import STEPS, twin
 
@@ -80,7 +80,7 @@ def place(name: str) -> str | None:
     words = name.split(".")
     if "tower" not in words:
         return next((part for key, part in PARTS.items() if key in words), None)
-    block = block_of(name)
+    block = OpenClip.block_of(name)
     return "backbone" if block is None else f"block {block}"
 
 

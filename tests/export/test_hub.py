@@ -17,8 +17,7 @@ from torch import nn
 import export
 from guie.base.errors import UserError
 from guie.config.model import HeadConfig
-from guie.export.hub import listing, write_hub_folder
-from guie.export.hub.folder import head_recipe
+from guie.export.hub import head_recipe, listing, write_hub_folder
 from guie.models import Embedder, composed, open_model
 from guie.models.head import Head, Reduction
 from tiny_runs import TINY_CLIP, tiny_run

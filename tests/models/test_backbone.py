@@ -17,7 +17,7 @@ from guie.config import RunConfig, load_config
 from guie.config.model import BackboneConfig
 from guie.data.images import open_as_host
 from guie.models import build_embedder, open_model
-from guie.models.backbones import backbone_of_clip, build_backbone, create_clip
+from guie.models.backbones import OpenClip, build_backbone, create_clip
 
 
 def test_statistics_are_the_towers_own() -> None:
@@ -46,7 +46,7 @@ def test_pooled_features_leave_out_clips_projection() -> None:
     images = torch.randn(2, 3, 64, 64)
     proj = clip.visual.proj.detach().clone()
     projected = clip.visual(images)
-    pooled = backbone_of_clip(clip, BackboneConfig(**TINY_CLIP, features="pooled"), 64)
+    pooled = OpenClip.of_clip(clip, BackboneConfig(**TINY_CLIP, features="pooled"), 64)
     torch.testing.assert_close(pooled(images) @ proj, projected)
 
 

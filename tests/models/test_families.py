@@ -22,7 +22,7 @@ from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig
 from guie.models import Embedder, build_preprocess
 from guie.models.backbones import Backbone, build_backbone
-from guie.training.optim import block_of, build_optimizer
+from guie.training.optim import build_optimizer
 from tiny_runs import Parts
 from torch111.architectures import CONVOLUTIONS, FAMILIES
 
@@ -42,14 +42,9 @@ def stand_in(family: str) -> Backbone:
     return backbone
 
 
-def trunk_of(backbone: Backbone) -> nn.Module:
-    """The transformer itself, without open_clip's wrapper of a timm tower."""
-    return getattr(backbone.tower, "trunk", backbone.tower)
-
-
 def blocks_of(backbone: Backbone) -> list[nn.Module]:
     """By the library's own attribute, from the first to the last."""
-    trunk = trunk_of(backbone)
+    trunk = backbone.trunk
     return list(trunk.blocks if hasattr(trunk, "blocks") else trunk.transformer.resblocks)
 
 
@@ -64,7 +59,7 @@ def backbones_of_the_configs(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
     """(where it is named, the real backbone without numbers in its weights), each kind of it once."""
     for variable in ("GUIE_REAL", "KAGGLE_INPUT"):
         monkeypatch.setenv(variable, str(CONFIGS))
-    monkeypatch.setattr("guie.models.backbones._probe_dim", lambda *_: 0)  # most of the time
+    monkeypatch.setattr("guie.models.backbones.base._probe_dim", lambda *_: 0)  # most of the time
     seen = []
     for path in sorted([*RUNS, *RECIPES]):
         model = load_config(path, RunConfig).model
@@ -101,7 +96,7 @@ def test_each_backbone_of_the_configs_is_of_a_kind_tested_here(
     for where, (family, backbone) in found.items():
         if family in CONVOLUTIONS:
             continue
-        numbers = {block_of(name) for name, _ in backbone.named_parameters()}
+        numbers = {backbone.block_of(name) for name, _ in backbone.named_parameters()}
         assert numbers == {None, *range(len(blocks_of(backbone)))}, where
 
 
@@ -147,7 +142,9 @@ def test_blocks_are_those_of_the_library_the_stem_below_and_the_rest_above(famil
     blocks = blocks_of(backbone)
     for number, block in enumerate(blocks):
         own = {id(parameter) for parameter in block.parameters()}
-        found = {id(p) for name, p in backbone.named_parameters() if block_of(name) == number}
+        found = {
+            id(p) for name, p in backbone.named_parameters() if backbone.block_of(name) == number
+        }
         assert found == own
     cuts_below = Counter()
     for cut in (None, *blocks):

@@ -21,8 +21,8 @@ from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.data.images import open_as_host
 from guie.models import open_model
-from guie.models.backbones import Backbone, build_backbone
-from guie.models.patches import grid_side
+from guie.models.backbones import Backbone, OpenClip, Timm, build_backbone
+from guie.models.backbones.base import grid_side
 
 RESIZABLE_BEIT = pytest.mark.skipif(
     not hasattr(Beit, "set_input_size"), reason="timm sets BEiT's size from 1.0.31 on"
@@ -46,12 +46,12 @@ def vit_in_clip() -> Backbone:
     torch.manual_seed(0)
     vision = {**VISION, "image_size": 224}
     tower = open_clip.CLIP(embed_dim=32, vision_cfg=vision, text_cfg=TEXT).visual
-    return Backbone(tower, {"size": 224, **STATISTICS}, 64).eval()
+    return OpenClip(tower, {"size": 224, **STATISTICS}, 64).eval()
 
 
 def tokens_of(backbone: Backbone, images: Tensor) -> Tensor:
     """What enters the first block: (B, 1 + patches, width)."""
-    trunk = getattr(backbone.tower, "trunk", backbone.tower)
+    trunk = backbone.trunk
     first = trunk.blocks[0] if hasattr(trunk, "blocks") else trunk.ln_pre
     seen = []
     handle = first.register_forward_pre_hook(lambda module, inputs: seen.append(inputs[0]))
@@ -62,7 +62,7 @@ def tokens_of(backbone: Backbone, images: Tensor) -> Tensor:
 
 def parts_of(backbone: Backbone) -> tuple[nn.Conv2d, Tensor, Tensor]:
     """Patch convolution, class token (width,), position embeddings (1 + patches, width)."""
-    trunk = getattr(backbone.tower, "trunk", backbone.tower)
+    trunk = backbone.trunk
     if hasattr(trunk, "patch_embed"):
         return trunk.patch_embed.proj, trunk.cls_token[0, 0], trunk.pos_embed[0].detach().clone()
     return trunk.conv1, trunk.class_embedding, trunk.positional_embedding.detach().clone()
@@ -124,7 +124,7 @@ def test_other_kinds_of_positions_follow_the_grid(
 ) -> None:
     small = {"embed_dim": 64, "depth": 2, "num_heads": 2, "num_classes": 0}
     tower = timm.create_model(name, img_size=64, **small)
-    backbone = Backbone(tower, {"size": 64, **STATISTICS}, size_px, stride_px).eval()
+    backbone = Timm(tower, {"size": 64, **STATISTICS}, size_px, stride_px).eval()
     assert tokens_of(backbone, torch.randn(1, 3, size_px, size_px)).shape[1] == tokens
 
 
@@ -157,7 +157,7 @@ def test_the_suggested_sizes_fit() -> None:
 def test_a_pretraining_that_leaves_pixels_over_is_kept() -> None:
     """As SigLIP's 384 px in patches of 14 px."""
     tower = timm.create_model("vit_tiny_patch16_224", img_size=36, depth=1, num_classes=0)
-    backbone = Backbone(tower, {"size": 36, **STATISTICS}, 36)
+    backbone = Timm(tower, {"size": 36, **STATISTICS}, 36)
     backbone.set_image_size(36)
     with pytest.raises(UserError, match="use 48 or 64"):
         backbone.set_image_size(52)

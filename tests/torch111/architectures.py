@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from guie.config.model import BackboneConfig
-from guie.models.backbones import Backbone, backbone_of_clip, build_backbone
+from guie.models.backbones import Backbone, OpenClip, build_backbone
 
 TEXT = {"context_length": 8, "vocab_size": 64, "width": 32, "heads": 2, "layers": 1}
 TINY_CLIP = {"layers": 2, "width": 64, "head_width": 32, "patch_size": 8, "image_size": 32}
@@ -57,7 +57,7 @@ def _clip_backbone(
         clip = open_clip.CLIP(64, {**small, **vision}, TEXT, quick_gelu=quick_gelu)
         statistics = {"mean": [0.5] * 3, "std": [0.25] * 3}
         clip.visual.preprocess_cfg = {"size": clip.visual.image_size, **statistics}
-        return _stirred(backbone_of_clip(clip, config, 40))
+        return _stirred(OpenClip.of_clip(clip, config, 40))
 
     return build
 

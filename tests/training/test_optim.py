@@ -13,9 +13,8 @@ from torch import nn
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
 from guie.config.stages import LearningRates, StageConfig, WeightDecays
-from guie.models.backbones import create_clip
+from guie.models.backbones import Timm, create_clip
 from guie.training.optim import (
-    block_of,
     build_optimizer,
     freeze,
     refuse_unknown_blocks,
@@ -153,7 +152,7 @@ def test_frozen_blocks_keep_their_bits_and_the_rest_moves() -> None:
     before = copy.deepcopy(model.state_dict())
     step(model, build_optimizer(model, stage), stage)
     moved = {n for n, value in model.state_dict().items() if not torch.equal(value, before[n])}
-    assert {block_of(name) for name in moved if "blocks" in name} == {4, 5}
+    assert {Timm.block_of(name) for name in moved if "blocks" in name} == {4, 5}
     assert {name for name in moved if "blocks" not in name} == {"head.weight", "head.bias"}
     with_gradient = {name for name, p in model.named_parameters() if p.grad is not None}
     assert with_gradient == moved

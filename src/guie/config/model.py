@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat
+from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
 from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Width
 
@@ -137,10 +137,20 @@ WEIGHT_ARGUMENTS = {
 }
 
 
+# Libraries of backbones; `guie.models.backbones.register` adds others.
+LIBRARIES = ["open_clip", "timm"]
+
+
+def _is_registered(library: str) -> str:
+    if library not in LIBRARIES:
+        raise ValueError(f"Input should be {' or '.join(map(repr, LIBRARIES))}")
+    return library
+
+
 class BackboneConfig(Config):
     """A pretrained image backbone, by its name and weights in its library."""
 
-    library: Literal["open_clip", "timm"]
+    library: Annotated[str, AfterValidator(_is_registered)]  # open_clip or timm
     name: str
     pretrained: str | None = None  # hub tag, or a weights file; null: random
     sha256: str | None = None  # quoted; of the weights file, or a prefix; null: unchecked

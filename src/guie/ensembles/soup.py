@@ -18,7 +18,7 @@ from guie.config import RunConfig, load_config
 from guie.config.ensemble import MemberConfig, ModelMember
 from guie.ensembles.samples import Scores
 from guie.models import ImageSize, LoadedModel, open_model, rebuild
-from guie.models.loading import LIBRARIES
+from guie.models.backbones import BACKBONES
 from guie.models.pretrained import sha256_of, state_hash
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.stage import embedder_weights
@@ -219,7 +219,7 @@ def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
         files: list[Path | None] = [run / f"{member.weights}.safetensors"]
         if member.checkpoints:
             files = list(Checkpoints(run, keep=1).paths())
-        elif member.model.partition(":")[0] in LIBRARIES:
+        elif member.model.partition(":")[0] in BACKBONES:
             files = [None]
         if not files:
             raise UserError(f"{run}: no checkpoints to average; train again, or name its weights")

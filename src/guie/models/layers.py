@@ -11,13 +11,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import open_clip
 import torch
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
 from guie.config.model import LayersConfig
-from guie.models.patches import Tower, trunk_of
 
 LEAST = 1e-6  # gem clamps its inputs to this before it takes the power
 
@@ -31,6 +29,7 @@ class Layers(nn.Module):
     feature depends on them.
 
     Args:
+        prefix_tokens, channels_last: as in `Backbone`.
         added: parameters that adapters and prompts added to the backbone.
 
     Raises UserError for a module that does not exist, that no forward pass calls, or whose output cannot
@@ -38,10 +37,17 @@ class Layers(nn.Module):
     """
 
     def __init__(
-        self, tower: Tower, config: LayersConfig, size_px: int, added: Iterable[nn.Parameter] = ()
+        self,
+        tower: nn.Module,
+        config: LayersConfig,
+        size_px: int,
+        prefix_tokens: int,
+        channels_last: bool,
+        added: Iterable[nn.Parameter] = (),
     ):
         super().__init__()
         self.config = config
+        self.prefix_tokens, self.channels_last = prefix_tokens, channels_last
         known = dict(tower.named_modules())
         for name in config.of:
             if name not in known or not name:
@@ -52,7 +58,7 @@ class Layers(nn.Module):
         prune(tower, unused_parameters)
         self.unused_parameters = unused_parameters & dict(tower.named_parameters()).keys()
 
-    def forward(self, tower: Tower, images_BCHW: Tensor) -> Tensor:
+    def forward(self, tower: nn.Module, images_BCHW: Tensor) -> Tensor:
         """Map images (B, 3, S, S) to features (B, F)."""
         with capture_outputs(tower, self.config.of) as heard:
             tower(images_BCHW)
@@ -61,22 +67,21 @@ class Layers(nn.Module):
             raise UserError(
                 f"model.layers.of: a forward pass never calls {silent[0]}; name another"
             )
-        return torch.cat([self.pooled(tower, name, heard[name]) for name in self.config.of], dim=1)
+        return torch.cat([self.pooled(name, heard[name]) for name in self.config.of], dim=1)
 
-    def pooled(self, tower: Tower, name: str, output: Tensor) -> Tensor:
+    def pooled(self, name: str, output: Tensor) -> Tensor:
         """Pool a layer's output to (B, C). Raises UserError without feature map or class token."""
-        trunk = trunk_of(tower)
         if output.dim() == 2:
             return output
         if self.config.pool == "token":
-            if output.dim() != 3 or not _prefix(trunk):
+            if output.dim() != 3 or not self.prefix_tokens:
                 raise UserError(
                     f"model.layers.pool: {name} has no class token; use avg, max or gem"
                 )
             return output[:, 0]
         if output.dim() == 3:
-            places_BPC = output[:, _prefix(trunk) :]
-        elif output.dim() == 4 and getattr(trunk, "output_fmt", "NCHW") == "NHWC":
+            places_BPC = output[:, self.prefix_tokens :]
+        elif output.dim() == 4 and self.channels_last:
             places_BPC = output.flatten(1, 2)
         elif output.dim() == 4:
             places_BPC = output.flatten(2).transpose(1, 2)
@@ -93,7 +98,7 @@ class Layers(nn.Module):
         return places_BPC.clamp(min=LEAST).pow(power).mean(1).pow(1 / power)
 
     def _probed(
-        self, tower: Tower, added: Iterable[nn.Parameter], size_px: int
+        self, tower: nn.Module, added: Iterable[nn.Parameter], size_px: int
     ) -> tuple[int, set[str]]:
         """Return F and the parameters that no feature depends on. Raises UserError if any were added."""
         training, names, more = tower.training, dict(tower.named_parameters()), list(added)
@@ -123,7 +128,7 @@ class Passthrough(nn.Module):
         return given
 
 
-def prune(tower: Tower, unused_parameters: set[str]) -> None:
+def prune(tower: nn.Module, unused_parameters: set[str]) -> None:
     """Replace modules whose parameters are all unused by `Passthrough`."""
     gone: list[str] = []
     for name, module in list(tower.named_modules()):
@@ -135,7 +140,7 @@ def prune(tower: Tower, unused_parameters: set[str]) -> None:
 
 
 @contextmanager
-def capture_outputs(tower: Tower, names: list[str]) -> Iterator[dict[str, Tensor]]:
+def capture_outputs(tower: nn.Module, names: list[str]) -> Iterator[dict[str, Tensor]]:
     """Collect the named modules' latest outputs in the dict, within the context.
 
     The hooks exist for one forward pass only, so a copy of the backbone never reports to the original.
@@ -156,13 +161,6 @@ def capture_outputs(tower: Tower, names: list[str]) -> Iterator[dict[str, Tensor
     finally:
         for hold in holds:
             hold.remove()
-
-
-def _prefix(trunk: Tower) -> int:
-    """Return the number of tokens before the patches."""
-    if isinstance(trunk, open_clip.transformer.VisionTransformer):
-        return 1
-    return getattr(trunk, "num_prefix_tokens", 0)
 
 
 def _some(known: dict[str, nn.Module]) -> str:

@@ -16,7 +16,7 @@ from guie.config import RunConfig, load_config
 from guie.config.ensemble import FILES, CompositionConfig, MemberConfig, leaves
 from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelConfig
 from guie.models.adapters import merge_lora
-from guie.models.backbones import build_backbone
+from guie.models.backbones import BACKBONES, build_backbone
 from guie.models.embedder import Embedder, Scored, build_embedder, build_preprocess
 from guie.models.ensemble import Ensemble
 from guie.models.preprocess import Preprocess
@@ -184,7 +184,6 @@ def _folded(member: MemberConfig, embedder: Embedder) -> MemberConfig:
     return member.model_copy(update={"model": model})
 
 
-LIBRARIES = ("open_clip", "timm")
 RUN_FILE = "config.yaml"
 BEST = "model.safetensors"  # by validation
 
@@ -206,7 +205,7 @@ def open_model(
     """
     source = str(source)
     library, _, name = source.partition(":")
-    if library in LIBRARIES:
+    if library in BACKBONES:
         return _open_library(source, library, name, size_px, fit)
     folder = Path(source)
     if not folder.is_dir():

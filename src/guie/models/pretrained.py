@@ -12,14 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import huggingface_hub
-import open_clip
-import timm
 import torch
 from huggingface_hub.errors import EntryNotFoundError
 from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
+from guie.models.backbones.base import BACKBONES
 
 SUFFIXES = (".safetensors", ".pt", ".pth", ".bin", ".ckpt")
 # A repository's pickled weights, and the usual name of the same weights as safetensors.
@@ -109,7 +108,7 @@ def _local(config: BackboneConfig, pretrained: str) -> Weights:
 
 
 def _of_tag(config: BackboneConfig) -> Weights:
-    repository, name, url = _timm_tag(config) if config.library == "timm" else _clip_tag(config)
+    repository, name, url = BACKBONES[config.library].hub_source(config)
     if repository:
         return _from_hub(repository, name, config.revision)
     if config.revision:
@@ -117,38 +116,6 @@ def _of_tag(config: BackboneConfig) -> Weights:
             f"model.backbone.revision: {config.pretrained!r} is not on the hub, but at {url}; remove it"
         )
     return _from_url(url)
-
-
-def _clip_tag(config: BackboneConfig) -> tuple[str, str, str]:
-    """Return (repository, file name, URL) of an open_clip tag."""
-    known = open_clip.get_pretrained_cfg(config.name, config.pretrained)
-    if not known:
-        tags = open_clip.list_pretrained_tags_by_model(config.name)
-        raise UserError(_unknown_tag(config, tags))
-    repository, _, name = known.get("hf_hub", "").rpartition("/")
-    return repository, name or "open_clip_pytorch_model.bin", known.get("url", "")
-
-
-def _timm_tag(config: BackboneConfig) -> tuple[str, str, str]:
-    """Return (repository, file name, URL) of a timm tag."""
-    try:
-        known = timm.get_pretrained_cfg(
-            f"{config.name}.{config.pretrained}", allow_unregistered=False
-        )
-    except RuntimeError:
-        known = None
-    if known is None or not known.has_weights:
-        names = timm.list_pretrained(f"{config.name}.*")
-        raise UserError(_unknown_tag(config, [name.partition(".")[2] for name in names]))
-    url = known.url if isinstance(known.url, str) else ""
-    return known.hf_hub_id or "", known.hf_hub_filename or "pytorch_model.bin", url
-
-
-def _unknown_tag(config: BackboneConfig, tags: list[str]) -> str:
-    return (
-        f"model.backbone.pretrained: {config.library} has no weights {config.pretrained!r} for"
-        f" {config.name!r}; available: {', '.join(tags) or 'none'}"
-    )
 
 
 def _from_hub(repository: str, name: str, revision: str | None) -> Weights:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import os
-import re
 import signal
 import sys
 import threading
@@ -24,6 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from guie.base.errors import UserError
 from guie.config.training import RunConfig
+from guie.models.backbones import Backbone
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -196,9 +196,6 @@ def _is_of_exchange(error: RuntimeError) -> bool:
 
 T = TypeVar("T", bound=nn.Module)
 
-# Name of a transformer's block, or of a convolutional network's stage.
-BLOCK = re.compile(r"(.*\.)?(blocks|resblocks|layers|stages)\.\d+")
-
 
 def is_sharded(accelerator: Accelerator) -> bool:
     """Whether the run was started with `--use_fsdp`."""
@@ -330,7 +327,10 @@ def _refuse_scalars(task: nn.Module) -> None:
 
 def _name_blocks(module: nn.Module) -> None:
     """Set the names of the classes that accelerate gathers one at a time."""
+    kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
     found = {
-        type(child).__name__ for name, child in module.named_modules() if BLOCK.fullmatch(name)
+        type(child).__name__
+        for name, child in module.named_modules()
+        if any(kind.is_block(name) for kind in kinds)
     }
     module._no_split_modules = sorted(found)  # type: ignore[assignment]  # stubs: tensors, modules

@@ -6,7 +6,6 @@ Schedules are pure functions of the step.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
@@ -96,13 +95,6 @@ def _stair_start(steps: int, stair: Duration, steps_per_epoch: float) -> float:
     return stair.times_in(steps, steps_per_epoch) * stair.steps(steps_per_epoch)
 
 
-# Names in timm's and open_clip's backbones of modules after the last block.
-TOP = {
-    *("norm", "fc_norm", "ln_post", "proj", "attn_pool", "head", "conv_head", "bn2"),
-    *("ln_final", "text_projection", "logit_scale", "logit_bias"),  # of a whole CLIP
-}
-
-
 class Named(NamedTuple):
     """A parameter, its part of the task, and its name within that part."""
 
@@ -123,18 +115,12 @@ def named_parameters(task: Task) -> Iterator[Named]:
             raise ValueError(f"parameter {name} belongs to none of {list(task.parts())}")
 
 
-def block_of(name: str) -> int | None:
-    """Return the number of a parameter's transformer block or stage; None outside of them."""
-    match = re.search(r"(?:^|\.)(?:blocks|resblocks|layers|stages)\.(\d+)\.", name)
-    return int(match[1]) if match else None
-
-
 def freeze(task: Task, rates: LearningRates) -> None:
     """Freeze parts and blocks with learning rate 0, and unused parameters, for this stage."""
     unused_parameters = task.unused_parameters()
     for named in named_parameters(task):
         named.parameter.requires_grad_(
-            _rate(named, rates) > 0 and named.parameter not in unused_parameters
+            _rate(task, named, rates) > 0 and named.parameter not in unused_parameters
         )
 
 
@@ -162,8 +148,8 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     for named in named_parameters(task):
         part, name, parameter = named
         if parameter.requires_grad:
-            below = blocks + 1 - _height(name, blocks) if part == "backbone" else 0
-            peak_lr = _rate(named, stage.lr) * stage.layer_decay**below
+            below = blocks + 1 - _height(task, name, blocks) if part == "backbone" else 0
+            peak_lr = _rate(task, named, stage.lr) * stage.layer_decay**below
             decayed = parameter.ndim > 1 or stage.decay_vectors
             decay = _decay(part, stage) if decayed else 0.0
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
@@ -194,10 +180,11 @@ def _decay(part: str, stage: StageConfig) -> float:
     return decay if isinstance(decay, float) else decay.of(part)
 
 
-def _rate(named: Named, rates: LearningRates) -> float:
+def _rate(task: Task, named: Named, rates: LearningRates) -> float:
     """Return a parameter's peak rate: of its part, or of the nearest block at or before its own."""
-    if named.part == "backbone" and not _is_top(named.name):
-        block = block_of(named.name) or 0  # the stem goes with the first block
+    backbone = task.embedder.backbone
+    if named.part == "backbone" and not backbone.is_top(named.name):
+        block = backbone.block_of(named.name) or 0  # the stem goes with the first block
         starts = [start for start in rates.blocks if start <= block]
         if starts:
             return rates.blocks[max(starts)]
@@ -206,19 +193,14 @@ def _rate(named: Named, rates: LearningRates) -> float:
 
 def _count_blocks(task: Task) -> int:
     names = [name for part, name, _ in named_parameters(task) if part == "backbone"]
-    numbers = [block_of(name) for name in names]
+    numbers = [task.embedder.backbone.block_of(name) for name in names]
     return 1 + max((number for number in numbers if number is not None), default=-1)
 
 
-def _height(name: str, blocks: int) -> int:
+def _height(task: Task, name: str, blocks: int) -> int:
     """Return 0 for the stem, n + 1 for block n, `blocks + 1` for modules after the last block."""
-    if _is_top(name):
+    backbone = task.embedder.backbone
+    if backbone.is_top(name):
         return blocks + 1
-    block = block_of(name)
+    block = backbone.block_of(name)
     return 0 if block is None else block + 1
-
-
-def _is_top(name: str) -> bool:
-    """Whether it comes after the backbone's last block."""
-    inside = re.split(r"\b(?:backbone|tower|trunk|visual|text)\.", name)[-1]
-    return block_of(name) is None and inside.split(".")[0] in TOP

@@ -17,8 +17,8 @@ from guie.config.model import (
 from guie.models.adapters.bottleneck import Parallel, adaptformer, stochastic
 from guie.models.adapters.lora import Changed, LowRank, close, lora
 from guie.models.adapters.prompts import build_prompts
-from guie.models.adapters.vit_structure import VitStructure, anatomy_of
 from guie.models.backbones import Backbone
+from guie.models.backbones.structure import VitStructure
 
 BIASES = ("bias", "in_proj_bias", "q_bias", "v_bias")
 
@@ -63,7 +63,7 @@ class Adapters(nn.Module):
             if isinstance(config, TunedConfig):
                 self.tuned = tuned_names(backbone.tower, config.of)
             else:
-                structure = anatomy_of(backbone.tower, key)
+                structure = _structure_of(backbone, key)
                 self.add_module(config.kind, _built(structure, config, f"{key}.{number}"))
 
 
@@ -75,9 +75,8 @@ def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
     if config.adapters:
         backbone.adapters = Adapters(backbone, config.adapters, "model.adapters")
     if config.prompts:
-        backbone.prompts = build_prompts(
-            anatomy_of(backbone.tower, "model.prompts"), config.prompts
-        )
+        structure = _structure_of(backbone, "model.prompts")
+        backbone.prompts = build_prompts(structure, config.prompts, type(backbone.tower).__name__)
     if backbone.adapters:
         _refuse_unreached(backbone, backbone.adapters)
     return backbone
@@ -96,6 +95,17 @@ def merge_lora(backbone: Backbone) -> None:
         close(module)
     if not adapters.tuned and not list(adapters.children()):
         backbone.adapters = None
+
+
+def _structure_of(backbone: Backbone, key: str) -> VitStructure:
+    """Return a backbone's structure. Raises UserError, naming the config key, if it is not supported."""
+    structure = backbone.structure()
+    if structure is None:
+        raise UserError(
+            f"{key}: {type(backbone.trunk).__name__} is not supported; use a pre-norm vision transformer,"
+            " such as timm's VisionTransformer or Eva, or open_clip's VisionTransformer"
+        )
+    return structure
 
 
 def _built(

@@ -17,7 +17,7 @@ from torch.nn import functional
 from guie.base.errors import UserError
 from guie.config.model import LoraConfig
 from guie.models.adapters.bottleneck import Gate
-from guie.models.adapters.vit_structure import Block, VitStructure
+from guie.models.backbones.structure import Block, VitStructure
 
 QKV = ("q", "k", "v")
 
@@ -142,7 +142,7 @@ def close(attention: nn.Module) -> None:
 
 def _matrices(block: Block, places: Sequence[str], key: str) -> Iterator[tuple[str, Matrix]]:
     """Yield name and matrix of each selected place."""
-    attention: Any = block.module.attn
+    attention: Any = block.attention.module
     thirds = [place for place in QKV if place in places]
     if isinstance(attention, nn.MultiheadAttention):
         opened = _opened(attention)
@@ -158,8 +158,7 @@ def _matrices(block: Block, places: Sequence[str], key: str) -> Iterator[tuple[s
                 raise _unreachable(key, ["out"], attention)
             yield "out", _whole(attention.proj)
     if "mlp" in places:
-        mlp: Any = block.module.mlp
-        for name, module in mlp.named_modules():
+        for name, module in block.mlp.module.named_modules():
             if isinstance(module, nn.Linear):
                 yield name.replace(".", "_"), _whole(module)
 

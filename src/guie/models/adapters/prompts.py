@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.model import PoolConfig, PromptsConfig, VptConfig
-from guie.models.adapters.vit_structure import VitStructure
+from guie.models.backbones.structure import VitStructure
 
 
 class Prompts(nn.Module):
@@ -150,8 +150,11 @@ class Pool(Prompts):
         self.query_BD = query_BD if self.config.query == "sum" else query_BD.detach() / 2
 
 
-def build_prompts(structure: VitStructure, config: PromptsConfig) -> Prompts:
+def build_prompts(structure: VitStructure, config: PromptsConfig, kind: str) -> Prompts:
     """Attach the configured prompts to a backbone.
+
+    Args:
+        kind: of the backbone, for messages.
 
     Raises UserError if the backbone uses attention pooling, or position embeddings in every block.
     """
@@ -161,7 +164,6 @@ def build_prompts(structure: VitStructure, config: PromptsConfig) -> Prompts:
             f"{key}: not supported for backbones with attention pooling; set it to null"
         )
     if not structure.takes_tokens:
-        kind = type(structure.tower).__name__
         raise UserError(
             f"{key}: {kind} has rotary position embeddings in every block; set it to null"
         )

@@ -16,7 +16,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.config import RunConfig
 from guie.data.dataset import Batch, Classes
-from guie.models.backbones import backbone_of_clip, create_clip
+from guie.models.backbones import OpenClip, create_clip
 from guie.models.embedder import Embedder
 from guie.training.tasks.base import Output, Task
 
@@ -30,7 +30,7 @@ class ContrastiveTask(Task):
         if model.backbone.library != "open_clip" or model.head is not None:
             raise UserError("task contrastive: needs an open_clip backbone and model.head: null")
         self.clip = create_clip(model.backbone, weights and bool(model.backbone.pretrained))
-        tower = backbone_of_clip(self.clip, model.backbone, model.image.size_px)
+        tower = OpenClip.of_clip(self.clip, model.backbone, model.image.size_px)
         self.embedder = Embedder(tower, head=None)
         self.tokenize = open_clip.get_tokenizer(
             model.backbone.name, context_length=self.clip.context_length

@@ -1,4 +1,8 @@
-"""Write a Hugging Face Hub folder (backbone, head, README.md), verify it with its library, upload it."""
+"""Write a Hugging Face Hub folder that the backbone's library loads without this package; upload it.
+
+The backbone has its library's config and weights. The head is `head/model.safetensors`. The model card,
+README.md, has the code that combines them.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import huggingface_hub
@@ -19,11 +22,11 @@ from huggingface_hub.utils import validate_repo_id
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
-from guie.base.files import write_text
+from guie.base.files import write_json, write_text
 from guie.export.card import about_model
-from guie.export.hub import open_clip_layout, timm_layout
 from guie.models import Embedder, LoadedModel
-from guie.models.backbones import Backbone
+from guie.models.backbones import BACKBONES, Backbone
+from guie.models.backbones.base import HubLayout
 from guie.models.head import Head, L2Norm
 from guie.models.preprocess import Preprocess
 from guie.models.weights import save_weights
@@ -112,8 +115,9 @@ def listing(folder: Path, repository: str) -> list[tuple[str, int]]:
         raise UserError(f"--push {repository}: {str(error).splitlines()[0]}") from None
     if repository.count("/") != 1:
         raise UserError(f"--push {repository}: must be OWNER/NAME")
-    names = sorted({CARD, HEAD, *(name for layout in LAYOUTS.values() for name in layout.FILES)})
-    files = [folder / name for name in names]
+    layouts = [kind.hub for kind in BACKBONES.values() if kind.hub]
+    names = {CARD, HEAD, *(name for hub in layouts for name in (hub.config, hub.weights))}
+    files = [folder / name for name in sorted(names)]
     return [
         (str(file.relative_to(folder)), file.stat().st_size) for file in files if file.is_file()
     ]
@@ -148,17 +152,15 @@ tags:
 ---
 """
 # Of an odd margin, the larger half is on the right or bottom, as in our own preprocessing.
-_PAD = {
-    "pad": """\
+_PAD = """\
 square = ({size_px}, {size_px})
 image = ImageOps.pad(image, square, Image.Resampling.BICUBIC, "white", centering=(0.499, 0.499))
 """
-}
 
 
 def readme(
     facts: dict[str, Any],
-    layout: ModuleType,
+    hub: HubLayout,
     recipe: HeadRecipe,
     image: dict[str, Any],
     name: str,
@@ -166,7 +168,7 @@ def readme(
     """Return the README as Markdown, with one block of Python from an image file to its embedding."""
     library = facts["models"][0]["model"]["backbone"]["library"]
     sections = {
-        "How to use it": _use(layout, recipe, image, library, name),
+        "How to use it": _use(hub, recipe, image, library, name),
         **about_model(facts | {"input": "RGB, as the transform makes it"}),
     }
     body = "\n\n".join(f"## {title}\n\n{text}" for title, text in sections.items())
@@ -184,24 +186,21 @@ def is_card(path: Path) -> bool:
     )
 
 
-def _use(
-    layout: ModuleType, recipe: HeadRecipe, image: dict[str, Any], library: str, name: str
-) -> str:
+def _use(hub: HubLayout, recipe: HeadRecipe, image: dict[str, Any], library: str, name: str) -> str:
     imports = [
-        *(f"import {layout.IMPORT}", "import torch", "from PIL import Image"),
+        *(f"import {library}", "import torch", "from PIL import Image"),
         *(["from safetensors.torch import load_file"] if recipe.tensors else []),
         "from torch.nn import functional as F\n",
     ]
-    if image["fit"] == "pad" and library == "timm":
-        imports[2] += ", ImageOps"
-    load = layout.LOAD.format(address=json.dumps(f"local-dir:{name}"))
+    load = hub.load.format(address=json.dumps(f"local-dir:{name}"))
     picture = 'image = Image.open("picture.jpg").convert("RGB")\nwidth, height = image.size\n'
-    if library == "timm":  # open_clip's transform pads with white
-        picture += _PAD.get(image["fit"], "").format(**image)
+    if image["fit"] == "pad" and not hub.pads:
+        imports[2] += ", ImageOps"
+        picture += _PAD.format(**image)
     head = json.dumps(f"{name}/head/model.safetensors")  # quoted as Python quotes it
     lines = [
         *("\n".join(imports), load, picture),
-        "images = transform(image)[None]\nwith torch.no_grad():\n    x = " + layout.ENCODE + "\n",
+        "images = transform(image)[None]\nwith torch.no_grad():\n    x = " + hub.encode + "\n",
         *([f"head = load_file({head})"] if recipe.tensors else []),
         *recipe.lines,
     ]
@@ -212,11 +211,10 @@ def _use(
         f" write `hf-hub:OWNER/NAME` for `local-dir:{name}`, and download `head/model.safetensors` with"
         " `huggingface_hub.hf_hub_download`. The transform resizes with PIL in 8 bits. The model was trained"
         " with antialiased bicubic in float. The mean difference is 0.2 grey levels, more at hard"
-        f" edges.{layout.NOTE}"
+        f" edges.{hub.note}"
     )
 
 
-LAYOUTS: dict[str, ModuleType] = {"timm": timm_layout, "open_clip": open_clip_layout}
 # In its own folder: timm before 1.0.27 loads the first .safetensors file it finds as the backbone.
 HEAD, CARD = "head/model.safetensors", "README.md"
 TOLERANCE = 1e-4  # of features, relative to the largest, as their norm is not 1
@@ -232,19 +230,21 @@ def write_hub_folder(model: LoadedModel, folder: Path, facts: dict[str, Any]) ->
         UserError: the library does not support a part of the model, or its features differ from the
             model's.
     """
-    embedder, preprocess = _plain(model)
+    embedder, preprocess, hub = _plain(model)
     (member,) = model.members
     config, image = member.model.backbone, preprocess.recipe()
-    layout, recipe = LAYOUTS[config.library], head_recipe(embedder)
+    backbone, recipe = embedder.backbone, head_recipe(embedder)
     folder.mkdir(parents=True, exist_ok=True)
-    _refuse_strange(folder, (*layout.FILES, HEAD, CARD))
+    _refuse_strange(folder, (hub.config, hub.weights, HEAD, CARD))
     with tempfile.TemporaryDirectory(prefix=".hub-", dir=folder) as scratch:
         beside = Path(scratch)
-        layout.write_tower(embedder.backbone, config, image, beside)
-        difference = _difference(layout, embedder.backbone, beside, config.library, model.source)
+        described, weights = backbone.hub_content(config, image)
+        write_json(beside / hub.config, described)
+        save_weights(weights, beside / hub.weights)
+        difference = _difference(backbone, beside, model.source)
         if recipe.tensors:
             save_weights(recipe.tensors, beside / HEAD)
-        write_text(beside / CARD, readme(facts, layout, recipe, image, folder.name))
+        write_text(beside / CARD, readme(facts, hub, recipe, image, folder.name))
         for file in sorted(path for path in beside.rglob("*") if path.is_file()):
             target = folder / file.relative_to(beside)
             target.parent.mkdir(exist_ok=True)
@@ -263,7 +263,7 @@ def _refuse_strange(folder: Path, names: Iterable[str]) -> None:
         )
 
 
-def _plain(model: LoadedModel) -> tuple[Embedder, Preprocess]:
+def _plain(model: LoadedModel) -> tuple[Embedder, Preprocess, HubLayout]:
     """Return the single embedder. Raises UserError naming a part that the library does not support."""
     embedder, preprocess = model.embedder, model.preprocess
     formats = "use --format torchscript, onnx or pt2"
@@ -272,6 +272,10 @@ def _plain(model: LoadedModel) -> tuple[Embedder, Preprocess]:
             f"{model.source}: a hub folder holds one backbone, and this model has several; {formats}"
         )
     backbone = embedder.backbone
+    if backbone.hub is None:
+        raise UserError(
+            f"{model.source}: {backbone.library} loads no folder from the hub; {formats}"
+        )
     parts = {
         "adapters": backbone.adapters,
         "prompts": backbone.prompts,
@@ -280,24 +284,22 @@ def _plain(model: LoadedModel) -> tuple[Embedder, Preprocess]:
     }
     for name, part in parts.items():
         if part is not None:
-            library = model.members[0].model.backbone.library
             raise UserError(
-                f"{model.source}: it has {name}, which {library} does not support; {formats}"
+                f"{model.source}: it has {name}, which {backbone.library} does not support; {formats}"
             )
-    return embedder, preprocess
+    return embedder, preprocess, backbone.hub
 
 
-def _difference(
-    layout: ModuleType, backbone: Backbone, folder: Path, library: str, source: str
-) -> float:
+def _difference(backbone: Backbone, folder: Path, source: str) -> float:
     """Return the relative difference to the library's features. Raises UserError above TOLERANCE."""
+    library = backbone.library
     generator = torch.Generator().manual_seed(0)
     side = backbone.size_px
     images_BCHW = torch.randn(2, 3, side, side, generator=generator)
     with torch.inference_mode():
         ours_BF = backbone.cpu().float().eval()(images_BCHW)
         try:
-            theirs_BF = layout.open_tower(folder)(images_BCHW)
+            theirs_BF = backbone.open_hub(folder)(images_BCHW)
         except Exception as error:  # the libraries raise many types
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise UserError(

@@ -1,0 +1,307 @@
+"""The base class of image backbones, and the registry of its subclasses, one for each library.
+
+Shapes: B images, C channels, H height, W width, S side, F backbone features, D features of a token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from guie.base.errors import UserError
+from guie.config.model import LIBRARIES, BackboneConfig, LayersConfig
+from guie.models.backbones.structure import VitStructure
+from guie.models.layers import Layers
+
+
+class HubSource(NamedTuple):
+    """Where the weights of a tag are: a repository of the Hugging Face Hub and its file, or a URL."""
+
+    repository: str
+    file: str
+    url: str = ""
+
+
+class HubLayout(NamedTuple):
+    """The folder that a library loads from the Hugging Face Hub, and the code that does so.
+
+    Attributes: `config` and `weights`, its files; `load`, lines of Python that create `backbone` and
+    `transform` from an `{address}`; `encode`, the expression that maps `images` to features; `pads`,
+    whether the transform can pad with white; `note`, a last sentence for the README.
+    """
+
+    config: str
+    weights: str
+    load: str
+    encode: str
+    pads: bool
+    note: str = ""
+
+
+class Backbone(nn.Module):
+    """An image encoder without its classifier; a subclass for each library.
+
+    A subclass sets `library`, the name in configs, and defines `build`. It imports its library in its
+    methods, so that other libraries' models need not wait for it. The rest has defaults, and enables:
+
+    - weights by tag: `hub_source`
+    - other image sizes and strides: `patch_px`, `resize`
+    - layers as features: `prefix_tokens`, `channels_last`
+    - adapters and prompts: `structure`
+    - learning rates by block, and FSDP: `blocks`, `top`
+    - a hub folder: `hub`, `hub_content`, `open_hub`
+
+    Attributes: `tower`, the library's model; `dim` (F); `size_px`, the side of its images; `stride_px`,
+    of overlapping patches, None if patches do not overlap or there are none; `mean` and `std`, the
+    normalisation of pretraining, on a 0..1 scale; `adapters` and `prompts`, added by
+    `guie.models.adapters`; `new`, names of modules that were not pretrained, "" for the whole backbone.
+
+    Args:
+        native: the library's description of the pretraining: `size`, `mean`, `std`.
+        size_px: side of the images; None: as in pretraining.
+        stride_px: stride of the patches; None: the patch size.
+
+    Raises:
+        UserError: size and stride do not fit the patches.
+    """
+
+    library: ClassVar[str]
+    hub: ClassVar[HubLayout | None] = None  # None: the library loads no folder
+    # The name of a transformer's block, or of a convolutional network's stage; its number is group 1
+    blocks: ClassVar[str] = r"(?:blocks|resblocks|layers|stages)\.(\d+)"
+    # Names of modules after the last block
+    top: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        tower: Any,
+        native: dict[str, Any],
+        size_px: int | None = None,
+        stride_px: int | None = None,
+    ):
+        super().__init__()
+        self.tower = tower
+        self.adapters: Any = None
+        self.prompts: Any = None
+        self.layers: Layers | None = None
+        self.new: list[str] = []
+        self.mean, self.std = list(native["mean"]), list(native["std"])
+        size = native["size"]
+        self.native_px = self.size_px = size if isinstance(size, int) else size[-1]
+        self.stride_px: int | None = None
+        if size_px or stride_px:
+            self.set_image_size(size_px or self.native_px, stride_px)
+        self.dim = _probe_dim(tower, self.size_px)
+
+    @classmethod
+    def build(cls, config: BackboneConfig, size_px: int | None, weights: Path | None) -> Backbone:
+        """Create the configured backbone, at this image size or the pretraining's.
+
+        Args:
+            weights: file of its weights; None: random weights.
+        """
+        raise NotImplementedError
+
+    @classmethod
+    def hub_source(cls, config: BackboneConfig) -> HubSource:
+        """Return where the weights of the config's tag are. Raises UserError for an unknown tag."""
+        raise UserError(
+            f"model.backbone.pretrained: {cls.library} has no tags; give a weights file, by its path"
+        )
+
+    @property
+    def trunk(self) -> Any:
+        """The model inside the library's wrapper, or `tower` itself."""
+        return self.tower
+
+    @property
+    def patch_px(self) -> int | None:
+        """The side of the patches; None if there are none, or their grid cannot be set."""
+        return None
+
+    def resize(self, size_px: int, stride_px: int | None) -> None:
+        """Set up the tower for images of this side; with `patch_px`, for patches with this stride.
+
+        Position embeddings are interpolated by timm's resampler, bicubic and antialiased. Weights stay.
+        """
+
+    @property
+    def prefix_tokens(self) -> int:
+        """The number of tokens before the patches."""
+        return 0
+
+    @property
+    def channels_last(self) -> bool:
+        """Whether feature maps have the shape (B, H, W, C)."""
+        return False
+
+    def structure(self) -> VitStructure | None:
+        """Return the parts that adapters attach to; None if it is not a pre-norm vision transformer."""
+        return None
+
+    def hub_content(
+        self, config: BackboneConfig, image: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        """Return the library's config and the weights, for the files of `hub`.
+
+        Args:
+            image: the preprocessing settings.
+        """
+        raise NotImplementedError
+
+    @staticmethod
+    def open_hub(folder: Path) -> Callable[[Tensor], Tensor]:
+        """Load the backbone from its hub folder, as `hub.load` does."""
+        raise NotImplementedError
+
+    @classmethod
+    def block_of(cls, name: str) -> int | None:
+        """Return the number of a parameter's block or stage; None outside of them."""
+        match = re.search(rf"(?:^|\.){cls.blocks}\.", name)
+        return int(match[1]) if match else None
+
+    @classmethod
+    def is_block(cls, name: str) -> bool:
+        """Return whether a module of this name is a block or stage."""
+        return re.fullmatch(rf"(?:.*\.)?{cls.blocks}", name) is not None
+
+    @classmethod
+    def is_top(cls, name: str) -> bool:
+        """Return whether a parameter comes after the last block."""
+        inside = re.split(r"\b(?:backbone|tower|trunk|visual|text)\.", name)[-1]
+        return cls.block_of(name) is None and inside.split(".")[0] in cls.top
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        """(B, 3, S, S) normalised images -> (B, F) features."""
+        return self.layers(self.tower, images_BCHW) if self.layers else self.tower(images_BCHW)
+
+    def take_layers(self, config: LayersConfig) -> None:
+        """Return features of intermediate layers from now on. Raises UserError as `Layers`."""
+        added = [p for part in (self.adapters, self.prompts) if part for p in part.parameters()]
+        self.layers = Layers(
+            self.tower, config, self.size_px, self.prefix_tokens, self.channels_last, added
+        )
+        self.dim = self.layers.dim
+
+    def set_image_size(self, size_px: int, stride_px: int | None = None) -> None:
+        """Set the side of the square images, and the stride of their patches.
+
+        Position embeddings are interpolated, weights kept. Without a stride, patches do not overlap,
+        whatever was set before. Raises UserError if patches do not fit the image. The pretraining's size
+        is always allowed: some backbones drop its last pixels (SigLIP's 384 px in patches of 14).
+        """
+        patch_px = self.patch_px
+        if patch_px:
+            stride_px = stride_px or patch_px
+            if size_px != self.native_px or stride_px != patch_px:
+                _refuse_misfit(size_px, patch_px, stride_px)
+        elif stride_px:
+            raise UserError(
+                f"stride_px {stride_px}: {type(self.tower).__name__} has no patches with a stride to"
+                " set; remove it"
+            )
+        self.resize(size_px, stride_px)
+        self.size_px, self.stride_px = size_px, None if stride_px == patch_px else stride_px
+
+    def checkpoint_gradients(self) -> None:
+        """Enable gradient checkpointing: keep each block's input only, and recompute in the backward pass.
+
+        Raises UserError if the backbone does not support it.
+        """
+        try:
+            self.tower.set_grad_checkpointing(True)
+        except (AttributeError, AssertionError):
+            raise UserError(
+                f"gradient_checkpointing: {type(self.tower).__name__} does not support it; set it to false"
+            ) from None
+
+    def train(self, mode: bool = True) -> Backbone:
+        """Set train mode, but keep pretrained BatchNorm statistics frozen.
+
+        Batches of one domain would pull BatchNorm to that domain. Modules trained from scratch have no
+        statistics yet and learn them; with several processes, from the first process's images.
+        """
+        super().train(mode)
+        for name, module in self.tower.named_modules():
+            new = any(not own or f"{name}.".startswith(f"{own}.") for own in self.new)
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not new:
+                module.eval()
+        return self
+
+
+BACKBONES: dict[str, type[Backbone]] = {}
+
+
+def register(kind: type[Backbone]) -> type[Backbone]:
+    """Let configs and commands name the library of this subclass."""
+    BACKBONES[kind.library] = kind
+    if kind.library not in LIBRARIES:
+        LIBRARIES.append(kind.library)
+    return kind
+
+
+def grid_side(size_px: int, patch_px: int, stride_px: int) -> int:
+    """Return the number of patches along a side of the image.
+
+    A stride below the patch size gives more tokens from the same pixels and weights. The challenge's 1st
+    place used images of 290 px, patches of 14 px and a stride of 12 px: 24 x 24 tokens.
+    """
+    return (size_px - patch_px) // stride_px + 1
+
+
+@contextmanager
+def readable_errors(config: BackboneConfig) -> Iterator[None]:
+    """Turn library errors for a bad name, argument or file into a UserError of one line."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        if re.search("weights.only", str(error), re.IGNORECASE):
+            reason = (
+                "the file holds Python objects, not only tensors, which could run code; convert it to"
+                " .safetensors if you trust it"
+            )
+        raise UserError(
+            f"model.backbone: {config.library} cannot build {config.name!r}"
+            f" with pretrained {config.pretrained!r} and {config.kwargs}: {reason}"
+        ) from error
+
+
+def unknown_tag(config: BackboneConfig, tags: list[str]) -> UserError:
+    """Return the error for a tag that the library does not know."""
+    return UserError(
+        f"model.backbone.pretrained: {config.library} has no weights {config.pretrained!r} for"
+        f" {config.name!r}; available: {', '.join(tags) or 'none'}"
+    )
+
+
+def _refuse_misfit(size_px: int, patch_px: int, stride_px: int) -> None:
+    """Raise UserError if the stride skips pixels, or patches do not reach the image's edge."""
+    if stride_px > patch_px:
+        raise UserError(
+            f"stride_px {stride_px}: is above the patch size {patch_px} px, so pixels between patches"
+            f" would be ignored; use 1 to {patch_px}"
+        )
+    over = (size_px - patch_px) % stride_px
+    if over or size_px < patch_px:
+        smaller = max(patch_px, size_px - over)
+        raise UserError(
+            f"image size {size_px} px: not a whole number of patches of {patch_px} px with stride"
+            f" {stride_px} px; use {smaller} or {smaller + stride_px}"
+        )
+
+
+def _probe_dim(tower: nn.Module, size_px: int) -> int:
+    training = tower.training
+    with torch.no_grad():
+        dim = tower.eval()(torch.zeros(1, 3, size_px, size_px)).shape[-1]
+    tower.train(training)
+    return dim

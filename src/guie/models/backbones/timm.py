@@ -1,0 +1,192 @@
+"""timm's models as backbones. Shapes: B images, F features, D features of a token."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from guie.config.model import BackboneConfig
+from guie.models.backbones.base import Backbone, HubLayout, HubSource, grid_side, unknown_tag
+from guie.models.backbones.structure import Block, Branch, VitStructure
+from guie.models.pretrained import is_file
+
+# Without "pad": the README's code pads before the transform, as timm pads with the mean colour.
+CROP_MODES = {"squash": "squash", "pad": "squash", "crop": "center"}
+
+
+class Timm(Backbone):
+    """A model of timm without its classifier."""
+
+    library = "timm"
+    top = frozenset({"norm", "fc_norm", "proj", "attn_pool", "head", "conv_head", "bn2"})
+    hub = HubLayout(
+        config="config.json",
+        weights="model.safetensors",
+        load="""\
+backbone = timm.create_model({address}, pretrained=True).eval()
+transform = timm.data.create_transform(**timm.data.resolve_model_data_config(backbone))
+""",
+        encode="backbone(images)",
+        pads=False,
+    )
+
+    @classmethod
+    def build(cls, config: BackboneConfig, size_px: int | None, weights: Path | None) -> Timm:
+        import timm
+
+        # The tag sets the statistics, even if the weights come from a run's own file.
+        tagged = config.pretrained and not is_file(config.pretrained)
+        # custom_load is for the authors' .npz; the hub's file has another format
+        overlay = {"file": str(weights), "custom_load": False} if weights else None
+        tower: Any = timm.create_model(
+            f"{config.name}.{config.pretrained}" if tagged else config.name,
+            pretrained=weights is not None,
+            pretrained_cfg_overlay=overlay,
+            num_classes=0,
+            **config.kwargs,
+        )
+        # A weights file has no statistics: the default tag's are the best guess, and the config may
+        # set others.
+        known = tower.pretrained_cfg
+        native = {"size": known["input_size"], "mean": known["mean"], "std": known["std"]}
+        return cls(tower, native, size_px, config.stride_px)
+
+    @classmethod
+    def hub_source(cls, config: BackboneConfig) -> HubSource:
+        import timm
+
+        try:
+            tag = f"{config.name}.{config.pretrained}"
+            known = timm.get_pretrained_cfg(tag, allow_unregistered=False)
+        except RuntimeError:
+            known = None
+        if known is None or not known.has_weights:
+            names = timm.list_pretrained(f"{config.name}.*")
+            raise unknown_tag(config, [name.partition(".")[2] for name in names])
+        url = known.url if isinstance(known.url, str) else ""
+        return HubSource(known.hf_hub_id or "", known.hf_hub_filename or "pytorch_model.bin", url)
+
+    @property
+    def patch_px(self) -> int | None:
+        from timm.layers import PatchEmbed
+
+        patches = getattr(self.trunk, "patch_embed", None)
+        if not isinstance(patches, PatchEmbed) or not hasattr(self.trunk, "set_input_size"):
+            return None
+        return patches.patch_size[0]
+
+    def resize(self, size_px: int, stride_px: int | None) -> None:
+        if self.patch_px:
+            patches = self.trunk.patch_embed
+            patches.__class__ = _strided_patch_embed()  # the same module, weights and names
+            patches.proj.stride = (stride_px, stride_px)
+            # Inputs always have the size that is set, so the patch size need not divide it.
+            patches.strict_img_size = True
+            patches.img_size = None  # otherwise timm keeps the grid if the size does not change
+        if hasattr(self.tower, "set_input_size"):
+            self.tower.set_input_size((size_px, size_px))
+
+    @property
+    def prefix_tokens(self) -> int:
+        return getattr(self.trunk, "num_prefix_tokens", 0)
+
+    @property
+    def channels_last(self) -> bool:
+        return getattr(self.trunk, "output_fmt", "NCHW") == "NHWC"
+
+    def structure(self) -> VitStructure | None:
+        from timm.models import eva, vision_transformer
+
+        trunk: Any = self.trunk
+        blocks = []
+        if not isinstance(trunk, vision_transformer.VisionTransformer | eva.Eva):
+            return None
+        module: Any
+        for module in trunk.blocks:
+            if type(module) not in (vision_transformer.Block, eva.EvaBlock):
+                return None
+            attention = Branch(module.norm1, module.attn, module.drop_path1)
+            blocks.append(
+                Block(module, attention, Branch(module.norm2, module.mlp, module.drop_path2))
+            )
+        return VitStructure(
+            width=trunk.embed_dim,
+            blocks=blocks,
+            patches=trunk.patch_embed,
+            entry=trunk.norm_pre,
+            prefix=trunk.num_prefix_tokens,
+            pooling=trunk.global_pool if trunk.global_pool in ("token", "map") else "avg",
+            takes_tokens=not isinstance(trunk, eva.Eva),  # its blocks rotate by position
+            class_position_D=self.class_position_D,
+        )
+
+    def class_position_D(self) -> Tensor | None:
+        """Return the class token's position embedding; None if it has none."""
+        trunk = self.trunk
+        no_class = trunk.cls_token is None or getattr(trunk, "no_embed_class", False)
+        return None if trunk.pos_embed is None or no_class else trunk.pos_embed[0, 0]
+
+    def hub_content(
+        self, config: BackboneConfig, image: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        size_px, tower = image["size_px"], self.tower
+        arguments: dict[str, Any] = {"num_classes": 0, **config.kwargs}
+        if self.patch_px:
+            arguments["img_size"] = size_px
+        described = {
+            "architecture": config.name,
+            "num_classes": 0,
+            "num_features": self.dim,
+            "pretrained_cfg": {
+                "num_classes": 0,
+                "input_size": [3, size_px, size_px],
+                "fixed_input_size": bool(self.patch_px),
+                "interpolation": "bicubic",
+                "crop_pct": 1.0,
+                "crop_mode": CROP_MODES[image["fit"]],
+                "mean": image["mean"],
+                "std": image["std"],
+                **{key: tower.pretrained_cfg[key] for key in ("first_conv", "classifier")},
+            },
+            "model_args": arguments,
+        }
+        return described, tower.state_dict()
+
+    @staticmethod
+    def open_hub(folder: Path) -> Callable[[Tensor], Tensor]:
+        import timm
+
+        return timm.create_model(f"local-dir:{folder}", pretrained=True).eval()
+
+
+@cache
+def _strided_patch_embed() -> type:
+    """Return timm's patch embedding with its grid computed from the convolution's stride.
+
+    timm's own assumes that the stride is the patch size, which holds only without overlap.
+    """
+    from timm.layers import PatchEmbed, to_2tuple
+
+    class StridedPatchEmbed(PatchEmbed):
+        def dynamic_feat_size(self, img_size: Sequence[int]) -> tuple[int, int]:
+            """Convert (height, width) in pixels to (rows, columns) of patches."""
+            rows, columns = (
+                grid_side(side, patch, stride)
+                for side, patch, stride in zip(
+                    img_size, self.patch_size, self.proj.stride, strict=True
+                )
+            )
+            return rows, columns
+
+        def _init_img_size(
+            self, img_size: int | tuple[int, int]
+        ) -> tuple[tuple[int, int], tuple[int, int], int]:
+            size = to_2tuple(img_size)
+            rows, columns = self.dynamic_feat_size(size)
+            return size, (rows, columns), rows * columns
+
+    return StridedPatchEmbed
