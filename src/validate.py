@@ -10,41 +10,18 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
 
 from guie.base import errors
-from guie.base.files import refuse_replacing, write_json
-from guie.data.manifest import Manifest, companion_path, load_manifest
-from guie.evaluation.embeddings import load_embeddings
-from guie.evaluation.graded import read_rankings, write_rankings
-from guie.evaluation.protocols import (
+from guie.base.files import refuse_replacing
+from guie.evaluation.protocols.catalogue import (
     DRAWS,
     INDEXES,
+    JOINS,
     PROTOCOLS,
     QUIRKS,
-    Given,
-    Protocol,
-    as_units,
-    protocol_of,
-    run_models,
-    run_protocol,
-    share_models,
-)
-from guie.evaluation.protocols.retrieval import read_grades
-from guie.evaluation.search import BlockCache, key_of, pairs_of, search_together
-from guie.evaluation.sources import (
-    JOINS,
     REDUCTIONS,
-    arrays_of,
-    read_embeddings,
-    reduce_embeddings,
-    table_of,
+    protocol_of,
 )
-from guie.report.pages.evaluation import write_evaluation
-from guie.report.pages.evaluation_scores import judged_models
-from guie.report.tables import reports_table
 
 DRAWS_MAX, DIM_MAX = 100_000, 100_000
 
@@ -68,7 +45,7 @@ exit code: 0 scored; 2 an error in the manifest, the embeddings or an argument
 """
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog=_describe("protocols", {n: f"{p.title} ({p.source})" for n, p in PROTOCOLS.items()})
@@ -159,7 +136,7 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Read, search, write. Raises UserError for an error in the manifest or the embeddings."""
-    args = parse(argv)
+    args = parse_args(argv)
     words = [*(args.specialists or ()), *(args.fit or ())]
     files = [args.manifest, args.embeddings, *args.against, args.results, args.texts]
     refuse_replacing(
@@ -167,89 +144,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         [*files, *words, *(word.partition("=")[2] for word in words)],
     )
     named = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]
-    manifest = load_manifest(args.manifest, args.root)
-    table = table_of(manifest, args.split, args.texts)
-    protocols = [protocol.over(table) for protocol in named]
-    if args.results:
-        rankings = read_rankings(args.results, table, args.unlisted_negative)
-        scored = [run_protocol(p, rankings, table, draws=args.draws)[0] for p in protocols]
-        finish(args, protocols, scored)
-    else:
-        search(args, protocols, manifest, table)
+    # Imported here, so that the help and refusals come at once.
+    from guie.report.scoring import score
 
-
-def search(
-    args: argparse.Namespace, protocols: Sequence[Protocol], manifest: Manifest, table: pd.DataFrame
-) -> None:
-    """Score embeddings, in one or several processes."""
-    given = embeddings_of(args, manifest, table)
-    models: dict[str, Given] = {str(args.embeddings or "the specialists"): given}
-    models |= {str(path): load_embeddings(path, table) for path in args.against}
-    grades = None
-    if any(part.graded for protocol in protocols for part in protocol.parts):
-        grades = read_grades(companion_path(manifest.path, "relevance"))
-
-    def work(kept: BlockCache | None) -> None:
-        reports = run_models(
-            protocols,
-            models,
-            table,
-            quirks=args.quirk,
-            draws=args.draws,
-            draws_of_others=args.draws if args.html else 0,
-            kept=kept,
-            grades=grades,
-        )
-        finish(args, protocols, next(iter(reports.values())))
-        if args.html:
-            about = f"{manifest.path.name}, {args.split} split"
-            judged = judged_models(models, reports, table)
-            pictures = None if args.no_images else manifest.root
-            write_evaluation(args.html, judged, protocols, table, pictures, about)
-            print(f"wrote {args.html}")
-        if args.write_results:
-            write_rankings(args.write_results, as_units(given, table), table)
-            print(f"wrote {args.write_results}")
-
-    arrays = [array for model in models.values() for array in arrays_of(model)]
-    search_together(
-        work,
-        lambda kept: share_models(protocols, models, table, kept, args.quirk),
-        folder=args.out.with_name(f"{args.out.name}.parts"),
-        key=key_of(arrays, table, args.protocol, args.index, args.quirk),
-        pairs=pairs_of(table) * len(arrays) * len(protocols),
-    )
-
-
-def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Given:
-    """Return the embeddings to score: one model's, or those of the joined specialists."""
-    given = read_embeddings(args.specialists or args.embeddings, table, args.join)
-    if not args.reduce:
-        return given
-    fit = args.fit if args.specialists or not args.fit else Path(args.fit[0])
-    return reduce_embeddings(given, args.reduce, args.dim, fit, manifest, args.join)
-
-
-def finish(
-    args: argparse.Namespace, protocols: Sequence[Protocol], reports: Sequence[dict[str, Any]]
-) -> None:
-    """Print the reports and write them."""
-    print(reports_table(protocols, reports, plain=not args.protocol))
-    write(args.out, reports, plain=not args.protocol)
-
-
-def write(out: Path, reports: Sequence[dict[str, Any]], plain: bool) -> None:
-    """Write report.json: reports by protocol name, or, if plain, the single report itself."""
-    content: dict[str, Any] = {"protocols": {report["protocol"]: report for report in reports}}
-    if plain:
-        (report,) = reports
-        (content,) = report["parts"].values()
-        content = content | {key: report[key] for key in ("against",) if key in report}
-    try:
-        write_json(out, content)
-    except OSError as error:
-        raise errors.UserError(f"{out}: cannot be written ({error.strerror})") from error
-    print(f"wrote {out}")
+    score(args, named)
 
 
 def _describe(title: str, entries: Mapping[str, str]) -> str:

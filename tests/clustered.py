@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from guie.evaluation.protocols import score_part
 from guie.evaluation.protocols.base import Part
+from guie.evaluation.protocols.evaluating import score_part
 
 EXACT = {"rel": 0, "abs": 1e-6}
 

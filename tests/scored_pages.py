@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from guie.evaluation.protocols import protocol_of, run_models
+from guie.evaluation.protocols.catalogue import protocol_of
+from guie.evaluation.protocols.evaluating import run_models
 from guie.report.pages.evaluation import write_evaluation
 from guie.report.pages.evaluation_scores import judged_models
 

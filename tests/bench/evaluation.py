@@ -19,7 +19,8 @@ import pandas as pd
 
 from guie.data.manifest import load_manifest
 from guie.evaluation.embeddings import load_embeddings, unit_vectors
-from guie.evaluation.protocols import Part, score_part
+from guie.evaluation.protocols.base import Part
+from guie.evaluation.protocols.evaluating import score_part
 from guie.training.run_folder import peak_memory_mb
 
 KEYS = ("r_at_1", "r_precision", "map_at_r")

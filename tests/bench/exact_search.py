@@ -19,8 +19,8 @@ from tqdm import tqdm
 
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.metrics import STANDARD
-from guie.evaluation.protocols import Part, run_protocol
-from guie.evaluation.protocols.base import Headline, Protocol
+from guie.evaluation.protocols.base import Headline, Part, Protocol
+from guie.evaluation.protocols.evaluating import run_protocol
 from guie.training.run_folder import peak_memory_mb
 
 BLOCK = 4096  # queries, and index rows of the bare product

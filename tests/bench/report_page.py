@@ -20,7 +20,8 @@ import pandas as pd
 from PIL import Image
 from tqdm import tqdm
 
-from guie.evaluation.protocols import protocol_of, run_models
+from guie.evaluation.protocols.catalogue import protocol_of
+from guie.evaluation.protocols.evaluating import run_models
 from guie.report.pages.evaluation import write_evaluation
 from guie.report.pages.evaluation_scores import judged_models
 from guie.training.run_folder import peak_memory_mb

@@ -20,7 +20,7 @@ from guie.data.dataset import EvalDataset
 from guie.data.manifest import load_manifest
 from guie.ensembles.samples import Fits
 from guie.evaluation.embedding import embed_files
-from guie.evaluation.protocols import quick_scores
+from guie.evaluation.protocols.evaluating import quick_scores
 from guie.evaluation.reduction import balanced_sample, fit_components
 from guie.models import open_model
 from guie.models.backbones import create_clip

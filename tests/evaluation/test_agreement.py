@@ -14,8 +14,8 @@ from sklearn.metrics import average_precision_score
 
 from clustered import EXACT, clustered, ours, positives
 from guie.evaluation import recognition
-from guie.evaluation.protocols import score_part
 from guie.evaluation.protocols.base import Part
+from guie.evaluation.protocols.evaluating import score_part
 from guie.evaluation.recognition import nmi
 
 

@@ -7,9 +7,8 @@ from scored_tables import table_of
 
 from guie.base.errors import UserError
 from guie.evaluation import metrics
-from guie.evaluation.protocols import PROTOCOLS, protocol_of, run_protocol
-from guie.evaluation.protocols.catalogue import RECALLS
-from guie.evaluation.protocols.evaluating import is_public
+from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
+from guie.evaluation.protocols.evaluating import is_public, run_protocol
 from guie.evaluation.protocols.retrieval import read_grades
 from guie.evaluation.search import Images, searches
 from scorer import retrieval

@@ -20,7 +20,8 @@ from guie.evaluation.diagnosis import (
     strayed,
     wrong_firsts,
 )
-from guie.evaluation.protocols import Part, score_part
+from guie.evaluation.protocols.base import Part
+from guie.evaluation.protocols.evaluating import score_part
 
 MERGED = Part("merged", "merged", ("r_at_1",))
 # Images on a circle: degrees, class. Two classes of a, one of b; 3 and 4 stray to each other.

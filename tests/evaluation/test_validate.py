@@ -10,7 +10,7 @@ import pytest
 import validate
 from guie.base import errors
 from guie.base.errors import UserError
-from guie.evaluation.protocols import evaluate
+from guie.evaluation.protocols.evaluating import evaluate
 from guie.report.tables import report_table
 
 

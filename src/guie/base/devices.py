@@ -16,7 +16,6 @@ from accelerate.utils import (
     InitProcessGroupKwargs,
     broadcast_object_list,
 )
-from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from guie.base.errors import UserError
 
@@ -60,6 +59,8 @@ def _sharding() -> FullyShardedDataParallelPlugin | None:
         return None
     if os.environ.get("FSDP_VERSION") != "2":
         raise UserError("FSDP: only version 2 is supported; add --fsdp_version 2")
+    from torch.distributed.fsdp import MixedPrecisionPolicy  # takes a second, and is seldom needed
+
     return FullyShardedDataParallelPlugin(
         # Weights stay fp32 and autocast chooses per operation, as without sharding. By default
         # accelerate casts all weights, including class weights and norms.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import cv2
 import numpy as np
@@ -19,10 +19,12 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from guie.base.errors import UserError
-from guie.data.augmentation import Augment
 from guie.data.images import open_as_host, open_part, with_retries
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import Box
+
+if TYPE_CHECKING:  # albumentations takes a second to import, and only training draws views
+    from guie.data.augmentation import Augment
 
 
 def image_shape(height: int, width: int) -> list[float]:

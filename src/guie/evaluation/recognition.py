@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import faiss
 import numpy as np
-from sklearn.metrics import normalized_mutual_info_score
 
 
 def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int = 20) -> float:
@@ -32,6 +31,8 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int 
     Raises:
         ValueError: no image, not one label an image, or a value that is not finite.
     """
+    from sklearn.metrics import normalized_mutual_info_score  # takes a second, and is seldom needed
+
     emb_ND = np.asarray(emb_ND, np.float32)
     if not len(emb_ND) or len(emb_ND) != len(label_N):
         raise ValueError(

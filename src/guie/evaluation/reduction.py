@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from sklearn.decomposition import PCA
-from sklearn.random_projection import GaussianRandomProjection
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
@@ -46,6 +44,8 @@ def fit_components(emb_ND: np.ndarray, dim: int, whiten: bool) -> Components:
     Raises:
         UserError: `emb_ND` is not finite, or varies in fewer than `dim` dimensions.
     """
+    from sklearn.decomposition import PCA  # takes a second, and is seldom needed
+
     images, given = emb_ND.shape
     if not 0 < dim < given:
         raise UserError(f"dim {dim}: the embedding has {given} dimensions; take 1 to {given - 1}")
@@ -78,5 +78,7 @@ def balanced_sample(rows: pd.DataFrame, per_domain: int, seed: int) -> pd.DataFr
 
 def random_projection(emb_ND: np.ndarray, dim: int, seed: int = 0) -> np.ndarray:
     """Project embeddings [N, D] by a Gaussian matrix, float32 [N, R]: a baseline for reduction."""
+    from sklearn.random_projection import GaussianRandomProjection  # see `fit_components`
+
     matrix = GaussianRandomProjection(dim, random_state=seed)
     return matrix.fit_transform(emb_ND.astype(np.float32)).astype(np.float32)

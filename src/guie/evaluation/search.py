@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from guie.base.devices import from_main, make_accelerator
 from guie.base.files import replacing, write_text
 from guie.base.seeds import seeded_draws
 from guie.evaluation import knn as neighbours
@@ -351,6 +350,9 @@ def search_together(
         work(kept)
         kept.remove()
         return
+    # Imported here, as a search in one process needs no torch.
+    from guie.base.devices import from_main, make_accelerator
+
     accelerator = make_accelerator()
     from_main(accelerator, lambda: BlockCache.open(folder, key))
     share(BlockCache(folder, accelerator.process_index, processes))

@@ -11,20 +11,10 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, companion_path, read_companion
 from guie.evaluation.embeddings import load_embeddings, unit_vectors
-from guie.evaluation.protocols import with_subsets, with_texts
+from guie.evaluation.protocols.base import TEXTS
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, fit_components, random_projection
 
-JOINS = {
-    "oracle": "the query's domain picks the specialist, which embeds query and index (UnED)",
-    "mean": "the mean of their unit vectors (PUMA)",
-    "concat": "concatenated unit vectors; with --reduce, the unification paper's method",
-}
-
-
-# first: the first dimensions; for a concatenated ensemble its first members (DREML's prefixes)
-REDUCTIONS = ("pca", "pca-whitened", "random", "first")
 FITTED = ("pca", "pca-whitened")
-
 Joined = np.ndarray | dict[str, np.ndarray]
 
 
@@ -33,7 +23,7 @@ def joined(specialists: Mapping[str, np.ndarray], join: str) -> Joined:
 
     Args:
         specialists: embeddings [N, D] of each specialist, by its domain.
-        join: a key of `JOINS`.
+        join: a key of `guie.evaluation.protocols.catalogue.JOINS`.
 
     Raises UserError for a mean of different dimensions.
     """
@@ -59,7 +49,7 @@ def reduced(
 
     Args:
         fit: embeddings [F, D] by the same models, to fit PCA on; other reductions need none.
-        kind: one of `REDUCTIONS`.
+        kind: one of `guie.evaluation.protocols.catalogue.REDUCTIONS`.
 
     Raises UserError if that many dimensions cannot be fitted.
     """
@@ -106,6 +96,26 @@ def table_of(manifest: Manifest, split: str, texts: Path | None = None) -> pd.Da
     if subsets.is_file():
         table = with_subsets(table, read_companion(subsets, "subsets"))
     return with_texts(table, read_companion(texts, "texts")) if texts else table
+
+
+def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
+    """Append the rows of the companion file `texts` to the table, as queries of the data set `texts`.
+
+    Raises UserError if a text has the name of an image, or of another text.
+    """
+    again = texts["image_path"].isin(table["image_path"]) | texts.duplicated("image_path")
+    if again.any():
+        raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is already used; rename it")
+    dataset = table["dataset"] if "dataset" in table else table["domain"]
+    asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
+    both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)
+    return both.fillna({"subsets": ""}) if "subsets" in both else both
+
+
+def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:
+    """Add the column `subsets` to the table, from the companion file (subset, image_path)."""
+    named = subsets.groupby("image_path")["subset"].agg("|".join)
+    return table.assign(subsets=table["image_path"].map(named).fillna(""))
 
 
 def read_embeddings(source: Source, table: pd.DataFrame, join: str) -> Joined:

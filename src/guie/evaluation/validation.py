@@ -11,7 +11,8 @@ from guie.base.errors import UserError
 from guie.data.manifest import Manifest
 from guie.evaluation.embedding import Check, embed_files, raise_fault
 from guie.evaluation.frozen import FrozenData, embed_rows
-from guie.evaluation.protocols import QUICK, quick_scores, refuse_unanswerable
+from guie.evaluation.protocols.evaluating import QUICK, quick_scores
+from guie.evaluation.protocols.retrieval import refuse_unanswerable
 from guie.models import LoadedModel
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble

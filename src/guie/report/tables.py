@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from guie.evaluation.protocols import HARMONIC, Protocol
+from guie.evaluation.protocols.base import Protocol
+from guie.evaluation.protocols.retrieval import HARMONIC
 
 COLUMNS = {
     "r_at_1": "R@1",

@@ -10,7 +10,6 @@ from typing import Protocol
 import faiss
 import numpy as np
 import pandas as pd
-from sklearn.isotonic import IsotonicRegression
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
@@ -182,6 +181,9 @@ def measure_confidence(
     right_B = [
         _share(labels[row], labels[found]) for row, found in zip(rows, found_B1[:, 0], strict=True)
     ]
+    # Imported here, as a query does not need it, and scikit-learn takes a second.
+    from sklearn.isotonic import IsotonicRegression
+
     fitted = IsotonicRegression(out_of_bounds="clip").fit(score_B, right_B)
     shares = fitted.predict(grid)
     return {

@@ -20,7 +20,7 @@ from guie.config.ensemble import ComposeConfig, ModelMember
 from guie.config.reading import SourcedValue, merged, override
 from guie.config.study import RowConfig, StudyConfig
 from guie.config.training import RunConfig
-from guie.evaluation.protocols import PROTOCOLS
+from guie.evaluation.protocols.catalogue import PROTOCOLS
 from guie.training.run_folder import FREE
 
 SLUG_CHARS = 60

@@ -14,7 +14,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import write_text
-from guie.evaluation.protocols import PROTOCOLS
+from guie.evaluation.protocols.catalogue import PROTOCOLS
 from guie.studies.grid import Job, Plan, Row
 from guie.studies.results import UNKNOWN, Code, StudyStatus
 

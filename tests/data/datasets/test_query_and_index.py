@@ -12,7 +12,8 @@ from guie.base.errors import UserError
 from guie.data.datasets import DATASETS, read_dataset
 from guie.data.datasets.landmarks import ground_truth
 from guie.data.manifest import check, queries_without_positive
-from guie.evaluation.protocols import protocol_of, run_protocol
+from guie.evaluation.protocols.catalogue import protocol_of
+from guie.evaluation.protocols.evaluating import run_protocol
 
 
 def test_consumer_to_shop_lists_an_image_once_and_parts_roles(mini):

@@ -12,7 +12,8 @@ from page_parser import Page
 
 import validate
 from guie.base.errors import UserError
-from guie.evaluation.protocols import evaluate, protocol_of
+from guie.evaluation.protocols.catalogue import protocol_of
+from guie.evaluation.protocols.evaluating import evaluate
 from guie.report.pages.evaluation import write_evaluation
 from guie.report.pages.evaluation_scores import Scored, short_names
 from scored_pages import (

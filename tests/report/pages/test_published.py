@@ -7,7 +7,7 @@ from statistics import fmean, harmonic_mean
 import pytest
 from pydantic import ValidationError
 
-from guie.evaluation.protocols import PROTOCOLS
+from guie.evaluation.protocols.catalogue import PROTOCOLS
 from guie.report.pages.published import OVER_ALL, Table, beside, papers
 
 # Printed means that are not those of what is printed beside them; each table's note says so.

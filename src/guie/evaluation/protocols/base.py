@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import pandas as pd
 
-from guie.base.errors import UserError
-from guie.evaluation.search import BlockCache
+if TYPE_CHECKING:  # `validate.py --help` lists the protocols, and must not wait for pandas
+    import pandas as pd
 
 Index = Literal["merged", "separate", "fused"]
 TEXTS = "texts"  # the data set of text queries
@@ -109,49 +108,8 @@ class Protocol:
         return replace(self, parts=parts, headlines=headlines)
 
 
-@dataclass(frozen=True)
-class Options:
-    """Options for running any protocol.
-
-    Attributes:
-        quirks: the keys of `QUIRKS` that are on.
-        draws: number of bootstrap draws; 0 for no intervals.
-        kept: blocks of an earlier run and of this process.
-        grades: result of `read_grades`, required by graded parts.
-    """
-
-    quirks: frozenset[str] = frozenset()
-    draws: int = 0
-    kept: BlockCache | None = None
-    grades: pd.DataFrame | None = None
-
-    def within(self, name: str) -> Options:
-        """Return the options for one part, whose blocks are cached separately."""
-        return replace(self, kept=self.kept and self.kept.within(name))
-
-
 def members(table: pd.DataFrame, subset: str) -> np.ndarray:
     """Return, per row, whether it belongs to a subset; the column `subsets` joins names by `|`."""
     if "subsets" not in table:
         return np.zeros(len(table), bool)
     return np.asarray(table["subsets"].str.split("|").map(lambda names: subset in names), bool)
-
-
-def with_texts(table: pd.DataFrame, texts: pd.DataFrame) -> pd.DataFrame:
-    """Append the rows of the companion file `texts` to the table, as queries of the data set `texts`.
-
-    Raises UserError if a text has the name of an image, or of another text.
-    """
-    again = texts["image_path"].isin(table["image_path"]) | texts.duplicated("image_path")
-    if again.any():
-        raise UserError(f"--texts: {texts['image_path'][again].iloc[0]} is already used; rename it")
-    dataset = table["dataset"] if "dataset" in table else table["domain"]
-    asked = texts.drop(columns="text").assign(role="query", dataset=TEXTS)
-    both = pd.concat([table.assign(dataset=dataset), asked], ignore_index=True)
-    return both.fillna({"subsets": ""}) if "subsets" in both else both
-
-
-def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:
-    """Add the column `subsets` to the table, from the companion file (subset, image_path)."""
-    named = subsets.groupby("image_path")["subset"].agg("|".join)
-    return table.assign(subsets=table["image_path"].map(named).fillna(""))

@@ -1,15 +1,17 @@
-"""List the protocols by name, each with its source."""
+"""List what can be scored: protocols by name, with their sources, and ways to combine embeddings."""
 
 from __future__ import annotations
 
-from guie.evaluation import graded
+from guie.base.errors import UserError
 from guie.evaluation.metrics import STANDARD
 from guie.evaluation.protocols.base import Headline, Index, Part, Protocol
 
+DRAWS = 2000  # of the bootstrap
 INDEXES: tuple[Index, ...] = ("merged", "separate")
 UNED = ("r_at_1", "mmp_at_5", "map_at_100")
+LEVELS = ("easy", "medium", "hard")  # keys of `guie.evaluation.graded.PROTOCOLS`
 GRADED = tuple(
-    f"{level}_{key}" for level in graded.PROTOCOLS for key in ("ap", "p_at_1", "p_at_5", "p_at_10")
+    f"{level}_{key}" for level in LEVELS for key in ("ap", "p_at_1", "p_at_5", "p_at_10")
 )
 PUMA = ("r_at_1", "map_at_r", "r_precision")
 # Depths of Recall@k that each data set's papers report.
@@ -23,6 +25,13 @@ QUIRKS = {
     "round": "each domain is rounded to 3 decimals before the mean, as in UnED's code",
     "query_counts": "R counts the query itself, so that nothing reaches 1, as in PUMA's code",
 }
+JOINS = {
+    "oracle": "the query's domain picks the specialist, which embeds query and index (UnED)",
+    "mean": "the mean of their unit vectors (PUMA)",
+    "concat": "concatenated unit vectors; with --reduce, the unification paper's method",
+}
+# first: the first dimensions; for a concatenated ensemble its first members (DREML's prefixes)
+REDUCTIONS = ("pca", "pca-whitened", "random", "first")
 
 
 def _recall_part(depths: tuple[int, ...], clusters: bool = False) -> Part:
@@ -185,7 +194,7 @@ _ALL = (
         parts=(Part("separate", "separate", GRADED, by="dataset", graded=True),),
         headlines=tuple(
             Headline(f"{what}, {level}", "separate", "mean", f"{level}_{key}")
-            for level in graded.PROTOCOLS
+            for level in LEVELS
             for what, key in (("mAP", "ap"), ("mP@10", "p_at_10"))
         ),
         note="needs relevance.csv next to the manifest: query, image, grade (easy, hard or junk)",
@@ -215,3 +224,10 @@ _ALL = (
     ),
 )
 PROTOCOLS = {protocol.name: protocol for protocol in _ALL}
+
+
+def protocol_of(name: str) -> Protocol:
+    """Return the protocol of that name. Raises UserError if it is unknown."""
+    if name not in PROTOCOLS:
+        raise UserError(f"--protocol {name}: unknown; known: {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]

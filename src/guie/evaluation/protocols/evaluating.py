@@ -22,11 +22,12 @@ from guie.evaluation.bootstrap import (
 )
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.graded import Rankings
-from guie.evaluation.protocols.base import Headline, Options, Part, Protocol, members
-from guie.evaluation.protocols.catalogue import INDEXES, PROTOCOLS
+from guie.evaluation.protocols.base import Headline, Part, Protocol, members
+from guie.evaluation.protocols.catalogue import DRAWS, INDEXES, PROTOCOLS
 from guie.evaluation.protocols.retrieval import (
     HARMONIC,
     PLAIN,
+    Options,
     Scores,
     cluster_scores,
     groups_of,
@@ -58,7 +59,6 @@ def is_public(image_path: str) -> bool:
     return int.from_bytes(digest[:8], "big") < PUBLIC_SHARE * 2**64
 
 
-DRAWS = 2000
 LEVEL = 0.95
 HEADLINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "mean": mean_headline,
@@ -294,13 +294,6 @@ def run_protocol(
         "parts": parts,
     }
     return report, {name: scores for name, (_, scores) in found.items()}
-
-
-def protocol_of(name: str) -> Protocol:
-    """Return the protocol of that name. Raises UserError if it is unknown."""
-    if name not in PROTOCOLS:
-        raise UserError(f"--protocol {name}: unknown; known: {', '.join(PROTOCOLS)}")
-    return PROTOCOLS[name]
 
 
 def _beside(part: Part, table: pd.DataFrame, embedded: Embedded) -> dict[str, dict[str, float]]:

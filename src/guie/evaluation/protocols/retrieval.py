@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,17 @@ from guie.data.manifest.companions import line_of, read_companion
 from guie.evaluation import graded, metrics, recognition
 from guie.evaluation.graded import Rankings, map_at_1k, recall_at_1k
 from guie.evaluation.knn import ExactIndex, block_size
-from guie.evaluation.protocols.base import Options, Part, members
+from guie.evaluation.protocols.base import Part, members
 from guie.evaluation.recognition import nmi
-from guie.evaluation.search import Embedded, Images, Search, Searcher, galleries, searches
+from guie.evaluation.search import (
+    BlockCache,
+    Embedded,
+    Images,
+    Search,
+    Searcher,
+    galleries,
+    searches,
+)
 
 
 def cluster_scores(
@@ -136,6 +144,29 @@ def _one(embedded: Embedded, images: Images, rows_B: np.ndarray) -> np.ndarray:
 
 HARMONIC = ("r_at_1", "map_at_r", "r_precision")
 ROUNDED = 3  # decimals, for the quirk `round`
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options for running any protocol.
+
+    Attributes:
+        quirks: the keys of `QUIRKS` that are on.
+        draws: number of bootstrap draws; 0 for no intervals.
+        kept: blocks of an earlier run and of this process.
+        grades: result of `read_grades`, required by graded parts.
+    """
+
+    quirks: frozenset[str] = frozenset()
+    draws: int = 0
+    kept: BlockCache | None = None
+    grades: pd.DataFrame | None = None
+
+    def within(self, name: str) -> Options:
+        """Return the options for one part, whose blocks are cached separately."""
+        return replace(self, kept=self.kept and self.kept.within(name))
+
+
 PLAIN = Options()
 
 

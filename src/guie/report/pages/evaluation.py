@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from guie.evaluation.bootstrap import Comparison, verdict
 from guie.evaluation.diagnosis import by_class, class_confusions, domain_shares, hubness, outcomes
-from guie.evaluation.protocols import Part, Protocol
+from guie.evaluation.protocols.base import Part, Protocol
 from guie.report.figures.style import domain_colors
 from guie.report.pages.evaluation_pictures import (
     Galleries,

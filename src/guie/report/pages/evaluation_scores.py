@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from guie.evaluation.diagnosis import Gaps, Nearest, gaps, nearest
-from guie.evaluation.protocols import Given, Part, Protocol, as_units
+from guie.evaluation.protocols.base import Part, Protocol
+from guie.evaluation.protocols.evaluating import Given, as_units
 from guie.evaluation.search import Embedded
 from guie.report.tables import COLUMNS, metric_title
 
