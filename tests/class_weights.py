@@ -9,8 +9,7 @@ import torch
 from guie.config import RunConfig, load_config
 from guie.losses import MarginSoftmax
 from guie.losses.rules import CosFace
-from guie.training.run_folder import keep_classes
-from guie.training.teachers import FILE, save_class_weights
+from guie.training.run_folder import CLASS_WEIGHTS, keep_classes, save_class_weights
 
 
 def with_class_weights(folder: Path, labels: list[str], seed: int = 0) -> Path:
@@ -20,5 +19,5 @@ def with_class_weights(folder: Path, labels: list[str], seed: int = 0) -> Path:
     torch.manual_seed(seed)
     classifier = MarginSoftmax(len(labels), head.dim, CosFace(0.0), scale=16.0, centers=2)
     keep_classes(folder, labels)
-    save_class_weights(classifier, folder / FILE)
+    save_class_weights(classifier, folder / CLASS_WEIGHTS)
     return folder

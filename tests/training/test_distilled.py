@@ -23,8 +23,8 @@ from guie.models import build_embedder, open_model, save_model
 from guie.models.preprocess import Preprocess
 from guie.models.weights import read_tensors, save_weights
 from guie.training import stage
-from guie.training.run_folder import read_metrics
-from guie.training.teachers import FILE, open_teachers, read_class_weights
+from guie.training.run_folder import CLASS_WEIGHTS, read_class_weights, read_metrics
+from guie.training.teachers import open_teachers
 from tiny_runs import TINY_CLIP, cut_and_resumed, interrupted_after, tiny_config, tiny_run
 
 CRITERIA = [
@@ -141,11 +141,11 @@ def test_another_teacher_is_refused_on_resume(
         interrupted_after(patched, steps=3)
         with pytest.raises(KeyboardInterrupt):
             train.main(words)
-    classes = read_tensors(own / FILE)
-    save_weights({name: weight + 1 for name, weight in classes.items()}, own / FILE)
+    classes = read_tensors(own / CLASS_WEIGHTS)
+    save_weights({name: weight + 1 for name, weight in classes.items()}, own / CLASS_WEIGHTS)
     with pytest.raises(UserError, match=r"task\.teachers\.1\.model: the weights of .* changed"):
         train.main([*words, "--resume"])
-    save_weights(classes, own / FILE)
+    save_weights(classes, own / CLASS_WEIGHTS)
     other = load_file(own / "model.safetensors")
     save_model(build_embedder(tiny_config(own).model), own / "model.safetensors")
     assert set(other) == set(load_file(own / "model.safetensors"))

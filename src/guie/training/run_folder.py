@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -20,12 +20,14 @@ import pandas as pd
 import torch
 import yaml
 from accelerate import Accelerator
+from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.base.files import append_text, held, replacing, save_arrays, write_json, write_text
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import COMPOSITION_FILE, FILES, CompositionConfig
-from guie.models.weights import PATTERN
+from guie.losses import MarginSoftmax
+from guie.models.weights import PATTERN, read_tensors, save_weights
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
 METRICS_FILE = "metrics.jsonl"
@@ -259,6 +261,36 @@ def read_classes(folder: Path) -> list[str]:
     """
     text = (folder / CLASSES).read_bytes().decode("utf-8")
     return text.removesuffix("\n").split("\n")
+
+
+CLASS_WEIGHTS, WEIGHT = "model_classes.safetensors", "weight_CkT"
+
+
+def save_class_weights(classifier: MarginSoftmax, path: Path) -> None:
+    """Write class weights, in the order of the run's classes, atomically."""
+    everyone = torch.arange(classifier.classes, device=classifier.weight_CD.device)
+    with torch.no_grad():
+        save_weights({WEIGHT: classifier.centers_of(everyone)}, path)
+
+
+def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """Read a run's class weights for those `labels` it knows: their indices (C,), and weights (C, k, T).
+
+    Raises UserError if the folder has none.
+    """
+    folder = Path(folder)
+    if not (folder / CLASS_WEIGHTS).is_file() or not (folder / CLASSES).is_file():
+        raise UserError(
+            f"{folder}: has no {CLASS_WEIGHTS}, which relation logits needs; name a run with a margin"
+            " softmax and no projector, or use another relation"
+        )
+    known = read_classes(folder)
+    row = {label: number for number, label in enumerate(known)}
+    shared = [number for number, label in enumerate(labels) if label in row]
+    weight_CkT = read_tensors(folder / CLASS_WEIGHTS)[WEIGHT]
+    return torch.tensor(shared, dtype=torch.long), weight_CkT[
+        [row[labels[number]] for number in shared]
+    ]
 
 
 def add_to_record(folder: Path, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Teachers of a student: on its own views, on fixed views computed once, or its pretrained backbone."""
+"""Teachers of a student: run on its own views, or once on fixed views."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,67 +16,15 @@ from torch import Tensor, nn
 from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.distillation import TeacherConfig
-from guie.config.training import GenericImagesConfig
 from guie.data.dataset import Batch, TrainDataset
 from guie.data.sampling import RankDraws
 from guie.evaluation.embedding import Check, raise_fault
 from guie.evaluation.feature_cache import Features, recipe
 from guie.evaluation.frozen import cached_views
-from guie.losses import MarginSoftmax
-from guie.losses.retention import drift, squared_distance
 from guie.models import LoadedModel, open_model
-from guie.models.backbones import Backbone, build_backbone
 from guie.models.preprocess import Preprocess
 from guie.models.pretrained import state_hash
-from guie.models.weights import read_tensors, save_weights
-from guie.training.run_folder import CLASSES, read_classes
-
-M = TypeVar("M", bound=nn.Module)
-
-
-class Apart:
-    """Base class of objects that a task shares with its weight averages, without copies.
-
-    It is no module, so no checkpoint, optimiser, reducer or `train()` reaches it.
-    """
-
-    def __deepcopy__(self, memo: dict) -> Self:
-        return self
-
-
-def frozen(model: M) -> M:
-    """Set eval mode and disable gradients, in place; return the model."""
-    return model.eval().requires_grad_(False)
-
-
-FILE, KEY = "model_classes.safetensors", "weight_CkT"
-
-
-def save_class_weights(classifier: MarginSoftmax, path: Path) -> None:
-    """Write class weights, in the order of the run's classes, atomically."""
-    everyone = torch.arange(classifier.classes, device=classifier.weight_CD.device)
-    with torch.no_grad():
-        save_weights({KEY: classifier.centers_of(everyone)}, path)
-
-
-def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Read a run's class weights for those `labels` it knows: their indices (C,), and weights (C, k, T).
-
-    Raises UserError if the folder has none.
-    """
-    folder = Path(folder)
-    if not (folder / FILE).is_file() or not (folder / CLASSES).is_file():
-        raise UserError(
-            f"{folder}: has no {FILE}, which relation logits needs; name a run with a margin softmax and"
-            " no projector, or use another relation"
-        )
-    known = read_classes(folder)
-    row = {label: number for number, label in enumerate(known)}
-    shared = [number for number, label in enumerate(labels) if label in row]
-    weight_CkT = read_tensors(folder / FILE)[KEY]
-    return torch.tensor(shared, dtype=torch.long), weight_CkT[
-        [row[labels[number]] for number in shared]
-    ]
+from guie.training.retention import NotCopied
 
 
 class TeacherOutput(NamedTuple):
@@ -124,7 +72,7 @@ class Teacher:
         return TeacherOutput(rows_B, emb_BT)
 
 
-class Teachers(Apart):
+class Teachers(NotCopied):
     """All teachers of a run."""
 
     def __init__(self, teachers: Sequence[Teacher]):
@@ -188,7 +136,7 @@ def _open(config: TeacherConfig, number: int, run: RunConfig, domains: Sequence[
             f" {', '.join(sorted(set(domains)))}"
         )
     model = open_model(config.model, config.size_px)
-    frozen(model.embedder)
+    model.embedder.eval().requires_grad_(False)
     taught = set(config.domains or domains)
     classes_C = torch.tensor([domain in taught for domain in domains])
     return Teacher(Path(config.model).name, model, classes_C)
@@ -275,79 +223,3 @@ def teacher_views(
         )
         each.append(OneTeachers(place_N, found, teacher.dim))
     return TeacherViews(each, views)
-
-
-class Retention(Apart):
-    """Retention: keep weights, features or both close to the student's pretrained backbone.
-
-    The backbone is read from its file at the start of every stage that trains it, also on resume.
-    """
-
-    def __init__(self, config: RunConfig):
-        assert config.retention is not None
-        self.run, self.config = config, config.retention
-        self.pretrained: Backbone | None = None
-
-    @property
-    def generic(self) -> GenericImagesConfig | None:
-        """The generic images that batches of this stage include, if any."""
-        return self.config.generic if self.pretrained else None
-
-    def begin_stage(self, number: int, student: Backbone) -> None:
-        """Read the pretrained backbone if the stage trains any of the student's parameters."""
-        trained = [p for p in student.parameters() if p.requires_grad]
-        self.pretrained = None
-        if trained:
-            self.pretrained = pretrained_for(self.run, number).to(trained[0].device)
-
-    def __call__(
-        self, student: Backbone, batch: Batch, feat_BF: Tensor
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Return the term to add to the loss, and each unweighted term for the log.
-
-        Args:
-            batch: with images, or with generic ones if these are configured.
-            feat_BF: the student's features of `images`.
-        """
-        terms: dict[str, Tensor] = {}
-        if self.pretrained and self.config.weights:
-            terms["weights"] = squared_distance(student.tower, self.pretrained.tower)
-        if self.pretrained and self.config.features:
-            terms |= self._features(student, self.pretrained, batch, feat_BF)
-        total = feat_BF.new_zeros((), dtype=torch.float32)
-        for name, term in terms.items():
-            total = total + getattr(self.config, name) * term
-        return total, {f"retention_{name}": term.detach() for name, term in terms.items()}
-
-    def _features(
-        self, student: Backbone, pretrained: Backbone, batch: Batch, feat_BF: Tensor
-    ) -> dict[str, Tensor]:
-        if not self.config.generic:
-            assert batch.images_BCHW is not None
-            return {"features": drift(feat_BF, _frozen(pretrained, batch.images_BCHW))}
-        images_GCHW = batch.generic_GCHW
-        assert images_GCHW is not None
-        if not len(images_GCHW):  # a micro-batch may have none
-            return {}
-        apart = drift(student(images_GCHW), _frozen(pretrained, images_GCHW))
-        return {"features": batch.generic_weight * apart}
-
-
-@torch.no_grad()
-def _frozen(pretrained: Backbone, images_BCHW: Tensor) -> Tensor:
-    return pretrained(images_BCHW)
-
-
-def pretrained_for(config: RunConfig, number: int) -> Backbone:
-    """Build the frozen pretrained backbone at a stage's image size and stride.
-
-    Its position embeddings are resampled once per stage so far, as the student's were.
-    """
-    model = config.model
-    backbone = build_backbone(model.backbone, model.image.size_px)
-    for stage in config.stages[: number + 1]:
-        size_px, stride_px = stage.size_px, stage.stride_px
-        backbone.set_image_size(
-            size_px or model.image.size_px, stride_px or model.backbone.stride_px
-        )
-    return frozen(backbone)

@@ -13,9 +13,9 @@ from class_weights import with_class_weights
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.data.dataset import Batch, Classes
+from guie.training.run_folder import CLASS_WEIGHTS, read_class_weights
 from guie.training.tasks import build_task
 from guie.training.tasks.distillation import DistillationTask
-from guie.training.teachers import FILE, read_class_weights
 from tiny_runs import tiny_config, tiny_run, weights
 
 KNOWN = ["a/1", "a/2", "b/1", "b/2", "b/3"]
@@ -55,7 +55,7 @@ def test_a_student_that_is_its_teacher_has_its_logits_also_by_other_ids(tmp_path
 
 def test_what_has_no_classes_in_common_is_refused_by_name(tmp_path: Path) -> None:
     teacher = tiny_run(tmp_path / "teacher")
-    with pytest.raises(UserError, match=f"teacher: has no {FILE}, which relation logits"):
+    with pytest.raises(UserError, match=f"teacher: has no {CLASS_WEIGHTS}, which relation logits"):
         student(tmp_path / "student", [{"model": str(teacher)}])
     with_class_weights(teacher, KNOWN)
     with pytest.raises(UserError, match="teacher: knows 0 of the classes that it must teach"):

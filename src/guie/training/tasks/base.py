@@ -16,7 +16,8 @@ from guie.data.dataset import Batch
 from guie.losses import MarginSoftmax
 from guie.models import save_model
 from guie.models.embedder import Embedder
-from guie.training.teachers import Retention, save_class_weights
+from guie.training.retention import Retention
+from guie.training.run_folder import save_class_weights
 
 
 class Output(NamedTuple):

@@ -29,8 +29,9 @@ from guie.losses.distillation import Logits, build_relation
 from guie.losses.matching import mean_of
 from guie.models import build_embedder, build_preprocess
 from guie.models.pretrained import state_hash
+from guie.training.run_folder import read_class_weights
 from guie.training.tasks.base import Output, Task
-from guie.training.teachers import Teacher, TeacherOutput, open_teachers, read_class_weights
+from guie.training.teachers import Teacher, TeacherOutput, open_teachers
 
 
 class DistillationTask(Task):

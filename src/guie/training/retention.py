@@ -1,0 +1,100 @@
+"""Retention: keep weights, features or both close to the student's pretrained backbone."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from guie.config import RunConfig
+from guie.config.training import GenericImagesConfig
+from guie.data.dataset import Batch
+from guie.losses.retention import drift, squared_distance
+from guie.models.backbones import Backbone, build_backbone
+
+
+class NotCopied:
+    """Base class of frozen models that a task shares with its weight averages.
+
+    It is no module, so no checkpoint, optimiser, reducer or `train()` reaches it.
+    """
+
+    def __deepcopy__(self, memo: dict) -> Self:
+        return self
+
+
+class Retention(NotCopied):
+    """The terms that `retention` adds to a task's loss.
+
+    The backbone is read from its file at the start of every stage that trains it, also on resume.
+    """
+
+    def __init__(self, config: RunConfig):
+        assert config.retention is not None
+        self.run, self.config = config, config.retention
+        self.pretrained: Backbone | None = None
+
+    @property
+    def generic(self) -> GenericImagesConfig | None:
+        """The generic images that batches of this stage include, if any."""
+        return self.config.generic if self.pretrained else None
+
+    def begin_stage(self, number: int, student: Backbone) -> None:
+        """Read the pretrained backbone if the stage trains any of the student's parameters."""
+        trained = [p for p in student.parameters() if p.requires_grad]
+        self.pretrained = None
+        if trained:
+            self.pretrained = pretrained_for(self.run, number).to(trained[0].device)
+
+    def __call__(
+        self, student: Backbone, batch: Batch, feat_BF: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the term to add to the loss, and each unweighted term for the log.
+
+        Args:
+            batch: with images, or with generic ones if these are configured.
+            feat_BF: the student's features of `images`.
+        """
+        terms: dict[str, Tensor] = {}
+        if self.pretrained and self.config.weights:
+            terms["weights"] = squared_distance(student.tower, self.pretrained.tower)
+        if self.pretrained and self.config.features:
+            terms |= self._features(student, self.pretrained, batch, feat_BF)
+        total = feat_BF.new_zeros((), dtype=torch.float32)
+        for name, term in terms.items():
+            total = total + getattr(self.config, name) * term
+        return total, {f"retention_{name}": term.detach() for name, term in terms.items()}
+
+    def _features(
+        self, student: Backbone, pretrained: Backbone, batch: Batch, feat_BF: Tensor
+    ) -> dict[str, Tensor]:
+        if not self.config.generic:
+            assert batch.images_BCHW is not None
+            return {"features": drift(feat_BF, _frozen(pretrained, batch.images_BCHW))}
+        images_GCHW = batch.generic_GCHW
+        assert images_GCHW is not None
+        if not len(images_GCHW):  # a micro-batch may have none
+            return {}
+        apart = drift(student(images_GCHW), _frozen(pretrained, images_GCHW))
+        return {"features": batch.generic_weight * apart}
+
+
+@torch.no_grad()
+def _frozen(pretrained: Backbone, images_BCHW: Tensor) -> Tensor:
+    return pretrained(images_BCHW)
+
+
+def pretrained_for(config: RunConfig, number: int) -> Backbone:
+    """Build the frozen pretrained backbone at a stage's image size and stride.
+
+    Its position embeddings are resampled once per stage so far, as the student's were.
+    """
+    model = config.model
+    backbone = build_backbone(model.backbone, model.image.size_px)
+    for stage in config.stages[: number + 1]:
+        size_px, stride_px = stage.size_px, stage.stride_px
+        backbone.set_image_size(
+            size_px or model.image.size_px, stride_px or model.backbone.stride_px
+        )
+    return backbone.eval().requires_grad_(False)
