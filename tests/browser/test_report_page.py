@@ -155,7 +155,7 @@ def test_domains_are_taken_off_the_map(page, address):
     page.locator(".legend button", has_text="cars").click()
     assert visible.count() == every - CLASSES * IMAGES
     page.locator(".legend button", has_text="cars").click()
-    page.get_by_label("mistakes alone").check()
+    page.get_by_label("mistakes only").check()
     assert visible.count() == page.locator("circle.wrong").count() < every
 
 

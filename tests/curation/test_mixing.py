@@ -136,7 +136,7 @@ def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
     right = (mixed[truth.index] == truth).mean()
     assert curve["precision"].iloc[-1] == pytest.approx(right, abs=1e-6)
     page = (toys / "input/mix.html").read_text()
-    assert 'id="labels-chart-0"' in page and "Precision over coverage" in page
+    assert 'id="labels"' in page and "Precision over coverage" in page
     wanted["calibration"]["precision"] = 0.999
     with pytest.raises(UserError, match="no confidence reaches 0.999"):
         run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)

@@ -19,11 +19,11 @@ def test_the_least_alike_pairs_are_shown_and_the_rest_counted(written):
     pairs += [finding("leak", 0.5, "stop"), finding("strange", 0.5)]
     table = pd.DataFrame(pairs[::-1])
     leak, near, strange = groups(table)
-    assert (leak.kind, near.kind, strange.title) == ("leak", "near duplicate", "strange")
-    assert [pair["similarity"] for pair in near.pairs] == [0.9 + n / 1000 for n in range(SHOWN)]
-    assert near.total == SHOWN + 7 and near.actions == {"dropped": SHOWN + 7}
+    assert (leak["kind"], near["kind"], strange["title"]) == ("leak", "near duplicate", "strange")
+    assert [pair["similarity"] for pair in near["pairs"]] == [0.9 + n / 1000 for n in range(SHOWN)]
+    assert near["total"] == SHOWN + 7 and near["actions"] == {"dropped": SHOWN + 7}
     page = Page(written(findings=table))
-    assert any(t.startswith(f"{SHOWN} of {SHOWN + 7} finds, each") for t in page.text)
+    assert any(t.startswith(f"{SHOWN} of {SHOWN + 7} findings (each") for t in page.text)
     assert len([a for a in page.all("article") if "pair" in a["class"].split()]) == SHOWN + 2
     # one mark for each image that went: the first of a pair
     assert page.text.count("dropped") == SHOWN + 1
@@ -42,12 +42,12 @@ def test_a_placeholder_leaves_room_for_other_pairs(written):
     ]
     table = pd.DataFrame(crowd + others)
     for kind in groups(table):
-        assert [pair["similarity"] for pair in kind.pairs] == [0.9] * OF_ONE + [0.99]
-    assert [kind.total for kind in groups(table)] == [200, 20]
+        assert [pair["similarity"] for pair in kind["pairs"]] == [0.9] * OF_ONE + [0.99]
+    assert [kind["total"] for kind in groups(table)] == [200, 20]
     page = Page(written(findings=table))
     assert (
-        f"{OF_ONE + 1} of 200 finds, each pair of pictures once and three at most of one picture, "
-        "are shown." in page.text
+        f"{OF_ONE + 1} of 200 findings (each pair once, at most three of one image) are shown."
+        in page.text
     )
 
 
@@ -60,7 +60,7 @@ def test_a_find_is_explained_by_what_differs_and_by_the_numbers(written, table):
     text = " ".join(page.text)
     assert "7 bits apart, cosine 0.980, pixels differ by 0.12 (copies: up to 0.46)" in text
     assert "a picture with 17 labels" in text
-    drawn = [attrs for attrs in page.all("img") if attrs["alt"].startswith("what differs")]
+    drawn = [attrs for attrs in page.all("img") if attrs["alt"].startswith("difference")]
     assert len(drawn) == 3, "of each near pair"
 
 

@@ -12,7 +12,8 @@ from tqdm import tqdm
 from guie.evaluation.bootstrap import Comparison, verdict
 from guie.evaluation.diagnosis import by_class, class_confusions, domain_shares, hubness, outcomes
 from guie.evaluation.protocols.base import Part, Protocol
-from guie.report.figures.style import domain_colors
+from guie.report.figures.embeddings import KINDS
+from guie.report.figures.style import PALETTE, domain_colors
 from guie.report.pages.evaluation_pictures import (
     Galleries,
     difficulty_panels,
@@ -71,12 +72,15 @@ def write_evaluation(
             "verdicts": _verdicts(models),
             "published": beside({model.name: model.reports for model in models}),
             "colors": domain_colors(table["domain"]),
+            "palette": PALETTE,
+            "kinds": KINDS,
             "picture": folder and Pictures(folder, bar),
             "part": part,
         }
         if part is not None:
             values |= _inside(models, part, table, folder, bar)
-        write_page(path, "evaluation/page.html.j2", values)
+        values["sections"] = _sections(values)
+        write_page(path, "evaluation.html.j2", values)
 
 
 def _verdicts(models: Sequence[Scored]) -> list[str]:
@@ -95,7 +99,7 @@ def _inside(
 ) -> dict[str, Any]:
     """Return template values: the detailed analysis of one part."""
     seen = looks(models, part, table)
-    first = seen[0]
+    first, others = seen[0], seen[1:]
     galleries = Galleries(first.near, table)
     classes = by_class(first.near, table)
     domains = largest_domains(first, table)
@@ -114,34 +118,43 @@ def _inside(
         "strays": galleries.strays(),
         "hubs": galleries.hubs(),
         "map": query_map(first.near, table, models[0].embedded, root, bar),
-        **_charts(seen, table, classes, domains),
-        **_compared(seen, table, galleries),
-    }
-
-
-def _charts(
-    seen: Sequence[Look], table: pd.DataFrame, classes: pd.DataFrame, domains: Sequence[str]
-) -> dict[str, Any]:
-    first, colors = seen[0], domain_colors(table["domain"])
-    return {
         "recalls": recall_panels(seen, table),
         "distances": gap_panels(first, table),
-        "difficulty": difficulty_panels(classes, colors, domains),
+        "difficulty": difficulty_panels(classes, domain_colors(table["domain"]), domains),
         "hub_chart": occurrence_chart(seen),
-        "hubness": {look.name: _records(hubness(look.near, table)) for look in seen},
+        "hubness": {look.name: _hubness(look, table) for look in seen},
+        "compared": [_compared(first, other, table, galleries) for other in others],
     }
 
 
-def _compared(seen: Sequence[Look], table: pd.DataFrame, galleries: Galleries) -> dict[str, Any]:
-    """Compare each other model with the first: counts by domain, and queries that changed."""
-    found = []
-    for other in seen[1:]:
-        won, lost = galleries.changed(other.near)
-        counts = outcomes(seen[0].near, other.near, table)
-        found.append({"name": other.name, "counts": _records(counts), "won": won, "lost": lost})
-    return {"compared": found}
+def _hubness(look: Look, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of the hubness table, and its foot."""
+    spread = hubness(look.near, table).rename(index={"": "all images"})
+    rows = spread.rename_axis("domain").reset_index().to_dict("records")
+    return {"rows": rows[1:], "foot": rows[:1]}
 
 
-def _records(frame: pd.DataFrame) -> dict[str, Mapping[str, Any]]:
-    """Return the rows by their index."""
-    return {str(name): row for name, row in frame.to_dict("index").items()}
+def _compared(
+    first: Look, other: Look, table: pd.DataFrame, galleries: Galleries
+) -> dict[str, Any]:
+    """Compare another model with the first: counts by domain, and queries that changed."""
+    won, lost = galleries.changed(other.near)
+    counts = outcomes(first.near, other.near, table).rename_axis("domain").reset_index()
+    return {"name": other.name, "counts": counts.to_dict("records"), "won": won, "lost": lost}
+
+
+def _sections(values: Mapping[str, Any]) -> dict[str, str]:
+    """Return the titles of the page's sections, by id."""
+    titles = {"scores": "Scores"}
+    if values["part"] is not None:
+        titles |= {"compared": "Side by side"} if values["compared"] else {}
+        titles |= {"map": "Map"} if values["map"] else {}
+        titles |= {
+            "mistakes": "Nearest wrong answers",
+            "domains": "Confused domains",
+            "classes": "Difficulty by class",
+            "hubs": "Hubs",
+            "recall": "Recall at k",
+            "distances": "Distances",
+        }
+    return titles | ({"published": "Published results"} if values["published"] else {})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,7 +10,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from matplotlib.figure import Figure
 from PIL import Image, ImageOps
 from tqdm import tqdm
 
@@ -29,54 +26,7 @@ from guie.report.figures.embeddings import (
     recall_panel,
 )
 from guie.report.pages.evaluation_scores import Look, asked_domains
-from guie.report.pages.html import inline_svg
-
-TILE_PX = 64
-COLUMNS = 32
-QUALITY = 70
-NOTHING = (128, 128, 128)
-
-
-class Sheet(NamedTuple):
-    """A sprite sheet with the central squares of pictures, row by row.
-
-    `faults` maps the position of an undecodable picture, whose tile is grey, to the reason.
-    """
-
-    uri: str
-    faults: dict[int, str]
-    columns: int = COLUMNS
-    tile_px: int = TILE_PX
-
-
-def picture_sheet(paths: Sequence[str], root: Path, bar: tqdm) -> Sheet:
-    """Make a sheet; decode each distinct picture once, and count it on `bar`."""
-    rows = max(1, math.ceil(len(paths) / COLUMNS))
-    sheet = Image.new("RGB", (COLUMNS * TILE_PX, rows * TILE_PX), NOTHING)
-    tiles: dict[str, Image.Image | str] = {}
-    faults = {}
-    for place, path in enumerate(paths):
-        if path not in tiles:
-            tiles[path] = _tile(root / path)
-            bar.update()
-        tile = tiles[path]
-        if isinstance(tile, str):
-            faults[place] = tile.replace(f"{root / path}: ", "", 1)
-        else:
-            sheet.paste(tile, (place % COLUMNS * TILE_PX, place // COLUMNS * TILE_PX))
-    buffer = io.BytesIO()
-    sheet.save(buffer, "JPEG", quality=QUALITY, optimize=True)
-    encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return Sheet(f"data:image/jpeg;base64,{encoded}", faults)
-
-
-def _tile(path: Path) -> Image.Image | str:
-    try:
-        image = open_as_seen(path)
-    except (UserError, ValueError) as error:  # ValueError: a NUL in the path
-        return str(error)
-    return ImageOps.fit(image, (TILE_PX, TILE_PX), Image.Resampling.BICUBIC)
-
+from guie.report.pages.html import Panel, as_uri, inline_svg
 
 MISTAKES, WORST, PAIRS, OF_PAIR, HUBS, OF_HUB, CHANGED = 24, 12, 8, 3, 8, 5, 8
 ANSWERS = 5  # shown for a query
@@ -87,7 +37,6 @@ class Shown(NamedTuple):
 
     path: str
     label: str
-    domain: str
     verdict: str
     distance: float | None
 
@@ -98,25 +47,6 @@ class Answered(NamedTuple):
     query: Shown
     answers: list[Shown]
     about: str = ""
-
-
-class Stray(NamedTuple):
-    """Queries of one domain whose first answer is from another domain."""
-
-    asked: str
-    answered: str
-    queries: int
-    share: float  # of the domain's queries
-    examples: list[Answered]
-
-
-class Hub(NamedTuple):
-    """An image that is the wrong first answer of many queries."""
-
-    image: Shown
-    wrong: int
-    found: int
-    queries: list[Shown]
 
 
 class Galleries:
@@ -154,8 +84,11 @@ class Galleries:
             found.append(self._answered(nearest, ANSWERS, about))
         return found
 
-    def strays(self) -> list[Stray]:
-        """Return the most confused pairs of domains, with the nearest mistakes of each."""
+    def strays(self) -> list[dict[str, Any]]:
+        """Return the most confused pairs of domains, with the nearest mistakes of each.
+
+        Keys: asked and answered (domains), queries, share (of the domain's queries), examples.
+        """
         wrong = strayed(self.near, self.table)
         queries = pd.Series(self.domain_T[self.near.query_Q]).value_counts()
         pairs = (
@@ -165,11 +98,19 @@ class Galleries:
         for (one, other), count in pairs[:PAIRS].items():
             own = wrong[(wrong["asked"] == one) & (wrong["answered"] == other)]
             examples = [self._answered(place, 1) for place in own["place"][:OF_PAIR]]
-            found.append(Stray(one, other, int(count), count / queries[one], examples))
+            found.append(
+                {
+                    **{"asked": one, "answered": other, "queries": int(count)},
+                    **{"share": count / queries[one], "examples": examples},
+                }
+            )
         return found
 
-    def hubs(self) -> list[Hub]:
-        """Return the images that are the wrong first answer of most queries, at least of two."""
+    def hubs(self) -> list[dict[str, Any]]:
+        """Return the images that are the wrong first answer of most queries, at least of two.
+
+        Keys: image, wrong (queries), found (queries with it among the first ten), queries (some).
+        """
         near = self.near
         most = wrong_firsts(near)
         found = []
@@ -180,7 +121,8 @@ class Galleries:
                 self._shown(near.query_Q[place], "wrong", near.distance_QK[place, 0])
                 for place in places
             ]
-            found.append(Hub(self._shown(hub.row), int(hub.wrong), int(hub.found), queries))
+            counts = {"wrong": int(hub.wrong), "found": int(hub.found)}
+            found.append({"image": self._shown(hub.row), **counts, "queries": queries})
         return found
 
     def changed(self, other: Nearest) -> tuple[list[Answered], list[Answered]]:
@@ -215,38 +157,29 @@ class Galleries:
 
     def _shown(self, row: int, verdict: str = "", distance: float | None = None) -> Shown:
         far = None if distance is None else float(distance)
-        return Shown(self.path_T[row], self.label_T[row], self.domain_T[row], verdict, far)
+        return Shown(self.path_T[row], self.label_T[row], verdict, far)
 
 
 POINTS = 720  # each has two pictures: the query and its first answer
 LEAST = 10
 SIDE = 1000  # of the map, in its own units
 MARGIN = 20
-
-
-class Map(NamedTuple):
-    """A map of queries. In the sheet, picture 2 i is point i, and 2 i + 1 is its first answer.
-
-    Attributes:
-        points: x, y (0 to SIDE), domain, label, path, right, answer (label), distance.
-        asked: number of queries that the points were sampled from.
-    """
-
-    points: list[dict[str, Any]]
-    sheet: Sheet | None
-    asked: int
+TILE_PX, COLUMNS, QUALITY = 64, 32, 70  # of the sprite sheet
+GREY = (128, 128, 128)
 
 
 def query_map(
     near: Nearest, table: pd.DataFrame, embedded: Embedded, root: Path | None, bar: tqdm
-) -> Map | None:
+) -> dict[str, Any] | None:
     """Map a sample of queries, balanced over domains, by t-SNE.
 
     Args:
         root: folder of the images; None omits the pictures.
 
     Returns:
-        None if there is no common space (a specialist for each domain), or too few queries.
+        None if there is no common space (a specialist for each domain), or too few queries. Else
+        `points` (x and y from 0 to SIDE, and what is known of the query), `asked` (the number of
+        queries sampled from) and `sheet`: picture 2 i is point i, and 2 i + 1 is its first answer.
     """
     if not isinstance(embedded, np.ndarray) or len(near.query_Q) < LEAST:
         return None
@@ -278,7 +211,7 @@ def query_map(
         answers = table["image_path"].iloc[answer_N]
         pairs = zip(sample["image_path"], answers, strict=True)
         sheet = picture_sheet([path for pair in pairs for path in pair], root, bar)
-    return Map(points, sheet, len(near.query_Q))
+    return {"points": points, "sheet": sheet, "asked": len(near.query_Q)}
 
 
 def _scaled(xy_N2: np.ndarray) -> np.ndarray:
@@ -290,15 +223,37 @@ def _scaled(xy_N2: np.ndarray) -> np.ndarray:
     return placed_N2.round(1)
 
 
+def picture_sheet(paths: Sequence[str], root: Path, bar: tqdm) -> dict[str, Any]:
+    """Make a sprite sheet of the pictures' central squares, row by row, as one JPEG.
+
+    Returns `uri`, `columns`, `tile` (px), and `faults`: by position, why a tile is grey.
+    """
+    rows = max(1, math.ceil(len(paths) / COLUMNS))
+    sheet = Image.new("RGB", (COLUMNS * TILE_PX, rows * TILE_PX), GREY)
+    tiles: dict[str, Image.Image | str] = {}  # a string says why there is none
+    faults = {}
+    for place, path in enumerate(paths):
+        if path not in tiles:
+            try:
+                square = (TILE_PX, TILE_PX)
+                tiles[path] = ImageOps.fit(
+                    open_as_seen(root / path), square, Image.Resampling.BICUBIC
+                )
+            except (UserError, ValueError) as error:  # ValueError: a NUL in the path
+                tiles[path] = str(error).replace(f"{root / path}: ", "", 1)
+            bar.update()
+        tile = tiles[path]
+        if isinstance(tile, str):
+            faults[place] = tile
+        else:
+            sheet.paste(tile, (place % COLUMNS * TILE_PX, place // COLUMNS * TILE_PX))
+    uri = as_uri(sheet, QUALITY)
+    return {"uri": uri, "columns": COLUMNS, "tile": TILE_PX, "faults": faults}
+
+
 RANKS = (1, 2, 3, 4, 5, 8, 10, 15, 20, 30, 40, 50, 70, DEPTH)
 MOST_PANELS = 24  # of a kind: the domains with the most queries
 MEAN = "mean over domains"
-
-
-class Panel(NamedTuple):
-    title: str
-    about: str
-    chart: Markup
 
 
 def recall_panels(looks: Sequence[Look], table: pd.DataFrame) -> list[Panel]:
@@ -314,7 +269,7 @@ def recall_panels(looks: Sequence[Look], table: pd.DataFrame) -> list[Panel]:
         )
         about = ", ".join(f"R@10 {number:.3f}" for number in values.loc[10])
         label = f"Recall over k, {domain}: {about}"
-        panels.append(_panel(domain, about, recall_panel(values), f"recall-{place}", label))
+        panels.append(Panel.drawn(domain, about, recall_panel(values), f"recall-{place}", label))
     return panels
 
 
@@ -335,7 +290,7 @@ def gap_panels(look: Look, table: pd.DataFrame) -> list[Panel]:
         apart_S = found.negative_S[own_S] - found.positive_S[own_S]
         about = _apart(apart_S[np.isfinite(apart_S)])
         figure = gap_panel({kind: values[own_S] for kind, values in kinds.items()}, most)
-        panels.append(_panel(domain, about, figure, f"gaps-{place}", f"Distances, {domain}"))
+        panels.append(Panel.drawn(domain, about, figure, f"gaps-{place}", f"Distances, {domain}"))
     return panels
 
 
@@ -357,7 +312,7 @@ def difficulty_panels(
         about = f"{len(values_C):,} classes, {(values_C == 0).sum():,} of them never right"
         figure = difficulty_panel(values_C, colors[domain])
         label = f"Classes by R@1, {domain}"
-        panels.append(_panel(domain, about, figure, f"difficulty-{place}", label))
+        panels.append(Panel.drawn(domain, about, figure, f"difficulty-{place}", label))
     return panels
 
 
@@ -378,7 +333,3 @@ def _recalls(look: Look, table: pd.DataFrame) -> pd.DataFrame:
     domain_Q = asked_domains(look.near, table)
     found = {k: pd.Series(look.near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}
     return pd.DataFrame(found).T
-
-
-def _panel(domain: str, about: str, figure: Figure, name: str, label: str) -> Panel:
-    return Panel(domain, about, inline_svg(figure, name, label))

@@ -16,6 +16,8 @@ from guie.evaluation.protocols.evaluating import Given, as_units
 from guie.evaluation.search import Embedded
 from guie.report.tables import COLUMNS, metric_title
 
+Report = Mapping[str, Any]  # of one part, as `run_protocol` returns it
+
 
 @dataclass(frozen=True)
 class Scored:
@@ -108,106 +110,76 @@ class Cell(NamedTuple):
     value: float | None
     low: float | None
     high: float | None
-    best: bool
+    best: bool = False
 
 
-class Column(NamedTuple):
-    metric: str
-    model: str  # "" if there is only one
+def score_tables(models: Sequence[Scored], protocols: Sequence[Protocol]) -> list[dict[str, Any]]:
+    """Make a table for each part, in the order of the protocols.
 
-
-class Row(NamedTuple):
-    name: str
-    queries: int | None
-    alone: int | None  # queries without a positive
-    cells: list[Cell]
-
-
-class ScoreTable(NamedTuple):
-    """One part of a protocol."""
-
-    title: str
-    source: str
-    about: str  # index and dimensions
-    columns: list[Column]
-    domains: list[Row]
-    over_all: list[Row]
-    level: float | None  # of the intervals; None if there are none
-
-
-def score_tables(models: Sequence[Scored], protocols: Sequence[Protocol]) -> list[ScoreTable]:
-    """Make one table for each part, in the order of the protocols."""
+    Keys: title, source, about (index and dimensions), columns (metric, and model if there are
+    several), domains and over_all (rows), level (of the intervals, or None).
+    """
     return [
-        _table(protocol, part, [_named(model, place, part) for model in models])
+        _table(
+            protocol, part, {model.name: model.reports[place]["parts"][part] for model in models}
+        )
         for place, protocol in enumerate(protocols)
         for part in models[0].reports[place]["parts"]
     ]
 
 
-def _named(model: Scored, place: int, part: str) -> tuple[str, Mapping[str, Any]]:
-    return model.name, model.reports[place]["parts"][part]
+def _table(protocol: Protocol, part: str, reports: Mapping[str, Report]) -> dict[str, Any]:
+    first, several = next(iter(reports.values())), len(reports) > 1
+    keys = _main(_metrics(first)) if several else _metrics(first)
+    dims = ", ".join(dict.fromkeys(f"{report['dimension']}-D" for report in reports.values()))
+    return {
+        "title": protocol.title if len(protocol.parts) == 1 else f"{protocol.title}: {part}",
+        "source": protocol.source,
+        "about": f"{first['index']} index, {dims}",
+        "columns": [(metric_title(k), name if several else "") for k in keys for name in reports],
+        "domains": [_row(name, name, keys, list(reports.values())) for name in first["domains"]],
+        "over_all": [
+            _row(name, title, keys, list(reports.values()))
+            for name, title in OVER_ALL.items()
+            if first.get(name)
+        ],
+        "level": first.get("intervals", {}).get("level"),
+    }
 
 
-def _table(
-    protocol: Protocol, part: str, reports: list[tuple[str, Mapping[str, Any]]]
-) -> ScoreTable:
-    _, first = reports[0]
-    keys = [key for key in _metrics(first) if len(reports) == 1 or key in _main(first)]
-    columns = [
-        Column(metric_title(key), name if len(reports) > 1 else "")
-        for key in keys
-        for name, _ in reports
-    ]
-    dims = ", ".join(dict.fromkeys(f"{report['dimension']}-D" for _, report in reports))
-    rows = {name: _row(name, name, keys, reports) for name in first["domains"]}
-    over_all = {name: words for name, words in OVER_ALL.items() if first.get(name)}
-    return ScoreTable(
-        title=protocol.title if len(protocol.parts) == 1 else f"{protocol.title}: {part}",
-        source=protocol.source,
-        about=f"{first['index']} index, {dims}",
-        columns=columns,
-        domains=list(rows.values()),
-        over_all=[_row(name, words, keys, reports) for name, words in over_all.items()],
-        level=first.get("intervals", {}).get("level"),
-    )
-
-
-def _metrics(report: Mapping[str, Any]) -> list[str]:
+def _metrics(report: Report) -> list[str]:
     every = (key for scores in report["domains"].values() for key in scores)
     keys = [key for key in dict.fromkeys(every) if key not in COUNTS]
     return keys if len(keys) <= MOST_METRICS else [key for key in keys if key in COLUMNS]
 
 
-def _main(report: Mapping[str, Any]) -> list[str]:
+def _main(keys: list[str]) -> list[str]:
     """Return the metrics for comparing several models: those in `MAIN`, or else the first two."""
-    keys = _metrics(report)
     return [key for key in keys if key in MAIN] or keys[:2]
 
 
-def _row(
-    name: str, title: str, keys: list[str], reports: list[tuple[str, Mapping[str, Any]]]
-) -> Row:
+def _row(name: str, title: str, keys: list[str], reports: Sequence[Report]) -> dict[str, Any]:
+    """Make a row: name, cells (of each metric, then model), queries and those without a positive."""
     cells: list[Cell] = []
     for key in keys:
-        found = [_cell(report, name, key) for _, report in reports]
-        most = max((c.value for c in found if c.value is not None), default=None)
-        several = len(reports) > 1
-        cells += [
-            c._replace(best=several and c.value is not None and c.value == most) for c in found
-        ]
-    counts = reports[0][1]["domains"].get(name, {})
-    queries, alone = (counts.get(key) for key in COUNTS)
-    return Row(title, queries, alone, cells)
+        found = [_cell(report, name, key) for report in reports]
+        most = max((cell.value for cell in found if cell.value is not None), default=None)
+        if len(found) > 1 and most is not None:
+            found = [cell._replace(best=cell.value == most) for cell in found]
+        cells += found
+    counts = reports[0]["domains"].get(name, {})
+    queries, without_positive = (counts.get(key) for key in COUNTS)
+    return {
+        **{"name": title, "cells": cells},
+        **{"queries": queries, "without_positive": without_positive},
+    }
 
 
-def _cell(report: Mapping[str, Any], name: str, key: str) -> Cell:
-    intervals = report.get("intervals", {})
+def _cell(report: Report, name: str, key: str) -> Cell:
+    scores, intervals = report, report.get("intervals", {})
     if name in report["domains"]:
-        value = report["domains"][name].get(key)
-        bounds = intervals.get("domains", {}).get(name, {}).get(key)
-    else:
-        value, bounds = report[name].get(key), intervals.get(name, {}).get(key)
-    low, high = bounds or (None, None)
+        scores, intervals = report["domains"], intervals.get("domains", {})
+    low, high = intervals.get(name, {}).get(key) or (None, None)
     if low is not None and low != low:  # NaN: with one class a domain there is no bootstrap
         low = high = None
-    return Cell(value, low, high, False)
+    return Cell(scores[name].get(key), low, high)

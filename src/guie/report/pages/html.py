@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
@@ -31,13 +31,7 @@ def write_page(path: str | Path, template: str, values: Mapping[str, Any]) -> No
 
     Raises UserError if the file cannot be written.
     """
-    page = _environment().get_template(template).render(values)
-    # a file name may contain bytes that are not UTF-8
-    write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))
-
-
-def _environment() -> Environment:
-    return Environment(
+    environment = Environment(
         loader=PackageLoader("guie.report.pages"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -45,125 +39,92 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
+    environment.filters["thousands"] = "{:,}".format
+    page = environment.get_template(template).render(values)
+    # a file name may contain bytes that are not UTF-8
+    write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))
 
 
-if TYPE_CHECKING:
-    from matplotlib.typing import RcKeyType
-
+# CSS variables of the page, lighter in dark mode
+COLORS = {
+    INK: "ink",
+    MUTED: "muted",
+    FAINT: "faint",
+    ACCENT: "accent",
+    LOST: "lost",
+    BEFORE: "before",
+}
 PX_PER_INCH = 110  # 8 pt are 12 px
-COLORS = {  # CSS variables of the page, lighter in dark mode
-    **{INK: "var(--ink)", MUTED: "var(--muted)", FAINT: "var(--faint)"},
-    **{ACCENT: "var(--accent)", LOST: "var(--lost)", BEFORE: "var(--before)"},
-}
-# Text is kept as text: it is small, searchable, and browsers have fonts for every script.
-SETTINGS: dict[RcKeyType, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "guie",
-    "font.sans-serif": ["DejaVu Sans"],
-}
-FAMILY = re.compile(r"font-family: [^;]+;? ?")  # the page sets its own font
-SHORTHAND = re.compile(r"font: (?:(\d+) )?([\d.]+px) [^;]+")  # as matplotlib 3.9 writes it
-DIGITS = re.compile(r"\d+\.\d+")
-REFERENCE = re.compile(r"(?:^#|(?<=url\()#)([\w.-]+)")  # an attribute's reference to an id
-NO_TURN = re.compile(r"^rotate\(-?0 ")
+REFERENCE = re.compile(r"(?:href=\"|url\()#([\w.-]+)")
+DIGITS = re.compile(r"(\d+\.\d\d)\d+")
 
 
 def inline_svg(figure: Figure, name: str, label: str) -> Markup:
     """Render a figure as one <svg> element, deterministically.
 
+    An id set by `telling` becomes a <title>, which browsers show as a tooltip.
+
     Args:
         figure: one inch becomes PX_PER_INCH pixels.
-        name: prefix of the ids; unique for each chart of a page.
+        name: seed of the ids; unique for each chart of a page.
         label: text for screen readers.
     """
-    drawing = io.BytesIO()
-    with rc_context(SETTINGS), warnings.catch_warnings():
+    drawing = io.StringIO()
+    # Text is kept as text: it is small, searchable, and browsers have fonts for every script.
+    style: dict[Any, Any] = {
+        "svg.fonttype": "none",
+        "svg.hashsalt": name,
+        "font.sans-serif": ["DejaVu Sans"],
+    }
+    with rc_context(style), warnings.catch_warnings():
         # Glyphs are only measured here; browsers have fonts for more characters.
         warnings.filterwarnings("ignore", "Glyph .* missing")
         figure.savefig(drawing, format="svg", transparent=True)
-    root = ElementTree.fromstring(drawing.getvalue())
-    _rename_ids(root, name)
-    _simplify(root)
+    text = drawing.getvalue()
+    for color, variable in COLORS.items():
+        text = text.replace(color, f"var(--{variable})")
+    root = ElementTree.fromstring(text)
+    _strip(root, set(REFERENCE.findall(text)))
     width, height = (f"{PX_PER_INCH * inches:.0f}" for inches in figure.get_size_inches())
     about = {"class": "chart", "role": "img", "aria-label": label, "width": width, "height": height}
     root.attrib = about | {"viewBox": root.attrib["viewBox"]}
-    root.tail = None
     return Markup(ElementTree.tostring(root, encoding="unicode").replace(" />", "/>"))
 
 
-def _rename_ids(root: Element, name: str) -> None:
-    """Rename referenced ids to `name-0`, `name-1`, ... and remove all others.
-
-    An id set by `telling` becomes a <title>, which browsers show as a tooltip.
-    """
-    elements = list(root.iter())
-    attributes = (text for element in elements for text in element.attrib.values())
-    wanted = {found for text in attributes for found in REFERENCE.findall(text)}
-    kept = [element.get("id") for element in elements if element.get("id") in wanted]
-    new = {old: f"{name}-{number}" for number, old in enumerate(kept)}
-    for element in elements:
-        old = element.attrib.pop("id", "")
-        if old in new:
-            element.set("id", new[old])
-        elif old.startswith(TELLING):
-            title = Element("title")
-            title.text = old.removeprefix(TELLING)
-            element.insert(0, title)
-        for key, text in element.items():
-            element.set(key, REFERENCE.sub(lambda found: f"#{new.get(found[1], found[1])}", text))
-
-
-def _simplify(parent: Element) -> None:
-    """Remove what a page does not need: namespaces, metadata, invisible shapes, empty groups."""
-    parent.tag = _local(parent.tag)
-    parent.attrib = {_local(key): _short(key, text) for key, text in parent.attrib.items()}
-    parent.tail = None
-    if parent.tag == "text":
-        if NO_TURN.match(parent.get("transform", "")):
-            del parent.attrib["transform"]
-    elif parent.tag != "title":
-        parent.text = None
-    kept = []
-    for child in list(parent):
-        if _local(child.tag) not in ("metadata", "style"):
-            _simplify(child)
-            kept += _unwrapped(child)
-    parent[:] = kept
-
-
-def _unwrapped(child: Element) -> list[Element]:
-    """Return the page's replacement of an element: nothing, itself, or the children of a bare group."""
-    if child.tag == "path" and child.get("style") == "fill:none":
-        return []
-    if child.tag in ("g", "defs") and not len(child):
-        return []
-    bare = child.tag == "g" and not child.attrib and child[0].tag != "title"
-    return list(child) if bare else [child]
+def _strip(element: Element, referenced: set[str]) -> None:
+    """Remove what a page does not need: namespaces, metadata, unused ids, whitespace, digits."""
+    name = element.attrib.pop("id", "")
+    element.tag = _local(element.tag)
+    element.attrib = {_local(key): DIGITS.sub(r"\1", v) for key, v in element.attrib.items()}
+    element.tail = None
+    if not (element.text or "").strip():
+        element.text = None
+    element[:] = [child for child in element if _local(child.tag) not in ("metadata", "style")]
+    for child in element:
+        _strip(child, referenced)
+    if name in referenced:
+        element.set("id", name)
+    elif name.startswith(TELLING):
+        title = Element("title")
+        title.text = name.removeprefix(TELLING)
+        element.insert(0, title)
 
 
 def _local(name: str) -> str:
     return name.rpartition("}")[2]
 
 
-def _short(key: str, text: str) -> str:
-    """Give an attribute the page's colours and font, and round it to hundredths of a point."""
-    if key == "style":
-        for color, ours in COLORS.items():
-            text = text.replace(color, ours)
-        text = FAMILY.sub("", SHORTHAND.sub(_longhand, text))
-        return text.replace(": ", ":").replace("; ", ";").rstrip(";")
-    if key in ("d", "x", "y", "transform", "points"):
-        return " ".join(DIGITS.sub(_rounded, text).split())
-    return text
+class Panel(NamedTuple):
+    """A small chart in a grid of charts."""
 
+    title: str
+    note: str
+    chart: Markup
 
-def _longhand(font: re.Match[str]) -> str:
-    weight = f"font-weight: {font[1]}; " if font[1] else ""
-    return f"{weight}font-size: {font[2]}"
-
-
-def _rounded(number: re.Match[str]) -> str:
-    return f"{float(number[0]):.2f}".rstrip("0").rstrip(".")
+    @classmethod
+    def drawn(cls, title: str, note: str, figure: Figure, name: str, label: str) -> Panel:
+        """Render the figure; arguments as of `inline_svg`."""
+        return cls(title, note, inline_svg(figure, name, label))
 
 
 SIDE_PX = 128  # maximum of the longer side
@@ -216,9 +177,11 @@ class Pictures:
 
 
 def _embedded(image: Image.Image) -> Picture:
+    return Picture(as_uri(image, QUALITY), *image.size, "")
+
+
+def as_uri(image: Image.Image, quality: int) -> str:
+    """Encode an image as a JPEG data URI, without the source's comment."""
     buffer = io.BytesIO()
-    image.save(
-        buffer, "JPEG", quality=QUALITY, optimize=True, comment=b""
-    )  # not the source's comment
-    encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
-    return Picture(f"data:image/jpeg;base64,{encoded}", *image.size, "")
+    image.save(buffer, "JPEG", quality=quality, optimize=True, comment=b"")
+    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,49 +18,9 @@ from tqdm import tqdm
 from guie.base.seeds import seeded_draws
 from guie.data.manifest.reading import memberships
 from guie.report.figures import calibration, selection_curve, size_histogram, stages
-from guie.report.figures.mix import Histogram, described, histograms
+from guie.report.figures.mix import described, histograms
 from guie.report.figures.style import domain_colors
-from guie.report.pages.html import Pictures, inline_svg, write_page
-
-
-def charts(
-    left: Sequence[Stage],
-    labels: Mapping[str, Any] | None,
-    earned: pd.DataFrame | None,
-    metric: str,
-) -> dict[str, Markup]:
-    """Draw the charts that have data, by section of the page.
-
-    Args:
-        left: the funnel of all sources together.
-        labels: the summary's entry on CLIP pseudo-labels.
-        earned: the step table of `guie.curation.selection`.
-        metric: the metric that the selection maximized.
-    """
-    found = {}
-    if left:
-        figure = stages(pd.DataFrame(left, columns=Stage._fields))
-        found["funnel"] = inline_svg(figure, "funnel-chart", "Images left after each rule")
-    if labels and labels["calibration"]:
-        about = "Precision over coverage; the numbers are in the table"
-        found["labels"] = inline_svg(calibration(labels["calibration"]), "labels-chart", about)
-    if earned is not None and len(earned):
-        about = f"{metric} after each step; the numbers are in the table"
-        found["selection"] = inline_svg(selection_curve(earned, metric), "selection-chart", about)
-    return found
-
-
-def size_charts(panels: Sequence[Histogram], colors: Mapping[str, str]) -> list[Markup]:
-    """Draw a small chart of the class sizes for each domain."""
-    return [
-        inline_svg(
-            size_histogram(panel, colors[panel.domain]),
-            f"sizes-chart-{place}",
-            f"Classes by size, {panel.domain}; the numbers are in the table",
-        )
-        for place, panel in enumerate(panels)
-    ]
-
+from guie.report.pages.html import Panel, Pictures, inline_svg, write_page
 
 KEYS = ["dataset", "domain"]
 COLUMNS = [*KEYS, "rule", "classes", "images"]
@@ -80,22 +40,15 @@ NAMES = {
 }
 
 
-class Stage(NamedTuple):
-    """The counts after a rule."""
-
-    name: str
-    classes: int
-    images: int
-    lost: int  # images that this rule dropped
-    share: float  # of the largest number of images in any stage
-
-
 class Funnel(NamedTuple):
-    """The stages of one domain of one data set, or of all together."""
+    """The counts after each rule of one domain of one data set.
+
+    `stages` are dicts: name, classes, images, lost (by this rule), share (of the most images).
+    """
 
     dataset: str
     domain: str
-    stages: list[Stage]
+    stages: list[dict[str, Any]]
 
 
 def left_after(stages: Mapping[str, pd.DataFrame], dataset: str = "") -> pd.DataFrame:
@@ -133,12 +86,10 @@ def funnels(left: pd.DataFrame) -> list[Funnel]:
     return found
 
 
-def whole(parts: Sequence[Funnel]) -> list[Stage]:
+def whole(parts: Sequence[Funnel]) -> list[dict[str, Any]]:
     """Make the funnel of all parts together. A class that is in two data sets counts twice."""
-    counts = [pd.DataFrame(part.stages, columns=Stage._fields).set_index("name") for part in parts]
-    if not counts:
-        return []
-    return _stages(sum(count[["classes", "images"]] for count in counts))
+    counts = [pd.DataFrame(part.stages).set_index("name") for part in parts]
+    return _stages(sum(count[["classes", "images"]] for count in counts)) if counts else []
 
 
 def _counts(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
@@ -150,17 +101,18 @@ def _counts(table: pd.DataFrame, dataset: str) -> pd.DataFrame:
     return pd.DataFrame({"classes": classes, "images": table.groupby(KEYS).size()})
 
 
-def _stages(by_rule: pd.DataFrame) -> list[Stage]:
+def _stages(by_rule: pd.DataFrame) -> list[dict[str, Any]]:
     """Make stages from classes and images, one row per rule."""
-    images = [int(n) for n in by_rule["images"]]
-    lost = [0, *(before - after for before, after in pairwise(images))]
-    most = max([1, *images])
-    return [
-        Stage(NAMES.get(rule, rule), int(classes), left, gone, left / most)
-        for rule, classes, left, gone in zip(
-            by_rule.index, by_rule["classes"], images, lost, strict=True
+    images = by_rule["images"]
+    return (
+        by_rule.assign(
+            name=[NAMES.get(rule, rule) for rule in by_rule.index],
+            lost=images.shift(fill_value=images.iloc[0]) - images,
+            share=images / max(1, images.max()),
         )
-    ]
+        .astype({"classes": int, "images": int, "lost": int})
+        .to_dict("records")
+    )
 
 
 def class_sizes(table: pd.DataFrame) -> pd.Series:
@@ -178,23 +130,12 @@ MAX_PICTURES = 720  # many domains show fewer classes each
 SPLITS = ("train", "val", "test")
 
 
-class SampleClass(NamedTuple):
-    label: str
-    images: int  # of the class in the split
-    paths: list[str]
+def galleries(table: pd.DataFrame, seed: int) -> tuple[list[dict[str, Any]], int]:
+    """Sample some classes of each domain by `seed`; also return how many domains are omitted.
 
-
-class Gallery(NamedTuple):
-    """Some classes of a domain, from the first split that it has."""
-
-    domain: str
-    split: str
-    total: int  # classes
-    classes: list[SampleClass]
-
-
-def galleries(table: pd.DataFrame, seed: int) -> tuple[list[Gallery], int]:
-    """Make a gallery for each domain, sampled by `seed`; also return how many domains are omitted."""
+    Keys: domain, split (the first that it has), total (classes in it), classes: dicts of label,
+    images (of the class in the split), paths.
+    """
     domains = sorted(table["domain"].unique())
     shown = domains[: MAX_PICTURES // IMAGES]
     classes = max(1, min(CLASSES, MAX_PICTURES // (IMAGES * max(len(shown), 1))))
@@ -206,13 +147,14 @@ def galleries(table: pd.DataFrame, seed: int) -> tuple[list[Gallery], int]:
         members["image_path"] = rows["image_path"].reindex(members["row"]).to_numpy()
         labels = _drawn(members["label"].unique(), seed)
         chosen = [_sample(label, members, seed) for label in labels[:classes]]
-        found.append(Gallery(domain, split, len(labels), chosen))
+        total = {"domain": domain, "split": split, "total": len(labels)}
+        found.append({**total, "classes": chosen})
     return found, len(domains) - len(shown)
 
 
-def _sample(label: str, members: pd.DataFrame, seed: int) -> SampleClass:
+def _sample(label: str, members: pd.DataFrame, seed: int) -> dict[str, Any]:
     paths = members.loc[members["label"] == label, "image_path"].unique()
-    return SampleClass(label, len(paths), _drawn(paths, seed)[:IMAGES])
+    return {"label": label, "images": len(paths), "paths": _drawn(paths, seed)[:IMAGES]}
 
 
 def _drawn(names: np.ndarray, seed: int) -> list[str]:
@@ -249,44 +191,31 @@ ABOUT_DOUBTFUL = (
 )
 
 
-class Group(NamedTuple):
-    """The findings of one kind, sure or doubtful, and the pairs that are shown."""
-
-    kind: str
-    title: str
-    about: str
-    total: int
-    actions: dict[str, int]  # number of pairs by action
-    pairs: list[dict[str, Any]]
-
-
-def groups(findings: pd.DataFrame) -> list[Group]:
+def groups(findings: pd.DataFrame) -> list[dict[str, Any]]:
     """Group the findings by kind, doubtful ones before sure ones.
 
     Doubtful groups show the most similar pairs. Sure groups show the least similar ones: if these
     are right, so are the others. At most three pairs of linked images are shown.
+
+    Keys: kind, title, about, total, actions (number of findings by action), pairs (those shown).
     """
     kinds = dict.fromkeys([*ABOUT, *findings["kind"]])
     findings = findings.assign(together=_together(findings))
     found = []
-    for sure in (False, True):
-        for kind in kinds:
-            rows = findings[(findings["kind"] == kind) & (findings["sure"] == sure)]
-            if rows.empty:
-                continue
-            title, about = ABOUT.get(kind, (kind, ""))
-            if not sure:
-                title, about = DOUBTFUL.get(kind, title), ABOUT_DOUBTFUL
-            found.append(
-                Group(
-                    kind,
-                    title,
-                    about,
-                    total=len(rows),
-                    actions=rows["action"].value_counts().sort_index().to_dict(),
-                    pairs=_chosen(rows, sure).to_dict("records"),
-                )
-            )
+    for sure, kind in product((False, True), kinds):
+        rows = findings[(findings["kind"] == kind) & (findings["sure"] == sure)]
+        if rows.empty:
+            continue
+        title, about = ABOUT.get(kind, (kind, ""))
+        if not sure:
+            title, about = DOUBTFUL.get(kind, title), ABOUT_DOUBTFUL
+        actions = rows["action"].value_counts().sort_index().to_dict()
+        found.append(
+            {
+                **{"kind": kind, "title": title, "about": about, "total": len(rows)},
+                **{"actions": actions, "pairs": _chosen(rows, sure).to_dict("records")},
+            }
+        )
     return found
 
 
@@ -334,6 +263,19 @@ def evidence(pair: Mapping[str, Any]) -> str:
 
 
 ROWS = 200  # shown in a table; the rest are counted
+SECTIONS = {
+    "mix": "The mix",
+    "funnel": "Funnel",
+    "sizes": "Class sizes",
+    "samples": "Samples",
+    "findings": "Findings",
+    "merges": "Merges",
+    "labels": "Pseudo-labels",
+    "selection": "Selection",
+    "dropped": "Dropped files",
+    "config": "Config",
+}
+OPTIONAL = {"merges": "merges", "labels": "labels", "selection": "earned"}  # with these values
 
 
 def write_report(
@@ -372,12 +314,14 @@ def write_report(
         **_sizes(left, before, table),
         **_cleaning(summary, findings, merges),
         "funnels": parts,
-        "charts": charts(whole(parts), summary.get("pseudo_labels"), earned, metric),
-        "earned": _records(earned),
+        "charts": _charts(whole(parts), summary.get("pseudo_labels"), earned, metric),
+        "earned": _earned(earned),
         "metric": metric,
     }
+    absent = {name for name, value in OPTIONAL.items() if not values[value]}
+    values["sections"] = {k: title for k, title in SECTIONS.items() if k not in absent}
     with tqdm(desc="report", unit="img", disable=None) as bar:
-        write_page(path, "report.html.j2", {**values, "picture": Pictures(Path(root), bar)})
+        write_page(path, "mix.html.j2", {**values, "picture": Pictures(Path(root), bar)})
 
 
 def _mix(summary: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
@@ -386,6 +330,7 @@ def _mix(summary: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     shown, hidden = galleries(table, config["seed"])
     return {
         "summary": summary,
+        "domains": [_domain(*counts) for counts in summary["domains"].items()],
         "config": yaml.safe_dump(config, sort_keys=False, allow_unicode=True),
         "limit": ROWS,
         "labels": summary.get("pseudo_labels"),
@@ -394,16 +339,33 @@ def _mix(summary: Mapping[str, Any], table: pd.DataFrame) -> dict[str, Any]:
     }
 
 
+def _domain(domain: str, counts: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the domain's row: classes and images of each split, and queries without positive."""
+    row = {
+        f"{split}_{what}": counts.get(split, {}).get(what)
+        for split in SPLITS
+        for what in ("classes", "images")
+    }
+    key = "queries_without_positive"
+    without = sum(counts.get(split, {}).get(key, 0) for split in ("val", "test"))
+    return {"domain": domain, **row, "without_positive": without}
+
+
 def _sizes(left: pd.DataFrame, before: pd.Series, table: pd.DataFrame) -> dict[str, Any]:
     """Return template values: class sizes before and after, and the domains' colours."""
-    panels = histograms(before, class_sizes(table))
+    found = histograms(before, class_sizes(table))
     colors = domain_colors([*left["domain"], *table["domain"].unique()])
-    return {
-        "histograms": panels,
-        "drawn": size_charts(panels[:ROWS], colors),
-        "described": described,
-        "colors": colors,
-    }
+    panels = [
+        Panel.drawn(
+            histogram.domain,
+            described(histogram),
+            size_histogram(histogram, colors[histogram.domain]),
+            f"sizes-{place}",
+            f"Classes by size, {histogram.domain}; the numbers are in the table",
+        )
+        for place, histogram in enumerate(found[:ROWS])
+    ]
+    return {"histograms": found, "size_panels": panels, "colors": colors}
 
 
 def _cleaning(
@@ -416,14 +378,36 @@ def _cleaning(
         "evidence": evidence,
         "limits": summary.get("copies", []),
         "mirrored": bool(near.get("mirrored")),
-        "merges": _records(merges)[:SHOWN],
+        "merges": [] if merges is None else merges[:SHOWN].to_dict("records"),
         "merges_found": 0 if merges is None else len(merges),
         "accepting": accepting,
     }
 
 
-def _records(table: pd.DataFrame | None) -> list[dict[str, Any]]:
-    """Return rows as dictionaries, with None for missing values."""
+def _charts(
+    left: list[dict[str, Any]],
+    labels: Mapping[str, Any] | None,
+    earned: pd.DataFrame | None,
+    metric: str,
+) -> dict[str, Markup]:
+    """Draw the charts that have data, by section of the page."""
+    found = {}
+    if left:
+        about = "Images left after each rule"
+        found["funnel"] = inline_svg(stages(pd.DataFrame(left)), "funnel-chart", about)
+    if labels and labels["calibration"]:
+        about = "Precision over coverage; the numbers are in the table"
+        found["labels"] = inline_svg(calibration(labels["calibration"]), "labels-chart", about)
+    if earned is not None and len(earned):
+        about = f"{metric} after each step; the numbers are in the table"
+        found["selection"] = inline_svg(selection_curve(earned, metric), "selection-chart", about)
+    return found
+
+
+def _earned(table: pd.DataFrame | None) -> list[dict[str, Any]]:
+    """Return the rows of the step table, those of rejected changes in grey."""
     if table is None:
         return []
-    return table.astype(object).where(table.notna(), None).to_dict("records")
+    rows = table.astype(object).where(table.notna(), None).to_dict("records")
+    rejected = {"mix": "rejected", "class": "refused"}
+    return [row if row["mix"] else row | rejected for row in rows]

@@ -1,9 +1,9 @@
-// The map: the point nearest to the pointer is told beside it; a click keeps it, and rings its class.
+// The map: show the point nearest to the pointer; a click keeps it and highlights its class.
 const atlas = document.querySelector("svg.points");
 if (atlas) {
   const REACH_PX = 40;
-  const told = (id) => JSON.parse(document.getElementById(id)?.textContent ?? "null");
-  const points = told("map-points"), sheet = told("map-sheet");
+  const parsed = (id) => JSON.parse(document.getElementById(id)?.textContent ?? "null");
+  const points = parsed("map-points"), sheet = parsed("map-sheet");
   const pictures = document.getElementById("map-pictures");
   const circles = [...atlas.querySelectorAll("circle")];
   const card = document.querySelector(".atlas .found"), hint = document.querySelector(".atlas .hint");
