@@ -21,6 +21,7 @@ from guie.report.figures.style import (
     FAINT,
     IGNORED,
     INK,
+    LEGEND_BELOW,
     MUTED,
     PALETTE,
     RIGHT,
@@ -28,13 +29,16 @@ from guie.report.figures.style import (
     canvas,
     domain_colors,
     heading,
+    legend_below,
     legible,
+    name_axes,
     new_figure,
     note,
     place,
     telling,
     thumbnail,
     tidy,
+    write_inside,
 )
 
 DASHES = ("-", "--", ":", "-.")
@@ -61,14 +65,17 @@ def densities(values: pd.DataFrame, name: str, mark: float | None = None) -> Fig
     span = np.linspace(values["value"].min(), values["value"].max(), POINTS)
     for axes, panel in zip(grid, panels, strict=True):
         tidy(axes, legible(str(panel)), grid="x").set_yticks([])
-        axes.set_xlabel(name, fontsize=9, color=MUTED)
+        name_axes(axes, name)
         of_panel = values[values["panel"] == panel]
         for (line, dash), of_curve in of_panel.groupby(["line", "dash"], sort=False):
             _curve(axes, span, of_curve["value"].to_numpy(), color=colors[line], dash=dashes[dash])
         if mark is not None:
             axes.axvline(mark, color=MUTED, linewidth=1, linestyle=":")
     grid[0].set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
-    _legend(figure, grid[0], colors, dashes)
+    if len(dashes) == 1:  # omit what is the same everywhere
+        legend_below(figure, colors)
+    else:
+        legend_below(figure, colors if len(colors) > 1 else {}, dashes)
     return figure
 
 
@@ -77,21 +84,6 @@ def _curve(axes: Axes, span: np.ndarray, values: np.ndarray, *, color: str, dash
         axes.axvline(values[0], color=color, linestyle=dash)
         return
     axes.plot(span, GaussianKDE(values)(span), color=color, linestyle=dash, linewidth=1.8)
-
-
-def _legend(figure: Figure, axes: Axes, colors: dict[str, str], dashes: dict[str, str]) -> None:
-    """Add a legend of colours, then strokes; omit whichever is the same everywhere."""
-    handles = []
-    if len(colors) > 1 or len(dashes) == 1:
-        handles += [
-            axes.plot([], [], color=c, label=legible(str(line)))[0] for line, c in colors.items()
-        ]
-    if len(dashes) > 1:
-        handles += [
-            axes.plot([], [], color=INK, linestyle=stroke, label=legible(str(dash)))[0]
-            for dash, stroke in dashes.items()
-        ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=6, frameon=False, fontsize=9)
 
 
 MAX_POINTS = 1500  # so that t-SNE takes seconds
@@ -127,7 +119,7 @@ def domain_map(points_N2: dict[str, np.ndarray], domains: pd.Series) -> Figure:
     handles = [
         axes.scatter([], [], color=color, s=30, label=domain) for domain, color in colors.items()
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
+    figure.legend(handles=handles, **LEGEND_BELOW, ncols=5)
     return figure
 
 
@@ -172,12 +164,12 @@ def spectra(variances: Mapping[str, Mapping[str, np.ndarray]]) -> Figure:
     colors = dict(zip(models, PALETTE, strict=False))
     figure, panels = _panels(list(variances))
     for domain, axes in panels.items():
-        axes.set_xlabel("principal axis", fontsize=9, color=MUTED)
+        name_axes(axes, "principal axis")
         for model, variance_D in variances[domain].items():
             axes.plot(range(1, len(variance_D) + 1), variance_D, color=colors[model], linewidth=1.6)
     first = next(iter(panels.values()))
     first.set_ylim(bottom=0)  # panels share this axis; set it last, because it stops autoscaling
-    _shared_legend(figure, first, colors)
+    legend_below(figure, colors)
     return figure
 
 
@@ -195,14 +187,14 @@ def val_courses(runs: Mapping[str, Sequence[dict[str, Any]]]) -> Figure:
     colors = domain_colors(domains)
     figure, panels = _panels(list(tables))
     for name, axes in panels.items():
-        axes.set_xlabel("step", fontsize=9, color=MUTED)
+        name_axes(axes, "step")
         if tables[name].empty:
-            axes.text(0.5, 0.5, "no val split", transform=axes.transAxes, ha="center", color=MUTED)
+            write_inside(axes, "no val split")
         for domain, course in tables[name].items():
             color = colors[str(domain)]
             axes.plot(course.index, course, color=color, linewidth=1.4)
             axes.plot([course.idxmax()], [course.max()], "o", color=color, markersize=5)
-    _shared_legend(figure, next(iter(panels.values())), colors)
+    legend_below(figure, colors)
     return figure
 
 
@@ -228,13 +220,6 @@ def _panels(titles: list[str]) -> tuple[Figure, dict[str, Axes]]:
         title: tidy(axes, legible(title), grid="y")
         for title, axes in zip(titles, grid, strict=False)
     }
-
-
-def _shared_legend(figure: Figure, axes: Axes, colors: Mapping[str, str]) -> None:
-    handles = [
-        axes.plot([], [], color=color, label=legible(name))[0] for name, color in colors.items()
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, frameon=False, fontsize=9)
 
 
 LEFT, GAP, ROW = 0.35, 0.3, 1.42  # in thumbnails
@@ -314,7 +299,7 @@ def recall_panel(recalls: pd.DataFrame) -> Figure:
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
     axes.set_xticks([], minor=True)
     axes.set(xlim=(1, recalls.index.max()), ylim=(max(0.0, recalls.to_numpy().min() - 0.05), 1.005))
-    axes.set_xlabel("k", fontsize=SMALL, color=MUTED)
+    name_axes(axes, "k", size=SMALL)
     return figure
 
 
@@ -334,7 +319,7 @@ def gap_panel(distances: Mapping[str, np.ndarray], most: float) -> Figure:
         if len(values):
             telling(drawn, f"{kind}: median {np.median(values):.3f}")
     axes.set(xlim=(0, most), ylim=(0, None), yticks=[])
-    axes.set_xlabel("distance", fontsize=SMALL, color=MUTED)
+    name_axes(axes, "distance", size=SMALL)
     return figure
 
 
@@ -347,7 +332,7 @@ def difficulty_panel(r_at_1_C: np.ndarray, color: str) -> Figure:
         telling(bar, f"R@1 {start:.1f} to {start + 1 / CLASS_BINS:.1f}: {count:,} classes")
     axes.set(xlim=(0, 1))
     axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
-    axes.set_xlabel("R@1 of the class", fontsize=SMALL, color=MUTED)
+    name_axes(axes, "R@1 of the class", size=SMALL)
     return figure
 
 
@@ -372,7 +357,7 @@ def occurrence_panel(counts: Mapping[str, np.ndarray]) -> Figure:
     # Write powers of ten as plain text, because math text does not become text of the page.
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("times among the first ten", fontsize=SMALL, color=MUTED)
+    name_axes(axes, "times among the first ten", size=SMALL)
     return figure
 
 
@@ -380,5 +365,5 @@ def _panel(upright: str) -> tuple[Figure, Axes]:
     figure = new_figure(*PANEL)
     axes = tidy(figure.subplots(), grid="y")
     axes.tick_params(labelsize=SMALL, length=2, colors=INK)
-    axes.set_ylabel(upright, fontsize=SMALL, color=MUTED)
+    name_axes(axes, y=upright, size=SMALL)
     return figure, axes

@@ -21,6 +21,7 @@ from guie.report.figures.style import (
     FAINT,
     IGNORED,
     INK,
+    LEGEND_BELOW,
     LOST,
     MUTED,
     RIGHT,
@@ -30,12 +31,15 @@ from guie.report.figures.style import (
     domain_colors,
     heading,
     legible,
+    name_axes,
+    name_rows,
     new_figure,
     note,
     place,
     telling,
     thumbnail,
     tidy,
+    write_inside,
 )
 
 SPLIT_COLORS = {"train": "#3f90da", "val": "#92dadd", "test": "#e76300"}
@@ -55,8 +59,7 @@ def split_bars(table: pd.DataFrame) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     for axes, (what, count) in zip((left, right), counts.items(), strict=True):
         _stacked(axes, count.unstack(fill_value=0), what, SPLIT_COLORS)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3,
-                  frameon=False, fontsize=9)  # fmt: skip
+    figure.legend(*left.get_legend_handles_labels(), **LEGEND_BELOW, ncols=3)
     return figure
 
 
@@ -71,7 +74,7 @@ def funnel(counts: pd.DataFrame) -> Figure:
     figure = new_figure(0.9 + 0.25 * len(counts))
     axes = figure.subplots()
     _stacked(axes, counts, "images", colors)
-    figure.legend(loc="outside lower center", ncols=len(counts.columns), frameon=False, fontsize=9)
+    figure.legend(**LEGEND_BELOW, ncols=len(counts.columns))
     return figure
 
 
@@ -107,10 +110,9 @@ def _stacked(axes: Axes, counts: pd.DataFrame, title: str, colors: dict[str, str
     for name in [name for name in colors if name in counts]:
         axes.barh(places, counts[name], left=left, color=colors[name], label=name)
         left += counts[name].to_numpy()
-    axes.set_yticks(places, [legible(name) for name in counts.index])
+    name_rows(axes, map(legible, counts.index))
     for y, total in enumerate(left):
         axes.text(total, y, f" {total:,.0f}", va="center", fontsize=8, color=MUTED)
-    axes.tick_params(axis="y", length=0)
     axes.margins(x=0.1)
     if not axes.yaxis_inverted():
         axes.invert_yaxis()
@@ -358,7 +360,7 @@ def selection_curve(table: pd.DataFrame, metric: str = "R@1 on val") -> Figure:
     _steps(tidy(left, f"{metric}, step by step", grid="y"), taken)
     _gains(tidy(right, "gain of what was turned down", grid="x"), shown)
     if len(shown) < len(refused):
-        right.set_xlabel(f"the best {REFUSED} of {len(refused):,}", fontsize=9, color=MUTED)
+        name_axes(right, f"the best {REFUSED} of {len(refused):,}")
     return figure
 
 
@@ -369,14 +371,14 @@ def _steps(axes: Axes, taken: pd.DataFrame) -> None:
                   markersize=4, linewidth=1.6, ecolor=MUTED, capsize=3)  # fmt: skip
     axes.set_xlim(0.5, max(len(taken), 1) + 0.5)
     if taken.empty:
-        _nothing(axes)
+        write_inside(axes, "nothing")
     elif len(taken) <= NAMED:
         names = [legible(change, 24) for change in taken["change"]]
         axes.set_xticks(range(1, len(taken) + 1), names, fontsize=9, rotation=30, ha="right",
                         rotation_mode="anchor")  # fmt: skip
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_xlabel("step", fontsize=9, color=MUTED)
+        name_axes(axes, "step")
 
 
 def _gains(axes: Axes, refused: pd.DataFrame) -> None:
@@ -393,11 +395,7 @@ def _gains(axes: Axes, refused: pd.DataFrame) -> None:
     assert isinstance(locator, MaxNLocator)  # of every linear axis
     locator.set_params(nbins=4)
     if not gains:
-        _nothing(axes)
-
-
-def _nothing(axes: Axes) -> None:
-    axes.text(0.5, 0.5, "nothing", transform=axes.transAxes, ha="center", color=MUTED)
+        write_inside(axes, "nothing")
 
 
 def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
@@ -411,17 +409,11 @@ def calibration(rows: Sequence[Mapping[str, Any]]) -> Figure:
     axes = tidy(figure.subplots(), grid="y")
     coverage = [row["coverage"] for row in rows]
     for key, style, name in (("precision", "-", "measured"), ("at_least", "--", "at least")):
-        line: dict[str, Any] = {
-            "linestyle": style,
-            "marker": "o",
-            "markersize": 3,
-            "linewidth": 1.6,
-        }
-        axes.plot(coverage, [row[key] for row in rows], color=ACCENT, label=name, **line)
+        (line,) = axes.plot(coverage, [row[key] for row in rows], color=ACCENT, label=name)
+        line.set(linestyle=style, marker="o", markersize=3, linewidth=1.6)
     axes.set(xlim=(0, 1.01), ylim=(0, 1.02))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(PercentFormatter(1, decimals=0))
-    axes.set_xlabel("kept", fontsize=9, color=MUTED)
-    axes.set_ylabel("right", fontsize=9, color=MUTED)
+    name_axes(axes, "kept", "right")
     axes.legend(loc="lower left", fontsize=9, frameon=False, labelcolor=INK)
     return figure

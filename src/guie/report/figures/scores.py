@@ -20,12 +20,17 @@ from guie.report.figures.style import (
     PALETTE,
     domain_colors,
     legible,
+    name_axes,
+    name_rows,
     new_figure,
     telling,
     tidy,
+    write_inside,
 )
 
 SYSTEMS = ("#b9c0c4", "#3f90da", "#e76300", "#832db6", "#ffa90e", "#717581")
+ABOVE: dict[str, Any] = {"loc": "lower left", "bbox_to_anchor": (0, 1), "ncols": 4}
+ABOVE |= {"frameon": False, "fontsize": 9}  # a legend above the panel
 GROUP = 0.8  # share of a domain's height that its bars fill
 
 
@@ -48,14 +53,13 @@ def domain_bars(scores: pd.DataFrame, metric: str) -> Figure:
         drawn = axes.barh(y, values, height=0.92 * GROUP / systems, color=bars, label=label)
         axes.bar_label(drawn, fmt="%.2f", padding=3, fontsize=8, color=INK)
         axes.axvline(values.mean(), color=color, linestyle=":", linewidth=1.3, zorder=0)
-    axes.set_yticks(np.arange(len(scores)), scores.index)
+    name_rows(axes, scores.index)
     axes.set(xlim=(0, 1.06), ylim=(len(scores) - 0.45, -0.55))
-    axes.tick_params(axis="y", length=0)
-    axes.set_xlabel(metric, fontsize=9, color=MUTED)
+    name_axes(axes, metric)
     if systems == 1:
         axes.set_title(f"mean {scores.mean().iloc[0]:.3f}", fontsize=9, color=MUTED, loc="right")
     else:
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=9)
+        axes.legend(**ABOVE)
     return figure
 
 
@@ -83,13 +87,12 @@ def domain_intervals(reports: Mapping[str, Mapping[str, Any]], key: str, metric:
             axes.plot(
                 value, y, "o", color=SYSTEMS[i], markersize=5, label=system if not row else None
             )
-    axes.set_yticks(np.arange(len(names)), names)
+    name_rows(axes, names)
     axes.get_yticklabels()[0].set_fontweight("bold")
     axes.set(xlim=(0, 1.02), ylim=(len(names) - 0.5, -0.6))
-    axes.tick_params(axis="y", length=0)
     level = next(iter(reports.values()))["intervals"]["level"]
-    axes.set_xlabel(f"{metric}, with {level:.0%} intervals over classes", fontsize=9, color=MUTED)
-    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=9)
+    name_axes(axes, f"{metric}, with {level:.0%} intervals over classes")
+    axes.legend(**ABOVE)
     return figure
 
 
@@ -119,8 +122,7 @@ def confusion(shares: pd.DataFrame) -> Figure:
     axes.set_yticks(places[1:] - 0.5, minor=True)
     axes.grid(which="minor", color=FAINT, linewidth=0.8)
     axes.spines[:].set_visible(False)
-    axes.set_ylabel("domain of the query", fontsize=9, color=MUTED)
-    axes.set_xlabel("domain of the nearest neighbour, % of queries", fontsize=9, color=MUTED)
+    name_axes(axes, "domain of the nearest neighbour, % of queries", "domain of the query")
     return figure
 
 
@@ -137,14 +139,8 @@ def local_against_leaderboard(points: Sequence[tuple[str, float, float]]) -> Fig
     axes.plot(ends, ends, color=FAINT, zorder=0)
     for name, local, public in points:
         axes.scatter(local, public, color=ACCENT, s=24)
-        axes.annotate(
-            legible(name),
-            (local, public),
-            (5, -3),
-            textcoords="offset points",
-            fontsize=8,
-            color=INK,
-        )
+        offset: dict[str, Any] = {"xytext": (5, -3), "textcoords": "offset points"}
+        axes.annotate(legible(name), (local, public), **offset, fontsize=8, color=INK)
     axes.set_xlabel("local mMP@5", fontsize=9)
     axes.set_ylabel("public leaderboard", fontsize=9)
     return figure
@@ -212,8 +208,7 @@ def heat_map(values: pd.DataFrame, rows: str, columns: str) -> Figure:
     axes.set_xticks(np.arange(len(values.columns)), values.columns, fontsize=8)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(columns, fontsize=9, color=MUTED)
-    axes.set_ylabel(rows, fontsize=9, color=MUTED)
+    name_axes(axes, columns, rows)
     figure.colorbar(image, ax=axes, pad=0.01).ax.tick_params(labelsize=8)
     return figure
 
@@ -240,8 +235,7 @@ def lines_over(values: pd.DataFrame, metric: str, over: str, mean: bool = True) 
         axes.set_xscale("log", base=2)
     axes.set_xticks(values.index, [f"{value:g}" for value in values.index])
     axes.set_xticks([], minor=True)
-    axes.set_xlabel(over, fontsize=9, color=MUTED)
-    axes.set_ylabel(metric, fontsize=9, color=MUTED)
+    name_axes(axes, over, metric)
     axes.legend(loc="center left", bbox_to_anchor=(1, 0.5), frameon=False, fontsize=9)
     return figure
 
@@ -272,7 +266,7 @@ def training_curves(lines: Sequence[dict[str, Any]]) -> Figure:
     _learning_rates(rates, table)
     _validation(val, table)
     for axes in (rates, val):
-        axes.set_xlabel("step", fontsize=9, color=MUTED)
+        name_axes(axes, "step")
     for axes in (loss, accuracy, rates, val):
         _divide(axes, table["stage"])
     return figure
@@ -312,7 +306,7 @@ def _validation(axes: Axes, table: pd.DataFrame) -> None:
         axes.set_ylim(0, 1)
         axes.legend(fontsize=7, frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     else:
-        axes.text(0.5, 0.5, "no val split", transform=axes.transAxes, ha="center", color=MUTED)
+        write_inside(axes, "no val split")
 
 
 def _divide(axes: Axes, stage: pd.Series) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import cycle
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from PIL import Image
 
@@ -26,6 +27,7 @@ INK, MUTED, FAINT = "#222222", "#777777", "#dddddd"
 ACCENT, LOST, BEFORE = "#2a73b8", "#b3400a", "#c9cdd0"
 RIGHT, WRONG, IGNORED = "#1a9641", "#d7191c", "#bbbbbb"
 WIDTH = 9.0  # inches: 900 px at 100 dpi, the width of a README
+LEGEND_BELOW: dict[str, Any] = {"loc": "outside lower center", "frameon": False, "fontsize": 9}
 TELLING = "tell:"
 UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -53,6 +55,38 @@ def tidy(
         axes.grid(axis=grid, color=FAINT, linewidth=0.8)
         axes.set_axisbelow(True)
     return axes
+
+
+def name_axes(axes: Axes, x: str | None = None, y: str | None = None, size: int = 9) -> None:
+    """Write the names of the axes in grey."""
+    if x is not None:
+        axes.set_xlabel(x, fontsize=size, color=MUTED)
+    if y is not None:
+        axes.set_ylabel(y, fontsize=size, color=MUTED)
+
+
+def name_rows(axes: Axes, names: Iterable[str]) -> None:
+    """Name the rows of a chart, the first at y = 0, without tick marks."""
+    names = list(names)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(axis="y", length=0)
+
+
+def legend_below(
+    figure: Figure, colors: Mapping[str, str], dashes: Mapping[str, Any] | None = None
+) -> None:
+    """Add a legend below all panels: a line for each colour, then for each stroke."""
+    lines = [Line2D([], [], color=color, label=legible(name)) for name, color in colors.items()]
+    lines += [
+        Line2D([], [], color=INK, linestyle=dash, label=legible(name))
+        for name, dash in (dashes or {}).items()
+    ]
+    figure.legend(handles=lines, **LEGEND_BELOW, ncols=6 if dashes else 5)
+
+
+def write_inside(axes: Axes, text: str) -> None:
+    """Write in the middle of an empty panel why it is empty."""
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", color=MUTED)
 
 
 def legible(name: str, chars: int = 30) -> str:
@@ -109,21 +143,11 @@ def place(
 
 def heading(axes: Axes, x: float, y: float, text: str, color: str = INK) -> None:
     """Write a row's name vertically, to the left of its pictures."""
-    axes.text(
-        x, y, text, rotation=90, ha="center", va="center", color=color, weight="bold", fontsize=7.5
-    )
+    centre: dict[str, Any] = {"rotation": 90, "ha": "center", "va": "center"}
+    axes.text(x, y, text, **centre, color=color, weight="bold", fontsize=7.5)
 
 
 def note(axes: Axes, x: float, y: float, text: str, color: str = MUTED) -> None:
     """Write small text below (x, y)."""
-    axes.text(
-        x,
-        y,
-        text,
-        ha="left",
-        va="top",
-        fontsize=7.5,
-        color=color,
-        linespacing=1.1,
-        parse_math=False,
-    )
+    style: dict[str, Any] = {"ha": "left", "va": "top", "linespacing": 1.1, "parse_math": False}
+    axes.text(x, y, text, fontsize=7.5, color=color, **style)
