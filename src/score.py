@@ -8,6 +8,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +17,12 @@ import pandas as pd
 
 from scorer import budget, report
 from scorer.archive import MODEL_NAME
-from scorer.cache import EmbeddingCache
 from scorer.contract import MAX_DIMENSION, Checklist, verified
-from scorer.embedding import Embedded, embed_images
+from scorer.embedding import Embedded, EmbeddingCache, embed_images
 from scorer.errors import UserError, Violation
-from scorer.isolated.process import ModelProcess, SandboxedModel
-from scorer.isolated.starting import Allowance, server
 from scorer.manifest import Manifest, read_manifest
-from scorer.neighbours import nearest
-from scorer.retrieval import judge, own_rows
+from scorer.process import Allowance, ModelProcess, SandboxedModel, server
+from scorer.retrieval import judge, nearest, own_rows
 
 MAX_LIMIT = 10**6  # seconds, hours, GB: larger values overflow system limits
 MAX_THREADS = 1024
@@ -91,35 +90,45 @@ def main(argv: Sequence[str] | None = None) -> None:
     server()  # imports torch while the manifest is read
     manifest = read_manifest(args.manifest, args.split, args.root or args.manifest.parent)
     neighbours_path = args.out.with_suffix(".neighbours.csv")
-    checklist, digest = Checklist(), report.sha256(args.submission)
-    scoring = Scoring(args, manifest, checklist, digest)
+    scoring = Scoring(args, manifest)
     embedded = scoring.embed()
+    provenance = {
+        "verdict": scoring.checklist.verdict,
+        "checks": [asdict(check) for check in scoring.checklist.checks],
+        "submission": {"sha256": scoring.digest, "bytes": args.submission.stat().st_size},
+        "torch": scoring.torch,
+        "runtime": args.torch,
+        "device": scoring.device,
+        "limits": scoring.limits,
+    }
     if embedded is None:
-        report.write_json(args.out, scoring.provenance())
-        for name, detail in checklist.failed.items():
+        report.write_json(args.out, provenance)
+        for name, detail in scoring.checklist.failed.items():
             print(f"VIOLATION {name}: {detail}")
-        print(f"no score: {checklist.verdict}")
+        print(f"no score: {scoring.checklist.verdict}")
         sys.exit(1)
     score, neighbours = evaluate(manifest, embedded)
-    neighbours = neighbours.assign(submission=digest)
-    score |= report.costs(embedded, scoring.peak_bytes) | {"budget": scoring.budget}
-    score |= scoring.provenance()
+    neighbours = neighbours.assign(submission=scoring.digest)
+    score |= report.costs(embedded, scoring.peak_bytes) | {"budget": scoring.budget} | provenance
     report.write_text(neighbours_path, neighbours.to_csv(index=False))
     report.write_json(args.out, score)
-    scoring.forget()
+    scoring.kept.unlink(missing_ok=True)
     print(f"{report.format_table(score)}\nwrote {args.out} and {neighbours_path}")
 
 
 class Scoring:
-    """One submission, from its file to the embeddings, and its measurements."""
+    """One submission, from its file to the embeddings, and what is found out on the way."""
 
-    def __init__(
-        self, args: argparse.Namespace, manifest: Manifest, checklist: Checklist, digest: str
-    ) -> None:
-        self.args, self.manifest, self.checklist, self.digest = args, manifest, checklist, digest
-        self.host, self.peak_bytes = report.Host.of(None), 0
-        self.budget: dict[str, Any] = {}
+    def __init__(self, args: argparse.Namespace, manifest: Manifest) -> None:
+        self.args, self.manifest, self.checklist = args, manifest, Checklist()
+        self.digest = report.sha256(args.submission)
         self.kept = args.out.with_suffix(".embeddings")
+        # Where it is embedded; no device and no limits where no process is started for it.
+        self.torch = version("torch")
+        self.device: str | None = None
+        self.limits: dict[str, Any] = {}
+        self.budget: dict[str, Any] = {}
+        self.peak_bytes = 0
 
     def embed(self) -> Embedded | None:
         """Check the contract, measure, embed; return None if it breaks the contract. Raises UserError."""
@@ -141,7 +150,7 @@ class Scoring:
                 f"1 to {MAX_DIMENSION} finite numbers, equally many for all images, in any order"
             )
             with self.checklist.check("every_image", demand), sandboxed.process() as model:
-                self.host = report.Host.of(model)
+                self.torch, self.device, self.limits = model.torch, model.device.name, model.limits
                 model.load()
                 embedded = self._embed(sandboxed, model)
                 self.peak_bytes = model.peak_bytes
@@ -161,17 +170,6 @@ class Scoring:
             raise
         finally:
             cache.close(remove=not is_kept)
-
-    def provenance(self) -> dict[str, Any]:
-        """Return the part of score.json that a rejected submission has too."""
-        args = self.args
-        return report.provenance(
-            args.submission, self.digest, self.checklist, self.host, args.torch
-        )
-
-    def forget(self) -> None:
-        """Remove the embeddings of a finished scoring."""
-        self.kept.unlink(missing_ok=True)
 
 
 def remove_left_over(parent: Path) -> None:

@@ -135,19 +135,17 @@ def test_no_path_hacks() -> None:
     for file in [*PACKAGE, *TOYDOMAINS, *JUDGES, *SCRIPTS, *SCORER]:
         text = file.read_text(encoding="utf-8")
         # A model's process works in its scratch folder.
-        may = ("os.chdir",) if file == SRC / "scorer/isolated/server.py" else ()
+        may = ("os.chdir",) if file == SRC / "scorer/isolated/session.py" else ()
         for hack in {"sys.path", "PYTHONPATH", "os.chdir"} - {*may}:
             assert hack not in text, f"{file}: {hack}"
 
 
 def test_the_scorer_itself_never_loads_torch() -> None:
     """What the submission could break in a library is not in the process that judges it."""
-    own = {name: file for name, file in modules("scorer").items() if ".isolated." not in name}
-    own |= {"scorer.isolated.process": SRC / "scorer/isolated/process.py"}
-    alone = {"scorer.loading"}  # of the model's process, and of embed.py
-    for name in own.keys() - alone:
-        assert "torch" not in {top.partition(".")[0] for top in imported(own[name])}, name
-        assert "scorer.loading.load" not in imported(own[name])
+    for file in [SRC / "score.py", *SCORER]:
+        names = imported(file)
+        if file.parent.name != "isolated":
+            assert not {n for n in names if n.startswith(("torch", "scorer.isolated"))}, file
 
 
 def test_the_lowest_versions_are_the_bounds_of_the_ranges() -> None:

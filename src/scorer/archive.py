@@ -7,7 +7,6 @@ import stat
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from scorer.errors import Violation, one_line
@@ -44,8 +43,13 @@ def unpack_model(path: Path, folder: Path) -> Path:
 
 def _chunks(path: Path) -> Iterator[bytes]:
     try:
-        with _opened(path) as archive:
-            _refuse_layout(archive.infolist())
+        with _Listed(path) as file, zipfile.ZipFile(file) as archive:
+            names = archive.namelist()
+            if names != [MODEL_NAME]:
+                shown = ", ".join(map(repr, names[:5])) + (", ..." if len(names) > 5 else "")
+                raise Violation(f"{len(names)} members: {shown or 'none'}")
+            if stat.S_ISLNK(archive.infolist()[0].external_attr >> 16):
+                raise Violation(f"{MODEL_NAME} is a link")
             _refuse_bomb(archive)
             with archive.open(MODEL_NAME) as member:
                 while chunk := member.read(CHUNK_BYTES):
@@ -61,21 +65,6 @@ class _Listed(io.FileIO):
         if size is not None and size > MAX_LIST_BYTES:
             raise ValueError(f"a list of members of {size:,} bytes, more than {MAX_LIST_BYTES:,}")
         return super().read(size) or b""
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
-    with _Listed(path) as file, zipfile.ZipFile(file) as archive:
-        yield archive
-
-
-def _refuse_layout(members: list[zipfile.ZipInfo]) -> None:
-    names = [member.filename for member in members]
-    if names != [MODEL_NAME]:
-        shown = ", ".join(repr(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
-        raise Violation(f"{len(names)} members: {shown or 'none'}")
-    if stat.S_ISLNK(members[0].external_attr >> 16):
-        raise Violation(f"{MODEL_NAME} is a link")
 
 
 def _refuse_bomb(archive: zipfile.ZipFile) -> None:
@@ -95,20 +84,16 @@ def inspect_archive(path: Path) -> int:
         Violation: not a TorchScript archive, or too large when unpacked.
     """
     try:
-        with _opened(path) as archive:
+        with _Listed(path) as file, zipfile.ZipFile(file) as archive:
             _refuse_bomb(archive)
-            return _format_version(archive)
+            names = archive.namelist()
+            root = names[0].split("/")[0] if names else ""
+            # PyTorch prefers the hidden record if both exist.
+            for record in (f"{root}/.data/version", f"{root}/version"):
+                if record in names:
+                    with archive.open(record) as version:
+                        return int(version.read(32))
+            raise ValueError("it has no version record")
     except ZIP_ERRORS as error:
         message = f"{MODEL_NAME} is no TorchScript archive ({one_line(error)})"
         raise Violation(message, "no_torchscript") from error
-
-
-def _format_version(archive: zipfile.ZipFile) -> int:
-    names = archive.namelist()
-    root = names[0].split("/")[0] if names else ""
-    # PyTorch prefers the hidden record if both exist.
-    for record in (f"{root}/.data/version", f"{root}/version"):
-        if record in names:
-            with archive.open(record) as version:
-                return int(version.read(32))
-    raise ValueError("it has no version record")

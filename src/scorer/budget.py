@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from scorer.decoding import decode
+from scorer.embedding import decode
 from scorer.errors import Violation
-from scorer.isolated.process import ModelProcess
+from scorer.process import ModelProcess
 
 CHALLENGE_IMAGES = 205_000  # 5,000 queries and 200,000 index images
 LIMIT_HOURS = 9

@@ -5,7 +5,7 @@ Shape legend: H height, W width, D dimension of the embedding (at most 64).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,8 @@ import numpy as np
 
 from scorer.archive import MAX_FORMAT_VERSION, MODEL_NAME, inspect_archive, unpack_model
 from scorer.errors import Violation
-from scorer.isolated.process import MAX_NUMBERS, TYPES, Answer, ModelProcess, SandboxedModel
-from scorer.isolated.starting import Allowance
+from scorer.process import TYPES, Allowance, Answer, ModelProcess, SandboxedModel
+from scorer.wire import MAX_NUMBERS
 
 MAX_DIMENSION = MAX_NUMBERS
 # Two answers to one image may differ by rounding: on a GPU the JIT fuses kernels after its first
@@ -78,28 +78,32 @@ class Checklist:
             self.checks.append(Check(name, True, demand))
 
 
-def _type_fault(answer: Answer) -> str | None:
-    return None if answer.type in TYPES else f"numbers of type {answer.type}"
+def _bad_numbers(answer: Answer) -> int:
+    return 0 if answer.numbers_D is None else int((~np.isfinite(answer.numbers_D)).sum())
 
 
-def _count_fault(answer: Answer) -> str | None:
-    return None if 1 <= answer.count <= MAX_DIMENSION else f"{answer.count} numbers"
-
-
-def _finite_fault(answer: Answer) -> str | None:
-    bad = 0 if answer.numbers_D is None else int((~np.isfinite(answer.numbers_D)).sum())
-    return f"{bad} of {answer.count} numbers are NaN or infinite" if bad else None
-
-
-OUTPUT_RULES = (
-    ("floating_point", "numbers of type float16, float32 or float64", _type_fault),
-    ("dimension", f"1 to {MAX_DIMENSION} numbers", _count_fault),
-    ("finite", "finite numbers only", _finite_fault),
+# Of each answer: the check, what is demanded, and the fault, which is empty for a good answer.
+OUTPUT_RULES: tuple[tuple[str, str, Callable[[Answer], str]], ...] = (
+    (
+        "floating_point",
+        "numbers of type float16, float32 or float64",
+        lambda answer: "" if answer.type in TYPES else f"numbers of type {answer.type}",
+    ),
+    (
+        "dimension",
+        f"1 to {MAX_DIMENSION} numbers",
+        lambda answer: "" if 1 <= answer.count <= MAX_DIMENSION else f"{answer.count} numbers",
+    ),
+    (
+        "finite",
+        "finite numbers only",
+        lambda answer: (
+            f"{bad} of {answer.count} numbers are NaN or infinite"
+            if (bad := _bad_numbers(answer))
+            else ""
+        ),
+    ),
 )
-
-
-def _fit(answer: Answer) -> bool:
-    return not any(fault_of(answer) for _, _, fault_of in OUTPUT_RULES)
 
 
 def embedding_of(answer: Answer) -> np.ndarray:
@@ -135,8 +139,14 @@ def verified(
         unpacked = unpack_model(path, folder)
     if checklist.failed:
         return None
-    if not _check_format(unpacked, checklist, torch):
-        return None
+    version, newest = 0, MAX_FORMAT_VERSION if torch == "1.11" else 10**9
+    demand = f"at most {newest}, as PyTorch 1.11 reads" if torch == "1.11" else "TorchScript"
+    with checklist.check("format_version", demand):
+        version = inspect_archive(unpacked)
+        if version > newest:
+            raise Violation(f"format version {version} (re-export with export.py, which writes 9)")
+    if not version:
+        return None  # the archive is unusable
     sandboxed = SandboxedModel(unpacked, allowance)
     with sandboxed.process() as model:
         if torch == "1.11":
@@ -156,29 +166,15 @@ def verified(
         outputs = _check_sizes(model, checklist)
         if outputs:
             _check_outputs(outputs, checklist)
-        if not {ONE, OTHER} <= {size for size, answer in outputs.items() if _fit(answer)}:
-            return None  # nothing to compare
-        later = _check_repeated(model, checklist)
-    if later:
-        if "same_answer_twice" not in checklist.failed:
-            with sandboxed.process() as model:
-                _check_alone(model, later.answers, checklist)
+        for size in (ONE, OTHER):
+            if size not in outputs or any(fault(outputs[size]) for *_, fault in OUTPUT_RULES):
+                return None  # nothing to compare
+        later = _check_repeated(model, sandboxed, checklist)
+    if later is not None:
         with checklist.check("unchanged", "the model's state stays the same while it answers"):
-            if later.state != state:
+            if later != state:
                 raise Violation("its parameters, buffers or attributes changed while it answered")
     return None if checklist.failed else sandboxed
-
-
-def _check_format(unpacked: Path, checklist: Checklist, torch: str) -> int:
-    """Check and return the format version, even a wrong one; 0 if the archive is unusable."""
-    version = 0
-    newest = MAX_FORMAT_VERSION if torch == "1.11" else 10**9
-    demand = f"at most {newest}, as PyTorch 1.11 reads" if torch == "1.11" else "TorchScript"
-    with checklist.check("format_version", demand):
-        version = inspect_archive(unpacked)
-        if version > newest:
-            raise Violation(f"format version {version} (re-export with export.py, which writes 9)")
-    return version
 
 
 def _check_sizes(model: ModelProcess, checklist: Checklist) -> dict[str, Answer]:
@@ -196,6 +192,18 @@ def _check_sizes(model: ModelProcess, checklist: Checklist) -> dict[str, Answer]
     return outputs
 
 
+def _check_outputs(outputs: dict[str, Answer], checklist: Checklist) -> None:
+    for name, demand, fault_of in OUTPUT_RULES:
+        with checklist.check(name, demand):
+            faults = {image: fault_of(answer) for image, answer in outputs.items()}
+            _refuse({image: f"{fault} for {image}" for image, fault in faults.items() if fault})
+    with checklist.check("same_dimension", "the same number of numbers for every image"):
+        counts = {image: answer.count for image, answer in outputs.items()}
+        if len(set(counts.values())) > 1:
+            least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
+            raise Violation(f"{counts[least]} for {least}, {counts[most]} for {most}")
+
+
 def _refuse(details: dict[str, str], faults: dict[str, Violation] | None = None) -> None:
     """Raise a Violation for the first fault, and name the other images with faults."""
     if details:
@@ -204,42 +212,33 @@ def _refuse(details: dict[str, str], faults: dict[str, Violation] | None = None)
         raise Violation(details[first] + more, faults[first].verdict if faults else "")
 
 
-@dataclass(frozen=True)
-class Later:
-    """Answers of a model that was called a few times, and its state afterwards."""
+def _check_repeated(
+    model: ModelProcess, sandboxed: SandboxedModel, checklist: Checklist
+) -> int | None:
+    """Embed one image twice, and again after another; then the other one in a fresh process.
 
-    answers: dict[str, np.ndarray]
-    state: int
-
-
-def _check_repeated(model: ModelProcess, checklist: Checklist) -> Later | None:
-    """Embed one image twice, and again after another; return None if the model fails."""
-    one, other = _probes()[ONE], _probes()[OTHER]
-    later = None
-    with checklist.check("same_answer_twice", _bound(model)):
+    Returns:
+        The state after these calls; None if the model fails.
+    """
+    one, other, state = _probes()[ONE], _probes()[OTHER], None
+    demand = f"equal to within {TOLERANCE[model.device.type]:g} of the embedding's scale"
+    with checklist.check("same_answer_twice", demand):
         first_D = embedding(model, one)
-        again_D, other_D = embedding(model, one), embedding(model, other)
-        answers = {"first": first_D, "late": other_D, "again": embedding(model, one)}
-        later = Later(answers, model.state())
+        again_D, late_D = embedding(model, one), embedding(model, other)
+        last_D = embedding(model, one)
+        state = model.state()
         compare(first_D, again_D, "two calls on one image", model)
-    return later
-
-
-def _check_alone(fresh: ModelProcess, answers: dict[str, np.ndarray], checklist: Checklist) -> None:
-    with checklist.check("independent_of_other_images", _bound(fresh)):
-        between = "an image before and after another"
-        compare(answers["first"], answers["again"], between, fresh)
-        fresh.load()
-        alone_D = embedding(fresh, _probes()[OTHER])
-        compare(alone_D, answers["late"], "an image alone and after others", fresh)
-
-
-def _bound(model: ModelProcess) -> str:
-    return f"equal to within {TOLERANCE[model.device.type]:g} of the embedding's scale"
-
-
-def _noise(height: int, width: int) -> np.ndarray:
-    return np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    if state is not None and "same_answer_twice" not in checklist.failed:
+        model.end()  # frees memory for the next process
+        with (
+            sandboxed.process() as fresh,
+            checklist.check("independent_of_other_images", demand),
+        ):
+            compare(first_D, last_D, "an image before and after another", fresh)
+            fresh.load()
+            alone_D = embedding(fresh, other)
+            compare(alone_D, late_D, "an image alone and after others", fresh)
+    return state
 
 
 def difference(a_D: np.ndarray, b_D: np.ndarray) -> float:
@@ -260,18 +259,10 @@ def compare(
 
 def _probes() -> dict[str, np.ndarray]:
     """Return noise of every size, and two flat images, which may cause a division by zero."""
-    noise = {f"a {height}x{width} image": _noise(height, width) for height, width in SIZES_HW}
-    flat = {"a black image": np.zeros((224, 224, 3), np.uint8)}
-    return noise | flat | {"a white image": np.full((224, 224, 3), 255, np.uint8)}
-
-
-def _check_outputs(outputs: dict[str, Answer], checklist: Checklist) -> None:
-    for name, demand, fault_of in OUTPUT_RULES:
-        with checklist.check(name, demand):
-            faults = {image: fault_of(answer) for image, answer in outputs.items()}
-            _refuse({image: f"{fault} for {image}" for image, fault in faults.items() if fault})
-    with checklist.check("same_dimension", "the same number of numbers for every image"):
-        counts = {image: answer.count for image, answer in outputs.items()}
-        if len(set(counts.values())) > 1:
-            least, most = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-            raise Violation(f"{counts[least]} for {least}, {counts[most]} for {most}")
+    probes = {}
+    for height, width in SIZES_HW:
+        noise = np.random.default_rng(height).integers(0, 256, (height, width, 3), dtype=np.uint8)
+        probes[f"a {height}x{width} image"] = noise
+    probes["a black image"] = np.zeros((224, 224, 3), np.uint8)
+    probes["a white image"] = np.full((224, 224, 3), 255, np.uint8)
+    return probes

@@ -1,22 +1,36 @@
-"""Embed all images: decode ahead, embed one by one or in batches of one size, cache at once."""
+"""Embed all images: decode ahead, embed one by one or in batches of one size, cache at once.
+
+The cache is a file next to the score file, from which an interrupted scoring resumes.
+"""
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
+import os
 import random
-from collections.abc import Iterator
+import time
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+from PIL import ExifTags, Image
 from tqdm import tqdm
 
-from scorer.cache import EmbeddingCache, Kept, image_key
-from scorer.contract import compare, difference, embedding, embedding_of
-from scorer.decoding import Decoded, decode, decoded
-from scorer.errors import UserError, Violation
-from scorer.isolated.process import ModelProcess, SandboxedModel
+from scorer.contract import MAX_DIMENSION, compare, difference, embedding, embedding_of
+from scorer.errors import UserError, Violation, one_line
 from scorer.manifest import Manifest
-from scorer.neighbours import nearest
+from scorer.process import ModelProcess, SandboxedModel
+from scorer.retrieval import nearest
 
+AHEAD = 8  # images
+# Excludes Pillow's readers that start programs (EPS) or that are little reviewed.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF")
 BATCH = 16  # images of one size, with --fast
 HELD_BYTES = 2**28  # images waiting for others of their size
 PROVEN = 3  # batches to verify one by one
@@ -25,6 +39,150 @@ FAST_TOLERANCE = {"cpu": 1e-5, "cuda": 1e-3}
 AGAIN = 64  # images that a fresh process embeds again at the end
 SHARED = 0.9  # share of equal neighbours, at least: rounding may swap near ties
 SECRET = random.SystemRandom()  # not predictable by a submission
+_MAGIC = b"scorer 1"
+_RECORD = np.dtype(
+    [
+        ("image", "V32"),
+        ("decode_seconds", "<f8"),
+        ("model_seconds", "<f8"),
+        ("rotated", "u1"),
+        ("count", "u1"),
+        ("numbers", "<f4", (MAX_DIMENSION,)),
+        ("crc", "<u4"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """A decoded image, or why decoding failed."""
+
+    image_path: str
+    pixels_HW3: np.ndarray | None
+    rotated: bool  # has an EXIF orientation, which the host ignores
+    seconds: float
+    fault: str = ""
+
+
+def decode(path: Path) -> tuple[np.ndarray, bool]:
+    """Decode an image of FORMATS as the host does: `convert("RGB")`, no EXIF turn, 16 bits clipped.
+
+    Returns:
+        The pixels, uint8 [H, W, 3], and whether an EXIF orientation was ignored.
+
+    Raises:
+        Exception: of any type; Pillow raises many for broken files.
+    """
+    Image.init()  # fills OPEN with the formats that this Pillow knows
+    with Image.open(path, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
+        pixels_HW3 = np.array(image.convert("RGB"))
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    return pixels_HW3, orientation in range(2, 9)
+
+
+def decoded(root: Path, image_paths: Iterable[str]) -> Iterator[Decoded]:
+    """Yield decoded images in order; a thread decodes a few of them ahead."""
+    waiting: deque[Future[Decoded]] = deque()
+    with ThreadPoolExecutor(1, "decode") as pool:
+        try:
+            for image_path in image_paths:
+                waiting.append(pool.submit(decode_timed, root, image_path))
+                if len(waiting) > AHEAD:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def decode_timed(root: Path, image_path: str) -> Decoded:
+    began = time.perf_counter()
+    try:
+        pixels_HW3, rotated = decode(root / image_path)
+    except Exception as error:  # see decode
+        return Decoded(image_path, None, False, 0.0, one_line(error))
+    return Decoded(image_path, pixels_HW3, rotated, time.perf_counter() - began)
+
+
+class Kept(NamedTuple):
+    """The embedding of one image, and its time."""
+
+    emb_D: np.ndarray
+    decode_seconds: float
+    model_seconds: float
+    rotated: bool
+
+
+def image_key(root: Path, image_path: str) -> bytes:
+    """Return 32 bytes that depend on an image's name, size and modification time."""
+    known = os.stat(root / image_path)
+    words = f"{image_path}\0{known.st_size}\0{known.st_mtime_ns}"
+    return hashlib.sha256(words.encode()).digest()
+
+
+class EmbeddingCache:
+    """A file of records of fixed length, each with a CRC; reading stops at an incomplete one.
+
+    Args:
+        key: all else that embeddings depend on: submission, version of torch, device. A file with
+            another key is overwritten.
+
+    Raises:
+        UserError: another scoring writes to the file, or the file is not such a cache.
+    """
+
+    def __init__(self, path: Path, key: str) -> None:
+        self.path, head = path, _MAGIC + hashlib.sha256(key.encode()).digest()
+        self.file = path.open("a+b", buffering=0)
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.file.close()
+            raise UserError(f"{path}: another scoring writes to it; give another --out") from None
+        self.file.seek(0)
+        content = self.file.read()
+        if content and not content.startswith(_MAGIC):
+            self.file.close()
+            raise UserError(f"{path}: not written by score.py; move it, or give another --out")
+        if content[: len(head)] != head:
+            self.file.truncate(0)
+            self.file.write(head)
+        self.records: dict[bytes, Kept] = {}
+        whole = self._read(content[len(head) :]) if content[: len(head)] == head else 0
+        self.file.truncate(len(head) + whole * _RECORD.itemsize)
+
+    def _read(self, content: bytes) -> int:
+        """Read the records before the first damaged one; return their number."""
+        count = len(content) // _RECORD.itemsize
+        for row, record in enumerate(np.frombuffer(content, _RECORD, count)):
+            crc = zlib.crc32(record.tobytes()[:-4])
+            if crc != record["crc"] or not 1 <= record["count"] <= MAX_DIMENSION:
+                return row
+            self.records[record["image"].tobytes()] = Kept(
+                record["numbers"][: record["count"]].copy(),
+                float(record["decode_seconds"]),
+                float(record["model_seconds"]),
+                bool(record["rotated"]),
+            )
+        return count
+
+    def add(self, image: bytes, kept: Kept) -> None:
+        """Append the record of one image."""
+        record = np.zeros((), _RECORD)
+        record["image"] = np.void(image)
+        record["decode_seconds"], record["model_seconds"] = kept.decode_seconds, kept.model_seconds
+        record["rotated"], record["count"] = kept.rotated, len(kept.emb_D)
+        record["numbers"][: len(kept.emb_D)] = kept.emb_D
+        record["crc"] = zlib.crc32(record.tobytes()[:-4])
+        self.file.write(record.tobytes())
+        self.records[image] = kept
+
+    def close(self, remove: bool) -> None:
+        """Close the file; remove it, or keep it for the next scoring."""
+        if remove:
+            self.path.unlink(missing_ok=True)
+        self.file.close()
 
 
 @dataclass(frozen=True)
@@ -67,7 +225,11 @@ def embed_images(
     before, pass_ = model.state(), _Pass(model, fast)
     _embed_missing(pass_, manifest, keys, cache)
     everything = {image_path: cache.records[keys[image_path]] for image_path in rows}
-    _check_counts(everything)
+    expected = next(iter(everything.values())).emb_D.size
+    for image_path, (emb_D, *_) in everything.items():
+        if emb_D.size != expected:
+            message = f"{emb_D.size} numbers, {expected} for other images"
+            raise Violation(f"{image_path!r}: {message}", "dimension_varies")
     if model.state() != before:
         raise Violation("the model changed while it answered", "changes_itself")
     model.end()  # frees memory for the next process
@@ -161,14 +323,6 @@ def _batches(images: Iterator[Decoded], size: int) -> Iterator[list[Decoded]]:
             held -= len(batch) * int(np.prod(shape))
             yield batch
     yield from waiting.values()
-
-
-def _check_counts(kept: dict[str, Kept]) -> None:
-    expected = next(iter(kept.values())).emb_D.size
-    for image_path, (emb_D, *_) in kept.items():
-        if emb_D.size != expected:
-            message = f"{emb_D.size} numbers, {expected} for other images"
-            raise Violation(f"{image_path!r}: {message}", "dimension_varies")
 
 
 def _check_again(

@@ -7,7 +7,7 @@ import re
 import warnings
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol
+from typing import Any
 
 import pandas as pd
 
@@ -70,45 +70,32 @@ def read_manifest(path: Path, split: str, root: Path) -> Manifest:
 
 
 def _read_table(path: Path) -> pd.DataFrame:
-    readers = {".csv": _read_csv, ".parquet": _read_parquet}
-    if path.suffix.lower() not in readers:
+    """Read all cells as text, and add the column `row`, which messages name."""
+    kind = path.suffix.lower()
+    if kind not in (".csv", ".parquet"):
         raise UserError(f"{path}: a manifest ends in .csv or .parquet")
     try:
-        return readers[path.suffix.lower()](path)
+        if kind == ".parquet":
+            table = pd.read_parquet(path).reset_index(drop=True)
+            table = table.astype(object).fillna("").astype(str)
+            return table.assign(row=[f"row {i}" for i in range(len(table))])
+        with warnings.catch_warnings():
+            # If a row has more fields than the header, pandas drops them and only warns.
+            warnings.simplefilter("error", pd.errors.ParserWarning)
+            table = pd.read_csv(
+                path,
+                dtype=str,
+                keep_default_na=False,  # a class may be called NA
+                na_filter=False,
+                skip_blank_lines=False,  # so that row 0 is line 2
+                index_col=False,
+                encoding="utf-8-sig",
+            )
+        return table.assign(row=[f"line {i + 2}" for i in range(len(table))])
     # pandas' and pyarrow's own errors are ValueErrors.
     except (OSError, ValueError, pd.errors.ParserWarning) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path}: cannot be read as a table ({reason})") from error
-
-
-def _read_parquet(path: Path) -> pd.DataFrame:
-    table = pd.read_parquet(path).reset_index(drop=True).astype(object).fillna("").astype(str)
-    return table.assign(row=[f"row {i}" for i in range(len(table))])
-
-
-def _read_csv(path: Path) -> pd.DataFrame:
-    with warnings.catch_warnings():
-        # If a row has more fields than the header, pandas drops them and only warns.
-        warnings.simplefilter("error", pd.errors.ParserWarning)
-        table = pd.read_csv(
-            path,
-            dtype=str,
-            keep_default_na=False,  # a class may be called NA
-            na_filter=False,
-            skip_blank_lines=False,  # so that row 0 is line 2
-            index_col=False,
-            encoding="utf-8-sig",
-        )
-    return table.assign(row=[f"line {i + 2}" for i in range(len(table))])
-
-
-class Row(Protocol):
-    """A row of the table, as returned by `itertuples`."""
-
-    image_path: str
-    label: str
-    domain: str
-    role: str
 
 
 def _faults(table: pd.DataFrame, root: Path) -> list[str]:
@@ -126,7 +113,7 @@ def _faults(table: pd.DataFrame, root: Path) -> list[str]:
     return faults
 
 
-def _row_fault(row: Row, root: Path) -> str | None:
+def _row_fault(row: Any, root: Path) -> str | None:
     for column in ("image_path", "label", "domain"):
         if not getattr(row, column).strip():
             return f"{column} is empty"

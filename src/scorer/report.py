@@ -5,8 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,42 +12,8 @@ import numpy as np
 import pandas as pd
 
 from scorer.budget import CHALLENGE_IMAGES, LIMIT_HOURS
-from scorer.contract import Checklist
 from scorer.embedding import Embedded
-from scorer.isolated.process import ModelProcess
-from scorer.neighbours import K
-from scorer.retrieval import METRICS
-
-
-@dataclass(frozen=True)
-class Host:
-    """Where a submission was scored, and under which limits."""
-
-    torch: str
-    device: str | None  # None: no process was started for it
-    limits: dict[str, Any]
-
-    @classmethod
-    def of(cls, model: ModelProcess | None) -> Host:
-        """Return what a model's process reports of itself."""
-        if model is None:
-            return cls(version("torch"), None, {})
-        return cls(model.torch, model.device.name, model.limits)
-
-
-def provenance(
-    submission: Path, digest: str, checklist: Checklist, host: Host, runtime: str
-) -> dict[str, Any]:
-    """Describe what was scored and where; score.json has this even for a rejected submission."""
-    return {
-        "verdict": checklist.verdict,
-        "checks": [asdict(check) for check in checklist.checks],
-        "submission": {"sha256": digest, "bytes": submission.stat().st_size},
-        "torch": host.torch,
-        "runtime": runtime,
-        "device": host.device,
-        "limits": host.limits,
-    }
+from scorer.retrieval import METRICS, K
 
 
 def sha256(path: Path) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 import faiss
 import numpy as np
 
-from scorer import neighbours
+from scorer import retrieval
 
 DIM = 64
 
@@ -34,7 +34,7 @@ def vectors(count: int, twins: float, seed: int) -> np.ndarray:
 def flat(queries_QD: np.ndarray, index_ND: np.ndarray) -> None:
     index = faiss.IndexFlatL2(DIM)
     index.add(index_ND)
-    index.search(queries_QD, neighbours.K)
+    index.search(queries_QD, retrieval.K)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -54,12 +54,12 @@ def main() -> None:
     both_ND = vectors(args.queries + args.index, args.twins, seed=0)
     queries_QD, index_ND = both_ND[: args.queries], both_ND[args.queries :]
     own_Q = np.full(len(queries_QD), -1)
-    slow, asked = neighbours._exhaustive, []
-    neighbours._exhaustive = lambda *part: asked.append(len(part[0])) or slow(*part)
+    slow, asked = retrieval._exhaustive, []
+    retrieval._exhaustive = lambda *part: asked.append(len(part[0])) or slow(*part)
     rounds = [
         (
             timed(lambda: flat(queries_QD, index_ND)),
-            timed(lambda: neighbours.nearest(queries_QD, index_ND, own_Q)),
+            timed(lambda: retrieval.nearest(queries_QD, index_ND, own_Q)),
         )
         for _ in range(3)
     ]

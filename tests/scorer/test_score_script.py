@@ -15,7 +15,7 @@ from scorer_toys import arguments, write_submission
 
 import score
 from scorer import embedding
-from scorer.cache import EmbeddingCache
+from scorer.embedding import EmbeddingCache
 from scorer.errors import UserError
 from scorer.report import write_text
 

@@ -6,8 +6,7 @@ import torch
 from scorer_toys import rewritten, torchscript_bytes
 
 from scorer.budget import Cost, measure, project, warning
-from scorer.isolated.process import SandboxedModel
-from scorer.isolated.starting import Allowance
+from scorer.process import Allowance, SandboxedModel
 
 
 def vit_flops(tokens: int, width: int, depth: int, patch_px: int) -> int:

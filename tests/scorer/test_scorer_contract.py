@@ -24,7 +24,7 @@ from scorer_toys import (
 
 from scorer.archive import unpack_model
 from scorer.contract import Checklist, verified
-from scorer.isolated.starting import Allowance
+from scorer.process import Allowance
 
 CHECKS = [
     "zip_layout",

@@ -16,11 +16,11 @@ import pytest
 import torch
 from scorer_toys import Hangs, MeanColour, Reads, Writes, rewritten, torchscript_bytes
 
+from scorer import wire
 from scorer.errors import Violation
-from scorer.isolated import landlock, wire
+from scorer.isolated import limits
 from scorer.isolated.limits import Binding
-from scorer.isolated.process import ModelProcess, SandboxedModel
-from scorer.isolated.starting import Allowance
+from scorer.process import Allowance, ModelProcess, SandboxedModel
 
 LINUX_LIMITS = {
     *("network", "memory", "files", "threads", "reads", "writes", "time_per_image", "time")
@@ -48,7 +48,7 @@ def ask(process, height=4):
     return process.embed(np.zeros((1, height, 4, 3), np.uint8))
 
 
-@pytest.mark.skipif(not landlock.version(), reason="this system has no Landlock")
+@pytest.mark.skipif(not limits.landlock_version(), reason="this system has no Landlock")
 def test_a_model_writes_nowhere(opened, tmp_path):
     for path in (tmp_path / "outside.bin", Path("inside.bin")):  # the latter in its own folder
         process = opened(Writes(str(path)))
@@ -58,7 +58,7 @@ def test_a_model_writes_nowhere(opened, tmp_path):
     assert not list(tmp_path.rglob("*.bin"))
 
 
-@pytest.mark.skipif(not landlock.version(), reason="this system has no Landlock")
+@pytest.mark.skipif(not limits.landlock_version(), reason="this system has no Landlock")
 def test_a_model_reads_libraries_alone(opened, tmp_path):
     """Not even what it can name reaches its answers or the words of its errors."""
     secret = tmp_path / "manifest.csv"
@@ -189,7 +189,7 @@ def test_who_does_not_read_is_not_waited_for():
 
 def test_limits_are_told_where_the_system_refuses(monkeypatch, tmp_path):
     binding = Binding(tmp_path, 2**30, 1)
-    monkeypatch.setattr(landlock, "version", lambda: 0)
+    monkeypatch.setattr(limits, "landlock_version", lambda: 0)
     binding._try("reads", binding._bind_paths)
     assert binding.described()["reads"] == {
         "held": False,

@@ -7,7 +7,7 @@ from PIL import Image, UnidentifiedImageError
 from scorer_toys import arguments
 
 import score
-from scorer.decoding import decode
+from scorer.embedding import decode
 from scorer.errors import UserError
 from scorer.manifest import read_manifest
 

@@ -6,10 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from scorer import neighbours
-from scorer.neighbours import nearest
+from scorer import retrieval
 from scorer.report import summarise
-from scorer.retrieval import count_positives, is_public, judge, own_rows
+from scorer.retrieval import count_positives, is_public, judge, nearest, own_rows
 
 
 def frame(labels, paths, domain="d"):
@@ -42,7 +41,7 @@ def score(query_emb, queries, index_emb, index):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_search_and_metric_equal_their_slow_twins(seed, monkeypatch):
-    monkeypatch.setattr("scorer.neighbours.BLOCK_NUMBERS", 300)  # several blocks, the last partial
+    monkeypatch.setattr("scorer.retrieval.BLOCK_NUMBERS", 300)  # several blocks, the last partial
     rng = np.random.default_rng(seed)
     emb = rng.integers(0, 3, (60, 4)).astype(np.float32)  # a coarse grid: ties and duplicates
     labels = ["|".join(rng.choice(list("abcdefgh"), rng.integers(1, 3), False)) for _ in emb]
@@ -153,9 +152,9 @@ def test_what_float32_cannot_settle_is_settled(scale, monkeypatch):
     emb = (emb[rng.permutation(len(emb))] * np.float32(scale)).astype(np.float32)
     paths = [f"{i}.jpg" for i in range(len(emb))]
     own = np.arange(0, len(emb), 7)
-    exhaustive, asked = neighbours._exhaustive, []
+    exhaustive, asked = retrieval._exhaustive, []
     monkeypatch.setattr(
-        neighbours, "_exhaustive", lambda q, x, o: asked.append(len(q)) or exhaustive(q, x, o)
+        retrieval, "_exhaustive", lambda q, x, o: asked.append(len(q)) or exhaustive(q, x, o)
     )
     rows, _ = nearest(emb[own], emb, own)
     assert asked == [len(own)]
@@ -165,7 +164,7 @@ def test_what_float32_cannot_settle_is_settled(scale, monkeypatch):
 
 
 def test_what_float32_settles_is_not_compared_again(monkeypatch):
-    monkeypatch.setattr(neighbours, "_exhaustive", None)
+    monkeypatch.setattr(retrieval, "_exhaustive", None)
     emb = np.random.default_rng(0).standard_normal((300, 64)).astype(np.float32)
     rows, _ = nearest(emb[:20], emb, np.arange(20))
     for i in range(20):

@@ -13,7 +13,7 @@ from scorer_toys import MeanColour, rewritten, torchscript_bytes, write_submissi
 from scorer.contract import Checklist, verified
 from scorer.errors import Violation
 from scorer.isolated.runtime import OPERATORS, check_runtime
-from scorer.isolated.starting import Allowance
+from scorer.process import Allowance
 
 ROOT = Path(__file__).parents[2]
 

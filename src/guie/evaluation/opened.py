@@ -60,8 +60,7 @@ class Submission(nn.Module):
         # Imported here, because the package is also usable without the scorer.
         from scorer import contract, errors
         from scorer.archive import unpack_model
-        from scorer.isolated.process import SandboxedModel
-        from scorer.isolated.starting import Allowance
+        from scorer.process import Allowance, SandboxedModel
 
         refuse_special(path)
         self.path, self.embedding = path, contract.embedding

@@ -1,5 +1,4 @@
-"""Run the submitted model, which is untrusted, in a separate process under limits.
+"""The submitted model's side, which is untrusted and runs in a separate process under limits.
 
-`process` is the scorer's side and never imports torch. `server` is a process that has imported torch
-and forks a `session` for each load of a model. `limits` restricts the session before it reads the file.
+`session` answers the requests of `scorer.process`; `limits` restricts it before it reads the file.
 """

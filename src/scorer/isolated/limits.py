@@ -1,4 +1,8 @@
-"""Limits of a model's process. Each records whether and how the system enforces it."""
+"""Limits of a model's process. Each records whether and how the system enforces it.
+
+File access ends by Landlock, in system calls: Documentation/userspace-api/landlock.rst of the Linux
+kernel; the numbers are from include/uapi/linux/landlock.h.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,14 @@ import ctypes
 import os
 import resource
 import signal
+import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import scorer
-from scorer.isolated import landlock
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _PR_SET_PDEATHSIG = 1
@@ -25,6 +29,16 @@ SPARE_THREADS = 32  # in addition to compute threads
 SYSTEM = ("/sys", "/proc/cpuinfo", "/proc/meminfo", "/proc/driver/nvidia", "/etc/ld.so.cache")
 MODULES = ("stdlib", "platstdlib", "purelib", "platlib")  # by sysconfig
 DEVICES = ("/dev/null", "/dev/zero", "/dev/random", "/dev/urandom")
+
+_CREATE, _ADD_RULE, _RESTRICT = 444, 445, 446  # the same on every architecture but alpha
+_VERSION_FLAG, _PATH_BENEATH = 1, 1
+_PR_SET_NO_NEW_PRIVS = 38
+# Start a program; write to a file; remove, and create anything from folders to devices. From versions
+# 2 and 3: move to another folder, truncate.
+_EXECUTE, _READ_FILE, _READ_FOLDER = 1 << 0, 1 << 2, 1 << 3
+_WRITE, _REMOVE_AND_MAKE, _REFER, _TRUNCATE = 1 << 1, 0b1_1111_1111 << 4, 1 << 13, 1 << 14
+_TCP = 0b11  # bind, connect; from version 4
+_SCOPED = 0b11  # abstract sockets, signals; from version 6
 
 
 @dataclass(frozen=True)
@@ -47,8 +61,12 @@ class Binding:
         """Leave the network, before a second thread exists; end with the parent."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the scorer handles it, and ends this process
         self._try("network", self._leave_network)
-        follow_parent()  # after the namespace: a change of credentials clears it
-        _prefer_to_die()
+        if sys.platform == "linux":
+            # End with the parent. After the namespace: a change of credentials clears it.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            # If memory runs out anyway, the system kills this process, not the scorer.
+            Path("/proc/self/oom_score_adj").write_text("1000")
 
     def close(self, on_gpu: bool) -> None:
         """Limit memory, threads and files, after libraries and drivers are mapped."""
@@ -61,8 +79,8 @@ class Binding:
         self._try("reads", self._bind_paths)
         self.taken["writes"] = self.taken["reads"]
         if self.taken["reads"].held:
-            self.taken["writes"] = Limit(True, f"none (Landlock {landlock.version()})")
-        if not self.taken["network"].held and landlock.version() >= 4:
+            self.taken["writes"] = Limit(True, f"none (Landlock {landlock_version()})")
+        if not self.taken["network"].held and landlock_version() >= 4:
             self.taken["network"] = Limit(self.taken["writes"].held, "no TCP (Landlock)")
 
     def described(self) -> dict[str, dict[str, object]]:
@@ -106,8 +124,8 @@ class Binding:
 
     def _bind_paths(self) -> str:
         devices = [*map(Path, DEVICES), *Path("/dev").glob("nvidia*")]
-        landlock.restrict([self.model, *_libraries(), *map(Path, SYSTEM)], devices)
-        return f"the model and libraries alone (Landlock {landlock.version()})"
+        restrict_paths([self.model, *_libraries(), *map(Path, SYSTEM)], devices)
+        return f"the model and libraries alone (Landlock {landlock_version()})"
 
 
 def _libraries() -> Iterator[Path]:
@@ -118,19 +136,66 @@ def _libraries() -> Iterator[Path]:
     yield from {Path(line[line.index("/") :]).parent for line in lines if ".so" in line}
 
 
-def follow_parent() -> None:
-    """Make the system kill this process when its parent ends."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def _bind(kind: int, most: int) -> None:
     hard = resource.getrlimit(kind)[1]
     most = most if hard == resource.RLIM_INFINITY else min(most, hard)
     resource.setrlimit(kind, (most, most))
 
 
-def _prefer_to_die() -> None:
-    """If memory runs out anyway, make the system kill this process, not the scorer."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+def landlock_version() -> int:
+    """Return the kernel's Landlock version; 0 if it is missing or disabled."""
+    if sys.platform != "linux":
+        return 0
+    found = _syscall(_CREATE, None, 0, _VERSION_FLAG)
+    return max(found, 0)
+
+
+def restrict_paths(readable: Iterable[Path], devices: Iterable[Path]) -> None:
+    """Restrict this thread and its future children to read `readable` and use `devices`.
+
+    They cannot write elsewhere or start programs. If the kernel's version supports it, TCP and signals
+    to outside processes are blocked too.
+
+    Args:
+        readable: files and folders; missing ones are ignored, as for devices.
+        devices: may be read and written.
+
+    Raises:
+        OSError: the system rejects it.
+    """
+    known = landlock_version()
+    if not known:
+        raise OSError("the system has no Landlock")
+    writing = _WRITE | _REMOVE_AND_MAKE
+    writing |= (_REFER if known >= 2 else 0) | (_TRUNCATE if known >= 3 else 0)
+    files = _EXECUTE | _READ_FILE | _READ_FOLDER | writing
+    rules = struct.pack("<QQQ", files, _TCP if known >= 4 else 0, _SCOPED if known >= 6 else 0)
+    size = 24 if known >= 6 else 16 if known >= 4 else 8
+    ruleset = _checked(_CREATE, rules[:size], size, 0)
+    for path in filter(Path.exists, readable):
+        _allow(ruleset, path, _READ_FILE | (_READ_FOLDER if path.is_dir() else 0))
+    for device in filter(Path.exists, devices):
+        _allow(ruleset, device, _READ_FILE | writing & (_WRITE | _TRUNCATE))
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "no_new_privs is refused")
+    _checked(_RESTRICT, ruleset, 0)
+    os.close(ruleset)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    place = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
+    try:
+        _checked(_ADD_RULE, ruleset, _PATH_BENEATH, struct.pack("<Qi", rights, place), 0)
+    finally:
+        os.close(place)
+
+
+def _checked(*words: int | bytes | None) -> int:
+    found = _syscall(*words)
+    if found < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return found
+
+
+def _syscall(*words: int | bytes | None) -> int:
+    return ctypes.CDLL(None, use_errno=True).syscall(*words)

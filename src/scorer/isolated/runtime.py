@@ -10,7 +10,6 @@ from __future__ import annotations
 import ast
 import struct
 import zipfile
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -78,23 +77,26 @@ def check_runtime(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             _refuse_offsets(path, archive)
-            _refuse_debug_records(archive)
+            debug = [name for name in archive.namelist() if name.endswith(".debug_pkl")]
     except ZIP_ERRORS as error:
         raise Violation(f"its records cannot be read ({one_line(error)})") from error
-    unknown = sorted({name for name, call in _calls(code_of(path)) if not _is_known(name, call)})
+    if debug:
+        raise Violation(f"{len(debug)} .debug_pkl records, whose layout PyTorch 1.11 does not know")
+    nodes = [node for source in code_of(path) for node in ast.walk(source)]
+    calls = [(_operator(node.func), node) for node in nodes if isinstance(node, ast.Call)]
+    known = _operators()
+    unknown = sorted(
+        {
+            name
+            for name, call in calls
+            if name and not any(_takes(o, call) for o in known.get(name, ()))
+        }
+    )
     if unknown:
         more = f" and {len(unknown) - NAMED} more" if len(unknown) > NAMED else ""
         shown = ", ".join(unknown[:NAMED])
         raise Violation(
             f"operators that PyTorch 1.11 lacks or has with other arguments: {shown}{more}"
-        )
-
-
-def _refuse_debug_records(archive: zipfile.ZipFile) -> None:
-    records = [name for name in archive.namelist() if name.endswith(".debug_pkl")]
-    if records:
-        raise Violation(
-            f"{len(records)} .debug_pkl records, whose layout PyTorch 1.11 does not know"
         )
 
 
@@ -113,14 +115,6 @@ def _refuse_offsets(path: Path, archive: zipfile.ZipFile) -> None:
         place += _CENTRAL.size + sum(lengths)
 
 
-def _calls(code: list[ast.Module]) -> Iterator[tuple[str, ast.Call]]:
-    """Yield every operator call in the source text, with the operator's name."""
-    for source in code:
-        for node in ast.walk(source):
-            if isinstance(node, ast.Call) and (name := _operator(node.func)):
-                yield name, node
-
-
 def _operator(function: ast.expr) -> str | None:
     """Return the operator's name: `torch.relu` is aten::relu, `ops.prim.max` prim::max; else None."""
     words: list[str] = []
@@ -132,10 +126,6 @@ def _operator(function: ast.expr) -> str | None:
     if function.id == "torch":
         return "aten::" + ".".join(words)
     return f"{words[0]}::{'.'.join(words[1:])}" if function.id == "ops" else None
-
-
-def _is_known(name: str, call: ast.Call) -> bool:
-    return any(_takes(overload, call) for overload in _operators().get(name, ()))
 
 
 def _takes(overload: Overload, call: ast.Call) -> bool:

@@ -1,32 +1,82 @@
-"""One load of the submitted model in a separate process, which answers requests until closed.
+"""The process that has imported torch, and the sessions that it forks, one for each load of a model.
+
+python -m scorer.isolated.session DESCRIPTOR
+
+The first process never opens a submission, so its report of how a session ended can be trusted.
 
 Shape legend: B images of one size, H height, W width, D dimension of an embedding.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import socket
+import sys
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from scorer import wire
 from scorer.errors import Violation, one_line
-from scorer.isolated import wire
-from scorer.isolated.counting import Memory, flops, matmul_rate
 from scorer.isolated.limits import Binding
+from scorer.isolated.measuring import Memory, attribute_names, fingerprint, flops, matmul_rate
 from scorer.isolated.runtime import check_runtime, code_of, refuse_file_access
-from scorer.isolated.state import attribute_names, fingerprint
-from scorer.loading import lacks_memory, load
 
-MAX_NUMBERS = 64  # per returned row; of a longer row only the length is sent
 # Types of NumPy, with which the host reads the numbers.
 SENT = (torch.float16, torch.float32, torch.float64)
 
 
+def main(descriptor: int) -> None:
+    """Serve until the scorer ends and thereby closes the socket.
+
+    A parent death signal does not work here: Linux sends it when the starting thread ends.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    control = socket.socket(fileno=descriptor)
+    while True:
+        words, lines, _, _ = socket.recv_fds(control, wire.MAX_JSON_BYTES, 2)
+        if not words:
+            return
+        request = json.loads(words)
+        if "end" in request:
+            _, status, usage = os.wait4(request["end"], 0)
+            message = {"code": os.waitstatus_to_exitcode(status), "peak_kib": usage.ru_maxrss}
+            control.sendall(json.dumps(message).encode())
+            continue
+        child = os.fork()
+        if not child:
+            control.close()
+            run(socket.socket(fileno=lines[0]), lines[1], request)
+        for line in lines:
+            os.close(line)
+        control.sendall(json.dumps({"pid": child}).encode())
+
+
+def run(line: socket.socket, errors: int, request: dict[str, Any]) -> None:
+    """Restrict this process, then answer the scorer; never returns."""
+    code = 1
+    try:
+        os.chdir(request["scratch"])
+        nothing = os.open(os.devnull, os.O_RDWR)  # what it prints is discarded
+        for target, source in enumerate((nothing, nothing, errors)):
+            os.dup2(source, target)
+        model = Path(request["model"])
+        binding = Binding(model, request["memory_bytes"], request["threads"])
+        binding.enter()
+        Session(line, model, binding).serve()
+    except wire.Broken:
+        code = 0  # the scorer closed the socket
+    finally:
+        os._exit(code)
+
+
 class Session:
-    """Answer requests of `process.ModelProcess`, each by a method `do_...`."""
+    """Answer requests of `scorer.process.ModelProcess`, each by a method `do_...`."""
 
     def __init__(self, line: socket.socket, model: Path, binding: Binding) -> None:
         self.line, self.path, self.binding = line, model, binding
@@ -49,9 +99,9 @@ class Session:
     def do_begin(self, _: bytearray, threads: int, device: str) -> tuple[dict[str, Any], bytes]:
         torch.set_num_threads(threads)
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        if self.device.type == "cuda":
-            torch.zeros(1, device=self.device)  # opens the driver before file access is closed
         on_gpu = self.device.type == "cuda"
+        if on_gpu:
+            torch.zeros(1, device=self.device)  # opens the driver before file access is closed
         self.binding.close(on_gpu)
         name = torch.cuda.get_device_name(self.device) if on_gpu else "cpu"
         message = {"type": self.device.type, "name": name, "torch": str(torch.__version__)}
@@ -81,13 +131,11 @@ class Session:
             rows = [row.cpu() for row in rows]
         seconds = time.perf_counter() - began
         lengths = [row.numel() for row in rows]
-        message: dict[str, Any] = {
-            "type": str(rows[0].dtype),
-            "numbers": lengths,
-            "seconds": seconds,
-        }
-        message["peak_bytes"] = self._peak_bytes()
-        if rows[0].dtype not in SENT or max(lengths) > MAX_NUMBERS:
+        on_gpu = self.device.type == "cuda"
+        peak = torch.cuda.max_memory_reserved(self.device) if on_gpu else self.memory.of("VmHWM")
+        message = {"type": str(rows[0].dtype), "numbers": lengths, "seconds": seconds}
+        message["peak_bytes"] = peak
+        if rows[0].dtype not in SENT or max(lengths) > wire.MAX_NUMBERS:
             return message, b""
         return message, torch.cat(rows).float().numpy().tobytes()
 
@@ -125,7 +173,31 @@ class Session:
             raise RuntimeError("no model is loaded")
         return self.module
 
-    def _peak_bytes(self) -> int:
-        if self.device.type == "cuda":
-            return torch.cuda.max_memory_reserved(self.device)
-        return self.memory.of("VmHWM")
+
+def load(path: Path, device: torch.device) -> torch.jit.ScriptModule:
+    """Load the TorchScript module as the host does: `torch.jit.load`, then `eval()`.
+
+    Raises:
+        Violation: PyTorch cannot load it.
+        MemoryError: it exceeds this process's memory limit.
+    """
+    try:
+        with warnings.catch_warnings():
+            # TorchScript is deprecated, but the challenge demands it.
+            warnings.filterwarnings("ignore", message=".*torch.jit.*")
+            return torch.jit.load(str(path), map_location=device).eval()
+    except Exception as error:  # PyTorch raises many types here; each means "does not load"
+        if lacks_memory(error):
+            raise MemoryError(one_line(error)) from error
+        raise Violation(one_line(error)) from error
+
+
+def lacks_memory(error: Exception) -> bool:
+    """Return whether a PyTorch error means out of memory."""
+    said = str(error).lower()
+    signs = ("not enough memory", "out of memory", "can't allocate memory", "bad_alloc")
+    return isinstance(error, MemoryError) or any(sign in said for sign in signs)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,30 +1,124 @@
-"""The scorer's side of a model's process: sends requests with timeouts, and reports how it ended.
+"""Run the submitted model in separate processes: the scorer's side, which never imports torch.
+
+A server process has imported torch, and forks a session for each load of a model. Requests have
+timeouts, and a process that ends is a verdict.
 
 Shape legend: B images of one size, H height, W width, D dimension of an embedding.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import scorer
+from scorer import wire
 from scorer.errors import UserError, Violation, printable
-from scorer.isolated import wire
-from scorer.isolated.starting import LOAD_SECONDS, Allowance, server
 
-MAX_NUMBERS = 64
+SOURCE = Path(scorer.__file__).resolve().parents[1]
+# Time to read a file of 16 GB, or to fork and apply limits.
+LOAD_SECONDS = 900.0
 # Without bfloat16: the host reads the numbers with NumPy, which has no such type.
 TYPES = ("torch.float16", "torch.float32", "torch.float64")
 _NO_MEMORY = ("bad_alloc", "allocate memory", "out of memory")
+
+
+def _threads() -> int:
+    """Return OMP_NUM_THREADS if set, else the number of cores available to this process."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "")
+    if wanted.isdecimal() and int(wanted):
+        return int(wanted)
+    return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """Limits of a submission: memory in addition to PyTorch's own, threads, seconds, device.
+
+    `device`: `cpu`, `cuda:1`; empty: a GPU if there is one.
+    """
+
+    memory_bytes: int = 16 * 2**30
+    threads: int = field(default_factory=_threads)
+    image_seconds: float = 120.0
+    total_seconds: float = 24 * 3600.0
+    device: str = ""
+
+
+class Server:
+    """The process that forks another for each model load. Starting does not block; ready in seconds."""
+
+    def __init__(self) -> None:
+        self.control, theirs = socket.socketpair()
+        command = [sys.executable, "-m", "scorer.isolated.session", str(theirs.fileno())]
+        # Its libraries must not start threads before it forks, as threads do not survive a fork.
+        quiet = {name: "1" for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        self.process = subprocess.Popen(
+            command,
+            cwd=SOURCE,
+            env=os.environ | quiet,
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,  # only the scorer gets Ctrl-C; this process ends with it
+        )
+        theirs.close()
+
+    def fork(
+        self, model: Path, scratch: Path, allowance: Allowance, errors: int
+    ) -> tuple[int, socket.socket]:
+        """Start a process to load this file; return its id and a socket to it.
+
+        Args:
+            errors: descriptor of a file for its stderr.
+        """
+        ours, theirs = socket.socketpair()
+        request = {
+            "model": str(model.resolve()),
+            "scratch": str(scratch.resolve()),
+            "memory_bytes": allowance.memory_bytes,
+            "threads": allowance.threads,
+        }
+        with theirs:
+            return self._ask(request, [theirs.fileno(), errors])["pid"], ours
+
+    def end(self, pid: int) -> int:
+        """Kill a process if it still runs; return its exit code, negative for a signal."""
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        return self._ask({"end": pid}, [])["code"]
+
+    def _ask(self, request: dict[str, Any], lines: list[int]) -> dict[str, Any]:
+        try:
+            socket.send_fds(self.control, [json.dumps(request).encode()], lines)
+            self.control.settimeout(LOAD_SECONDS)
+            if words := self.control.recv(wire.MAX_JSON_BYTES):
+                return json.loads(words)
+        except OSError:
+            pass
+        server.cache_clear()
+        raise UserError(
+            "the process that starts models ended, usually for lack of memory; free memory and retry"
+        )
+
+
+@cache
+def server() -> Server:
+    """Return this process's server; the first call starts it without waiting."""
+    return Server()
 
 
 @dataclass(frozen=True)
@@ -54,7 +148,7 @@ class ModelProcess:
         # Not in the scratch folder, where the process could replace the file by a pipe.
         self.stderr = tempfile.TemporaryFile()
         self.pid, self.line = self.server.fork(model, scratch, allowance, self.stderr.fileno())
-        self.is_running, self.peak_bytes, self.weight_bytes = True, 0, 0
+        self.is_running, self.peak_bytes = True, 0
         try:  # no model is loaded yet, so a failure is not its fault
             words = {"threads": allowance.threads, "device": allowance.device}
             message, _ = self.ask("begin", LOAD_SECONDS, **words)
@@ -62,7 +156,11 @@ class ModelProcess:
             raise UserError(f"cannot start a process for the model: {fault}") from fault
         self.device = Device("cuda" if message["type"] == "cuda" else "cpu", str(message["name"]))
         self.deadline = deadline
-        self.torch, self.limits = str(message["torch"]), dict(message["limits"]) | _times(allowance)
+        self.torch = str(message["torch"])
+        times = {"time_per_image": f"{allowance.image_seconds:g} s"}
+        times["time"] = f"{allowance.total_seconds / 3600:g} h in total"
+        own = {name: {"held": True, "how": how} for name, how in times.items()}
+        self.limits: dict[str, Any] = dict(message["limits"]) | own
 
     def inspect(self, check: str) -> None:
         """Run a static check of the file's code: `file_access` or `torch_1_11`. Raises Violation."""
@@ -96,18 +194,16 @@ class ModelProcess:
             raise self._garbled()
         kind = printable(str(message.get("type")))
         lengths = [_number({"n": n}, "n") for n in lengths]
-        fit = kind in TYPES and 0 < max(lengths) <= MAX_NUMBERS
-        rows = self._rows(payload, lengths) if fit or payload else [None] * count
+        fit = kind in TYPES and 0 < max(lengths) <= wire.MAX_NUMBERS
+        rows: list[np.ndarray | None] = [None] * count
+        if fit or payload:
+            if len(payload) != 4 * sum(lengths) or max(lengths) > wire.MAX_NUMBERS:
+                raise self._garbled()
+            rows[:] = np.split(np.frombuffer(bytes(payload), "<f4"), np.cumsum(lengths)[:-1])
         self.peak_bytes = max(self.peak_bytes, _number(message, "peak_bytes"))
         # The process's own time, without the transfer, but at most the elapsed time.
         seconds = min(float(_number(message, "seconds")), time.perf_counter() - began) / count
         return [Answer(kind, n, row, seconds) for n, row in zip(lengths, rows, strict=True)]
-
-    def _rows(self, payload: bytearray, lengths: list[int]) -> list[np.ndarray | None]:
-        if len(payload) != 4 * sum(lengths) or max(lengths) > MAX_NUMBERS:
-            raise self._garbled()
-        numbers = np.frombuffer(bytes(payload), "<f4")
-        return list(np.split(numbers, np.cumsum(lengths)[:-1]))
 
     def ask(
         self, what: str, seconds: float, payload: Any = b"", **words: Any
@@ -136,17 +232,14 @@ class ModelProcess:
         return Violation("its process sent an invalid answer", "crash")
 
     def _ended(self, how: str) -> Violation:
-        code, said = self.end(), self._last_words()
+        code = self.end()
+        self.stderr.seek(max(0, os.fstat(self.stderr.fileno()).st_size - 2000))
+        lines = self.stderr.read(2000).decode(errors="replace").split("\n")
+        said = next((printable(line, 200) for line in map(str.strip, reversed(lines)) if line), "")
         name = signal.Signals(-code).name if code < 0 else f"code {code}"
         message = f"its process {how}: {name}" + (f" ({said})" if said else "")
         for_memory = code == -signal.SIGKILL or any(word in said for word in _NO_MEMORY)
         return Violation(message, "out_of_memory" if for_memory else "crash")
-
-    def _last_words(self) -> str:
-        self.stderr.seek(max(0, os.fstat(self.stderr.fileno()).st_size - 2000))
-        lines = self.stderr.read(2000).decode(errors="replace").split("\n")
-        said = [line.strip() for line in lines if line.strip()]
-        return printable(said[-1], 200) if said else ""
 
     def end(self) -> int:
         """Kill the process if it still runs; return its exit code, else 0."""
@@ -173,13 +266,6 @@ class SandboxedModel:
                 yield process
             finally:
                 process.end()
-
-
-def _times(allowance: Allowance) -> dict[str, Any]:
-    """Return the limits that the scorer itself enforces."""
-    image_seconds, total_hours = allowance.image_seconds, allowance.total_seconds / 3600
-    times = {"time_per_image": f"{image_seconds:g} s", "time": f"{total_hours:g} h in total"}
-    return {name: {"held": True, "how": how} for name, how in times.items()}
 
 
 def _number(message: dict[str, Any], key: str) -> Any:

@@ -1,10 +1,14 @@
-"""Measure one call of a model: operations, memory and rate."""
+"""What is read off a loaded module: its state as a fingerprint, operations, memory, and rate."""
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import time
+import zlib
+from contextlib import suppress
+from enum import Enum
 from typing import Any
 
 import torch
@@ -12,6 +16,59 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 RATE_SECONDS = 0.1
+_PLAIN = (type(None), bool, int, float, complex, str, Enum, torch.device, torch.dtype)
+
+
+def attribute_names(code: list[ast.Module]) -> list[str]:
+    """Return all attribute names of all classes in a TorchScript archive, from its source text."""
+    found = set()
+    scopes = [scope for source in code for scope in ast.walk(source)]
+    for line in (
+        line for scope in scopes if isinstance(scope, ast.ClassDef) for line in scope.body
+    ):
+        match line:
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            # Modules of a list are named 0, 1, ...: `__annotations__["0"] = ...`
+            case ast.Assign(targets=[ast.Subscript(slice=ast.Constant(value=str(name)))]):
+                found.add(name)
+    return sorted(found)
+
+
+def fingerprint(module: torch.jit.ScriptModule, names: list[str]) -> int:
+    """Return the CRC-32 over the values of these attributes anywhere in the module."""
+    return _of(module._c, names, 0)
+
+
+def _of(value: Any, names: list[str], crc: int) -> int:
+    if isinstance(value, torch.Tensor):
+        return _of_tensor(value, crc)
+    if hasattr(value, "hasattr"):  # a module, or an object of a class of the archive
+        held = [name for name in names if value.hasattr(name)]
+        for name in held:
+            crc = _of(value.getattr(name), names, zlib.crc32(name.encode(), crc))
+        return crc
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple):
+        crc = zlib.crc32(b"%d" % len(value), crc)
+        for part in value:
+            crc = _of(part, names, crc)
+        return crc
+    if isinstance(value, _PLAIN):
+        return zlib.crc32(repr(value).encode(), crc)
+    # An object: its `repr` may contain an address, which changes.
+    for name in (name for name in names if hasattr(value, name)):
+        crc = _of(getattr(value, name), names, zlib.crc32(name.encode(), crc))
+    return zlib.crc32(type(value).__name__.encode(), crc)
+
+
+def _of_tensor(tensor: torch.Tensor, crc: int) -> int:
+    crc = zlib.crc32(f"{tensor.dtype}{tuple(tensor.shape)}".encode(), crc)
+    if tensor.is_quantized or tensor.layout != torch.strided:
+        return zlib.crc32(repr(tensor).encode(), crc)
+    plain = tensor.detach().cpu().contiguous().reshape(-1)
+    return zlib.crc32(plain.view(torch.uint8).numpy().data, crc) if plain.numel() else crc
 
 
 class FlopCounter(TorchDispatchMode):
@@ -55,8 +112,12 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self.clear_refs = _opened("/proc/self/clear_refs", os.O_WRONLY)
-        self.status = _opened("/proc/self/status", os.O_RDONLY)
+        self.clear_refs: int | None = None
+        self.status: int | None = None
+        with suppress(OSError):
+            self.clear_refs = os.open("/proc/self/clear_refs", os.O_WRONLY)
+        with suppress(OSError):
+            self.status = os.open("/proc/self/status", os.O_RDONLY)
 
     def begin(self, device: torch.device) -> int:
         """Reset the peak, and return the bytes in use."""
@@ -80,13 +141,6 @@ class Memory:
             return 0
         lines = os.pread(self.status, 2**16, 0).decode().splitlines()
         return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(name)), 0)
-
-
-def _opened(path: str, how: int) -> int | None:
-    try:
-        return os.open(path, how)
-    except OSError:
-        return None
 
 
 def matmul_rate(device: torch.device) -> float:

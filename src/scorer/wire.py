@@ -14,6 +14,7 @@ MAX_JSON_BYTES = 2**16
 MAX_REPLY_BYTES = 2**20
 MAX_REQUEST_BYTES = 2**31
 CHUNK_BYTES = 2**20
+MAX_NUMBERS = 64  # of one embedding; of a longer one only the length is sent
 
 Message = tuple[dict[str, Any], bytearray]
 
