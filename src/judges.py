@@ -1,0 +1,203 @@
+"""Evaluate a run with mteb, an external benchmark: its image tasks and its scoring code.
+
+    >>> import mteb
+    >>> from guie.models import open_model
+    >>> from judges import RunEncoder
+    >>> run = RunEncoder(open_model("runs/demo"))  # doctest: +SKIP
+    >>> mteb.evaluate(run, mteb.get_tasks(tasks=["CUB200I2IRetrieval"]), num_proc=2)  # doctest: +SKIP
+
+This needs the packages in requirements-judges.txt (`make judges` installs them). It is therefore not
+part of `guie`, which needs only requirements.txt. Only judge.py imports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import mteb
+import numpy as np
+import pandas as pd
+from datasets import Dataset, Image
+from mteb.abstasks.retrieval import AbsTaskRetrieval
+from mteb.abstasks.retrieval_dataset_loaders import RetrievalSplitData
+from mteb.abstasks.task_metadata import TaskMetadata
+from mteb.models import ModelMeta
+from mteb.models.abs_encoder import AbsEncoder
+from mteb.models.model_meta import ScoringFunction
+from torch import Tensor
+
+from guie.base.devices import make_accelerator
+from guie.base.errors import UserError
+from guie.data.dataset import Samples, as_batch, image_shapes
+from guie.data.manifest import Manifest
+from guie.evaluation.embedding import embed_dataset
+from guie.evaluation.feature_cache import recipe
+from guie.models import LoadedModel
+
+
+class RunEncoder(AbsEncoder):
+    """A run, an ensemble or a library's model as an mteb encoder, for images only.
+
+    Embeddings equal those of embed.py: the same preprocessing and the same loop. Decoding is mteb's:
+    its loader rotates an image by its EXIF tag, which the challenge's scorer does not.
+
+    Args:
+        model: the result of `guie.models.open_model`.
+    """
+
+    def __init__(self, model: LoadedModel):
+        self.model = model
+        self.accelerator = make_accelerator()
+        model.embedder.to(self.accelerator.device)
+        self.mteb_model_meta = _meta(model, self.accelerator.mixed_precision)
+
+    def encode(
+        self,
+        inputs: Any,
+        *,
+        task_metadata: Any,
+        hf_split: str,
+        hf_subset: str,
+        prompt_type: Any = None,
+        **kwargs: Any,
+    ) -> np.ndarray:
+        """Embed the N rows of mteb's loader in order: (N, D) float32 of unit length.
+
+        Args:
+            inputs: mteb's loader; as many processes as it has (`num_proc`) read its data set.
+            kwargs: `batch_size`; mteb's other arguments are ignored.
+
+        Raises:
+            UserError: the task needs more than images, for example texts.
+        """
+        asked = list(task_metadata.get_modalities(prompt_type))
+        if asked != ["image"]:
+            raise UserError(
+                f"{task_metadata.name}: needs embeddings of {' and '.join(asked)};"
+                f" {self.model.source} embeds only images; choose an image task"
+            )
+        return embed_dataset(
+            self.accelerator,
+            self.model.embedder,
+            TaskImages(inputs.dataset, self.model.preprocess),
+            batch_size=kwargs.get("batch_size", 128),
+            workers=inputs.num_workers,
+            title=task_metadata.name,
+        )
+
+
+class TaskImages(Samples):
+    """The images of a task's rows, after the preprocessing that is exported."""
+
+    def __init__(self, rows: Any, preprocess: Callable[[Tensor], Tensor]):
+        self.rows, self.preprocess = rows, preprocess
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        """Return the network's input and the image's shape (3,), like `EvalDataset`."""
+        image_1CHW = as_batch(np.asarray(self.rows[index]["image"].convert("RGB")))
+        return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
+
+
+def _meta(model: LoadedModel, mixed_precision: str) -> Any:
+    """Describe the model. The revision hashes weights and preprocessing: mteb caches results by it."""
+    made_of = json.dumps(recipe(model, mixed_precision), sort_keys=True).encode()
+    return ModelMeta.create_empty(
+        {
+            "name": f"guie/{Path(model.source).name.replace(':', '-')}",
+            "revision": hashlib.sha256(made_of).hexdigest()[:16],
+            "n_parameters": sum(weight.numel() for weight in model.embedder.parameters()),
+            "embed_dim": model.embedder.dim,
+            "framework": ["PyTorch"],
+            "similarity_fn_name": ScoringFunction.COSINE,
+            "modalities": ["image"],
+        }
+    )
+
+
+def public_tasks(names: Sequence[str]) -> list[Any]:
+    """Return the tasks of these names. Raises UserError for an unknown task, or one with texts."""
+    tasks = mteb.get_tasks(
+        task_types=["Any2AnyRetrieval"], modalities=["image"], exclusive_modality_filter=True
+    )
+    known = {task.metadata.name: task for task in tasks}
+    for name in names:
+        if name not in known:
+            raise UserError(
+                f"{name}: not an image-to-image retrieval task; mteb has {', '.join(known)}"
+            )
+    return [known[name] for name in names]
+
+
+class ManifestTask(AbsTaskRetrieval):
+    """One split of a manifest with one index over all domains, like the protocol `merged`.
+
+    Images that share a label are relevant to each other. Images are identified by their paths, by
+    which a query is removed from its own ranking. Queries without a positive are left out.
+
+    Args:
+        manifest: its images are opened when they are embedded.
+        split: a split whose rows are queries and index.
+
+    Raises:
+        UserError: no query of the split has a positive.
+    """
+
+    ignore_identical_ids = True
+
+    def __init__(self, manifest: Manifest, split: str):
+        self.metadata = TaskMetadata(
+            name=f"{manifest.path.stem}-{split}",
+            description=f"Split {split} of {manifest.path}",
+            type="Any2AnyRetrieval",
+            category="i2i",
+            modalities=["image"],
+            dataset={"path": str(manifest.path), "revision": "local"},
+            eval_splits=[split],
+            eval_langs=["zxx-Zxxx"],  # no language
+            main_score="hit_rate_at_1",
+        )
+        super().__init__()
+        self.dataset = {"default": {split: _data(manifest, split)}}
+        self.data_loaded = True  # else mteb loads the data, then unloads it with the metadata
+
+
+def _data(manifest: Manifest, split: str) -> RetrievalSplitData:
+    table = manifest.split(split)
+    queries = table[table["role"].isin(["query", "both"])]
+    index = table[table["role"].isin(["index", "both"])]
+    positives = relevant(queries, index)
+    if not any(positives.values()):
+        raise UserError(f"{manifest.path}: no query of split {split} has a positive in its index")
+    return RetrievalSplitData(
+        queries=_images(manifest, queries),
+        corpus=_images(manifest, index),
+        relevant_docs=positives,
+        top_ranked=None,
+    )
+
+
+def _images(manifest: Manifest, rows: pd.DataFrame) -> Dataset:
+    paths = rows["image_path"].tolist()
+    files = [str(manifest.file(path)) for path in paths]
+    return Dataset.from_dict({"id": paths, "image": files}).cast_column("image", Image())
+
+
+def relevant(queries: pd.DataFrame, index: pd.DataFrame) -> dict[str, dict[str, int]]:
+    """Return, for each query, the index images that share a label with it, except itself."""
+    members = defaultdict(set)
+    for path, labels in zip(index["image_path"], index["label"], strict=True):
+        for label in labels.split("|"):
+            members[label].add(path)
+    found = {}
+    for path, labels in zip(queries["image_path"], queries["label"], strict=True):
+        shared = set().union(*(members[label] for label in labels.split("|"))) - {path}
+        found[path] = dict.fromkeys(sorted(shared), 1)
+    return found
