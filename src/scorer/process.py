@@ -148,7 +148,7 @@ class ModelProcess:
         # Not in the scratch folder, where the process could replace the file by a pipe.
         self.stderr = tempfile.TemporaryFile()
         self.pid, self.line = self.server.fork(model, scratch, allowance, self.stderr.fileno())
-        self.is_running, self.peak_bytes = True, 0
+        self.is_running, self.peak_bytes = True, 0  # of memory, since the first embedding
         try:  # no model is loaded yet, so a failure is not its fault
             words = {"threads": allowance.threads, "device": allowance.device}
             message, _ = self.ask("begin", LOAD_SECONDS, **words)
@@ -269,8 +269,8 @@ class SandboxedModel:
 
 
 def _number(message: dict[str, Any], key: str) -> Any:
-    """Return a finite, non-negative number of an untrusted answer; 0 if it is none."""
+    """Return a non-negative number of an untrusted answer, which fits a float; 0 if it is none."""
     value = message.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return 0
-    return value if 0 <= value < float("inf") else 0
+    return value if 0 <= value < 2**53 else 0

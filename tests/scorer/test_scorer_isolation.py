@@ -167,13 +167,23 @@ def test_a_hostile_answer_is_a_crash_and_no_more(said):
     theirs.close()
 
 
-def test_numbers_that_a_hostile_answer_makes_up_are_harmless():
+@pytest.mark.parametrize("made_up", [-1, "much", True, 10**400, float("nan"), float("inf")])
+def test_numbers_that_a_hostile_answer_makes_up_are_harmless(made_up):
     process, theirs = listening()
-    words = describe(seconds=float("inf"), peak_bytes="much", type=["?"])
+    words = describe(seconds=made_up, peak_bytes=made_up, type=["?"])
     theirs.sendall(frame(words.replace(b"Infinity", b"1e999"), bytes(12)))
     (answer,) = ask(process)
     assert (answer.type, answer.count, answer.seconds) == ("['?']", 3, 0.0)
+    assert process.peak_bytes == 0
     theirs.close()
+
+
+def test_a_process_that_has_done_nothing_has_used_nothing(opened):
+    process = opened(MeanColour())
+    assert (process.weight_bytes, process.peak_bytes) == (0, 0)
+    assert ask(process)[0].seconds > 0 and process.peak_bytes > 2**24
+    assert opened(torch.nn.Conv2d(3, 4, 1)).weight_bytes == 4 * (3 * 4 + 4)
+    assert process.end() < 0 and process.end() == 0  # the second time it is not running any more
 
 
 def test_who_does_not_read_is_not_waited_for():
