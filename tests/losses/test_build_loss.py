@@ -39,10 +39,8 @@ def test_margins_arrive() -> None:
     by_size = {"least": 0.1, "most": 0.5}
     margins = built(name="cosface", margin_cos=by_size).rule.margin_C
     assert margins.argmin() == 3 and margins[1] == margins[2] == 0.5
-    head = built(
-        name="arcface",
-        margin_rad={"start": 0.3, "rise_per_epoch": 0.1, "limit": 0.8, "every": "epoch"},
-    )
+    schedule = {"start": 0.3, "rise_per_epoch": 0.1, "limit": 0.8, "every": "epoch"}
+    head = built(name="arcface", margin_rad=schedule)
     head.set_epoch(2.9)
     assert head.rule.margin_C.item() == pytest.approx(0.5)
     assert built(name="softmax").rule.margin_C.item() == 0.0
@@ -96,14 +94,7 @@ def test_weights_of_the_joint_classifier_keep_their_name() -> None:
     head.load_state_dict({"weight_CD": torch.zeros(4, 8)})
 
 
-LOSSES_WITH_ROWS = [
-    "softmax",
-    "arcface",
-    "curricularface",
-    "proxy_anchor",
-    "proxy_nca",
-    "soft_triple",
-]
+PROXY_LOSSES = ["proxy_anchor", "proxy_nca", "soft_triple"]
 
 
 def rows_of(loss: nn.Module) -> torch.Tensor:
@@ -112,7 +103,7 @@ def rows_of(loss: nn.Module) -> torch.Tensor:
     return weight if weight.shape[1] == 64 else weight.T
 
 
-@pytest.mark.parametrize("name", LOSSES_WITH_ROWS)
+@pytest.mark.parametrize("name", ["softmax", "arcface", "curricularface", *PROXY_LOSSES])
 @pytest.mark.parametrize("classes", [50, 3000])
 @pytest.mark.parametrize(
     ("start", "length"),

@@ -29,14 +29,6 @@ def batch(count: int = len(LABELS), spread: float = 1.0) -> tuple[Tensor, Tensor
     return vectors, functional.normalize(vectors, dim=-1)
 
 
-def assert_equal(loss: Tensor, expected: Tensor, *leaves: Tensor) -> None:
-    """Values and the gradients of all leaves."""
-    assert expected > 0.01  # a loss of 0 would show nothing
-    torch.testing.assert_close(loss, expected)
-    got = torch.autograd.grad(loss, leaves, retain_graph=True)
-    torch.testing.assert_close(got, torch.autograd.grad(expected, leaves, retain_graph=True))
-
-
 TWINS = {
     "batch_all": ({"length": 3.0}, lambda e, y: twins.batch_all(e, y, 3.0)),
     "hyperbolic": (
@@ -59,7 +51,7 @@ def test_equals_the_twin(name: str, spread: float) -> None:
     settings, twin = TWINS[name]
     vectors, emb = batch(spread=spread)
     loss, _ = built(name=name, **settings)(emb, torch.tensor(LABELS))
-    assert_equal(loss, twin(emb, LABELS), vectors)
+    twins.assert_equal(loss, twin(emb, LABELS), vectors)
 
 
 PROXY_TWINS = {
@@ -83,7 +75,7 @@ def test_proxy_loss_equals_the_twin(name: str) -> None:
     loss = built(name=name, **settings).double()
     (weight,) = loss.parameters()
     value, _ = loss(emb, torch.tensor(LABELS))
-    assert_equal(value, twin(emb, LABELS, weight), vectors, weight)
+    twins.assert_equal(value, twin(emb, LABELS, weight), vectors, weight)
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -103,7 +95,7 @@ def test_margin_loss_equals_the_twin_on_the_triplets_it_draws(learned: bool) -> 
     )
     leaves = [vectors, *loss.parameters()]
     boundaries = leaves[1][labels] if learned else [0.9] * len(labels)
-    assert_equal(value, twins.margin_loss(emb, drawn, boundaries, 0.3), *leaves)
+    twins.assert_equal(value, twins.margin_loss(emb, drawn, boundaries, 0.3), *leaves)
 
 
 @pytest.mark.parametrize("loss", [BatchAllTriplet(), Hyperbolic()])
@@ -173,7 +165,7 @@ def test_memory_holds_the_newest_embeddings_and_survives_a_checkpoint() -> None:
         ][-10:]
         memory = torch.stack([x for x, _ in rows]), [label for _, label in rows]
         (vectors, emb), labels = batches[step]
-        assert_equal(through[step], twins.supcon(emb, labels, 0.5, memory), vectors)
+        twins.assert_equal(through[step], twins.supcon(emb, labels, 0.5, memory), vectors)
 
 
 @pytest.mark.parametrize("name", ["triplet", "margin", "multi_similarity", "supcon"])
