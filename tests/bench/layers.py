@@ -23,7 +23,7 @@ from guie.base.devices import make_accelerator
 from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation.embedding import embed_files
-from guie.evaluation.protocols.evaluating import quick_scores
+from guie.evaluation.validation import quick_scores
 from guie.models import LoadedModel, open_model, with_layers
 from guie.report.figures import lines_over
 

@@ -12,7 +12,7 @@ from guie.config.data import ProxyEvaluatorConfig, SelectionRule
 from guie.config.model import HeadConfig
 from guie.curation.proxy import Proxy
 from guie.curation.selection import Evaluations, candidates_of, mix_name, mix_rows, search
-from guie.evaluation.protocols.evaluating import quick_scores
+from guie.evaluation.validation import quick_scores
 
 CONFIG = ProxyEvaluatorConfig(
     model="timm:resnet18",

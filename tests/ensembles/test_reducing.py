@@ -20,8 +20,8 @@ from guie.data.dataset import EvalDataset
 from guie.data.manifest import load_manifest
 from guie.ensembles.samples import Fits
 from guie.evaluation.embedding import embed_files
-from guie.evaluation.protocols.evaluating import quick_scores
 from guie.evaluation.reduction import balanced_sample, fit_components
+from guie.evaluation.validation import quick_scores
 from guie.models import open_model
 from guie.models.backbones import create_clip
 from guie.training.run_folder import read_metrics

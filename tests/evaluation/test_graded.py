@@ -90,13 +90,6 @@ def test_precision_looks_no_deeper_than_the_last_positive():
     assert precision_at([5], 1) == 0.0
 
 
-def test_a_cut_ranking_counts_what_it_missed():
-    assert average_precision_trapezoid([0], positives=4) == pytest.approx(1 / 4)
-    assert average_precision_trapezoid([], positives=4) == precision_at([], 5, positives=4) == 0.0
-    with pytest.raises(ValueError, match="2 positives are ranked, but only 1"):
-        average_precision_trapezoid([0, 1], positives=1)
-
-
 def test_a_query_without_positives_has_no_score():
     scores = revisited(coded("nnje", "ehnn"))
     assert np.isnan(scores["hard_ap"]).tolist() == [True, False]

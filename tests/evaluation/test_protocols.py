@@ -8,7 +8,8 @@ from guie.base.errors import UserError
 from guie.evaluation import knn as neighbours
 from guie.evaluation import metrics
 from guie.evaluation import search as searching
-from guie.evaluation.protocols.evaluating import evaluate, quick_scores
+from guie.evaluation.protocols.evaluating import evaluate
+from guie.evaluation.validation import quick_scores
 
 
 def slow_ranking(units, table, row, index_rows):

@@ -11,7 +11,6 @@ from guie.evaluation.bootstrap import (
     bootstrap,
     harmonic_headline,
     mean_headline,
-    over_seeds,
     paired,
     verdict,
 )
@@ -162,14 +161,6 @@ def test_one_cluster_in_every_group_has_no_interval():
     assert verdict(comparison, ("A", "B"), "R@1").startswith(
         "R@1: undecided: every domain has a single"
     )
-
-
-def test_spread_over_seeds():
-    assert over_seeds([0.8, 0.9, 0.7]) == pytest.approx((0.8, 0.1, 3))
-    assert over_seeds([0.8]).n == 1 and np.isnan(over_seeds([0.8]).deviation)
-    for runs in ([], [0.8, np.nan]):
-        with pytest.raises(ValueError, match="at least one run"):
-            over_seeds(runs)
 
 
 @pytest.mark.parametrize(

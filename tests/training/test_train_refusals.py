@@ -13,7 +13,7 @@ from toy_configs import write_config
 
 import train
 from guie.base.errors import UserError
-from guie.evaluation.protocols.evaluating import quick_scores
+from guie.evaluation.validation import quick_scores
 from guie.training import loop
 from tiny_runs import TINY_CLIP
 

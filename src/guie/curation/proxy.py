@@ -18,7 +18,7 @@ from guie.config.stages import CosineSchedule
 from guie.curation.selection import Score
 from guie.data.sampling import Stream
 from guie.evaluation.feature_cache import Features
-from guie.evaluation.protocols.evaluating import quick_scores
+from guie.evaluation.validation import quick_scores
 from guie.losses import ArcFace
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.head import Head

@@ -21,9 +21,8 @@ from guie.data.dataset import EvalDataset, Samples
 from guie.data.loader import eval_loader
 from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation.embedding import embed_dataset
-from guie.evaluation.protocols.evaluating import quick_scores
 from guie.evaluation.reduction import balanced_sample
-from guie.evaluation.validation import flat_scores, refuse_unscorable
+from guie.evaluation.validation import flat_scores, quick_scores, refuse_unscorable
 from guie.models import LoadedModel
 from guie.models.views import Inputs
 

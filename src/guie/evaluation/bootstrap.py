@@ -1,9 +1,9 @@
-"""Estimate uncertainty: clustered bootstrap intervals, paired model differences, spread over seeds."""
+"""Estimate uncertainty: clustered bootstrap intervals, and paired model differences."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -145,14 +145,6 @@ class Comparison:
     lone_groups: int
 
 
-class Spread(NamedTuple):
-    """Mean and standard deviation (n - 1; NaN for one run) over n runs."""
-
-    mean: float
-    deviation: float
-    n: int
-
-
 def mean_headline(mean_DG: np.ndarray) -> np.ndarray:
     """Return the mean over equally weighted groups, UnED's headline: [D]."""
     return np.asarray(mean_DG.mean(axis=1))
@@ -254,15 +246,6 @@ def verdict(comparison: Comparison, names: tuple[str, str], metric: str) -> str:
         f"{metric}: {sentence} ({100 * comparison.level:g} % {least} to {most};"
         f" ahead in {100 * share:.1f} % of {comparison.draws:,} draws{alone})"
     )
-
-
-def over_seeds(values: Sequence[float]) -> Spread:
-    """Return mean and deviation over runs. Raises ValueError for no run, or a value that is not finite."""
-    runs = np.asarray(values, np.float64)
-    if not len(runs) or not np.isfinite(runs).all():
-        raise ValueError(f"need one finite value a run, for at least one run; got {list(values)}")
-    deviation = float(runs.std(ddof=1)) if len(runs) > 1 else np.nan
-    return Spread(float(runs.mean()), deviation, len(runs))
 
 
 def percentiles(value_D: np.ndarray, level: float) -> tuple[float, float]:

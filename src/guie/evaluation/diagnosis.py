@@ -10,11 +10,12 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
-from guie.evaluation.knn import ExactIndex, block_size
+from guie.evaluation.embeddings import Embeddings
+from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.retrieval import groups_of, images_of
 from guie.evaluation.reduction import balanced_sample
-from guie.evaluation.search import MOST_QUERIES, Embedded, Images, Search, Searcher, searches
+from guie.evaluation.search import MOST_QUERIES, Images, Ranking, rankings, searches
 
 DEPTH = 100  # ranks searched for the first correct result
 MOST_PAIRS = 4 * 10**10  # pairs of query and index image: a minute on two cores
@@ -57,7 +58,7 @@ class Nearest:
 
 
 def nearest(
-    part: Part, table: pd.DataFrame, embedded: Embedded, most_pairs: int = MOST_PAIRS
+    part: Part, table: pd.DataFrame, embedded: Embeddings, most_pairs: int = MOST_PAIRS
 ) -> Nearest:
     """Search every query that has a positive in the index of a protocol part.
 
@@ -79,8 +80,8 @@ def nearest(
     searched = np.zeros(len(table), bool)
     for search in searches(part.index, images, group_T):
         searched[search.index_I] = True
-        for unit_TD, one in Searcher(images, embedded).by_embedding(search):
-            found += list(_by_blocks(images, unit_TD, one))
+        for ranking in rankings(images, embedded, search):
+            found += list(_by_blocks(ranking))
     if not found:
         raise ValueError("no query has a positive in the index")
     columns = {key: np.concatenate([block[key] for block in found]) for key in found[0]}
@@ -100,24 +101,17 @@ def _sampled(images: Images, table: pd.DataFrame, share: float) -> Images:
     return replace(images, is_query_T=is_query_T)
 
 
-def _by_blocks(
-    images: Images, unit_TD: np.ndarray, search: Search
-) -> Iterator[dict[str, np.ndarray]]:
+def _by_blocks(ranking: Ranking) -> Iterator[dict[str, np.ndarray]]:
     """Yield the attributes of `Nearest`, block by block."""
+    images, search = ranking.images, ranking.search
     positives_Q = images.count_positives(search.query_Q, search.index_I)
     query_Q, positives_Q = search.query_Q[positives_Q > 0], positives_Q[positives_Q > 0]
-    if not len(query_Q):
-        return
-    index = ExactIndex(unit_TD[search.index_I])
-    own_P, place_P = images.same_image(query_Q, search.index_I)
-    size = block_size(DEPTH, MOST_QUERIES)
-    for start in tqdm(range(0, len(query_Q), size), "neighbours", delay=5, disable=None):
-        rows_B = query_Q[start : start + size]
-        pairs = slice(*np.searchsorted(own_P, [start, start + len(rows_B)]))
-        hidden = (own_P[pairs] - start, place_P[pairs])
-        found_BK, score_BK = index.search(unit_TD[rows_B], DEPTH, hidden)
-        row_BK = np.where(found_BK >= 0, search.index_I[found_BK], -1)
-        relevant_BK = images.labels.shared(rows_B, row_BK) & (row_BK >= 0)
+    ranking = replace(ranking, search=replace(search, query_Q=query_Q))
+    blocks = ranking.blocks(block_size(DEPTH, MOST_QUERIES))
+    for block in tqdm(blocks, "neighbours", delay=5, disable=None):
+        rows_B = query_Q[block]
+        row_BK, score_BK = ranking.nearest(block, DEPTH)
+        relevant_BK = images.are_relevant(rows_B, row_BK)
         hit_B = np.where(relevant_BK.any(axis=1), relevant_BK.argmax(axis=1) + 1, 0)
         with np.errstate(invalid="ignore"):
             distance_BK = np.sqrt(np.maximum(2 - 2 * _wide(score_BK, -np.inf), 0))
@@ -127,7 +121,7 @@ def _by_blocks(
             "distance_QK": distance_BK.astype(np.float32),
             "relevant_QK": _wide(relevant_BK, False),
             "first_hit_Q": hit_B,
-            "positives_Q": positives_Q[start : start + size],
+            "positives_Q": positives_Q[block],
         }
 
 
@@ -267,7 +261,9 @@ class Gaps:
     any_negative_S: np.ndarray
 
 
-def gaps(part: Part, table: pd.DataFrame, embedded: Embedded, near: Nearest, seed: int = 0) -> Gaps:
+def gaps(
+    part: Part, table: pd.DataFrame, embedded: Embeddings, near: Nearest, seed: int = 0
+) -> Gaps:
     """Return distances to positives and negatives for a domain-balanced sample of queries.
 
     A distance is NaN if the index has no negative. Arguments are those of `nearest`.
@@ -280,19 +276,23 @@ def gaps(part: Part, table: pd.DataFrame, embedded: Embedded, near: Nearest, see
     rng = np.random.default_rng(seed)
     found = []
     for search in searches(part.index, images, group_T):
-        for unit_TD, one in Searcher(images, embedded).by_embedding(search):
-            query_S = np.array([row for row in one.query_Q if row in chosen], np.int64)
-            size = max(1, BLOCK_FLOATS // max(1, len(one.index_I)))
+        for ranking in rankings(images, embedded, search):
+            query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
+            query_S = np.array([row for row in query_Q if row in chosen], np.int64)
+            size = max(1, BLOCK_FLOATS // max(1, len(index_I)))
             for start in range(0, len(query_S), size):
-                block = Search(one.name, query_S[start : start + size], one.index_I)
-                found.append((block.query_Q, *_measured(images, unit_TD, block, rng)))
+                query_B = query_S[start : start + size]
+                found.append((query_B, *_measured(images, ranking.unit_TD, query_B, index_I, rng)))
     return Gaps(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
 
 
 def _measured(
-    images: Images, unit_TD: np.ndarray, search: Search, rng: np.random.Generator
+    images: Images,
+    unit_TD: np.ndarray,
+    query_B: np.ndarray,
+    index_I: np.ndarray,
+    rng: np.random.Generator,
 ) -> tuple[np.ndarray, ...]:
-    query_B, index_I = search.query_Q, search.index_I
     cosine_BI = unit_TD[query_B] @ unit_TD[index_I].T
     distance_BI = np.sqrt(np.maximum(2 - 2 * cosine_BI, 0))
     shared_BI = images.labels.shared(query_B, np.broadcast_to(index_I, distance_BI.shape))

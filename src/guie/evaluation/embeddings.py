@@ -15,6 +15,10 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
 
+# Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
+# the whole index.
+Embeddings = np.ndarray | Mapping[str, np.ndarray]
+
 # Embeddings hardly compress; fixed-width columns of long paths may.
 BOMB_BYTES, BOMB_RATIO = 2**30, 200
 
@@ -77,6 +81,29 @@ def unit_vectors(embeddings_TD: np.ndarray, paths: Sequence[str] | np.ndarray) -
     length_T = lengths(embeddings_TD, np.asarray(paths))
     length_T[length_T == 0] = 1
     return embeddings_TD.astype(np.float32) / length_T[:, None]
+
+
+def as_units(embeddings_TD: Embeddings, table: pd.DataFrame) -> Embeddings:
+    """Normalise vectors of one model or of each domain's specialist, one for each row of the table.
+
+    Raises UserError if a vector is not finite or a specialist is missing, ValueError for other shapes.
+    """
+    if isinstance(embeddings_TD, np.ndarray):
+        if len(embeddings_TD) != len(table):
+            raise ValueError(f"{len(embeddings_TD)} embeddings for {len(table)} rows")
+        return unit_vectors(embeddings_TD, table["image_path"].to_numpy())
+    missing = sorted(set(table["domain"]) - set(embeddings_TD))
+    if missing:
+        raise UserError(f"no specialist for {', '.join(missing)}; give one for every domain")
+    units = {name: as_units(values, table) for name, values in embeddings_TD.items()}
+    return {name: value for name, value in units.items() if isinstance(value, np.ndarray)}
+
+
+def arrays_of(given: Embeddings | None) -> list[np.ndarray]:
+    """Return the arrays of one model or of several."""
+    if given is None:
+        return []
+    return [given] if isinstance(given, np.ndarray) else [given[name] for name in sorted(given)]
 
 
 def lengths(

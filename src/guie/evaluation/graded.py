@@ -14,8 +14,9 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import refuse_special, replacing
-from guie.evaluation.knn import NOTHING, ExactIndex, block_size
-from guie.evaluation.search import Embedded, Images, searches
+from guie.evaluation.embeddings import Embeddings
+from guie.evaluation.knn import NOTHING, block_size
+from guie.evaluation.search import Images, rankings, searches
 
 NEGATIVE, EASY, HARD, JUNK = range(4)
 DEPTHS = (1, 5, 10)
@@ -71,7 +72,7 @@ def graded_ranking(grade_K: np.ndarray, protocol: Protocol) -> np.ndarray:
     return np.flatnonzero(np.isin(kept_K, protocol.positive))
 
 
-def average_precision_trapezoid(rank_P: np.ndarray, positives: int | None = None) -> float:
+def average_precision_trapezoid(rank_P: np.ndarray) -> float:
     """Return the area below the precision-recall polygon.
 
     Each positive adds the mean of the precision just before it and at it, divided by the number of
@@ -79,35 +80,30 @@ def average_precision_trapezoid(rank_P: np.ndarray, positives: int | None = None
     adds only the precision at the positive.
 
     Args:
-        rank_P: ranks of the positives that were found, from 0.
-        positives: their total number; None if the whole index is ranked, so that all are found.
+        rank_P: ranks of the positives in the whole index, ascending from 0.
 
-    Returns:
-        0 to 1; NaN without positives.
-
-    Raises:
-        ValueError: more positives are found than exist.
+    Returns 0 to 1; NaN without positives.
     """
-    rank_P, positives = _found(rank_P, positives)
-    if not positives:
+    rank_P = np.asarray(rank_P)
+    if not len(rank_P):
         return np.nan
     before_P = np.arange(len(rank_P))
     precision_before_P = np.where(rank_P > 0, before_P / np.maximum(rank_P, 1), 1.0)
     precision_at_P = (before_P + 1) / (rank_P + 1)
-    return float((precision_before_P + precision_at_P).sum() / 2 / positives)
+    return float((precision_before_P + precision_at_P).sum() / 2 / len(rank_P))
 
 
-def precision_at(rank_P: np.ndarray, k: int, positives: int | None = None) -> float:
+def precision_at(rank_P: np.ndarray, k: int) -> float:
     """Return the precision of the first k ranks, or down to the last positive if that is earlier.
 
-    A query with 2 positives, both ranked first, thus has precision 1 at 10. Arguments, NaN and errors
-    are those of `average_precision_trapezoid`; 0 if no positive is ranked.
+    A query with 2 positives, both ranked first, thus has precision 1 at 10. The argument and NaN are
+    those of `average_precision_trapezoid`.
     """
-    rank_P, positives = _found(rank_P, positives)
     if k < 1:
         raise ValueError(f"k is {k}; it must be at least 1")
+    rank_P = np.asarray(rank_P)
     if not len(rank_P):
-        return 0.0 if positives else np.nan
+        return np.nan
     window = min(k, int(rank_P[-1]) + 1)
     return float((rank_P < window).sum() / window)
 
@@ -149,13 +145,6 @@ def recall_at_1k(relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray
     positives.
     """
     return _share(np.asarray(relevant_QK, bool)[:, :ILIAS_DEPTH].sum(axis=1), positives_Q)
-
-
-def _found(rank_P: np.ndarray, positives: int | None) -> tuple[np.ndarray, int]:
-    rank_P = np.sort(rank_P)
-    if positives is not None and positives < len(rank_P):
-        raise ValueError(f"{len(rank_P)} positives are ranked, but only {positives} exist")
-    return rank_P, len(rank_P) if positives is None else positives
 
 
 def _tie_ends(similarity_QK: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
@@ -209,7 +198,7 @@ def names_of(paths: pd.Series) -> pd.Series:
     return core.fillna(far[0] + ".tar/" + far[1]).fillna(paths)
 
 
-def write_rankings(path: Path, embedded: Embedded, table: pd.DataFrame) -> None:
+def write_rankings(path: Path, embedded: Embeddings, table: pd.DataFrame) -> None:
     """Write the best 1,000 of the merged index for each query, block by block, atomically.
 
     Args:
@@ -291,22 +280,17 @@ class _Named:
         return np.where(place_N < 0, -1, self.row_N[place_N])
 
 
-def _ranked(embedded: Embedded, images: Images) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+def _ranked(embedded: Embeddings, images: Images) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield each query's row, the rows of its ranked images, best first, and their similarities."""
     (search,) = searches("merged", images, images.domain_T)
-    domain_Q = images.domain_T[search.query_Q]
-    parts = {"": embedded} if isinstance(embedded, np.ndarray) else embedded
     with tqdm(total=len(search.query_Q), desc="rankings", delay=5, disable=None) as bar:
-        for domain, unit_TD in parts.items():
-            query_Q = search.query_Q[domain_Q == domain] if domain else search.query_Q
-            index, size = ExactIndex(unit_TD[search.index_I]), block_size(DEPTH, MOST_QUERIES)
-            for start in range(0, len(query_Q), size):
-                rows_B = query_Q[start : start + size]
-                own = images.same_image(rows_B, search.index_I)
-                found_BK, score_BK = index.search(unit_TD[rows_B], DEPTH, own)
+        for ranking in rankings(images, embedded, search):
+            for block in ranking.blocks(block_size(DEPTH, MOST_QUERIES)):
+                rows_B = ranking.search.query_Q[block]
+                found_BK, score_BK = ranking.nearest(block, DEPTH)
                 for row, found_K, score_K in zip(rows_B, found_BK, score_BK, strict=True):
                     there_K = found_K >= 0
-                    yield row, search.index_I[found_K[there_K]], score_K[there_K]
+                    yield row, found_K[there_K], score_K[there_K]
                 bar.update(len(rows_B))
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import pandas as pd
 
 # Depths that the benchmarks report: CUB and Cars 1, 2, 4, 8; SOP 1, 10, 100; In-Shop 1, 10, 20, 30, 40.
 RECALL_DEPTHS = (2, 4, 8, 10, 20, 30, 40, 100)
@@ -26,13 +27,11 @@ STANDARD = (
 ALL_POSITIVES = ("map_at_r", "r_precision")  # use as many ranks as a query has positives
 
 
-def r_at_1(relevant_QK: np.ndarray) -> np.ndarray:
-    """Return 1 if the nearest neighbour is relevant (UnED's R@1, also called precision at 1)."""
-    return recall_at(relevant_QK, 1)
-
-
 def recall_at(relevant_QK: np.ndarray, k: int) -> np.ndarray:
-    """Return 1 if any of the first k is relevant: metric learning's Recall@k, not IR's recall."""
+    """Return 1 if any of the first k is relevant: metric learning's Recall@k, not IR's recall.
+
+    With k = 1 it is UnED's R@1, also called precision at 1.
+    """
     return np.asarray(relevant_QK[:, :k].any(axis=1), np.float64)
 
 
@@ -91,8 +90,6 @@ def depth_of(keys: Iterable[str], most_positives: int) -> int:
 
 def _metric(key: str, relevant_QK: np.ndarray, positives_Q: np.ndarray) -> np.ndarray:
     match key:
-        case "r_at_1":
-            return r_at_1(relevant_QK)
         case "mmp_at_5":
             return mmp_at_5(relevant_QK, positives_Q)
         case "map_at_r":
@@ -112,6 +109,11 @@ def _number(key: str) -> int:
     if not found:
         raise ValueError(f"{key!r} is not a metric")
     return int(found[1])
+
+
+def plain(values: pd.Series) -> dict[str, float | None]:
+    """Convert scores by key to JSON numbers: None for NaN."""
+    return {str(key): None if np.isnan(value) else float(value) for key, value in values.items()}
 
 
 def harmonic_mean(values: Iterable[float]) -> float:

@@ -57,56 +57,6 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int 
     return min(1.0, float(normalized_mutual_info_score(class_N, cluster_N1[:, 0])))
 
 
-def classify(
-    similarity_QK: np.ndarray,
-    class_QK: np.ndarray,
-    k: int = 1,
-    temperature: float | None = None,
-    class_count: int | None = None,
-) -> tuple[np.ndarray, np.ndarray]:
-    """Classify by Met's k-nearest-neighbour classifier: class [Q] and confidence [Q].
-
-    A class scores the largest similarity among its neighbours, not a sum of votes. The class of the
-    nearest neighbour therefore always wins, and k affects only the confidence. The confidence is that
-    similarity or, with a temperature, the winner's part of a softmax over all classes of the index.
-    In the softmax, classes without a neighbour and negative similarities count as similarity 0.
-
-    Met tunes both on its validation set by GAP: k from 1 to 50, 1 / temperature (its `t`) from .01 to
-    500. If that is high, confident answers round to 1 and tie; GAP then orders them by row.
-
-    Args:
-        similarity_QK: cosines, descending along a row.
-        class_QK: int, the neighbours' classes; -1 for a missing neighbour, at a row's end.
-        k: number of neighbours; all K if k is larger.
-        temperature: divides the similarities before the softmax.
-        class_count: number of classes in the index; required with a temperature.
-
-    Returns:
-        A query without neighbours has class -1 and confidence -inf, the lowest. At equal similarities
-        the search's first neighbour wins (in Met's code: the class that sorts first).
-
-    Raises:
-        ValueError: shapes differ, similarities increase along a row, or k, temperature or class_count
-            is invalid.
-    """
-    similarity_QK, class_QK = np.asarray(similarity_QK), np.asarray(class_QK)
-    if similarity_QK.shape != class_QK.shape or min(k, class_QK.shape[1]) < 1:
-        shapes = f"{list(similarity_QK.shape)} similarities, {list(class_QK.shape)} classes"
-        raise ValueError(
-            f"{shapes}, k = {k}; shapes must be equal, and at least one neighbour is needed"
-        )
-    similarity_QK, class_QK = similarity_QK[:, :k], class_QK[:, :k]
-    known_QK = class_QK >= 0
-    similarity_QK = np.where(known_QK, similarity_QK, -np.inf).astype(np.float64)
-    if (similarity_QK[:, 1:] > similarity_QK[:, :-1]).any() or np.isnan(similarity_QK).any():
-        raise ValueError("neighbours must come best first, missing ones last")
-    confidence_Q = similarity_QK[:, 0]
-    if temperature is not None:
-        share_Q = _softmax_share(similarity_QK, class_QK, temperature, class_count)
-        confidence_Q = np.where(known_QK[:, 0], share_Q, -np.inf)
-    return class_QK[:, 0], confidence_Q
-
-
 def gap(confidence_Q: np.ndarray, is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
     """Return global average precision (micro AP): one ranking of all answers, most confident first.
 
@@ -145,25 +95,6 @@ def accuracy(is_correct_Q: np.ndarray, has_answer_Q: np.ndarray) -> float:
     zeros_Q = np.zeros(len(is_correct_Q))
     _, is_correct_Q, has_answer_Q = _checked(zeros_Q, is_correct_Q, has_answer_Q)
     return float(is_correct_Q[has_answer_Q].mean()) if has_answer_Q.any() else np.nan
-
-
-def _softmax_share(
-    similarity_QK: np.ndarray, class_QK: np.ndarray, temperature: float, class_count: int | None
-) -> np.ndarray:
-    """Return the first class's softmax probability over all classes, [Q]."""
-    if not temperature > 0:
-        raise ValueError(f"temperature is {temperature}; it must be above 0")
-    first_QK = class_QK >= 0  # the best neighbour of its class
-    for rank in range(1, class_QK.shape[1]):
-        first_QK[:, rank] &= (class_QK[:, :rank] != class_QK[:, rank, None]).all(axis=1)
-    others_Q = (class_count or 0) - first_QK.sum(axis=1)
-    if (others_Q < 0).any():
-        raise ValueError(f"class_count is {class_count}, fewer than the classes of the neighbours")
-    scaled_QK = np.maximum(similarity_QK, 0) / temperature
-    # Relative to the largest, all powers are at most 1, and the winner's is 1.
-    power_QK = np.exp(scaled_QK - scaled_QK[:, :1])
-    total_Q = (power_QK * first_QK).sum(axis=1) + others_Q * np.exp(-scaled_QK[:, 0])
-    return 1 / np.maximum(total_Q, 1)
 
 
 def _checked(

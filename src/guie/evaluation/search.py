@@ -8,18 +8,21 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
+from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
 from guie.base.seeds import seeded_draws
 from guie.evaluation import knn as neighbours
 from guie.evaluation import metrics
+from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.knn import ExactIndex, block_size
 
 
@@ -127,10 +130,6 @@ class BlockCache:
 
 MOST_QUERIES = 4096  # in one block
 
-# Unit vectors [T, D], or those of each domain's specialist, which embeds that domain's queries and
-# the whole index.
-Embedded = np.ndarray | Mapping[str, np.ndarray]
-
 
 @dataclass(frozen=True)
 class Images:
@@ -164,6 +163,10 @@ class Images:
         held = pd.DataFrame({"image": self.image_T[index_I], "index": np.arange(len(index_I))})
         pairs = asked.merge(held, on="image")  # an inner merge keeps the order of the left
         return pairs["query"].to_numpy(), pairs["index"].to_numpy()
+
+    def are_relevant(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
+        """Return whether query and retrieved image share a label: bool [B, K], False for row -1."""
+        return self.labels.shared(query_B, found_BK) & (found_BK >= 0)
 
     def count_positives(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
         """Count each query's relevant index images without its own image."""
@@ -207,6 +210,54 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
 
 
 @dataclass(frozen=True)
+class Ranking:
+    """The index images of a search, ranked for each query without its own image.
+
+    Attributes: `unit_TD`, unit vectors of all rows T.
+    """
+
+    images: Images
+    unit_TD: np.ndarray
+    search: Search
+
+    @cached_property
+    def _index(self) -> ExactIndex:
+        return ExactIndex(self.unit_TD[self.search.index_I])
+
+    @cached_property
+    def _own(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.images.same_image(self.search.query_Q, self.search.index_I)
+
+    def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k nearest images of a block of queries, best first, and their similarities.
+
+        Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
+        """
+        own_P, place_P = self._own
+        pairs = slice(*np.searchsorted(own_P, [block.start, block.stop]))
+        hidden = (own_P[pairs] - block.start, place_P[pairs])
+        place_BK, score_BK = self._index.search(self.unit_TD[self.search.query_Q[block]], k, hidden)
+        return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
+
+    def blocks(self, size: int) -> list[slice]:
+        """Return all queries as slices of that many, the last one shorter."""
+        count = len(self.search.query_Q)
+        return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+def rankings(images: Images, embedded: Embeddings, search: Search) -> Iterator[Ranking]:
+    """Yield the ranking of a search; with specialists, one for the queries of each domain."""
+    if isinstance(embedded, np.ndarray):
+        yield Ranking(images, embedded, search)
+        return
+    domain_Q = images.domain_T[search.query_Q]
+    for name, unit_TD in embedded.items():
+        query_Q = search.query_Q[domain_Q == name]
+        own = replace(search, name=f"{search.name} by {name}", query_Q=query_Q)
+        yield Ranking(images, unit_TD, own)
+
+
+@dataclass(frozen=True)
 class Searcher:
     """Score searches over embedded images.
 
@@ -217,7 +268,7 @@ class Searcher:
     """
 
     images: Images
-    embedded: Embedded
+    embedded: Embeddings
     kept: BlockCache | None = None
     query_counts: bool = False
 
@@ -225,53 +276,33 @@ class Searcher:
         """Return the named metrics of each query, indexed by row T; NaN if it has no positive."""
         blocks = [
             values.set_index(rows_B)
-            for unit_TD, part in self.by_embedding(search)
-            for rows_B, values in self._by_blocks(unit_TD, part, keys)
+            for ranking in rankings(self.images, self.embedded, search)
+            for rows_B, values in self._by_blocks(ranking, keys)
         ]
         scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
         return scores.reindex(search.query_Q)
 
-    def by_embedding(self, search: Search) -> list[tuple[np.ndarray, Search]]:
-        """Return the embeddings [T, D] to search, each with its queries."""
-        if isinstance(self.embedded, np.ndarray):
-            return [(self.embedded, search)]
-        domain_Q = self.images.domain_T[search.query_Q]
-        return [
-            (
-                unit_TD,
-                Search(
-                    f"{search.name} by {name}", search.query_Q[domain_Q == name], search.index_I
-                ),
-            )
-            for name, unit_TD in self.embedded.items()
-        ]
-
     def _by_blocks(
-        self, unit_TD: np.ndarray, search: Search, keys: Sequence[str]
+        self, ranking: Ranking, keys: Sequence[str]
     ) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
         """Yield, block by block, rows of queries and their scores."""
-        images, kept = self.images, self.kept
-        positives_Q = images.count_positives(search.query_Q, search.index_I)
+        kept, search = self.kept, ranking.search
+        positives_Q = self.images.count_positives(search.query_Q, search.index_I)
         # Sorted, so that only the blocks of large classes need many ranks.
         order_Q = np.argsort(positives_Q, kind="stable")
         order_Q = order_Q[positives_Q[order_Q] > 0]
         query_Q, positives_Q = search.query_Q[order_Q], positives_Q[order_Q]
-        if not len(query_Q):
-            return
-        index: ExactIndex | None = None
-        own_P, place_P = images.same_image(query_Q, search.index_I)
-        blocks = tqdm(_blocks(positives_Q, keys), "search", delay=5, disable=None)
-        for number, block in enumerate(blocks):
+        ranking = replace(ranking, search=replace(search, query_Q=query_Q))
+        blocks = _blocks(positives_Q, keys)
+        for number, block in enumerate(tqdm(blocks, "search", delay=5, disable=None)):
             rows_B, positives_B = query_Q[block], positives_Q[block]
             values = kept.get(search.name, number) if kept else None
             if values is None and (kept is None or kept.is_mine(number)):
-                index = index or ExactIndex(unit_TD[search.index_I])
-                pairs = slice(*np.searchsorted(own_P, [block.start, block.stop]))
-                hidden = (own_P[pairs] - block.start, place_P[pairs])
                 k = metrics.depth_of(keys, positives_B[-1])
-                found_BK, _ = index.search(unit_TD[rows_B], k, hidden)
-                relevant_BK = images.labels.shared(rows_B, search.index_I[found_BK])
-                values = self._measured(relevant_BK & (found_BK >= 0), positives_B, keys)
+                found_BK, _ = ranking.nearest(block, k)
+                values = self._measured(
+                    self.images.are_relevant(rows_B, found_BK), positives_B, keys
+                )
                 if kept:
                     kept.add(search.name, number, values)
             if values is not None:
@@ -285,6 +316,13 @@ class Searcher:
             asked = [key for key in keys if key in metrics.ALL_POSITIVES]
             found |= metrics.ranking_metrics(relevant_BK, positives_B + 1, asked)
         return pd.DataFrame(found)
+
+
+def unanswerable(queries: int) -> UserError:
+    """Return the error for queries of which none has a positive."""
+    return UserError(
+        f"none of {queries} queries has a positive in the index; check the columns label and role"
+    )
 
 
 def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -> list[Search]:
@@ -307,18 +345,18 @@ def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -
 
 def _blocks(positives_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
     """Return blocks of consecutive queries; a block is smaller if its last query needs more ranks."""
+
+    def needed(last: int) -> int:
+        return metrics.depth_of(keys, positives_Q[last])
+
     blocks, start = [], 0
     while start < len(positives_Q):
         size = min(MOST_QUERIES, len(positives_Q) - start)
-        while size > (fits := _fitting(positives_Q[start + size - 1], keys)):
+        while size > (fits := block_size(needed(start + size - 1), MOST_QUERIES)):
             size = fits
         blocks.append(slice(start, start + size))
         start += size
     return blocks
-
-
-def _fitting(positives: int, keys: Sequence[str]) -> int:
-    return block_size(metrics.depth_of(keys, positives), MOST_QUERIES)
 
 
 LONG = 2 * 10**10  # pairs of query and index image: half a minute on two cores

@@ -10,15 +10,13 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest, companion_path, read_companion
-from guie.evaluation.embeddings import load_embeddings, unit_vectors
-from guie.evaluation.protocols.base import TEXTS
+from guie.evaluation.embeddings import Embeddings, load_embeddings, unit_vectors
 from guie.evaluation.reduction import PER_DOMAIN, balanced_sample, fit_components, random_projection
 
 FITTED = ("pca", "pca-whitened")
-Joined = np.ndarray | dict[str, np.ndarray]
 
 
-def joined(specialists: Mapping[str, np.ndarray], join: str) -> Joined:
+def joined(specialists: Mapping[str, np.ndarray], join: str) -> Embeddings:
     """Join embeddings of the same images by several models; the oracle keeps them by domain.
 
     Args:
@@ -40,11 +38,11 @@ def joined(specialists: Mapping[str, np.ndarray], join: str) -> Joined:
 
 
 def reduced(
-    given: np.ndarray | Mapping[str, np.ndarray],
-    fit: np.ndarray | Mapping[str, np.ndarray] | None,
+    given: Embeddings,
+    fit: Embeddings | None,
     kind: str,
     dim: int,
-) -> Joined:
+) -> Embeddings:
     """Reduce the dimension of embeddings, separately for every specialist.
 
     Args:
@@ -63,13 +61,6 @@ def reduced(
     return _reduced(given, fit, kind, dim)
 
 
-def arrays_of(given: np.ndarray | Mapping[str, np.ndarray] | None) -> list[np.ndarray]:
-    """Return the arrays of one model or of several."""
-    if given is None:
-        return []
-    return [given] if isinstance(given, np.ndarray) else [given[name] for name in sorted(given)]
-
-
 def _reduced(emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int) -> np.ndarray:
     if kind == "first":
         if not 0 < dim <= emb_ND.shape[1]:
@@ -85,6 +76,8 @@ def _reduced(emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int)
 def _units(emb_ND: np.ndarray) -> np.ndarray:
     return unit_vectors(emb_ND, np.arange(len(emb_ND)).astype(str))
 
+
+TEXTS = "texts"  # the data set of text queries
 
 Source = Path | Sequence[str]  # one model's E.npz, or DOMAIN=E.npz of each specialist
 
@@ -118,7 +111,7 @@ def with_subsets(table: pd.DataFrame, subsets: pd.DataFrame) -> pd.DataFrame:
     return table.assign(subsets=table["image_path"].map(named).fillna(""))
 
 
-def read_embeddings(source: Source, table: pd.DataFrame, join: str) -> Joined:
+def read_embeddings(source: Source, table: pd.DataFrame, join: str) -> Embeddings:
     """Read one model's embeddings [T, D], or join those of specialists. Raises UserError."""
     if isinstance(source, Path):
         return load_embeddings(source, table)
@@ -132,8 +125,8 @@ def read_embeddings(source: Source, table: pd.DataFrame, join: str) -> Joined:
 
 
 def reduce_embeddings(
-    given: Joined, kind: str, dim: int, fit: Source | None, manifest: Manifest, join: str
-) -> Joined:
+    given: Embeddings, kind: str, dim: int, fit: Source | None, manifest: Manifest, join: str
+) -> Embeddings:
     """Reduce embeddings to `dim` dimensions, by a map fitted on train images of the manifest.
 
     Args:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 from accelerate import Accelerator
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest
 from guie.evaluation.embedding import Check, embed_files, raise_fault
+from guie.evaluation.embeddings import as_units
 from guie.evaluation.frozen import FrozenData, embed_rows
-from guie.evaluation.protocols.evaluating import QUICK, quick_scores
-from guie.evaluation.protocols.retrieval import refuse_unanswerable
-from guie.models import LoadedModel
+from guie.evaluation.metrics import plain
+from guie.evaluation.search import Images, Searcher, searches, unanswerable
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
 from guie.models.views import AnyPreprocess
+
+QUICK = ("r_at_1", "mmp_at_5")
 
 
 def refuse_unscorable(manifest: Manifest) -> None:
@@ -24,10 +28,11 @@ def refuse_unscorable(manifest: Manifest) -> None:
     rows = manifest.table[manifest.table["split"] == "val"]
     if rows.empty:
         return
-    try:
-        refuse_unanswerable(QUICK, rows)
-    except UserError as error:
-        raise UserError(f"{manifest.path}: split val: {error}") from None
+    images = Images.of(rows)
+    (search,) = searches("merged", images, images.domain_T)
+    if not images.count_positives(search.query_Q, search.index_I).any():
+        error = unanswerable(len(search.query_Q))
+        raise UserError(f"{manifest.path}: split val: {error}")
 
 
 def validate(
@@ -60,17 +65,26 @@ def validate(
     return flat_scores(from_main(accelerator, lambda: quick_scores(emb_ND, rows)))
 
 
-def validate_model(
-    accelerator: Accelerator, model: LoadedModel, manifest: Manifest, workers: int
-) -> dict[str, float] | None:
-    """Run `validate` for a loaded model, which moves to this process's device."""
-    embedder = model.embedder.to(accelerator.device)
-    return validate(accelerator, embedder, manifest, model.preprocess, workers)
+def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, Any]:
+    """Return R@1 and mMP@5 over the merged index: the means over the domains, and of each domain.
+
+    They equal those of `guie.evaluation.protocols.evaluating.evaluate`, which also raises the same errors.
+
+    Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5"}}}.
+    """
+    images = Images.of(table)
+    (search,) = searches("merged", images, images.domain_T)
+    scores = Searcher(images, as_units(embeddings_TD, table)).score(search, QUICK)
+    if scores.isna().all(axis=None):
+        raise unanswerable(len(scores))
+    by_domain = scores.groupby(images.domain_T[search.query_Q]).mean()
+    domains = {name: plain(by_domain.loc[name]) for name in by_domain.index}
+    return {**plain(by_domain.mean()), "domains": domains}
 
 
 def flat_scores(scores: dict[str, Any]) -> dict[str, float]:
     """Return means, and R@1 of each domain, by the keys of metrics.jsonl."""
-    flat = {f"val_{key}": scores[key] for key in ("r_at_1", "mmp_at_5")}
+    flat = {f"val_{key}": scores[key] for key in QUICK}
     for domain, values in scores["domains"].items():
         flat[f"val_r_at_1/{domain}"] = values["r_at_1"]
     return flat

@@ -12,19 +12,13 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.base.files import write_json
 from guie.data.manifest import Manifest, companion_path, load_manifest
-from guie.evaluation.embeddings import load_embeddings
+from guie.evaluation.embeddings import Embeddings, arrays_of, as_units, load_embeddings
 from guie.evaluation.graded import read_rankings, write_rankings
 from guie.evaluation.protocols.base import Protocol
-from guie.evaluation.protocols.evaluating import (
-    Given,
-    as_units,
-    run_models,
-    run_protocol,
-    share_models,
-)
+from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
 from guie.evaluation.protocols.retrieval import read_grades
 from guie.evaluation.search import BlockCache, key_of, pairs_of, search_together
-from guie.evaluation.sources import arrays_of, read_embeddings, reduce_embeddings, table_of
+from guie.evaluation.sources import read_embeddings, reduce_embeddings, table_of
 from guie.report.tables import reports_table
 
 
@@ -50,7 +44,7 @@ def search(
 ) -> None:
     """Score embeddings, in one or several processes."""
     given = embeddings_of(args, manifest, table)
-    models: dict[str, Given] = {str(args.embeddings or "the specialists"): given}
+    models: dict[str, Embeddings] = {str(args.embeddings or "the specialists"): given}
     models |= {str(path): load_embeddings(path, table) for path in args.against}
     grades = None
     if any(part.graded for protocol in protocols for part in protocol.parts):
@@ -92,7 +86,7 @@ def search(
     )
 
 
-def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Given:
+def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Embeddings:
     """Return the embeddings to score: one model's, or those of the joined specialists."""
     given = read_embeddings(args.specialists or args.embeddings, table, args.join)
     if not args.reduce:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from guie.evaluation.protocols.base import Protocol
-from guie.evaluation.protocols.retrieval import HARMONIC
+from guie.evaluation.protocols.base import HARMONIC, Protocol
 
 COLUMNS = {
     "r_at_1": "R@1",

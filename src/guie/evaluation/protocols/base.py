@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # `validate.py --help` lists the protocols, and must not wait
     import pandas as pd
 
 Index = Literal["merged", "separate", "fused"]
-TEXTS = "texts"  # the data set of text queries
+HARMONIC = ("r_at_1", "map_at_r", "r_precision")  # metrics with a harmonic mean over domains
 Statistic = Literal["mean", "pooled", "harmonic", "public", "private"]
 
 

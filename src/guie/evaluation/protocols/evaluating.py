@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.evaluation import metrics
 from guie.evaluation.bootstrap import (
     Comparison,
     harmonic_headline,
@@ -20,26 +21,24 @@ from guie.evaluation.bootstrap import (
     resample,
     verdict,
 )
-from guie.evaluation.embeddings import unit_vectors
+from guie.evaluation.embeddings import Embeddings, arrays_of, as_units
 from guie.evaluation.graded import Rankings
-from guie.evaluation.protocols.base import Headline, Part, Protocol, members
+from guie.evaluation.protocols.base import HARMONIC, Headline, Part, Protocol, members
 from guie.evaluation.protocols.catalogue import DRAWS, INDEXES, PROTOCOLS
 from guie.evaluation.protocols.retrieval import (
-    HARMONIC,
     PLAIN,
     Options,
     Scores,
     cluster_scores,
     groups_of,
     images_of,
-    plain,
     ranked_scores,
     recognition_scores,
     report_of,
     retrieve,
     search_part,
 )
-from guie.evaluation.search import BlockCache, Embedded, searches
+from guie.evaluation.search import BlockCache, searches
 
 PUBLIC_SHARE = 0.3
 
@@ -48,7 +47,7 @@ def public_and_private(scores: Scores) -> dict[str, dict[str, float | None]]:
     """Return means over the 30 % of the queries that are public, and over the rest."""
     public_Q = np.array([is_public(path) for path in scores.path_Q], dtype=bool)
     return {
-        name: plain(scores.values[own_Q].mean())
+        name: metrics.plain(scores.values[own_Q].mean())
         for name, own_Q in (("public", public_Q), ("private", ~public_Q))
     }
 
@@ -176,12 +175,9 @@ def _of_each(mean_DM: np.ndarray, keys: list[str], level: float) -> dict[str, An
     return {key: percentiles(mean_DM[:, m], level) for m, key in enumerate(keys)}
 
 
-Given = np.ndarray | Mapping[str, np.ndarray]  # embeddings, as `score_part` takes them
-
-QUICK = Part("quick", "merged", ("r_at_1", "mmp_at_5"))
-
-
-def evaluate(embeddings_TD: Given, table: pd.DataFrame, index: str = "merged") -> dict[str, Any]:
+def evaluate(
+    embeddings_TD: Embeddings, table: pd.DataFrame, index: str = "merged"
+) -> dict[str, Any]:
     """Score one split by every metric over one index: `score_part` without intervals.
 
     Raises ValueError unless the index is merged or separate.
@@ -191,23 +187,9 @@ def evaluate(embeddings_TD: Given, table: pd.DataFrame, index: str = "merged") -
     return score_part(PROTOCOLS[index].parts[0], embeddings_TD, table)[0]
 
 
-def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, Any]:
-    """Return R@1 and mMP@5 over the merged index, fast enough for validation during training.
-
-    Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5"}}}. The first two are means
-    over the domains, equal to `evaluate(...)["mean"]`. Arguments and errors are those of `evaluate`.
-    """
-    report, _ = score_part(QUICK, embeddings_TD, table)
-    names = QUICK.metrics
-    domains = {
-        name: {key: values[key] for key in names} for name, values in report["domains"].items()
-    }
-    return {key: report["mean"][key] for key in names} | {"domains": domains}
-
-
 def score_part(
     part: Part,
-    embeddings_TD: Given | Rankings,
+    embeddings_TD: Embeddings | Rankings,
     table: pd.DataFrame,
     options: Options = PLAIN,
 ) -> tuple[dict[str, Any], Scores]:
@@ -238,7 +220,7 @@ def score_part(
                 "--protocol: needs relevance.csv next to the manifest, with columns query, image, grade"
             )
         scores = retrieve(part, table, embedded, options)
-        report = report_of(scores, options.quirks) | {"dimension": _dimension(embedded)}
+        report = report_of(scores, options.quirks) | {"dimension": arrays_of(embedded)[0].shape[1]}
         _add(report, _beside(part, table, embedded))
     if part.public_and_private:
         report |= public_and_private(scores)
@@ -247,24 +229,9 @@ def score_part(
     return report, scores
 
 
-def share_protocol(
-    protocol: Protocol,
-    embeddings_TD: Given,
-    table: pd.DataFrame,
-    kept: BlockCache,
-    quirks: Iterable[str] = (),
-) -> None:
-    """Search and cache this process's blocks of `run_protocol`."""
-    embedded = as_units(embeddings_TD, table)
-    options = Options(_quirks(protocol, quirks), kept=kept)
-    for part in protocol.parts:
-        if not part.graded:  # graded parts cache no blocks
-            search_part(part, table, embedded, options.within(f"{protocol.name} {part.name}"))
-
-
 def run_protocol(
     protocol: Protocol,
-    embeddings_TD: Given | Rankings,
+    embeddings_TD: Embeddings | Rankings,
     table: pd.DataFrame,
     *,
     quirks: Iterable[str] = (),
@@ -296,7 +263,7 @@ def run_protocol(
     return report, {name: scores for name, (_, scores) in found.items()}
 
 
-def _beside(part: Part, table: pd.DataFrame, embedded: Embedded) -> dict[str, dict[str, float]]:
+def _beside(part: Part, table: pd.DataFrame, embedded: Embeddings) -> dict[str, dict[str, float]]:
     """Return each group's scores that are not means over queries (NMI, GAP)."""
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
@@ -315,27 +282,9 @@ def _add(report: dict[str, Any], beside: Mapping[str, Mapping[str, float]]) -> N
     """Add the scores to the report's domains, and their mean over the domains."""
     for name, found in beside.items():
         if name in report["domains"]:
-            report["domains"][name] |= plain(pd.Series(found))
+            report["domains"][name] |= metrics.plain(pd.Series(found))
     means = pd.DataFrame([found for name, found in beside.items() if name in report["domains"]])
-    report["mean"] |= plain(means.mean())
-
-
-def as_units(embeddings_TD: np.ndarray | Mapping[str, np.ndarray], table: pd.DataFrame) -> Embedded:
-    """Normalise vectors of one model or of each domain's specialist. Raises like `score_part`."""
-    if isinstance(embeddings_TD, np.ndarray):
-        if len(embeddings_TD) != len(table):
-            raise ValueError(f"{len(embeddings_TD)} embeddings for {len(table)} rows")
-        return unit_vectors(embeddings_TD, table["image_path"].to_numpy())
-    missing = sorted(set(table["domain"]) - set(embeddings_TD))
-    if missing:
-        raise UserError(f"no specialist for {', '.join(missing)}; give one for every domain")
-    units = {name: as_units(values, table) for name, values in embeddings_TD.items()}
-    return {name: value for name, value in units.items() if isinstance(value, np.ndarray)}
-
-
-def _dimension(embedded: Embedded) -> int:
-    one = embedded if isinstance(embedded, np.ndarray) else next(iter(embedded.values()))
-    return one.shape[1]
+    report["mean"] |= metrics.plain(means.mean())
 
 
 def _quirks(protocol: Protocol, wanted: Iterable[str]) -> frozenset[str]:
@@ -349,7 +298,7 @@ def _quirks(protocol: Protocol, wanted: Iterable[str]) -> frozenset[str]:
 
 def share_models(
     protocols: Sequence[Protocol],
-    models: Mapping[str, Given],
+    models: Mapping[str, Embeddings],
     table: pd.DataFrame,
     kept: BlockCache,
     quirks: Iterable[str] = (),
@@ -357,13 +306,17 @@ def share_models(
     """Search and cache this process's blocks of `run_models`."""
     for protocol in protocols:
         for _, given, prefixed in _each(models, kept):
-            assert prefixed is not None
-            share_protocol(protocol, given, table, prefixed, quirks)
+            embedded = as_units(given, table)
+            options = Options(_quirks(protocol, quirks), kept=prefixed)
+            for part in protocol.parts:
+                if not part.graded:  # graded parts cache no blocks
+                    within = options.within(f"{protocol.name} {part.name}")
+                    search_part(part, table, embedded, within)
 
 
 def run_models(
     protocols: Sequence[Protocol],
-    models: Mapping[str, Given],
+    models: Mapping[str, Embeddings],
     table: pd.DataFrame,
     *,
     quirks: Iterable[str] = (),
@@ -395,8 +348,8 @@ def run_models(
 
 
 def _each(
-    models: Mapping[str, Given], kept: BlockCache | None
-) -> Iterator[tuple[str, Given, BlockCache | None]]:
+    models: Mapping[str, Embeddings], kept: BlockCache | None
+) -> Iterator[tuple[str, Embeddings, BlockCache | None]]:
     """Yield each model with its own block cache."""
     for place, (name, given) in enumerate(models.items()):
         yield name, given, kept and (kept.within(f"against {place}") if place else kept)

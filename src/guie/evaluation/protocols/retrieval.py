@@ -13,23 +13,26 @@ import pandas as pd
 from guie.base.errors import UserError
 from guie.data.manifest.companions import line_of, read_companion
 from guie.evaluation import graded, metrics, recognition
+from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.graded import Rankings, map_at_1k, recall_at_1k
-from guie.evaluation.knn import ExactIndex, block_size
-from guie.evaluation.protocols.base import Part, members
+from guie.evaluation.knn import block_size
+from guie.evaluation.protocols.base import HARMONIC, Part, members
 from guie.evaluation.recognition import nmi
 from guie.evaluation.search import (
+    MOST_QUERIES,
     BlockCache,
-    Embedded,
     Images,
     Search,
     Searcher,
     galleries,
+    rankings,
     searches,
+    unanswerable,
 )
 
 
 def cluster_scores(
-    part: Part, table: pd.DataFrame, embedded: Embedded
+    part: Part, table: pd.DataFrame, embedded: Embeddings
 ) -> dict[str, dict[str, float]]:
     """Return NMI of each group's images, queries and index together; an image with two rows counts once."""
     column = part.by if part.by in table else "domain"
@@ -49,35 +52,35 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] =
 }
 
 
-def ranked_scores(part: Part, table: pd.DataFrame, rankings: Rankings) -> Scores:
+def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
     """Score each query of given rankings. Raises UserError for a part that needs embeddings."""
     if part.index != "merged" or not set(part.metrics) <= set(METRICS):
         raise UserError("--results: only --protocol ilias scores rankings")
-    images, query_Q = Images.of(table), rankings.query_Q
+    images, query_Q = Images.of(table), given.query_Q
     positives_Q = images.count_positives(query_Q, np.flatnonzero(images.is_index_T))
-    relevant_QK = images.labels.shared(query_Q, rankings.found_QK) & (rankings.found_QK >= 0)
-    found = {key: METRICS[key](relevant_QK, positives_Q, rankings.score_QK) for key in part.metrics}
+    relevant_QK = images.are_relevant(query_Q, given.found_QK)
+    found = {key: METRICS[key](relevant_QK, positives_Q, given.score_QK) for key in part.metrics}
     values = pd.DataFrame(found, index=query_Q)
     cluster_Q, path_Q = (table[c].to_numpy()[query_Q] for c in ("label", "image_path"))
     return Scores(part, values, groups_of(part, table)[query_Q], cluster_Q, path_Q)
 
 
-def recognition_scores(images: Images, embedded: Embedded, search: Search) -> dict[str, float]:
-    """Score nearest-neighbour recognition by similarity; queries without a positive are distractors."""
-    rows_Q = search.query_Q
-    domains = pd.unique(images.domain_T[rows_Q])
-    correct_Q, confidence_Q = np.zeros(len(rows_Q), bool), np.full(len(rows_Q), -np.inf)
-    for domain in domains:
-        own_Q = np.flatnonzero(images.domain_T[rows_Q] == domain)
-        unit_TD = embedded if isinstance(embedded, np.ndarray) else embedded[domain]
-        index = ExactIndex(unit_TD[search.index_I])
-        for block in np.array_split(own_Q, -(-len(own_Q) // block_size(2, 4096))):
-            own = images.same_image(rows_Q[block], search.index_I)
-            found_B1, similarity_B1 = index.search(unit_TD[rows_Q[block]], 1, own)
-            shared_B1 = images.labels.shared(rows_Q[block], search.index_I[found_B1])
-            _, confidence_Q[block] = recognition.classify(similarity_B1, found_B1)
-            correct_Q[block] = (shared_B1 & (found_B1 >= 0))[:, 0]
-    answered_Q = images.count_positives(rows_Q, search.index_I) > 0
+def recognition_scores(images: Images, embedded: Embeddings, search: Search) -> dict[str, float]:
+    """Score Met's nearest-neighbour classifier; queries without a positive are distractors.
+
+    The class is that of the nearest neighbour, the confidence its similarity (-inf without one).
+    """
+    confidence, correct, answered = [], [], []
+    for ranking in rankings(images, embedded, search):
+        query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
+        parts = -(-len(query_Q) // block_size(2, MOST_QUERIES))
+        for rows in np.array_split(np.arange(len(query_Q)), parts) if parts else ():
+            block = slice(rows[0], rows[-1] + 1)
+            found_B1, similarity_B1 = ranking.nearest(block, 1)
+            confidence.append(similarity_B1[:, 0])
+            correct.append(images.are_relevant(query_Q[block], found_B1)[:, 0])
+        answered.append(images.count_positives(query_Q, index_I) > 0)
+    confidence_Q, correct_Q, answered_Q = map(np.concatenate, (confidence, correct, answered))
     return {
         "gap": recognition.gap(confidence_Q, correct_Q, answered_Q),
         "gap_minus": recognition.gap_minus(confidence_Q, correct_Q, answered_Q),
@@ -107,25 +110,23 @@ def read_grades(path: Path) -> pd.DataFrame:
 
 
 def graded_scores(
-    images: Images, table: pd.DataFrame, embedded: Embedded, search: Search, grades: pd.DataFrame
+    images: Images, table: pd.DataFrame, embedded: Embeddings, search: Search, grades: pd.DataFrame
 ) -> pd.DataFrame:
     """Return AP and precisions of each query at every level, by row T; NaN if it has no positive."""
-    index_of = pd.Series(np.arange(len(search.index_I)), table["image_path"][search.index_I])
     parts = []
-    for start in range(0, len(search.query_Q), BLOCK_QUERIES):
-        rows_B = search.query_Q[start : start + BLOCK_QUERIES]
-        grade_BI = _grades_of(table["image_path"][rows_B], index_of, grades)
-        unit_TD = _one(embedded, images, rows_B)
-        own = images.same_image(rows_B, search.index_I)
-        rank_BK, _ = ExactIndex(unit_TD[search.index_I]).search(
-            unit_TD[rows_B], len(search.index_I), own
-        )
-        # The query's own image is not in the ranking; it comes last as -1 and counts as junk.
-        grade_BK = np.where(
-            rank_BK >= 0, np.take_along_axis(grade_BI, rank_BK, axis=1), graded.JUNK
-        )
-        parts.append(pd.DataFrame(graded.revisited(grade_BK), index=rows_B))
-    return pd.concat(parts)
+    for ranking in rankings(images, embedded, search):
+        query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
+        column_T = np.full(len(table), -1)
+        column_T[index_I] = np.arange(len(index_I))
+        index_of = pd.Series(np.arange(len(index_I)), table["image_path"][index_I])
+        for block in ranking.blocks(BLOCK_QUERIES):
+            grade_BI = _grades_of(table["image_path"][query_Q[block]], index_of, grades)
+            row_BK, _ = ranking.nearest(block, len(index_I))
+            grade_BK = np.take_along_axis(grade_BI, column_T[row_BK], axis=1)
+            # The query's own image is not in the ranking; it comes last as -1 and counts as junk.
+            grade_BK = np.where(row_BK >= 0, grade_BK, graded.JUNK)
+            parts.append(pd.DataFrame(graded.revisited(grade_BK), index=query_Q[block]))
+    return pd.concat(parts).loc[search.query_Q]
 
 
 def _grades_of(queries: pd.Series, index_of: pd.Series, grades: pd.DataFrame) -> np.ndarray:
@@ -137,12 +138,6 @@ def _grades_of(queries: pd.Series, index_of: pd.Series, grades: pd.DataFrame) ->
     return codes_BI
 
 
-def _one(embedded: Embedded, images: Images, rows_B: np.ndarray) -> np.ndarray:
-    """Return the embeddings for these queries; with specialists, all are from one domain."""
-    return embedded if isinstance(embedded, np.ndarray) else embedded[images.domain_T[rows_B[0]]]
-
-
-HARMONIC = ("r_at_1", "map_at_r", "r_precision")
 ROUNDED = 3  # decimals, for the quirk `round`
 
 
@@ -196,7 +191,7 @@ class Scores:
 def search_part(
     part: Part,
     table: pd.DataFrame,
-    embedded: Embedded,
+    embedded: Embeddings,
     options: Options = PLAIN,
 ) -> list[pd.DataFrame]:
     """Return the query scores of each search of a part; see `guie.evaluation.search.Searcher`.
@@ -223,7 +218,7 @@ def search_part(
 def retrieve(
     part: Part,
     table: pd.DataFrame,
-    embedded: Embedded,
+    embedded: Embeddings,
     options: Options = PLAIN,
 ) -> Scores:
     """Run the searches of a part; arguments are those of `search_part`.
@@ -238,7 +233,7 @@ def retrieve(
                 f"relevance.csv: none of {sum(map(len, found))} queries has an easy or hard image in the"
                 " index; its paths must match image_path in the manifest"
             )
-        raise _unanswerable(sum(map(len, found)))
+        raise unanswerable(sum(map(len, found)))
     values = pd.concat(found)
     rows = values.index.to_numpy()
     group_Q = groups_of(part, table)[rows]
@@ -247,20 +242,6 @@ def retrieve(
         values.loc[group_Q == group, others] = np.nan
     cluster_Q, path_Q = (table[c].to_numpy()[rows] for c in ("label", "image_path"))
     return Scores(part, values, group_Q, cluster_Q, path_Q)
-
-
-def refuse_unanswerable(part: Part, table: pd.DataFrame) -> None:
-    """Raise UserError like `retrieve`, without embeddings, for a part that uses labels and roles."""
-    images = images_of(part, table)
-    asked = list(searches(part.index, images, groups_of(part, table)))
-    if not any(images.count_positives(one.query_Q, one.index_I).any() for one in asked):
-        raise _unanswerable(sum(len(one.query_Q) for one in asked))
-
-
-def _unanswerable(queries: int) -> UserError:
-    return UserError(
-        f"none of {queries} queries has a positive in the index; check the columns label and role"
-    )
 
 
 def images_of(part: Part, table: pd.DataFrame) -> Images:
@@ -292,10 +273,12 @@ def report_of(scores: Scores, quirks: frozenset[str] = frozenset()) -> dict[str,
     without = values[common].isna().all(axis=1).groupby(scores.group_Q).sum()
     each = scores.part.gallery_draws or 1  # every draw has the same number of queries
     return {
-        "mean": plain(mean),
-        "pooled": plain(values[common].mean()),
+        "mean": metrics.plain(mean),
+        "pooled": metrics.plain(values[common].mean()),
         "domains": {
-            name: plain(by_group.loc[name, [k for k in values if k in scores.part.keys(name)]])
+            name: metrics.plain(
+                by_group.loc[name, [k for k in values if k in scores.part.keys(name)]]
+            )
             | {
                 "queries": int(groups.size()[name]) // each,
                 "queries_without_positive": int(without[name]) // each,
@@ -304,8 +287,3 @@ def report_of(scores: Scores, quirks: frozenset[str] = frozenset()) -> dict[str,
         },
         "index": scores.part.index,
     }
-
-
-def plain(values: pd.Series) -> dict[str, float | None]:
-    """Convert to JSON numbers: None for NaN."""
-    return {str(key): None if np.isnan(value) else float(value) for key, value in values.items()}

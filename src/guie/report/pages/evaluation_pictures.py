@@ -16,8 +16,8 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.data.images import open_as_seen
 from guie.evaluation.diagnosis import DEPTH, Nearest, occurrences, strayed, wrong_firsts
+from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.reduction import balanced_sample
-from guie.evaluation.search import Embedded
 from guie.report.figures import project
 from guie.report.figures.embeddings import (
     difficulty_panel,
@@ -169,7 +169,7 @@ GREY = (128, 128, 128)
 
 
 def query_map(
-    near: Nearest, table: pd.DataFrame, embedded: Embedded, root: Path | None, bar: tqdm
+    near: Nearest, table: pd.DataFrame, embedded: Embeddings, root: Path | None, bar: tqdm
 ) -> dict[str, Any] | None:
     """Map a sample of queries, balanced over domains, by t-SNE.
 

@@ -11,9 +11,8 @@ import numpy as np
 import pandas as pd
 
 from guie.evaluation.diagnosis import Gaps, Nearest, gaps, nearest
+from guie.evaluation.embeddings import Embeddings, as_units
 from guie.evaluation.protocols.base import Part, Protocol
-from guie.evaluation.protocols.evaluating import Given, as_units
-from guie.evaluation.search import Embedded
 from guie.report.tables import COLUMNS, metric_title
 
 Report = Mapping[str, Any]  # of one part, as `run_protocol` returns it
@@ -31,7 +30,7 @@ class Scored:
 
     name: str
     reports: Sequence[Mapping[str, Any]]
-    embedded: Embedded
+    embedded: Embeddings
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def short_names(names: Sequence[str]) -> list[str]:
 
 
 def judged_models(
-    models: Mapping[str, Given],
+    models: Mapping[str, Embeddings],
     reports: Mapping[str, Sequence[Mapping[str, Any]]],
     table: pd.DataFrame,
 ) -> list[Scored]:
