@@ -31,6 +31,7 @@ from guie.config.data import SelectionConfig
 from guie.curation import summary
 from guie.curation.classes import oversample, split_validation
 from guie.curation.cleaning import clean_rows, refuse_late_leaks
+from guie.curation.duplicates.evidence import embed_for
 from guie.curation.pipeline import (
     limit_classes,
     match_domains,
@@ -44,7 +45,6 @@ from guie.curation.selection import Score
 from guie.curation.summary import CurationReport
 from guie.data.datasets.finding import listing, with_path
 from guie.data.manifest import Sidecar, save_manifest
-from guie.evaluation.feature_cache import embed_for
 from guie.training.run_folder import METRICS_FILE, read_metrics
 
 SLUG_CHARS = 80  # characters of a mix's name that its file names use

@@ -17,11 +17,10 @@ from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import Evidence, clean
 from guie.curation.duplicates.candidates import Links, find_links
-from guie.curation.duplicates.evidence import Pixels
+from guie.curation.duplicates.evidence import Pixels, embed_for
 from guie.curation.duplicates.findings import refuse
 from guie.data.image_checks.hashes import thumbnails
 from guie.data.images import open_as_seen
-from guie.evaluation.feature_cache import embed_for
 
 REAL_MODEL = "timm:vit_tiny_patch16_224:{}/weights/" + (
     "vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"

@@ -14,6 +14,8 @@ from accelerate import Accelerator
 
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig
+from guie.curation.duplicates.evidence import embed_for
+from guie.data.image_checks.comparison import content
 from guie.evaluation import embedding
 from guie.evaluation import feature_cache as computing
 from guie.evaluation.embedding import embed_files
@@ -21,7 +23,6 @@ from guie.evaluation.feature_cache import (
     FeatureCache,
     cached_features,
     caches_in,
-    embed_for,
     remove_caches,
 )
 from guie.models import LoadedModel, open_model
@@ -167,7 +168,7 @@ def test_other_weights_sizes_and_views_have_caches_of_their_own(model, images, c
     padded = open_model("open_clip:guie-tiny", 32, "pad")
     padded.embedder.load_state_dict(model.embedder.state_dict())
     features(model, images, tmp_path / "c")
-    for network, view in ((other, "whole"), (padded, "whole"), (model, "content")):
+    for network, view in ((other, None), (padded, None), (model, ("content", content))):
         computed.clear()
         for _ in range(2):
             features(network, images, tmp_path / "c", view=view)

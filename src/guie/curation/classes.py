@@ -17,9 +17,10 @@ from scipy.sparse.csgraph import connected_components
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.config.data import OutlierConfig, OversampleConfig
+from guie.curation.duplicates.evidence import Embed
 from guie.curation.duplicates.findings import findings
 from guie.data.manifest.reading import class_sizes, memberships
-from guie.evaluation.feature_cache import Embed, Features
+from guie.evaluation.feature_cache import Features
 
 CHUNK = 65_536
 

@@ -13,7 +13,7 @@ from guie.config import MixConfig
 from guie.config.data import CleaningConfig
 from guie.curation.classes import apply_merges, find_outliers, suggest_merges
 from guie.curation.duplicates.candidates import Differences, Links, find_links
-from guie.curation.duplicates.evidence import Pixels
+from guie.curation.duplicates.evidence import Embed, Pixels
 from guie.curation.duplicates.findings import Verdicts, dropped, findings, refuse, too_many
 from guie.curation.duplicates.rules import (
     find_conflicts,
@@ -22,7 +22,6 @@ from guie.curation.duplicates.rules import (
     find_placeholders,
 )
 from guie.curation.summary import CurationReport
-from guie.evaluation.feature_cache import Embed
 
 
 class Evidence(NamedTuple):

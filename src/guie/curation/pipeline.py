@@ -31,6 +31,7 @@ from guie.config.data import (
     ToySource,
 )
 from guie.curation.classes import cap_diverse, cap_first, cap_large, drop_rare
+from guie.curation.duplicates.evidence import Embed
 from guie.curation.proxy import Proxy
 from guie.curation.pseudo_labels import (
     contradicted,
@@ -70,7 +71,7 @@ from guie.data.images import decoder_key, open_as_seen
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load_manifest
 from guie.data.manifest.companions import read_companions, renamed, within
 from guie.data.manifest.reading import sidecars
-from guie.evaluation.feature_cache import Embed, Features, cached_features
+from guie.evaluation.feature_cache import Features, cached_features
 from guie.evaluation.text import ClassTexts, class_texts
 from guie.models import open_model
 

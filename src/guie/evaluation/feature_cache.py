@@ -20,18 +20,14 @@ from PIL import Image
 from pydantic import BaseModel
 from torch import Tensor, nn
 
-from guie.base.devices import from_main, make_accelerator
+from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
-from guie.config.data import CleaningConfig
 from guie.data.dataset import EvalDataset, as_batch
-from guie.data.image_checks.comparison import VIEWS
 from guie.data.image_checks.decoding import KEY, TYPES, absolute, file_states
-from guie.data.image_checks.hashes import thumbnails
 from guie.data.images import decoder_key, open_as_host
 from guie.data.manifest.companions import Box
 from guie.evaluation.embedding import Embeds, embed_blocks
-from guie.models import LoadedModel, open_model
 from guie.models.pretrained import state_hash
 from guie.models.views import AnyPreprocess
 
@@ -203,9 +199,6 @@ def _shard_hash(states: pd.DataFrame, rows_ND: np.ndarray) -> str:
     return hashlib.sha256(files.encode() + rows_ND.tobytes()).hexdigest()
 
 
-DECODER = decoder_key(open_as_host)  # the default of EvalDataset
-
-
 class Embedding(Embeds, Protocol):
     """An embedder whose embeddings can be cached, identified by its weights."""
 
@@ -229,10 +222,13 @@ class Model(Protocol):
     def config(self) -> BaseModel: ...
 
 
+View = Callable[[Image.Image], Image.Image]
+
+
 class Viewed(nn.Module):
     """Apply a view to the image before the preprocessing."""
 
-    def __init__(self, view: Callable[[Image.Image], Image.Image], preprocess: nn.Module):
+    def __init__(self, view: View, preprocess: nn.Module):
         super().__init__()
         self.view, self.preprocess = view, preprocess
 
@@ -242,10 +238,6 @@ class Viewed(nn.Module):
         return self.preprocess(as_batch(np.asarray(self.view(image))))
 
 
-# Paths and the name of a view -> (N, D) features of unit length.
-Embed = Callable[[Sequence[str], str], np.ndarray | Features]
-
-
 def cached_features(
     accelerator: Accelerator,
     model: Model,
@@ -253,7 +245,7 @@ def cached_features(
     root: str | Path,
     folder: str | Path,
     *,
-    view: str = "whole",
+    view: tuple[str, View] | None = None,
     **settings: Any,
 ) -> Features:
     """Return features of `root / path` for each path, and compute those that are not cached.
@@ -262,16 +254,18 @@ def cached_features(
     writes, to a folder that all can read.
 
     Args:
-        view: `whole`, or a name in `guie.data.image_checks.comparison.VIEWS`.
+        view: a function applied to each image before the preprocessing, with its name, which is
+            part of the cache key; None for the whole image.
         settings: passed on to `embed_blocks`.
 
     Raises:
         UserError: an image cannot be read, or the cache cannot be written.
     """
     model.embedder.to(accelerator.device)
-    preprocess = model.preprocess if view == "whole" else Viewed(VIEWS[view], model.preprocess)
-    cache = FeatureCache(folder, recipe(model, accelerator.mixed_precision) | {"view": view})
-    files, title = absolute(root, paths), f"features ({view})"
+    name, look = view or ("whole", None)
+    preprocess = Viewed(look, model.preprocess) if look else model.preprocess
+    cache = FeatureCache(folder, recipe(model, accelerator.mixed_precision) | {"view": name})
+    files, title = absolute(root, paths), f"features ({name})"
     made_by = (accelerator, model.embedder, preprocess)
     states = embed_into(cache, *made_by, files, title=title, **settings)
     return cache.open(states, model.embedder.dim)
@@ -329,25 +323,6 @@ def fill(
         rows = missing[done : done + len(features_ND)]
         from_main(accelerator, partial(cache.add, states.iloc[rows], features_ND))
         done += len(rows)
-
-
-def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) -> Embed:
-    """Return the features that cleaning compares: cached ones of its model, or thumbnails.
-
-    The model is opened at first use, because most mixes have no near-duplicates to confirm. Raises
-    UserError if there is no such model.
-    """
-    word = config.model
-    if word is None:
-        return partial(thumbnails, root=root, workers=workers)
-
-    @lru_cache(maxsize=1)
-    def opened() -> tuple[Accelerator, LoadedModel]:
-        return make_accelerator(), open_model(word, config.size_px)
-
-    return lambda paths, view: cached_features(
-        *opened(), paths, root, folder, workers=workers, view=view
-    )
 
 
 def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:

@@ -17,10 +17,18 @@ from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
 from guie.config.data import NearConfig
-from guie.curation.duplicates.evidence import ALIKE, COLUMNS, CROSS, UNLIKE, Grade, graded, limits
+from guie.curation.duplicates.evidence import (
+    ALIKE,
+    COLUMNS,
+    CROSS,
+    UNLIKE,
+    Embed,
+    Grade,
+    graded,
+    limits,
+)
 from guie.curation.duplicates.findings import Verdicts
 from guie.data.image_checks.hashes import Hashes, hash_bytes
-from guie.evaluation.feature_cache import Embed
 
 BITS = 64
 BLOCK = 4096  # hashes searched at once

@@ -1,24 +1,53 @@
-"""Evidence for duplicates: pixel differences, and limits on them measured in each domain."""
+"""Evidence for duplicates: features, pixel differences, and limits on those measured in each domain."""
 
 from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from accelerate import Accelerator
 from PIL import Image, ImageEnhance
 from scipy.optimize import brentq
 from tqdm import tqdm
 
-from guie.config.data import NearConfig
-from guie.data.image_checks.comparison import compare, compare_files, working
+from guie.base.devices import make_accelerator
+from guie.config.data import CleaningConfig, NearConfig
+from guie.data.image_checks.comparison import VIEWS, compare, compare_files, working
 from guie.data.image_checks.decoding import mapped
+from guie.data.image_checks.hashes import thumbnails
 from guie.data.images import open_as_seen
+from guie.evaluation.feature_cache import Features, cached_features
+from guie.models import LoadedModel, open_model
+
+# Paths and the name of a view -> (N, D) features of unit length.
+Embed = Callable[[Sequence[str], str], np.ndarray | Features]
+
+
+def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) -> Embed:
+    """Return the features that cleaning compares: cached ones of its model, or thumbnails.
+
+    The model is opened at first use, because most mixes have no near-duplicates to confirm. Raises
+    UserError if there is no such model.
+    """
+    word = config.model
+    if word is None:
+        return partial(thumbnails, root=root, workers=workers)
+
+    @lru_cache(maxsize=1)
+    def opened() -> tuple[Accelerator, LoadedModel]:
+        return make_accelerator(), open_model(word, config.size_px)
+
+    def embed(paths: Sequence[str], view: str) -> Features:
+        look = None if view == "whole" else (view, VIEWS[view])
+        return cached_features(*opened(), paths, root, folder, workers=workers, view=look)
+
+    return embed
 
 
 class Pixels(NamedTuple):
