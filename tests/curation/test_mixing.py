@@ -6,7 +6,6 @@ import json
 import shutil
 from pathlib import Path
 
-import open_clip
 import pandas as pd
 import pytest
 import torch
@@ -22,14 +21,14 @@ from guie.config import MixConfig, config_from
 from guie.config.base import Name
 from guie.config.data import SelectionConfig
 from guie.data.manifest import load_manifest, save_manifest
-from guie.models import backbones as backbone  # noqa: F401  (tells open_clip of guie-tiny)
+from guie.models.backbones.open_clip import import_open_clip
 
 
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
     """A tiny CLIP with random weights, as a library's model with a weights file."""
     torch.manual_seed(0)
-    model = open_clip.create_model("guie-tiny")
+    model = import_open_clip().create_model("guie-tiny")
     path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
     save_file({k: v.contiguous() for k, v in model.state_dict().items()}, path)
     return f"open_clip:guie-tiny:{path}"

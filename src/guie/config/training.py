@@ -147,7 +147,7 @@ class RunConfig(Config):
 
     def faults(self) -> Iterator[Fault]:
         for number, stage in enumerate(self.stages):
-            for key, said in (*self._faults_of_rates(stage), *self._faults_of_stage(stage)):
+            for key, said in (*self._faults_of_stage(stage), *self._faults_of_rates(stage)):
                 yield f"stages.{number}.{key}", said
         yield from self._faults_of_model()
         if isinstance(self.task, DistillationConfig):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import open_clip
 import pytest
 import torch
 from label_inputs import CLASSES
@@ -14,6 +13,9 @@ from safetensors.torch import save_file
 from guie.base.errors import UserError
 from guie.config.data import ClipConfig
 from guie.evaluation import text
+from guie.models.backbones.open_clip import import_open_clip
+
+open_clip = import_open_clip()  # it knows guie-tiny
 
 
 @pytest.fixture(scope="module")
