@@ -12,30 +12,13 @@ Partial results are kept in E.npz.parts next to E.npz; the same command resumes 
 from __future__ import annotations
 
 import argparse
-import shutil
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pandas as pd
-from accelerate import Accelerator
 
 from guie.base import errors
-from guie.base.devices import from_main, make_accelerator
-from guie.base.errors import UserError
 from guie.base.files import refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
-from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
-from guie.data.manifest import Manifest, load_manifest, read_companion
-from guie.data.manifest.companions import Box, boxes_of, read_boxes
-from guie.evaluation.embedding import Check
-from guie.evaluation.feature_cache import FeatureCache, Features, embed_into
-from guie.evaluation.opened import EmbeddingModel, load_embedding_model
-from guie.evaluation.text import embed_texts
-from guie.training.distributed import Interrupts, ProcessGroupGuard, Stopped
 
 SPLITS = ("train", "val", "test")
 
@@ -86,92 +69,64 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> Path:
     """Embed, and return the path written."""
     args = parse_args(argv)
-    out, interrupts = Path(args.out), Interrupts()
+    out = Path(args.out)
     dropped = out.with_name(f"{out.name}.dropped.csv")
     refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
-    accelerator = make_accelerator()
+    layers = LayersConfig(of=args.layers, pool=args.pool) if args.layers else None
+    # Imported here, so that the help and refusals come at once.
+    import numpy as np
+
+    from guie.base.devices import from_main, make_accelerator
+    from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
+    from guie.data.manifest import load_manifest
+    from guie.data.manifest.companions import Box, boxes_of, read_boxes
+    from guie.evaluation.feature_cache import FeatureCache, embed_into, remove_caches
+    from guie.evaluation.opened import embed_queries, load_embedding_model
+    from guie.training.distributed import Interrupts, ProcessGroupGuard, Stopped
+
+    interrupts, accelerator = Interrupts(), make_accelerator()
     with ProcessGroupGuard(accelerator, interrupts) as guard:
-        layers = LayersConfig(of=args.layers, pool=args.pool) if args.layers else None
         opened = load_embedding_model(
             args.model, accelerator, out.parent, args.size_px, args.fit, args.batch_size, layers
         )
         names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
         manifest = load_manifest(args.manifest, args.root)
-        crop = crops_by(args.boxes, manifest)
+        if args.boxes:
+            sides = read_boxes(Path(args.boxes), set(manifest.table["image_path"]))
         splits = [args.split] if args.split else SPLITS
         look = partial(readable, accelerator, fallback=out.parent, decoders=TO_EMBED)
         manifest = look(manifest, splits, drop_bad=args.drop_bad, dropped=dropped)
         table = manifest.split(args.split) if args.split else manifest.table
         paths = table["image_path"].drop_duplicates().to_numpy(str)
-        files, boxes = absolute(manifest.root, paths), from_main(accelerator, partial(crop, paths))
-        cache = FeatureCache(parts_of(out), opened.recipe, np.float32)
+        files = absolute(manifest.root, paths)
+        boxes: list[Box | None] = [None] * len(paths)
+        if args.boxes:
+            crop = partial(boxes_of, Path(args.boxes), sides, manifest.root, paths)
+            boxes = from_main(accelerator, crop)
+        # Partial results stay until the end, so that the same command resumes after a stop.
+        parts = out.with_name(f"{out.name}.parts")
+        cache = FeatureCache(parts, opened.recipe, np.float32)
+        made_by = (accelerator, opened.embedder, opened.preprocess)
+        settings = {"batch_size": opened.batch_size, "workers": args.workers, "check": guard.check}
         with interrupts:
-            states = embed(cache, accelerator, opened, files, boxes, out, args.workers, guard.check)
+            try:
+                states = embed_into(cache, *made_by, files, boxes, **settings)
+            except Stopped:
+                kept = "partial results are kept, and the same command resumes"
+                accelerator.print(f"{out}: stopped; {kept}")
+                raise
         if accelerator.is_main_process:
             features = cache.open(states, opened.embedder.dim)
-            write(out, np.append(paths, names), features, texts_TD)
+            rows = np.concatenate([features, texts_TD]) if len(texts_TD) else features
+            with replacing(out) as temporary:
+                save_arrays(temporary, image_path=np.append(paths, names), embedding=rows)
+            remove_caches(parts)
+            of_texts = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
+            print(f"{out}: {len(features)} images{of_texts}, {features.shape[1]} dimensions")
         # All processes exit together: one that outlives its process group aborts at exit.
         accelerator.wait_for_everyone()
         accelerator.end_training()
     return out
-
-
-def embed(
-    cache: FeatureCache,
-    accelerator: Accelerator,
-    opened: EmbeddingModel,
-    files: Sequence[str],
-    boxes: Sequence[Box | None],
-    out: Path,
-    workers: int,
-    check: Check,
-) -> pd.DataFrame:
-    """Embed into the cache, resuming an earlier run; return the states that open the rows."""
-    made_by = (accelerator, opened.embedder, opened.preprocess)
-    settings: dict[str, Any] = {"batch_size": opened.batch_size, "workers": workers, "check": check}
-    try:
-        return embed_into(cache, *made_by, files, boxes, **settings)
-    except Stopped:
-        accelerator.print(f"{out}: stopped; partial results are kept, and the same command resumes")
-        raise
-
-
-def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray, np.ndarray]:
-    """Return names and embeddings of the texts in a file, empty without a file. Raises UserError."""
-    if path is None:
-        return np.array([], str), np.zeros((0, opened.embedder.dim), np.float32)
-    if opened.model is None:
-        raise UserError(
-            "--texts: a submission takes only images; give the run that it was made from"
-        )
-    texts = read_companion(Path(path), "texts")
-    return texts["image_path"].to_numpy(str), embed_texts(opened.model, texts["text"].tolist())
-
-
-def write(out: Path, names: np.ndarray, emb_ND: Features, texts_TD: np.ndarray) -> None:
-    """Write `out`, images before texts, and delete its partial results."""
-    rows = np.concatenate([np.asarray(emb_ND), texts_TD]) if len(texts_TD) else emb_ND
-    with replacing(out) as temporary:
-        save_arrays(temporary, image_path=names, embedding=rows)
-    for recipe in parts_of(out).glob("*/model.json"):  # other files in the folder stay
-        shutil.rmtree(recipe.parent, ignore_errors=True)
-    with suppress(OSError):
-        parts_of(out).rmdir()
-    message = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
-    print(f"{out}: {emb_ND.shape[0]} images{message}, {emb_ND.shape[1]} dimensions")
-
-
-def crops_by(path: str | None, manifest: Manifest) -> Callable[[Sequence[str]], list[Box | None]]:
-    """Return a function from image paths to the boxes in a file. Both raise UserError."""
-    if path is None:
-        return lambda images: [None] * len(images)
-    boxes = read_boxes(Path(path), set(manifest.table["image_path"]))
-    return partial(boxes_of, Path(path), boxes, manifest.root)
-
-
-def parts_of(out: Path) -> Path:
-    """Return the folder of partial results of `out`."""
-    return out.with_name(f"{out.name}.parts")
 
 
 if __name__ == "__main__":

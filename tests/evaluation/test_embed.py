@@ -63,7 +63,7 @@ def test_an_image_with_a_box_is_embedded_as_its_part(job, tmp_path, monkeypatch)
 
 
 def test_what_was_kept_of_another_box_is_computed_again(job, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(embed.shutil, "rmtree", lambda *_, **__: None)  # as after a kill
+    monkeypatch.setattr(computing, "remove_caches", lambda folder: None)  # as after a kill
     add, computed = computing.FeatureCache.add, []
     monkeypatch.setattr(
         computing.FeatureCache,

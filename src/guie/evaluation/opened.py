@@ -21,9 +21,10 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
 from guie.config.model import LayersConfig
-from guie.data.manifest import Manifest
+from guie.data.manifest import Manifest, read_companion
 from guie.evaluation.embedding import embed_files
 from guie.evaluation.feature_cache import recipe
+from guie.evaluation.text import embed_texts
 from guie.models import Ensemble, LoadedModel, open_model, with_layers
 from guie.models.adapters import Pool
 from guie.models.backbones import Backbone
@@ -124,6 +125,18 @@ def load_embedding_model(
     made_of = recipe(model, accelerator.mixed_precision)
     embedder = model.embedder.to(accelerator.device)
     return EmbeddingModel(embedder, model.preprocess, made_of, batch_size, model)
+
+
+def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray, np.ndarray]:
+    """Return names and embeddings of the texts in a file, empty without a file. Raises UserError."""
+    if path is None:
+        return np.array([], str), np.zeros((0, opened.embedder.dim), np.float32)
+    if opened.model is None:
+        raise UserError(
+            "--texts: a submission takes only images; give the run that it was made from"
+        )
+    texts = read_companion(Path(path), "texts")
+    return texts["image_path"].to_numpy(str), embed_texts(opened.model, texts["text"].tolist())
 
 
 class Weights(nn.Module):
