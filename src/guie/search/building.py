@@ -63,6 +63,7 @@ LISTED = ["image_path", "reason"]  # columns of DROPPED
 SAME = ["image_path", "size_bytes", "mtime_ns"]
 RECALLED = 200  # images for measuring the recall of an approximation
 RANKS = (1, 10)
+NAMED = 5  # unreadable files that `describe` lists; the rest are counted
 LEFT = 0.5  # of the images: if fewer remain, a disk may be missing
 
 
@@ -82,6 +83,16 @@ class Changes:
             f"{n:,} {word}" for word in ("new", "changed", "removed") if (n := getattr(self, word))
         ]
         return ", ".join([*parts, f"{self.kept:,} unchanged"])
+
+
+def describe(made: Index, changes: Changes) -> str:
+    """Describe an index, its changes and its unreadable files."""
+    lines = [made.description + f": {changes.description}"]
+    bad = changes.unreadable
+    lines += [f"left out: {row.image_path}: {row.reason}" for row in bad.head(NAMED).itertuples()]
+    if len(bad) > NAMED:
+        lines.append(f"and {len(bad) - NAMED:,} more in {made.folder / DROPPED}")
+    return "\n".join(lines)
 
 
 @contextmanager

@@ -176,6 +176,17 @@ class Index:
         """The folder of this generation's files."""
         return self.folder / self.facts.generation
 
+    @property
+    def description(self) -> str:
+        """The line that search.py prints."""
+        facts = self.facts
+        kind = facts.factory or "flat, exact"
+        recall = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in facts.recall.items())
+        return (
+            f"{self.folder}: {facts.pictures:,} pictures, {facts.dimension} dimensions"
+            f" ({kind}{recall})"
+        )
+
     def vectors(self) -> np.ndarray:
         """Memory-map the vectors (N, D). Raises UserError if they do not match the rows."""
         path = self.data / FLAT

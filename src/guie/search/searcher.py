@@ -6,7 +6,6 @@ Shapes: B pictures, D dimensions.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from guie.base.arguments import Corners
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.data.dataset import as_batch, image_shapes
@@ -26,8 +26,6 @@ from guie.evaluation.opened import EmbeddingModel, load_embedding_model
 from guie.models.pretrained import sha256_of
 from guie.search.engines import Engine, among, engine_of, sure
 from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
-
-Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright image
 
 
 @dataclass(frozen=True)
@@ -41,6 +39,13 @@ class Hit:
     similarity: float
     distance: float
     sure: float | None
+
+    @property
+    def description(self) -> str:
+        """The line that search.py prints."""
+        sure = "" if self.sure is None else f"  sure {self.sure:.2f}"
+        about = f"  {self.label or self.domain}" if self.label or self.domain else ""
+        return f"  {self.distance:.3f}{sure}  {self.image_path}{about}"
 
 
 class Searcher:
@@ -181,24 +186,6 @@ def open_index(folder: str | Path, model: str | None = None) -> Searcher:
     """
     index = read_index(folder)
     return Searcher(index, engine_of(index), model)
-
-
-def corners_of(text: str) -> Corners:
-    """Parse a box such as `10,20,200,300`. Raises UserError for anything else."""
-    parts = [whole_number(part.strip()) for part in text.split(",")]
-    numbers = [part for part in parts if part is not None]
-    if len(parts) != 4 or len(numbers) != 4:
-        raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
-    left, top, right, bottom = numbers
-    return left, top, right, bottom
-
-
-def whole_number(text: str) -> int | None:
-    """Parse at most 18 ASCII digits; return None for anything else.
-
-    `isdigit` accepts `²`, for which `int` raises, as for thousands of digits.
-    """
-    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
 
 def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import secrets
+import sys
 import time
 import warnings
 from collections import OrderedDict
@@ -20,14 +21,18 @@ import numpy as np
 from flask import Flask, Response, abort, jsonify, request, send_from_directory
 from PIL import Image
 from werkzeug.exceptions import HTTPException
+from werkzeug.serving import make_server
 
+from guie.base.arguments import corners_of, whole_number
 from guie.base.errors import UserError
 from guie.data.images import FOREIGN, open_as_seen, picture_of
 from guie.search.engines import describe
 from guie.search.index import Index
 from guie.search.pages import as_jpeg
-from guie.search.searcher import Searcher, corners_of, cropped, whole_number
+from guie.search.searcher import Searcher, cropped
 
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ANY_ADDRESS = ("0.0.0.0", "::", "")  # listens on all addresses of this machine
 MOST_BYTES = 32 << 20  # of an upload
 # Of an upload: 12 KB of PNG can have that many. Processing takes 20 bytes a pixel, 44 with transparency.
 MOST_PIXELS = 30_000_000
@@ -71,6 +76,39 @@ class Queries:
                 raise UserError("that query is no longer known; send the picture again")
             self._kept.move_to_end(token)
             return self._kept[token]
+
+
+def serve_page(searcher: Searcher, host: str, port: int, names: Collection[str]) -> None:
+    """Serve the search page until Ctrl-C.
+
+    Args:
+        host, port: address to listen on; a warning tells who sees the page.
+        names: further names of this machine that browsers may use.
+
+    Raises UserError if it cannot listen there.
+    """
+    searcher.open_model()  # so that the first request does not wait for it
+    everywhere = host in ANY_ADDRESS
+    if host not in LOOPBACK:
+        print(
+            f"warning: anyone who can reach {host}:{port} sees the pictures of this index. Open the"
+            f" page with {'an IP address of this machine' if everywhere else host}; for other names add"
+            " --allow-host NAME",
+            file=sys.stderr,
+        )
+    app = make_app(searcher, {*LOOPBACK, host.lower(), *names} - {""}, everywhere)
+    try:
+        server = make_server(host, port, app, threaded=True)
+    except (OSError, SystemExit):
+        raise UserError(
+            f"--port {port}: cannot listen on {host}; choose another --port or --host"
+        ) from None
+    shown = "localhost" if everywhere else f"[{host}]" if ":" in host else host
+    print(f"http://{shown}:{server.server_port}/ (Ctrl-C stops it)", flush=True)
+    try:
+        server.serve_forever()
+    except KeyboardInterrupt:
+        print("ended")
 
 
 def make_app(searcher: Searcher, hosts: Collection[str], any_address: bool = False) -> Flask:

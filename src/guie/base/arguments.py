@@ -1,0 +1,76 @@
+"""Parse the words of a command line or a web address, without any heavy import.
+
+The functions named like a value (`count`, `port`, ...) are types of argparse.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from guie.base.errors import UserError
+
+MOST = 2**31 - 1  # of counts: the limit of faiss and torch
+Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright image
+
+
+def whole_number(text: str) -> int | None:
+    """Parse at most 18 ASCII digits; return None for anything else.
+
+    `isdigit` accepts `²`, for which `int` raises, as for thousands of digits.
+    """
+    return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
+
+
+def corners_of(text: str) -> Corners:
+    """Parse a box such as `10,20,200,300`. Raises UserError for anything else."""
+    parts = [whole_number(part.strip()) for part in text.split(",")]
+    numbers = [part for part in parts if part is not None]
+    if len(parts) != 4 or len(numbers) != 4:
+        raise UserError(f"box {text[:40]}: must be left,top,right,bottom in pixels")
+    left, top, right, bottom = numbers
+    return left, top, right, bottom
+
+
+def count(text: str) -> int:
+    number = whole_number(text)
+    if not number or number > MOST:
+        raise argparse.ArgumentTypeError(f"{text[:40]}: must be 1 to {MOST:,}")
+    return number
+
+
+def port(text: str) -> int:
+    number = whole_number(text)
+    if number is None or number > 65_535:  # werkzeug would use the remainder
+        raise argparse.ArgumentTypeError(f"{text[:40]}: must be 0 to 65535")
+    return number
+
+
+def shard(text: str) -> tuple[int, int]:
+    number, parts = (whole_number(part) for part in (text.partition("/")[::2]))
+    if number is None or parts is None or number >= parts:
+        raise argparse.ArgumentTypeError(f"{text[:40]}: must be N/M, with N from 0 to M - 1")
+    return number, parts
+
+
+def file(text: str) -> Path:
+    path = Path(text)
+    if not path.name or path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r}: is a folder; give a file name")
+    return path
+
+
+def host_name(text: str) -> str:
+    if not re.fullmatch(r"[\w.-]+", text, re.ASCII):
+        raise argparse.ArgumentTypeError(
+            f"{text[:40]}: must be a host name without a port, such as photos.example"
+        )
+    return text.lower()
+
+
+def corners(text: str) -> Corners:
+    try:
+        return corners_of(text)
+    except UserError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
