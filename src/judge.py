@@ -15,8 +15,6 @@ from collections.abc import Sequence
 
 from guie.base import errors
 from guie.base.errors import UserError
-from guie.data.manifest import load_manifest
-from guie.models import open_model
 
 SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # the main metrics of these tasks
 
@@ -45,6 +43,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         from judges import ManifestTask, RunEncoder, public_tasks
     except ModuleNotFoundError as error:
         raise UserError(f"no module {error.name}: run by .venv-judges (make judges)") from error
+    # Imported here, so that the help and refusals come at once.
+    from guie.data.manifest import load_manifest
+    from guie.models import open_model
+
     if args.manifest:
         tasks = [ManifestTask(load_manifest(args.manifest, args.root), args.split)]
     else:

@@ -20,6 +20,7 @@ from guie.base.files import write_text
 from guie.config import MixConfig, config_from
 from guie.config.base import Name
 from guie.config.data import SelectionConfig
+from guie.curation.mix import score_by_training
 from guie.data.manifest import load_manifest, save_manifest
 from guie.models.backbones.open_clip import import_open_clip
 
@@ -167,9 +168,7 @@ def test_a_selection_keeps_what_earns_its_place(
 
 
 @pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])
-def test_a_whole_training_has_a_name_that_a_run_can_have(
-    mix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Path) -> None:
     def trained(words: list[str]) -> Path:
         values = dict(word.split("=", 1) for word in words if "=" in word)
         assert TypeAdapter(Name).validate_python(values["name"]) and values["name"].endswith("-3")
@@ -177,7 +176,6 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(
         write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
         return tmp_path
 
-    monkeypatch.setattr(curate.train, "main", trained)
     values = {
         "name": "m",
         "out": str(tmp_path / "m.csv"),
@@ -186,7 +184,7 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(
     config = config_from(values, MixConfig)
     row = dict.fromkeys(("image_path", "label", "domain", "split", "role"), "x")
     selection = SelectionConfig(evaluator="full", full="judge.yaml")
-    score = curate._train_on(pd.DataFrame([row]), mix, 3, config=config, selection=selection)
+    score = score_by_training(pd.DataFrame([row]), mix, 3, config, selection, trained)
     assert score.value == 0.5
 
 
