@@ -82,11 +82,20 @@ def decode(path: Path) -> tuple[np.ndarray, bool]:
 
 def decoded(root: Path, image_paths: Iterable[str]) -> Iterator[Decoded]:
     """Yield decoded images in order; a thread decodes a few of them ahead."""
+
+    def one(image_path: str) -> Decoded:
+        began = time.perf_counter()
+        try:
+            pixels_HW3, rotated = decode(root / image_path)
+        except Exception as error:  # see decode
+            return Decoded(image_path, None, False, 0.0, one_line(error))
+        return Decoded(image_path, pixels_HW3, rotated, time.perf_counter() - began)
+
     waiting: deque[Future[Decoded]] = deque()
     with ThreadPoolExecutor(1, "decode") as pool:
         try:
             for image_path in image_paths:
-                waiting.append(pool.submit(decode_timed, root, image_path))
+                waiting.append(pool.submit(one, image_path))
                 if len(waiting) > AHEAD:
                     yield waiting.popleft().result()
             while waiting:
@@ -94,15 +103,6 @@ def decoded(root: Path, image_paths: Iterable[str]) -> Iterator[Decoded]:
         finally:
             for future in waiting:
                 future.cancel()
-
-
-def decode_timed(root: Path, image_path: str) -> Decoded:
-    began = time.perf_counter()
-    try:
-        pixels_HW3, rotated = decode(root / image_path)
-    except Exception as error:  # see decode
-        return Decoded(image_path, None, False, 0.0, one_line(error))
-    return Decoded(image_path, pixels_HW3, rotated, time.perf_counter() - began)
 
 
 class Kept(NamedTuple):
@@ -288,22 +288,19 @@ class _Pass:
             raise Violation(f"{first!r}: {fault}", fault.verdict) from fault
         if len(batch) > 1 and self.to_prove:
             self.to_prove -= 1
-            self._prove(images_BHW3, embeddings)
+            for pixels_HW3, emb_D in zip(images_BHW3, embeddings, strict=True):
+                (alone,) = self.model.embed(pixels_HW3[None])
+                found = difference(embedding_of(alone), emb_D)
+                self.difference = max(self.difference, found)
+                if not found <= FAST_TOLERANCE[self.model.device.type]:
+                    raise UserError(
+                        f"--fast: an image alone and in a batch differ by {found:.3g} of the"
+                        " embedding's scale; score without it, one by one"
+                    )
         return [
             (image, Kept(emb_D, image.seconds, answer.seconds, image.rotated))
             for image, emb_D, answer in zip(batch, embeddings, answers, strict=True)
         ]
-
-    def _prove(self, images_BHW3: np.ndarray, embeddings: list[np.ndarray]) -> None:
-        for pixels_HW3, emb_D in zip(images_BHW3, embeddings, strict=True):
-            (alone,) = self.model.embed(pixels_HW3[None])
-            found = difference(embedding_of(alone), emb_D)
-            self.difference = max(self.difference, found)
-            if not found <= FAST_TOLERANCE[self.model.device.type]:
-                raise UserError(
-                    f"--fast: an image alone and in a batch differ by {found:.3g} of the"
-                    " embedding's scale; score without it, one by one"
-                )
 
 
 def _batches(images: Iterator[Decoded], size: int) -> Iterator[list[Decoded]]:
