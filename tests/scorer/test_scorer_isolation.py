@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
+import resource
 import signal
 import socket
 import struct
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -17,7 +20,7 @@ import torch
 from scorer_toys import Hangs, MeanColour, Reads, Writes, rewritten, torchscript_bytes
 
 from scorer import wire
-from scorer.errors import Violation
+from scorer.errors import UserError, Violation
 from scorer.isolated import limits
 from scorer.isolated.limits import Binding
 from scorer.process import Allowance, ModelProcess, SandboxedModel
@@ -107,6 +110,41 @@ def test_the_process_ends_with_the_scorer(opened):
     assert caught.value.verdict == "hang"
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone")
+def test_the_system_holds_the_limits_that_are_listed(opened):
+    process = opened(MeanColour(), memory_bytes=2**30)
+    listed = {name: limit["how"] for name, limit in process.limits.items()}
+    assert listed["memory"] == "1.0 GiB in addition to PyTorch itself (RLIMIT_AS)"
+    assert listed["files"] == "1 MiB each (RLIMIT_FSIZE)"
+    assert (listed["time_per_image"], listed["time"]) == ("120 s", "24 h in total")
+    of, limits_ = Path(f"/proc/{process.pid}"), {}
+    for line in (of / "limits").read_text().splitlines()[1:]:
+        name, soft, hard, *_ = re.split(r"  +", line)
+        limits_[name] = soft, hard
+    assert limits_["Max file size"] == (str(2**20), str(2**20))
+    assert limits_["Max core file size"] == ("0", "0")
+    mapped = resource.getpagesize() * int((of / "statm").read_text().split()[0])
+    soft, hard = map(int, limits_["Max address space"])
+    assert soft == hard and 2**29 < soft - mapped < 2**31
+    assert (of / "oom_score_adj").read_text() == "1000\n"
+    assert "NoNewPrivs:\t1" in (of / "status").read_text() or not limits.landlock_version()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone")
+def test_a_process_ends_with_the_one_that_started_it(opened):
+    process = opened(MeanColour())
+    process.server.process.kill()
+    process.server.process.wait()
+    stat = Path(f"/proc/{process.pid}/stat")
+    until = time.monotonic() + 20
+    while stat.exists() and " Z " not in stat.read_text() and time.monotonic() < until:
+        time.sleep(0.05)
+    assert time.monotonic() < until
+    with pytest.raises(UserError, match="the process that starts models ended, usually for lack"):
+        process.end()
+    assert ask(opened(MeanColour()))[0].count == 48  # another one is started
 
 
 def test_a_process_that_is_killed_is_a_verdict(opened):
