@@ -3,32 +3,19 @@
 python tests/bench/challenge_search.py [--queries 5000] [--index 200000] [--twins 0.1]
 
 Random unit vectors of 64 dimensions; a share of the index are copies of others, every second of them
-moved by a rounding error. Printed: the best of three runs of each, taken in turn, and how many
-queries float32 could not settle.
+moved by a rounding error. Printed: the best of three runs of each, and how many queries float32 could
+not settle.
 """
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable
-
 import faiss
 import numpy as np
+from common import arguments, in_turn, show, unit_vectors
 
 from scorer import retrieval
 
 DIM = 64
-
-
-def vectors(count: int, twins: float, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    emb_ND = rng.standard_normal((count, DIM), dtype=np.float32)
-    emb_ND /= np.linalg.norm(emb_ND, axis=1, keepdims=True)
-    copied = rng.permutation(count)[: int(twins * count)]
-    emb_ND[copied] = emb_ND[rng.integers(count, size=len(copied))]
-    emb_ND[copied[::2], 0] = np.nextafter(emb_ND[copied[::2], 0], np.float32(2))
-    return emb_ND
 
 
 def flat(queries_QD: np.ndarray, index_ND: np.ndarray) -> None:
@@ -37,37 +24,22 @@ def flat(queries_QD: np.ndarray, index_ND: np.ndarray) -> None:
     index.search(queries_QD, retrieval.K)
 
 
-def timed(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--queries", type=int, default=5_000)
-    parser.add_argument("--index", type=int, default=200_000)
-    parser.add_argument("--twins", type=float, default=0.1, help="share of the index (default: .1)")
-    args = parser.parse_args()
-    both_ND = vectors(args.queries + args.index, args.twins, seed=0)
+    args = arguments(__doc__, queries=5_000, index=200_000, twins=0.1)
+    both_ND, copied = unit_vectors(args.queries + args.index, DIM, args.twins)
+    both_ND[copied[::2], 0] = np.nextafter(both_ND[copied[::2], 0], np.float32(2))
     queries_QD, index_ND = both_ND[: args.queries], both_ND[args.queries :]
     own_Q = np.full(len(queries_QD), -1)
     slow, asked = retrieval._exhaustive, []
     retrieval._exhaustive = lambda *part: asked.append(len(part[0])) or slow(*part)
-    rounds = [
-        (
-            timed(lambda: flat(queries_QD, index_ND)),
-            timed(lambda: retrieval.nearest(queries_QD, index_ND, own_Q)),
-        )
-        for _ in range(3)
-    ]
-    peer, ours = (min(seconds) for seconds in zip(*rounds, strict=True))
-    unsettled = asked[0] if asked else 0
-    print(f"{args.queries:,} queries x {args.index:,} x {DIM}, a share of {args.twins} twins")
-    print(f"faiss flat {peer:.2f} s, scorer {ours:.2f} s: {ours / peer:.2f} x", end="")
-    print(f"; {unsettled:,} queries compared with the whole index in float64")
+    ways = {
+        "faiss flat": lambda: flat(queries_QD, index_ND),
+        "scorer": lambda: retrieval.nearest(queries_QD, index_ND, own_Q),
+    }
+    best = {name: min(seconds) for name, seconds in in_turn(ways, 3, warm_up=False).items()}
+    title = f"{args.queries:,} queries x {args.index:,} x {DIM}, a share of {args.twins} twins"
+    show(["", "s", "/ faiss"], ((n, s, s / best["faiss flat"]) for n, s in best.items()), title)
+    print(f"{asked[0] if asked else 0:,} queries compared with the whole index in float64")
 
 
 if __name__ == "__main__":

@@ -10,14 +10,14 @@ rounds, its ratio to the baseline, and the numbers an embedding has.
 
 from __future__ import annotations
 
-import argparse
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from common import arguments, in_turn, show
 from torch import Tensor
-from tqdm import tqdm
 
 from guie.config.base import expanded
 from guie.data.images import open_as_host
@@ -27,23 +27,17 @@ from guie.studies.grid import Plan, read_plan
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", type=Path)
-    parser.add_argument("--runs", type=Path, required=True, help="folder of its runs")
-    parser.add_argument("--images", type=int, default=24)
-    parser.add_argument("--rounds", type=int, default=5)
-    args = parser.parse_args()
+    args = arguments(__doc__, "study", runs=Path, images=24, rounds=5)
     torch.set_num_threads(1)
     plan = read_plan(args.study)
     models = {row: open_model(folder).scored for row, folder in made(plan, args.runs).items()}
     images = drawn(plan, args.images)
-    seconds = timed(models, images, args.rounds)
+    with torch.inference_mode():
+        seconds = timed(models, images, args.rounds)
+        numbers = {row: model(images[0]).shape[1] for row, model in models.items()}
     own = seconds[plan.study.baseline] if plan.study.baseline else min(seconds.values())
-    print("| | core ms an image | ratio | numbers |\n|---|---|---|---|")
-    for row, value in seconds.items():
-        with torch.inference_mode():
-            numbers = models[row](images[0]).shape[1]
-        print(f"| {row} | {1000 * value:.1f} | {value / own:.2f} | {numbers} |")
+    rows = ((row, 1000 * value, value / own, numbers[row]) for row, value in seconds.items())
+    show(["", "core ms an image", "ratio", "numbers"], rows)
 
 
 def made(plan: Plan, runs: Path) -> dict[str, Path]:
@@ -67,16 +61,17 @@ def drawn(plan: Plan, count: int) -> list[Tensor]:
 
 
 def timed(models: dict[str, Scored], images: list[Tensor], rounds: int) -> dict[str, float]:
-    """Seconds of a core an image, by model."""
-    taken = {row: np.zeros((rounds + 1, len(images))) for row in models}
-    with torch.inference_mode():
-        for number in tqdm(range(rounds + 1), desc="rounds"):  # the first one warms up
-            for row, model in models.items():
-                for place, image in enumerate(images):
-                    began = time.process_time()
-                    model(image)
-                    taken[row][number, place] = time.process_time() - began
-    return {row: float(np.median(values[1:], axis=0).mean()) for row, values in taken.items()}
+    """Seconds of a core an image, by model: the mean over images of each one's median."""
+    ways = {
+        (row, place): partial(model, image)
+        for row, model in models.items()
+        for place, image in enumerate(images)
+    }
+    taken = in_turn(ways, rounds, time.process_time)
+    medians = {
+        row: [np.median(taken[row, place]) for place in range(len(images))] for row in models
+    }
+    return {row: float(np.mean(values)) for row, values in medians.items()}
 
 
 if __name__ == "__main__":

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 import yaml
-from adapters import in_turn
+from common import Way, arguments, in_turn, ratio, show, timm_model
 
 from guie.config import RunConfig
 from guie.config.base import config_from
@@ -33,40 +33,28 @@ CLASSES = Classes([f"c{n}" for n in range(16)], [9] * 16, ["one"] * 16)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--px", type=int, default=80)
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--teachers", type=int, nargs="+", default=[1, 3, 7])
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    args = parser.parse_args()
+    args = arguments(__doc__, px=80, batch=64, steps=5, teachers=[1, 3, 7], device="cpu")
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as name:
-        steps = all_steps(Path(name), args)
-    seconds = in_turn(steps, args.steps)
-    plain = seconds["plain"]
-    print(
-        f"ViT-Ti/16, {args.px} px, batch {args.batch}, {args.device}: seconds of a step, over plain"
-    )
-    for kind, value in seconds.items():
-        print(f"  {kind:22} {value:8.3f} {value / plain:7.2f}")
+        seconds = in_turn(all_steps(Path(name), args), args.steps)
+    rows = ((way, np.median(taken), ratio(seconds, way, "plain")) for way, taken in seconds.items())
+    title = f"ViT-Ti/16, {args.px} px, batch {args.batch}, {args.device}"
+    show(["", "step, s", "/ plain"], rows, title)
     emb_ND = torch.nn.functional.normalize(torch.randn(SEARCHED, 64, device=args.device), dim=1)
-    found = in_turn(
-        {
-            "distances": lambda: squared_distances(emb_ND, emb_ND[:0]),
-            "search": lambda: precisions_of(squared_distances(emb_ND, emb_ND[:0]), PERPLEXITY),
-        },
-        args.steps,
-    )
     squared_NM = squared_distances(emb_ND, emb_ND[:0])
+    ways = {
+        "distances": lambda: squared_distances(emb_ND, emb_ND[:0]),
+        "search": lambda: precisions_of(squared_distances(emb_ND, emb_ND[:0]), PERPLEXITY),
+    }
+    found = {way: 1e3 * np.median(taken) for way, taken in in_turn(ways, args.steps).items()}
     off = entropy(squared_NM, precisions_of(squared_NM, PERPLEXITY)).exp() - PERPLEXITY
     print(
-        f"perplexity {PERPLEXITY:g} of {SEARCHED} images: {found['search'] * 1e3:.0f} ms, distances"
-        f" alone {found['distances'] * 1e3:.1f} ms; off by {off.abs().max():.1e} at most"
+        f"perplexity {PERPLEXITY:g} of {SEARCHED} images: {found['search']:.0f} ms, distances"
+        f" alone {found['distances']:.1f} ms; off by {off.abs().max():.1e} at most"
     )
 
 
-def all_steps(folder: Path, args: argparse.Namespace) -> dict[str, Callable[[], None]]:
+def all_steps(folder: Path, args: argparse.Namespace) -> dict[str, Way]:
     """A plain step, and for each number of teachers a live one and one with what they say known."""
     count = max(args.teachers)
     for number in range(count):
@@ -89,10 +77,7 @@ def config_of(folder: Path, px: int, teachers: int) -> RunConfig:
         "name": "student",
         "out": str(folder),
         "data": {"manifest": "none.csv"},
-        "model": {
-            "backbone": {"library": "timm", "name": "vit_tiny_patch16_224"},
-            "image": {"size_px": px},
-        },
+        "model": timm_model("vit_tiny_patch16_224", px),
         "task": task,
         "stages": [{"epochs": 1, "lr": {"backbone": 1e-4, "head": 1e-3}}],
     }
@@ -115,7 +100,7 @@ def built(folder: Path, px: int, teachers: int, device: str) -> Task:
     return task.train()
 
 
-def stepper(task: Task, args: argparse.Namespace, known: int) -> Callable[[], None]:
+def stepper(task: Task, args: argparse.Namespace, known: int) -> Way:
     """A forward and a backward pass. `known`: of so many teachers."""
     batch = Batch(
         label_B=torch.arange(args.batch) % len(CLASSES),

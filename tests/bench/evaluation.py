@@ -8,20 +8,18 @@ that memory is its own. Queries that stand in the index are placed first, as the
 
 from __future__ import annotations
 
-import argparse
-import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from common import apart, arguments, peak_gb, show
 
 from guie.data.manifest import load_manifest
 from guie.evaluation.embeddings import load_embeddings, unit_vectors
 from guie.evaluation.protocols.base import Part
 from guie.evaluation.protocols.evaluating import score_part
-from guie.training.run_folder import peak_memory_mb
 
 KEYS = ("r_at_1", "r_precision", "map_at_r")
 
@@ -51,31 +49,24 @@ def measured(
     score: Callable[[np.ndarray, pd.DataFrame], list[float]],
     embeddings_TD: np.ndarray,
     table: pd.DataFrame,
-) -> tuple[list[float], float, int]:
-    """Scores, seconds, and the memory that the scoring added, in MB."""
+) -> tuple[float, float, list[float]]:
+    """Seconds, the memory that the scoring added, in GB, and the scores."""
     score(embeddings_TD[:50], table.head(50))  # what is imported and started once
-    before, begun = peak_memory_mb(), time.perf_counter()
+    before_gb, begun = peak_gb(), time.perf_counter()
     values = score(embeddings_TD, table)
-    return values, time.perf_counter() - begun, peak_memory_mb() - before
+    return time.perf_counter() - begun, peak_gb() - before_gb, values
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--embeddings", type=Path, required=True)
-    parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--split", default="test")
-    args = parser.parse_args()
+    args = arguments(__doc__, embeddings=Path, manifest=Path, split="test")
     table = load_manifest(args.manifest).split(args.split)
     table = table[table["role"] != "query"].reset_index(drop=True)
     embeddings_TD = load_embeddings(args.embeddings, table)
-    spawned = multiprocessing.get_context("spawn")
-    for name, score in (("validate.py", ours), ("PML", theirs)):
-        with spawned.Pool(1) as pool:
-            values, seconds, memory = pool.apply(measured, (score, embeddings_TD, table))
-        message = ", ".join(f"{key} {value:.5f}" for key, value in zip(KEYS, values, strict=True))
-        print(f"{name:12} {seconds:6.2f} s  {memory:5,} MB more  {message}")
+    ways = {"PML": theirs, "validate.py": ours}
+    found = {name: apart(measured, score, embeddings_TD, table) for name, score in ways.items()}
+    peer_s = found["PML"][0]
+    rows = ((n, s, s / peer_s, gb, *values) for n, (s, gb, values) in found.items())
+    show(["", "s", "/ PML", "more GB", *KEYS], rows)
 
 
 if __name__ == "__main__":

@@ -8,32 +8,19 @@ index is whole, of the queries a share is asked; memory is what the process held
 
 from __future__ import annotations
 
-import argparse
-import time
-from collections.abc import Callable
-
 import faiss
 import numpy as np
 import pandas as pd
+from common import arguments, in_turn, peak_gb, ratio, show, unit_vectors
 from tqdm import tqdm
 
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.metrics import STANDARD
 from guie.evaluation.protocols.base import Headline, Part, Protocol
 from guie.evaluation.protocols.evaluating import run_protocol
-from guie.training.run_folder import peak_memory_mb
 
 BLOCK = 4096  # queries, and index rows of the bare product
 DIM = 64
-
-
-def vectors(count: int, twins: float, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    emb_ND = rng.standard_normal((count, DIM), dtype=np.float32)
-    emb_ND /= np.linalg.norm(emb_ND, axis=1, keepdims=True)
-    repeated = int(twins * count)
-    emb_ND[rng.permutation(count)[:repeated]] = emb_ND[rng.integers(count, size=repeated)]
-    return emb_ND
 
 
 def product(queries_QD: np.ndarray, index_ND: np.ndarray) -> None:
@@ -79,39 +66,32 @@ def whole(queries: int, index_ND: np.ndarray, keys: tuple[str, ...]) -> None:
     run_protocol(Protocol("bench", "", "", (part,), (headline,)), index_ND, table)
 
 
-def timed(work: Callable[[], None]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--queries", type=int, default=241_986)
-    parser.add_argument("--index", type=int, default=1_397_126)
-    parser.add_argument("--depth", type=int, default=100)
-    parser.add_argument("--share", type=float, default=0.1, help="of the queries that are asked")
-    args = parser.parse_args()
-    index_ND = vectors(args.index, 0.1, seed=0)
+    args = arguments(__doc__, queries=241_986, index=1_397_126, depth=100, share=0.1)
+    index_ND, _ = unit_vectors(args.index, DIM, twins=0.1)
     asked = int(args.share * args.queries)
     queries_QD = index_ND[:asked]
-    base = peak_memory_mb()
+    base_gb = peak_gb()
     print(f"{asked:,} of {args.queries:,} queries x {args.index:,}, depth {args.depth}")
-    seconds = {
-        "bare product": timed(lambda: product(queries_QD, index_ND)),
-        "faiss flat": timed(lambda: flat(queries_QD, index_ND, args.depth)),
-        "ours": timed(lambda: ours(queries_QD, index_ND, args.depth)),
+    searches = {
+        "bare product": lambda: product(queries_QD, index_ND),
+        "faiss flat": lambda: flat(queries_QD, index_ND, args.depth),
+        "ours": lambda: ours(queries_QD, index_ND, args.depth),
     }
-    print(f"search: most memory {peak_memory_mb():,} MB, {base:,} of it before")
+    seconds = in_turn(searches, 1, warm_up=False)
+    print(f"search: most memory {peak_gb():.2f} GB, {base_gb:.2f} of it before")
     uned = ("r_at_1", "mmp_at_5", "map_at_100")
-    seconds["report, UnED's metrics"] = timed(lambda: whole(asked, index_ND, uned))
-    seconds["report, all metrics"] = timed(lambda: whole(asked, index_ND, STANDARD))
-    for name, taken in seconds.items():
-        ratios = f"{taken / seconds['bare product']:.2f} x product"
-        print(f"{name:24} {taken:8.1f} s  {ratios}, {taken / seconds['faiss flat']:.2f} x faiss")
-    print(f"in all: most memory {peak_memory_mb():,} MB")
+    reports = {
+        "report, UnED's metrics": lambda: whole(asked, index_ND, uned),
+        "report, all metrics": lambda: whole(asked, index_ND, STANDARD),
+    }
+    seconds |= in_turn(reports, 1, warm_up=False)
+    rows = (
+        (way, taken[0], ratio(seconds, way, "bare product"), ratio(seconds, way, "faiss flat"))
+        for way, taken in seconds.items()
+    )
+    show(["", "s", "/ product", "/ faiss"], rows)
+    print(f"in all: most memory {peak_gb():.2f} GB")
 
 
 if __name__ == "__main__":

@@ -13,14 +13,15 @@ largest difference from it. ONNX is left out where onnxruntime is not installed 
 from __future__ import annotations
 
 import argparse
-import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
-from torch import Tensor
-from tqdm import tqdm
+from common import arguments, in_turn, ratio, show
 
 from guie.base.errors import UserError
 from guie.config import real_root
@@ -41,31 +42,33 @@ WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[112, 224])
-    parser.add_argument("--batch", type=int, default=16)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    args = parser.parse_args()
+    args = arguments(__doc__, sizes=[112, 224], batch=16, rounds=9, threads=1)
     torch.set_num_threads(args.threads)
     real = real_root()
     weights = f":{real / WEIGHTS}" if real and (real / WEIGHTS).is_file() else ""
     print(f"ViT-Ti/16, {'pretrained' if weights else 'random'}, {args.threads} thread(s)")
-    print("| network | asked | format | core ms an image | ratio to eager | difference |")
-    print("|---|---|---|---|---|---|")
+    heads = ["network", "asked", "format", "core ms an image", "ratio to eager", "difference"]
+    show(heads, measured(f"timm:vit_tiny_patch16_224{weights}", args))
+
+
+def measured(source: str, args: argparse.Namespace) -> Iterator[tuple]:
+    """A row for each size, way to ask and format."""
     for size_px in args.sizes:
-        with tempfile.TemporaryDirectory() as folder:
-            ways = formats(
-                f"timm:vit_tiny_patch16_224{weights}", size_px, Path(folder), args.threads
-            )
+        with tempfile.TemporaryDirectory() as folder, torch.inference_mode():
+            ways = formats(source, size_px, Path(folder), args.threads)
             generator = torch.Generator().manual_seed(0)
-            for words, shape in (
+            for asked, shape in (
                 ("one of 480 x 640", (1, 3, 480, 640)),
                 (f"{args.batch} of {size_px} px", (args.batch, 3, size_px, size_px)),
             ):
                 images = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
-                for line in compared(ways, images, args.rounds):
-                    print(f"| {size_px} px | {words} | {line} |", flush=True)
+                found = {name: answer(images) for name, answer in ways.items()}
+                calls = {name: partial(answer, images) for name, answer in ways.items()}
+                taken = in_turn(calls, args.rounds, time.process_time)
+                for name, seconds in taken.items():
+                    each_ms = 1000 * np.median(seconds) / len(images)
+                    off = (found[name] - found["eager"]).abs().max().item()
+                    yield f"{size_px} px", asked, name, each_ms, ratio(taken, name, "eager"), off
 
 
 def formats(source: str, size_px: int, folder: Path, threads: int) -> dict[str, Answer]:
@@ -89,26 +92,6 @@ def formats(source: str, size_px: int, folder: Path, threads: int) -> dict[str, 
     downgrade(folder / "saved_model.pt")
     ways["torchscript for 1.11"] = torch.jit.load(folder / "saved_model.pt").eval()
     return ways
-
-
-def compared(ways: dict[str, Answer], images: Tensor, rounds: int) -> list[str]:
-    """A line for each format: milliseconds of a core, ratio, difference."""
-    seconds: dict[str, list[float]] = {name: [] for name in ways}
-    with torch.inference_mode():
-        found = {name: ask(images) for name, ask in ways.items()}  # which warms them up
-        for ask in ways.values():
-            ask(images)
-        for _ in tqdm(range(rounds), leave=False):
-            for name, ask in ways.items():
-                began = time.process_time()
-                ask(images)
-                seconds[name].append(time.process_time() - began)
-    medians = {name: statistics.median(values) for name, values in seconds.items()}
-    return [
-        f"{name} | {1000 * median / len(images):.1f} | {median / medians['eager']:.2f} |"
-        f" {(found[name] - found['eager']).abs().max():.1e}"
-        for name, median in medians.items()
-    ]
 
 
 if __name__ == "__main__":

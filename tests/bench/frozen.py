@@ -10,15 +10,12 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import torch
 from accelerate import Accelerator
-from loader import draw
+from common import Way, arguments, photographs, seconds_of, show, timm_model
 
 from guie.config import RunConfig, config_from
 from guie.data.augmentation import Augment
@@ -46,10 +43,7 @@ class Bench:
                 "name": "bench",
                 "out": str(folder),
                 "data": {"manifest": "none", "workers": self.workers},
-                "model": {
-                    "backbone": {"library": "timm", "name": "vit_tiny_patch16_224"},
-                    "image": {"size_px": SIZE_PX},
-                },
+                "model": timm_model("vit_tiny_patch16_224", SIZE_PX),
                 "train": {
                     "epochs": 1.0,
                     "batch_size": args.batch,
@@ -60,7 +54,7 @@ class Bench:
             },
             RunConfig,
         )
-        self.stage, self.rows = self.config.stages[0], photographs(folder, args.images)
+        self.stage, self.rows = self.config.stages[0], rows_of(folder, args.images)
         self.accelerator = Accelerator()
         names = pd.DataFrame({"image_path": [f"{n}" for n in range(args.classes)]})
         names = names.assign(label="d/" + names["image_path"].str.zfill(6), domain="d")
@@ -100,33 +94,24 @@ class Bench:
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def rate(self, work: Callable[[], Any], steps: int) -> float:
+    def rate(self, work: Way, steps: int) -> float:
         """Images per second of so many batches, the first left out."""
-        work()
-        self._wait()
-        began = time.perf_counter()
-        for _ in range(steps):
-            work()
-        self._wait()
-        return steps * self.batch / (time.perf_counter() - began)
-
-    def _wait(self) -> None:
-        if self.accelerator.device.type == "cuda":
-            torch.cuda.synchronize()
+        seconds_of(work)
+        return steps * self.batch / seconds_of(lambda: [work() for _ in range(steps)])
 
 
-def photographs(folder: Path, count: int) -> pd.DataFrame:
+def rows_of(folder: Path, count: int) -> pd.DataFrame:
     """Training rows of drawn JPEGs, each of another class."""
-    names = [file.name for file in draw(folder, count, 375)]
+    names = [file.name for file in photographs(folder, count, 375)]
     labels = [f"d/{number:06d}" for number in range(count)]
     return pd.DataFrame({"image_path": names, "label": labels, "domain": "d", "split": "train"})
 
 
 def compare(bench: Bench) -> dict[str, float]:
     """Images per second of everything."""
-    began = time.perf_counter()
-    data = bench.computed()
-    rates = {"computing the features": VIEWS * len(bench.rows) / (time.perf_counter() - began)}
+    made: list[FrozenData] = []
+    seconds = seconds_of(lambda: made.append(bench.computed()))
+    data, rates = made[0], {"computing the features": VIEWS * len(bench.rows) / seconds}
     images = bench.images()
     rates["through the backbone"] = bench.rate(lambda: bench.step(next(images)), 4)
     batch = next(images)
@@ -140,17 +125,12 @@ def compare(bench: Bench) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=512)
-    parser.add_argument("--classes", type=int, default=4000)
-    parser.add_argument("--batch", type=int, default=256)
-    args = parser.parse_args()
+    args = arguments(__doc__, images=512, classes=4000, batch=256)
     with tempfile.TemporaryDirectory() as folder:
         rates = compare(Bench(Path(folder), args))
     through = rates["through the backbone"]
-    print(f"{f'{args.classes} classes, batches of {args.batch}':<40}{'images/s':>10}{'ratio':>9}")
-    for name, rate in rates.items():
-        print(f"{name:<40}{rate:>10.0f}{rate / through:>9.1f}")
+    rows = ((name, rate, rate / through) for name, rate in rates.items())
+    show(["", "images/s", "ratio"], rows, f"{args.classes} classes, batches of {args.batch}")
     reading = rates["from cached features"] / rates["  drawing and reading alone"]
     print(f"of a cached step, drawing and reading take {reading:.0%}; the rest is arithmetic")
 

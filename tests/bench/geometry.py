@@ -11,12 +11,12 @@ table or two; writes maps.png, spectra.png, ratios.png, room.png, and with --tra
 
 from __future__ import annotations
 
-import argparse
 from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from common import arguments, show_frame
 
 from guie.data.manifest import load_manifest
 from guie.evaluation import geometry
@@ -28,26 +28,19 @@ Spaces = dict[str, np.ndarray]  # by model: unit vectors in the order of a table
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--embeddings", nargs="+", required=True, metavar="NAME=E.npz[:DIM]")
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--train", action="store_true")
-    args = parser.parse_args()
+    args = arguments(__doc__, manifest=Path, embeddings=list[str], out=Path, train=False)
     files = dict(named(one) for one in args.embeddings)
     manifest = load_manifest(args.manifest)
     table = manifest.split("test").drop_duplicates("image_path").reset_index(drop=True)
     spaces = read(files, table)
     args.out.mkdir(parents=True, exist_ok=True)
     draw_spaces(spaces, table, args.out)
-    print(markdown(by_domain(spaces, table)))
+    show_frame(by_domain(spaces, table))
     if args.train:
         seen = manifest.split("train").drop_duplicates("image_path").reset_index(drop=True)
         of_train = {n: (file.with_suffix(".train.npz"), dim) for n, (file, dim) in files.items()}
         train = read(of_train, seen)
-        print(markdown(draw_crowding(spaces, table, train, seen, args.out)))
+        show_frame(draw_crowding(spaces, table, train, seen, args.out))
 
 
 def named(written: str) -> tuple[str, tuple[Path, int | None]]:
@@ -150,15 +143,6 @@ def draw_crowding(
         out / "nearest.png"
     )
     return pd.DataFrame(lines).T
-
-
-def markdown(table: pd.DataFrame) -> str:
-    """A table with its index as first column."""
-    lines = [["", *map(str, table)], ["---"] * (1 + len(table.columns))]
-    lines += [
-        [str(name), *map(str, row)] for name, row in zip(table.index, table.to_numpy(), strict=True)
-    ]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ python src/train.py --config configs/real_vit_tiny.yaml --set name=curves \\
 python tests/bench/layer_curves.py --run runs/curves --manifest $M --figure curves.png
 
 Of every checkpoint that the run has kept, with its averages where it keeps some: R@1 over the merged
-index, means over domains. Of train every image is query and index.
+index, means over domains; layers are
+every block by default, pooled by avg, max, gem or token. Of train every image is query and index.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
+from common import arguments, show_frame
 from layers import EMBEDDING, blocks, scored
 from matplotlib.figure import Figure
 
@@ -26,17 +26,16 @@ from guie.training.checkpoint import Checkpoints
 SPLITS = ("train", "test")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def main() -> None:
+    args = arguments(
+        __doc__,
+        run=Path,
+        manifest=Path,
+        layers=list[str] | None,
+        pool="avg",
+        workers=2,
+        figure=Path | None,
     )
-    parser.add_argument("--run", type=Path, required=True, help="with its checkpoints")
-    parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--layers", nargs="+", help="default: every block")
-    parser.add_argument("--pool", default="avg", help="avg, max, gem, token")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--figure", type=Path, help="PNG: a panel a split, a line a layer")
-    args = parser.parse_args(argv)
     manifest = load_manifest(args.manifest)
     files = Checkpoints(args.run, keep=1).paths()
     if not files:
@@ -52,8 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         by_step[int(file.name.split("-")[0].removeprefix("step_"))] = pd.concat(parts)["mean"]
     table = pd.DataFrame(by_step).droplevel("pool")
     for split in SPLITS:
-        of_split = table.xs(split, level="split")
-        print(f"R@1 on {split}\n{of_split.to_string(float_format='{:.3f}'.format)}\n")
+        show_frame(table.xs(split, level="split"), f"R@1 on {split}")
     if args.figure:
         curves(table).savefig(args.figure)
 

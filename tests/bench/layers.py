@@ -3,20 +3,21 @@
 python tests/bench/layers.py --model runs/real_vit_tiny --manifest $M [--pool avg max] [--figure layers.png]
 python tests/bench/layers.py --model runs/mobile --layers blocks.3 blocks.5 conv_head --manifest $M
 
-R@1 over the merged index, means over domains. Of train every image is query and index. All layers are
+Layers are by default every block; --pool takes avg, max, gem and token, and --figure draws test R@1 by
+domain. R@1 over the merged index, means over domains. Of train every image is query and index. All layers are
 read in one pass for each way of pooling. Vo and Hays, WACV 2019: the last layer wins on train, an
 earlier one on test.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from common import arguments, show, show_frame
 from torch import nn
 
 from guie.base.devices import make_accelerator
@@ -32,17 +33,16 @@ EMBEDDING = "embedding"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    args = arguments(
+        __doc__,
+        model=str,
+        manifest=Path,
+        layers=list[str] | None,
+        pool=["avg"],
+        size_px=int | None,
+        workers=2,
+        figure=Path | None,
     )
-    parser.add_argument("--model", required=True, help="as embed.py's")
-    parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--layers", nargs="+", help="default: every block")
-    parser.add_argument("--pool", nargs="+", default=["avg"], help="avg, max, gem, token")
-    parser.add_argument("--size-px", type=int, help="of a library's model")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--figure", type=Path, help="PNG: test R@1 by domain over the layers")
-    args = parser.parse_args()
     manifest = load_manifest(args.manifest)
     layers = args.layers or blocks(open_model(args.model, args.size_px))
     parts = []
@@ -50,8 +50,8 @@ def main() -> None:
         opened = partial(open_model, args.model, args.size_px)
         parts.append(scored(opened, pool, layers, manifest, args.workers))
     table = pd.concat(parts)
-    print(markdown(table))
-    print(chosen(table))
+    show_frame(summary(table))
+    show(["", *CHOSEN], chosen(table))
     if args.figure:
         tested = table.xs((args.pool[0], "test"), level=("pool", "split"))
         lines = tested.loc[layers].drop(columns="mean").set_axis(range(len(layers)))
@@ -113,38 +113,34 @@ def widths_of(opened: Callable[[], LoadedModel], layers: list[str], pool: str) -
     return [with_layers(opened(), config).embedder.dim for config in alone]
 
 
-def markdown(table: pd.DataFrame) -> str:
-    """A line a layer: means on the three splits, test by domain."""
-    domains = [name for name in table if name != "mean"]
-    heads = ["layer", *SPLITS, *(f"test {name}" for name in domains)]
-    lines = [heads, ["---"] * len(heads)]
-    for layer, pool in dict.fromkeys((place[0], place[1]) for place in table.index):
-        of = {split: table.loc[(layer, pool, split)] for split in SPLITS}
-        name = layer if pool == EMBEDDING else f"{layer}, {pool}"
-        means = [f"{of[split]['mean']:.3f}" for split in SPLITS]
-        lines.append([name, *means, *(f"{of['test'][domain]:.3f}" for domain in domains)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def summary(table: pd.DataFrame) -> pd.DataFrame:
+    """A row a layer: means on the three splits, test by domain."""
+    wide = table.unstack("split")
+    order = list(dict.fromkeys((layer, pool) for layer, pool, _ in table.index))
+    columns = [("mean", split) for split in SPLITS]
+    columns += [(name, "test") for name in table if name != "mean"]
+    names = [layer if pool == EMBEDDING else f"{layer}, {pool}" for layer, pool in order]
+    titles = [split if name == "mean" else f"{split} {name}" for name, split in columns]
+    return wide.loc[order, columns].set_axis(names).set_axis(titles, axis=1).astype(float)
 
 
-def chosen(table: pd.DataFrame) -> str:
+CHOSEN = ["wins on train", "val chooses", "its test R@1", "the embedding's", "wins on test"]
+
+
+def chosen(table: pd.DataFrame) -> Iterator[tuple]:
     """By domain that has a val split: what wins on train, what val chooses, what would have won on test."""
-    lines = [
-        "",
-        "| | wins on train | val chooses | its test R@1 | the embedding's | wins on test |",
-    ]
-    lines.append("|---|---|---|---|---|---|")
-    by_split = {split: table.xs(split, level="split") for split in SPLITS}
+    by_split = {split: table.xs(split, level="split").astype(float) for split in SPLITS}
     for name in table:
         if by_split["val"][name].isna().all():  # nothing chooses where a domain has no val split
             continue
-        best = {split: part[name].astype(float).idxmax() for split, part in by_split.items()}
-        message = {split: place[0] if place[1] == EMBEDDING else ", ".join(place)
-                for split, place in best.items()}  # fmt: skip
-        own = by_split["test"].loc[(EMBEDDING, EMBEDDING), name]
-        value = by_split["test"].loc[best["val"], name]
-        lines.append(f"| {name} | {message['train']} | {message['val']} | {value:.3f} | {own:.3f}"
-                     f" | {message['test']} |")  # fmt: skip
-    return "\n".join(lines)
+        best = {split: part[name].idxmax() for split, part in by_split.items()}
+        words = {
+            split: layer if pool == EMBEDDING else f"{layer}, {pool}"
+            for split, (layer, pool) in best.items()
+        }
+        tested = by_split["test"][name]
+        values = tested[best["val"]], tested[EMBEDDING, EMBEDDING]
+        yield name, words["train"], words["val"], *values, words["test"]
 
 
 if __name__ == "__main__":

@@ -10,19 +10,18 @@ those of the model, the wait tells of the machine, not of the loop.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import numpy as np
 import pandas as pd
 import torch
 import yaml
-from loader import draw
+from common import arguments, photographs, show, timm_model, wall_and_cpu
 
 import train
 from guie.data.loader import Prefetcher
@@ -36,17 +35,15 @@ class Watch:
     """Wall and CPU seconds of the main process, in all and in what it was told to time."""
 
     def __init__(self) -> None:
-        self.spent: dict[str, list[float]] = {}
+        self.spent: dict[str, np.ndarray] = {}
 
     def timed(self, name: str, call: Callable) -> Callable:
         def timed(*args: Any, **kwargs: Any) -> Any:
-            began = time.perf_counter(), time.process_time()
+            began = wall_and_cpu()
             try:
                 return call(*args, **kwargs)
             finally:
-                spent = self.spent.setdefault(name, [0.0, 0.0])
-                spent[0] += time.perf_counter() - began[0]
-                spent[1] += time.process_time() - began[1]
+                self.spent[name] = self.spent.get(name, 0.0) + wall_and_cpu() - began
 
         return timed
 
@@ -55,12 +52,12 @@ class Watch:
         following, taken = self.timed("waiting for batches", following), count()
 
         def next_batch(batches: Prefetcher) -> dict[str, Any]:
-            now = time.perf_counter(), time.process_time()
+            now = wall_and_cpu()
             if next(taken) == WARM_UP:
                 self.spent.clear()
                 self.began = now
             # Up to the last batch's start: nobody asks for one more.
-            self.ended, self.counted = now, {name: [*spent] for name, spent in self.spent.items()}
+            self.ended, self.counted = now, dict(self.spent)
             return following(batches)
 
         return next_batch
@@ -68,7 +65,7 @@ class Watch:
 
 def configure(folder: Path, images: int, batch_size: int, workers: int) -> Path:
     """A run's config, its manifest and its images."""
-    names = [file.name for file in draw(folder, images, side=500)]
+    names = [file.name for file in photographs(folder, images, side=500)]
     table = pd.DataFrame({"image_path": names, "domain": "d", "split": "train", "role": "train"})
     table["label"] = [f"d/{number // 4}" for number in range(images)]
     save_manifest(table, folder / "mix.csv")
@@ -76,10 +73,7 @@ def configure(folder: Path, images: int, batch_size: int, workers: int) -> Path:
         "name": "loop",
         "out": str(folder / "runs"),
         "data": {"manifest": str(folder / "mix.csv"), "workers": workers},
-        "model": {
-            "backbone": {"library": "timm", "name": "vit_tiny_patch16_224"},
-            "image": {"size_px": 112},
-        },
+        "model": timm_model("vit_tiny_patch16_224", 112),
         "train": {
             "epochs": 1,
             "batch_size": batch_size,
@@ -93,11 +87,7 @@ def configure(folder: Path, images: int, batch_size: int, workers: int) -> Path:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--images", type=int, default=512)
-    parser.add_argument("--batch-size", type=int, default=64)
-    parser.add_argument("--workers", type=int, default=2)
-    args = parser.parse_args()
+    args = arguments(__doc__, images=512, batch_size=64, workers=2)
     watch = Watch()
     model, optimiser = training_loop.gradients_within_memory, torch.optim.AdamW.step
     with (
@@ -107,14 +97,10 @@ def main() -> None:
         mock.patch.object(Prefetcher, "__next__", watch.batches(Prefetcher.__next__)),
     ):
         train.main(["--config", str(configure(Path(folder), **vars(args)))])
-    whole = [end - start for start, end in zip(watch.began, watch.ended, strict=True)]
-    watch.counted["the rest of the loop"] = [
-        total - sum(spent[clock] for spent in watch.counted.values())
-        for clock, total in enumerate(whole)
-    ]
-    print(f"{'share of the main process':<30}{'wall':>10}{'CPU':>10}")
-    for name, spent in watch.counted.items():
-        print(f"{name:<30}" + "".join(f"{s / t:>10.1%}" for s, t in zip(spent, whole, strict=True)))
+    whole = watch.ended - watch.began
+    watch.counted["the rest of the loop"] = whole - sum(watch.counted.values())
+    rows = ((name, *(spent / whole)) for name, spent in watch.counted.items())
+    show(["share of the main process", "wall", "CPU"], rows)
 
 
 if __name__ == "__main__":

@@ -13,13 +13,11 @@ from __future__ import annotations
 import argparse
 import gc
 import os
-import re
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Iterator
 
 import torch
-from counting import GB, RESERVE, Frame, largest_batch, set_up, step
+from common import apart, arguments, forget_peak, peak_gb, show
+from counting import GB, RESERVE, Frame, Usage, largest_batch, set_up, step
 
 from guie.base import errors
 from guie.base.errors import UserError
@@ -31,28 +29,23 @@ from guie.training.tasks import build_task
 TIGHT = {"MALLOC_TRIM_THRESHOLD_": "0", "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def main(_: object = None) -> None:
+    args = arguments(
+        __doc__, config=str, set=[], card_gb=[80.0, 24.0], classes=100_000, check=int | None
     )
-    parser.add_argument("--config", required=True)
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--card-gb", type=float, nargs="+", default=[80.0, 24.0])
-    parser.add_argument("--classes", type=int, default=100_000)
-    parser.add_argument(
-        "--check", type=int, metavar="IMAGES", help="count for the CPU, and measure"
-    )
-    parser.add_argument("--measure", type=int, help=argparse.SUPPRESS)
-    args = parser.parse_args(argv)
     config = load_config(args.config, RunConfig, args.set)
     if config.task.name != "classification":
         raise UserError(f"{args.config}: only task classification is counted")
-    if args.measure is not None:
-        print(real_peak(config, args.measure, args.check, args.classes))
-    elif args.check:
-        check(config, args)
-    else:
-        table(config, args)
+    if args.check:
+        rows = checked(config, args.check, args.classes)
+        title = f"{args.config}, {args.check} images, {args.classes} classes: MB"
+        return show(["stage", "counted", "held", "ratio"], rows, title)
+    title = (
+        f"{args.config}, precision {config.precision}, {args.classes} classes; GB; images that fit"
+        f" a GPU at once, {RESERVE / GB:.0f} GB of it held back, and how often to accumulate"
+    )
+    heads = ["stage", "px", "weights", "grads", "states", "checkpointing", "MB/image"]
+    show([*heads, *(f"{gb:g} GB" for gb in args.card_gb)], fitting(config, args), title)
 
 
 def build(config: RunConfig, classes: int) -> torch.nn.Module:
@@ -61,81 +54,53 @@ def build(config: RunConfig, classes: int) -> torch.nn.Module:
     return build_task(config, Classes(labels, [10] * classes, ["one"] * classes), weights=False)
 
 
-def table(config: RunConfig, args: argparse.Namespace) -> None:
+def fitting(config: RunConfig, args: argparse.Namespace) -> Iterator[list]:
+    """A row for each stage, where it trains features also with gradient checkpointing."""
     frame = Frame(build(config, args.classes), config)
-    print(
-        f"{args.config}, precision {config.precision}, {args.classes} classes; GB; images that fit"
-    )
-    print(f"a card at once, {RESERVE / GB:.0f} GB of it held back, and how often to accumulate")
-    titles = ("stage", "px", "weights", "grads", "states", "checkpointing", "MB/image")
-    cards = [f"{gb:g} GB" for gb in args.card_gb]
-    print("".join(f"{title:>14}" for title in (*titles, *cards)))
     for stage in config.stages:
         for checkpointing in (False, True) if stage.lr.trains_features else (False,):
-            used = {}
+            used: dict[int, Usage] = {}
 
             def peak(batch: int, stage=stage, checkpointing=checkpointing, used=used) -> int:
                 used[batch] = frame.usage(stage, batch, checkpointing)
                 return used[batch].peak
 
             fits = [largest_batch(peak, gb * GB - RESERVE) for gb in args.card_gb]
-            one = used[2]
-            states = [f"{part / GB:.2f}" for part in (one.weights, one.gradients, one.optimizer)]
+            states = (used[2].weights / GB, used[2].gradients / GB, used[2].optimizer / GB)
             a, b = sorted(used)[-2:]
             each_mb = (used[b].peak - used[a].peak) / (b - a) / 1e6
-            shown = [_fit(batch, stage.batch_size) for batch in fits]
             size_px = stage.size_px or config.model.image.size_px
-            row = (stage.name, size_px, *states, "yes" if checkpointing else "no", f"{each_mb:.1f}")
-            print("".join(f"{cell!s:>14}" for cell in (*row, *shown)), flush=True)
+            words = [f"{n} (x{-(-stage.batch_size // n)})" if n else "none" for n in fits]
+            yield [stage.name, size_px, *states, checkpointing, each_mb, *words]
 
 
-def _fit(batch: int, wanted: int) -> str:
-    return f"{batch} (x{-(-wanted // batch)})" if batch else "none"
-
-
-def check(config: RunConfig, args: argparse.Namespace) -> None:
-    frame = Frame(build(config, args.classes), config, cuda=False)
-    print(f"{args.config}, {args.check} images, {args.classes} classes: MB counted and held")
+def checked(config: RunConfig, images: int, classes: int) -> Iterator[tuple]:
+    """MB of each stage, as counted for the CPU and as held by a process that trains."""
+    frame = Frame(build(config, classes), config, cuda=False)
+    os.environ |= TIGHT  # of the processes that are started
     for number, stage in enumerate(config.stages):
-        checkpointing = config.gradient_checkpointing
-        counted = frame.usage(stage, args.check, checkpointing).peak / 1e6
-        command = [sys.executable, __file__, "--config", args.config, "--check", str(args.check)]
-        command += ["--classes", str(args.classes), "--measure", str(number)]
-        command += [word for change in args.set for word in ("--set", change)]
-        done = subprocess.run(
-            command, check=True, env=os.environ | TIGHT, stdout=subprocess.PIPE, text=True
-        )
-        held = float(done.stdout) / 1e6
-        print(f"{stage.name:>14}{counted:>10.0f}{held:>10.0f}{counted / held:>8.2f}", flush=True)
+        counted = frame.usage(stage, images, config.gradient_checkpointing).peak / 1e6
+        held = apart(real_peak_mb, config, number, images, classes)
+        yield stage.name, counted, held, counted / held
 
 
-def real_peak(config: RunConfig, number: int, micro_batch: int, classes: int) -> int:
-    """Bytes this process holds at most in a real second step of stage `number`, beyond its imports.
-
-    Linux only: it asks the kernel.
-    """
+def real_peak_mb(config: RunConfig, number: int, micro_batch: int, classes: int) -> float:
+    """What this process holds at most in a real second step of stage `number`, beyond its imports."""
     stage = config.stages[number]
     size_px = stage.size_px or config.model.image.size_px
 
-    def steps(images: int) -> int:
-        before, task = peak_of_process(), build(config, classes)
+    def steps(images: int) -> float:
+        forget_peak()
+        before_gb, task = peak_gb(), build(config, classes)
         optimizer = set_up(task, config, stage, config.gradient_checkpointing)
         step(task, optimizer, (images, 3, size_px, size_px), config.precision)
-        peak_of_process()
+        forget_peak()
         step(task, optimizer, (images, 3, size_px, size_px), config.precision)
-        return peak_of_process() - before
+        return 1e3 * (peak_gb() - before_gb)
 
     steps(2)  # code is read into memory where it first runs
     gc.collect()
-    peak_of_process()
     return steps(micro_batch)
-
-
-def peak_of_process() -> int:
-    """The most bytes held since the last call; the peak starts anew from what is held now."""
-    status = Path("/proc/self/status").read_text()
-    Path("/proc/self/clear_refs").write_text("5")
-    return 1024 * int(re.search(r"VmHWM:\s+(\d+)", status)[1])
 
 
 if __name__ == "__main__":

@@ -14,40 +14,32 @@ they are.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
+from common import arguments, real_benchmark, show, show_frame
 
 from guie.base.devices import make_accelerator
-from guie.base.errors import UserError, run
-from guie.config import real_root
+from guie.base.errors import run
 from guie.config.data import OutlierConfig
 from guie.curation.classes import LEAST, class_cosines, robust_z, suggest_merges
-from guie.data.manifest import load_manifest
 from guie.data.manifest.reading import memberships
 from guie.evaluation.feature_cache import cached_features
 from guie.models import open_model
 
-PARTS = ("outliers", "merges")
-WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
 WRONG, JUNK = "another class", "another domain"
 SECOND = "#2"  # of a class that stands in two data sets
 
 
 class Embedded:
-    """Training rows of mini-uned and their features."""
+    """Training rows of mini-uned and their features, which are kept in a folder."""
 
     def __init__(self, features: str):
-        root = real_root()
-        if root is None:
-            raise UserError("no real images: set GUIE_REAL to a folder with data/ and weights/")
-        manifest = load_manifest(root / "data/mini-uned/manifest.csv")
+        manifest, name = real_benchmark()
         rows = manifest.table[manifest.table["split"] == "train"].reset_index(drop=True)
-        model = open_model(f"timm:vit_tiny_patch16_224:{root / WEIGHTS}", 112)
         paths = rows["image_path"].tolist()
         found = cached_features(
-            make_accelerator(), model, paths, manifest.root, features, workers=2
+            make_accelerator(), open_model(name, 112), paths, manifest.root, features, workers=2
         )
         self.rows, self.features_ND = rows, np.array(found, np.float32)
 
@@ -81,14 +73,15 @@ def measure_outliers(data: Embedded, args: argparse.Namespace) -> None:
             z = pd.Series(distance).groupby(members["domain"]).transform(robust_z)
             share = (z > args.z).groupby([members["domain"], fault]).mean()
             shares.append(share.rename_axis(["domain", "fault"]).rename(f"{rule} {seed}"))
-    message = pd.concat(shares, axis=1)
-    message.columns = pd.MultiIndex.from_tuples([tuple(name.split()) for name in message])
-    mean = message.T.groupby(level=0).mean().T.unstack("fault")
-    print(f"shares taken at z > {args.z}, mean of {args.seeds} drawings")
-    print(mean.rename(columns={"": "left alone"}).to_string(float_format="{:.3f}".format))
+    drawings = pd.concat(shares, axis=1)
+    drawings.columns = pd.MultiIndex.from_tuples([tuple(name.split()) for name in drawings])
+    mean = drawings.T.groupby(level=0).mean().T.unstack("fault").rename(columns={"": "left alone"})
+    mean.columns = [f"{rule}, {fault}" for rule, fault in mean]
+    show_frame(mean, f"shares taken at z > {args.z}, mean of {args.seeds} drawings")
 
 
 def measure_merges(data: Embedded, args: argparse.Namespace) -> None:
+    rows = []
     for seed in range(args.seeds):
         rng = np.random.default_rng(seed)
         table = data.rows.assign(dataset="one")
@@ -105,31 +98,29 @@ def measure_merges(data: Embedded, args: argparse.Namespace) -> None:
         right = names[0] == names[1]
         for least in (0.8, 0.9, 0.95):
             taken = found["similarity"] >= least
-            print(
-                f"seed {seed}, cosine {least}: {taken.sum()} suggested, {right[taken].mean():.2f} of"
-                f" them right; {right[taken].sum() / len(split):.2f} of {len(split)} split classes"
-            )
+            share = right[taken].sum() / len(split)
+            rows.append((seed, least, taken.sum(), right[taken].mean(), share, len(split)))
+    heads = ["seed", "cosine", "suggested", "right", "of split", "split classes"]
+    show(heads, rows, "merges of a set that was made two")
     clean = suggest_merges(data.rows, 0.8, lambda paths, view: data.features_ND)
     surest = (clean["similarity"] >= 0.9).sum()
     print(f"of the clean set, its domains as data sets: {len(clean)} at .8, {surest} at .9")
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+PARTS = {"outliers": measure_outliers, "merges": measure_merges}
+
+
+def main(_: object = None) -> None:
+    args = arguments(
+        __doc__,
+        parts=list(PARTS),
+        seeds=3,
+        z=OutlierConfig().z_max,
+        features="runs/bench/features",
     )
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; default all")
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--z", type=float, default=OutlierConfig().z_max)
-    parser.add_argument("--features", default="runs/bench/features", help="cache of features")
-    args = parser.parse_args(argv)
-    unknown = sorted(set(args.parts) - set(PARTS))
-    if unknown:
-        parser.error(f"no part {', '.join(unknown)}; choose of {', '.join(PARTS)}")
     data = Embedded(args.features)
-    for part in args.parts or PARTS:
-        print(f"[{part}]")
-        {"outliers": measure_outliers, "merges": measure_merges}[part](data, args)
+    for part in args.parts:
+        PARTS[part](data, args)
 
 
 if __name__ == "__main__":

@@ -12,22 +12,17 @@ by squares of the different hashes: --hashes 60000 shows what those that are the
 
 from __future__ import annotations
 
-import argparse
-import subprocess
-import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from common import DOMAINS, apart, arguments, peak_gb, show, wall_and_cpu
 
-from curation import DOMAINS, RADIUS_BITS, draw_hashes, now_s, peak_gb
+from curation import RADIUS_BITS, draw_hashes, prints_of
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import Evidence, clean
 from guie.curation.duplicates.candidates import close_pairs
 
-PARTS = ("files", "hashes")
-SIZES = ("files", "classes", "hashes", "same")
 POLICIES = {
     "dropped": {"leaks": "drop_train"},
     "reported": {"leaks": "declared", "conflicts": "report", "exact": "report"},
@@ -70,61 +65,65 @@ class Same:
         return np.zeros(len(paths))
 
 
-def measure_files(args: argparse.Namespace) -> None:
-    table = draw_copies(args.files, args.pictures, args.classes)
+def measure_files(files: int, classes: int, pictures: int) -> list[tuple]:
+    table, rows = draw_copies(files, pictures, classes), []
     for name, policies in POLICIES.items():
         near = NearConfig(action="drop" if name == "dropped" else "report")
-        drawn_gb, began = peak_gb(), now_s()
-        config = CleaningConfig(near=near, labels_max=args.classes, **policies)
+        drawn_gb, began = peak_gb(), wall_and_cpu()
+        config = CleaningConfig(near=near, labels_max=classes, **policies)
         left, found, *_ = clean(table, config, Evidence(embed, Same()))
-        seconds, of_cpu = now_s() - began
-        print(
-            f"{args.files:>9,} files, all {name + ':':<10}{seconds:>7.1f} s ({of_cpu:.1f} of CPU)",
-            end="",
+        message = f"{len(found):,}, {found['kind'].value_counts().to_dict()}, {len(left):,} left"
+        rows.append(
+            (
+                f"{files:,} files, all {name}",
+                *(wall_and_cpu() - began),
+                drawn_gb,
+                peak_gb(),
+                message,
+            )
         )
-        print(
-            f", {peak_gb():.2f} GB at most, {drawn_gb:.2f} before; {len(found):,} findings", end=""
-        )
-        print(f", {found['kind'].value_counts().to_dict()}, {len(left):,} left", flush=True)
+    return rows
 
 
-def measure_hashes(args: argparse.Namespace) -> None:
-    hashes = draw_hashes(args.hashes)
-    hashes[np.random.default_rng(1).permutation(args.hashes)[: args.same]] = 0
-    digits = [f"{value:016x}" for value in hashes.tolist()]
-    prints = pd.DataFrame({"whole": digits, "content": digits, "centre": digits})
-    drawn_gb, began = peak_gb(), now_s()
+def measure_hashes(count: int, same: int) -> list[tuple]:
+    hashes = draw_hashes(count)
+    hashes[np.random.default_rng(1).permutation(count)[:same]] = 0
+    prints = prints_of(hashes)
+    drawn_gb, began = peak_gb(), wall_and_cpu()
     found = close_pairs(prints, RADIUS_BITS, mirrored=False)
-    seconds, of_cpu = now_s() - began
-    print(
-        f"{args.hashes:>9,} hashes, {args.same:,} the same: {seconds:.1f} s ({of_cpu:.1f} of CPU)",
-        end="",
-    )
-    print(f", {peak_gb():.2f} GB at most, {drawn_gb:.2f} before; {len(found):,} pairs", flush=True)
+    taken = wall_and_cpu() - began
+    return [
+        (
+            f"{count:,} hashes, {same:,} the same",
+            *taken,
+            drawn_gb,
+            peak_gb(),
+            f"{len(found):,} pairs",
+        )
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    args = arguments(
+        __doc__,
+        parts=("files", "hashes"),
+        files=300_000,
+        pictures=64,
+        classes=120_000,
+        hashes=1_000_000,
+        same=50_000,
     )
-    parser.add_argument("parts", nargs="*", metavar="part", help=f"{', '.join(PARTS)}; default all")
-    parser.add_argument("--files", type=int, default=300_000)
-    parser.add_argument("--pictures", type=int, default=64)
-    parser.add_argument("--classes", type=int, default=120_000)
-    parser.add_argument("--hashes", type=int, default=1_000_000)
-    parser.add_argument("--same", type=int, default=50_000, help="hashes that are one")
-    parser.add_argument("--here", action="store_true", help=argparse.SUPPRESS)
-    args = parser.parse_args()
-    unknown = sorted(set(args.parts) - set(PARTS))
-    if unknown:
-        parser.error(f"no part {', '.join(unknown)}; choose of {', '.join(PARTS)}")
-    if args.here:
-        return {"files": measure_files, "hashes": measure_hashes}[args.parts[0]](args)
-    for part in args.parts or PARTS:
-        for share in (2, 1):
-            sizes = [f"--{key}={getattr(args, key) // share}" for key in SIZES]
-            options = [*sizes, f"--pictures={args.pictures}"]
-            subprocess.run([sys.executable, Path(__file__), part, *options, "--here"], check=True)
+    heads = ["", "s", "of CPU", "GB before", "GB at most", "found"]
+    for part in args.parts:
+        halves = [
+            apart(measure_files, args.files // share, args.classes // share, args.pictures)
+            if part == "files"
+            else apart(measure_hashes, args.hashes // share, args.same // share)
+            for share in (2, 1)
+        ]
+        show(heads, sum(halves, []), f"{part}, at half the size and at the whole")
+        ratios = [f"{whole[1] / half[1]:.2f}" for half, whole in zip(*halves, strict=True)]
+        print(f"the whole takes {' and '.join(ratios)} times the seconds of the half")
 
 
 if __name__ == "__main__":

@@ -4,19 +4,22 @@ python tests/bench/report_page.py [--queries 100000] [--models 2] [--keep PAGE.h
 
 Synthetic: ten domains, classes of ten, 64-D vectors around centres of classes and domains; pictures of
 600 x 400 px drawn of noise and shapes, 2,000 files for all rows together (as many as a page ever opens,
-and more than it keeps). The page is opened by Chromium where `make browser` has put its driver; else the
-last lines are left out.
+and more than it keeps). The page is opened by Chromium where `make browser` has put its driver.
 """
 
 from __future__ import annotations
 
-import argparse
+import os
+import shutil
 import tempfile
 import time
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from common import arguments, peak_gb, seconds_of, show
 from PIL import Image
 from tqdm import tqdm
 
@@ -24,7 +27,6 @@ from guie.evaluation.protocols.catalogue import protocol_of
 from guie.evaluation.protocols.evaluating import run_models
 from guie.report.pages.evaluation import write_evaluation
 from guie.report.pages.evaluation_scores import judged_models
-from guie.training.run_folder import peak_memory_mb
 
 DOMAINS, CLASS_SIZE, DIM, FILES = 10, 10, 64, 2_000
 SPREAD = 1.1  # of a class about its centre, against 1 of the centres: R@1 near .8
@@ -60,18 +62,13 @@ def embedded(table: pd.DataFrame, seed: int) -> np.ndarray:
     return (centre_CD[classes] + SPREAD * noise_TD).astype(np.float32)
 
 
-def opened(page: Path) -> dict[str, float]:
-    """Seconds until the page is loaded and laid out, until a table is sorted, and its memory."""
-    try:
-        from playwright.sync_api import sync_playwright
-    except ImportError:
-        return {}
-    import os
-    import shutil
-
+def opened(page: Path) -> tuple[float | str, float | str]:
+    """Seconds until the page is loaded and laid out, and until a table is sorted."""
     program = shutil.which("chromium") or shutil.which("chromium-browser")
-    if program is None:
-        return {}
+    if program is None or find_spec("playwright") is None:
+        return "no browser", "no browser"
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as driver:
         browser = driver.chromium.launch(
             executable_path=program, chromium_sandbox=os.geteuid() != 0
@@ -83,21 +80,14 @@ def opened(page: Path) -> dict[str, float]:
             tab.goto(page.as_uri())
             tab.evaluate("document.body.offsetHeight")
             seconds.append(time.perf_counter() - begun)
-            begun = time.perf_counter()
-            tab.locator("#classes table thead button").first.click()
-            sorted_in = time.perf_counter() - begun
+            sorted_in = seconds_of(tab.locator("#classes table thead button").first.click)
             tab.close()
         browser.close()
-    return {"opened": float(np.median(seconds)), "sorted a table of classes": sorted_in}
+    return float(np.median(seconds)), sorted_in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--queries", type=int, default=100_000)
-    parser.add_argument("--models", type=int, default=2)
-    parser.add_argument("--draws", type=int, default=2000)
-    parser.add_argument("--keep", type=Path, help="where the page stays")
-    args = parser.parse_args()
+    args = arguments(__doc__, queries=100_000, models=2, draws=2000, keep=Path | None)
     protocol = protocol_of("merged")
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
@@ -111,16 +101,13 @@ def main() -> None:
         judged = judged_models(models, reports, table)
         print(f"R@1 {reports['model_0'][0]['headline']['R@1']:.3f}, {args.queries:,} queries")
         print(f"scored with intervals, {args.models} models: {scored:.1f} s")
+        rows = []
         for name, pictures in (("with pictures", root), ("--no-images", None)):
             page = (args.keep or root / "page.html").with_stem(f"page_{name[:4].strip('-')}")
-            begun = time.perf_counter()
-            write_evaluation(page, judged, [protocol], table, pictures)
-            wrote = time.perf_counter() - begun
-            print(f"{name}: {page.stat().st_size / 1e6:.2f} MB, written in {wrote:.1f} s", end="")
-            message = "; ".join(
-                f"{what} in {seconds:.2f} s" for what, seconds in opened(page).items()
-            )
-            print(f"; {message or 'not opened: no browser'}; peak {peak_memory_mb():,.0f} MB")
+            wrote = seconds_of(partial(write_evaluation, page, judged, [protocol], table, pictures))
+            rows.append((name, page.stat().st_size / 1e6, wrote, *opened(page), peak_gb()))
+        heads = ["page", "MB", "written, s", "opened, s", "a table of classes sorted, s", "peak GB"]
+        show(heads, rows)
 
 
 if __name__ == "__main__":

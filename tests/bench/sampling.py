@@ -8,12 +8,11 @@ Domains halve in size from the first to the last. Per kind: time to set up, medi
 
 from __future__ import annotations
 
-import argparse
-import statistics
-import time
+from functools import partial
 
 import numpy as np
 import pandas as pd
+from common import arguments, seconds_of, show
 
 from guie.data.sampling import Sampler
 
@@ -39,42 +38,38 @@ def table(rows: int, classes: int, domains: int) -> pd.DataFrame:
     return pd.DataFrame({"domain": names, "label": names + "/" + pd.Series(number).astype(str)})
 
 
-def milliseconds(sampler: Sampler, steps: range) -> list[float]:
-    taken = []
-    for step in steps:
-        began = time.perf_counter()
-        sampler.batch(step)
-        taken.append((time.perf_counter() - began) * 1e3)
-    return taken
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=2_800_000)
-    parser.add_argument("--classes", type=int, default=5_000)
-    parser.add_argument("--domains", type=int, default=8)
-    parser.add_argument("--batch", type=int, default=128)
-    args = parser.parse_args()
+    args = arguments(__doc__, rows=2_800_000, classes=5_000, domains=8, batch=128)
     rows = table(args.rows, args.classes, args.domains)
-    weight = pd.Series(np.random.default_rng(1).uniform(0.5, 5, size=len(rows)))
     print(f"{len(rows)} rows, {rows['label'].nunique()} classes, batch {args.batch}; in ms")
-    print(f"{'':<22}{'set-up':>9}{'median':>9}{'worst':>9}{'far':>9}")
-    for name, config in KINDS.items():
-        began = time.perf_counter()
-        weights = weight if "weights" in name else None
-        sampler = Sampler(
-            rows["domain"],
-            config,
-            args.batch,
-            (0, 0),
-            label_of_row=rows["label"],
-            weight_of_row=weights,
+    show(
+        ["", "set-up", "median", "worst", "far"],
+        (measured(name, rows, args.batch) for name in KINDS),
+    )
+
+
+def measured(kind: str, rows: pd.DataFrame, batch: int) -> tuple:
+    weight = pd.Series(np.random.default_rng(1).uniform(0.5, 5, size=len(rows)))
+    made: list[Sampler] = []
+    setup = seconds_of(
+        lambda: made.append(
+            Sampler(
+                rows["domain"],
+                KINDS[kind],
+                batch,
+                (0, 0),
+                label_of_row=rows["label"],
+                weight_of_row=weight if "weights" in kind else None,
+            )
         )
-        setup = (time.perf_counter() - began) * 1e3
-        row = milliseconds(sampler, range(200))
-        far = [] if sampler.learns else milliseconds(sampler, range(10**6, 6 * 10**6, 10**6))
-        print(f"{name:<22}{setup:>9.0f}{statistics.median(row):>9.3f}{max(row):>9.2f}", end="")
-        print(f"{statistics.median(far):>9.1f}" if far else f"{'-':>9}")
+    )
+    sampler = made[0]
+    row = [1e3 * seconds_of(partial(sampler.batch, step)) for step in range(200)]
+    far = "-"
+    if not sampler.learns:
+        steps = range(10**6, 6 * 10**6, 10**6)
+        far = 1e3 * np.median([seconds_of(partial(sampler.batch, step)) for step in steps])
+    return kind, 1e3 * setup, np.median(row), max(row), far
 
 
 if __name__ == "__main__":

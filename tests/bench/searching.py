@@ -11,10 +11,6 @@ of `search.py index` and of `embed.py`, each by itself from nothing.
 
 from __future__ import annotations
 
-import argparse
-import resource
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -24,6 +20,7 @@ from pathlib import Path
 import faiss
 import numpy as np
 import pandas as pd
+from common import arguments, in_turn, peak_gb, show
 
 import embed
 import search
@@ -46,17 +43,23 @@ Ask = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--vectors", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--model")
-    parser.add_argument("--manifest")
-    args = parser.parse_args()
-    print("| vectors | kind | asked | ms | faiss | ratio | recall at 10 | faiss | unrefined |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for count in args.vectors:
-        vectors_ND, queries_BD = drawn(count)
-        for line in queried(vectors_ND, queries_BD):
-            print(f"| {count:,} | {line}", flush=True)
+    args = arguments(
+        __doc__, vectors=[10_000, 100_000, 1_000_000], model=str | None, manifest=str | None
+    )
+    heads = [
+        "vectors",
+        "kind",
+        "asked",
+        "ms",
+        "faiss",
+        "ratio",
+        "recall at 10",
+        "faiss",
+        "unrefined",
+    ]
+    drawings = {count: drawn(count) for count in args.vectors}
+    show(heads, ((n, *row) for n, vectors in drawings.items() for row in queried(*vectors)))
+    vectors_ND, _ = drawings[args.vectors[-1]]
     with tempfile.TemporaryDirectory() as folder:
         print(opened(vectors_ND, Path(folder)))
         print(sharded(vectors_ND, Path(folder)))
@@ -77,48 +80,40 @@ def drawn(count: int, queries: int = 64) -> tuple[np.ndarray, np.ndarray]:
     return vectors_ND, queries_BD
 
 
-def queried(vectors_ND: np.ndarray, queries_BD: np.ndarray) -> Iterator[str]:
-    """A line for each kind of index, one query at a time and all at once."""
+def queried(vectors_ND: np.ndarray, queries_BD: np.ndarray) -> Iterator[tuple]:
+    """Two rows for each kind of index, one query at a time and all at once."""
     bare = faiss.IndexFlatIP(DIM)
     bare.add(vectors_ND)
     exact_BK = bare.search(queries_BD, K)[1]
-    flat = Flat(vectors_ND)
-    yield from compared("flat", partial(flat.search, k=K), bare, queries_BD, exact_BK)
+    for row in compared(partial(Flat(vectors_ND).search, k=K), bare, queries_BD, exact_BK):
+        yield "flat", *row, ""
     lists = int(4 * len(vectors_ND) ** 0.5)
     for kind in KINDS:
         with tempfile.TemporaryDirectory() as folder:
             made = filled(f"IVF{lists},{kind}", vectors_ND, Path(folder))
         near = Approximate(made, vectors_ND, PROBES)
-        name = f"IVF{lists},{kind}, {PROBES} probes"
         peer = faiss.IndexRefineFlat(made, faiss.swig_ptr(vectors_ND))
         peer.k_factor = max(CANDIDATES * K, FEWEST) / K
         plain = recall(made.search(queries_BD, K)[1], exact_BK)
-        ask = partial(near.search, k=K)
-        for line in compared(name, ask, peer, queries_BD, exact_BK):
-            yield f"{line} {plain:.3f} |"
+        for row in compared(partial(near.search, k=K), peer, queries_BD, exact_BK):
+            yield f"IVF{lists},{kind}, {PROBES} probes", *row, plain
 
 
 def compared(
-    name: str, ours: Ask, bare: faiss.Index, queries_BD: np.ndarray, exact_BK: np.ndarray
-) -> Iterator[str]:
+    ours: Ask, bare: faiss.Index, queries_BD: np.ndarray, exact_BK: np.ndarray
+) -> Iterator[tuple]:
     """Milliseconds of both, their ratio, and what each finds of the exact neighbours."""
     ways: dict[str, Ask] = {"ours": ours, "bare": lambda q: bare.search(q, K)[::-1]}
     recalls = [recall(ask(queries_BD)[0], exact_BK) for ask in ways.values()]
-    for words, parts in (
+    for asked, parts in (
         ("one", [queries_BD[n : n + 1] for n in range(TURNS)]),
         (f"{len(queries_BD)} at once", [queries_BD] * 5),
     ):
-        seconds: dict[str, list[float]] = {way: [] for way in ways}
-        for part in parts:
-            for way, ask in ways.items():
-                began = time.perf_counter()
-                ask(part)
-                seconds[way].append(time.perf_counter() - began)
-        own, other = (1000 * statistics.median(values) for values in seconds.values())
-        yield (
-            f"{name} | {words} | {own:.2f} | {other:.2f} | {own / other:.2f} | {recalls[0]:.3f} |"
-            f" {recalls[1]:.3f} |"
-        )
+        # each call asks for the next part
+        turns = {name: map(ask, parts).__next__ for name, ask in ways.items()}
+        taken = in_turn(turns, len(parts), warm_up=False)
+        medians = [1000 * np.median(seconds) for seconds in taken.values()]
+        yield asked, *medians, medians[0] / medians[1], *recalls
 
 
 def recall(found_BK: np.ndarray, exact_BK: np.ndarray) -> float:
@@ -135,10 +130,9 @@ def opened(vectors_ND: np.ndarray, folder: Path) -> str:
         began = time.perf_counter()
         open_index(folder / name).near(vectors_ND[0], K)
         times.append(time.perf_counter() - began)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return (
         f"\n{len(vectors_ND):,} vectors, from open_index to the first answer: flat {times[0]:.2f} s,"
-        f" approximate {times[1]:.2f} s; peak memory of this whole process {peak:.1f} GB"
+        f" approximate {times[1]:.2f} s; peak memory of this whole process {peak_gb():.1f} GB"
     )
 
 
@@ -207,4 +201,4 @@ def indexed(model: str, manifest: str) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -6,7 +6,8 @@ python tests/bench/selection.py full --mixes 12        # train whole models on r
 python tests/bench/selection.py compare                # does the proxy rank those mixes alike?
 
 Needs $GUIE_REAL. All scores are R@1 on val, merged index, mean over all seven domains. Full training
-is the study budget: ViT-Ti at 80 px, 3 epochs. `full` goes on where it was stopped.
+is the study budget: ViT-Ti at 80 px, 3 epochs, each mix with --seeds. --size-px is that of the proxy's
+features. `full` goes on where it was stopped.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import torch
+from common import arguments, real_benchmark, show_frame
 from scipy.stats import kendalltau, spearmanr
 from tqdm import tqdm
 
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError, run
 from guie.base.files import replacing, write_json
-from guie.config import real_root
 from guie.config.data import ProxyEvaluatorConfig, SelectionRule
 from guie.curation.proxy import Proxy
 from guie.curation.selection import (
@@ -41,14 +42,13 @@ from guie.curation.selection import (
     render,
     search,
 )
-from guie.data.manifest import Manifest, load_manifest, save_manifest
+from guie.data.manifest import Manifest, save_manifest
 from guie.evaluation.embedding import embed_files
 from guie.models import open_model
 from guie.report.figures.mix import selection_curve
 from guie.training.run_folder import read_metrics
 
 REPOSITORY = Path(__file__).parents[2]
-WEIGHTS = "weights/vit_tiny_patch16_224.augreg_in21k_ft_in1k.fp16.safetensors"
 STUDY = {
     "model.image.size_px": "80",
     "stages": "[{name: full, epochs: 3, lr: {backbone: 3e-4, head: 3e-3, classes: 3e-2},"
@@ -56,18 +56,10 @@ STUDY = {
 }
 
 
-def real_manifest() -> Manifest:
-    root = real_root()
-    if root is None:
-        raise UserError("no real images and weights: set GUIE_REAL to a folder that holds them")
-    return load_manifest(root / "data/mini-uned/manifest.csv")
-
-
-def build_proxy(manifest: Manifest, out: Path, size_px: int) -> Proxy:
+def build_proxy(out: Path, size_px: int) -> Proxy:
     """The proxy on features of train and val, which are computed once."""
-    config = ProxyEvaluatorConfig(
-        model=f"timm:vit_tiny_patch16_224:{real_root() / WEIGHTS}", size_px=size_px, fit="pad"
-    )
+    manifest, name = real_benchmark()
+    config = ProxyEvaluatorConfig(model=name, size_px=size_px, fit="pad")
     table = manifest.table[manifest.table["split"] != "test"].reset_index(drop=True)
     file = out / f"features_{size_px}.npy"
     if not file.exists():
@@ -90,7 +82,7 @@ def evaluations_of(proxy: Proxy, path: Path) -> Evaluations:
 
 def run_proxy(args: argparse.Namespace) -> None:
     """Greedy search by proxy: order, gains, figure."""
-    proxy = build_proxy(real_manifest(), args.out, args.size_px)
+    proxy = build_proxy(args.out, args.size_px)
     evaluations = evaluations_of(proxy, args.out / "proxy.jsonl")
     rule = SelectionRule(directions=args.directions)
     candidates = candidates_of(proxy.table, "domain", [None])
@@ -118,7 +110,7 @@ def sample_mixes(domains: list[str], count: int, seed: int = 0) -> list[Mix]:
 
 def run_full(args: argparse.Namespace) -> None:
     """Train a whole model on each mix; every result is written as it comes."""
-    manifest, file = real_manifest(), args.out / "full.json"
+    (manifest, _), file = real_benchmark(), args.out / "full.json"
     results = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     domains = sorted(manifest.table["domain"].unique())
     for mix in tqdm(sample_mixes(domains, args.mixes), "full trainings"):
@@ -142,10 +134,8 @@ def train(manifest: Manifest, mix: Mix, seed: int, out: Path) -> dict[str, float
     script = [sys.executable, REPOSITORY / "src/train.py", "--overwrite"]
     config = ["--config", REPOSITORY / "configs/real_vit_tiny.yaml"]
     subprocess.run([*script, *config, *overrides], check=True)
-    lines = [
-        line for line in read_metrics(out / "runs" / name / "metrics.jsonl") if "val_r_at_1" in line
-    ]
-    best = max(lines, key=lambda line: line["val_r_at_1"])
+    lines = read_metrics(out / "runs" / name / "metrics.jsonl")
+    best = max(lines, key=lambda line: line.get("val_r_at_1", -1.0))
     return {key: value for key, value in best.items() if key.startswith("val_")}
 
 
@@ -154,37 +144,36 @@ def run_compare(args: argparse.Namespace) -> None:
     file = args.out / "full.json"
     if not file.exists():
         raise UserError(f"{file}: no full trainings yet; run this script with `full` first")
-    proxy = build_proxy(real_manifest(), args.out, args.size_px)
+    proxy = build_proxy(args.out, args.size_px)
     evaluations = evaluations_of(proxy, args.out / f"proxy_{args.size_px}.jsonl")
     results = pd.DataFrame.from_dict(json.loads(file.read_text(encoding="utf-8")), orient="index")
-    full = (
-        results["val_r_at_1"].groupby(results.index.str.partition(" ").get_level_values(0)).mean()
-    )
+    mix_of = results.index.str.partition(" ").get_level_values(0)
+    full = results["val_r_at_1"].groupby(mix_of).mean()
     mixes = {name: frozenset(map(Candidate, name.split("+"))) for name in full.index}
     scores = {name: evaluations.scores(mix, range(3)).mean() for name, mix in mixes.items()}
     table = pd.DataFrame({"full": full, "proxy": pd.Series(scores)}).sort_values("full")
-    print(table.to_string(float_format=lambda value: f"{value:.4f}"))
+    show_frame(table)
     rho, tau = spearmanr(table["full"], table["proxy"]), kendalltau(table["full"], table["proxy"])
     print(f"{len(table)} mixes: Spearman {rho.statistic:.3f}, Kendall {tau.statistic:.3f}")
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+PARTS = {"proxy": run_proxy, "full": run_full, "compare": run_compare}
+
+
+def main(_: object = None) -> None:
+    args = arguments(
+        __doc__,
+        parts=list(PARTS),
+        out=Path("runs/selection"),
+        size_px=112,
+        mixes=12,
+        seeds=1,
+        directions=["forward", "backward"],
+        threads=1,
     )
-    parser.add_argument("what", choices=("proxy", "full", "compare"))
-    parser.add_argument("--out", type=Path, default=Path("runs/selection"))
-    parser.add_argument("--size-px", type=int, default=112, help="of the proxy's features")
-    parser.add_argument("--mixes", type=int, default=12, help="full trainings: mixes")
-    parser.add_argument("--seeds", type=int, default=1, help="full trainings: seeds of each mix")
-    ways = ("forward", "backward")
-    parser.add_argument(
-        "--directions", nargs="+", choices=ways, default=list(ways), help="of the search"
-    )
-    parser.add_argument("--threads", type=int, default=1, help="of the proxy")
-    args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    {"proxy": run_proxy, "full": run_full, "compare": run_compare}[args.what](args)
+    for part in args.parts:
+        PARTS[part](args)
 
 
 if __name__ == "__main__":

@@ -75,6 +75,6 @@ def test_counted_is_held(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--config", str(tmp_path / "c.yaml")]
     command += ["--check", "64", "--classes", "1000"]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    _, counted_mb, held_mb, ratio = done.stdout.splitlines()[-1].split()
+    _, _, _, held_mb, ratio, _ = (cell.strip() for cell in done.stdout.splitlines()[-1].split("|"))
     assert float(held_mb) > 100
     assert 0.85 < float(ratio) < 1.15, done.stdout

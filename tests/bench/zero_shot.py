@@ -9,11 +9,10 @@ images are the ones that are told apart. One half of them calibrates, the other 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
+from common import arguments, show
 
 from guie.base.devices import make_accelerator
 from guie.base.errors import run
@@ -58,29 +57,17 @@ def measure(emb_ND: np.ndarray, truth_N: np.ndarray, text_CD: np.ndarray, scale:
         if least is not None:
             kept_N = sure(found, min_confidence=least)
             rows.append((wanted, least, right_N[kept_N].mean(), kept_N.mean()))
-    columns = ["wanted", "min_confidence", "precision", "coverage"]
-    print(pd.DataFrame(rows, columns=columns).round(3).to_string(index=False))
+    show(["wanted", "min_confidence", "precision", "coverage"], rows)
 
 
-def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def main(_: object = None) -> None:
+    args = arguments(
+        __doc__, clip=str, names=Path, manifest=Path, captions=100, cache="input/.cache/text"
     )
-    parser.add_argument("--clip", required=True, help="whole-CLIP weights of guie-tiny")
-    parser.add_argument("--names", type=Path, required=True, help="manifest with captions")
-    parser.add_argument("--manifest", type=Path, required=True, help="its test images are measured")
-    parser.add_argument("--captions", type=int, default=100, help="that name a domain")
-    parser.add_argument("--cache", default="input/.cache/text")
-    args = parser.parse_args(argv)
     names = domain_names(args.names, args.captions)
-    config = ClipConfig(
-        model=f"open_clip:guie-tiny:{args.clip}", templates=["{}"], cache=args.cache
-    )
-    texts, model, accelerator = (
-        class_texts(config, names),
-        open_model(config.model),
-        make_accelerator(),
-    )
+    name = f"open_clip:guie-tiny:{args.clip}"
+    texts = class_texts(ClipConfig(model=name, templates=["{}"], cache=args.cache), names)
+    model, accelerator = open_model(name), make_accelerator()
     manifest = load_manifest(args.manifest)
     rows = manifest.split("test")
     files = [manifest.file(path) for path in rows["image_path"]]

@@ -21,7 +21,7 @@ from guie.config.ensemble import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
 from guie.export import check_operators, downgrade, package
 from guie.models import Ensemble, Scored, build_embedder
-from guie.models.views import Inputs, Look
+from guie.models.views import Inputs, ViewSpec
 
 SIZE_PX = 224
 MODEL = {
@@ -59,7 +59,7 @@ def export(path: Path, answered: Path, half: bool) -> None:
     config = ModelConfig.model_validate(MODEL)
     members = [build_embedder(config).eval() for _ in range(2)]
     backbone = members[0].backbone
-    look = Look(SIZE_PX, tuple(backbone.mean), tuple(backbone.std))
+    look = ViewSpec(SIZE_PX, tuple(backbone.mean), tuple(backbone.std))
     both = CompositionConfig(members=[MemberConfig(source="random", model=config)] * 2)
     composition = Ensemble(both, members, [[look], [look]]).eval()
     preprocess = Inputs(composition.looks)
