@@ -160,7 +160,7 @@ def copied(folder: Path) -> None:
     ):
         if name and (REPOSITORY / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(REPOSITORY / name, folder / name)
+            shutil.copy2(REPOSITORY / name, folder / name, follow_symlinks=False)
 
 
 def noticed_by(tests: list[str], folder: Path, timeout_s: float) -> str:
