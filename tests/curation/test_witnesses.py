@@ -108,10 +108,9 @@ NEAR = {action: NearConfig(action=action, distance_max=BITS, similarity_min=COSI
 @pytest.mark.parametrize("near", ["drop", "report", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("labels", LABELS)
 def test_the_images_dropped_are_those_that_all_pairs_would_drop(labels, near):
-    policies = itertools.product(
-        ("stop", "drop_train"), ("drop_all", "keep_first", "report"), ("drop", "report")
-    )
-    for seed, (leaks, conflicts, exact) in enumerate(policies):
+    policies = itertools.product(("stop", "drop_train"), ("drop_all", "keep_first", "report"))
+    for seed, (leaks, conflicts) in enumerate(policies):
+        exact = ("drop", "report")[seed % 2]  # every two policies meet in one of the six
         config = CleaningConfig(
             near=NEAR[near], leaks=leaks, conflicts=conflicts, exact=exact, labels_max=99
         )
@@ -175,7 +174,7 @@ def test_the_witness_of_a_leak_is_the_one_that_differs_least():
 
 @pytest.mark.parametrize(("conflicts", "labels"), [("report", "{}"), ("keep_first", "all|{}")])
 def test_placeholders_cost_what_their_images_cost(conflicts, labels):
-    """6,000 files of seven pictures: all pairs would be millions, and four times those of half."""
+    """3,000 files of seven pictures: all pairs would be millions, and four times those of half."""
     near = NearConfig(distance_max=BITS, similarity_min=-1)
     config = CleaningConfig(leaks="declared", conflicts=conflicts, near=near, labels_max=9_999)
 
@@ -192,9 +191,9 @@ def test_placeholders_cost_what_their_images_cost(conflicts, labels):
             assert len(of_kind) <= len(table)
         return peak
 
-    whole = peak(6_000)
-    assert whole < 6_000 * 4_000
-    assert whole < 2.4 * peak(3_000)
+    whole = peak(3_000)
+    assert whole < 3_000 * 4_000
+    assert whole < 2.4 * peak(1_500)
 
 
 def test_features_are_asked_for_where_hashes_are_near_alone():
