@@ -142,7 +142,7 @@ def write_config(folder: Path, manifest: Path) -> Path:
             {"name": "head", "epochs": 0.7, "lr": rates},
             {
                 "name": "full",
-                "epochs": 3,
+                "epochs": 2,
                 "lr": {"backbone": 1e-4, **rates},
                 "sampler": "round_robin",
                 "validate_every": "3 steps",
