@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -10,11 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from markupsafe import Markup
-from PIL import Image, ImageOps
 from tqdm import tqdm
 
-from guie.base.errors import UserError
-from guie.data.images import open_as_seen
 from guie.evaluation.diagnosis import DEPTH, Nearest, occurrences, strayed, wrong_firsts
 from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.reduction import balanced_sample
@@ -26,7 +22,7 @@ from guie.report.figures.embeddings import (
     recall_panel,
 )
 from guie.report.pages.evaluation_scores import Look, asked_domains
-from guie.report.pages.html import Panel, as_uri, inline_svg
+from guie.report.pages.html import Panel, Pictures, inline_svg
 
 MISTAKES, WORST, PAIRS, OF_PAIR, HUBS, OF_HUB, CHANGED = 24, 12, 8, 3, 8, 5, 8
 ANSWERS = 5  # shown for a query
@@ -164,8 +160,7 @@ POINTS = 720  # each has two pictures: the query and its first answer
 LEAST = 10
 SIDE = 1000  # of the map, in its own units
 MARGIN = 20
-TILE_PX, COLUMNS, QUALITY = 64, 32, 70  # of the sprite sheet
-GREY = (128, 128, 128)
+THUMBNAIL_PX = 64
 
 
 def query_map(
@@ -178,8 +173,8 @@ def query_map(
 
     Returns:
         None if there is no common space (a specialist for each domain), or too few queries. Else
-        `points` (x and y from 0 to SIDE, and what is known of the query), `asked` (the number of
-        queries sampled from) and `sheet`: picture 2 i is point i, and 2 i + 1 is its first answer.
+        `points` (x and y from 0 to SIDE, the query, its first answer), `asked` (the number of
+        queries sampled from) and `pictures` (thumbnails of both, by path).
     """
     if not isinstance(embedded, np.ndarray) or len(near.query_Q) < LEAST:
         return None
@@ -189,29 +184,25 @@ def query_map(
     sample = sample.head(POINTS)
     rows_N = sample["row"].to_numpy()
     place_N = place_of[rows_N].to_numpy()
-    answer_N = near.found_QK[place_N, 0]
+    answers = table.iloc[near.found_QK[place_N, 0]]
     xy_N2 = _scaled(project(embedded[rows_N]))
     points = [
         {
-            "x": x,
-            "y": y,
-            "domain": row.domain,
-            "label": row.label,
-            "path": row.image_path,
-            "right": bool(near.right_Q[place]),
-            "answer": table["label"].iloc[answer],
-            "distance": round(float(near.distance_QK[place, 0]), 3),
+            **{"x": x, "y": y, "domain": row.domain, "label": row.label, "path": row.image_path},
+            **{"right": bool(near.right_Q[place]), "answer": answer.label},
+            **{"answer_path": answer.image_path},
+            **{"distance": round(float(near.distance_QK[place, 0]), 3)},
         }
         for (x, y), row, place, answer in zip(
-            xy_N2.tolist(), sample.itertuples(), place_N, answer_N, strict=True
+            xy_N2.tolist(), sample.itertuples(), place_N, answers.itertuples(), strict=True
         )
     ]
-    sheet = None
+    pictures = None
     if root is not None:
-        answers = table["image_path"].iloc[answer_N]
-        pairs = zip(sample["image_path"], answers, strict=True)
-        sheet = picture_sheet([path for pair in pairs for path in pair], root, bar)
-    return {"points": points, "sheet": sheet, "asked": len(near.query_Q)}
+        thumbnail = Pictures(root, bar, THUMBNAIL_PX)
+        paths = dict.fromkeys([*sample["image_path"], *answers["image_path"]])
+        pictures = {path: thumbnail(path)._asdict() for path in paths}
+    return {"points": points, "pictures": pictures, "asked": len(near.query_Q)}
 
 
 def _scaled(xy_N2: np.ndarray) -> np.ndarray:
@@ -221,34 +212,6 @@ def _scaled(xy_N2: np.ndarray) -> np.ndarray:
     middle = (low + high) / 2
     placed_N2 = (xy_N2 - middle).astype(np.float64) * scale + SIDE / 2
     return placed_N2.round(1)
-
-
-def picture_sheet(paths: Sequence[str], root: Path, bar: tqdm) -> dict[str, Any]:
-    """Make a sprite sheet of the pictures' central squares, row by row, as one JPEG.
-
-    Returns `uri`, `columns`, `tile` (px), and `faults`: by position, why a tile is grey.
-    """
-    rows = max(1, math.ceil(len(paths) / COLUMNS))
-    sheet = Image.new("RGB", (COLUMNS * TILE_PX, rows * TILE_PX), GREY)
-    tiles: dict[str, Image.Image | str] = {}  # a string says why there is none
-    faults = {}
-    for place, path in enumerate(paths):
-        if path not in tiles:
-            try:
-                square = (TILE_PX, TILE_PX)
-                tiles[path] = ImageOps.fit(
-                    open_as_seen(root / path), square, Image.Resampling.BICUBIC
-                )
-            except (UserError, ValueError) as error:  # ValueError: a NUL in the path
-                tiles[path] = str(error).replace(f"{root / path}: ", "", 1)
-            bar.update()
-        tile = tiles[path]
-        if isinstance(tile, str):
-            faults[place] = tile
-        else:
-            sheet.paste(tile, (place % COLUMNS * TILE_PX, place // COLUMNS * TILE_PX))
-    uri = as_uri(sheet, QUALITY)
-    return {"uri": uri, "columns": COLUMNS, "tile": TILE_PX, "faults": faults}
 
 
 RANKS = (1, 2, 3, 4, 5, 8, 10, 15, 20, 30, 40, 50, 70, DEPTH)

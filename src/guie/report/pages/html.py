@@ -127,7 +127,7 @@ class Panel(NamedTuple):
         return cls(title, note, inline_svg(figure, name, label))
 
 
-SIDE_PX = 128  # maximum of the longer side
+SIDE_PX = 128
 QUALITY = 75
 
 
@@ -141,10 +141,14 @@ class Picture(NamedTuple):
 
 
 class Pictures:
-    """Thumbnails by image_path; each is decoded once and counted on `bar`."""
+    """Thumbnails by image_path; each is decoded once and counted on `bar`.
 
-    def __init__(self, root: Path, bar: tqdm):
-        self.root, self.bar = root, bar
+    Args:
+        side_px: maximum of the longer side.
+    """
+
+    def __init__(self, root: Path, bar: tqdm, side_px: int = SIDE_PX):
+        self.root, self.bar, self.side_px = root, bar, side_px
         self.known: dict[str, Picture] = {}
 
     def __call__(self, image_path: str) -> Picture:
@@ -172,16 +176,13 @@ class Pictures:
             image = open_as_seen(path)
         except (UserError, ValueError) as error:  # ValueError: a NUL in the path
             return Picture("", 0, 0, str(error).replace(f"{path}: ", "", 1))
-        image.thumbnail((SIDE_PX, SIDE_PX), Image.Resampling.BICUBIC, reducing_gap=2.0)
+        side_px = (self.side_px, self.side_px)
+        image.thumbnail(side_px, Image.Resampling.BICUBIC, reducing_gap=2.0)
         return _embedded(image)
 
 
 def _embedded(image: Image.Image) -> Picture:
-    return Picture(as_uri(image, QUALITY), *image.size, "")
-
-
-def as_uri(image: Image.Image, quality: int) -> str:
-    """Encode an image as a JPEG data URI, without the source's comment."""
     buffer = io.BytesIO()
-    image.save(buffer, "JPEG", quality=quality, optimize=True, comment=b"")
-    return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+    image.save(buffer, "JPEG", quality=QUALITY, optimize=True, comment=b"")  # not the source's
+    encoded = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return Picture(f"data:image/jpeg;base64,{encoded}", *image.size, "")

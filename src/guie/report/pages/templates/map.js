@@ -2,20 +2,23 @@
 const atlas = document.querySelector("svg.points");
 if (atlas) {
   const REACH_PX = 40;
-  const parsed = (id) => JSON.parse(document.getElementById(id)?.textContent ?? "null");
-  const points = parsed("map-points"), sheet = parsed("map-sheet");
-  const pictures = document.getElementById("map-pictures");
+  const parsed = (id) => JSON.parse(document.getElementById(id).textContent);
+  const points = parsed("map-points"), pictures = parsed("map-pictures"); // null without images
   const circles = [...atlas.querySelectorAll("circle")];
   const card = document.querySelector(".atlas .found"), hint = document.querySelector(".atlas .hint");
   const part = (name) => card.querySelector(name);
   const shown = (i) => !circles[i].classList.contains("off");
   let at = -1, kept = false;
 
-  const draw = (canvas, tile) => {
-    const pen = canvas.getContext("2d"), side = sheet.tile;
-    const x = (tile % sheet.columns) * side, y = Math.floor(tile / sheet.columns) * side;
-    pen.clearRect(0, 0, canvas.width, canvas.height);
-    pen.drawImage(pictures, x, y, side, side, 0, 0, canvas.width, canvas.height);
+  const picture = (name, path, label) => {
+    const { uri, fault } = pictures[path];
+    const element = document.createElement(fault ? "span" : "img");
+    element.className = `thumb ${name} ${fault ? "missing" : ""}`;
+    element.title = path;
+    element.setAttribute("aria-label", fault ? `${label}: cannot be shown` : label);
+    if (fault) element.textContent = fault;
+    else element.src = uri;
+    return element;
   };
   const show = (i) => {
     circles[at]?.classList.remove("at");
@@ -28,13 +31,9 @@ if (atlas) {
     part(".verdict").textContent =
       `${point.right ? "✓" : "✗"} first answer ${point.answer}, distance ${point.distance.toFixed(3)}`;
     part(".verdict").classList.toggle("wrong", !point.right);
-    if (sheet) {
-      [[".asked", 2 * i, point.label], [".answer", 2 * i + 1, point.answer]].forEach(([name, tile, label]) => {
-        const fault = sheet.faults[tile];
-        draw(part(name), tile);
-        part(name).setAttribute("aria-label", fault ? `${label}: cannot be shown` : label);
-        part(name).title = fault ?? label;
-      });
+    if (pictures) {
+      const { path, label, answer_path, answer } = point;
+      part(".two").replaceChildren(picture("asked", path, label), picture("answer", answer_path, answer));
     }
     card.hidden = false;
     hint.hidden = true;
