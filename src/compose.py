@@ -22,7 +22,7 @@ from guie.base import errors
 from guie.base.devices import from_main, make_accelerator
 from guie.config import load_config
 from guie.config.ensemble import ComposeConfig
-from guie.ensembles.joining import EnsembleResult, make, refuse_existing, summary, write_run
+from guie.ensembles.joining import make, refuse_existing, summary, write
 from guie.ensembles.samples import Fits
 
 
@@ -51,17 +51,11 @@ def main(argv: Sequence[str] | None = None) -> Path:
     made = make(config, Fits(accelerator, config))
     if accelerator.is_main_process:
         write(out, made, config)
-        print(summary(out, made))
+        print("\n".join(summary(str(out), made)))
     # All processes exit together: one that outlives its process group aborts at exit.
     accelerator.wait_for_everyone()
     accelerator.end_training()
     return out
-
-
-def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:
-    """Write the folder: the model, its scores, and in record.json how it was made."""
-    record = {"config": config.model_dump(), **made.record}
-    write_run(out, made.model, config.manifest, made.scores, composition=record)
 
 
 if __name__ == "__main__":

@@ -150,8 +150,9 @@ def test_only_train_or_val_is_fitted_on(mix: Path, toy_manifest: Path, tmp_path:
         main(run, mix, root, tmp_path / "x", 100, images=data | {"domains": two})
 
 
-def test_a_random_matrix_and_the_first_numbers(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path / "a", head={"dim": 32})
+@pytest.mark.parametrize("head", [None, {"dim": 32}], ids=["headless", "head"])
+def test_a_random_matrix_and_the_first_numbers(head: dict | None, tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "a", head=head)
     picture = torch.randint(0, 256, (1, 3, 40, 30), dtype=torch.uint8)
     with torch.no_grad():
         whole = open_model(run).scored(picture)

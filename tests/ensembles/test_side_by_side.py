@@ -243,7 +243,11 @@ def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> N
     for members, keys, message in (
         ([runs[0], tmp_path / "none"], {}, "no such run folder"),
         ([out, runs[0]], {"join": "soup"}, "combines several models or views; average the runs"),
-        (runs, {"join": "average"}, rf"{runs[2]} has 24 dimensions, {runs[0]} has 16; averaging"),
+        (
+            runs,
+            {"join": "average"},
+            "join: average: the members have 16, 16, 24 dimensions; averaging",
+        ),
         (runs, {"join": None}, "join: missing, and needed for 3 members"),
         (runs, {"joins": "soup"}, "joins: unknown key; did you mean join"),
         (

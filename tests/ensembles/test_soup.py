@@ -18,10 +18,9 @@ from guie.ensembles import joining as derived
 from guie.ensembles.soup import (
     Soup,
     examine,
-    greedy_soup,
     ingredients_of,
+    mean_of_weights,
     similarity_by_part,
-    uniform_soup,
 )
 from guie.models import LoadedModel, open_model, save_model
 from guie.models.weights import frozen_names, read_tensors
@@ -154,15 +153,15 @@ def test_greedy_keeps_out_what_lowers_the_score(tmp_path: Path) -> None:
 
     runs = [shifted(tmp_path / name, bias) for name, bias in {"a": 5, "b": 1, "c": 0}.items()]
     members = [ModelMember(model=str(run)) for run in runs]
-    trials = examine(ingredients_of(members), score)
-    model, scores, done = greedy_soup(trials, score)
+    ingredients = examine(ingredients_of(members), score)
+    model, scores, done = mean_of_weights(ingredients, score, greedy=True)
     # 0 first (-0.4), with 1 it is 0.5 (-0.1), with 5 it would be 2
-    assert [Path(trial.ingredient.run).name for trial in done] == ["c", "b", "a"]
-    assert [trial.kept for trial in done] == [True, True, False]
+    assert [Path(one.run).name for one in done] == ["c", "b", "a"]
+    assert [one.kept for one in done] == [True, True, False]
     assert (model.embedder.head.linear.bias == 0.5).all()
     assert scores["val_r_at_1"] == pytest.approx(-0.1)
     assert done[2].soup["val_r_at_1"] == pytest.approx(-1.6)
-    model, scores, _ = uniform_soup(trials, score)
+    model, scores, _ = mean_of_weights(ingredients, score, greedy=False)
     assert (model.embedder.head.linear.bias == 2).all()
 
 

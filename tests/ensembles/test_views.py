@@ -238,7 +238,7 @@ def test_views_that_cannot_be_are_refused(
         with pytest.raises(UserError, match=describe) as refused:
             composition(tmp_path / "x", [run], **keys)
         assert "\n" not in str(refused.value)
-    monkeypatch.setattr(joining, "MOST_LOOKS_BYTES", 1 << 16)
+    monkeypatch.setattr(joining, "MOST_VIEWS_BYTES", 1 << 16)
     with pytest.raises(
         UserError, match="6 views of an image, each of at most 32 px, need 0 MB for each"
     ):

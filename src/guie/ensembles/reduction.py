@@ -15,7 +15,7 @@ from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config.data import ClipConfig
-from guie.config.ensemble import CompositionConfig, FirstConfig, PcaConfig, RandomConfig
+from guie.config.ensemble import FirstConfig, MemberConfig, PcaConfig, RandomConfig
 from guie.config.model import HeadConfig
 from guie.ensembles.samples import Fits
 from guie.evaluation.reduction import fit_components
@@ -37,57 +37,42 @@ def reduce_by(
             f"reduce: dim {config.dim}: {model.source} has {given} dimensions; use 1 to {given - 1}"
         )
     if isinstance(config, PcaConfig):
-        return _by_components(config, model, fits)
-    mean_D = torch.zeros(given)
+        if config.images:
+            emb_ND, _, basis = fits.embedded(model, config.images)
+        else:
+            file = Path(str(config.texts))
+            emb_ND, basis = fits.from_main(lambda: _embedded_texts(model.source, file))
+        found = fits.from_main(lambda: fit_components(emb_ND, config.dim, config.whiten))
+        small = reduced(model, torch.tensor(found.weight_DR), torch.tensor(found.mean_D))
+        return small, {"fitted_on": basis, "explained_variance": found.share_R.tolist()}
     if isinstance(config, FirstConfig):
-        return reduced(model, mean_D, torch.eye(given, config.dim)), {}
+        return reduced(model, torch.eye(given, config.dim)), {}
     drawn = GaussianRandomProjection(config.dim, random_state=config.seed)
-    weight_DR = drawn.fit(np.zeros((1, given))).components_.T
-    return reduced(model, mean_D, torch.tensor(weight_DR)), {}
+    return reduced(model, torch.tensor(drawn.fit(np.zeros((1, given))).components_.T)), {}
 
 
-def _by_components(
-    config: PcaConfig, model: LoadedModel, fits: Fits
-) -> tuple[LoadedModel, dict[str, Any]]:
-    if config.images:
-        emb_ND, _, basis = fits.embedded(model, config.images)
-    else:
-        file = Path(str(config.texts))
-        emb_ND, basis = fits.from_main(lambda: _embedded_texts(model.source, file))
-    found = fits.from_main(lambda: fit_components(emb_ND, config.dim, config.whiten))
-    small = reduced(model, torch.tensor(found.mean_D), torch.tensor(found.weight_DR))
-    return small, {"fitted_on": basis, "explained_variance": found.share_R.tolist()}
-
-
-def reduced(model: LoadedModel, mean_D: Tensor, weight_DR: Tensor) -> LoadedModel:
+def reduced(model: LoadedModel, weight_DR: Tensor, mean_D: Tensor | None = None) -> LoadedModel:
     """Return the model with (x - mean) @ weight after its embedding, normalised to unit length again.
 
     A model with a head, or an ensemble, gets a `Reduction`. A model without a head gets a head that does
     the same: a Linear layer on features of unit length. A model that is already reduced becomes the only
     member of an ensemble.
     """
-    dim = weight_DR.shape[1]
-    map_of = {"reduction.mean_D": mean_D, "reduction.weight_DR": weight_DR}
-    part = model.self_contained()
+    mean_D = weight_DR.new_zeros(len(weight_DR)) if mean_D is None else mean_D
+    dim, part = weight_DR.shape[1], model.self_contained()
+    fitted = {"reduction.mean_D": mean_D, "reduction.weight_DR": weight_DR}
+    if isinstance(part, MemberConfig) and part.model.head is None:
+        fitted = {"head.linear.weight": weight_DR.T, "head.linear.bias": -mean_D @ weight_DR}
+    fitted = {name: value.float().contiguous() for name, value in fitted.items()}
     if model.embedder.reduction:
-        return composed([model], _single(map_of), reduced_dim=dim)
-    if isinstance(part, CompositionConfig):
-        part = part.model_copy(update={"reduced_dim": dim})
-    else:
+        return composed([model], fitted, reduced_dim=dim)
+    smaller: dict[str, Any] = {"reduced_dim": dim}
+    if isinstance(part, MemberConfig):
         head = part.model.head
-        if head is None:
-            map_of = {"head.linear.weight": weight_DR.T, "head.linear.bias": -mean_D @ weight_DR}
-        with_dim = (
-            HeadConfig(dim=dim) if head is None else head.model_copy(update={"reduced_dim": dim})
-        )
-        changed = part.model.model_copy(update={"head": with_dim})
-        part = part.model_copy(update={"model": changed})
-    state = model.embedder.state_dict() | _single(map_of)
-    return rebuild(part, state, model.source, share=True)
-
-
-def _single(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.float().contiguous() for name, value in state.items()}
+        head = head.model_copy(update={"reduced_dim": dim}) if head else HeadConfig(dim=dim)
+        smaller = {"model": part.model.model_copy(update={"head": head})}
+    part = part.model_copy(update=smaller)
+    return rebuild(part, model.embedder.state_dict() | fitted, model.source, share=True)
 
 
 def _embedded_texts(source: str, file: Path) -> tuple[np.ndarray, dict[str, Any]]:

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 from accelerate import Accelerator
-from torch import Tensor
+from torch.utils.data import ConcatDataset, TensorDataset
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.config.ensemble import ComposeConfig, SampleConfig
-from guie.data.dataset import EvalDataset, Samples
+from guie.data.dataset import EvalDataset
 from guie.data.loader import eval_loader
 from guie.data.manifest import Manifest, load_manifest
 from guie.evaluation.embedding import embed_dataset
@@ -47,7 +47,7 @@ class Fits:
             self.val = self.val.without(config.val.leave_out)
             self.val.split("val")  # raises UserError if there is none
             from_main(accelerator, partial(refuse_unscorable, self.val))
-        self._kept: tuple[Any, Samples] | None = None
+        self._kept: tuple[Any, ConcatDataset] | None = None
 
     def from_main(self, compute: Callable[[], T]) -> T:
         """Return what the main process computes, or raise its UserError in all processes."""
@@ -93,46 +93,30 @@ class Fits:
             return None
         rows = self.val.split("val")
         files = [self.val.file(path) for path in rows["image_path"]]
-        dataset: Samples = EvalDataset(files, model.preprocess)
-        workers = self.config.workers
-        if keep and self.accelerator.num_processes == 1:
-            dataset = self._prepared(model, dataset)
-            workers = 0 if isinstance(dataset, Prepared) else workers
-        emb_ND = self._embed(model, dataset, "val", workers)
+        dataset, workers = EvalDataset(files, model.preprocess), self.config.workers
+        kept = keep and self.accelerator.num_processes == 1 and self._prepared(model, dataset)
+        emb_ND = self._embed(model, kept or dataset, "val", 0 if kept else workers)
         return flat_scores(self.from_main(lambda: quick_scores(emb_ND, rows)))
 
-    def _embed(self, model: LoadedModel, dataset: Samples, title: str, workers: int) -> np.ndarray:
-        looks = len(model.preprocess.sides_px) if isinstance(model.preprocess, Inputs) else 1
+    def _embed(self, model: LoadedModel, dataset: Any, title: str, workers: int) -> np.ndarray:
+        views = len(model.preprocess.sides_px) if isinstance(model.preprocess, Inputs) else 1
         return embed_dataset(
             self.accelerator,
             model.embedder.to(self.accelerator.device),
             dataset,
-            batch_size=max(1, self.config.batch_size // looks),
+            batch_size=max(1, self.config.batch_size // views),
             workers=workers,
             title=title,
         )
 
-    def _prepared(self, model: LoadedModel, dataset: Samples) -> Samples:
-        """Return the preprocessed images, kept in memory; the data set itself if they need too much."""
+    def _prepared(self, model: LoadedModel, dataset: EvalDataset) -> Any:
+        """Return the preprocessed images, kept in memory; None if they need too much."""
         recipe = model.preprocess.recipe()
         if self._kept is None or self._kept[0] != recipe:
-            if dataset[0][0].nbytes * len(dataset) > MOST_KEPT_BYTES:
-                return dataset
-            self._kept = (recipe, Prepared(dataset, self.config.batch_size, self.config.workers))
+            size, step = len(dataset), self.config.batch_size
+            if dataset[0][0].nbytes * size > MOST_KEPT_BYTES:
+                return None
+            batches = [range(n, min(n + step, size)) for n in range(0, size, step)]
+            loaded = eval_loader(dataset, batches, self.config.workers)
+            self._kept = (recipe, ConcatDataset([TensorDataset(*batch) for batch in loaded]))
         return self._kept[1]
-
-
-class Prepared(Samples):
-    """Samples of another data set, each loaded once and kept in memory."""
-
-    def __init__(self, dataset: Samples, batch_size: int, workers: int):
-        size = len(dataset)
-        batches = [range(n, min(n + batch_size, size)) for n in range(0, size, batch_size)]
-        loaded: Sequence[tuple[Tensor, Tensor]] = list(eval_loader(dataset, batches, workers))
-        self.samples = [sample for batch in loaded for sample in zip(*batch, strict=True)]
-
-    def __len__(self) -> int:
-        return len(self.samples)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, ...]:
-        return self.samples[index]

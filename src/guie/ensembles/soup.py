@@ -6,7 +6,7 @@ Greedy soups are selected on the val split.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,167 +26,31 @@ from guie.training.stage import embedder_weights
 # Cosine. Measured between heads: 0.97 or more from one initialisation, 0.00 from independent ones
 # (EXPERIMENTS.md).
 MIN_SIMILARITY = 0.5
-
-Evaluate = Callable[[LoadedModel], Scores]
-
-
-@dataclass(frozen=True)
-class Trial:
-    """An ingredient of a soup, and whether the soup kept it.
-
-    Attributes: `similarity`, the cosine of its weights with those of the first ingredient, part by
-    part; `alone`, its own scores; `kept`, whether it is in the soup; `soup`, for a greedy soup, the
-    scores with it added.
-    """
-
-    ingredient: Ingredient
-    sha256: str
-    similarity: dict[str, float]
-    alone: Scores
-    kept: bool = True
-    soup: Scores = None
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "member": self.ingredient.name,
-            "sha256": self.sha256,
-            "alike": self.similarity,
-            "alone": self.alone,
-            "joined": self.kept,
-            "soup": self.soup,
-        }
-
-
-# The soup, its scores, and its trials
-Tried = tuple[LoadedModel, Scores, list[Trial]]
-
-
-def examine(ingredients: Sequence[Ingredient], evaluate: Evaluate) -> list[Trial]:
-    """Score each ingredient alone. Raises UserError for one that differs from the first."""
-    first = ingredients[0].load()
-    trials = []
-    for ingredient in ingredients:
-        model = ingredient.load()
-        refuse_other_architecture(ingredient, model, ingredients[0], first)
-        similarity = similarity_by_part(model.embedder.state_dict(), first.embedder.state_dict())
-        trials.append(Trial(ingredient, ingredient.sha256(), similarity, evaluate(model)))
-    return trials
-
-
-def uniform_soup(trials: Sequence[Trial], evaluate: Evaluate) -> Tried:
-    """Average all ingredients."""
-    soup = Soup()
-    for trial in trials:
-        soup = soup.plus(trial.ingredient.load().embedder.state_dict())
-    model = with_weights_of(soup, trials[0].ingredient.load())
-    return model, evaluate(model), list(trials)
-
-
-def greedy_soup(trials: Sequence[Trial], evaluate: Evaluate) -> Tried:
-    """Add ingredients, best first, and keep those that do not lower the held-out score.
-
-    Wortsman et al. (ICML 2022), recipe 1. The trials are returned in the order they were added.
-    """
-    trials = sorted(trials, key=lambda trial: held_out(trial.alone), reverse=True)
-    model, soup = trials[0].ingredient.load(), Soup()
-    best = trials[0].alone
-    done: list[Trial] = []
-    for trial in trials:
-        larger = soup.plus(trial.ingredient.load().embedder.state_dict())
-        scores = evaluate(with_weights_of(larger, model)) if done else trial.alone
-        kept = held_out(scores) >= held_out(best)
-        if kept:
-            soup, best = larger, scores
-        done.append(replace(trial, soup=scores, kept=kept))
-    return with_weights_of(soup, model), best, done
-
-
-def refuse_other_towers(trials: Sequence[Trial]) -> None:
-    """Raise UserError unless all ingredients have bit-identical backbones, and a head."""
-    first = trials[0].ingredient
-    towers = {name: v for name, v in _weights(first).items() if not name.startswith("head.")}
-    if len(towers) == len(_weights(first)):
-        raise UserError(f"{first.name}: has no head to average; use join: soup or average")
-    for trial in trials[1:]:
-        state = _weights(trial.ingredient)
-        for name, value in towers.items():
-            if not torch.equal(value, state[name]):
-                raise UserError(
-                    f"{trial.ingredient.name}: {name} differs from that of {first.name}; join: heads"
-                    " needs identical backbones; use join: soup or average"
-                )
-
-
-def held_out(scores: Scores) -> float:
-    """Return the score that selects a greedy soup: R@1 on the val split, mean over domains."""
-    assert scores is not None  # the config of a greedy soup requires a val split
-    return scores["val_r_at_1"]
-
-
-def with_weights_of(soup: Soup, model: LoadedModel) -> LoadedModel:
-    """Return the model with its weights replaced by the soup's."""
-    model.embedder.load_state_dict(soup.state())
-    return model
-
-
-def trained_apart(trials: Sequence[Trial]) -> list[str]:
-    """Return a warning for each part not trained from the same initialisation as the first one's."""
-    first = trials[0].ingredient.name
-    return [
-        f"{trial.ingredient.name}: its {part} was trained independently of that of {first} (cosine"
-        f" {cosine:.2f}); averaging such weights usually fails: check the val score"
-        for trial in trials
-        for part, cosine in trial.similarity.items()
-        if cosine < MIN_SIMILARITY
-    ]
-
-
-def spaces_apart(models: Sequence[LoadedModel]) -> list[str]:
-    """Return a warning for each model whose embedding space differs from the first one's.
-
-    Compares the heads, or without heads the backbones. Independently trained models have embedding
-    spaces rotated against each other, so the mean fits neither (the challenge's 1st place).
-    """
-    first, lines = _last_part(models[0]), []
-    for model in models[1:]:
-        own = _last_part(model)
-        alike = own.keys() == first.keys() and all(own[k].shape == first[k].shape for k in own)
-        cosine = min(similarity_by_part(own, first).values(), default=0.0) if alike else 0.0
-        if cosine < MIN_SIMILARITY:
-            message = f"cosine {cosine:.2f}" if alike else "another architecture"
-            lines.append(
-                f"{model.source}: its head was trained independently of that of {models[0].source}"
-                f" ({message}); averaging such embeddings seldom helps: use join: side_by_side"
-            )
-    return lines
-
-
-def _weights(ingredient: Ingredient) -> dict[str, torch.Tensor]:
-    return ingredient.load().embedder.state_dict()
-
-
-def _last_part(model: LoadedModel) -> dict[str, torch.Tensor]:
-    state = model.embedder.state_dict()
-    heads = {name: value for name, value in state.items() if name.startswith("head.")}
-    return heads or state
-
-
-State = Mapping[str, Tensor]
 # Config keys in which ingredients may differ: where weights came from, how they were trained. The image
 # size is compared as stated in the weights file.
 MAY_DIFFER = {"pretrained", "sha256", "revision", "dropout", "branches", "mean", "std"}
 COUNTER = "num_batches_tracked"  # of batch normalisation; read by no forward pass
+
+Evaluate = Callable[[LoadedModel], Scores]
+State = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class Ingredient:
     """Weights that go into a soup: a run's best, its last, or one of its checkpoints.
 
-    Attributes: `run`, the folder, or a library's model; `file`, the weights, None for a library's model.
+    Attributes: `run`, the folder, or a library's model; `file`, the weights, None for a library's model;
+    `similarity`, the cosine of its weights with those of the first ingredient, part by part; `alone`, its
+    own scores; `kept`, whether it is in the soup; `soup`, for a greedy soup, the scores with it added.
     """
 
     run: str
     file: Path | None = None
+    sha256: str = ""  # of the file; for a library's model, of its weights
+    similarity: dict[str, float] = field(default_factory=dict)
+    alone: Scores = None
+    kept: bool = True
+    soup: Scores = None
 
     @property
     def name(self) -> str:
@@ -203,9 +67,15 @@ class Ingredient:
         model.alone("average the runs of each, one by one")
         return model
 
-    def sha256(self) -> str:
-        """Return the hash of the file; for a library's model, of its weights."""
-        return sha256_of(self.file) if self.file else state_hash(self.load().embedder.state_dict())
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "member": self.name,
+            "sha256": self.sha256,
+            "alike": self.similarity,
+            "alone": self.alone,
+            "joined": self.kept,
+            "soup": self.soup,
+        }
 
 
 def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
@@ -229,6 +99,73 @@ def ingredients_of(members: Sequence[ModelMember]) -> list[Ingredient]:
     if twice:
         raise UserError(f"{twice[0]}: given twice; name each once")
     return ingredients
+
+
+def examine(ingredients: Sequence[Ingredient], evaluate: Evaluate) -> list[Ingredient]:
+    """Score each ingredient alone, and compare it with the first.
+
+    Raises UserError, naming the first difference, for one that cannot be averaged with the first.
+    """
+    first, first_model = ingredients[0], ingredients[0].load()
+    expected = _architecture(first_model)
+    found = []
+    for one in ingredients:
+        model = one.load()
+        own, state = _architecture(model), model.embedder.state_dict()
+        for key in {**expected, **own}:
+            if own.get(key) != expected.get(key):
+                raise UserError(
+                    f"{one.name}: {key} is {own.get(key)}, but {expected.get(key)} in {first.name};"
+                    " averaging weights needs one architecture and image size"
+                )
+        for name, value in state.items():
+            if not value.isfinite().all():
+                raise UserError(f"{one.name}: {name} is not finite; leave this one out")
+        similarity = similarity_by_part(state, first_model.embedder.state_dict())
+        sha256 = sha256_of(one.file) if one.file else state_hash(state)
+        found.append(replace(one, sha256=sha256, similarity=similarity, alone=evaluate(model)))
+    return found
+
+
+def _architecture(model: LoadedModel) -> dict[str, Any]:
+    """Return what must agree: config, normalisation, names and shapes of weights, integer buffers."""
+    parts: dict[str, Any] = {}
+    for section, values in model.config.model_dump().items():
+        if isinstance(values, dict):
+            parts |= {f"{section}.{k}": v for k, v in values.items() if k not in MAY_DIFFER}
+        else:
+            parts[section] = values
+    parts |= {f"image.{key}": value for key, value in model.preprocess.recipe().items()}
+    for name, value in model.embedder.state_dict().items():
+        whole = not value.is_floating_point() and not name.endswith(COUNTER)
+        parts[name] = value.tolist() if whole else tuple(value.shape)
+    return parts
+
+
+def mean_of_weights(
+    ingredients: Sequence[Ingredient], evaluate: Evaluate, greedy: bool
+) -> tuple[LoadedModel, Scores, list[Ingredient]]:
+    """Average the weights of all ingredients, and score the mean.
+
+    Args:
+        greedy: add ingredients, best first, and keep those that do not lower the held-out score
+            (Wortsman et al., recipe 1). They are returned in that order.
+    """
+    if greedy:
+        ingredients = sorted(ingredients, key=lambda one: held_out(one.alone), reverse=True)
+    model, soup, scores = ingredients[0].load(), Soup(), ingredients[0].alone
+    done: list[Ingredient] = []
+    for one in ingredients:
+        larger = soup.plus(one.load().embedder.state_dict())
+        if greedy:
+            model.embedder.load_state_dict(larger.state())
+            with_it = evaluate(model) if done else one.alone
+            one = replace(one, soup=with_it, kept=held_out(with_it) >= held_out(scores))
+        if one.kept:
+            soup, scores = larger, one.soup
+        done.append(one)
+    model.embedder.load_state_dict(soup.state())
+    return model, scores if greedy else evaluate(model), done
 
 
 class Soup:
@@ -259,20 +196,26 @@ class Soup:
         return {k: v / self.count if v.is_floating_point() else v for k, v in self._sums.items()}
 
 
-def refuse_other_architecture(
-    ingredient: Ingredient, model: LoadedModel, first: Ingredient, first_model: LoadedModel
-) -> None:
-    """Raise UserError, naming the first difference, unless the two can be averaged."""
-    own, others = _architecture(model), _architecture(first_model)
-    for key in {**others, **own}:
-        if own.get(key) != others.get(key):
-            raise UserError(
-                f"{ingredient.name}: {key} is {own.get(key)}, but {others.get(key)} in {first.name};"
-                " averaging weights needs one architecture and image size"
-            )
-    for name, value in model.embedder.state_dict().items():
-        if not value.isfinite().all():
-            raise UserError(f"{ingredient.name}: {name} is not finite; leave this one out")
+def held_out(scores: Scores) -> float:
+    """Return the score that selects a greedy soup: R@1 on the val split, mean over domains."""
+    assert scores is not None  # the config of a greedy soup requires a val split
+    return scores["val_r_at_1"]
+
+
+def refuse_other_backbones(ingredients: Sequence[Ingredient]) -> None:
+    """Raise UserError unless all ingredients have bit-identical backbones, and a head."""
+    first, weights = ingredients[0], ingredients[0].load().embedder.state_dict()
+    backbone = {name: value for name, value in weights.items() if not name.startswith("head.")}
+    if len(backbone) == len(weights):
+        raise UserError(f"{first.name}: has no head to average; use join: soup or average")
+    for one in ingredients[1:]:
+        state = one.load().embedder.state_dict()
+        for name, value in backbone.items():
+            if not torch.equal(value, state[name]):
+                raise UserError(
+                    f"{one.name}: {name} differs from that of {first.name}; join: heads"
+                    " needs identical backbones; use join: soup or average"
+                )
 
 
 def similarity_by_part(a: State, b: State) -> dict[str, float]:
@@ -294,20 +237,39 @@ def similarity_by_part(a: State, b: State) -> dict[str, float]:
     }
 
 
-def _architecture(model: LoadedModel) -> dict[str, Any]:
-    """Return what must agree: config, normalisation, names and shapes of weights, integer buffers."""
-    dumped = model.config.model_dump()
-    parts: dict[str, Any] = {}
-    for section, values in dumped.items():
-        if isinstance(values, dict):
-            parts |= {f"{section}.{k}": v for k, v in values.items() if k not in MAY_DIFFER}
-        else:
-            parts[section] = values
-    parts |= {f"image.{key}": value for key, value in model.preprocess.recipe().items()}
-    for name, value in model.embedder.state_dict().items():
-        whole = not value.is_floating_point() and not name.endswith(COUNTER)
-        parts[name] = value.tolist() if whole else tuple(value.shape)
-    return parts
+def trained_apart(ingredients: Sequence[Ingredient]) -> list[str]:
+    """Return a warning for each part not trained from the same initialisation as the first one's."""
+    first = ingredients[0].name
+    return [
+        f"{one.name}: its {part} was trained independently of that of {first} (cosine"
+        f" {cosine:.2f}); averaging such weights usually fails: check the val score"
+        for one in ingredients
+        for part, cosine in one.similarity.items()
+        if cosine < MIN_SIMILARITY
+    ]
+
+
+def spaces_apart(models: Sequence[LoadedModel]) -> list[str]:
+    """Return a warning for each model whose embedding space differs from the first one's.
+
+    Compares the heads, or without heads the backbones. Independently trained models have embedding
+    spaces rotated against each other, so the mean fits neither (the challenge's 1st place).
+    """
+    first, *others = (
+        {name: value for name, value in state.items() if name.startswith("head.")} or state
+        for state in (model.embedder.state_dict() for model in models)
+    )
+    lines = []
+    for model, own in zip(models[1:], others, strict=True):
+        alike = own.keys() == first.keys() and all(own[k].shape == first[k].shape for k in own)
+        cosine = min(similarity_by_part(own, first).values(), default=0.0) if alike else 0.0
+        if cosine < MIN_SIMILARITY:
+            message = f"cosine {cosine:.2f}" if alike else "another architecture"
+            lines.append(
+                f"{model.source}: its head was trained independently of that of {models[0].source}"
+                f" ({message}); averaging such embeddings seldom helps: use join: side_by_side"
+            )
+    return lines
 
 
 def _load_from_checkpoint(run: Path, file: Path) -> LoadedModel:

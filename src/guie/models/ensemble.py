@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
-from guie.config.ensemble import CompositionConfig, ViewConfig
+from guie.config.ensemble import AspectConfig, CompositionConfig
 from guie.models.embedder import Embedder
 from guie.models.head import Reduction
 from guie.models.views import ViewSpec
@@ -71,48 +72,48 @@ class Ensemble(nn.Module):
         weights = config.weights or [1.0] * len(members)
         # With side_by_side a weight applies to the cosine, hence the square root
         self.scales = [math.sqrt(w) if self.side_by_side else w for w in weights]
-        self._see(config.views, members, looks)
-        self.joined_dim = _joined_dim(config, members)
-        self._choose(config)
-        dim = config.reduced_dim
-        self.reduction = Reduction(self.joined_dim, dim) if dim else None
-        self.dim = dim or self.joined_dim
 
-    def _see(
-        self,
-        views: Sequence[ViewConfig],
-        members: Sequence[Embedder | Ensemble],
-        looks: Sequence[Sequence[ViewSpec]],
-    ) -> None:
-        """Record the view specs of each member in each view, without duplicates, and their offsets."""
+        # The view specs of each member in each view, without duplicates, and where each starts and ends
+        views = config.views
         seen = [[[look.through(view) for look in own] for own in looks] for view in views]
         self.looks = tuple(dict.fromkeys(look for view in seen for own in view for look in own))
         place = {look: number for number, look in enumerate(self.looks)}
         self.taken = [[[place[look] for look in own] for own in view] for view in seen]
-        ends = [0]
-        for look in self.looks:
-            ends.append(ends[-1] + 3 * look.size_px**2)
-        self.ends = ends
+        self.ends = [0, *accumulate(3 * look.size_px**2 for look in self.looks)]
         self.shapes = [
             [-1, member.ends[-1]]
             if isinstance(member, Ensemble)
             else [-1, 3, own[0].size_px, own[0].size_px]
             for member, own in zip(members, looks, strict=True)
         ]
+        dims = [member.dim for member in members]
+        if not self.side_by_side and len(set(dims)) > 1:
+            raise UserError(
+                f"join: average: the members have {', '.join(map(str, dims))} dimensions; averaging needs"
+                " equal dimensions: use join: side_by_side"
+            )
+        self.joined_dim = sum(dims) if self.side_by_side else dims[0]
 
-    def _choose(self, config: CompositionConfig) -> None:
-        """Record which views apply to which shapes and domains."""
-        views, domains = config.views, config.domains
-        limits = [view.aspect for view in views]
-        self.above = [limit.above if limit else 0.0 for limit in limits]
-        self.most = [limit.most if limit and limit.most else math.inf for limit in limits]
+        # Which views apply to which aspect ratios and domains
+        limits = [view.aspect or AspectConfig() for view in views]
+        self.above = [limit.above for limit in limits]
+        self.most = [limit.most or math.inf for limit in limits]
         self.of_domains = [view.domains is not None for view in views]
-        self.conditional = any(limit is not None for limit in limits) or any(self.of_domains)
+        self.conditional = any(view.aspect or view.domains for view in views)
+        domains = config.domains
         self.classifier = Domains(self.joined_dim, len(domains)) if domains else None
         asked = [view.domains is None or d in view.domains for d in domains for view in views]
         self.asked_NV: Tensor
         rows = torch.tensor(asked, dtype=torch.bool).reshape(len(domains), len(views))
         self.register_buffer("asked_NV", rows, persistent=False)
+
+        dim = config.reduced_dim
+        if dim and dim > self.joined_dim:
+            raise UserError(
+                f"reduced_dim: {dim}: the members have {self.joined_dim} dimensions; use fewer"
+            )
+        self.reduction = Reduction(self.joined_dim, dim) if dim else None
+        self.dim: int = dim or self.joined_dim
 
     def forward(self, prepared_BM: Tensor, shapes_B3: Tensor) -> Tensor:
         """Map (B, M) from `Inputs` to float32 embeddings (B, D) of unit length.
@@ -196,18 +197,3 @@ class Ensemble(nn.Module):
 def unit(emb_BD: Tensor) -> Tensor:
     """Normalise rows to length 1. functional.normalize compiles to operators that PyTorch 1.11 lacks."""
     return emb_BD / emb_BD.norm(2, 1, True).clamp_min(1e-12)
-
-
-def _joined_dim(config: CompositionConfig, members: Sequence[Embedder | Ensemble]) -> int:
-    dims = [member.dim for member in members]
-    if config.join == "average" and len(set(dims)) > 1:
-        raise UserError(
-            f"join: average: the members have {', '.join(map(str, dims))} dimensions; averaging needs"
-            " equal dimensions: use join: side_by_side"
-        )
-    dim = sum(dims) if config.join == "side_by_side" else dims[0]
-    if config.reduced_dim and config.reduced_dim > dim:
-        raise UserError(
-            f"reduced_dim: {config.reduced_dim}: the members have {dim} dimensions; use fewer"
-        )
-    return dim
