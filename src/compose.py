@@ -19,11 +19,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guie.base import errors
-from guie.base.devices import from_main, make_accelerator
 from guie.config import load_config
 from guie.config.ensemble import ComposeConfig
-from guie.ensembles.joining import make, refuse_existing, summary, write
-from guie.ensembles.samples import Fits
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -45,6 +42,11 @@ def main(argv: Sequence[str] | None = None) -> Path:
     """Build, score and write the ensemble; return its folder. Raises UserError if members do not fit."""
     args = parse_args(argv)
     config = load_config(args.config, ComposeConfig, args.set)
+    # Imported here, so that the help and refusals come at once.
+    from guie.base.devices import from_main, make_accelerator
+    from guie.ensembles.joining import make, refuse_existing, summary, write
+    from guie.ensembles.samples import Fits
+
     out = Path(config.out) / config.name
     accelerator = make_accelerator()
     from_main(accelerator, lambda: refuse_existing(out))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-import study
+from guie.studies import study as studying
 from guie.studies.grid import Job, Plan, read_plan
 from guie.studies.results import Code, Record, read_results, stamp
 
@@ -131,10 +131,10 @@ def stand_in(folder: Path, patched: pytest.MonkeyPatch) -> None:
     if not (folder / "fakes").exists():
         scripts(folder / "fakes")
     patched.chdir(folder)
-    patched.setattr(study, "SCRIPTS", folder / "fakes")
-    patched.setattr(study, "code_of", lambda: CODE)
-    patched.setattr(study, "look_at_images", lambda jobs, out: None)
-    patched.setattr(study.Study, "draw", lambda study, now: None)
+    patched.setattr(studying, "SCRIPTS", folder / "fakes")
+    patched.setattr(studying, "code_of", lambda: CODE)
+    patched.setattr(studying, "look_at_images", lambda jobs, out: None)
+    patched.setattr(studying.Study, "draw", lambda study, now: None)
 
 
 def trained(folder: Path) -> list[str]:

@@ -16,20 +16,22 @@ import pytest
 
 import study
 from guie.base.errors import UserError
+from guie.base.files import held
 from guie.data.manifest import load_manifest
+from guie.studies import study as studying
 from guie.studies.results import read_results
 from guie.studies.runner import Children
 from kills import until
 from small_studies import CODE, kinds, stand_in, table, trained, written
 from tiny_runs import TINY_CLIP, mix_with_val
 
-DRAW = study.Study.draw
+DRAW = studying.Study.draw
 
 
 def test_a_study_is_run_once(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(study.Study, "draw", DRAW)
+    monkeypatch.setattr(studying.Study, "draw", DRAW)
     rows = {
         "plain": {},
         "again": {"train.epochs": 2},
@@ -49,7 +51,7 @@ def test_a_study_is_run_once(
     assert line["best_step"] == 5 and line["seconds"] == 7.0 and line["val"]["domains"]["cars"]
 
     before = (folder / "s.json").read_bytes()
-    monkeypatch.setattr(study.Study, "draw", lambda study, now: None)
+    monkeypatch.setattr(studying.Study, "draw", lambda study, now: None)
     assert study.main([str(path)]) == 0
     (folder / "E.md").write_text("<!-- study: s -->\n<!-- /study -->\n")
     assert study.main([str(path), "--table", "--write", str(folder / "E.md")]) == 0
@@ -94,7 +96,7 @@ def test_other_code_is_run_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     path = written(folder, seeds=1)
     assert study.main([str(path)]) == 0
     newer = replace(CODE, src="6d" * 20, commit="d1" * 20)
-    monkeypatch.setattr(study, "code_of", lambda: newer)
+    monkeypatch.setattr(studying, "code_of", lambda: newer)
     monkeypatch.setattr("guie.studies.results.RESULT_VERSION", 2)
     assert study.main([str(path), "--any-code"]) == 0
     assert len(trained(folder)) == 2
@@ -103,7 +105,7 @@ def test_other_code_is_run_anew(folder: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "outdated | outdated" in table(folder) and "commit c0c0c0c" in table(folder)
 
     answers = iter([newer, newer])
-    monkeypatch.setattr(study, "code_of", lambda: next(answers, CODE))
+    monkeypatch.setattr(studying, "code_of", lambda: next(answers, CODE))
     with pytest.raises(UserError, match="src/ was changed, or another commit checked out"):
         study.main([str(path)])
 
@@ -143,9 +145,9 @@ def test_a_second_study_in_the_folder_is_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = written(folder, seeds=1)
-    monkeypatch.setattr(study, "LOCK_WAIT_S", 0.1)
+    monkeypatch.setattr(studying, "LOCK_WAIT_S", 0.1)
     with (
-        study.held(folder / "runs/studies/s/.lock", "", ""),
+        held(folder / "runs/studies/s/.lock", "", ""),
         pytest.raises(
             UserError, match=r"another study.py uses this folder \(process \d+ on .*\); wait, or"
         ),
@@ -218,7 +220,7 @@ def test_runs_at_once_take_gpus_in_turn(folder: Path, monkeypatch: pytest.Monkey
 
     started = Children.run
     monkeypatch.setattr(Children, "run", noting)
-    monkeypatch.setattr(study, "gpus", lambda: ["3", "5"])
+    monkeypatch.setattr(studying, "gpus", lambda: ["3", "5"])
     assert study.main([str(path), "--jobs", "2"]) == 0
     assert len(taken) == 4 and all(len(gpus) == 1 for gpus in taken.values())  # one a run
     assert set.union(*taken.values()) == {"3", "5"}
