@@ -103,6 +103,7 @@ bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/searching.py --vectors 100000
 	$(BIN)/python tests/bench/formats.py --sizes 112 --rounds 3
 	$(BIN)/python tests/bench/report_page.py
+	$(BIN)/python tests/bench/startup.py
 
 torch111: setup  ## load exported models in the real PyTorch 1.11 (needs g++, downloads 750 MB)
 	$(BIN)/python tests/torch111/check.py --cache .cache/torch-1.11 $(wildcard submissions/*/submission.zip)
