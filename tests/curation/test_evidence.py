@@ -79,6 +79,17 @@ def test_a_cut_is_found_where_it_was_made(share, scale):
     assert placement.shift_x == pytest.approx(0, abs=0.01)
 
 
+def test_a_picture_of_hardly_any_contrast_is_placed_alike():
+    """Its steps are damped: without the damping, or with its sign turned, they go astray."""
+    whole = working(picture(1, (300, 240)))
+    part = working(picture(1, (300, 240)).crop((0, 0, 285, 240)))
+    faint = [
+        one._replace(grey_VSS=[[0.002 * grey for grey in view] for view in one.grey_VSS])
+        for one in (whole, part)
+    ]
+    assert align(*faint).placement == pytest.approx(align(whole, part).placement, abs=0.005)
+
+
 def test_the_overlap_is_what_lies_within_both():
     assert overlap(Placement(), 10) == (slice(0, 10), slice(0, 10))
     rows, columns = overlap(Placement(1.25, 1.0, 0.0, 0.2), 10)
