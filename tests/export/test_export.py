@@ -243,7 +243,7 @@ def test_a_model_that_answers_nan_is_refused_and_the_old_file_stays(tmp_path: Pa
     embedder = open_model(run).embedder
     embedder.head.linear.weight.data[0, 0] = float("nan")
     save_model(embedder, run / "model.safetensors", 32)
-    with pytest.raises(UserError, match="differs from the trained one by nan"):
+    with pytest.raises(UserError, match="differs from the trained model by nan"):
         main(run, out)
     assert (out / "submission.zip").read_bytes() == before
 

@@ -94,10 +94,8 @@ class Answers:
 
     def _of(self, queries: pd.Series) -> pd.DataFrame:
         by_query = self.neighbours.groupby("query", sort=False)
-        return (
-            pd.concat([by_query.get_group(query) for query in queries])
-            if len(queries)
-            else (self.neighbours.head(0))
+        return pd.concat(
+            [self.neighbours.head(0), *(by_query.get_group(query) for query in queries)]
         )
 
 
@@ -169,10 +167,8 @@ def draw(answers: Answers, folder: Path, root: Path | None) -> list[str]:
 
 def sections(answers: Answers, pictures: list[str]) -> dict[str, str]:
     """Return Markdown by title, for `model_card`."""
-    return {
-        "What it finds": _finds(answers, pictures),
-        "What it cannot do": _cannot(answers, pictures),
-    }
+    found, cannot = _finds(answers, pictures), _cannot(answers, pictures)
+    return {"What it finds": found, "What it cannot do": cannot}
 
 
 def _finds(answers: Answers, pictures: list[str]) -> str:
@@ -182,13 +178,13 @@ def _finds(answers: Answers, pictures: list[str]) -> str:
         f"Scored as the challenge does, merged index: mMP@5 **{score['pooled']['mmp_at_5']:.3f}** over all"
         f" queries, mean over domains {mean['mmp_at_5']:.3f}, R@1 {mean['r_at_1']:.3f}; {cost * 1e3:.0f} ms"
         f" an image ({score['device']}).",
-        _picture(PER_DOMAIN, "mMP@5 of each domain"),
+        f"![mMP@5 of each domain]({PER_DOMAIN})",
     ]
     if EXAMPLES in pictures:
         texts += [
             "One random query of each domain and its neighbours. Green is right; faded images do not"
             " count:",
-            _picture(EXAMPLES, "queries and their neighbours"),
+            f"![queries and their neighbours]({EXAMPLES})",
         ]
     return "\n\n".join(texts)
 
@@ -198,7 +194,7 @@ def _cannot(answers: Answers, pictures: list[str]) -> str:
     if MISTAKES in pictures:
         texts += [
             "The closest wrong first neighbour of each domain, that is the most confident error:",
-            _picture(MISTAKES, "the nearest wrong answers"),
+            f"![the nearest wrong answers]({MISTAKES})",
         ]
     texts += [_classes(answers), _strays(answers)]
     turned = answers.score["images_with_exif_rotation"]
@@ -245,7 +241,3 @@ def _strays(answers: Answers) -> str:
     rows = [(cell(s.domain), cell(s.found_domain), f"{s.share:.1%}") for s in strays.itertuples()]
     head = ("Query domain", "Domain of first neighbour", "Share of queries")
     return "**Across domains:**\n\n" + table(*rows, header=head)
-
-
-def _picture(name: str, message: str) -> str:
-    return f"![{message}]({name})"

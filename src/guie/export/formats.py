@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
 from guie.export.card import file_card, file_facts, without_folders
-from guie.export.parity import Answer, differences, odd_sizes
+from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
 from guie.models import LoadedModel, Scored
 from guie.models.preprocess import Preprocess, _half
 
@@ -355,11 +355,5 @@ def _compared(model: LoadedModel, answer: Answer, target: FileFormat) -> list[di
     rows: list[dict[str, Any]] = differences(model.scored, answering, sizes)
     several = differences(model.scored, answering, sizes[5:6], SEVERAL)
     rows += [row | {"images": SEVERAL} for row in several]
-    for row in rows:
-        if not row["difference"] <= target.tolerance:  # also true for NaN
-            raise UserError(
-                f"{model.source}: at {row['height']} x {row['width']} {target.name} differs from the"
-                f" model by {row['difference']:.1e}, above {target.tolerance:g}; check whether it"
-                " branches on the image size, or its weights contain NaN"
-            )
+    refuse_differences(rows, target.tolerance, model.source, target.name)
     return rows

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -259,11 +257,9 @@ def enter(path: Path, row: dict[str, str]) -> list[dict[str, str]]:
         rows.append(row)
     else:
         known |= {key: value for key, value in row.items() if value and key != "date"}
-    text = io.StringIO()
-    writer = csv.DictWriter(text, LOG_COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_text(path, text.getvalue())
+    write_text(
+        path, pd.DataFrame(rows, columns=LOG_COLUMNS).to_csv(index=False, lineterminator="\n")
+    )
     return rows
 
 

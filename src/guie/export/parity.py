@@ -9,6 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from guie.base.errors import UserError
+
 Answer = Callable[[Tensor], Tensor]  # uint8 (B, 3, H, W) -> (B, D)
 
 
@@ -44,6 +46,19 @@ def differences(
             difference = (eager(batch) - found(batch)).abs().max().item()
             rows.append({"height": height, "width": width, "difference": difference})
     return rows
+
+
+def refuse_differences(
+    rows: Iterable[dict[str, float]], tolerance: float, source: str, file: str
+) -> None:
+    """Raise UserError naming the first image size at which a file differs too much from the model."""
+    for row in rows:
+        if not row["difference"] <= tolerance:  # also true for NaN
+            raise UserError(
+                f"{source}: at {row['height']} x {row['width']} {file} differs from the trained model by"
+                f" {row['difference']:.1e}, above {tolerance:g}; check whether the model branches on the"
+                " image size, or its weights contain NaN"
+            )
 
 
 def remembered(model: Answer, sizes: Iterable[tuple[int, int]]) -> Answer:

@@ -14,7 +14,13 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
 from guie.export.card import file_facts, model_card, without_folders
 from guie.export.operators import check_operators
-from guie.export.parity import differences, odd_sizes, parity, remembered
+from guie.export.parity import (
+    differences,
+    odd_sizes,
+    parity,
+    refuse_differences,
+    remembered,
+)
 from guie.export.torchscript import downgrade, format_version, package
 from guie.models import LoadedModel
 
@@ -66,13 +72,7 @@ def write_torchscript(model: LoadedModel, saved: Path, runtime: str, half: bool)
         downgrade(saved)
         refuse_problems(check_operators(saved), model.source)
     rows = parity(model.scored, saved, sizes)
-    for row in rows:
-        if not row["difference"] <= TOLERANCE:  # also true for NaN
-            raise UserError(
-                f"{model.source}: at {row['height']} x {row['width']} the saved model differs from the"
-                f" trained one by {row['difference']:.1e}, above {TOLERANCE}; check whether its backbone"
-                " branches on its input, or its weights contain NaN"
-            )
+    refuse_differences(rows, TOLERANCE, model.source, MODEL_NAME)
     made: dict[str, Any] = {
         "runtime": runtime,
         "written_by": torch.__version__,
