@@ -83,7 +83,7 @@ class Galleries:
     def strays(self) -> list[dict[str, Any]]:
         """Return the most confused pairs of domains, with the nearest mistakes of each.
 
-        Keys: asked and answered (domains), queries, share (of the domain's queries), examples.
+        Keys: query_domain, answer_domain, queries, share (of the domain's queries), examples.
         """
         wrong = strayed(self.near, self.table)
         queries = pd.Series(self.domain_T[self.near.query_Q]).value_counts()
@@ -96,8 +96,11 @@ class Galleries:
             examples = [self._answered(place, 1) for place in own["place"][:OF_PAIR]]
             found.append(
                 {
-                    **{"asked": one, "answered": other, "queries": int(count)},
-                    **{"share": count / queries[one], "examples": examples},
+                    "query_domain": one,
+                    "answer_domain": other,
+                    "queries": int(count),
+                    "share": count / queries[one],
+                    "examples": examples,
                 }
             )
         return found
@@ -173,7 +176,7 @@ def query_map(
 
     Returns:
         None if there is no common space (a specialist for each domain), or too few queries. Else
-        `points` (x and y from 0 to SIDE, the query, its first answer), `asked` (the number of
+        `points` (x and y from 0 to SIDE, the query, its first answer), `queries` (the number of
         queries sampled from) and `pictures` (thumbnails of both, by path).
     """
     if not isinstance(embedded, np.ndarray) or len(near.query_Q) < LEAST:
@@ -188,10 +191,15 @@ def query_map(
     xy_N2 = _scaled(project(embedded[rows_N]))
     points = [
         {
-            **{"x": x, "y": y, "domain": row.domain, "label": row.label, "path": row.image_path},
-            **{"right": bool(near.right_Q[place]), "answer": answer.label},
-            **{"answer_path": answer.image_path},
-            **{"distance": round(float(near.distance_QK[place, 0]), 3)},
+            "x": x,
+            "y": y,
+            "domain": row.domain,
+            "label": row.label,
+            "path": row.image_path,
+            "right": bool(near.right_Q[place]),
+            "answer": answer.label,
+            "answer_path": answer.image_path,
+            "distance": round(float(near.distance_QK[place, 0]), 3),
         }
         for (x, y), row, place, answer in zip(
             xy_N2.tolist(), sample.itertuples(), place_N, answers.itertuples(), strict=True
@@ -202,7 +210,7 @@ def query_map(
         thumbnail = Pictures(root, bar, THUMBNAIL_PX)
         paths = dict.fromkeys([*sample["image_path"], *answers["image_path"]])
         pictures = {path: thumbnail(path)._asdict() for path in paths}
-    return {"points": points, "pictures": pictures, "asked": len(near.query_Q)}
+    return {"points": points, "pictures": pictures, "queries": len(near.query_Q)}
 
 
 def _scaled(xy_N2: np.ndarray) -> np.ndarray:

@@ -168,10 +168,8 @@ def _row(name: str, title: str, keys: list[str], reports: Sequence[Report]) -> d
         cells += found
     counts = reports[0]["domains"].get(name, {})
     queries, without_positive = (counts.get(key) for key in COUNTS)
-    return {
-        **{"name": title, "cells": cells},
-        **{"queries": queries, "without_positive": without_positive},
-    }
+    row = {"name": title, "cells": cells}
+    return row | {"queries": queries, "without_positive": without_positive}
 
 
 def _cell(report: Report, name: str, key: str) -> Cell:

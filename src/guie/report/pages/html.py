@@ -123,7 +123,7 @@ class Panel(NamedTuple):
 
     @classmethod
     def drawn(cls, title: str, note: str, figure: Figure, name: str, label: str) -> Panel:
-        """Render the figure; arguments as of `inline_svg`."""
+        """Render the figure with `inline_svg`."""
         return cls(title, note, inline_svg(figure, name, label))
 
 

@@ -147,8 +147,7 @@ def galleries(table: pd.DataFrame, seed: int) -> tuple[list[dict[str, Any]], int
         members["image_path"] = rows["image_path"].reindex(members["row"]).to_numpy()
         labels = _drawn(members["label"].unique(), seed)
         chosen = [_sample(label, members, seed) for label in labels[:classes]]
-        total = {"domain": domain, "split": split, "total": len(labels)}
-        found.append({**total, "classes": chosen})
+        found.append({"domain": domain, "split": split, "total": len(labels), "classes": chosen})
     return found, len(domains) - len(shown)
 
 
@@ -209,11 +208,14 @@ def groups(findings: pd.DataFrame) -> list[dict[str, Any]]:
         title, about = ABOUT.get(kind, (kind, ""))
         if not sure:
             title, about = DOUBTFUL.get(kind, title), ABOUT_DOUBTFUL
-        actions = rows["action"].value_counts().sort_index().to_dict()
         found.append(
             {
-                **{"kind": kind, "title": title, "about": about, "total": len(rows)},
-                **{"actions": actions, "pairs": _chosen(rows, sure).to_dict("records")},
+                "kind": kind,
+                "title": title,
+                "about": about,
+                "total": len(rows),
+                "actions": rows["action"].value_counts().sort_index().to_dict(),
+                "pairs": _chosen(rows, sure).to_dict("records"),
             }
         )
     return found
