@@ -1,4 +1,4 @@
-"""Durations: a number with its unit, resolved to steps; keys of old, which had the unit in their name."""
+"""Durations: a number with its unit, resolved to steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import yaml
 
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from, load_config
-from guie.config.durations import OLD_NAMES, Duration
+from guie.config.durations import Duration
 
 VALUES = {
     "name": "t",
@@ -83,60 +83,3 @@ def test_what_goes_by_steps_alone_says_so() -> None:
     for key in ("log_every", "checkpoint_every"):
         with pytest.raises(UserError, match=f"{key}: must be in steps, such as 500 steps"):
             config_from({**VALUES, key: "1 epoch"}, RunConfig)
-
-
-# ---------------------------------------------------------------- keys as they were once named
-
-
-def test_a_resolved_config_of_old_is_read(tmp_path: Path) -> None:
-    """All keys are in it, also those that say nothing."""
-    new = {"warmup": "2 epochs", "warmup_every": "1 epoch", "validate_every": "50 steps"}
-    new |= {"schedule": {"name": "exponential", "every": "0.5 epochs", "factor": 0.9}}
-    new |= {"sampler": {"name": "loss_driven", "period": "9 steps"}}
-    values = {**VALUES, "log_every": "1 step", "checkpoint_every": "7 steps"}
-    values["stages"] = [{**VALUES["stages"][0], **new}, VALUES["stages"][0]]
-    config = config_from(values, RunConfig)
-
-    old = config.model_dump()
-    old |= {"log_every_steps": 1, "checkpoint_every_steps": 7}
-    first, second = old["stages"]
-    first |= {"warmup_steps": 0, "warmup_epochs": 2.0, "warmup_every_epochs": 1.0}
-    first |= {"validate_every_steps": 50}
-    first["schedule"] |= {"every_epochs": 0.5}
-    first["sampler"] |= {"period_steps": 9}
-    second |= {"warmup_steps": 0, "warmup_epochs": 0.0, "warmup_every_epochs": None}
-    second |= {"validate_every_steps": None}
-    second["schedule"] |= {"every_epochs": None}
-    for where in (old, first, second, first["schedule"], second["schedule"], first["sampler"]):
-        for key, _ in OLD_NAMES.values():
-            where.pop(key, None)
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(old))
-    assert load_config(tmp_path / "config.yaml", RunConfig) == config
-
-
-def test_an_old_name_is_told_by_itself() -> None:
-    def said(**stage: object) -> str:
-        with pytest.raises(UserError) as refusal:
-            config_from({**VALUES, "train": stage}, RunConfig)
-        return str(refusal.value)
-
-    assert (
-        said(warmup_steps=-3)
-        == "config: train.warmup_steps: must be above 0 and finite (found '-3 steps')"
-    )
-    assert said(warmup_epochs=9).startswith(
-        "config: train.warmup_epochs: must be shorter than the stage's 4 epochs"
-    )
-    both = "config: train.warmup_epochs: means warmup, which config: train.warmup_steps sets too; drop one"
-    assert said(warmup_steps=3, warmup_epochs=1) == both
-
-
-def test_an_old_name_meets_the_new_one(tmp_path: Path) -> None:
-    (tmp_path / "old.yaml").write_text(yaml.safe_dump({**VALUES, "train": {"warmup_steps": 3}}))
-    (tmp_path / "new.yaml").write_text("base: old.yaml\ntrain: {warmup: 1 epoch}\n")
-    config = load_config(tmp_path / "new.yaml", RunConfig)
-    assert config.stages[0].warmup == Duration(1, "epochs")
-    again = load_config(tmp_path / "new.yaml", RunConfig, ["train.warmup_steps=5"])
-    assert again.stages[0].warmup == Duration(5, "steps")
-    none = load_config(tmp_path / "new.yaml", RunConfig, ["train.warmup_steps=0"])
-    assert none.stages[0].warmup is None

@@ -46,7 +46,7 @@ ALWAYS = (
     "precision",
 )
 HEAD = [f"model.head.{key}" for key in ("norm", "dropout", "dim", "bias", "branches")]
-SOFTMAX = ("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.start")
+SOFTMAX = ("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.init")
 OF_A_STAGE = ("epochs", "batch_size", "lr", "optimizer", "weight_decay", "schedule", "warmup")
 
 each = pytest.mark.parametrize("name", NAMES)

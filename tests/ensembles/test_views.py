@@ -22,7 +22,7 @@ from guie.export import check_operators, downgrade, package, parity
 from guie.models import LoadedModel, composed, open_model
 from tiny_runs import mix_with_val, tiny_run
 
-SQUARE, OTHERS = {"aspect": {"most": 1.0}}, {"aspect": {"above": 1.0}}
+SQUARE, OTHERS = {"aspect": {"max": 1.0}}, {"aspect": {"above": 1.0}}
 # The 5th place's: one pass of a square, two of the rest, three where the domain asks for it
 BY_SHAPE = [{"part": 0.9, **SQUARE}, OTHERS, {"fit": "pad", "part": 0.9, **OTHERS}]
 SIZES = [(1, 1), (1, 2000), (32, 32), (50, 31), (90, 120)]

@@ -28,7 +28,7 @@ def test_outputs_and_gradients_are_pefts() -> None:
     ours = build_backbone(BackboneConfig(library="timm", name=NAME, kwargs=SIZES), 32)
     tower = timm.create_model(NAME, num_classes=0, **SIZES)
     tower.load_state_dict(ours.tower.state_dict())
-    lora = {"kind": "lora", "rank": RANK, "alpha": ALPHA, "of": list(PLACES)}
+    lora = {"kind": "lora", "rank": RANK, "alpha": ALPHA, "targets": list(PLACES)}
     adapt(ours, WithAdapters.model_validate({"adapters": lora}))
     modules = [name for names in PLACES.values() for name in names.split("|")]
     config = peft.LoraConfig(r=RANK, lora_alpha=ALPHA, target_modules=modules)

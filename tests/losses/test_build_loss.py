@@ -36,7 +36,7 @@ def test_margin_softmax_settings_arrive(name: str) -> None:
 
 
 def test_margins_arrive() -> None:
-    by_size = {"least": 0.1, "most": 0.5}
+    by_size = {"min": 0.1, "max": 0.5}
     margins = built(name="cosface", margin_cos=by_size).rule.margin_C
     assert margins.argmin() == 3 and margins[1] == margins[2] == 0.5
     schedule = {"start": 0.3, "rise_per_epoch": 0.1, "limit": 0.8, "every": "epoch"}
@@ -66,7 +66,7 @@ def test_domain_edges() -> None:
     [
         ({"name": "arcface", "margin_cos": 0.3}, "loss.margin_cos: unknown key"),
         ({"name": "arcface", "margin_rad": -0.1}, "greater than or equal to 0"),
-        ({"name": "arcface", "margin_rad": {"least": 0.5, "most": 0.1}}, "least is above most"),
+        ({"name": "arcface", "margin_rad": {"min": 0.5, "max": 0.1}}, "min is above max"),
         ({"margin_rad": {"start": 0.1, "limit": 1.0}}, "loss.margin_rad.rise_per_epoch: missing"),
         ({"margin_rad": "wide"}, "loss.margin_rad.*number"),
         ({"name": "proxy_anchor", "memory": 9}, "loss.memory: unknown key"),
@@ -120,7 +120,7 @@ def test_rows_start_with_the_length_that_is_asked_for(
 ) -> None:
     """Adam's step is absolute: where length falls with C, so does the time to turn a row."""
     torch.manual_seed(0)
-    values = {"name": name} | ({"start": start} if start else {})
+    values = {"name": name} | ({"init": start} if start else {})
     config = TypeAdapter(LossConfig).validate_python(values)
     rows = rows_of(build_loss(config, 64, [1] * classes, ["a"] * classes))
     wanted = length or (2 * 64 / (len(rows) + 64)) ** 0.5
@@ -131,7 +131,7 @@ def test_rows_start_with_the_length_that_is_asked_for(
 
 def test_rows_that_start_anew_in_a_stage_start_alike() -> None:
     for start in ({"length": 0.5}, "xavier_uniform"):
-        values = {"name": "arcface", "start": start}
+        values = {"name": "arcface", "init": start}
         config = TypeAdapter(LossConfig).validate_python(values)
         loss = build_loss(config, 64, [1] * 900, ["a"] * 900)
         first = loss.weight_CD.detach().clone()

@@ -317,11 +317,11 @@ def test_a_stage_may_have_a_margin_of_its_own() -> None:
 
 def test_class_size_margins() -> None:
     sizes = [1, 16, 81, 256, 0]
-    margins = class_size_margins(sizes, ClassSizeMargin(least=0.05, most=0.5))
+    margins = class_size_margins(sizes, ClassSizeMargin(min=0.05, max=0.5))
     rarity = [1, 1 / 2, 1 / 3, 1 / 4, 1]  # n ** -1/4
     expected = [0.05 + (r - 1 / 4) / (3 / 4) * 0.45 for r in rarity]
     assert margins.tolist() == pytest.approx(expected)
     # the fourth place's own formula, sqrt(1 / sqrt(n)) stretched
     assert margins.dtype == torch.float32
-    alike = class_size_margins([7, 7], ClassSizeMargin(least=0.05, most=0.5))
+    alike = class_size_margins([7, 7], ClassSizeMargin(min=0.05, max=0.5))
     assert alike.tolist() == pytest.approx([0.5, 0.5])

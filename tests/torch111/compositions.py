@@ -10,7 +10,7 @@ from guie.config.ensemble import MemberConfig
 from guie.config.model import ModelConfig
 from guie.models import LoadedModel, build_embedder, composed, rebuild
 
-WIDE, SQUARE = {"aspect": {"above": 1.0}}, {"aspect": {"most": 1.0}}
+WIDE, SQUARE = {"aspect": {"above": 1.0}}, {"aspect": {"max": 1.0}}
 BY_SHAPE = [{"part": 0.9, **SQUARE}, WIDE, {"fit": "pad", "part": 0.9, **WIDE}]
 CROPS = [{"part": 0.875, "at": at} for at in ("top_left", "bottom_right", "center")]
 KINDS: dict[str, dict[str, Any]] = {

@@ -142,8 +142,8 @@ def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("goes_on", ["raw", "averaged"])
 def test_which_weights_follow_an_average(goes_on: str, written, tmp_path: Path) -> None:
     still = {"head": 1e-30, "classes": 0.0}  # weights stay where the stage began
-    first = {"domains": FEW, "lr": RATES, "ema_decay": 0.9, "ema_goes_on": goes_on}
-    config = written([first, {**first, "lr": still, "ema_decay": None, "ema_goes_on": "raw"}])
+    first = {"domains": FEW, "lr": RATES, "ema_decay": 0.9, "ema_carry": goes_on}
+    config = written([first, {**first, "lr": still, "ema_decay": None, "ema_carry": "raw"}])
     after = load_file(train.main(["--config", str(config)]) / "last.safetensors")
     alone = written([first], name="alone", keep_checkpoints=99)
     folder = train.main(["--config", str(alone)])

@@ -36,7 +36,7 @@ from two_processes import SHARDED
 PUMA = {
     "adapters": [
         {"kind": "stochastic", "dim": 8, "draw": "image", "scale": 0.5},
-        {"kind": "lora", "rank": 2, "of": ["q", "v", "mlp"]},
+        {"kind": "lora", "rank": 2, "targets": ["q", "v", "mlp"]},
     ],
     "prompts": {"kind": "pool", "size": 4, "length": 2, "orthogonality": 1e-6},
 }
@@ -205,7 +205,7 @@ def test_a_frozen_backbone_with_a_plain_head_is_not_written_either(
 def test_tuned_vectors_are_the_towers_own(
     base: Path, mix: Path, toy_manifest: Path, tmp_path: Path
 ) -> None:
-    tuned = model(base, adapters={"kind": "tuned", "of": "both"}, prompts=None)
+    tuned = model(base, adapters={"kind": "tuned", "targets": "both"}, prompts=None)
     lr = {"adapters": 1e-2, "head": 1e-2, "classes": 1e-1}
     stages = [{"epochs": 0.2, "lr": lr}]
     path = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=tuned, stages=stages)

@@ -177,12 +177,12 @@ class DomainShares(Config):
     """Target proportions of domains, to which the train images are subsampled."""
 
     shares: dict[str, PositiveFloat] = Field(min_length=1)  # relative; domains left out are dropped
-    told_by: DomainNames | None = None  # null: the manifest's column
+    domain_source: DomainNames | None = None  # null: the manifest's column
 
     def faults(self) -> Iterator[Fault]:
-        unnamed = sorted(set(self.shares) - set(self.told_by.names)) if self.told_by else []
+        unnamed = set(self.shares) - set(self.domain_source.names) if self.domain_source else set()
         if unnamed:
-            yield "told_by.names", f"lacks {', '.join(unnamed)}, which shares names"
+            yield "domain_source.names", f"lacks {', '.join(sorted(unnamed))}, which shares names"
 
 
 Repeats = Annotated[int, Field(ge=2)]  # one value has no standard error

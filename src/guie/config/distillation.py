@@ -132,7 +132,7 @@ class OnlineConfig(Config):
     logits: NonNegative = 1.0
     similarity: NonNegative = 1.0
     # What the last two train: the student's head alone (the paper), or also the backbone (its code)
-    reaches: Literal["head", "backbone"] = "head"
+    backprop_to: Literal["head", "backbone"] = "head"
 
     @property
     def losses(self) -> list[LossConfig]:

@@ -12,17 +12,6 @@ from pydantic_core import CoreSchema, core_schema
 Unit = Literal["steps", "epochs"]
 
 UNITS: dict[str, Unit] = {"step": "steps", "steps": "steps", "epoch": "epochs", "epochs": "epochs"}
-# Old key names, each with a fixed unit, so that old run folders can still be read
-OLD_NAMES = {
-    "log_every_steps": ("log_every", "steps"),
-    "checkpoint_every_steps": ("checkpoint_every", "steps"),
-    "validate_every_steps": ("validate_every", "steps"),
-    "warmup_steps": ("warmup", "steps"),
-    "warmup_epochs": ("warmup", "epochs"),
-    "warmup_every_epochs": ("warmup_every", "epochs"),
-    "every_epochs": ("every", "epochs"),
-    "period_steps": ("period", "steps"),
-}
 
 
 @dataclass(frozen=True)
@@ -86,14 +75,3 @@ Steps = Annotated[
     PlainValidator(_steps_alone),
     PlainSerializer(lambda number: str(Duration(number, "steps"))),
 ]
-
-
-def named_now(key: Any, value: Any) -> tuple[Any, Any]:
-    """Map an old key and value to the current: ("warmup_steps", 5) -> ("warmup", "5 steps")."""
-    if key not in OLD_NAMES:
-        return key, value
-    key, unit = OLD_NAMES[key]
-    if key == "warmup" and value == 0:
-        return key, None
-    bare = isinstance(value, int | float) and not isinstance(value, bool)
-    return key, f"{value} {unit}" if bare else value

@@ -34,7 +34,7 @@ class AspectConfig(Config):
     """A range of aspect ratios: longer side over shorter, 1 for a square."""
 
     above: NonNegativeFloat = 0.0
-    most: PositiveFloat | None = None  # null: any
+    max: PositiveFloat | None = None  # null: any
 
 
 class ViewConfig(Config):
@@ -58,7 +58,7 @@ class ViewConfig(Config):
     def is_of(self, aspect: float) -> bool:
         """Return whether the view applies to this aspect ratio, if the domain matches."""
         limits = self.aspect or AspectConfig()
-        return limits.above < aspect and (limits.most is None or aspect <= limits.most)
+        return limits.above < aspect and (limits.max is None or aspect <= limits.max)
 
 
 class MemberConfig(Config):
@@ -72,7 +72,7 @@ class MemberConfig(Config):
 def gaps(views: list[ViewConfig]) -> Iterator[Fault]:
     """Yield a fault for each aspect ratio at which no view applies to every domain."""
     limits = [view.aspect for view in views if view.aspect]
-    edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.most) if edge)]
+    edges = [1.0, *(edge for limit in limits for edge in (limit.above, limit.max) if edge)]
     for aspect in sorted({max(1.0, e) for edge in edges for e in (edge, edge * 1.001)}):
         if not any(view.domains is None and view.is_of(aspect) for view in views):
             none = f"none applies to all images of aspect ratio {aspect:.4g} to 1"

@@ -26,7 +26,7 @@ class RowLength(Config):
 
 # Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
 # lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000.
-Start = Either[Literal["xavier_normal", "xavier_uniform"], RowLength]
+Init = Either[Literal["xavier_normal", "xavier_uniform"], RowLength]
 
 
 class MarginSchedule(Config):
@@ -39,15 +39,15 @@ class MarginSchedule(Config):
 
 
 class ClassSizeMargin(Config):
-    """Margin by class size: the class with the fewest training images gets `most`, the largest `least`."""
+    """Margin by class size: the class with the fewest training images gets `max`, the largest `min`."""
 
-    least: NonNegativeFloat
-    most: NonNegativeFloat
+    min: NonNegativeFloat
+    max: NonNegativeFloat
     power: PositiveFloat = 0.25  # lambda of n ** -lambda
 
     def faults(self) -> Iterator[Fault]:
-        if self.least > self.most:
-            yield "", "least is above most; swap them"
+        if self.min > self.max:
+            yield "", "min is above max; swap them"
 
 
 def _kind_of_margin(value: Any) -> str:
@@ -65,7 +65,7 @@ Margin = Annotated[
 
 
 class _WithRows(Config):
-    start: Start = RowLength()  # of class weights or proxies
+    init: Init = RowLength()  # of class weights or proxies
 
 
 class _MarginSoftmax(_WithRows):
@@ -181,7 +181,7 @@ class HyperbolicConfig(Config):
     temperature: PositiveFloat = 0.2
 
 
-# Losses with weights that `start` initialises and the learning rate `classes` trains.
+# Losses with weights that `init` initialises and the learning rate `classes` trains.
 ClassWeightsConfig = _WithRows
 MarginSoftmaxConfig = SoftmaxConfig | ArcFaceConfig | CosFaceConfig | CurricularFaceConfig
 PairConfig = TripletConfig | MarginLossConfig | MultiSimilarityConfig | SupConConfig

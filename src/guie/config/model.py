@@ -64,7 +64,7 @@ class LoraConfig(GateConfig):
     kind: Literal["lora"]
     rank: Width = 8
     alpha: PositiveFloat | None = None  # scales the update by alpha / rank; null: rank
-    of: Annotated[list[Place], Field(min_length=1)] = ["q", "v"]
+    targets: Annotated[list[Place], Field(min_length=1)] = ["q", "v"]
     blocks: Blocks = "all"
 
 
@@ -75,7 +75,7 @@ class TunedConfig(Config):
     """
 
     kind: Literal["tuned"]
-    of: Literal["biases", "norms", "both"] = "biases"
+    targets: Literal["biases", "norms", "both"] = "biases"
 
 
 AdapterConfig = Annotated[

@@ -12,7 +12,7 @@ import yaml
 
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
-from guie.config.durations import named_now
+from guie.config.old_keys import current
 
 Place = tuple[int | str, ...]  # keys and indices, from the outermost inwards
 
@@ -47,7 +47,7 @@ class SourcedValue:
         """Wrap a mapping under current key names; errors still quote the names in the source."""
         found: dict[Any, SourcedValue] = {}
         for written_as, item in values.items():
-            key, item = named_now(written_as, item)
+            key, item = current((*place, written_as), item, source)
             new, old = cls.of(item, source, (*place, written_as)), found.get(key)
             if old and old.value is not None and new.value is not None:
                 raise UserError(
@@ -125,9 +125,10 @@ def override(values: SourcedValue, key: str, value: Any, source: str) -> None:
         if isinstance(node.value, list) and part not in range(len(node.value)):
             raise UserError(f"{source}: {str(part)!r} is not an index below {len(node.value)}")
         if depth < len(place) - 1:
-            below = node.get(part)
+            key, _ = current(place[: depth + 1], None, source)
+            below = node.get(key)
             if below is None or below.value is None:
-                below = inside[part] = SourcedValue({}, source, place[: depth + 1])
+                below = inside[key] = SourcedValue({}, source, place[: depth + 1])
             node = below
         elif isinstance(node.value, list):
             inside[part] = SourcedValue.of(value, source, place)

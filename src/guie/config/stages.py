@@ -129,7 +129,7 @@ class StageConfig(Config):
     clip_grad_value: Positive | None = None  # per gradient element, either way
     sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved
-    ema_goes_on: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
+    ema_carry: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
     size_px: Pixels | None = None  # null: the model's image size
     stride_px: Pixels | None = None  # of the patches; null: the backbone's
     # Frozen backbone: compute the features of so many random views per image once, cache them on disk,
@@ -151,8 +151,8 @@ class StageConfig(Config):
         if self.lr.blocks and self.layer_decay != 1:
             both = "lr.blocks and layer_decay both set the rates of blocks"
             yield "", f"{both}; set layer_decay to 1, or lr.blocks to {{}}"
-        if self.ema_goes_on == "averaged" and self.ema_decay is None:
-            yield "ema_goes_on", "averaged needs ema_decay, which is null; set it"
+        if self.ema_carry == "averaged" and self.ema_decay is None:
+            yield "ema_carry", "averaged needs ema_decay, which is null; set it"
         for key in ("warmup_start", "warmup_every"):
             if getattr(self, key) and not self.warmup:
                 yield key, "needs warmup, which is null; set warmup, or drop it"

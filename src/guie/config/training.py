@@ -219,8 +219,8 @@ class RunConfig(Config):
         if self.model.layers and self.compile:
             hooks = "torch.compile disables the hooks of model.layers"
             yield "compile", f"{hooks}; set compile to false"
-        if isinstance(task, OnlineConfig) and task.reaches == "head" and not head:
-            yield "task.reaches", "is head, but model.head is null; set it to backbone"
+        if isinstance(task, OnlineConfig) and task.backprop_to == "head" and not head:
+            yield "task.backprop_to", "is head, but model.head is null; set it to backbone"
         for key in ("adapters", "prompts"):
             if task.name == "contrastive" and getattr(self.model, key):
                 yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"

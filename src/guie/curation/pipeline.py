@@ -348,9 +348,9 @@ def _domains_by_clip(
 ) -> pd.Series:
     """Return the domain of every row: the manifest's, or CLIP's prediction for train images."""
     domain_of_row = table["domain"].copy()
-    if shares.told_by is not None:
+    if shares.domain_source is not None:
         train = table.index[table["split"] == "train"]
-        clip, names = shares.told_by.clip, shares.told_by.names
+        clip, names = shares.domain_source.clip, shares.domain_source.names
         texts = class_texts(clip, names)
         paths = table["image_path"][train]
         emb_ND = _features(clip, paths, config.image_root, config, workers)

@@ -54,7 +54,7 @@ def _margin_softmax(
         RULES[type(config)](config, sizes),
         scale=config.scale,
         centers=config.centers,
-        start=config.start,
+        start=config.init,
         edges=domain_edges(domains) if config.classifier == "separate" else None,
     )
 

@@ -13,14 +13,14 @@ import torch
 from torch import Generator, Tensor, nn
 from torch.nn import functional
 
-from guie.config.losses import RowLength, Start
+from guie.config.losses import Init, RowLength
 from guie.losses.base import Criterion, at_least_fp32
 from guie.losses.rules import CurricularFace, MarginRule
 from guie.losses.streamed import Hardening, softmax_terms
 
 
 def drawn(
-    rows: int, dim: int, start: Start, generator: Generator | None = None, of: int = 0
+    rows: int, dim: int, start: Init, generator: Generator | None = None, of: int = 0
 ) -> Tensor:
     """Draw random rows (C, D).
 
@@ -75,7 +75,7 @@ class MarginSoftmax(Criterion):
         *,
         scale: float,
         centers: int = 1,
-        start: Start = UNIT,
+        start: Init = UNIT,
         edges: Sequence[int] | None = None,
         block_logits: int | None = None,
     ):

@@ -64,14 +64,14 @@ def _supcon(config: SupConConfig, classes: int, dim: int) -> Built:
 def _proxy_anchor(config: ProxyAnchorConfig, classes: int, dim: int) -> Built:
     """Kim et al., Proxy Anchor Loss, CVPR 2020, eq. 4."""
     loss = losses.ProxyAnchorLoss(classes, dim, config.margin_cos, config.scale)
-    loss.proxies.data = drawn(classes, dim, config.start)
+    loss.proxies.data = drawn(classes, dim, config.init)
     return loss, None
 
 
 def _proxy_nca(config: ProxyNcaConfig, classes: int, dim: int) -> Built:
     """Teh et al., ProxyNCA++, ECCV 2020: ProxyNCA over all proxies, with a temperature."""
     loss = losses.ProxyNCALoss(classes, dim, softmax_scale=1 / config.temperature)
-    loss.proxies.data = drawn(classes, dim, config.start)
+    loss.proxies.data = drawn(classes, dim, config.init)
     return loss, None
 
 
@@ -85,7 +85,7 @@ def _soft_triple(config: SoftTripleConfig, classes: int, dim: int) -> Built:
         gamma=config.center_temperature,
         margin=config.margin_cos,
     )
-    loss.fc.data = drawn(classes * config.centers, dim, config.start).T.contiguous()
+    loss.fc.data = drawn(classes * config.centers, dim, config.init).T.contiguous()
     return loss, None
 
 

@@ -32,7 +32,7 @@ def class_size_margins(sizes: Sequence[int], bounds: ClassSizeMargin) -> Tensor:
     rarity_C = torch.as_tensor(sizes, dtype=torch.float64).clamp(min=1) ** -bounds.power
     low, high = rarity_C.aminmax()
     share_C = (rarity_C - low) / (high - low) if high > low else torch.ones_like(rarity_C)
-    return (bounds.least + share_C * (bounds.most - bounds.least)).float()
+    return (bounds.min + share_C * (bounds.max - bounds.min)).float()
 
 
 # Half a float32 ulp below 1 is 6e-8; at this distance sin(theta) and its gradient are finite.

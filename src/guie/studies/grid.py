@@ -17,6 +17,7 @@ from guie.base.errors import UserError
 from guie.config.base import plain, read_written, resolve_base, validated
 from guie.config.distillation import DistillationConfig
 from guie.config.ensemble import ComposeConfig, ModelMember
+from guie.config.old_keys import with_old_names
 from guie.config.reading import SourcedValue, merged, override
 from guie.config.study import RowConfig, StudyConfig
 from guie.config.training import RunConfig
@@ -98,7 +99,8 @@ class Job:
 
 def digest(value: Any) -> str:
     """Return 12 hex digits of a hash of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+    known = json.dumps(with_old_names(value), sort_keys=True)
+    return hashlib.sha256(known.encode()).hexdigest()[:12]
 
 
 def _json(config: RunConfig | ComposeConfig, without: set[str]) -> dict[str, Any]:

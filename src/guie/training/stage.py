@@ -236,7 +236,7 @@ class Stage:
         """Return two unsharded tasks: one for the next stage to continue from, and the scored one."""
         accelerator, scored = self.run.accelerator, self.scored()
         unwrapped = accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
-        averaged_on = self.ema is not None and self.config.ema_goes_on == "averaged"
+        averaged_on = self.ema is not None and self.config.ema_carry == "averaged"
         task = scored if averaged_on else self.shards.whole(unwrapped)
         accelerator.free_memory(self.model, self.optimizer)
         return task, scored

@@ -63,4 +63,4 @@ def test_a_share_of_nothing_is_refused():
 def test_told_domains_need_a_name_for_each_share():
     message = {"clip": {"model": "open_clip:x:y"}, "names": {"cars": ["a car"], "toys": ["a toy"]}}
     with pytest.raises(ValueError, match="lacks art, which shares names"):
-        DomainShares.model_validate({"shares": {"cars": 1.0, "art": 1.0}, "told_by": message})
+        DomainShares.model_validate({"shares": {"cars": 1.0, "art": 1.0}, "domain_source": message})

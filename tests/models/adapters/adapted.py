@@ -20,7 +20,7 @@ TINY_VIT = {
 }
 STOCHASTIC = {"kind": "stochastic", "dim": 8}
 ADAPTFORMER = {"kind": "adaptformer", "dim": 8}
-LORA = {"kind": "lora", "rank": 4, "of": ["q", "k", "v", "out", "mlp"]}
+LORA = {"kind": "lora", "rank": 4, "targets": ["q", "k", "v", "out", "mlp"]}
 POOL = {"kind": "pool", "size": 6, "length": 3}
 SHALLOW, DEEP = ({"kind": kind, "length": 3} for kind in ("shallow", "deep"))
 CLIP, VIT, SIGLIP, DINO = "open_clip ViT", "timm ViT", "timm SigLIP", "timm DINOv3"

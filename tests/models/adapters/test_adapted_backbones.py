@@ -185,7 +185,7 @@ def test_lora_on_weights_that_no_module_uses_is_refused() -> None:
     adapt(build_backbone(model_config(separate).backbone), WithAdapters(adapters=[_lora("q", "v")]))
     adapt(build_backbone(model_config(fused).backbone), WithAdapters(adapters=[_lora("out")]))
     with pytest.raises(
-        UserError, match=r"adapters\.0\.of: EvaAttention does not support LoRA on q, v"
+        UserError, match=r"adapters\.0\.targets: EvaAttention does not support LoRA on q, v"
     ):
         adapt(
             build_backbone(model_config(fused).backbone), WithAdapters(adapters=[_lora("q", "v")])
@@ -193,7 +193,7 @@ def test_lora_on_weights_that_no_module_uses_is_refused() -> None:
 
 
 def _lora(*places: str) -> Any:
-    return WithAdapters.model_validate({"adapters": {**LORA, "of": list(places)}}).adapters[0]
+    return WithAdapters.model_validate({"adapters": {**LORA, "targets": list(places)}}).adapters[0]
 
 
 @pytest.mark.parametrize(
@@ -203,8 +203,8 @@ def _lora(*places: str) -> Any:
         ({"adapters": {**STOCHASTIC, "keep": 0.0}}, "keep"),
         ({"adapters": {**STOCHASTIC, "keep": 1.5}}, "keep"),
         ({"adapters": {**LORA, "rank": 0}}, "rank"),
-        ({"adapters": {**LORA, "of": []}}, "of"),
-        ({"adapters": {**LORA, "of": ["w"]}}, "of"),
+        ({"adapters": {**LORA, "targets": []}}, "targets"),
+        ({"adapters": {**LORA, "targets": ["w"]}}, "targets"),
         ({"adapters": [STOCHASTIC, STOCHASTIC]}, "each kind once"),
         ({"prompts": {**POOL, "length": 0}}, "length"),
     ],

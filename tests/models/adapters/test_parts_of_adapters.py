@@ -135,7 +135,7 @@ def test_merged_it_answers_the_same(family: str, keep: float) -> None:
 @pytest.mark.parametrize("family", [CLIP, VIT])
 @pytest.mark.parametrize("place", ["q", "k", "v", "out", "mlp"])
 def test_the_mask_says_which_weights_change(family: str, place: str) -> None:
-    backbone, plain = adapted(family, adapters={**LORA, "of": [place]})
+    backbone, plain = adapted(family, adapters={**LORA, "targets": [place]})
     stirred(backbone)
     merge_lora(backbone)
     before, after = plain.state_dict(), backbone.state_dict()

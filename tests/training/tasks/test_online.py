@@ -91,9 +91,9 @@ def test_the_loss_is_udons() -> None:
 @pytest.mark.parametrize("reaches", ["head", "backbone"])
 def test_whom_the_lessons_reach(reaches: str) -> None:
     """Never the teacher that gives them; the backbone in the code's variant alone."""
-    task = online(reaches=reaches, student=0.0)
+    task = online(backprop_to=reaches, student=0.0)
     (3 * task(batch())[0]).backward()  # the sum of the weights
-    alone = online(reaches=reaches, student=0.0, logits=1e-12, similarity=0.0)
+    alone = online(backprop_to=reaches, student=0.0, logits=1e-12, similarity=0.0)
     alone(batch())[0].backward()  # what the teachers' own classification gives
 
     def differ(part: str) -> bool:
@@ -107,7 +107,7 @@ def test_whom_the_lessons_reach(reaches: str) -> None:
 
 
 def test_every_term_falls_on_one_batch() -> None:
-    task = online(reaches="backbone")
+    task = online(backprop_to="backbone")
     optimizer = torch.optim.AdamW(task.parameters(), 1e-3)
     seen = []
     for _ in range(30):
@@ -122,7 +122,7 @@ def test_every_term_falls_on_one_batch() -> None:
 
 
 def test_running_statistics_move_once() -> None:
-    task, plain = online().train(), online(reaches="backbone").train()
+    task, plain = online().train(), online(backprop_to="backbone").train()
     task(batch())
     plain(batch())
     for ours, theirs in zip(task.buffers(), plain.buffers(), strict=True):
@@ -183,7 +183,7 @@ def test_two_processes_train_as_one(run: Path, config: Path, tmp_path: Path) -> 
 
 def test_lessons_that_reach_nobody_are_refused(config: Path, tmp_path: Path) -> None:
     words = ["--config", str(config), "--set", f"out={tmp_path}", "--set"]
-    with pytest.raises(UserError, match=r"task\.reaches: .*model\.head is null"):
+    with pytest.raises(UserError, match=r"task\.backprop_to: .*model\.head is null"):
         train.main([*words, "model.head=null", "--set", "stages.0.lr.head=0"])
     with pytest.raises(UserError, match="so nothing is distilled"):
         train.main([*words, "task={name: online, logits: 0, similarity: 0}"])

@@ -61,7 +61,7 @@ class Adapters(nn.Module):
         self.tuned: list[str] = []
         for number, config in enumerate(configs):
             if isinstance(config, TunedConfig):
-                self.tuned = tuned_names(backbone.tower, config.of)
+                self.tuned = tuned_names(backbone.tower, config.targets)
             else:
                 structure = _structure_of(backbone, key)
                 self.add_module(config.kind, _built(structure, config, f"{key}.{number}"))

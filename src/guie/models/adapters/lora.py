@@ -128,7 +128,7 @@ def lora(structure: VitStructure, config: LoraConfig, key: str) -> nn.ModuleDict
     """Add updates to the selected matrices of each chosen block. Raises UserError."""
     changes = nn.ModuleDict()
     for number, block in structure.chosen(config.blocks, key):
-        for name, matrix in _matrices(block, config.of, f"{key}.of"):
+        for name, matrix in _matrices(block, config.targets, f"{key}.targets"):
             changes[f"{number}_{name}"] = Changed(matrix, config)
     return changes
 

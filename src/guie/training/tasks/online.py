@@ -133,7 +133,7 @@ class OnlineTask(Task):
             feat_BF = self.embedder.backbone(batch.images_BCHW)
         emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
         taught_BD = emb_BD
-        if self.task.reaches == "head":
+        if self.task.backprop_to == "head":
             with freeze_batch_stats(self.embedder.head):
                 taught_BD = self.embedder.embed(feat_BF.detach(), batch.shapes_B3)
         loss, logs = self.criterion(emb_BD, batch.label_B)
