@@ -24,7 +24,6 @@ from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest, read_companion
 from guie.evaluation.embedding import embed_files
 from guie.evaluation.feature_cache import recipe
-from guie.evaluation.text import embed_texts
 from guie.models import Ensemble, LoadedModel, open_model, with_layers
 from guie.models.adapters import Pool
 from guie.models.backbones import Backbone
@@ -135,6 +134,9 @@ def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray,
         raise UserError(
             "--texts: a submission takes only images; give the run that it was made from"
         )
+    # Imported here, as it imports open_clip, which a model of timm does not need.
+    from guie.evaluation.text import embed_texts
+
     texts = read_companion(Path(path), "texts")
     return texts["image_path"].to_numpy(str), embed_texts(opened.model, texts["text"].tolist())
 
