@@ -14,12 +14,14 @@ from PIL import Image
 
 from guie.base.errors import UserError
 from guie.config.stages import AugmentConfig
+from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
-from guie.data.dataset import EvalDataset, TrainDataset, as_batch, training_rows
+from guie.data.dataset import Batch, EvalDataset, TrainDataset, as_batch, training_rows
 from guie.data.images import Part, open_as_seen, open_part
-from guie.data.loader import eval_loader, train_loader
+from guie.data.loader import eval_loader, load_generic, train_loader, with_generic
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, Sampler
+from guie.evaluation.frozen import _view_caches
 from guie.models.preprocess import Preprocess
 
 
@@ -180,3 +182,165 @@ def test_labels_and_domains_are_checked(manifest: Manifest) -> None:
     several = manifest.table.assign(label="d/a|d/b")
     with pytest.raises(UserError, match="several labels"):
         training_rows(Manifest(several, manifest.root, manifest.path, Sidecar()))
+
+
+WHITES = 9
+DRAWS = 600
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One black image, 0.png, and nine white ones."""
+    root = tmp_path_factory.mktemp("images")
+    for number in range(1 + WHITES):
+        Image.new("L", (40, 30), 255 if number else 0).save(root / f"{number}.png")
+    return root
+
+
+def blended(root: Path, mixup: float, images: int = 1 + WHITES) -> TrainDataset:
+    rows = pd.DataFrame({"image_path": [f"{n}.png" for n in range(images)], "label": "d/c"})
+    augment = NO_AUGMENT.model_copy(update={"mixup": mixup})
+    return TrainDataset(rows, ["d/c"], root, Augment(augment), preprocess(), seed=(0, 0))
+
+
+def test_blends_are_as_many_and_as_strong_as_asked(root: Path) -> None:
+    """Of black with white: half the views times nine tenths of the partners, at weights from 0 to 1."""
+    black = blended(root, mixup=0.5)
+    views = [black[step, 0, 0]["image"] for step in range(DRAWS)]
+    assert all((view == view[0, 0, 0]).all() for view in views)  # over the whole of both
+    levels = np.array([int(view[0, 0, 0]) for view in views])
+    assert np.mean(levels > 0) == pytest.approx(0.5 * 0.9, abs=0.06)
+    quartiles = np.quantile(levels[levels > 0], [0.25, 0.5, 0.75])
+    assert quartiles == pytest.approx([64, 128, 191], abs=25)
+
+
+def test_a_blend_is_a_function_of_its_key(root: Path) -> None:
+    always = blended(root, mixup=1.0)
+    keys = [(step, position, 0) for step in range(4) for position in range(4)]
+    first = [always[key]["image"] for key in keys]
+    assert all(
+        torch.equal(image, always[key]["image"]) for key, image in zip(keys, first, strict=True)
+    )
+    assert len({int(image[0, 0, 0]) for image in first}) > 10
+
+
+def test_a_view_that_is_not_blended_is_what_it_was(root: Path) -> None:
+    """Its part and pixels are drawn as without; the label is the image's own."""
+    config = AugmentConfig(flip=0.5, color=0.3, erase=0.5)
+    with_blends = config.model_copy(update={"mixup": 0.5})
+    plain, mixed = blended(root, 0.0), blended(root, 0.5)
+    plain.augment, mixed.augment = Augment(config), Augment(with_blends)
+    pairs = [(plain[step, 3, 1], mixed[step, 3, 1]) for step in range(100)]
+    same = np.mean([torch.equal(one["image"], other["image"]) for one, other in pairs])
+    assert 0.35 < same < 0.75
+    assert all(other["label"] == 0 and other["row"] == 1 for _, other in pairs)
+
+
+def test_features_of_blends_are_not_taken_for_those_of_other_images(
+    root: Path, tmp_path: Path
+) -> None:
+    """Which image shines through a view depends on all that are there; a plain view on none."""
+
+    def folder(mixup: float, images: int) -> Path:
+        return _view_caches({}, blended(root, mixup, images), 1, tmp_path)[0].folder
+
+    assert folder(0.5, 10) != folder(0.5, 9)
+    assert folder(0.0, 10) == folder(0.0, 9)
+
+
+GENERIC = 5  # images, of one grey each: 10, 20 ... 50; those to train on are darker
+
+
+def draw(folder: Path, greys: list[int], split: str = "train") -> Path:
+    rows = []
+    for number, grey in enumerate(greys):
+        Image.new("RGB", (40, 30), (grey, grey, grey)).save(folder / f"{grey}.png")
+        rows.append((f"{grey}.png", f"{folder.name}/{number % 2}", folder.name, split, "train"))
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
+    table.to_csv(folder / "m.csv", index=False)
+    return folder / "m.csv"
+
+
+@pytest.fixture(scope="module")
+def generic(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    path = draw(tmp_path_factory.mktemp("generic"), [10 * n for n in range(1, GENERIC + 1)])
+    return load_generic(GenericImagesConfig(manifest=str(path)))
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    path = draw(tmp_path_factory.mktemp("train"), list(range(8)))
+    return load_generic(GenericImagesConfig(manifest=str(path)))
+
+
+def stage(train: Manifest, first: int = 0, rank: int = 0, ranks: int = 1, seed: int = 0, flip=0.0):
+    """Data set and batches of a stage: batches of 4, steps from `first` to 6."""
+    rows = train.table
+    whole = {"crop_scale": [1.0, 1.0], "crop_ratio": [1.0, 1.0]}
+    augment = Augment(AugmentConfig(**whole, color=0.5 if flip else 0.0))
+    preprocess = Preprocess(16, [0.0] * 3, [1 / 255] * 3)
+    classes = sorted(rows["label"].unique())
+    dataset = TrainDataset(rows, classes, train.root, augment, preprocess, (seed, 0))
+    sampler = Sampler(rows["domain"], "mixed", 4, (seed, 0))
+    return dataset, RankBatches(sampler, first, 6, rank, ranks)
+
+
+def greys(images: torch.Tensor) -> list[int]:
+    return images.mean(dim=(1, 2, 3)).round().int().tolist()
+
+
+def batches(train: Manifest, generic: Manifest, workers: int = 0, **where) -> list[Batch]:
+    both = with_generic(*stage(train, **where), generic, batch_size=2)
+    return list(train_loader(*both, workers))
+
+
+def test_every_generic_image_comes_once_before_any_comes_twice(
+    train: Manifest, generic: Manifest
+) -> None:
+    made = batches(train, generic)
+    assert [b.generic_GCHW.shape for b in made] == [(2, 3, 16, 16)] * 6
+    seen = [grey for b in made for grey in greys(b.generic_GCHW)]
+    assert sorted(seen[:5]) == sorted(seen[5:10]) == [10, 20, 30, 40, 50]
+
+
+def test_training_images_are_those_without_generic_ones(train: Manifest, generic: Manifest) -> None:
+    alone = list(train_loader(*stage(train, flip=0.5), 0))
+    for mine, theirs in zip(batches(train, generic, flip=0.5), alone, strict=True):
+        assert theirs.generic_GCHW is None and mine.generic_GCHW is not None
+        for name in ("label_B", "row_B", "shapes_B3", "images_BCHW"):
+            assert torch.equal(getattr(mine, name), getattr(theirs, name))
+
+
+@pytest.mark.parametrize("change", [{"workers": 2}, {"first": 2}])
+def test_a_batch_depends_on_its_step_alone(
+    train: Manifest, generic: Manifest, change: dict[str, int]
+) -> None:
+    expected = batches(train, generic, flip=0.5)[change.get("first", 0) :]
+    for mine, theirs in zip(batches(train, generic, flip=0.5, **change), expected, strict=True):
+        assert torch.equal(mine.generic_GCHW, theirs.generic_GCHW)
+        assert torch.equal(mine.images_BCHW, theirs.images_BCHW)
+    other = batches(train, generic, flip=0.5, seed=1)
+    assert any(
+        greys(a.generic_GCHW) != greys(b.generic_GCHW)
+        for a, b in zip(other, batches(train, generic, flip=0.5), strict=True)
+    )
+
+
+def test_two_processes_share_what_one_would_have(train: Manifest, generic: Manifest) -> None:
+    halves = [batches(train, generic, rank=rank, ranks=2, flip=0.5) for rank in range(2)]
+    for whole, *parts in zip(batches(train, generic, flip=0.5), *halves, strict=True):
+        joined = torch.stack([part.generic_GCHW for part in parts], dim=1).flatten(0, 1)
+        assert torch.equal(joined, whole.generic_GCHW)
+
+
+def test_a_view_is_drawn_anew_each_time(train: Manifest, generic: Manifest) -> None:
+    made = np.array([b.generic_GCHW.numpy() for b in batches(train, generic, flip=0.5)])
+    assert len({view.tobytes() for view in made.reshape(12, -1)}) > GENERIC
+
+
+def test_refusals(train: Manifest, generic: Manifest, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="retention.generic.batch_size 3 cannot be shared by 2"):
+        with_generic(*stage(train, ranks=2), generic, batch_size=3)
+    config = GenericImagesConfig(manifest=str(draw(tmp_path, [1])), split="val")
+    with pytest.raises(UserError, match="no rows of split 'val'; it has: train"):
+        load_generic(config)

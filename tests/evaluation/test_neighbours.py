@@ -1,10 +1,12 @@
 """Exact search against a full sort: ties, twins, rows left out."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from guie.evaluation import knn as neighbours
 from guie.evaluation.knn import ExactIndex, block_size, first_equal_row
+from guie.evaluation.search import LabelSets
 
 
 def hide(pairs):
@@ -96,3 +98,15 @@ def test_a_block_holds_fewer_queries_the_more_ranks_are_kept():
     assert block_size(100, 4096) == 4096
     assert block_size(10**5, 4096) * 10**5 * neighbours.CANDIDATE_BYTES <= neighbours.RESERVED_BYTES
     assert block_size(10**12, 4096) == 1
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_label_sets_share_any_label_and_count_the_union(most):
+    rng = np.random.default_rng(0)
+    sets = [rng.choice(list("abcdef"), rng.integers(1, most + 1)).tolist() for _ in range(50)]
+    labels = LabelSets(pd.Series(["|".join(names) for names in sets]))  # repeats such as a|a too
+    query_Q, index_N = np.arange(0, 30), np.arange(20, 50)
+    shared_QN = [[bool(set(sets[q]) & set(sets[i])) for i in index_N] for q in query_Q]
+    found_QN = np.broadcast_to(index_N, (30, 30))
+    np.testing.assert_array_equal(labels.shared(query_Q, found_QN), shared_QN)
+    np.testing.assert_array_equal(labels.count_shared(query_Q, index_N), np.sum(shared_QN, axis=1))

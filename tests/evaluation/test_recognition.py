@@ -1,9 +1,15 @@
 """GAP and accuracy against loops that follow the definitions word by word."""
 
+import math
+from collections import Counter
+
 import numpy as np
 import pytest
+import torch
+from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
+from pytorch_metric_learning.utils.inference import FaissKMeans
 
-from guie.evaluation.recognition import accuracy, gap, gap_minus
+from guie.evaluation.recognition import accuracy, gap, gap_minus, nmi
 
 
 def slow_gap(confidences, correct, answers):
@@ -76,3 +82,112 @@ def test_answers_that_cannot_be_are_refused(confidence_Q, is_correct_Q, has_answ
     for score in (gap, gap_minus):
         with pytest.raises(ValueError, match=message):
             score(confidence_Q, is_correct_Q, has_answer_Q)
+
+
+def blobs(classes, size, noise, seed=0, dimensions=16):
+    rng = np.random.default_rng(seed)
+    label_N = np.repeat(np.arange(classes), size)
+    centre_CD = rng.normal(size=(classes, dimensions))
+    emb_ND = centre_CD[label_N] + noise * rng.normal(size=(len(label_N), dimensions))
+    return emb_ND.astype(np.float32), label_N
+
+
+def slow_nmi(class_N, cluster_N):
+    """2 I / (H + H) by counting."""
+    n = len(class_N)
+
+    def entropy(names):
+        return -sum(c / n * math.log(c / n) for c in Counter(names).values())
+
+    of_class, of_cluster = Counter(class_N), Counter(cluster_N)
+    shared = sum(
+        both / n * math.log(n * both / (of_class[a] * of_cluster[b]))
+        for (a, b), both in Counter(zip(class_N, cluster_N, strict=True)).items()
+    )
+    return 2 * shared / (entropy(class_N) + entropy(cluster_N))
+
+
+def test_separate_classes_score_one():
+    emb_ND = np.repeat(np.eye(6, dtype=np.float32), 10, axis=0)
+    label_N = np.repeat([f"domain/{c}" for c in "abcdef"], 10)
+    for seed in range(30):  # a random start may put two centres into one class
+        if nmi(emb_ND, label_N, seed) == 1.0:
+            break
+    else:
+        pytest.fail("no seed found six classes that could not be further apart")
+
+
+def test_two_far_classes_score_one_for_any_seed():
+    emb_ND, label_N = blobs(2, 40, noise=0.1)
+    assert [nmi(emb_ND, label_N, seed) for seed in range(5)] == [1.0] * 5
+
+
+def test_random_embeddings_score_near_zero():
+    rng = np.random.default_rng(0)
+    label_N = rng.integers(4, size=2000)
+    assert nmi(rng.normal(size=(2000, 16)), label_N) < 0.01
+
+
+@pytest.mark.parametrize("noise", [0.3, 1.0, 2.0])
+def test_value_equals_the_peer_s(noise):
+    """Given the same seed and iterations, to the rounding of float32; its clusters by hand too."""
+    emb_ND, label_N = blobs(20, 30, noise)
+    unit_ND = torch.nn.functional.normalize(torch.from_numpy(emb_ND))
+    kmeans = FaissKMeans(niter=20, seed=3, min_points_per_centroid=1)
+    peer = AccuracyCalculator(include=("NMI",), kmeans_func=kmeans)
+    labels_N = torch.from_numpy(label_N)
+    expected = peer.get_accuracy(unit_ND, labels_N, unit_ND, labels_N)["NMI"]
+    assert nmi(emb_ND, label_N, seed=3) == pytest.approx(expected, abs=0.005)
+    by_hand = slow_nmi(label_N.tolist(), kmeans(unit_ND, 20).tolist())
+    assert by_hand == pytest.approx(expected)
+
+
+def test_length_says_nothing():
+    emb_ND, label_N = blobs(8, 20, noise=0.8)
+    scale_N1 = np.random.default_rng(0).choice([0.5, 1, 4], (len(emb_ND), 1))
+    assert nmi(emb_ND * scale_N1, label_N) == nmi(emb_ND, label_N)
+
+
+def test_the_seed_decides():
+    emb_ND, label_N = blobs(30, 10, noise=1.0)
+    assert nmi(emb_ND, label_N, seed=1) == nmi(emb_ND, label_N, seed=1)
+    assert len({nmi(emb_ND, label_N, seed=seed) for seed in range(5)}) > 1
+
+
+def test_large_classes_are_clustered_whole():
+    """faiss alone would take 256 images a cluster: another value."""
+    emb_ND, label_N = blobs(2, 1500, noise=3.0)
+    emb_ND /= np.linalg.norm(emb_ND, axis=1, keepdims=True)
+    values = []
+    for points in (3000, 256):
+        kmeans = FaissKMeans(niter=20, seed=0, max_points_per_centroid=points)
+        values.append(slow_nmi(label_N.tolist(), kmeans(torch.from_numpy(emb_ND), 2).tolist()))
+    assert nmi(emb_ND, label_N) == pytest.approx(values[0], abs=1e-4)
+    assert abs(values[0] - values[1]) > 1e-3
+
+
+def test_small_classes_raise_no_warning(capfd):
+    nmi(*blobs(50, 2, noise=0.5))
+    assert capfd.readouterr() == ("", "")
+
+
+def test_as_many_classes_as_images():
+    emb_ND, _ = blobs(40, 1, noise=0.0)
+    assert nmi(emb_ND, np.arange(40)) == pytest.approx(1.0)
+    emb_ND[1] = emb_ND[0]
+    assert 0.9 < nmi(emb_ND, np.arange(40)) < 1.0
+
+
+def test_one_class_is_one_cluster():
+    emb_ND, label_N = blobs(1, 10, noise=1.0)
+    assert nmi(emb_ND, label_N) == 1.0
+    assert nmi(np.zeros((3, 4)), ["a"] * 3) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("emb_ND", "label_N"),
+    [(np.zeros((0, 4)), []), (np.ones((2, 4)), ["a"]), (np.array([[np.nan], [1.0]]), ["a", "b"])],
+)
+def test_what_has_no_clusters_is_refused(emb_ND, label_N):
+    with pytest.raises(ValueError, match="embedding"):
+        nmi(emb_ND, label_N)

@@ -97,7 +97,7 @@ class Ensemble(nn.Module):
         # Which views apply to which aspect ratios and domains
         limits = [view.aspect or AspectConfig() for view in views]
         self.above = [limit.above for limit in limits]
-        self.up_to = [limit.max or math.inf for limit in limits]
+        self.most = [limit.max or math.inf for limit in limits]
         self.of_domains = [view.domains is not None for view in views]
         self.conditional = any(view.aspect or view.domains for view in views)
         domains = config.domains
@@ -138,14 +138,14 @@ class Ensemble(nn.Module):
         sum_BD = torch.zeros([prepared_BM.size(0), self.joined_dim], device=prepared_BM.device)
         for view in range(len(self.taken)):
             if not self.of_domains[view]:
-                rows_B = (aspect_B > self.above[view]) & (aspect_B <= self.up_to[view])
+                rows_B = (aspect_B > self.above[view]) & (aspect_B <= self.most[view])
                 sum_BD = self._add(sum_BD, rows_B, view, prepared_BM, shapes_B3)
         if self.classifier is not None:
             domain_B = self.classifier(unit(sum_BD)).argmax(1)
             asked_BV = self.asked_NV.index_select(0, domain_B)
             for view in range(len(self.taken)):
                 if self.of_domains[view]:
-                    rows_B = (aspect_B > self.above[view]) & (aspect_B <= self.up_to[view])
+                    rows_B = (aspect_B > self.above[view]) & (aspect_B <= self.most[view])
                     rows_B = rows_B & asked_BV[:, view]
                     sum_BD = self._add(sum_BD, rows_B, view, prepared_BM, shapes_B3)
         return unit(sum_BD)

@@ -3,15 +3,55 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from label_inputs import CLASSES, rows, units
+import torch
+from safetensors.torch import save_file
 
-from guie.config.data import PseudoLabelConfig
+from guie.base.errors import UserError
+from guie.config.data import ClipConfig, DomainShares, PseudoLabelConfig
 from guie.curation import pseudo_labels as zero_shot
-from guie.curation.pseudo_labels import Guesses, contradicted, guess, relabelled, sure
+from guie.curation.pseudo_labels import (
+    Guesses,
+    calibration_error,
+    contradicted,
+    fit_scale,
+    guess,
+    least_confidence,
+    match_shares,
+    precision_curve,
+    relabelled,
+    sure,
+    wilson_bound,
+)
+from guie.evaluation import text
+from guie.models.backbones.open_clip import import_open_clip
+
+open_clip = import_open_clip()  # it knows guie-tiny
+
+CLASSES = {"cars/sedan": ["a sedan", "a saloon car"], "cars/bus": ["a bus"]}
+
+
+def units(count: int, dim: int, seed: int) -> np.ndarray:
+    values = np.random.default_rng(seed).normal(size=(count, dim)).astype(np.float32)
+    return values / np.linalg.norm(values, axis=1, keepdims=True)
+
+
+def rows(labels, domain: str = "cars", split: str = "train") -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "image_path": [f"{domain}/{split}/{n}.jpg" for n in range(len(labels))],
+            "label": labels,
+            "domain": domain,
+            "split": split,
+            "role": "train" if split == "train" else "both",
+        }
+    )
+
 
 LABELS = ("cars/sedan", "cars/bus", "toys/doll")
 
@@ -88,3 +128,183 @@ def test_configs_that_make_no_sense_are_refused(change, fault):
     config = {"clip": {"model": "open_clip:x:y"}, "domains": ["cars"], "classes": CLASSES}
     with pytest.raises(ValueError, match=fault):
         PseudoLabelConfig.model_validate(config | change)
+
+
+def drawn_labels(cos_NC: np.ndarray, scale: float, seed: int) -> np.ndarray:
+    """Labels drawn from the softmax itself: at `scale` the model is calibrated by construction."""
+    gumbel = np.random.default_rng(seed).gumbel(size=cos_NC.shape)
+    return (scale * cos_NC + gumbel).argmax(axis=1)
+
+
+def test_fit_scale_finds_the_temperature_that_drew_the_labels():
+    cos_NC = units(4000, 16, seed=0) @ units(6, 16, seed=1).T
+    truth_N = drawn_labels(cos_NC, scale=8.0, seed=2)
+    assert fit_scale(cos_NC, truth_N, start=100.0) == pytest.approx(8.0, rel=0.06)
+
+
+def test_calibration_lowers_its_error():
+    emb_ND, text_CD = units(4000, 16, seed=0), units(6, 16, seed=1)
+    truth_N = drawn_labels(emb_ND @ text_CD.T, scale=8.0, seed=2)
+    errors = {}
+    for scale in (8.0, 100.0):
+        found = guess(emb_ND, text_CD, scale)
+        errors[scale] = calibration_error(found.confidence_N, found.first_N == truth_N)
+    assert errors[8.0] < 0.03 and errors[100.0] > 0.3
+
+
+def test_calibration_error_by_hand():
+    confidence = np.array([0.1, 0.15, 0.95, 1.0])
+    right = np.array([False, True, True, False])
+    # two bins of ten hold (0.1, 0.15) and (0.95, 1.0): gaps 0.25 and 0.475, half of the images each
+    gap = (abs(0.5 - 0.125) + abs(0.5 - 0.975)) / 2
+    assert calibration_error(confidence, right, bins=10) == pytest.approx(gap)
+    assert calibration_error(right.astype(float), right) == 0.0
+
+
+def test_precision_curve_counts_ties_together():
+    confidence = np.array([0.9, 0.5, 0.5, 0.2], np.float32)
+    curve = precision_curve(confidence, np.array([True, True, False, False]))
+    assert curve["coverage"].tolist() == [0.25, 0.75, 1.0]
+    assert curve["precision"].to_numpy() == pytest.approx([1.0, 2 / 3, 0.5])
+    assert (curve["at_least"] < curve["precision"]).all()
+
+
+def test_threshold_keeps_the_precision_on_other_images():
+    """Chosen on one sample it must hold on others: in 95 of 100, by the bound's own claim."""
+    kept_it = 0
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        confidence = rng.random((2, 500))
+        right = rng.random((2, 500)) < confidence
+        least = least_confidence(precision_curve(confidence[0], right[0]), 0.8)
+        kept_it += (1 + least) / 2 >= 0.8  # the true precision of what reaches `least`
+    assert kept_it >= 36
+
+
+def test_threshold_needs_evidence():
+    confidence = np.array([0.99, 0.1, 0.1, 0.1])
+    curve = precision_curve(confidence, np.array([True, False, False, False]))
+    assert least_confidence(curve, 0.9) is None, "one image that is right proves little"
+
+
+def test_wilson_bound_of_a_textbook():
+    # 10 of 10: z2 = 2.706, bound = 10 / (10 + z2)
+    assert wilson_bound(np.array([1.0]), np.array([10]))[0] == pytest.approx(10 / 12.706, rel=1e-3)
+
+
+def mixed() -> pd.DataFrame:
+    cars = rows(["cars/a"] * 30 + ["cars/b"] * 6 + ["cars/c"] * 2)
+    toys = rows(["toys/a"] * 8 + ["toys/b"] * 2, domain="toys")
+    val = rows(["cars/v"] * 5, split="val")
+    return pd.concat([cars, toys, val], ignore_index=True)
+
+
+def test_shares_are_met_by_the_largest_mix():
+    table = mixed()
+    matched = match_shares(table, table["domain"], {"cars": 1.0, "toys": 1.0}, seed=0)
+    train = matched[matched["split"] == "train"]
+    assert train["domain"].value_counts().to_dict() == {"cars": 10, "toys": 10}
+    assert (matched["split"] == "val").sum() == 5
+    sizes = train["label"].value_counts()
+    assert sizes["cars/a"] == 4 and sizes["cars/b"] == 4 and sizes["cars/c"] == 2
+    thrice = match_shares(table, table["domain"], {"cars": 3, "toys": 1}, seed=0)
+    counts = thrice[thrice["split"] == "train"]["domain"].value_counts().to_dict()
+    assert counts == {"cars": 30, "toys": 10}
+
+
+def test_shares_do_not_depend_on_row_order():
+    table = mixed()
+    shuffled = table.sample(frac=1, random_state=1).reset_index(drop=True)
+    chosen = [
+        set(match_shares(t, t["domain"], {"cars": 1, "toys": 1}, seed=5)["image_path"])
+        for t in (table, shuffled)
+    ]
+    assert chosen[0] == chosen[1]
+    other = match_shares(table, table["domain"], {"cars": 1, "toys": 1}, seed=6)["image_path"]
+    assert chosen[0] != set(other)
+
+
+def test_shares_of_domains_that_were_told():
+    """The manifest says cars throughout; what a CLIP told counts. A domain without share goes."""
+    table = rows(["cars/a"] * 12)
+    message = pd.Series(["x", "y", "z"] * 4)
+    matched = match_shares(table, message, {"x": 0.5, "y": 0.25}, seed=0)
+    told_of = dict(zip(table["image_path"], message, strict=True))
+    assert Counter(map(told_of.get, matched["image_path"])) == {"x": 4, "y": 2}
+
+
+def test_a_share_of_nothing_is_refused():
+    table = mixed()
+    with pytest.raises(UserError, match="no train image in boats; found: cars, toys"):
+        match_shares(table, table["domain"], {"cars": 1, "boats": 1}, seed=0)
+
+
+def test_told_domains_need_a_name_for_each_share():
+    message = {"clip": {"model": "open_clip:x:y"}, "names": {"cars": ["a car"], "toys": ["a toy"]}}
+    with pytest.raises(ValueError, match="lacks art, which shares names"):
+        DomainShares.model_validate({"shares": {"cars": 1.0, "art": 1.0}, "domain_source": message})
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory) -> Path:
+    """A tiny CLIP of random weights: its sentences differ, which is all that is asked of it."""
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
+    save_file(open_clip.create_model("guie-tiny").state_dict(), path)
+    return path
+
+
+@pytest.fixture
+def clip(weights, tmp_path) -> ClipConfig:
+    return ClipConfig(
+        model=f"open_clip:guie-tiny:{weights}",
+        templates=["a photo of {}.", "{}, drawn"],
+        cache=str(tmp_path / "text"),
+    )
+
+
+@torch.inference_mode()
+def encoded(weights: Path, sentence: str) -> np.ndarray:
+    model = open_clip.create_model("guie-tiny", pretrained=str(weights)).eval()
+    emb = model.encode_text(open_clip.get_tokenizer("guie-tiny", context_length=40)([sentence]))
+    return (emb / emb.norm())[0].numpy()
+
+
+def test_texts_are_means_over_templates_and_names(clip, weights):
+    found = text.class_texts(clip, CLASSES)
+    names = []
+    for name in CLASSES["cars/sedan"]:
+        mean = (encoded(weights, f"a photo of {name}.") + encoded(weights, f"{name}, drawn")) / 2
+        names.append(mean / np.linalg.norm(mean))
+    wanted = sum(names) / np.linalg.norm(sum(names))
+    np.testing.assert_allclose(found.emb_CD[0], wanted, atol=1e-5)
+    assert found.emb_CD.shape == (2, 128)
+    np.testing.assert_allclose(np.linalg.norm(found.emb_CD, axis=1), 1, atol=1e-5)
+    assert found.scale == pytest.approx(1 / 0.07, rel=1e-3), "open_clip's initial temperature"
+
+
+def test_texts_are_computed_once(clip, monkeypatch):
+    first = text.class_texts(clip, CLASSES)
+    built = []
+    monkeypatch.setattr(text, "create_clip", lambda config: built.append(config))
+    again = text.class_texts(clip, CLASSES)
+    assert not built and (again.emb_CD == first.emb_CD).all() and again.scale == first.scale
+    with pytest.raises(AttributeError):  # no model to ask: another sentence is not in the cache
+        text.class_texts(clip.model_copy(update={"templates": ["{}"]}), CLASSES)
+    assert len(built) == 1
+
+
+def test_weights_trained_anew_are_not_taken_for_the_old_ones(clip, weights, tmp_path):
+    first = text.class_texts(clip, CLASSES).emb_CD
+    torch.manual_seed(1)
+    new = tmp_path / "clip.safetensors"
+    save_file(open_clip.create_model("guie-tiny").state_dict(), new)
+    other = clip.model_copy(update={"model": f"open_clip:guie-tiny:{new}"})
+    assert np.abs(text.class_texts(other, CLASSES).emb_CD - first).max() > 0.01
+
+
+def test_missing_weights_are_the_users_to_mend(clip):
+    with pytest.raises(UserError, match="no such weights file: runs/none.safetensors"):
+        text.class_texts(
+            clip.model_copy(update={"model": "open_clip:guie-tiny:runs/none.safetensors"}), CLASSES
+        )

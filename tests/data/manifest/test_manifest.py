@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import random
+
+import pandas as pd
 import pytest
-from manifest_rows import GOOD, HEADER, refusal
+from manifest_rows import GOOD, HEADER, SHARED, refusal
 
 from guie.base.errors import UserError
-from guie.data.manifest import SHOWN, checks, load_manifest
+from guie.data.manifest import (
+    SHOWN,
+    Sidecar,
+    checks,
+    load_manifest,
+    queries_without_positive,
+    sidecar_path,
+)
 
 
 def test_good_manifest_loads(written):
@@ -144,3 +154,95 @@ def test_an_epoch_that_no_memory_holds_is_refused(written, monkeypatch):
 def test_weights_load_as_numbers(written):
     rows = "t/0.jpg,toys/x,toys,train,train,0.5\nt/1.jpg,toys/x,toys,train,train,2"
     assert load_manifest(written(rows, header=f"{HEADER},weight")).table["weight"].sum() == 2.5
+
+
+def _alone_slowly(rows: pd.DataFrame) -> list[bool]:
+    """Queries that share no label with another image of the index: the definition, spelt out."""
+    alone = []
+    for query in rows.itertuples():
+        if query.role == "index":
+            continue
+        found = False
+        for other in rows.itertuples():
+            shares = set(query.label.split("|")) & set(other.label.split("|"))
+            if other.role != "query" and other.image_path != query.image_path and shares:
+                found = True
+        alone.append(not found)
+    return alone
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_queries_without_positive_agrees_with_its_definition(seed):
+    draw = random.Random(seed)
+    labels = ["a", "b", "c", "d", "a|b", "c|e", "e"]
+    rows = pd.DataFrame(
+        [
+            (f"{n}.jpg", draw.choice(labels), draw.choice(["query", "index", "both"]))
+            for n in range(12)
+        ],
+        columns=["image_path", "label", "role"],
+    )
+    alone = queries_without_positive(rows)
+    assert alone.tolist() == _alone_slowly(rows)
+    assert alone.index.tolist() == rows.index[rows["role"] != "index"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("sidecar", "fault"),
+    [
+        ("domains: {toys: {shared: true}}", "domains.toys.shared"),
+        ("domains: {toys: {shared_classes: 1}}", "domains.toys.shared_classes"),
+        ("- a list", "the file"),
+        ("domains: [", "line 1|line 2"),
+    ],
+)
+def test_bad_sidecar_is_refused(written, sidecar, fault):
+    path = written(sidecar=sidecar)
+    with pytest.raises(UserError, match=fault) as caught:
+        load_manifest(path)
+    assert str(caught.value).startswith(str(sidecar_path(path)))
+
+
+def test_empty_sidecar_declares_nothing(written):
+    assert load_manifest(written(sidecar="")).sidecar == Sidecar()
+
+
+MET = f"{GOOD}\nt/0.jpg,toys/car,toys,test,index\nt/9.jpg,toys/car,toys,test,query"
+
+
+@pytest.mark.parametrize("rows", [SHARED, MET])
+def test_overlaps_need_a_declaration(written, rows):
+    assert "is in train and in test" in refusal(written(rows))
+
+
+def test_shared_classes_are_declared_by_domain(written):
+    load_manifest(written(SHARED, sidecar="domains: {toys: {shared_classes: true}}"))
+    refusal(written(SHARED, sidecar="domains: {cars: {shared_classes: true}}"))
+
+
+def test_index_is_train_lets_an_image_be_train_and_index(written):
+    load_manifest(written(MET, sidecar="domains: {toys: {index_is_train: true}}"))
+    assert "is already" in refusal(written(MET, sidecar="domains: {toys: {shared_classes: true}}"))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "t/0.jpg,toys/car,toys,test,query",  # a training image as query
+        "t/0.jpg,toys/car,toys,test,both",
+        "t/0.jpg,toys/bike,toys,test,index",  # under another label
+        "t/0.jpg,toys/car,toys,train,train",  # twice in train
+        "t/5.jpg,toys/cat,toys,test,index",  # twice in the index
+        "t/4.jpg,toys/cat,toys,val,index",  # query of one split, index of another
+        "t/5.jpg,toys/cat,toys,val,index",  # index of two splits, but never trained on
+    ],
+)
+def test_index_is_train_excuses_nothing_else(written, row):
+    path = written(f"{GOOD}\n{row}", sidecar="domains: {toys: {index_is_train: true}}")
+    assert ":8: image" in refusal(path)
+
+
+def test_a_domain_that_is_declared_twice_is_refused(written):
+    """The last one would count without a word."""
+    twice = "domains:\n  toys: {shared_classes: true}\n  toys: {}"
+    assert "line 3: key 'toys' is already in line 2" in refusal(written(sidecar=twice))

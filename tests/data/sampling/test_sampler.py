@@ -2,16 +2,56 @@
 
 from __future__ import annotations
 
+import io
+import signal
 from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from samplers import DOMAINS, KINDS, LABELS, SIZES, STEPS, each_kind, sampler
+import torch
+from torch.utils.data import DataLoader, Dataset
 
 from guie.base.errors import UserError
+from guie.config.base import Config, load_config
+from guie.config.sampling import SamplerConfig, sampler_config
 from guie.data.sampling import RankBatches, RankDraws, Sampler, Stream
 from guie.data.sampling.streams import key
+
+SIZES = {"cars": 120, "toys": 40, "art": 5}  # art is smaller than a batch
+DOMAINS = pd.Series([name for name, size in SIZES.items() for _ in range(size)])
+# 5 images a class; of the first two classes of cars, one has 1 and one 9
+LABELS = DOMAINS + "/" + pd.Series([str(max(row // 5, 1) if row else 0) for row in range(165)])
+STEPS = {"cars": 20, "toys": 60, "art": 20}
+PK = {"images_per_class": 4, "rare_classes": "repeat"}
+KINDS = {
+    "mixed": "mixed",
+    "mixed by temperature": {"name": "mixed", "temperature": 2.0},
+    "dataset_size": "dataset_size",
+    "temperature": {"name": "dataset_size", "temperature": 2.0},
+    "balanced": "balanced",
+    "factors": {"name": "balanced", "factors": {"art": 2.0}},
+    "round_robin": "round_robin",
+    "specialist_steps": {"name": "specialist_steps", "steps": STEPS},
+    "loss_driven": {"name": "loss_driven", "period": "100 steps"},
+    "mixed P x K": {"name": "mixed", **PK},
+    "mixed P x K by temperature": {"name": "mixed", **PK, "temperature": 2.0},
+    "P x K": {"name": "dataset_size", **PK},
+}
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def sampler(kind: str | dict, seed: int = 0, batch_size: int = 8, **more) -> Sampler:
+    config = KINDS.get(kind, kind) if isinstance(kind, str) else kind
+    return Sampler(DOMAINS, config, batch_size, (seed, 0), label_of_row=LABELS, **more)
+
+
+def domain_counts(one: Sampler, steps: int) -> Counter:
+    """How many batches were of each domain."""
+    return Counter(DOMAINS[one.batch(step)[0]] for step in range(steps))
+
 
 ONE_DOMAIN = [kind for kind in KINDS if not kind.startswith("mixed")]
 
@@ -144,3 +184,194 @@ def test_draws_are_the_batches_with_the_draws_before_each(kind: str) -> None:
     for rank, (visits, rows) in enumerate(late):
         np.testing.assert_array_equal(visits, one.draw(41)[0][rank::2])
         np.testing.assert_array_equal(rows, one.draw(41)[1][rank::2])
+
+
+class Stage(Config):
+    sampler: SamplerConfig = sampler_config("mixed")
+
+
+def loaded(tmp_path: Path, text: str) -> SamplerConfig:
+    file = tmp_path / "stage.yaml"
+    file.write_text(text)
+    return load_config(file, Stage).sampler
+
+
+@pytest.mark.parametrize(
+    "name", ["mixed", "dataset_size", "balanced", "round_robin", "loss_driven"]
+)
+def test_a_name_is_short_for_its_defaults(tmp_path: Path, name: str) -> None:
+    short = loaded(tmp_path, f"sampler: {name}")
+    assert short == loaded(tmp_path, f"sampler: {{name: {name}}}")
+    assert short.name == name
+
+
+def test_settings_arrive(tmp_path: Path) -> None:
+    mixed = loaded(tmp_path, "sampler: {name: mixed, temperature: .inf, images_per_class: 4}")
+    assert mixed.temperature == float("inf") and mixed.images_per_class == 4
+    assert sampler_config("mixed").one_stream and not mixed.one_stream
+    assert Stage.model_validate(Stage(sampler=mixed).model_dump()).sampler == mixed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sampler: mixd", "sampler.*mixd.*did you mean mixed"),
+        ("sampler: {name: mixed, temperatur: 2}", "temperatur: .*did you mean temperature"),
+        ("sampler: {name: round_robin, factors: {a: 2}}", "factors: unknown key"),
+        ("sampler: {name: mixed, temperature: 0}", "sampler.temperature: .*greater than 0"),
+        ("sampler: {name: mixed, factors: {a: 0}}", "factors.*a: .*greater than 0"),
+        ("sampler: specialist_steps", "steps: missing"),
+    ],
+)
+def test_what_is_wrong_is_told_by_key(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        loaded(tmp_path, text)
+
+
+def test_round_robin_takes_domains_in_turn() -> None:
+    one = sampler("round_robin")
+    order = [DOMAINS[one.batch(step)[0]] for step in range(9)]
+    assert order == ["art", "cars", "toys"] * 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "shares"),
+    [
+        ("dataset_size", {"cars": 120, "toys": 40, "art": 5}),
+        ("temperature", {"cars": 120**0.5, "toys": 40**0.5, "art": 5**0.5}),
+        ("balanced", {"cars": 1, "toys": 1, "art": 1}),
+        ("factors", {"cars": 1, "toys": 1, "art": 2}),
+        ("specialist_steps", STEPS),
+        ("loss_driven", {"cars": 1, "toys": 1, "art": 1}),
+    ],
+)
+def test_every_epoch_has_the_shares_to_the_step(kind: str, shares: dict[str, float]) -> None:
+    one, total = sampler(kind), sum(shares.values())
+    steps = 100 if kind == "loss_driven" else one.steps_per_epoch
+    epochs = [[DOMAINS[one.batch(e * steps + s)[0]] for s in range(steps)] for e in range(2)]
+    for epoch in epochs:
+        for domain, count in Counter(epoch).items():
+            assert abs(count - steps * shares[domain] / total) < 1
+    assert epochs[0] != epochs[1]
+
+
+def test_dataset_size_gives_a_small_domain_a_step() -> None:
+    one = sampler("dataset_size")
+    assert one.steps_per_epoch == 21
+    assert domain_counts(one, 21) == {"cars": 15, "toys": 5, "art": 1}
+    assert domain_counts(sampler("dataset_size", batch_size=64), 4)["art"] == 1
+
+
+def test_mixed_shares_hold_in_every_batch() -> None:
+    one = sampler({"name": "mixed", "temperature": float("inf"), "factors": {"art": 2.0}})
+    batches = [one.batch(step) for step in range(2 * one.steps_per_epoch)]
+    for batch in batches:
+        counts = DOMAINS[batch].value_counts()
+        assert counts["art"] == 4 and counts["cars"] == counts["toys"] == 2
+    # not domain by domain: micro-batches are cut from a batch in order
+    assert len({DOMAINS[batch[0]] for batch in batches}) == 3
+
+
+def test_weights_of_the_manifest() -> None:
+    weights = pd.Series(1.0, index=DOMAINS.index).where(DOMAINS != "art", 11.0)
+    rows = np.concatenate(
+        [sampler("mixed", weight_of_row=weights).batch(step) for step in range(215)]
+    )
+    share = Counter(DOMAINS[rows])["art"] / len(rows)
+    assert share == pytest.approx(55 / 215, abs=0.01)
+    by_size = sampler("dataset_size", weight_of_row=weights)
+    assert domain_counts(by_size, 27)["art"] == 7 == round(27 * 55 / 215)
+    config = {"name": "mixed", "weights": False}
+    ignored = sampler(config, weight_of_row=weights).batch(3)
+    np.testing.assert_array_equal(ignored, sampler("mixed").batch(3))
+
+
+@pytest.mark.parametrize("kind", ["mixed", "dataset_size", "balanced", "round_robin"])
+def test_an_epoch_is_what_the_weights_say_is_drawn(kind: str) -> None:
+    """As the 2nd place repeats images to 20 a class: 5.49 million rows an epoch are its steps."""
+    plain = sampler(kind).steps_per_epoch
+    weights = pd.Series(1.0, index=DOMAINS.index).where(DOMAINS != "art", 11.0)
+    more = sampler(kind, weight_of_row=weights)
+    assert (plain, more.steps_per_epoch) == (21, 27)  # 165 images, 215 draws
+    epoch = np.concatenate([more.batch(step) for step in range(27)])
+    if kind in ("mixed", "dataset_size"):
+        counts = np.bincount(epoch, minlength=165)
+        assert abs(counts[DOMAINS == "art"].mean() - 11) < 1
+        assert abs(counts[DOMAINS != "art"].mean() - 1) < 0.05
+
+
+def test_shares_do_not_drift_by_rounding() -> None:
+    one = sampler("balanced")  # 21 steps for 3 domains come out even; 20 would not
+    uneven = Sampler(DOMAINS[:158], "balanced", 8, (0, 0))
+    assert (one.steps_per_epoch, uneven.steps_per_epoch) == (21, 20)
+    counts = domain_counts(uneven, 5 * 20)
+    assert max(counts.values()) - min(counts.values()) <= 1
+
+
+def test_classes_by_images_refuse_weights() -> None:
+    weights = pd.Series(2.0, index=DOMAINS.index)
+    with pytest.raises(UserError, match="images_per_class .* weight column; set weights: false"):
+        sampler("P x K", weight_of_row=weights)
+    sampler({"name": "balanced", **PK, "weights": False}, weight_of_row=weights)
+
+
+class Keys(Dataset):
+    """What the sampler asks for, as it is."""
+
+    def __getitem__(self, key: tuple[int, int, int]) -> int:
+        return key[2]
+
+
+def trained_on(one: Sampler, start: int, end: int, workers: int) -> list[list[int]]:
+    """The batches of a loop whose losses depend on what it trains on, as a loader serves them."""
+    batches = RankBatches(one, start, end, rank=0, ranks=1)
+    loader = DataLoader(Keys(), batch_sampler=batches, num_workers=workers)
+    seen = []
+    for step, rows in enumerate(loader, start):
+        seen.append(rows.tolist())
+        one.note(step, (rows.double() + 1).log().mean().float())
+    return seen
+
+
+@pytest.fixture
+def child_signals() -> Iterator[None]:
+    """A plain loader leaves a handler behind that raises in whatever test loses a child next."""
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("child_signals")
+def test_a_loader_that_reads_ahead_changes_nothing() -> None:
+    config = {"name": "loss_driven", "period": "5 steps"}
+    alone, ahead = sampler(config), sampler(config)
+    seen = trained_on(alone, 0, 32, workers=0)
+    assert trained_on(ahead, 0, 32, workers=2) == seen
+    assert alone.shares(30) != alone.shares(0)
+    first, second = sampler(config), sampler(config)
+    trained_on(first, 0, 13, workers=0)
+    second.load(reloaded(first.state()))
+    assert trained_on(second, 13, 32, workers=2) == seen[13:]
+
+
+def test_a_loader_that_reads_too_far_ahead_is_told_so() -> None:
+    short = sampler({"name": "loss_driven", "period": "3 steps"})
+    with pytest.raises(UserError, match="step 6 .* above twice data.workers"):
+        trained_on(short, 0, 32, workers=2)
+
+
+def reloaded(state: dict) -> dict:
+    """Through a checkpoint, as `guie.training.checkpoint` writes and reads it."""
+    file = io.BytesIO()
+    torch.save(state, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_only_a_sampler_that_learns_has_a_state() -> None:
+    one = sampler("dataset_size")
+    one.note(0, float("nan"))
+    one.load({})
+    assert one.state() == {} and not one.learns
+    assert sampler("loss_driven").learns
+    assert one.shares(0) == pytest.approx({"art": 5 / 165, "cars": 120 / 165, "toys": 40 / 165})
