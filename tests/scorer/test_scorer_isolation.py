@@ -118,6 +118,10 @@ def test_the_system_holds_the_limits_that_are_listed(opened):
     listed = {name: limit["how"] for name, limit in process.limits.items()}
     assert listed["memory"] == "1.0 GiB in addition to PyTorch itself (RLIMIT_AS)"
     assert listed["files"] == "1 MiB each (RLIMIT_FSIZE)"
+    if process.limits["reads"]["held"]:
+        version = f"(Landlock {limits.landlock_version()})"
+        assert listed["reads"] == f"the model and libraries alone {version}"
+        assert listed["writes"] == f"none {version}"
     assert (listed["time_per_image"], listed["time"]) == ("120 s", "24 h in total")
     of, limits_ = Path(f"/proc/{process.pid}"), {}
     for line in (of / "limits").read_text().splitlines()[1:]:
