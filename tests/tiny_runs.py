@@ -16,7 +16,7 @@ from guie.config import RunConfig, config_from
 from guie.data.manifest import load_manifest, save_manifest
 from guie.models import LoadedModel, build_embedder, open_model, save_model
 from guie.models.backbones import OpenClip
-from guie.training.run_folder import write_record
+from guie.training.run_folder import read_metrics, write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
 
@@ -116,6 +116,17 @@ def cut_and_resumed(monkeypatch: pytest.MonkeyPatch, words: list[str], steps: in
         with pytest.raises(KeyboardInterrupt):
             train.main(words)
     return train.main([*words, "--resume"])
+
+
+def assert_same_bits(run: Path, other: Path) -> None:
+    """Both runs ended with the same weights, and logged the same numbers."""
+    for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
+        assert (run / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def logged_losses(run: Path) -> list[float]:
+    """The loss of each step that was logged."""
+    return [line["loss"] for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
 
 
 class Parts(nn.ModuleDict):

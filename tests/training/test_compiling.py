@@ -16,9 +16,8 @@ import train
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.models import build_embedder
-from guie.training.run_folder import read_metrics
 from guie.training.stage import set_up_tower
-from tiny_runs import interrupted_after
+from tiny_runs import assert_same_bits, interrupted_after, logged_losses
 
 needs_compiler = pytest.mark.skipif(
     shutil.which(os.environ.get("CXX", "g++")) is None, reason="torch.compile needs a C++ compiler"
@@ -51,10 +50,6 @@ def write_config(folder: Path, manifest: Path, backbone: dict, **changes) -> Pat
     return path
 
 
-def losses(run: Path) -> list[float]:
-    return [line["loss"] for line in read_metrics(run / "metrics.jsonl")]
-
-
 @pytest.mark.slow
 @needs_compiler
 def test_compiled_training_is_plain_training(toy_manifest: Path, tmp_path: Path) -> None:
@@ -64,7 +59,7 @@ def test_compiled_training_is_plain_training(toy_manifest: Path, tmp_path: Path)
     counters.clear()
     compiled = train.main([*words, "--set", "compile=true", "--set", "name=compiled"])
     assert counters["stats"]["unique_graphs"] >= 1
-    assert losses(compiled) == pytest.approx(losses(plain), rel=1e-4)
+    assert logged_losses(compiled) == pytest.approx(logged_losses(plain), rel=1e-4)
     names = [list(load_file(run / "last.safetensors")) for run in (plain, compiled)]
     assert names[0] == names[1]
 
@@ -83,8 +78,7 @@ def test_a_compiled_run_resumes_to_the_same_bits(
         with pytest.raises(KeyboardInterrupt):
             train.main([*words, "--set", "name=cut"])
     cut = train.main([*words, "--set", "name=cut", "--resume"])
-    for file in ("last.safetensors", "metrics.jsonl"):
-        assert (cut / file).read_bytes() == (whole / file).read_bytes(), file
+    assert_same_bits(cut, whole)
 
 
 def test_without_a_compiler_it_is_refused(
@@ -124,4 +118,4 @@ def test_channels_last_trains_alike(toy_manifest: Path, tmp_path: Path) -> None:
     words = ["--config", str(write_config(tmp_path, toy_manifest, resnet)), "--set"]
     plain = train.main([*words, "name=plain"])
     last = train.main([*words, "name=last", "--set", "channels_last=true"])
-    assert losses(last) == pytest.approx(losses(plain), rel=1e-3)
+    assert logged_losses(last) == pytest.approx(logged_losses(plain), rel=1e-3)

@@ -25,7 +25,15 @@ from guie.models.weights import read_tensors, save_weights
 from guie.training import stage
 from guie.training.run_folder import CLASS_WEIGHTS, read_class_weights, read_metrics
 from guie.training.teachers import open_teachers
-from tiny_runs import TINY_CLIP, cut_and_resumed, interrupted_after, tiny_config, tiny_run
+from tiny_runs import (
+    TINY_CLIP,
+    assert_same_bits,
+    cut_and_resumed,
+    interrupted_after,
+    logged_losses,
+    tiny_config,
+    tiny_run,
+)
 
 CRITERIA = [
     {"loss": {"name": "arcface"}, "weight": 0.5},
@@ -92,8 +100,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(
     """Memories, measured teachers and dropped ones included."""
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
     resumed = cut_and_resumed(monkeypatch, there, steps=5)
-    for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
-        assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
+    assert_same_bits(resumed, run)
 
 
 @pytest.mark.slow
@@ -105,7 +112,7 @@ def test_two_processes_teach_as_one(config: Path, run: Path, tmp_path: Path) -> 
     one = train.main([*words, f"out={tmp_path / 'one'}"])
     two_processes.run("train", [*words, f"out={tmp_path / 'two'}"])
     two = tmp_path / "two" / one.name
-    assert logged(two) == pytest.approx(logged(one), rel=1e-3)
+    assert logged_losses(two) == pytest.approx(logged_losses(one), rel=1e-3)
 
 
 def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list, tmp_path: Path) -> None:
@@ -175,11 +182,6 @@ def test_what_cannot_be_is_refused_by_name(change: str, config: Path, tmp_path: 
     assert len(str(caught.value).splitlines()) <= 2
 
 
-def logged(folder: Path) -> list[float]:
-    lines = read_metrics(folder / "metrics.jsonl")
-    return [line["loss"] for line in lines if "loss" in line]
-
-
 @pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_teachers_make_of_fixed_views_is_computed_once(
     frozen: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -202,22 +204,16 @@ def test_what_teachers_make_of_fixed_views_is_computed_once(
     computed.clear()
     again = cut_and_resumed(monkeypatch, [*words, "name=again"], steps=5)
     assert not any(computed)
-    assert (again / "last.safetensors").read_bytes() == (first / "last.safetensors").read_bytes()
+    assert_same_bits(again, first)
     if not frozen:
         monkeypatch.setattr(stage, "precomputed_teachers", lambda *_: None)
         live = train.main([*words, "name=live"])
-        assert logged(live) == pytest.approx(logged(first), rel=1e-2)
+        assert logged_losses(live) == pytest.approx(logged_losses(first), rel=1e-2)
 
 
 def test_views_are_repeated_for_teachers_alone(config: Path, tmp_path: Path) -> None:
-    words = [
-        "--config",
-        str(config),
-        "--set",
-        f"out={tmp_path}",
-        "--set",
-        "stages.0.repeated_views=2",
-    ]
+    words = ["--config", str(config), "--set", f"out={tmp_path}"]
+    words += ["--set", "stages.0.repeated_views=2"]
     with pytest.raises(UserError, match="fixes the views of teachers"):
         train.main([*words, "--set", "stages.0.cached_views=2", "--set", "stages.0.lr.backbone=0"])
     with pytest.raises(

@@ -16,9 +16,8 @@ from guie.models.backbones import create_clip
 from guie.training import loop
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run_folder import read_metrics
-from tiny_runs import TINY_CLIP
+from tiny_runs import TINY_CLIP, assert_same_bits
 
-FILES = ("model.safetensors", "last.safetensors", "metrics.jsonl")
 FEW = ["packages", "cars"]
 RATES = {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2}
 SAMPLERS = [
@@ -99,16 +98,11 @@ def stopped_and_resumed(config: Path, steps: int, monkeypatch: pytest.MonkeyPatc
     return train.main(["--config", str(config), "--set", "name=cut", "--resume"])
 
 
-def same(one: Path, other: Path) -> None:
-    for name in FILES:
-        assert (one / name).read_bytes() == (other / name).read_bytes(), name
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: "-".join(map(str, sampler)))
 def test_every_sampler(sampler: dict, written, monkeypatch: pytest.MonkeyPatch) -> None:
     config = written([{"domains": FEW, "sampler": sampler, "lr": RATES}])
     whole = train.main(["--config", str(config)])
-    same(stopped_and_resumed(config, 3, monkeypatch), whole)
+    assert_same_bits(stopped_and_resumed(config, 3, monkeypatch), whole)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: "-".join(schedule))
@@ -117,7 +111,7 @@ def test_every_schedule(schedule: dict, written, monkeypatch: pytest.MonkeyPatch
     whole = train.main(["--config", str(config)])
     rates = [line["lr_head"] for line in read_metrics(whole / "metrics.jsonl") if "lr_head" in line]
     assert len(set(rates)) > 1 or schedule["schedule"] == "constant"
-    same(stopped_and_resumed(config, 4, monkeypatch), whole)
+    assert_same_bits(stopped_and_resumed(config, 4, monkeypatch), whole)
 
 
 @pytest.mark.slow
@@ -198,7 +192,7 @@ def test_stages_of_every_kind(
     assert retained == {"overlap", "plain"}
     starts = [stages.index(name) for name in ("overlap", "last", "plain")]
     for steps in (starts[0] - 1, starts[1] + 1, starts[2] + 1):
-        same(stopped_and_resumed(config, steps, monkeypatch), whole)
+        assert_same_bits(stopped_and_resumed(config, steps, monkeypatch), whole)
         for path in sorted((whole.parent / "cut").rglob("*"), reverse=True):
             path.unlink() if path.is_file() else path.rmdir()
     model = open_model(whole, weights="last.safetensors")

@@ -17,7 +17,7 @@ import validate
 from guie.base.errors import UserError
 from guie.models import open_model
 from guie.training.run_folder import read_metrics
-from tiny_runs import interrupted_after
+from tiny_runs import assert_same_bits, interrupted_after, logged_losses
 
 
 @pytest.fixture(scope="module")
@@ -84,8 +84,7 @@ def test_resume_goes_on_to_the_same_bits(
     with pytest.raises(UserError, match="unfinished run; --resume"):
         train.main(there)
     resumed = train.main([*there, "--resume"])
-    for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
-        assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
+    assert_same_bits(resumed, run)
 
 
 def test_a_resume_with_a_replaced_image_is_refused(
@@ -143,7 +142,7 @@ def test_training_learns(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
         task={"loss": {"name": "softmax"}},
     )
     folder = train.main(["--config", str(config)])
-    losses = [line["loss"] for line in read_metrics(folder / "metrics.jsonl") if "loss" in line]
+    losses = logged_losses(folder)
     assert losses[-1] < 0.3 * losses[0]
 
 

@@ -30,7 +30,7 @@ from guie.evaluation.opened import prompt_weights
 from guie.models import open_beside, open_model
 from guie.models.backbones import create_clip
 from guie.training.run_folder import read_metrics
-from tiny_runs import cut_and_resumed
+from tiny_runs import assert_same_bits, cut_and_resumed
 from two_processes import SHARDED
 
 PUMA = {
@@ -110,8 +110,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(
 ) -> None:
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
     resumed = cut_and_resumed(monkeypatch, there, steps=5)
-    for name in ("model.safetensors", "last.safetensors", "metrics.jsonl"):
-        assert (resumed / name).read_bytes() == (run / name).read_bytes(), name
+    assert_same_bits(resumed, run)
 
 
 def test_it_is_embedded_and_exported(

@@ -13,8 +13,7 @@ from toy_configs import write_config
 import embed
 import train
 from guie.training.checkpoint import Checkpoints
-from guie.training.run_folder import read_metrics
-from tiny_runs import TINY_CLIP, interrupted_after
+from tiny_runs import TINY_CLIP, assert_same_bits, interrupted_after, logged_losses
 
 
 def test_a_tiny_clip_pretrains_and_its_weights_load(
@@ -66,7 +65,7 @@ def test_every_loss_trains_and_resumes(
         task={"loss": {"name": name}},
     )
     whole = train.main(["--config", str(config)])
-    losses = [line["loss"] for line in read_metrics(whole / "metrics.jsonl") if "loss" in line]
+    losses = logged_losses(whole)
     assert len(losses) >= 6 and losses[-1] < losses[0]
     if name not in WITH_STATE:
         return
@@ -75,8 +74,7 @@ def test_every_loss_trains_and_resumes(
         with pytest.raises(KeyboardInterrupt):
             train.main(["--config", str(config), "--set", "name=cut"])
     cut = train.main(["--config", str(config), "--set", "name=cut", "--resume"])
-    for file in ("last.safetensors", "metrics.jsonl"):
-        assert (cut / file).read_bytes() == (whole / file).read_bytes(), file
+    assert_same_bits(cut, whole)
 
 
 def test_sam_ema_layer_decay_and_checkpointing_train_together(

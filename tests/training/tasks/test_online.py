@@ -15,9 +15,15 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.data.dataset import Batch, Classes
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.training.run_folder import read_metrics
 from guie.training.tasks import OnlineTask, build_task
-from tiny_runs import TINY_CLIP, bn_config, cut_and_resumed, interrupted_after
+from tiny_runs import (
+    TINY_CLIP,
+    assert_same_bits,
+    bn_config,
+    cut_and_resumed,
+    interrupted_after,
+    logged_losses,
+)
 
 CLASSES = Classes(["a/0", "a/1", "a/2", "b/0", "b/1"], [4] * 5, ["a", "a", "a", "b", "b"])
 LABELS = torch.tensor([0, 3, 1, 4, 0, 2])
@@ -162,23 +168,18 @@ def run(config: Path) -> Path:
     return train.main(["--config", str(config)])
 
 
-def losses(folder: Path) -> list[float]:
-    lines = read_metrics(folder / "metrics.jsonl")
-    return [line["loss"] for line in lines if "loss" in line]
-
-
 def test_it_trains_and_resumes_to_the_same_bits(
     run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
     resumed = cut_and_resumed(monkeypatch, there, steps=9)
-    assert (resumed / "last.safetensors").read_bytes() == (run / "last.safetensors").read_bytes()
+    assert_same_bits(resumed, run)
 
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(run: Path, config: Path, tmp_path: Path) -> None:
     two_processes.run("train", ["--config", str(config), "--set", f"out={tmp_path}"])
-    assert losses(tmp_path / run.name) == pytest.approx(losses(run), rel=1e-3)
+    assert logged_losses(tmp_path / run.name) == pytest.approx(logged_losses(run), rel=1e-3)
 
 
 def test_lessons_that_reach_nobody_are_refused(config: Path, tmp_path: Path) -> None:
