@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
 import compose
+from guie.config.model import BackboneConfig
+from guie.models.backbones import create_clip
 
 
 def composition(out: Path, members: Sequence[Any], **keys: Any) -> Path:
@@ -19,6 +22,14 @@ def composition(out: Path, members: Sequence[Any], **keys: Any) -> Path:
     file = out.parent / f"{out.name}.yaml"
     file.write_text(yaml.safe_dump(config))
     return compose.main(["--config", str(file)])
+
+
+def random_clip(folder: Path) -> str:
+    """The name of a library's model, of random weights in this folder."""
+    torch.manual_seed(0)
+    clip = create_clip(BackboneConfig(library="open_clip", name="guie-tiny"))
+    torch.save(clip.state_dict(), folder / "clip.pt")
+    return f"open_clip:guie-tiny:{folder / 'clip.pt'}"
 
 
 def record(folder: Path) -> dict[str, Any]:

@@ -96,6 +96,13 @@ def written(folder: Path, **changes: Any) -> Path:
     return path
 
 
+def student(*teachers: str) -> dict[str, Any]:
+    """A row that learns from these models."""
+    task = {"name": "distillation", "criteria": [{"relation": {"name": "rkd"}}]}
+    teachers_of = {"teachers": [{"model": name} for name in teachers]}
+    return {"task": task | teachers_of, "train.lr.classes": 0}
+
+
 def plan(folder: Path, **changes: Any) -> Plan:
     return read_plan(written(folder, **changes))
 

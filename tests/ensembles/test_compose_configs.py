@@ -7,16 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from composing import composition
+from composing import composition, random_clip
 from guie.config import load_config
 from guie.config.ensemble import ComposeConfig
-from guie.config.model import BackboneConfig
 from guie.config.reading import read_yaml
 from guie.export import check_operators, downgrade, package, parity
 from guie.models import open_model
-from guie.models.backbones import create_clip
 from tiny_runs import mix_with_val, tiny_run
 
 FOLDER = Path(__file__).parents[2] / "configs/compose"
@@ -64,10 +61,7 @@ class Twins:
 
     def model(self, word: str) -> str:
         if word.startswith("open_clip:"):
-            file = self.folder / "clip.pt"
-            clip = create_clip(BackboneConfig(library="open_clip", name="guie-tiny"))
-            torch.save(clip.state_dict(), file)
-            return f"open_clip:guie-tiny:{file}"
+            return random_clip(self.folder)
         run = self.folder / Path(word).name
         return str(run if run.is_dir() else tiny_run(run, head={"dim": 16}))
 

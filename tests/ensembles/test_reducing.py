@@ -12,10 +12,9 @@ import torch
 from sklearn.random_projection import GaussianRandomProjection
 
 import export
-from composing import composition, record
+from composing import composition, random_clip, record
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.config.model import BackboneConfig
 from guie.data.dataset import EvalDataset
 from guie.data.manifest import load_manifest
 from guie.ensembles.samples import Fits
@@ -23,7 +22,6 @@ from guie.evaluation.embedding import embed_files
 from guie.evaluation.reduction import balanced_sample, fit_components
 from guie.evaluation.validation import quick_scores
 from guie.models import open_model
-from guie.models.backbones import create_clip
 from guie.training.run_folder import read_metrics
 from tiny_runs import mix_with_val, tiny_run
 
@@ -87,14 +85,9 @@ def test_a_reduced_run_is_its_principal_components(
 def test_a_librarys_model_becomes_a_run(
     mix: Path, toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    torch.manual_seed(0)
-    file = tmp_path / "clip.pt"
-    torch.save(
-        create_clip(BackboneConfig(library="open_clip", name="guie-tiny")).state_dict(), file
-    )
-    source, out = f"open_clip:guie-tiny:{file}", tmp_path / "small"
-    main(source, mix, toy_manifest.parent, out, 32)
-    file.unlink()  # the run is whole without it
+    out = tmp_path / "small"
+    main(random_clip(tmp_path), mix, toy_manifest.parent, out, 32)
+    (tmp_path / "clip.pt").unlink()  # the run is whole without it
     model = open_model(out)
     assert model.embedder.dim == 32
     assert model.config.image.mean == list(model.embedder.backbone.mean)
@@ -104,17 +97,14 @@ def test_a_librarys_model_becomes_a_run(
 
 
 def test_texts_are_enough(mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch) -> None:
-    torch.manual_seed(0)
-    file = tmp_path / "clip.pt"
-    torch.save(
-        create_clip(BackboneConfig(library="open_clip", name="guie-tiny")).state_dict(), file
-    )
     words = tmp_path / "words.txt"
     words.write_text("\n".join([*(f"word {n}" for n in range(30)), "", "word 3 "]))
     monkeypatch.chdir(tmp_path)  # where texts are kept
     monkeypatch.setattr(Fits, "embedded", None)  # no image is embedded to be fitted on
-    source, root = f"open_clip:guie-tiny:{file}", toy_manifest.parent
-    out = main(source, mix, root, tmp_path / "small", 8, images=None, texts=str(words))
+    root = toy_manifest.parent
+    out = main(
+        random_clip(tmp_path), mix, root, tmp_path / "small", 8, images=None, texts=str(words)
+    )
     message = record(out)["reduction"]
     assert message["fitted_on"]["lines"] == 30
     assert open_model(out).embedder.dim == 8
@@ -188,13 +178,10 @@ def test_whitened_components_have_unit_variance() -> None:
 def test_what_cannot_be_fitted_is_told() -> None:
     data_ND = np.random.default_rng(0).normal(size=(50, 10))
     flat_ND = data_ND[:, :3] @ np.random.default_rng(1).normal(size=(3, 10))
-    for emb_ND, dim, message in (
-        (data_ND, 10, "has 10 dimensions; take 1 to 9"),
-        (data_ND, 0, "take 1 to 9"),
-        (data_ND * np.nan, 4, "not finite"),
-        (data_ND[:5], 5, "more than 5"),
-        (flat_ND.astype(np.float32), 4, "vary in 3 dimensions"),
-    ):
+    cases = [(data_ND, 10, "has 10 dimensions; take 1 to 9"), (data_ND, 0, "take 1 to 9")]
+    cases += [(data_ND * np.nan, 4, "not finite"), (data_ND[:5], 5, "more than 5")]
+    cases += [(flat_ND.astype(np.float32), 4, "vary in 3 dimensions")]
+    for emb_ND, dim, message in cases:
         with pytest.raises(UserError, match=message):
             fit_components(emb_ND, dim, whiten=True)
 

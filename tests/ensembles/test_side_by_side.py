@@ -98,19 +98,6 @@ def test_a_members_own_layer_takes_the_place_of_its_embedding(
     assert not any("resblocks.1" in name for name in one.embedder.state_dict())
 
 
-def test_layers_of_what_has_none_are_refused(runs: list[Path], tmp_path: Path) -> None:
-    both = composition(tmp_path / "two", runs[:2], join="side_by_side")
-    for member, message in (
-        ({"model": str(both), "layers": {"of": ["x"]}}, "take layers of each of them"),
-        ({"model": str(runs[0]), "layers": {"of": ["x"]}}, "has no layer 'x'"),
-    ):
-        with pytest.raises(UserError, match=message):
-            composition(tmp_path / "none", [member])
-    member = {"model": str(runs[0]), "layers": {"of": ["transformer.resblocks.0"]}}
-    with pytest.raises(UserError, match="layers do not apply to soup"):
-        composition(tmp_path / "none", [member, str(runs[1])], join="soup")
-
-
 @torch.no_grad()
 def test_an_average_is_the_mean_of_embeddings_and_strangers_are_told(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
@@ -239,7 +226,11 @@ def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
 def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="side_by_side needs at least two"):
         main(runs[:1], tmp_path / "one")
-    out = main(runs[:2], tmp_path / "two")
+    out, layer = main(runs[:2], tmp_path / "two"), {"of": ["x"]}
+
+    def own(model: Path, **keys: object) -> dict[str, object]:
+        return {"model": str(model), **keys}
+
     for members, keys, message in (
         ([runs[0], tmp_path / "none"], {}, "no such run folder"),
         ([out, runs[0]], {"join": "soup"}, "combines several models or views; average the runs"),
@@ -250,12 +241,15 @@ def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> N
         ),
         (runs, {"join": None}, "join: missing, and needed for 3 members"),
         (runs, {"joins": "soup"}, "joins: unknown key; did you mean join"),
+        ([own(out, size_px=40), str(runs[0])], {}, "state the size of each of its members"),
+        ([own(runs[0], size_px=41), str(runs[0])], {}, "41"),
+        ([own(out, layers=layer)], {"join": None}, "take layers of each of them"),
+        ([own(runs[0], layers=layer)], {"join": None}, "has no layer 'x'"),
         (
-            [{"model": str(out), "size_px": 40}, runs[0]],
-            {},
-            "state the size of each of its members",
+            [own(runs[0], layers=layer), str(runs[1])],
+            {"join": "soup"},
+            "layers do not apply to soup",
         ),
-        ([{"model": str(runs[0]), "size_px": 41}, runs[0]], {}, "41"),
         (runs, {"reduce": {"name": "first", "dim": 56}}, "has 56 dimensions; use 1 to 55"),
     ):
         with pytest.raises(UserError, match=message) as refused:

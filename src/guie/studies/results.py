@@ -120,9 +120,8 @@ def read_results(path: Path) -> Results:
 
 def add_record(path: Path, record: Record) -> None:
     """Add a success or a failure to the file. Raises UserError if it cannot be written."""
-    there = read_results(
-        path
-    )  # with lines added since, for example by a commit from another machine
+    # Read again, for lines that a commit from another machine has added since
+    there = read_results(path)
     identity = record["config"]
     if "error" in record:
         there.failures[identity] = record

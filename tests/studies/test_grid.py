@@ -11,26 +11,19 @@ import yaml
 
 from guie.base.errors import UserError
 from guie.studies.grid import read_plan
-from small_studies import BASE, plan, written
+from small_studies import BASE, plan, student, written
 
 REPOSITORY = Path(__file__).parents[2]
 
 
-def test_the_committed_studies_can_be_read() -> None:
-    """Without data and weights, too."""
-    for path in sorted((REPOSITORY / "configs/studies").glob("*.yaml")):
-        assert read_plan(path).jobs
+def test_committed_studies_expand_to_their_runs() -> None:
+    """Without data and weights, too; that all can be read is held with their results."""
     losses = read_plan(REPOSITORY / "configs/studies/losses.yaml")
     assert len(losses.jobs) == len({job.identity for job in losses.jobs.values()}) > 30
     rates = read_plan(REPOSITORY / "configs/studies/rates.yaml")
     config = rates.jobs["proxynca++, classes 0.3", 0, None].config
     assert config.task.loss.name == "proxy_nca"
     assert [(s.name, s.epochs, s.lr.of("classes")) for s in config.stages] == [("full", 3, 0.3)]
-
-
-def test_a_protocol_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="s.yaml:.*protocols: no protocol 'pumas'; known: merged"):
-        plan(tmp_path, protocols=["puma", "pumas"])
 
 
 def test_a_row_is_the_run_with_what_it_says(tmp_path: Path) -> None:
@@ -145,6 +138,11 @@ def composed(**keys: Any) -> dict[str, Any]:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"protocols": ["puma", "pumas"]}, "s.yaml: protocols: no protocol 'pumas'; known: merged"),
+    (
+        {"rows": {"plain": {}, "taught": student("plain, seed 7")}},
+        "rows.taught: plain has no run of seed 7; give both rows the same",
+    ),
     ({"rows": {}}, "s.yaml: rows: is empty"),
     ({"rows": {"plain": 3}}, "s.yaml: rows.plain: must be a mapping"),
     ({"row": {}}, "s.yaml: row: unknown key; did you mean rows"),
