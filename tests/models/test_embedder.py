@@ -183,7 +183,7 @@ def test_a_model_that_is_loaded_over_draws_no_random_numbers() -> None:
     with NoRandomNumbers():
         layers = [
             *(nn.Linear(9, 9), nn.Conv2d(3, 9, 3), nn.Embedding(9, 9)),
-            *(nn.MultiheadAttention(9, 3), nn.init.trunc_normal_(torch.ones(9))),
+            *(nn.MultiheadAttention(9, 3), nn.init.trunc_normal_(torch.full((9,), 5.0))),
         ]
     assert len(layers) == 5 and torch.equal(torch.get_rng_state(), before)
     nn.Linear(9, 9)

@@ -71,10 +71,7 @@ class NoRandomNumbers(TorchFunctionMode):
     Other values are still computed while the library builds: no file holds them (position grids).
     """
 
-    DRAWING = {
-        *(Tensor.uniform_, Tensor.normal_),
-        *(nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_),
-    }
+    DRAWING = {nn.init.uniform_, nn.init.normal_, nn.init.kaiming_uniform_}
 
     def __torch_function__(
         self, function: Callable, types: Any, args: tuple = (), kwargs: dict | None = None
@@ -82,6 +79,8 @@ class NoRandomNumbers(TorchFunctionMode):
         kwargs = kwargs or {}
         if function in self.DRAWING:
             return args[0] if args else kwargs["tensor"]
+        if function in (Tensor.uniform_, Tensor.normal_):
+            return args[0].zero_()  # trunc_normal_ would redraw what is out of its bounds for ever
         return function(*args, **kwargs)
 
 
