@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import open_clip
 import torch
 from torch.nn import functional
 from tqdm import tqdm
@@ -23,6 +22,7 @@ from guie.config.data import ClipConfig
 from guie.config.model import BackboneConfig
 from guie.models import LoadedModel
 from guie.models.backbones import Clip, create_clip
+from guie.models.backbones.open_clip import import_open_clip
 from guie.models.pretrained import find_weights, sha256_of
 
 BATCH_SENTENCES = 256
@@ -93,7 +93,7 @@ def _text_features(
 ) -> torch.Tensor:
     """Return text features (T, F), not normalised, like the image features that enter a head."""
     clip = _clip(backbone).to(device)
-    tokenize = open_clip.get_tokenizer(backbone.name, context_length=clip.context_length)
+    tokenize = import_open_clip().get_tokenizer(backbone.name, context_length=clip.context_length)
     batches = tqdm(_batches(list(sentences)), "texts", leave=False)
     return torch.cat([clip.encode_text(tokenize(part).to(device)).float() for part in batches])
 
@@ -113,7 +113,7 @@ def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
     """Hash the weights' content, so that a retrained file of the same name gets another key."""
     weights = find_weights(backbone)
     assert weights is not None  # a tag or file is named
-    recipe = [backbone.name, sha256_of(weights.file), open_clip.__version__, sentences]
+    recipe = [backbone.name, sha256_of(weights.file), import_open_clip().__version__, sentences]
     return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()[:16]
 
 
@@ -121,7 +121,7 @@ def _key(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> str:
 def _encode(backbone: BackboneConfig, sentences: list[list[list[str]]]) -> ClassTexts:
     clip = _clip(backbone)
     flat = sorted({text for names in sentences for texts in names for text in texts})
-    tokenize = open_clip.get_tokenizer(backbone.name, context_length=clip.context_length)
+    tokenize = import_open_clip().get_tokenizer(backbone.name, context_length=clip.context_length)
     emb_TD = torch.cat([_embed(clip, tokenize(part)) for part in tqdm(_batches(flat), "texts")])
     place = {text: row for row, text in enumerate(flat)}
     rows = [

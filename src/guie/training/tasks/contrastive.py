@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import open_clip
 import torch
 from safetensors.torch import save_file
 from torch import nn
@@ -17,6 +16,7 @@ from guie.base.files import replacing
 from guie.config import RunConfig
 from guie.data.dataset import Batch, Classes
 from guie.models.backbones import OpenClip, create_clip
+from guie.models.backbones.open_clip import import_open_clip
 from guie.models.embedder import Embedder
 from guie.training.tasks.base import Output, Task
 
@@ -29,6 +29,7 @@ class ContrastiveTask(Task):
         model = config.model
         if model.backbone.library != "open_clip" or model.head is not None:
             raise UserError("task contrastive: needs an open_clip backbone and model.head: null")
+        open_clip = import_open_clip()
         self.clip = create_clip(model.backbone, weights and bool(model.backbone.pretrained))
         tower = OpenClip.of_clip(self.clip, model.backbone, model.image.size_px)
         self.embedder = Embedder(tower, head=None)
