@@ -10,7 +10,7 @@ import pytest
 import timm
 import torch
 from safetensors.torch import load_file, save_file
-from towers import TINY_CLIP, TINY_VIT, model_config
+from small_models import TINY_CLIP, TINY_VIT, model_config
 
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config

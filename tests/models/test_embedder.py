@@ -12,8 +12,8 @@ import yaml
 from accelerate import Accelerator
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from small_models import TINY_CLIP, TINY_VIT, model_config
 from torch import nn
-from towers import TINY_CLIP, TINY_VIT, model_config
 
 from guie.base.errors import UserError
 from guie.config import RunConfig

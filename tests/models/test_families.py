@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_models import model_config
 from torch import Tensor, nn
-from towers import model_config
 
 from exported import check_exported
 from guie.config import RunConfig, load_config

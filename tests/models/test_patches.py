@@ -13,9 +13,9 @@ import pytest
 import timm
 import torch
 import torch.nn.functional as F
+from small_models import TINY_CLIP, TINY_VIT
 from timm.models.beit import Beit
 from torch import Tensor, nn
-from towers import TINY_CLIP, TINY_VIT
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig

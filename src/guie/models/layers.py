@@ -51,8 +51,11 @@ class Layers(nn.Module):
         known = dict(tower.named_modules())
         for name in config.of:
             if name not in known or not name:
+                blocks = [n for n in known if n.split(".")[-1].isdigit() and n.count(".") <= 2]
+                some = blocks or [n for n in known if n and "." not in n]
                 raise UserError(
-                    f"model.layers.of: {type(tower).__name__} has no layer {name!r}; {_some(known)}"
+                    f"model.layers.of: {type(tower).__name__} has no layer {name!r}; it has"
+                    f" {', '.join(some[:40])}"
                 )
         self.dim, unused_parameters = self._probed(tower, added, size_px)
         prune(tower, unused_parameters)
@@ -161,12 +164,3 @@ def capture_outputs(tower: nn.Module, names: list[str]) -> Iterator[dict[str, Te
     finally:
         for hold in holds:
             hold.remove()
-
-
-def _some(known: dict[str, nn.Module]) -> str:
-    """List the blocks and stages among a backbone's modules."""
-    names = [
-        name for name in known if name and name.split(".")[-1].isdigit() and name.count(".") <= 2
-    ]
-    top = [name for name in known if name and "." not in name]
-    return f"it has {', '.join((names or top)[:40])}"

@@ -217,7 +217,12 @@ def open_model(
         raise UserError(f"{folder}: not a run folder (no {RUN_FILE})")
     if not (folder / weights).is_file():
         raise UserError(f"{folder}: no {weights}; has the training reached its first validation?")
-    return _open_composition(composed, weights) if composed else _open_run(folder, weights)
+    if composed:
+        config = load_config(composed, CompositionConfig)
+        return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
+    metadata = _metadata(folder / weights)
+    state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
+    return rebuild(_member(folder, metadata), state, str(folder))
 
 
 def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:
@@ -272,12 +277,6 @@ def open_beside(first: LoadedModel, folder: str | Path, weights: str = BEST) -> 
     return rebuild(_member(folder, metadata), tower | own, str(folder), share=True)
 
 
-def _open_run(folder: Path, weights: str) -> LoadedModel:
-    metadata = _metadata(folder / weights)
-    state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
-    return rebuild(_member(folder, metadata), state, str(folder))
-
-
 def _member(folder: Path, metadata: WeightsMetadata) -> MemberConfig:
     run = load_config(folder / RUN_FILE, RunConfig)
     return MemberConfig(source=str(folder), model=metadata.size.set_in(run.model), run=run)
@@ -290,11 +289,6 @@ def _metadata(file: Path) -> WeightsMetadata:
             f"{file}: states no image size, so train.py did not write it; name another file"
         )
     return metadata
-
-
-def _open_composition(file: Path, weights: str) -> LoadedModel:
-    config, folder = load_config(file, CompositionConfig), file.parent
-    return rebuild(config, read_tensors(folder / weights), str(folder), share=True)
 
 
 def _open_library(

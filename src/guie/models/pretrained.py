@@ -44,9 +44,15 @@ def find_weights(config: BackboneConfig) -> Weights | None:
     if config.pretrained is None:
         return None
     if is_file(config.pretrained):
-        weights = _local(config, config.pretrained)
+        weights = _local(config, Path(config.pretrained))
     else:
-        weights = _of_tag(config)
+        repository, name, url = BACKBONES[config.library].hub_source(config)
+        if config.revision and not repository:
+            raise UserError(
+                f"model.backbone.revision: {config.pretrained!r} is not on the hub, but at {url}; remove"
+                " it"
+            )
+        weights = _from_hub(repository, name, config.revision) if repository else _from_url(url)
     if config.sha256 and not sha256_of(weights.file).startswith(config.sha256.lower()):
         raise UserError(
             f"model.backbone.sha256: {weights.file} has {sha256_of(weights.file)}, not"
@@ -91,8 +97,7 @@ def is_file(pretrained: str) -> bool:
     return "/" in pretrained or pretrained.endswith(SUFFIXES)
 
 
-def _local(config: BackboneConfig, pretrained: str) -> Weights:
-    file = Path(pretrained)
+def _local(config: BackboneConfig, file: Path) -> Weights:
     if not file.is_file():
         raise UserError(f"model.backbone.pretrained: no such weights file: {file}")
     if file.suffix not in SUFFIXES:
@@ -105,17 +110,6 @@ def _local(config: BackboneConfig, pretrained: str) -> Weights:
             "model.backbone.revision: applies to a hub tag, but pretrained names a file"
         )
     return Weights(file, str(file))
-
-
-def _of_tag(config: BackboneConfig) -> Weights:
-    repository, name, url = BACKBONES[config.library].hub_source(config)
-    if repository:
-        return _from_hub(repository, name, config.revision)
-    if config.revision:
-        raise UserError(
-            f"model.backbone.revision: {config.pretrained!r} is not on the hub, but at {url}; remove it"
-        )
-    return _from_url(url)
 
 
 def _from_hub(repository: str, name: str, revision: str | None) -> Weights:

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
-from guie.config.model import (
-    AdapterConfig,
-    AdaptFormerConfig,
-    LoraConfig,
-    StochasticConfig,
-    TunedConfig,
-    WithAdapters,
-)
+from guie.config.model import AdapterConfig, TunedConfig, WithAdapters
 from guie.models.adapters.bottleneck import Parallel, adaptformer, stochastic
 from guie.models.adapters.lora import Changed, LowRank, close, lora
 from guie.models.adapters.prompts import build_prompts
 from guie.models.backbones import Backbone
 from guie.models.backbones.structure import VitStructure
 
+# kind of the config -> the function that attaches such adapters
+BUILDERS: dict[str, Callable[[VitStructure, Any, str], nn.ModuleDict]] = {
+    "stochastic": stochastic,
+    "adaptformer": adaptformer,
+    "lora": lora,
+}
 BIASES = ("bias", "in_proj_bias", "q_bias", "v_bias")
 
 
@@ -64,7 +66,9 @@ class Adapters(nn.Module):
                 self.tuned = tuned_names(backbone.tower, config.targets)
             else:
                 structure = _structure_of(backbone, key)
-                self.add_module(config.kind, _built(structure, config, f"{key}.{number}"))
+                self.add_module(
+                    config.kind, BUILDERS[config.kind](structure, config, f"{key}.{number}")
+                )
 
 
 def adapt(backbone: Backbone, config: WithAdapters) -> Backbone:
@@ -106,18 +110,6 @@ def _structure_of(backbone: Backbone, key: str) -> VitStructure:
             " such as timm's VisionTransformer or Eva, or open_clip's VisionTransformer"
         )
     return structure
-
-
-def _built(
-    structure: VitStructure, config: StochasticConfig | AdaptFormerConfig | LoraConfig, key: str
-) -> nn.ModuleDict:
-    match config:
-        case StochasticConfig():
-            return stochastic(structure, config, key)
-        case AdaptFormerConfig():
-            return adaptformer(structure, config, key)
-        case LoraConfig():
-            return lora(structure, config, key)
 
 
 def _refuse_unreached(backbone: Backbone, adapters: Adapters) -> None:

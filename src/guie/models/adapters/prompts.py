@@ -62,8 +62,10 @@ class Vpt(Prompts):
         super().__init__(structure, config.length)
         layers = len(structure.blocks) if config.kind == "deep" else 1
         self.prompt_GLD = nn.Parameter(torch.empty(layers, config.length, structure.width))
-        side = patch_inputs(structure.patches)
-        bound = math.sqrt(6 / (side + structure.width))  # the paper's Xavier initialisation
+        patches: Any = structure.patches
+        convolution = patches if isinstance(patches, nn.Conv2d) else patches.proj
+        inputs = convolution.in_channels * math.prod(convolution.kernel_size)
+        bound = math.sqrt(6 / (inputs + structure.width))  # the paper's Xavier initialisation
         nn.init.uniform_(self.prompt_GLD, -bound, bound)
         self.layers = [Deeper(self, number) for number in range(1, layers)]
         for layer, block in zip(self.layers, structure.blocks[1:], strict=False):
@@ -170,9 +172,3 @@ def build_prompts(structure: VitStructure, config: PromptsConfig, kind: str) -> 
     if isinstance(config, PoolConfig):
         return Pool(structure, config)
     return Vpt(structure, config)
-
-
-def patch_inputs(patches: Any) -> int:
-    """Return the number of values in a patch: channels times pixels."""
-    convolution = patches if isinstance(patches, nn.Conv2d) else patches.proj
-    return convolution.in_channels * math.prod(convolution.kernel_size)

@@ -1,4 +1,4 @@
-"""Small backbones of every family with something added to them."""
+"""Small random backbones of both libraries, configs of models on them, and what adapters add to them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from guie.models.backbones import Backbone
 from torch111.architectures import FAMILIES
 
 PX = 40
-TINY_VIT = {
+TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}  # 64 px in patches of 8 px
+TINY_VIT = {  # 224 px in patches of 16 px
     "library": "timm",
     "name": "vit_tiny_patch16_224",
     "kwargs": {"embed_dim": 48, "depth": 2, "num_heads": 3},

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from adapted import (
+from small_models import (
     ADAPTFORMER,
     CLIP,
     DEEP,
