@@ -73,7 +73,7 @@ from guie.data.manifest.companions import read_companions, renamed, within
 from guie.data.manifest.reading import sidecars
 from guie.evaluation.feature_cache import Features, cached_features
 from guie.evaluation.text import ClassTexts, class_texts
-from guie.models import open_model
+from guie.models.loading import open_model
 
 
 def read_sources(

@@ -19,8 +19,8 @@ from guie.curation.selection import Score
 from guie.data.sampling import Stream
 from guie.evaluation.feature_cache import Features
 from guie.evaluation.validation import quick_scores
-from guie.losses import ArcFace
 from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.rules import ArcFace
 from guie.models.head import Head
 from guie.training.optim import schedule_factor
 

@@ -37,19 +37,19 @@ from guie.ensembles.soup import (
     spaces_apart,
     trained_apart,
 )
-from guie.models import (
+from guie.models.embedder import Embedder
+from guie.models.loading import (
+    BEST,
+    RUN_FILE,
     LoadedModel,
     at_size,
     composed,
     open_model,
-    save_model,
-    save_weights,
     with_layers,
 )
-from guie.models.embedder import Embedder
-from guie.models.loading import BEST, RUN_FILE
 from guie.models.pretrained import state_hash
 from guie.models.views import Inputs
+from guie.models.weights import save_model, save_weights
 from guie.training.run_folder import (
     METRICS_FILE,
     add_to_record,

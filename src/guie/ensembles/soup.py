@@ -17,9 +17,10 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import MemberConfig, ModelMember
 from guie.ensembles.samples import Scores
-from guie.models import ImageSize, LoadedModel, open_model, rebuild
-from guie.models.backbones import BACKBONES
+from guie.models.backbones.base import BACKBONES
+from guie.models.loading import LoadedModel, open_model, rebuild
 from guie.models.pretrained import sha256_of, state_hash
+from guie.models.weights import ImageSize
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.stage import embedder_weights
 

@@ -34,7 +34,7 @@ from guie.evaluation.feature_cache import (
     readable_states,
     recipe,
 )
-from guie.models.backbones import Backbone
+from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.head import SHAPE
 from guie.models.preprocess import Preprocess

@@ -24,10 +24,11 @@ from guie.config.model import LayersConfig
 from guie.data.manifest import Manifest, read_companion
 from guie.evaluation.embedding import embed_files
 from guie.evaluation.feature_cache import recipe
-from guie.models import Ensemble, LoadedModel, open_model, with_layers
-from guie.models.adapters import Pool
-from guie.models.backbones import Backbone
+from guie.models.adapters.prompts import Pool
+from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
+from guie.models.ensemble import Ensemble
+from guie.models.loading import LoadedModel, open_model, with_layers
 from guie.models.pretrained import sha256_of
 
 

@@ -20,9 +20,8 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, save_arrays
 from guie.config.data import ClipConfig
 from guie.config.model import BackboneConfig
-from guie.models import LoadedModel
-from guie.models.backbones import Clip, create_clip
-from guie.models.backbones.open_clip import import_open_clip
+from guie.models.backbones.open_clip import Clip, create_clip, import_open_clip
+from guie.models.loading import LoadedModel
 from guie.models.pretrained import find_weights, sha256_of
 
 BATCH_SENTENCES = 256

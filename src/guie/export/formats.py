@@ -22,7 +22,8 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
 from guie.export.card import file_card, file_facts, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
-from guie.models import LoadedModel, Scored
+from guie.models.embedder import Scored
+from guie.models.loading import LoadedModel
 from guie.models.preprocess import Preprocess, _half
 
 # An int that is symbolic while exporting. torch names it SymInt, but its functions declare int.

@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from guie.base.errors import UserError
 from guie.base.files import write_json, write_text
 from guie.export.card import about_model
-from guie.models import Embedder, LoadedModel
-from guie.models.backbones import BACKBONES, Backbone
-from guie.models.backbones.base import HubLayout
+from guie.models.backbones.base import BACKBONES, Backbone, HubLayout
+from guie.models.embedder import Embedder
 from guie.models.head import Head, L2Norm
+from guie.models.loading import LoadedModel
 from guie.models.preprocess import Preprocess
 from guie.models.weights import save_weights
 

@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.models import Scored
+from guie.models.embedder import Scored
 from guie.models.ensemble import Ensemble
 from guie.models.views import AnyPreprocess
 

@@ -8,8 +8,9 @@ from torch.nn import functional
 
 from guie.config.model import Fit, ModelConfig
 from guie.data.dataset import image_shapes
-from guie.models.adapters import adapt
-from guie.models.backbones import Backbone, build_backbone
+from guie.models.adapters.attaching import adapt
+from guie.models.backbones import build_backbone
+from guie.models.backbones.base import Backbone
 from guie.models.head import Head, Reduction
 from guie.models.preprocess import Preprocess
 from guie.models.views import AnyPreprocess

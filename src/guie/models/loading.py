@@ -15,8 +15,9 @@ from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import FILES, CompositionConfig, MemberConfig, leaves
 from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelConfig
-from guie.models.adapters import merge_lora
-from guie.models.backbones import BACKBONES, build_backbone
+from guie.models.adapters.attaching import merge_lora
+from guie.models.backbones import build_backbone
+from guie.models.backbones.base import BACKBONES
 from guie.models.embedder import Embedder, Scored, build_embedder, build_preprocess
 from guie.models.ensemble import Ensemble
 from guie.models.preprocess import Preprocess

@@ -17,6 +17,7 @@ from torch import Tensor
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
 from guie.config.model import BackboneConfig, ModelConfig
+from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.backbones import build_backbone
 from guie.models.embedder import Embedder
 from guie.models.pretrained import is_file, state_hash
@@ -106,6 +107,13 @@ def save_weights(
         save_file({k: v for k, v in state.items() if k not in shared}, temporary, metadata=entries)
 
 
+def save_class_weights(classifier: MarginSoftmax, path: Path) -> None:
+    """Write class weights, in the order of the run's classes, atomically."""
+    everyone = torch.arange(classifier.classes, device=classifier.weight_CD.device)
+    with torch.no_grad():
+        save_weights({CLASS_WEIGHT: classifier.centers_of(everyone)}, path)
+
+
 def read_metadata(path: Path) -> WeightsMetadata | None:
     """Read the metadata of a weights file; None if `save_model` did not write it.
 
@@ -123,6 +131,7 @@ def read_metadata(path: Path) -> WeightsMetadata | None:
     return None
 
 
+CLASS_WEIGHT = "weight_CkT"  # class weights of a run, k centres each
 PATTERN = f"frozen-{'[0-9a-f]' * 16}.*"
 SHARED = "shared"  # key of a file's metadata: name -> the name under which its tensor is stored
 BACKBONE = "backbone."  # prefix of its names in an embedder

@@ -23,7 +23,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from guie.base.errors import UserError
 from guie.config.training import RunConfig
-from guie.models.backbones import Backbone
+from guie.models.backbones.base import Backbone
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 

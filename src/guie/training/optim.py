@@ -17,7 +17,7 @@ from guie.base.errors import UserError
 from guie.config.durations import Duration
 from guie.config.stages import LearningRates, OptimizerConfig, Schedule, StageConfig
 from guie.training.distributed import local
-from guie.training.tasks import Task
+from guie.training.tasks.base import Task
 
 Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]
 

@@ -11,7 +11,8 @@ from guie.config import RunConfig
 from guie.config.training import GenericImagesConfig
 from guie.data.dataset import Batch
 from guie.losses.retention import drift, squared_distance
-from guie.models.backbones import Backbone, build_backbone
+from guie.models.backbones import build_backbone
+from guie.models.backbones.base import Backbone
 
 
 class NotCopied:

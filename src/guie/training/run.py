@@ -31,7 +31,7 @@ from guie.training.run_folder import (
     peak_gpu_memory_mb,
     peak_memory_mb,
 )
-from guie.training.tasks import Task
+from guie.training.tasks.base import Task
 
 
 class Run:

@@ -26,8 +26,7 @@ from guie.base.errors import UserError
 from guie.base.files import append_text, held, replacing, save_arrays, write_json, write_text
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import COMPOSITION_FILE, FILES, CompositionConfig
-from guie.losses import MarginSoftmax
-from guie.models.weights import PATTERN, read_tensors, save_weights
+from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
 METRICS_FILE = "metrics.jsonl"
@@ -263,14 +262,7 @@ def read_classes(folder: Path) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
-CLASS_WEIGHTS, WEIGHT = "model_classes.safetensors", "weight_CkT"
-
-
-def save_class_weights(classifier: MarginSoftmax, path: Path) -> None:
-    """Write class weights, in the order of the run's classes, atomically."""
-    everyone = torch.arange(classifier.classes, device=classifier.weight_CD.device)
-    with torch.no_grad():
-        save_weights({WEIGHT: classifier.centers_of(everyone)}, path)
+CLASS_WEIGHTS = "model_classes.safetensors"
 
 
 def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tensor, Tensor]:
@@ -287,7 +279,7 @@ def read_class_weights(folder: str | Path, labels: Sequence[str]) -> tuple[Tenso
     known = read_classes(folder)
     row = {label: number for number, label in enumerate(known)}
     shared = [number for number, label in enumerate(labels) if label in row]
-    weight_CkT = read_tensors(folder / CLASS_WEIGHTS)[WEIGHT]
+    weight_CkT = read_tensors(folder / CLASS_WEIGHTS)[CLASS_WEIGHT]
     return torch.tensor(shared, dtype=torch.long), weight_CkT[
         [row[labels[number]] for number in shared]
     ]

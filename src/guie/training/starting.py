@@ -9,8 +9,8 @@ from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config.training import RunConfig
-from guie.models import Embedder, LoadedModel, build_preprocess, open_model
-from guie.models.loading import at_size
+from guie.models.embedder import Embedder, build_preprocess
+from guie.models.loading import LoadedModel, at_size, open_model
 from guie.models.preprocess import Preprocess
 
 TOWER = "backbone.tower."

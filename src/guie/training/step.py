@@ -20,7 +20,7 @@ from guie.config import RunConfig
 from guie.config.stages import StageConfig
 from guie.data.dataset import Batch
 from guie.training.checkpoint import TrainState
-from guie.training.tasks import Task
+from guie.training.tasks.base import Task
 
 NO_STATISTICS = (
     "Expected more than 1 value per channel"  # torch's batch normalisation, for one image

@@ -21,7 +21,7 @@ from guie.data.sampling import RankDraws
 from guie.evaluation.embedding import Check, raise_fault
 from guie.evaluation.feature_cache import Features, recipe
 from guie.evaluation.frozen import cached_views
-from guie.models import LoadedModel, open_model
+from guie.models.loading import LoadedModel, open_model
 from guie.models.preprocess import Preprocess
 from guie.models.pretrained import state_hash
 from guie.training.retention import NotCopied

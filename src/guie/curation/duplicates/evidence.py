@@ -23,7 +23,7 @@ from guie.data.image_checks.decoding import mapped
 from guie.data.image_checks.hashes import thumbnails
 from guie.data.images import open_as_seen
 from guie.evaluation.feature_cache import Features, cached_features
-from guie.models import LoadedModel, open_model
+from guie.models.loading import LoadedModel, open_model
 
 # Paths and the name of a view -> (N, D) features of unit length.
 Embed = Callable[[Sequence[str], str], np.ndarray | Features]

@@ -13,7 +13,7 @@ from guie.config.model import AdapterConfig, TunedConfig, WithAdapters
 from guie.models.adapters.bottleneck import Parallel, adaptformer, stochastic
 from guie.models.adapters.lora import Changed, LowRank, close, lora
 from guie.models.adapters.prompts import build_prompts
-from guie.models.backbones import Backbone
+from guie.models.backbones.base import Backbone
 from guie.models.backbones.structure import VitStructure
 
 # kind of the config -> the function that attaches such adapters

@@ -13,11 +13,10 @@ from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data.dataset import Batch
-from guie.losses import MarginSoftmax
-from guie.models import save_model
+from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.embedder import Embedder
+from guie.models.weights import save_class_weights, save_model
 from guie.training.retention import Retention
-from guie.training.run_folder import save_class_weights
 
 
 class Output(NamedTuple):

@@ -12,8 +12,11 @@ from torch.nn import functional
 from guie.config import RunConfig
 from guie.config.training import ClassificationConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses import Criterion, MarginSoftmax, MetaclassLoss, build_loss
-from guie.models import build_embedder
+from guie.losses.base import Criterion
+from guie.losses.build import build_loss
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.random_groups import MetaclassLoss
+from guie.models.embedder import build_embedder
 from guie.training.tasks.base import Output, Task
 
 

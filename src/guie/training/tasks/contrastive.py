@@ -15,8 +15,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.config import RunConfig
 from guie.data.dataset import Batch, Classes
-from guie.models.backbones import OpenClip, create_clip
-from guie.models.backbones.open_clip import import_open_clip
+from guie.models.backbones.open_clip import OpenClip, create_clip, import_open_clip
 from guie.models.embedder import Embedder
 from guie.training.tasks.base import Output, Task
 

@@ -20,10 +20,11 @@ from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
 from guie.config.losses import CurricularFaceConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses import MarginSoftmax, build_loss
 from guie.losses.base import at_least_fp32, gather_rows
+from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
-from guie.models import build_embedder
+from guie.losses.margin_softmax import MarginSoftmax
+from guie.models.embedder import build_embedder
 from guie.training.tasks.base import Output, Task
 
 
