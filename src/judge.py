@@ -20,6 +20,7 @@ SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # the main metrics of these
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -36,6 +37,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
+    """Let mteb score the model, on its own tasks or on a manifest."""
     args = parse_args(argv)
     try:
         import mteb

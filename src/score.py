@@ -44,6 +44,7 @@ exit code: 0 scored; 1 the submission breaks the contract (score.json then holds
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -22,9 +22,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from guie.base import errors
+from guie.studies.grid import read_plan
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -52,10 +54,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing, write the table, return the exit code. Raises UserError."""
     args = parse_args(argv)
+    plan = read_plan(args.study)
     # Imported here, so that the help and refusals come at once.
     from guie.studies.study import run_study
 
-    return run_study(args)
+    return run_study(plan, args)
 
 
 def _at_least_one(text: str) -> int:

@@ -46,6 +46,7 @@ exit code: 0 scored; 2 an error in the manifest, the embeddings or an argument
 
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         epilog=_describe("protocols", {n: f"{p.title} ({p.source})" for n, p in PROTOCOLS.items()})

@@ -34,6 +34,7 @@ def corners_of(text: str) -> Corners:
 
 
 def count(text: str) -> int:
+    """Parse a number of 1 or more."""
     number = whole_number(text)
     if not number or number > MOST:
         raise argparse.ArgumentTypeError(f"{text[:40]}: must be 1 to {MOST:,}")
@@ -41,6 +42,7 @@ def count(text: str) -> int:
 
 
 def port(text: str) -> int:
+    """Parse a port; 0 is any free one."""
     number = whole_number(text)
     if number is None or number > 65_535:  # werkzeug would use the remainder
         raise argparse.ArgumentTypeError(f"{text[:40]}: must be 0 to 65535")
@@ -48,6 +50,7 @@ def port(text: str) -> int:
 
 
 def shard(text: str) -> tuple[int, int]:
+    """Parse a part of the work, as in 2/8."""
     number, parts = (whole_number(part) for part in (text.partition("/")[::2]))
     if number is None or parts is None or number >= parts:
         raise argparse.ArgumentTypeError(f"{text[:40]}: must be N/M, with N from 0 to M - 1")
@@ -55,6 +58,7 @@ def shard(text: str) -> tuple[int, int]:
 
 
 def file(text: str) -> Path:
+    """Parse a file's path."""
     path = Path(text)
     if not path.name or path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r}: is a folder; give a file name")
@@ -62,6 +66,7 @@ def file(text: str) -> Path:
 
 
 def host_name(text: str) -> str:
+    """Parse a host name."""
     if not re.fullmatch(r"[\w.-]+", text, re.ASCII):
         raise argparse.ArgumentTypeError(
             f"{text[:40]}: must be a host name without a port, such as photos.example"
@@ -70,6 +75,7 @@ def host_name(text: str) -> str:
 
 
 def corners(text: str) -> Corners:
+    """Parse a box, as `corners_of` does."""
     try:
         return corners_of(text)
     except UserError as error:

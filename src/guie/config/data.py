@@ -1,6 +1,4 @@
-"""The config of a training mix: sources, cleaning, pseudo-labels, greedy selection of data sets,
-validation split.
-"""
+"""The config of a training mix: sources, cleaning, pseudo-labels, selection, validation split."""
 
 from __future__ import annotations
 

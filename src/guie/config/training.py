@@ -32,6 +32,12 @@ from guie.config.model import BackboneConfig, ModelConfig
 from guie.config.sampling import MixedConfig
 from guie.config.stages import NonNegative, StageConfig
 
+# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding.
+FREE = {
+    *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
+    *("accumulate", "on_out_of_memory"),
+}
+
 
 class ClassificationConfig(Config):
     """A loss on the labels; by default a margin softmax over all classes of all domains."""

@@ -125,7 +125,7 @@ class Layers(nn.Module):
 
 
 class Passthrough(nn.Module):
-    """Replace a module: return the first argument. (open_clip's blocks get a mask too.)"""
+    """Replace a module: return the first argument, whatever else it gets, as open_clip's blocks a mask."""
 
     def forward(self, given: Tensor, *more: Any, **named: Any) -> Tensor:
         return given

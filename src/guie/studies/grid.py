@@ -20,9 +20,8 @@ from guie.config.ensemble import ComposeConfig, ModelMember
 from guie.config.old_keys import with_old_names
 from guie.config.reading import SourcedValue, merged, override
 from guie.config.study import RowConfig, StudyConfig
-from guie.config.training import RunConfig
+from guie.config.training import FREE, RunConfig
 from guie.evaluation.protocols.catalogue import PROTOCOLS
-from guie.training.run_folder import FREE
 
 SLUG_CHARS = 60
 OF_A_SEED = re.compile(r"(.+), seed (\d+)")

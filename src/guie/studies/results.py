@@ -91,6 +91,7 @@ class Results:
 
 
 def results_path(study: Path) -> Path:
+    """Return the path of a study's results: the study's own, ending in .json."""
     return study.with_suffix(".json")
 
 
@@ -158,7 +159,6 @@ def standing(
     Args:
         any_code: also count results of an older RESULT_VERSION.
     """
-
     by_identity = {job.identity: job for job in jobs}
 
     def counting(records: dict[str, Record]) -> dict[str, Record]:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from guie.base.files import held, replacing, write_text
 from guie.report.figures.scores import seed_dots
-from guie.studies.grid import Job, Plan, read_plan
+from guie.studies.grid import Job, Plan
 from guie.studies.results import (
     Code,
     StudyStatus,
@@ -41,13 +41,13 @@ PANELS = ("val R@1", "test R@1", "unseen R@1")
 LOCK_WAIT_S = 20.0  # time for the runs of a killed study to save and end
 
 
-def run_study(args: argparse.Namespace) -> int:
+def run_study(plan: Plan, args: argparse.Namespace) -> int:
     """Run what is missing, write the table, return the exit code. Raises UserError.
 
     Args:
         args: the arguments of study.py.
     """
-    study = Study(read_plan(args.study), code_of(), args.any_code, args.out)
+    study = Study(plan, code_of(), args.any_code, args.out)
     jobs = study.plan.chosen(args.only, args.seeds)
     if args.list:
         now = study.standing()

@@ -26,6 +26,7 @@ from guie.base.errors import UserError
 from guie.base.files import append_text, held, replacing, save_arrays, write_json, write_text
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import COMPOSITION_FILE, FILES, CompositionConfig
+from guie.config.training import FREE
 from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
@@ -160,11 +161,6 @@ CLASSES = "classes.txt"
 IMAGES = "images.npz"  # size and modification time of each training image
 STATE = ("size_bytes", "mtime_ns")
 LOCK = ".lock"
-# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding.
-FREE = {
-    *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
-    *("accumulate", "on_out_of_memory"),
-}
 SUMMARY = "summary.json"  # written last: it marks a finished run
 UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` interrupted by a kill
 # What a run writes before its first step
@@ -256,7 +252,7 @@ def keep_classes(folder: Path, classes: list[str]) -> None:
 def read_classes(folder: Path) -> list[str]:
     """Return the labels that `keep_classes` wrote, by id.
 
-    Only "\\n" ends a line: labels of old runs may contain other line breaks.
+    Only a line feed ends a line: labels of old runs may contain other line breaks.
     """
     text = (folder / CLASSES).read_bytes().decode("utf-8")
     return text.removesuffix("\n").split("\n")

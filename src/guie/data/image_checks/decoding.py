@@ -176,6 +176,7 @@ def mapped(look: Callable[[T], R], asked: Sequence[T], workers: int) -> Iterator
 
 
 def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
+    """Decode one image of a folder; return its verdict."""
     path = os.path.join(root, image_path)
     try:
         if _leaves(root, image_path):
