@@ -23,7 +23,9 @@ class Broken(Exception):
     """The other side closed the socket, or sent an invalid message."""
 
 
-def send(line: socket.socket, header: dict[str, Any], payload: Any = b"", seconds: float = 0):
+def send(
+    line: socket.socket, header: dict[str, Any], payload: Any = b"", seconds: float = 0
+) -> None:
     """Send one message.
 
     Args:

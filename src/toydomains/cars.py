@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from toydomains.kit.colour import lit
-from toydomains.kit.pen import arc, ellipse, pick, rect, star, turned
+from toydomains.kit.colour import RGB, lit
+from toydomains.kit.pen import Points, arc, ellipse, pick, rect, star, turned
 from toydomains.kit.photo import Pose, View, frame, portrait
 from toydomains.kit.scene import outdoors
 from toydomains.kit.solid import Camera, Face, Solid, box, extruded, sheet
@@ -151,7 +152,7 @@ def _hull(car: Car, c: Chassis) -> Solid:
     return hull
 
 
-def _flank_decals(car: Car, c: Chassis):
+def _flank_decals(car: Car, c: Chassis) -> Iterator[tuple[Points, str | RGB]]:
     """Outlines and colours on the right flank's unit square, the front at u = 1."""
     tall, long, seam = c.belt - c.low, 2 * c.half, lit(car.paint, 0.6)
     if car.stripe == "side stripe":
@@ -241,7 +242,7 @@ def _wheel(car: Car, c: Chassis, x: float, side: int) -> list[Solid]:
     ]
 
 
-def _rim_decals(car: Car):
+def _rim_decals(car: Car) -> Iterator[tuple[Points, str | RGB]]:
     """Outlines and colours of a rim, over the wheel's unit square."""
     yield ellipse(0.5, 0.5, 0.33), METAL if car.wheel in ("disc", "holed") else DARK
     if car.wheel == "star":

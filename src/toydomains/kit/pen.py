@@ -99,7 +99,7 @@ ROUND = _ramp(0.5 * np.abs(_T + 0.25) ** 2.2)  # a cylinder's shade, lit from th
 GLEAM = _ramp(np.exp(-(((_T + 0.5) / 0.16) ** 2)))  # its highlight
 
 
-def pick(rng: np.random.Generator, options: Sequence):
+def pick(rng: np.random.Generator, options: Sequence) -> Any:
     """Return one of the options, all equally likely."""
     return options[int(rng.integers(len(options)))]
 

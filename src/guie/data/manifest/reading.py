@@ -9,6 +9,7 @@ import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -279,7 +280,7 @@ def _not_utf8(data: bytes) -> list[Fault]:
     return [(line, f"not UTF-8 (byte 0x{byte:02x}, Latin-1 perhaps){more}; {SAVE_AS}")]
 
 
-def _reader(data: bytes):
+def _reader(data: bytes) -> Any:  # the csv module names no type
     # Invalid bytes stay distinct, so that two different names are not mistaken for one.
     text = data.decode("utf-8-sig", errors="backslashreplace")
     return csv.reader(io.StringIO(text, newline=""), strict=True)

@@ -255,7 +255,9 @@ def gallery(neighbours: pd.DataFrame, table: pd.DataFrame, root: Path) -> Figure
     return figure
 
 
-def _neighbour(axes: Axes, neighbour, about: pd.DataFrame, root: Path, x: float, y: float) -> None:
+def _neighbour(
+    axes: Axes, neighbour: Any, about: pd.DataFrame, root: Path, x: float, y: float
+) -> None:
     """Draw one neighbour; frame colour and sign both show whether it is right (colour-blindness)."""
     frame, sign = (RIGHT, "✓") if neighbour.relevant else (WRONG, "✗")
     if not neighbour.counted:
