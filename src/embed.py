@@ -83,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
     from guie.evaluation.feature_cache import FeatureCache, embed_into, remove_caches
     from guie.evaluation.opened import embed_queries, load_embedding_model
-    from guie.training.distributed import Interrupts, ProcessGroupGuard, Stopped
+    from guie.training.process_guard import Interrupts, ProcessGroupGuard, Stopped
 
     interrupts, accelerator = Interrupts(), make_accelerator()
     with ProcessGroupGuard(accelerator, interrupts) as guard:

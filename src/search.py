@@ -125,7 +125,7 @@ def index(args: argparse.Namespace) -> None:
     from guie.evaluation.opened import load_embedding_model
     from guie.search.building import build, claimed, describe
     from guie.search.index import Facts, pictures_of, shard_of
-    from guie.training.distributed import Interrupts, ProcessGroupGuard
+    from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
     interrupts, accelerator = Interrupts(), make_accelerator()
     with ExitStack() as held, ProcessGroupGuard(accelerator, interrupts) as guard:

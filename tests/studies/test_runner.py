@@ -15,7 +15,7 @@ import torch
 from guie.studies.grid import Job
 from guie.studies.results import Record
 from guie.studies.runner import Children, Failed, Halted, gpus, threads_of_each, work_off
-from guie.training.distributed import Interrupts
+from guie.training.process_guard import Interrupts
 from kills import is_gone, until
 from small_studies import plan
 

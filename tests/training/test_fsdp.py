@@ -24,9 +24,9 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.training.checkpoint import Checkpoints
-from guie.training.distributed import Shards, gathered, load_optimizer, refuse_unshardable
 from guie.training.optim import averaged
 from guie.training.run_folder import read_metrics
+from guie.training.sharding import Shards, gathered, load_optimizer, refuse_unshardable
 from tiny_runs import bn_config, interrupted_after
 from two_processes import SHARDED
 
@@ -227,7 +227,7 @@ def test_what_cannot_be_sharded_is_refused(
 ) -> None:
     wanted = load_config(config, RunConfig, settings)
     refuse_unshardable(Accelerator(), wanted)  # not sharded
-    monkeypatch.setattr("guie.training.distributed.is_sharded", lambda accelerator: True)
+    monkeypatch.setattr("guie.training.sharding.is_sharded", lambda accelerator: True)
     with pytest.raises(UserError, match=message):
         refuse_unshardable(Accelerator(), wanted)
     clip = nn.ParameterDict({"logit_scale": nn.Parameter(torch.ones(()))})

@@ -29,7 +29,7 @@ from guie.data.manifest import load_manifest
 from guie.studies.grid import Job, digest
 from guie.studies.results import Code, Record, manifest_of, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
-from guie.training.distributed import Cause, Interrupts
+from guie.training.process_guard import Cause, Interrupts
 from guie.training.run_folder import METRICS_FILE, SUMMARY, VAL, read_metrics, read_summary
 
 SHOWN_CHARS = 300

@@ -34,7 +34,7 @@ from guie.studies.runner import (
     work_off,
 )
 from guie.studies.table import by_seed, decimal, ordered, rendered, scores, summary, write_between
-from guie.training.distributed import Interrupts
+from guie.training.process_guard import Interrupts
 
 SCRIPTS = Path(__file__).parents[2]
 PANELS = ("val R@1", "test R@1", "unseen R@1")

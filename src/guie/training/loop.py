@@ -18,16 +18,11 @@ from guie.data.loader import Prefetcher, load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
 from guie.training.checkpoint import TrainState
-from guie.training.distributed import (
-    Cause,
-    Interrupts,
-    ProcessGroupGuard,
-    Stopped,
-    refuse_unshardable,
-)
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
+from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 from guie.training.run import Run
 from guie.training.run_folder import best_score_text, locked, open_run, read_summary
+from guie.training.sharding import refuse_unshardable
 from guie.training.stage import Stage
 from guie.training.starting import load_start
 from guie.training.step import (

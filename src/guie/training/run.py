@@ -17,7 +17,7 @@ from guie.models.loading import BEST
 from guie.models.pretrained import sha256_of, weights_record
 from guie.models.weights import read_metadata, remove_unused
 from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
-from guie.training.distributed import ProcessGroupGuard
+from guie.training.process_guard import ProcessGroupGuard
 from guie.training.run_folder import (
     RunLog,
     add_to_record,

@@ -35,10 +35,11 @@ from guie.evaluation.validation import validate
 from guie.models.embedder import build_preprocess
 from guie.models.preprocess import Preprocess
 from guie.models.weights import Base, frozen_names
-from guie.training.distributed import Shards, Stopped, gathered, load_optimizer
 from guie.training.optim import averaged, build_optimizer, freeze
+from guie.training.process_guard import Stopped
 from guie.training.run import Run
 from guie.training.run_folder import prefixed
+from guie.training.sharding import Shards, gathered, load_optimizer
 from guie.training.tasks.base import Task
 from guie.training.tasks.distillation import DistillationTask
 from guie.training.teachers import teacher_views

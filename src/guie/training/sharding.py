@@ -1,0 +1,158 @@
+"""Fully sharded training (FSDP): shard the task, and gather its state."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import DistributedType, fsdp2_prepare_model
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from guie.base.errors import UserError
+from guie.config.training import RunConfig
+from guie.models.backbones.base import Backbone
+
+T = TypeVar("T", bound=nn.Module)
+
+
+def is_sharded(accelerator: Accelerator) -> bool:
+    """Whether the run was started with `--use_fsdp`."""
+    return accelerator.distributed_type == DistributedType.FSDP
+
+
+def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
+    """Raise UserError for settings that a sharded run does not support."""
+    if not is_sharded(accelerator):
+        return
+    if config.channels_last:
+        raise UserError("channels_last: FSDP shards contiguous weights only; set it to false")
+    if any(stage.clip_grad_value for stage in config.stages):
+        raise UserError("clip_grad_value: not supported under FSDP; use clip_grad_norm")
+    if config.retention and config.retention.weights:
+        raise UserError(
+            "retention.weights: needs unsharded weights, which no process has under FSDP; set it to 0,"
+            " or train without --use_fsdp"
+        )
+
+
+class Shards(Generic[T]):
+    """Shard and gather the task and its weight average; without FSDP it does nothing.
+
+    Args:
+        task: unsharded, not yet prepared.
+
+    Raises UserError if it has parameters that cannot be sharded.
+    """
+
+    def __init__(self, accelerator: Accelerator, task: T):
+        self.accelerator = accelerator
+        self.frame = _without_weights(task) if is_sharded(accelerator) else None
+        if self.frame is not None:
+            _refuse_scalars(task)
+            _name_blocks(task)
+
+    def shard(self, module: nn.Module) -> None:
+        """Shard a module that is not trained, in place."""
+        if self.frame is not None:
+            _name_blocks(module)
+            fsdp2_prepare_model(self.accelerator, module)
+
+    def whole(self, module: T) -> T:
+        """Return the unsharded task with the module's weights, on this device; all processes call it.
+
+        Forward passes of shards wait for each other; those of the unsharded task do not.
+        """
+        if self.frame is None:
+            return module
+        task = copy.deepcopy(self.frame)
+        state = map_tensors(lambda t: _full(t, self.accelerator.device), module.state_dict())
+        task.load_state_dict(state, assign=True)
+        return task.train(module.training)
+
+
+def gathered(accelerator: Accelerator, state: Any) -> Any:
+    """Gather a nested state on the CPU of the main process; all processes call it.
+
+    The other processes return it without tensors, so they never hold the whole state for long.
+    """
+    if not is_sharded(accelerator):
+        return state
+    keep = accelerator.is_main_process
+
+    def take(tensor: Tensor) -> Tensor | None:
+        full = _full(tensor, torch.device("cpu"))
+        return full if keep else None
+
+    return map_tensors(take, state)
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load an unsharded state dict; each process takes its own part."""
+    owners = [p for group in optimizer.param_groups for p in group["params"]]
+    parts = {n: _parts(owners[n], values) for n, values in state["state"].items()}
+    optimizer.load_state_dict({**state, "state": parts})
+
+
+def map_tensors(make: Callable[[Tensor], Any], values: Any) -> Any:
+    """Replace every tensor in nested dicts and lists by `make(tensor)`."""
+    if isinstance(values, Tensor):
+        return make(values)
+    if isinstance(values, dict):
+        return type(values)((key, map_tensors(make, value)) for key, value in values.items())
+    if isinstance(values, list):
+        return [map_tensors(make, value) for value in values]
+    return values
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this process's part of a sharded tensor, in the same memory; other tensors unchanged."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def _full(tensor: Tensor, device: torch.device) -> Tensor:
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).to(device)
+
+
+def _parts(owner: Tensor, values: dict[str, Any]) -> dict[str, Any]:
+    """Shard an optimiser's state of one parameter; tensors of its shape are sharded as it is."""
+    if not isinstance(owner, DTensor):
+        return values
+
+    def part(value: Tensor) -> Tensor:
+        if value.shape != owner.shape:
+            return value  # a counter
+        mesh, placements = owner.device_mesh, owner.placements
+        # Every process has read the file, so nothing needs to be sent.
+        return distribute_tensor(value.to(owner.device), mesh, placements, src_data_rank=None)
+
+    return map_tensors(part, values)
+
+
+def _without_weights(task: T) -> T:
+    """Return a copy whose parameters are on the meta device and use no memory."""
+    hollow = {id(p): nn.Parameter(p.to("meta"), p.requires_grad) for p in task.parameters()}
+    return copy.deepcopy(task, hollow)
+
+
+def _refuse_scalars(task: nn.Module) -> None:
+    scalars = [name for name, parameter in task.named_parameters() if not parameter.dim()]
+    if scalars:
+        raise UserError(
+            f"FSDP cannot shard scalar parameters: {', '.join(scalars)}; train without --use_fsdp"
+        )
+
+
+def _name_blocks(module: nn.Module) -> None:
+    """Set the names of the classes that accelerate gathers one at a time."""
+    kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
+    found = {
+        type(child).__name__
+        for name, child in module.named_modules()
+        if any(kind.is_block(name) for kind in kinds)
+    }
+    module._no_split_modules = sorted(found)  # type: ignore[assignment]  # stubs: tensors, modules
