@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from guie.export import RUNTIME_FORMAT, check_operators, downgrade, format_version, package, parity
-from guie.models import Embedder, Scored
+from guie.models import Embedder, ExportModule
 from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 
@@ -16,5 +16,5 @@ def check_exported(embedder: Embedder, preprocess: Preprocess, folder: Path) -> 
     downgrade(path)
     check_runtime(path)  # the scorer's own, written apart
     assert check_operators(path) == [] and format_version(path) <= RUNTIME_FORMAT
-    [row] = parity(Scored(preprocess, embedder), path, [(61, 97)])
+    [row] = parity(ExportModule(preprocess, embedder), path, [(61, 97)])
     assert row["difference"] <= 1e-5

@@ -22,7 +22,7 @@ from torch import Tensor
 from guie.config.base import expanded
 from guie.data.images import open_as_host
 from guie.data.manifest import load_manifest
-from guie.models import Scored, open_model
+from guie.models import ExportModule, open_model
 from guie.studies.grid import Plan, read_plan
 
 
@@ -60,7 +60,7 @@ def drawn(plan: Plan, count: int) -> list[Tensor]:
     return [torch.from_numpy(picture.copy()).permute(2, 0, 1)[None] for picture in pictures]
 
 
-def timed(models: dict[str, Scored], images: list[Tensor], rounds: int) -> dict[str, float]:
+def timed(models: dict[str, ExportModule], images: list[Tensor], rounds: int) -> dict[str, float]:
     """Seconds of a core an image, by model: the mean over images of each one's median."""
     ways = {
         (row, place): partial(model, image)

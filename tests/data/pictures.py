@@ -10,14 +10,14 @@ from PIL import Image
 from guie.config.stages import AugmentConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import TrainDataset
-from guie.data.images import Part
+from guie.data.images import Region
 from guie.data.manifest import Manifest
 from guie.models.preprocess import Preprocess
 
 NO_AUGMENT = AugmentConfig(crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0])
 FULL_AUGMENT = AugmentConfig(flip=0.5, color=0.3, gray=0.3, blur=0.3, jpeg=0.3, erase=0.3)
 SIZES = [(1, 1), (1, 300), (300, 1), (32, 32), (90, 40), (40, 90), (257, 131)]  # width, height
-WHOLE = Part(0.0, 0.0, 1.0, 1.0)
+WHOLE = Region(0.0, 0.0, 1.0, 1.0)
 
 
 def preprocess(fit: str = "squash") -> Preprocess:

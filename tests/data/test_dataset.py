@@ -17,7 +17,7 @@ from guie.config.stages import AugmentConfig
 from guie.config.training import GenericImagesConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, EvalDataset, TrainDataset, as_batch, training_rows
-from guie.data.images import Part, open_as_seen, open_part
+from guie.data.images import Region, open_as_seen, open_part
 from guie.data.loader import eval_loader, load_generic, train_loader, with_generic
 from guie.data.manifest import Manifest, Sidecar
 from guie.data.sampling import RankBatches, Sampler
@@ -161,7 +161,7 @@ def test_the_part_says_nothing_about_the_pixels(manifest: Manifest) -> None:
     train, seeds = dataset(manifest, FULL_AUGMENT), []
 
     class Noted(Augment):
-        def part(self, seed: int) -> Part:
+        def part(self, seed: int) -> Region:
             seeds.append(seed)
             return super().part(seed)
 

@@ -10,7 +10,7 @@ from pictures import WHOLE, jpeg
 from PIL import Image
 
 from guie.base.errors import UserError
-from guie.data.images import Part, open_as_seen, open_part
+from guie.data.images import Region, open_as_seen, open_part
 
 JPEGS = {
     "4:2:0": {},
@@ -55,7 +55,7 @@ def test_a_part_is_of_the_picture_as_seen(tmp_path: Path, orientation: int) -> N
     turn = Image.Exif()
     turn[0x0112] = orientation
     path = jpeg(tmp_path / "a.jpg", size=(960, 640), exif=turn)
-    whole, part = open_as_seen(path), Part(0.1, 0.2, 0.6, 0.9)
+    whole, part = open_as_seen(path), Region(0.1, 0.2, 0.6, 0.9)
     for reduction in (1, 2, 4, 8):
         rows = whole.height // 2 // reduction
         pixels, size = open_part(path, part, lambda height, _, rows=rows: height >= rows - 1)

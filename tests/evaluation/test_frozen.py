@@ -25,7 +25,7 @@ from guie.evaluation import embedding, validation
 from guie.evaluation import feature_cache as cache
 from guie.evaluation import frozen as views
 from guie.evaluation.feature_cache import cached_features
-from guie.evaluation.frozen import View, embed_rows
+from guie.evaluation.frozen import TrainingView, embed_rows
 from guie.evaluation.validation import validate
 from guie.models import Embedder, LoadedModel, open_model
 from tiny_runs import mix_with_val
@@ -42,7 +42,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(view, images) of each shard that is computed from here on; shards are of 24."""
     counts: list[tuple[int, int]] = []
 
-    def counted(accelerator, embedder, dataset: View, **settings):
+    def counted(accelerator, embedder, dataset: TrainingView, **settings):
         for block in embedding.embed_blocks(accelerator, embedder, dataset, **settings):
             counts.append((dataset.view, len(block)))
             yield block

@@ -20,7 +20,7 @@ import export
 from guie.base.errors import UserError
 from guie.export import formats
 from guie.export.formats import exported_program, open_onnx
-from guie.models import Scored, composed, open_model
+from guie.models import ExportModule, composed, open_model
 from guie.models.preprocess import Preprocess
 from tiny_runs import tiny_run
 from torch111.architectures import ARCHITECTURES, build
@@ -177,7 +177,7 @@ def test_onnxs_antialiased_bicubic_is_torchs(fit: str, tmp_path: Path) -> None:
         def forward(self, prepared: torch.Tensor, shapes: torch.Tensor) -> torch.Tensor:
             return prepared.flatten(1) + 0 * shapes.sum()
 
-    model = Scored(Preprocess(33, [0.0] * 3, [1 / 255] * 3, fit), Pixels())
+    model = ExportModule(Preprocess(33, [0.0] * 3, [1 / 255] * 3, fit), Pixels())
     path = tmp_path / "model.onnx"
     formats.write_onnx(exported_program(model, "run"), path)
     sizes = [*formats.odd_sizes(33), (2, 3), (32, 33), (34, 33), (1, 34), (7, 1900)]
@@ -189,7 +189,7 @@ def test_onnxs_antialiased_bicubic_is_torchs(fit: str, tmp_path: Path) -> None:
 def test_every_architecture_in_every_format(name: str, tmp_path: Path) -> None:
     onnxruntime()
     encoder, size_px = build(name)
-    model = Scored(Preprocess(size_px, [0.5] * 3, [0.25] * 3, "pad"), encoder)
+    model = ExportModule(Preprocess(size_px, [0.5] * 3, [0.25] * 3, "pad"), encoder)
     program = exported_program(model, name)
     sizes = [(1, 2000), (size_px + 1, size_px - 1)]
     formats.write_program(program, tmp_path / "model.pt2")

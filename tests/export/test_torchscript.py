@@ -26,7 +26,7 @@ from guie.export import (
     parity,
     portable_operators,
 )
-from guie.models import Scored
+from guie.models import ExportModule
 from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
 from torch111.architectures import OTHERS, build
@@ -77,7 +77,7 @@ def test_other_architectures_are_portable_and_unchanged(name: str, tmp_path: Pat
     assert check_operators(path) == []
     check_runtime(path)  # the scorer's own, written apart
     assert format_version(path) <= RUNTIME_FORMAT
-    eager = Scored(preprocess(size_px), encoder)
+    eager = ExportModule(preprocess(size_px), encoder)
     for row in parity(eager, path, [*odd_sizes(size_px)[:-1], (300, 400)]):
         assert row["difference"] <= 1e-5, row
 
@@ -157,7 +157,7 @@ def test_tensors_made_on_the_way_follow_the_input(tmp_path: Path) -> None:
     assert check_operators(path) == []
     code = torch.jit.load(path).embedder.code
     assert "device=ops.prim.device(images)" in code
-    rows = parity(Scored(preprocess(), encoder), path, [(5, 9)])
+    rows = parity(ExportModule(preprocess(), encoder), path, [(5, 9)])
     assert rows[0]["difference"] == 0
 
 
@@ -240,7 +240,7 @@ def test_a_disk_without_room_is_told_in_one_line(tmp_path: Path) -> None:
 def test_parity_sees_a_difference_and_a_nan(tmp_path: Path) -> None:
     encoder, path = Wrapped(torch.tanh), tmp_path / "saved_model.pt"
     package(encoder, preprocess(), path)
-    eager = Scored(preprocess(), encoder)
+    eager = ExportModule(preprocess(), encoder)
     assert parity(eager, path, [(5, 9)]) == [{"height": 5, "width": 9, "difference": 0}]
     encoder.scale.data += 1e-3
     assert 1e-5 < parity(eager, path, [(5, 9)])[0]["difference"] < 1e-2

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 import guie.export
 from guie.export import check_operators, downgrade, odd_sizes, package
-from guie.models import Scored
+from guie.models import ExportModule
 from guie.models.preprocess import Preprocess
 
 TOLERANCE = 1e-5
@@ -75,7 +75,7 @@ def exported(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:
             for problem in check_operators(path):
                 print(f"      {problem}")
             words = f"{name} | {fit} | {'fp16' if half else 'fp32'}"
-            yield words, Scored(preprocess, encoder), path, size_px
+            yield words, ExportModule(preprocess, encoder), path, size_px
 
 
 def composed(folder: str) -> Iterator[tuple[str, nn.Module, Path, int]]:

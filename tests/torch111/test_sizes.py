@@ -13,7 +13,7 @@ from runtime import WHEEL, compiled, fetched
 
 from guie.export import downgrade, package
 from guie.export.torchscript import StoredZip
-from guie.models import Scored
+from guie.models import ExportModule
 from guie.models.preprocess import Preprocess
 
 CACHE = Path(__file__).parents[2] / ".cache/torch-1.11"
@@ -29,12 +29,12 @@ def loader() -> Path:
     return compiled(fetched(CACHE))
 
 
-def exported(encoder: Encoder, size_px: int, path: Path) -> Scored:
+def exported(encoder: Encoder, size_px: int, path: Path) -> ExportModule:
     """The file as it is submitted, of an encoder that takes this size; what it must answer."""
     preprocess = Preprocess(size_px, [0.5] * 3, [0.25] * 3, "squash")
     package(encoder, preprocess, path)
     downgrade(path)
-    return Scored(preprocess, encoder)
+    return ExportModule(preprocess, encoder)
 
 
 @pytest.mark.parametrize("start", [2 * GIB, 3 * GIB, 4 * GIB - 1000, 4 * GIB, 9 * GIB])

@@ -20,7 +20,7 @@ from vit_h import timed
 from guie.config.ensemble import CompositionConfig, MemberConfig
 from guie.config.model import ModelConfig
 from guie.export import check_operators, downgrade, package
-from guie.models import Ensemble, Scored, build_embedder
+from guie.models import Ensemble, ExportModule, build_embedder
 from guie.models.views import Inputs, ViewSpec
 
 SIZE_PX = 224
@@ -64,7 +64,7 @@ def export(path: Path, answered: Path, half: bool) -> None:
     composition = Ensemble(both, members, [[look], [look]]).eval()
     preprocess = Inputs(composition.looks)
     package(composition, preprocess, path, half)
-    torch.save(answers(Scored(preprocess, composition), noise(SIZE_PX)), answered)
+    torch.save(answers(ExportModule(preprocess, composition), noise(SIZE_PX)), answered)
     downgrade(path)
     problems = check_operators(path)
     if problems:

@@ -21,10 +21,10 @@ from torch import Tensor
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
 from guie.config.sampling import AugmentConfig
-from guie.data.images import Part
+from guie.data.images import Region
 
 
-def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[float]) -> Part:
+def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[float]) -> Region:
     """Return a crop box like torchvision's RandomResizedCrop, as fractions of the sides.
 
     Args:
@@ -36,14 +36,14 @@ def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[flo
     return _placed(draw, min(1.0, side / stretch), min(1.0, side * stretch))
 
 
-def random_area(draw: random.Random, low: float, high: float) -> Part:
+def random_area(draw: random.Random, low: float, high: float) -> Region:
     """Return a box whose sides are drawn independently, as fractions between `low` and `high`."""
     return _placed(draw, draw.uniform(low, high), draw.uniform(low, high))
 
 
-def _placed(draw: random.Random, height: float, width: float) -> Part:
+def _placed(draw: random.Random, height: float, width: float) -> Region:
     top, left = draw.uniform(0, 1 - height), draw.uniform(0, 1 - width)
-    return Part(top, left, top + height, left + width)
+    return Region(top, left, top + height, left + width)
 
 
 LUMA = np.array([0.299, 0.587, 0.114])  # of RGB, ITU-R BT.601
@@ -179,7 +179,7 @@ class Augment:
     def __init__(self, config: AugmentConfig):
         self.config, self.distortions = config, Distortions(config)
 
-    def part(self, seed: int) -> Part:
+    def part(self, seed: int) -> Region:
         """Return the crop of the image."""
         draw = random.Random(seed)
         return random_part(draw, self.config.crop_scale, self.config.crop_ratio)

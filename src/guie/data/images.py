@@ -59,7 +59,7 @@ PLAIN = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # modes that Pillow always
 T = TypeVar("T")
 
 
-class Part(NamedTuple):
+class Region(NamedTuple):
     """A box of an image, as fractions of its sides."""
 
     top: float
@@ -89,7 +89,7 @@ def picture_of(data: bytes, name: str = "the picture") -> Image.Image:
 
 
 def open_part(
-    path: str | Path, part: Part, enough: Callable[[int, int], bool]
+    path: str | Path, part: Region, enough: Callable[[int, int], bool]
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """Return a crop of `open_as_seen`, uint8 (h, w, 3), and the height and width of the whole.
 
@@ -188,7 +188,7 @@ def _available(formats: Sequence[str]) -> list[str]:
 
 
 def _part(
-    image: ImageFile.ImageFile, part: Part, enough: Callable[[int, int], bool]
+    image: ImageFile.ImageFile, part: Region, enough: Callable[[int, int], bool]
 ) -> tuple[np.ndarray, tuple[int, int]]:
     if image.format not in ("JPEG", "MPO"):
         whole = np.array(_as_seen(image))

@@ -44,7 +44,7 @@ DECODER = "open_part"  # the decoder of TrainDataset
 BYTES = np.dtype(np.float16).itemsize
 
 
-class View(Samples):
+class TrainingView(Samples):
     """One view of every training image, made by `TrainDataset`, not yet normalised."""
 
     def __init__(self, dataset: TrainDataset, view: int, rows: Sequence[int] | np.ndarray):
@@ -102,7 +102,7 @@ def cached_views(
     from_main(accelerator, lambda: _check_room(folder, wanted))
 
     for view, cache in enumerate(caches):
-        viewed, said = View(dataset, view, of_rows[missing[view]]), f"{title} (view {view})"
+        viewed, said = TrainingView(dataset, view, of_rows[missing[view]]), f"{title} (view {view})"
         blocks = embed_blocks(
             accelerator, embedder, viewed, workers=workers, title=said, check=check
         )

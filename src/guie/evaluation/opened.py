@@ -142,7 +142,7 @@ def embed_queries(path: str | None, opened: EmbeddingModel) -> tuple[np.ndarray,
     return texts["image_path"].to_numpy(str), embed_texts(opened.model, texts["text"].tolist())
 
 
-class Weights(nn.Module):
+class PromptWeights(nn.Module):
     """A backbone that returns the weights of its M prompts in place of features."""
 
     def __init__(self, backbone: Backbone):
@@ -174,7 +174,7 @@ def prompt_weights(
     rows = manifest.split(split).drop_duplicates("image_path")
     files = [manifest.file(path) for path in rows["image_path"]]
     accelerator = make_accelerator()
-    weigher = Weights(embedder.to(accelerator.device).backbone)
+    weigher = PromptWeights(embedder.to(accelerator.device).backbone)
     weights_NM = embed_files(
         accelerator, weigher, model.preprocess, files, workers=workers, title="weights"
     )

@@ -258,7 +258,7 @@ def rankings(images: Images, embedded: Embeddings, search: Search) -> Iterator[R
 
 
 @dataclass(frozen=True)
-class Searcher:
+class SearchScorer:
     """Score searches over embedded images.
 
     Attributes:

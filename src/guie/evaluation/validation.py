@@ -15,7 +15,7 @@ from guie.evaluation.embedding import Check, embed_files, raise_fault
 from guie.evaluation.embeddings import as_units
 from guie.evaluation.frozen import FrozenData, embed_rows
 from guie.evaluation.metrics import plain
-from guie.evaluation.search import Images, Searcher, searches, unanswerable
+from guie.evaluation.search import Images, SearchScorer, searches, unanswerable
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
 from guie.models.views import AnyPreprocess
@@ -74,7 +74,7 @@ def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, An
     """
     images = Images.of(table)
     (search,) = searches("merged", images, images.domain_T)
-    scores = Searcher(images, as_units(embeddings_TD, table)).score(search, QUICK)
+    scores = SearchScorer(images, as_units(embeddings_TD, table)).score(search, QUICK)
     if scores.isna().all(axis=None):
         raise unanswerable(len(scores))
     by_domain = scores.groupby(images.domain_T[search.query_Q]).mean()

@@ -22,7 +22,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing, write_json, write_text
 from guie.export.card import file_card, file_facts, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
-from guie.models.embedder import Scored
+from guie.models.embedder import ExportModule
 from guie.models.loading import LoadedModel
 from guie.models.preprocess import Preprocess, _half
 
@@ -33,7 +33,7 @@ EXAMPLE_SHAPE = (2, 3, 37, 53)
 MOST = 2**31 - 1  # without a bound, torch 2.7 rejects the size 2**63 - 1
 
 
-def exported_program(model: Scored, source: str) -> ExportedProgram:
+def exported_program(model: ExportModule, source: str) -> ExportedProgram:
     """Export uint8 (B, 3, H, W), B, H, W >= 1 -> (B, D) as a program that does not need this package.
 
     Afterwards the model is on the CPU, in fp32 and eval mode.

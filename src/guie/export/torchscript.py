@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.models.embedder import Scored
+from guie.models.embedder import ExportModule
 from guie.models.ensemble import Ensemble
 from guie.models.views import AnyPreprocess
 
@@ -237,7 +237,7 @@ def package(
 ) -> None:
     """Save encoder and preprocessing as one TorchScript file, on the CPU, in fp32 and eval mode.
 
-    The file contains `Scored`, which the challenge's scorer calls: uint8 (1, 3, H, W) of any size -> (1, D).
+    The file contains `ExportModule`, which the scorer calls: uint8 (1, 3, H, W) of any size -> (1, D).
     The encoder is traced at the preprocessing's size. It maps the preprocessed image and shapes (1, 3), both
     float, to (1, D). The rest is scripted, as a trace would fix the steps and the shape of one image. For an
     ensemble, each member is traced and the combination is scripted, as it may skip a pass. Both arguments are
@@ -261,7 +261,7 @@ def package(
         else:
             prepared = preprocess(torch.zeros(1, 3, 2, 2, dtype=torch.uint8))
             traced = _traced(encoder, (prepared, torch.ones(1, 3)))
-        module = torch.jit.script(Scored(preprocess, traced).eval())
+        module = torch.jit.script(ExportModule(preprocess, traced).eval())
         with replacing(path, durable=False) as temporary:
             _reserve(temporary, sum(tensor.nbytes for tensor in module.state_dict().values()))
             torch.jit.save(module, str(temporary))

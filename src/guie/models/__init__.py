@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from guie.models.embedder import Embedder, Scored, build_embedder, build_preprocess
+from guie.models.embedder import Embedder, ExportModule, build_embedder, build_preprocess
 from guie.models.ensemble import Ensemble
 from guie.models.loading import (
     LoadedModel,
@@ -20,7 +20,7 @@ __all__ = [
     "Embedder",
     "ImageSize",
     "LoadedModel",
-    "Scored",
+    "ExportModule",
     "at_size",
     "build_embedder",
     "build_preprocess",

@@ -16,7 +16,7 @@ from guie.models.preprocess import Preprocess
 from guie.models.views import AnyPreprocess
 
 
-class Scored(nn.Module):
+class ExportModule(nn.Module):
     """Map uint8 images (B, 3, H, W) of any size to (B, D); the same module eager and in TorchScript.
 
     Args:

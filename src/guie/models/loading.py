@@ -18,7 +18,7 @@ from guie.config.model import BackboneConfig, ImageConfig, LayersConfig, ModelCo
 from guie.models.adapters.attaching import merge_lora
 from guie.models.backbones import build_backbone
 from guie.models.backbones.base import BACKBONES
-from guie.models.embedder import Embedder, Scored, build_embedder, build_preprocess
+from guie.models.embedder import Embedder, ExportModule, build_embedder, build_preprocess
 from guie.models.ensemble import Ensemble
 from guie.models.preprocess import Preprocess
 from guie.models.views import AnyPreprocess, Inputs, ViewSpec
@@ -41,9 +41,9 @@ class LoadedModel:
     source: str
 
     @property
-    def scored(self) -> Scored:
+    def scored(self) -> ExportModule:
         """Preprocessing and embedder as one module, from image to embedding."""
-        return Scored(self.preprocess, self.embedder)
+        return ExportModule(self.preprocess, self.embedder)
 
     @property
     def config(self) -> ModelConfig | CompositionConfig:

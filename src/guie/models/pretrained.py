@@ -29,14 +29,14 @@ SAFE_NAMES = {
 
 
 @dataclass(frozen=True)
-class Weights:
+class WeightsFile:
     """A weights file and its source: a hub repository at a commit, a URL, or a path."""
 
     file: Path
     source: str
 
 
-def find_weights(config: BackboneConfig) -> Weights | None:
+def find_weights(config: BackboneConfig) -> WeightsFile | None:
     """Return the weights file of `pretrained`, downloaded if needed; None without `pretrained`.
 
     Raises UserError if there is no such file or tag, or the file's hash is not `sha256`.
@@ -97,7 +97,7 @@ def is_file(pretrained: str) -> bool:
     return "/" in pretrained or pretrained.endswith(SUFFIXES)
 
 
-def _local(config: BackboneConfig, file: Path) -> Weights:
+def _local(config: BackboneConfig, file: Path) -> WeightsFile:
     if not file.is_file():
         raise UserError(f"model.backbone.pretrained: no such weights file: {file}")
     if file.suffix not in SUFFIXES:
@@ -109,10 +109,10 @@ def _local(config: BackboneConfig, file: Path) -> Weights:
         raise UserError(
             "model.backbone.revision: applies to a hub tag, but pretrained names a file"
         )
-    return Weights(file, str(file))
+    return WeightsFile(file, str(file))
 
 
-def _from_hub(repository: str, name: str, revision: str | None) -> Weights:
+def _from_hub(repository: str, name: str, revision: str | None) -> WeightsFile:
     """Download a file from the hub, or use the cache; prefer safetensors."""
     safe = SAFE_NAMES.get(name, Path(name).with_suffix(".safetensors").name)
     try:
@@ -129,10 +129,10 @@ def _from_hub(repository: str, name: str, revision: str | None) -> Weights:
     # The cache keeps a file as .../snapshots/<commit>/<name>.
     parts = Path(file).parts
     commit = parts[parts.index("snapshots") + 1] if "snapshots" in parts else revision or "main"
-    return Weights(Path(file), f"https://huggingface.co/{repository}/tree/{commit}")
+    return WeightsFile(Path(file), f"https://huggingface.co/{repository}/tree/{commit}")
 
 
-def _from_url(url: str) -> Weights:
+def _from_url(url: str) -> WeightsFile:
     file = Path(torch.hub.get_dir()) / "checkpoints" / Path(url).name
     if not file.is_file():
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -140,4 +140,4 @@ def _from_url(url: str) -> Weights:
             torch.hub.download_url_to_file(url, str(file))
         except (OSError, RuntimeError) as error:
             raise UserError(f"model.backbone.pretrained: cannot download {url}: {error}") from error
-    return Weights(file, url)
+    return WeightsFile(file, url)

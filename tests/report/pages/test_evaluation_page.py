@@ -15,7 +15,7 @@ from guie.base.errors import UserError
 from guie.evaluation.protocols.catalogue import protocol_of
 from guie.evaluation.protocols.evaluating import evaluate
 from guie.report.pages.evaluation import write_evaluation
-from guie.report.pages.evaluation_scores import Scored, short_names
+from guie.report.pages.evaluation_scores import ModelReports, short_names
 from scored_pages import (
     BROKEN,
     CLOSING,
@@ -123,7 +123,7 @@ def test_graded_pairs_have_no_classes_to_look_into(root, table):
     scores = {"easy_ap": 0.5, "queries": 3, "queries_without_positive": 0}
     part = {"domains": {"roxford": scores}, "mean": {"easy_ap": 0.5}, "index": "separate"}
     reports = [{"protocol": "revisited", "parts": {"separate": part | {"dimension": 8}}}]
-    model = Scored("ours", reports, embeddings(table, 1.0))
+    model = ModelReports("ours", reports, embeddings(table, 1.0))
     (root / "folder").mkdir()
     with pytest.raises(UserError, match="folder"):
         write_evaluation(root / "folder", [model], [protocol], table, root)

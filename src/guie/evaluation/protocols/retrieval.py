@@ -23,7 +23,7 @@ from guie.evaluation.search import (
     BlockCache,
     Images,
     Search,
-    Searcher,
+    SearchScorer,
     galleries,
     rankings,
     searches,
@@ -194,14 +194,14 @@ def search_part(
     embedded: Embeddings,
     options: Options = PLAIN,
 ) -> list[pd.DataFrame]:
-    """Return the query scores of each search of a part; see `guie.evaluation.search.Searcher`.
+    """Return the query scores of each search of a part; see `guie.evaluation.search.SearchScorer`.
 
     Args:
         table: rows T of one split: image_path, label, domain, role and, optionally, dataset.
         embedded: unit vectors [T, D], or those of each domain's specialist.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
-    searcher = Searcher(images, embedded, options.kept, "query_counts" in options.quirks)
+    searcher = SearchScorer(images, embedded, options.kept, "query_counts" in options.quirks)
     found = []
     for search in searches(part.index, images, group_T):
         if part.graded:

@@ -24,8 +24,8 @@ from guie.report.pages.evaluation_pictures import (
     recall_panels,
 )
 from guie.report.pages.evaluation_scores import (
-    Look,
-    Scored,
+    ModelAnswers,
+    ModelReports,
     looked_into,
     looks,
     score_tables,
@@ -39,7 +39,7 @@ MATRIX = 40  # domains of the confusion matrix
 
 def write_evaluation(
     path: str | Path,
-    models: Sequence[Scored],
+    models: Sequence[ModelReports],
     protocols: Sequence[Protocol],
     table: pd.DataFrame,
     root: str | Path | None,
@@ -83,7 +83,7 @@ def write_evaluation(
         write_page(path, "evaluation.html.j2", values)
 
 
-def _verdicts(models: Sequence[Scored]) -> list[str]:
+def _verdicts(models: Sequence[ModelReports]) -> list[str]:
     """Describe in words how the first model compares with each other one, for each protocol."""
     first, *others = models
     return [
@@ -95,7 +95,7 @@ def _verdicts(models: Sequence[Scored]) -> list[str]:
 
 
 def _inside(
-    models: Sequence[Scored], part: Part, table: pd.DataFrame, root: Path | None, bar: tqdm
+    models: Sequence[ModelReports], part: Part, table: pd.DataFrame, root: Path | None, bar: tqdm
 ) -> dict[str, Any]:
     """Return template values: the detailed analysis of one part."""
     seen = looks(models, part, table)
@@ -127,7 +127,7 @@ def _inside(
     }
 
 
-def _hubness(look: Look, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
+def _hubness(look: ModelAnswers, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     """Return the rows of the hubness table, and its foot."""
     spread = hubness(look.near, table).rename(index={"": "all images"})
     rows = spread.rename_axis("domain").reset_index().to_dict("records")
@@ -135,7 +135,7 @@ def _hubness(look: Look, table: pd.DataFrame) -> dict[str, list[dict[str, Any]]]
 
 
 def _compared(
-    first: Look, other: Look, table: pd.DataFrame, galleries: Galleries
+    first: ModelAnswers, other: ModelAnswers, table: pd.DataFrame, galleries: Galleries
 ) -> dict[str, Any]:
     """Compare another model with the first: counts by domain, and queries that changed."""
     won, lost = galleries.changed(other.near)

@@ -21,7 +21,7 @@ from guie.report.figures.embeddings import (
     occurrence_panel,
     recall_panel,
 )
-from guie.report.pages.evaluation_scores import Look, asked_domains
+from guie.report.pages.evaluation_scores import ModelAnswers, asked_domains
 from guie.report.pages.html import Panel, Pictures, inline_svg
 
 MISTAKES, WORST, PAIRS, OF_PAIR, HUBS, OF_HUB, CHANGED = 24, 12, 8, 3, 8, 5, 8
@@ -227,7 +227,7 @@ MOST_PANELS = 24  # of a kind: the domains with the most queries
 MEAN = "mean over domains"
 
 
-def recall_panels(looks: Sequence[Look], table: pd.DataFrame) -> list[Panel]:
+def recall_panels(looks: Sequence[ModelAnswers], table: pd.DataFrame) -> list[Panel]:
     """Draw R@k over k for the mean over domains, then for each domain; one line per model."""
     by_model = {look.name: _recalls(look, table) for look in looks}
     panels = []
@@ -244,7 +244,7 @@ def recall_panels(looks: Sequence[Look], table: pd.DataFrame) -> list[Panel]:
     return panels
 
 
-def gap_panels(look: Look, table: pd.DataFrame) -> list[Panel]:
+def gap_panels(look: ModelAnswers, table: pd.DataFrame) -> list[Panel]:
     """Draw the distances to right and wrong answers, one panel per domain."""
     found = look.gaps
     kinds = {
@@ -287,19 +287,19 @@ def difficulty_panels(
     return panels
 
 
-def occurrence_chart(looks: Sequence[Look]) -> Markup:
+def occurrence_chart(looks: Sequence[ModelAnswers]) -> Markup:
     """Draw how many images are found how often."""
     counts = {look.name: occurrences(look.near) for look in looks}
     return inline_svg(occurrence_panel(counts), "hubs", "Images by how often they are found")
 
 
-def largest_domains(look: Look, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
+def largest_domains(look: ModelAnswers, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
     """Return the `most` domains with the most queries, sorted by name."""
     counts = pd.Series(asked_domains(look.near, table)).value_counts()
     return sorted(str(name) for name in counts.index[:most])
 
 
-def _recalls(look: Look, table: pd.DataFrame) -> pd.DataFrame:
+def _recalls(look: ModelAnswers, table: pd.DataFrame) -> pd.DataFrame:
     """Return R@k; rows are k, columns are domains."""
     domain_Q = asked_domains(look.near, table)
     found = {k: pd.Series(look.near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}

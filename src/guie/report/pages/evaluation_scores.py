@@ -19,7 +19,7 @@ Report = Mapping[str, Any]  # of one part, as `run_protocol` returns it
 
 
 @dataclass(frozen=True)
-class Scored:
+class ModelReports:
     """One model with its reports for the protocols of the page.
 
     Attributes:
@@ -34,7 +34,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Look:
+class ModelAnswers:
     """A model's answers in the protocol part that the page analyses."""
 
     name: str
@@ -63,11 +63,11 @@ def judged_models(
     models: Mapping[str, Embeddings],
     reports: Mapping[str, Sequence[Mapping[str, Any]]],
     table: pd.DataFrame,
-) -> list[Scored]:
+) -> list[ModelReports]:
     """Combine models and the reports of `run_models`, both by file, under short names."""
     names = short_names(list(models))
     return [
-        Scored(name, reports[file], as_units(given, table))
+        ModelReports(name, reports[file], as_units(given, table))
         for name, (file, given) in zip(names, models.items(), strict=True)
     ]
 
@@ -78,12 +78,12 @@ def looked_into(protocols: Sequence[Protocol]) -> Part | None:
     return next((part for part in parts if not (part.graded or part.gallery_draws)), None)
 
 
-def looks(models: Sequence[Scored], part: Part, table: pd.DataFrame) -> list[Look]:
+def looks(models: Sequence[ModelReports], part: Part, table: pd.DataFrame) -> list[ModelAnswers]:
     """Search again with all models, and keep their nearest neighbours."""
     found = []
     for model in models:
         near = nearest(part, table, model.embedded)
-        found.append(Look(model.name, near, gaps(part, table, model.embedded, near)))
+        found.append(ModelAnswers(model.name, near, gaps(part, table, model.embedded, near)))
     return found
 
 
@@ -112,7 +112,9 @@ class Cell(NamedTuple):
     best: bool = False
 
 
-def score_tables(models: Sequence[Scored], protocols: Sequence[Protocol]) -> list[dict[str, Any]]:
+def score_tables(
+    models: Sequence[ModelReports], protocols: Sequence[Protocol]
+) -> list[dict[str, Any]]:
     """Make a table for each part, in the order of the protocols.
 
     Keys: title, source, about (index and dimensions), columns (metric, and model if there are
