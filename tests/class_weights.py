@@ -9,8 +9,8 @@ import torch
 from guie.config import RunConfig, load_config
 from guie.losses import MarginSoftmax
 from guie.losses.rules import CosFace
-from guie.models.weights import save_class_weights
 from guie.training.run_folder import CLASS_WEIGHTS, keep_classes
+from guie.training.tasks.base import save_class_weights
 
 
 def with_class_weights(folder: Path, labels: list[str], seed: int = 0) -> Path:

@@ -17,7 +17,6 @@ from torch import Tensor
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
 from guie.config.model import BackboneConfig, ModelConfig
-from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.backbones import build_backbone
 from guie.models.embedder import Embedder
 from guie.models.pretrained import is_file, state_hash
@@ -105,13 +104,6 @@ def save_weights(
         entries = {SHARED: json.dumps(shared)}
     with replacing(path) as temporary:
         save_file({k: v for k, v in state.items() if k not in shared}, temporary, metadata=entries)
-
-
-def save_class_weights(classifier: MarginSoftmax, path: Path) -> None:
-    """Write class weights, in the order of the run's classes, atomically."""
-    everyone = torch.arange(classifier.classes, device=classifier.weight_CD.device)
-    with torch.no_grad():
-        save_weights({CLASS_WEIGHT: classifier.centers_of(everyone)}, path)
 
 
 def read_metadata(path: Path) -> WeightsMetadata | None:

@@ -9,13 +9,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data.dataset import Batch
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.embedder import Embedder
-from guie.models.weights import save_class_weights, save_model
+from guie.models.weights import CLASS_WEIGHT, save_model, save_weights
 from guie.training.retention import Retention
 
 
@@ -124,3 +125,10 @@ class Task(nn.Module):
         save_model(self.embedder, file, pretrained=self.config.base)
         if self.classifier:
             save_class_weights(self.classifier, folder / f"{stem}_classes.safetensors")
+
+
+def save_class_weights(classifier: MarginSoftmax, path: Path) -> None:
+    """Write class weights, in the order of the run's classes, atomically."""
+    everyone = torch.arange(classifier.classes, device=classifier.weight_CD.device)
+    with torch.no_grad():
+        save_weights({CLASS_WEIGHT: classifier.centers_of(everyone)}, path)
