@@ -31,7 +31,10 @@ REPOSITORY = Path(__file__).parents[1]
 ROOMS = {
     "losses": ("src/guie/losses", ["tests/losses"]),
     "sampling": ("src/guie/data/sampling", ["tests/data/sampling"]),
-    "adapters": ("src/guie/models/adapters", ["tests/models/adapters"]),
+    "adapters": (
+        "src/guie/models/adapters",
+        ["tests/models/test_parts_of_adapters.py", "tests/models/test_adapted_backbones.py"],
+    ),
     "scorer": ("src/scorer", ["tests/scorer"]),
     "curation": ("src/guie/curation", ["tests/curation"]),
     "metrics": (

@@ -254,6 +254,15 @@ def test_without_a_threshold_the_models_own_is_taken(of_copies, linked):
     assert len(find_links(table, NearConfig(), embed, ALIKE).near) == 2 * linked
 
 
+@pytest.mark.parametrize(("label", "kind"), [("x|y", "in common"), ("y", "none in common")])
+def test_pairs_with_a_common_label_have_limits_of_their_own(label, kind):
+    table, features = near_table(0.95)
+    table["label"] = ["x|z", label, "w"]
+    embed = lambda paths, view: np.stack([features[path] for path in paths])  # noqa: E731
+    links = find_links(table, NearConfig(similarity_min=0.9), embed, ALIKE)
+    assert links.limits["labels"].tolist() == [kind]
+
+
 def test_near_off_looks_at_pixels_alone():
     table, _ = near_table(1.0)
     links = find_links(pd.concat([table, table.tail(1)]), None, no_features, ALIKE)

@@ -52,6 +52,7 @@ def test_a_perfect_embedding_scores_one(name: str, apart: bool) -> None:
     assert report["source"] and not report["quirks"]
     for part in protocol.parts:
         domains = report["parts"][part.name]["domains"].values()
+        assert {"nmi" in domain for domain in domains} == {"NMI" in protocol.title}
         without = sum(domain["queries_without_positive"] for domain in domains)
         assert without == (0 if part.gallery_draws else 3)  # a lone image is the gallery's
 

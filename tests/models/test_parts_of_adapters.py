@@ -218,8 +218,12 @@ def test_deep_prompts_take_the_place_of_the_block_befores() -> None:
     for number, block in enumerate(backbone.tower.blocks):
         found = tokens_before(backbone, block)
         assert torch.equal(found[:, 1:4], prompt_GLD[number].expand(3, -1, -1))
+        assert found.shape[1] == 1 + 3 + 25  # no patch is lost
     shallow = stirred(adapted(VIT, prompts=SHALLOW)[0]).eval()
     assert shallow.prompts.prompt_GLD.shape == (1, 3, 48)
+    assert {tokens_before(shallow, block).shape[1] for block in shallow.tower.blocks} == {
+        1 + 3 + 25
+    }
 
 
 @torch.no_grad()

@@ -7,6 +7,7 @@ import resource
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,7 +22,7 @@ from scorer_toys import Hangs, MeanColour, Reads, Writes, rewritten, torchscript
 
 from scorer import wire
 from scorer.errors import UserError, Violation
-from scorer.isolated import limits
+from scorer.isolated import limits, measuring
 from scorer.isolated.limits import Binding
 from scorer.process import Allowance, ModelProcess, SandboxedModel
 
@@ -71,6 +72,60 @@ def test_a_model_reads_libraries_alone(opened, tmp_path):
         with pytest.raises(Violation, match="(?i)permission denied"):
             ask(opened(Reads(str(path))))
     assert ask(opened(Reads(torch.__file__)))[0].count == 4  # the same model, where it may
+
+
+CONFINED = """
+import os, sys
+from pathlib import Path
+from scorer.isolated.limits import restrict_paths
+
+def told(action):
+    try:
+        action()
+        return "done"
+    except OSError as error:
+        return type(error).__name__
+
+allowed, secret, program = map(Path, sys.argv[1:])
+before = told(lambda: os.execv(program, ["program"]))  # no format that the system knows
+restrict_paths([allowed, program], [Path("/dev/null")])
+print(
+    before,
+    *map(told, (
+        lambda: os.execv(program, ["program"]),
+        lambda: os.execv(allowed / "program", ["program"]),
+        lambda: os.listdir(allowed),
+        lambda: os.listdir(secret),
+        lambda: (allowed / "words").read_text(),
+        lambda: (secret / "words").read_text(),
+        lambda: (allowed / "words").write_text(""),
+        lambda: (allowed / "words").unlink(),
+        lambda: (allowed / "new").mkdir(),
+        lambda: (allowed / "folder").rmdir(),
+        lambda: (allowed / "link").symlink_to("words"),
+        lambda: os.truncate(allowed / "words", 0),
+        lambda: Path("/dev/null").write_text("x"),
+        lambda: program.read_bytes(),
+    )),
+)
+"""
+
+
+@pytest.mark.skipif(limits.landlock_version() < 3, reason="this system's Landlock lacks truncation")
+def test_what_is_readable_can_be_neither_started_nor_changed(tmp_path):
+    """A file named by itself as little as one in a folder."""
+    for name in ("allowed", "secret"):
+        (tmp_path / name / "folder").mkdir(parents=True)
+        (tmp_path / name / "words").write_text("words")
+    for program in (tmp_path / "program", tmp_path / "allowed" / "program"):
+        program.write_bytes(b"no program")
+        program.chmod(0o755)
+    places = [str(tmp_path / name) for name in ("allowed", "secret", "program")]
+    run = subprocess.run(
+        [sys.executable, "-c", CONFINED, *places], capture_output=True, text=True, check=True
+    )
+    refused = [word == "PermissionError" for word in run.stdout.split()]
+    assert refused == [False, True, True, False, True, False, *[True] * 7, False, False], run.stdout
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="of root alone")
@@ -259,6 +314,13 @@ def test_an_operation_is_counted_and_memory_measured(opened):
     assert measured["flops"] == 2 * 4096 * 1024 * 3
     assert 2**24 <= measured["activation_bytes"] < 2**26
     assert measured["machine_flops"] > 1e8 and measured["seconds"] > 0
+
+
+def test_the_rate_is_operations_by_seconds(monkeypatch):
+    """Three products until the time is over, and what the last look at the clock says."""
+    clock = iter([5.0, 5.0, 5.04, 5.08, 5.12, 5.25])
+    monkeypatch.setattr(measuring, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert measuring.matmul_rate(torch.device("cpu")) == 3 * 2 * 256 * 1024 * 1024 / 0.25
 
 
 class Holds(torch.nn.Module):
