@@ -178,6 +178,13 @@ def test_prompts_join_no_sequence_without_a_place(family: str, why: str) -> None
         adapt(FAMILIES[family](), WithAdapters.model_validate({"prompts": POOL}))
 
 
+def test_an_adapter_of_a_module_that_is_never_called_is_refused() -> None:
+    backbone = FAMILIES[VIT]()
+    backbone.tower.blocks[1].forward = lambda z_BND, *args, **options: z_BND
+    with pytest.raises(UserError, match="never calls the module of adaptformer.1_mlp; remove it"):
+        adapt(backbone, WithAdapters.model_validate({"adapters": ADAPTFORMER}))
+
+
 def test_lora_on_weights_that_no_module_uses_is_refused() -> None:
     sizes = {"depth": 1, "embed_dim": 64, "num_heads": 2}
     separate = {"library": "timm", "name": "eva02_base_patch14_224", "kwargs": sizes}
