@@ -8,7 +8,7 @@ from scored_tables import table_of
 from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
-from guie.evaluation.protocols.evaluating import is_public, run_protocol
+from guie.evaluation.protocols.evaluating import compare, is_public, run_protocol
 from guie.evaluation.protocols.retrieval import read_grades
 from guie.evaluation.search import Images, searches
 from scorer import retrieval
@@ -173,6 +173,19 @@ def test_quirks_are_off_unless_named_and_told() -> None:
         run_protocol(puma, perfect(table), table, quirks=["round"])
     with pytest.raises(UserError, match="unknown; known: merged, separate, challenge"):
         protocol_of("sop2")
+
+
+def test_a_lead_is_of_the_same_queries() -> None:
+    protocol, table = protocol_of("challenge"), shop()
+    headline = protocol.headlines[0]
+    whole = run_protocol(protocol, perfect(table), table, draws=0)[1]["merged"]
+    report, scores = run_protocol(protocol, noisy(table, 2), table, draws=0)
+    lead = compare(scores["merged"], whole, headline, draws=20)
+    assert lead.difference == pytest.approx(1 - report["headline"][headline.title])
+    less = table[table["domain"] != "toys"].reset_index(drop=True)
+    fewer = run_protocol(protocol, perfect(less), less, draws=0)[1]["merged"]
+    with pytest.raises(UserError, match="different queries; use one manifest and split"):
+        compare(fewer, whole, headline, draws=20)
 
 
 def test_the_challenge_has_the_scorers_leaderboards() -> None:
