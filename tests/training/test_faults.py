@@ -29,9 +29,10 @@ from tiny_runs import tiny_run
 
 FORK = multiprocessing.get_context("fork")  # children of whom it is known
 MIDWAY = """
-import sys, torch, train
+import sys, train
 from guie.base import errors
-gradients, done = train.gradients_within_memory, []
+from guie.training import loop
+gradients, done = loop.gradients_within_memory, []
 
 def failing(accelerator, *args):
     done.append(1)
@@ -39,7 +40,7 @@ def failing(accelerator, *args):
         raise errors.UserError("out of memory")
     return gradients(accelerator, *args)
 
-train.gradients_within_memory = failing
+loop.gradients_within_memory = failing
 errors.run(lambda _: train.main(sys.argv[1:]))
 """
 

@@ -93,7 +93,8 @@ backbone.eval()
 
     @property
     def _is_own_transformer(self) -> bool:
-        return isinstance(self.trunk, import_open_clip().transformer.VisionTransformer)
+        # By name, as compiled code asks too, where an import would break the graph
+        return type(self.trunk).__module__ == "open_clip.transformer"
 
     @property
     def patch_px(self) -> int | None:
