@@ -16,7 +16,9 @@ from safetensors.torch import load_file
 
 # Times and memory; what repeats the question, which may have more keys than it had; and messages, which may
 # be reworded: the numbers in them are elsewhere in the file too.
-DROPPED = re.compile(r".*(seconds|hours|memory).*|command|config|submission|torch|device|detail")
+DROPPED = re.compile(
+    r".*(seconds|hours|memory).*|command|config|submission|torch|device|detail|how"
+)
 ODD_SIZES_HW = ((1, 1), (37, 91), (203, 64))
 
 Content = dict[str, Any]  # what a file says, by the place where it says so

@@ -153,7 +153,9 @@ class ModelProcess:
             words = {"threads": allowance.threads, "device": allowance.device}
             message, _ = self.ask("begin", LOAD_SECONDS, **words)
         except Violation as fault:
-            raise UserError(f"cannot start a process for the model: {fault}") from fault
+            self.end()
+            remedy = "; raise --memory-gb" if fault.verdict == "out_of_memory" else ""
+            raise UserError(f"cannot start a process for the model: {fault}{remedy}") from fault
         self.device = Device("cuda" if message["type"] == "cuda" else "cpu", str(message["name"]))
         self.deadline = deadline
         self.torch = str(message["torch"])

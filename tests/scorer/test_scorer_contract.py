@@ -24,7 +24,8 @@ from scorer_toys import (
 
 from scorer.archive import unpack_model
 from scorer.contract import Checklist, verified
-from scorer.process import Allowance
+from scorer.errors import UserError, Violation
+from scorer.process import Allowance, ModelProcess
 
 CHECKS = [
     "zip_layout",
@@ -221,9 +222,22 @@ def test_all_that_is_broken_is_listed(tmp_path):
     assert "also a 320x240 image" in checklist.failed["dimension"]
 
 
-def test_too_little_memory_is_called_that(submission):
-    checklist = checked(submission, Allowance(memory_bytes=2**16, threads=1))
+def test_a_model_larger_than_its_memory_is_called_that(tmp_path):
+    model = MeanColour()
+    model.register_buffer("weights", torch.rand(2**23))  # 32 MiB
+    zipped = write_submission(tmp_path / "submission.zip", model)
+    checklist = checked(zipped, Allowance(memory_bytes=2**24, threads=1))
     assert checklist.verdict == "out_of_memory", checklist.failed
+    assert list(checklist.failed) == ["loads"]
+
+
+def test_a_process_that_cannot_start_is_no_fault_of_the_model(submission, monkeypatch):
+    def ask(*_, **__):
+        raise Violation("MemoryError", "out_of_memory")
+
+    monkeypatch.setattr(ModelProcess, "ask", ask)
+    with pytest.raises(UserError, match=r"cannot start a process .*; raise --memory-gb"):
+        checked(submission, QUICK)
 
 
 def archive_of(*members: str | zipfile.ZipInfo, content: bytes = b"x") -> bytes:
