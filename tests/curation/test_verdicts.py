@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from PIL import Image, ImageEnhance
+from PIL import Image, ImageDraw, ImageEnhance
 from stand_ins import evidence
 from test_copies import no_features, rows
 from test_evidence import picture
@@ -91,6 +91,14 @@ def test_a_word_on_what_is_not_in_the_mix_is_kept_and_named(folders, capsys):
         " elsewhere/a.png, elsewhere/b.png"
     )
     assert said in capsys.readouterr().out.splitlines()
+
+
+def test_what_may_be_a_copy_is_kept_and_counted(folders, capsys):
+    nearly = picture(0)
+    ImageDraw.Draw(nearly).rectangle((60, 50, 61, 51), fill=(90, 90, 90))
+    nearly.save(folders / "birds/class1/copy.png")
+    assert len(mixed(folders)) == 17
+    assert "note: 2 images may be copies of others and were kept: " in capsys.readouterr().out
 
 
 def test_columns_of_a_person_stay_as_they_are(folders):
