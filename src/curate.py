@@ -1,8 +1,8 @@
 """Curate a training mix: read, check and clean sources, split validation, select, write.
 
-    python src/curate.py --list
-    python src/curate.py --config configs/mix_demo.yaml
-    python src/curate.py --config configs/mix_real.yaml --set max_images=50 --set out=input/cap.csv
+python src/curate.py --list
+python src/curate.py --config configs/mix_demo.yaml
+python src/curate.py --config configs/mix_real.yaml --set max_images=50 --set out=input/cap.csv
 
 Writes the manifest to the config's `out`. Next to it are `<out>.summary.json` (classes and images
 of each domain, what each rule dropped, every dropped file with the reason), `<out>.html` (the same
@@ -25,7 +25,7 @@ from guie.config import MixConfig, load_config
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Curate the mix that a config describes. Raises UserError for invalid input."""
-    args = _parse(argv)
+    args = parse_args(argv)
     if args.list:
         from guie.data.datasets.finding import listing
 
@@ -61,7 +61,8 @@ def _command(args: argparse.Namespace) -> str:
     return " ".join(map(quoted, words))
 
 
-def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

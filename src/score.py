@@ -43,7 +43,7 @@ exit code: 0 scored; 1 the submission breaks the contract (score.json then holds
 """
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         UserError: a fault in the manifest, an image or an argument.
         SystemExit: with code 1, the submission breaks the contract.
     """
-    args = parse(argv)
+    args = parse_args(argv)
     check_arguments(args)
     server()  # imports torch while the manifest is read
     manifest = read_manifest(args.manifest, args.split, args.root or args.manifest.parent)

@@ -1,0 +1,210 @@
+"""The documents are true: links lead somewhere, paths exist, commands parse, and their inputs are there.
+
+Every Markdown file but the dated logs is read, and the examples in the scripts' docstrings.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = {path.stem: path for path in sorted((ROOT / "src").glob("*.py"))}
+DOCUMENTS = [
+    path
+    for path in sorted(ROOT.rglob("*.md"))
+    if not {"log", "runs", "node_modules"} & set(path.relative_to(ROOT).parts)
+    and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+    and path.relative_to(ROOT).parts[0] not in ("exported", "submissions", "input")
+] + [ROOT / "submissions/README.md", ROOT / "input/README.md"]
+MADE_IN = ("runs", "input", "submissions", "exported")  # by commands; git ignores what they hold
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def anchors(document: Path) -> set[str]:
+    """Anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.*)$", FENCE.sub("", text(document)), re.MULTILINE)
+    words = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in headings)
+    return {word.replace(" ", "-") for word in words}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_links_lead_somewhere(document):
+    broken = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", text(document))):
+        if re.match(r"https?:|mailto:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if target.is_dir():
+            target /= "README.md" if anchor else ""
+        if not target.exists() or (anchor and anchor not in anchors(target)):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_named_paths_exist(document):
+    """Paths from the root, or from the document's folder, or from `src/guie`."""
+    missing = []
+    for path in re.findall(r"`((?:[\w.-]+/)+[\w.-]*)`", FENCE.sub("", text(document))):
+        top = path.split("/")[0]
+        if top in ("src", "configs", "tests", "notebooks") and not (ROOT / path).exists():
+            missing.append(path)
+    assert not missing
+
+
+def commands_of(block: str) -> Iterator[list[str]]:
+    """Yield each command of a code block as words, without options in brackets and comments."""
+    for line in block.replace("\\\n", " ").splitlines():
+        line = re.sub(r"\[-.*?\]", "", line).split("  #")[0].strip()
+        if re.match(r"(python|accelerate launch|make|pytest) ", line):
+            yield shlex.split(line)
+
+
+def examples() -> Iterator[tuple[str, list[list[str]], str]]:
+    """Yield (place, commands, everything shown before and in it) for each code block and docstring."""
+    for document in DOCUMENTS:
+        for found in FENCE.finditer(text(document)):
+            line = text(document)[: found.start()].count("\n") + 1
+            if commands := list(commands_of(found[2])):
+                yield f"{name(document)}:{line}", commands, text(document)[: found.end()]
+        inline = re.findall(r"`((?:python|make|pytest|accelerate launch) [^`]+)`", text(document))
+        commands = [words for line in inline for words in commands_of(line)]
+        if commands:
+            yield f"{name(document)}: inline", commands, text(document)
+    for path in SCRIPTS.values():
+        if commands := list(commands_of(text(path).split('"""')[1])):
+            yield name(path), commands, text(path)
+
+
+EXAMPLES = list(examples())
+
+
+def of_script(words: list[str]) -> tuple[str, list[str]] | None:
+    """Return the script that a command starts, and its arguments."""
+    for place, word in enumerate(words):
+        path = Path(word)
+        if path.suffix == ".py" and path.parent == Path("src"):
+            return path.stem, words[place + 1 :]
+    return None
+
+
+@pytest.mark.parametrize(("place", "commands", "_"), EXAMPLES, ids=[e[0] for e in EXAMPLES])
+def test_commands_parse(place, commands, _, capsys):
+    for words in commands:
+        if words[0] == "make":
+            targets = [word for word in words[1:] if "=" not in word]
+            known = re.findall(
+                r"^([a-z0-9-]+)(?=[a-z0-9 -]*:)", text(ROOT / "Makefile"), re.MULTILINE
+            )
+            assert set(targets) <= set(known), words
+        elif words[0] == "pytest":
+            check_pytest(words)
+        elif found := of_script(words):
+            script, argv = found
+            assert script in SCRIPTS, words
+            if place.endswith("inline"):  # may leave out what is required
+                check_other(words)
+                continue
+            try:
+                importlib.import_module(script).parse_args(argv)
+            except SystemExit:
+                pytest.fail(f"{shlex.join(words)}: {capsys.readouterr().err}")
+        elif words[0] == "python":
+            check_other(words)
+
+
+def check_pytest(words: list[str]) -> None:
+    paths = list(takewhile(lambda word: not word.startswith("-"), words[1:]))
+    assert all((ROOT / path).exists() for path in paths), words
+    if "-k" in words:
+        files = [ROOT / path for path in paths]
+        files = [f for path in files for f in ([path] if path.is_file() else path.rglob("*.py"))]
+        tests = "\n".join(map(text, files)).lower()
+        for word in re.findall(r"\w+", words[words.index("-k") + 1]):
+            assert word in ("or", "and", "not") or word.lower() in tests, f"no test for {word}"
+
+
+def check_other(words: list[str]) -> None:
+    """A benchmark or tool: its file exists and its options are named in it."""
+    script = next((word for word in words[1:] if word.endswith(".py")), None)
+    if script is None:
+        return
+    assert (ROOT / script).exists(), words
+    source = text(ROOT / script)
+    for option in re.findall(r"--([\w-]+)", shlex.join(words)):
+        assert option.replace("-", "_") in source or f"--{option}" in source, (
+            f"no {option}: {words}"
+        )
+
+
+def outputs(words: list[str]) -> Iterator[str]:
+    """Yield what a command writes: `--out`, and for configs what they name."""
+    found = of_script(words)
+    script, argv = found or (Path(words[1]).stem, words[2:])
+    for option in ("--out", "--html", "--json"):
+        if option in argv:
+            yield argv[argv.index(option) + 1]
+    if script in ("train", "compose", "curate") and "--config" in argv:
+        yield from made_by(ROOT / argv[argv.index("--config") + 1])
+    if script == "get_small":
+        yield "input/small/manifest.csv"
+
+
+def made_by(config: Path) -> Iterator[str]:
+    """Yield what a config's command writes; a config of the reader's own is not there."""
+    if config.exists():
+        keys = yaml.safe_load(text(config))
+        if not isinstance(keys, dict):
+            return
+        if "base" in keys:
+            yield from made_by(config.parent / keys["base"])
+        out = str(keys.get("out", f"runs/{keys.get('name')}"))
+        yield from (out, f"runs/{keys.get('name')}")
+
+
+@cache
+def made_by_demo() -> frozenset[str]:
+    """Everything that the notebooks make: each config of `configs/demo`, and the submission."""
+    configs = [*(ROOT / "configs/demo").glob("*.yaml"), *(ROOT / "configs/compose").glob("*.yaml")]
+    made = {path for config in configs for path in made_by(config)}
+    return frozenset(made | {"submissions/demo", "exported/demo", "runs/pictures", "exported/hub"})
+
+
+@pytest.mark.parametrize(("place", "commands", "shown"), EXAMPLES, ids=[e[0] for e in EXAMPLES])
+def test_inputs_of_commands_are_there(place, commands, shown):
+    """A path with a folder exists, is shown before, or is made by an earlier command or the demo."""
+    made = set(made_by_demo())
+    before = [words for words in commands_of(shown) if words[0] in ("python", "accelerate")]
+    for words in [*before, *commands]:
+        if of_script(words) or words[0] == "python":
+            made |= set(outputs(words))
+    missing = []
+    for words in commands:
+        for word in re.split(r"[\s=]+", " ".join(words[1:])):
+            top, *rest = word.split("/")
+            known = top in (*MADE_IN, "configs", "tests", "src", "notebooks") and rest
+            if not known or "*" in word or re.fullmatch(r"[A-Z_]+", rest[-1]):
+                continue
+            inside = any(word == path or word.startswith(f"{path}/") for path in made)
+            if not inside and not (ROOT / word).exists() and f"# {word}" not in shown:
+                missing.append(word)
+    assert not missing
