@@ -208,3 +208,23 @@ def test_inputs_of_commands_are_there(place, commands, shown):
             if not inside and not (ROOT / word).exists() and f"# {word}" not in shown:
                 missing.append(word)
     assert not missing
+
+
+def test_the_first_page_is_short():
+    readme = text(ROOT / "README.md")
+    assert len(readme.splitlines()) <= 220 and len(readme.split()) <= 2200
+
+
+def sentences(document: Path) -> Iterator[str]:
+    """Yield sentences of the paragraphs and list items, without code, tables and addresses."""
+    plain = re.sub(r"^(\||#|!).*$", "", FENCE.sub("", text(document)), flags=re.MULTILINE)
+    plain = re.sub(r"<[^>]+>|\]\([^)]*\)", " ", plain)
+    plain = re.sub(r"`[^`]*`", "code", plain)  # a command counts as a word
+    for block in re.split(r"\n\s*\n|\n *(?:[-*]|\d+\.) ", plain):
+        yield from re.split(r"(?<=[.?!:;])\s+", " ".join(block.split()))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name)
+def test_sentences_are_short(document):
+    long = [sentence for sentence in sentences(document) if len(sentence.split()) > 25]
+    assert not long
