@@ -36,7 +36,7 @@ from guie.curation.selection import (
     Mix,
     Score,
     candidates_of,
-    earned,
+    gains,
     mix_name,
     mix_rows,
     render,
@@ -94,7 +94,7 @@ def run_proxy(args: argparse.Namespace) -> None:
         print(f"{name}: {mix_name(mix)}: {score_S.mean():.4f} +- {score_S.std(ddof=1):.4f}")
     print(f"{len(evaluations.used)} trainings in {evaluations.seconds:.0f} s")
     with replacing(args.out / "curve.png") as temporary:
-        selection_curve(earned(found.steps)).savefig(temporary)
+        selection_curve(gains(found.steps)).savefig(temporary)
 
 
 def sample_mixes(domains: list[str], count: int, seed: int = 0) -> list[Mix]:

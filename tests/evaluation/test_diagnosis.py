@@ -73,11 +73,11 @@ def test_who_is_taken_for_whom(near, table):
         "b": pytest.approx({"a": 1 / 3, "b": 2 / 3}),
     }
     stray = strayed(near, table)
-    assert sorted(zip(stray["asked"], stray["answered"], stray["place"], strict=True)) == [
+    assert sorted(zip(stray["query"], stray["answer"], stray["place"], strict=True)) == [
         ("a", "b", 3),
         ("b", "a", 4),
     ]
-    pairs = class_confusions(near, table).set_index(["asked", "answered"])
+    pairs = class_confusions(near, table).set_index(["query", "answer"])
     assert pairs["queries"].tolist() == [1, 1, 1, 1]
     assert pairs["share"].to_dict() == pytest.approx(
         {("a/1", "a/2"): 0.5, ("a/2", "a/1"): 0.5, ("a/2", "b/1"): 0.5, ("b/1", "a/2"): 1 / 3}
@@ -106,7 +106,7 @@ def test_hubs_by_hand():
         first_hit_Q=np.array([0, 2, 0, 1]),
         positives_Q=np.ones(4, int),
         index_I=np.arange(4),
-        asked=4,
+        queries=4,
         sampled=False,
     )
     table = pd.DataFrame({"domain": list("aabb")})
@@ -189,7 +189,7 @@ def test_a_long_search_asks_a_sample(crowd):
         nearest(MERGED, table, unit_TD[:, order], most_pairs=10_000)
         for order in (np.arange(6), np.arange(5))
     )
-    assert some.sampled and not whole.sampled and some.asked == whole.asked
+    assert some.sampled and not whole.sampled and some.queries == whole.queries
     assert 30 < len(some.query_Q) < len(whole.query_Q) / 2
     assert some.query_Q.tolist() == other.query_Q.tolist()
     places = np.searchsorted(whole.query_Q, some.query_Q)

@@ -48,7 +48,7 @@ from guie.curation.selection import (
     Evaluations,
     Score,
     candidates_of,
-    earned,
+    gains,
     mix_name,
     mix_rows,
     render,
@@ -452,7 +452,7 @@ def select_rows(
     candidates = candidates_of(table, selection.by, selection.caps)
     result = search(candidates, log, selection.rule, config.beside(".selection.json"))
     print(render(result.steps))
-    account.earned = earned(result.steps)
+    account.gains = gains(result.steps)
     chosen = mix_rows(table, result.mix, selection.by, config.seed)
     table = pd.concat([chosen, held_out], ignore_index=True)
     account.after("selection", table)

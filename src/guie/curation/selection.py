@@ -68,7 +68,7 @@ def mix_rows(table: pd.DataFrame, mix: Mix, by: str, seed: int) -> pd.DataFrame:
 COLUMNS = ("step", "change", "gain", "standard_error", "score", "mix")
 
 
-def earned(steps: Sequence[Step]) -> pd.DataFrame:
+def gains(steps: Sequence[Step]) -> pd.DataFrame:
     """Tabulate the accepted steps in order, then the rejected changes by gain.
 
     Columns: step (missing for a rejected change), change, gain and standard_error of the metric,
@@ -91,7 +91,7 @@ def earned(steps: Sequence[Step]) -> pd.DataFrame:
 
 def render(steps: Sequence[Step]) -> str:
     """Format the table of steps for the terminal."""
-    table = earned(steps).drop(columns="mix")
+    table = gains(steps).drop(columns="mix")
     return table.to_string(index=False, na_rep="-", float_format=lambda value: f"{value:.4f}")
 
 

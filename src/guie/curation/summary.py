@@ -168,7 +168,7 @@ class CurationReport:
         self.limits: pd.DataFrame | None = None  # largest differences of copies
         self.notes: list[str] = []  # of cleaning
         self.merges: pd.DataFrame | None = None  # suggested
-        self.earned: pd.DataFrame | None = None  # gains of the selection steps
+        self.gains: pd.DataFrame | None = None  # gains of the selection steps
         self.page = config.beside(".html")
         self.details: dict[str, Any] = {}  # by rule: more entries of the summary
 
@@ -245,7 +245,7 @@ class CurationReport:
             before=class_sizes(self.stages["read"]),
             findings=self.findings,
             merges=self.merges,
-            earned=self.earned,
+            gains=self.gains,
             metric=METRICS[selection.metric if selection else "r_at_1"],
         )
 

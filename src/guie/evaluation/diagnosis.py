@@ -33,7 +33,7 @@ class Nearest:
         first_hit_Q: rank of the first relevant image, from 1; 0 if none is among the first DEPTH.
         positives_Q: number of relevant images in the index.
         index_I: rows that were searched for any query.
-        asked: number of queries in the part; above Q if some have no positive or `sampled` is True.
+        queries: number of queries in the part; above Q if some have no positive or `sampled` is True.
         sampled: whether only a random sample of the queries was searched.
     """
 
@@ -44,7 +44,7 @@ class Nearest:
     first_hit_Q: np.ndarray
     positives_Q: np.ndarray
     index_I: np.ndarray
-    asked: int
+    queries: int
     sampled: bool
 
     @property
@@ -72,7 +72,7 @@ def nearest(
     Raises ValueError if no query has a positive.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
-    asked = int(images.is_query_T.sum())
+    queries = int(images.is_query_T.sum())
     pairs = sum(len(s.query_Q) * len(s.index_I) for s in searches(part.index, images, group_T))
     if pairs > most_pairs:
         images = _sampled(images, table, most_pairs / pairs)
@@ -88,7 +88,7 @@ def nearest(
     order_Q = np.argsort(columns["query_Q"], kind="stable")
     ordered = {key: column[order_Q] for key, column in columns.items()}
     index_I = np.flatnonzero(searched)
-    return Nearest(**ordered, index_I=index_I, asked=asked, sampled=pairs > most_pairs)
+    return Nearest(**ordered, index_I=index_I, queries=queries, sampled=pairs > most_pairs)
 
 
 def _sampled(images: Images, table: pd.DataFrame, share: float) -> Images:
@@ -157,8 +157,8 @@ def domain_shares(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 
     Each row sums to 1. The columns are all domains of queries and first results, sorted.
     """
-    asked, answered = _firsts(near, table["domain"])
-    counts = pd.crosstab(asked, answered)
+    query, answer = _firsts(near, table["domain"])
+    counts = pd.crosstab(query, answer)
     columns = sorted(set(counts.index) | set(counts.columns))
     counts = counts.reindex(columns=columns, fill_value=0).rename_axis(index=None, columns=None)
     return counts.div(counts.sum(axis=1), axis=0)
@@ -167,7 +167,7 @@ def domain_shares(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 def strayed(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Return queries whose first result is wrong and from another domain, nearest first.
 
-    Returns columns `place` (position in near.query_Q), `asked`, `answered` (domains), `distance`.
+    Returns columns `place` (position in near.query_Q), `query`, `answer` (domains), `distance`.
     """
     return _wrong(near, table, "domain")
 
@@ -175,24 +175,24 @@ def strayed(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
 def class_confusions(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     """Return pairs of query class and wrong first result's class, most frequent first.
 
-    Returns columns `asked`, `answered` (labels), `queries` and `share` of the class's queries.
+    Returns columns `query`, `answer` (labels), `queries` and `share` of the class's queries.
     """
     wrong = _wrong(near, table, "label")
-    pairs = wrong.groupby(["asked", "answered"]).size().rename("queries").reset_index()
+    pairs = wrong.groupby(["query", "answer"]).size().rename("queries").reset_index()
     total = table["label"].iloc[near.query_Q].value_counts()
-    pairs["share"] = pairs["queries"] / pairs["asked"].map(total)
+    pairs["share"] = pairs["queries"] / pairs["query"].map(total)
     order = ["queries", "share"]
     return pairs.sort_values(order, ascending=False, kind="stable", ignore_index=True)
 
 
 def _wrong(near: Nearest, table: pd.DataFrame, column: str) -> pd.DataFrame:
-    asked_Q, answered_Q = _firsts(near, table[column])
-    place = np.flatnonzero(~near.right_Q & (asked_Q != answered_Q) & (near.found_QK[:, 0] >= 0))
+    query_Q, answer_Q = _firsts(near, table[column])
+    place = np.flatnonzero(~near.right_Q & (query_Q != answer_Q) & (near.found_QK[:, 0] >= 0))
     found = pd.DataFrame(
         {
             "place": place,
-            "asked": asked_Q[place],
-            "answered": answered_Q[place],
+            "query": query_Q[place],
+            "answer": answer_Q[place],
             "distance": near.distance_QK[place, 0],
         }
     )
@@ -214,7 +214,7 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
     results and `times` their number ("" and 0 if none is wrong). A text `a|b` is its own class.
     """
     rank_Q = pd.Series(near.first_hit_Q, dtype=float)
-    asked = pd.DataFrame(
+    queries = pd.DataFrame(
         {
             "label": table["label"].to_numpy()[near.query_Q],
             "domain": table["domain"].to_numpy()[near.query_Q],
@@ -223,7 +223,7 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
             "rank": rank_Q.where(rank_Q > 0, float("inf")),
         }
     )
-    classes = asked.groupby("label", sort=True).agg(
+    classes = queries.groupby("label", sort=True).agg(
         domain=("domain", "first"),
         queries=("right", "size"),
         positives=("positives", "mean"),
@@ -231,8 +231,8 @@ def by_class(near: Nearest, table: pd.DataFrame) -> pd.DataFrame:
         rank=("rank", "median"),
     )
     classes["rank"] = classes["rank"].where(classes["rank"] < float("inf"))
-    most = class_confusions(near, table).drop_duplicates("asked").set_index("asked")
-    classes["taken_for"] = most["answered"].reindex(classes.index).fillna("")
+    most = class_confusions(near, table).drop_duplicates("query").set_index("query")
+    classes["taken_for"] = most["answer"].reindex(classes.index).fillna("")
     classes["times"] = most["queries"].reindex(classes.index).fillna(0).astype(int)
     found = classes.reset_index()
     return found.sort_values(

@@ -213,7 +213,7 @@ def _outcome(future: Future[Record]) -> Outcome:
 
 METRICS = ("r_at_1", "mmp_at_5")
 DIGITS = 5
-RESUMED = "== train.py goes on from a checkpoint\n"
+RESUMED = "== train.py resumes from a checkpoint\n"
 
 
 class CodeChanged(UserError):

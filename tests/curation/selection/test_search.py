@@ -18,7 +18,7 @@ from guie.curation.selection import (
     Evaluations,
     Score,
     candidates_of,
-    earned,
+    gains,
     mix_name,
     mix_rows,
     render,
@@ -184,7 +184,7 @@ def test_rows_of_a_mix(table):
 
 def test_what_each_source_earned(tmp_path):
     steps = list(select(candidates(), additive(), CERTAIN))
-    table = earned(steps)
+    table = gains(steps)
     assert table["change"].tolist() == ["+a", "+b", "+c", "+e", "+d"]
     assert table["step"].tolist() == [1, 2, 3, pd.NA, pd.NA]
     assert table["gain"].to_numpy() == pytest.approx([0.3, 0.1, 0.05, 0.0, -0.02])
@@ -192,7 +192,7 @@ def test_what_each_source_earned(tmp_path):
 
 
 def test_the_curve_shows_scores_and_what_was_turned_down():
-    figure = selection_curve(earned(list(select(candidates(), additive(), CERTAIN))))
+    figure = selection_curve(gains(list(select(candidates(), additive(), CERTAIN))))
     left, right = figure.axes
     assert left.lines[0].get_ydata() == pytest.approx([0.3, 0.4, 0.45])
     assert [text.get_text() for text in left.get_xticklabels()] == ["+a", "+b", "+c"]
@@ -200,7 +200,7 @@ def test_the_curve_shows_scores_and_what_was_turned_down():
 
 
 def test_the_curve_of_a_search_that_turned_nothing_down():
-    figure = selection_curve(earned(list(select(candidates("ab"), additive(), CERTAIN))))
+    figure = selection_curve(gains(list(select(candidates("ab"), additive(), CERTAIN))))
     assert "nothing" in [text.get_text() for text in figure.axes[1].texts]
 
 

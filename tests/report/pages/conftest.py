@@ -57,4 +57,4 @@ def full(written, table) -> str:
     files = [{"file": "x/<i>.jpg", "split": "train", "reason": "broken & <bad>"}]
     pairs = pd.DataFrame([finding("leak", 0.98), finding("conflict", 0.97, "both dropped")])
     message = summary(table, dropped_files=files, notes=["<b>: no val split"])
-    return written(summary=message, findings=pairs, merges=MERGES, earned=SELECTION)
+    return written(summary=message, findings=pairs, merges=MERGES, gains=SELECTION)

@@ -35,13 +35,13 @@ def finding(kind: str, similarity: float, action: str = "dropped", **more) -> di
     return values | more
 
 
-def earned(*rows: tuple) -> pd.DataFrame:
+def gains(*rows: tuple) -> pd.DataFrame:
     columns = ["step", "change", "gain", "standard_error", "score", "mix"]
     types = {"step": "Int64", "gain": "float64", "standard_error": "Float64", "score": "Float64"}
     return pd.DataFrame(rows, columns=columns).astype(types)
 
 
-SELECTION = earned(
+SELECTION = gains(
     (1, "+<b>", 0.5, 0.0, 0.5, "<b>"),
     (2, "+logos", 0.1, 0.02, 0.6, "<b>+logos"),
     (pd.NA, "+toys", -0.01, pd.NA, pd.NA, ""),

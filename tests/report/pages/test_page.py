@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from mix_report import MERGES, ODD, SELECTION, earned, rows, summary
+from mix_report import MERGES, ODD, SELECTION, gains, rows, summary
 from page_parser import Page
 from PIL import Image
 
@@ -54,7 +54,7 @@ def test_links_and_labels_lead_somewhere(full):
 
 
 def test_same_input_same_bytes(written):
-    assert written(earned=SELECTION) == written(earned=SELECTION)
+    assert written(gains=SELECTION) == written(gains=SELECTION)
 
 
 def test_thumbnails_are_small_and_true(written, table, root):
@@ -101,11 +101,11 @@ def test_a_name_that_is_no_utf8_is_written(written, table):
 def test_hundreds_of_domains_make_a_page_of_megabytes_not_more(tmp_path):
     table = rows(*(("x", f"{d}/{c}", "train", n) for d in range(300) for c, n in enumerate((1, 5))))
     table["image_path"] = "none.jpg"
-    steps = earned(*((n, f"+{n}", 0.1, 0.01, n / 300, "") for n in range(1, 301)),
+    steps = gains(*((n, f"+{n}", 0.1, 0.01, n / 300, "") for n in range(1, 301)),
                    *((pd.NA, f"-{n}", 0.1, pd.NA, pd.NA, "") for n in range(300)))  # fmt: skip
     path, left = tmp_path / "report.html", left_after({"read": table})
     write_report(
-        path, summary(table), table, tmp_path, left=left, before=class_sizes(table), earned=steps
+        path, summary(table), table, tmp_path, left=left, before=class_sizes(table), gains=steps
     )
     text = path.read_text(encoding="utf-8")
     assert len(text) < 1_500_000

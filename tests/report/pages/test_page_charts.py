@@ -6,7 +6,7 @@ import re
 
 import pandas as pd
 from matplotlib import pyplot
-from mix_report import ODD, SELECTION, earned, summary
+from mix_report import ODD, SELECTION, gains, summary
 from page_parser import Page, describe, drawings
 
 from guie.report import figures
@@ -66,7 +66,7 @@ NASTY = ["<script>x</script>", "$\\foo$", "a$b", "\x00\x1b", "two\nlines", "æ—¥æ
 def test_any_name_can_be_drawn(recwarn):
     steps = [(i, f"+{name}", 0.1, 0.01, 0.5, "") for i, name in enumerate(NASTY, start=1)]
     steps += [(pd.NA, f"-{name}", 0.01, pd.NA, pd.NA, "") for name in NASTY]
-    text = inline_svg(figures.selection_curve(earned(*steps)), "a", "a <b>")
+    text = inline_svg(figures.selection_curve(gains(*steps)), "a", "a <b>")
     page = Page(text)
     assert page.open == [] and not page.all("script")
     assert page.all("svg")[0]["aria-label"] == "a <b>"

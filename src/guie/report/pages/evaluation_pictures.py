@@ -21,7 +21,7 @@ from guie.report.figures.embeddings import (
     occurrence_panel,
     recall_panel,
 )
-from guie.report.pages.evaluation_scores import ModelAnswers, asked_domains
+from guie.report.pages.evaluation_scores import ModelAnswers, query_domains
 from guie.report.pages.html import Panel, Pictures, inline_svg
 
 MISTAKES, WORST, PAIRS, OF_PAIR, HUBS, OF_HUB, CHANGED = 24, 12, 8, 3, 8, 5, 8
@@ -88,11 +88,11 @@ class Galleries:
         wrong = strayed(self.near, self.table)
         queries = pd.Series(self.domain_T[self.near.query_Q]).value_counts()
         pairs = (
-            wrong.groupby(["asked", "answered"]).size().sort_values(ascending=False, kind="stable")
+            wrong.groupby(["query", "answer"]).size().sort_values(ascending=False, kind="stable")
         )
         found = []
         for (one, other), count in pairs[:PAIRS].items():
-            own = wrong[(wrong["asked"] == one) & (wrong["answered"] == other)]
+            own = wrong[(wrong["query"] == one) & (wrong["answer"] == other)]
             examples = [self._answered(place, 1) for place in own["place"][:OF_PAIR]]
             found.append(
                 {
@@ -295,12 +295,12 @@ def occurrence_chart(looks: Sequence[ModelAnswers]) -> Markup:
 
 def largest_domains(look: ModelAnswers, table: pd.DataFrame, most: int = MOST_PANELS) -> list[str]:
     """Return the `most` domains with the most queries, sorted by name."""
-    counts = pd.Series(asked_domains(look.near, table)).value_counts()
+    counts = pd.Series(query_domains(look.near, table)).value_counts()
     return sorted(str(name) for name in counts.index[:most])
 
 
 def _recalls(look: ModelAnswers, table: pd.DataFrame) -> pd.DataFrame:
     """Return R@k; rows are k, columns are domains."""
-    domain_Q = asked_domains(look.near, table)
+    domain_Q = query_domains(look.near, table)
     found = {k: pd.Series(look.near.recall_at(k)).groupby(domain_Q).mean() for k in RANKS}
     return pd.DataFrame(found).T

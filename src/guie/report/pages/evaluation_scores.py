@@ -87,7 +87,7 @@ def looks(models: Sequence[ModelReports], part: Part, table: pd.DataFrame) -> li
     return found
 
 
-def asked_domains(near: Nearest, table: pd.DataFrame) -> np.ndarray:
+def query_domains(near: Nearest, table: pd.DataFrame) -> np.ndarray:
     """Return the domain of each query, [Q]."""
     return table["domain"].to_numpy()[near.query_Q]
 

@@ -277,7 +277,7 @@ SECTIONS = {
     "dropped": "Dropped files",
     "config": "Config",
 }
-OPTIONAL = {"merges": "merges", "labels": "labels", "selection": "earned"}  # with these values
+OPTIONAL = {"merges": "merges", "labels": "labels", "selection": "gains"}  # with these values
 
 
 def write_report(
@@ -290,7 +290,7 @@ def write_report(
     before: pd.Series,
     findings: pd.DataFrame | None = None,
     merges: pd.DataFrame | None = None,
-    earned: pd.DataFrame | None = None,
+    gains: pd.DataFrame | None = None,
     metric: str = "R@1 on val",
 ) -> None:
     """Write the page that shows how a mix was made. The same input gives the same bytes.
@@ -304,7 +304,7 @@ def write_report(
         before: `class_sizes` of the sources.
         findings: from `guie.curation.cleaning.clean`.
         merges: from `guie.curation.classes.suggest_merges`.
-        earned: the step table of `guie.curation.selection`.
+        gains: the step table of `guie.curation.selection`.
         metric: the metric that the selection maximized.
 
     Raises:
@@ -316,8 +316,8 @@ def write_report(
         **_sizes(left, before, table),
         **_cleaning(summary, findings, merges),
         "funnels": parts,
-        "charts": _charts(whole(parts), summary.get("pseudo_labels"), earned, metric),
-        "earned": _earned(earned),
+        "charts": _charts(whole(parts), summary.get("pseudo_labels"), gains, metric),
+        "gains": _gains(gains),
         "metric": metric,
     }
     absent = {name for name, value in OPTIONAL.items() if not values[value]}
@@ -389,7 +389,7 @@ def _cleaning(
 def _charts(
     left: list[dict[str, Any]],
     labels: Mapping[str, Any] | None,
-    earned: pd.DataFrame | None,
+    gains: pd.DataFrame | None,
     metric: str,
 ) -> dict[str, Markup]:
     """Draw the charts that have data, by section of the page."""
@@ -400,13 +400,13 @@ def _charts(
     if labels and labels["calibration"]:
         about = "Precision over coverage; the numbers are in the table"
         found["labels"] = inline_svg(calibration(labels["calibration"]), "labels-chart", about)
-    if earned is not None and len(earned):
+    if gains is not None and len(gains):
         about = f"{metric} after each step; the numbers are in the table"
-        found["selection"] = inline_svg(selection_curve(earned, metric), "selection-chart", about)
+        found["selection"] = inline_svg(selection_curve(gains, metric), "selection-chart", about)
     return found
 
 
-def _earned(table: pd.DataFrame | None) -> list[dict[str, Any]]:
+def _gains(table: pd.DataFrame | None) -> list[dict[str, Any]]:
     """Return the rows of the step table, those of rejected changes in grey."""
     if table is None:
         return []
