@@ -14,23 +14,24 @@ help:  ## list the targets
 setup: .venv/ready  ## .venv with the locked versions (quick when present)
 
 .venv/ready: requirements.lock
-.venv-lowest/ready: requirements.lowest
-.venv/ready .venv-lowest/ready: requirements.txt pyproject.toml
+.venv-lowest/ready: requirements/lowest.lock
+LISTS := $(addprefix requirements/, base.txt search.txt dev.txt)
+.venv/ready .venv-lowest/ready: requirements.txt $(LISTS) pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 setup"; exit 1; }
 	@test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		$(addprefix -r ,$(filter %.txt,$^)) $(addprefix -c ,$(filter %.lock %.lowest,$^))
+		-r requirements.txt -c $(filter %.lock,$^)
 	@touch $@
 
 # These see what is in .venv, .pth files included: a third copy of torch would be 6 GB
 PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
-.venv-judges/ready .venv-export/ready .venv-browser/ready: .venv-%/ready: .venv/ready requirements-%.txt requirements-%.lock
+.venv-judges/ready .venv-export/ready .venv-browser/ready: .venv-%/ready: .venv/ready requirements/%.txt requirements/%.lock
 	@test -x $(@D)/bin/python || $(BIN)/python -m venv $(@D)
 	@echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" \
 		> $$($(@D)/bin/python -c '$(PACKAGES)')/of_venv.pth
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check \
-		-r requirements-$*.txt -c requirements.lock -c requirements-$*.lock
+		-r requirements/$*.txt -c requirements.lock -c requirements/$*.lock
 	@touch $@
 
 demo: setup  ## run the numbered notebooks in order and print the score
@@ -113,19 +114,19 @@ lock: setup  ## renew requirements.lock from .venv
 	@{ head -2 requirements.lock; $(BIN)/python -m pip freeze --exclude-editable --exclude guie; } \
 		> requirements.lock.new && mv requirements.lock.new requirements.lock
 
-lock-lowest: $(UV)  ## renew requirements.lowest from the bounds in requirements.txt
-	@{ head -2 requirements.lowest; $(UV) pip compile --quiet --resolution lowest-direct \
+lock-lowest: $(UV)  ## renew requirements/lowest.lock from the bounds in requirements.txt
+	@{ head -2 requirements/lowest.lock; $(UV) pip compile --quiet --resolution lowest-direct \
 		--python-version 3.11 --no-header --no-annotate --no-emit-package guie requirements.txt; } \
-		> requirements.lowest.new && mv requirements.lowest.new requirements.lowest
+		> requirements/lowest.new && mv requirements/lowest.new requirements/lowest.lock
 
-lock-judges:  ## renew requirements-judges.lock from .venv-judges
-lock-export:  ## renew requirements-export.lock from .venv-export
-lock-browser:  ## renew requirements-browser.lock from .venv-browser
+lock-judges:  ## renew requirements/judges.lock from .venv-judges
+lock-export:  ## renew requirements/export.lock from .venv-export
+lock-browser:  ## renew requirements/browser.lock from .venv-browser
 lock-judges lock-export lock-browser: lock-%: .venv-%/ready
-	@{ head -2 requirements-$*.lock; \
+	@{ head -2 requirements/$*.lock; \
 		.venv-$*/bin/python -m pip freeze --exclude-editable --exclude guie \
 		| grep -vxFf requirements.lock; } \
-		> requirements-$*.lock.new && mv requirements-$*.lock.new requirements-$*.lock
+		> requirements/$*.new && mv requirements/$*.new requirements/$*.lock
 
 $(UV):
 	@$(PYTHON) -m venv .cache/uv && .cache/uv/bin/pip install --quiet uv

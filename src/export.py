@@ -14,7 +14,7 @@ differs from the trained one. `--torch current` makes it for a scorer with curre
 onnx and pt2 (torch.export) write model.onnx or model.pt2, with a model card and a JSON file. The
 preprocessing is included, and any number of images of any size is allowed. The file is compared with the
 trained model before it replaces an old one. hub writes a folder that timm or open_clip loads.
---push uploads it to the hub, and --dry-run only lists the files. onnx needs requirements-export.txt.
+--push uploads it to the hub, and --dry-run only lists the files. onnx needs the extra `export`.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@
     >>> run = RunEncoder(open_model("runs/demo"))  # doctest: +SKIP
     >>> mteb.evaluate(run, mteb.get_tasks(tasks=["CUB200I2IRetrieval"]), num_proc=2)  # doctest: +SKIP
 
-This needs the packages in requirements-judges.txt (`make judges` installs them). It is therefore not
+This needs the packages in requirements/judges.txt (`make judges` installs them). It is therefore not
 part of `guie`, which needs only requirements.txt. Only judge.py imports it.
 """
 

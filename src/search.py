@@ -194,6 +194,7 @@ def query(args: argparse.Namespace) -> None:
 
 def serve(args: argparse.Namespace) -> None:
     """Serve the search page until Ctrl-C."""
+    errors.optional_module("flask", "search.py serve", "search")
     from guie.search.searcher import open_index
     from guie.search.server import serve_page
 

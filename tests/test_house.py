@@ -65,7 +65,7 @@ def imports_between(files: dict[str, Path]) -> dict[str, set[str]]:
 def test_the_package_is_its_rooms() -> None:
     """No module lies loose, and each room says what it is for."""
     inside = {path.name for path in (SRC / "guie").iterdir()} - {"__pycache__"}
-    assert inside == {"__init__.py", *ROOMS}
+    assert inside == {"__init__.py", "py.typed", *ROOMS}
     for folder in {file.parent for file in PACKAGE}:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
@@ -149,9 +149,10 @@ def test_the_scorer_itself_never_loads_torch() -> None:
 
 def test_the_lowest_versions_are_the_bounds_of_the_ranges() -> None:
     """Else `make test-lowest` would prove other bounds than those that people read."""
-    required = (SRC.parent / "requirements.txt").read_text().lower().replace("_", "-")
+    lists = [SRC.parent / f"requirements/{name}.txt" for name in ("base", "search", "dev")]
+    required = "".join(path.read_text() for path in lists).lower().replace("_", "-")
     bounds = dict(re.findall(r"^([\w-]+)>=([\d.]+)", required, re.MULTILINE))
-    listed = (SRC.parent / "requirements.lowest").read_text().splitlines()
+    listed = (SRC.parent / "requirements/lowest.lock").read_text().splitlines()
     lowest = dict(line.split("==") for line in listed if not line.startswith("#"))
     assert len(bounds) > 20
     for name, bound in bounds.items():
@@ -170,7 +171,7 @@ def test_an_extra_leaves_the_locked_versions_alone(extra: str, brings: set[str])
             for line in (SRC.parent / name).read_text().splitlines()
             if not line.startswith("#")
         }
-        for name in ("requirements.lock", f"requirements-{extra}.lock")
+        for name in ("requirements.lock", f"requirements/{extra}.lock")
     )
     assert brings <= added
     assert not locked & added

@@ -7,7 +7,9 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from io import TextIOWrapper
+from typing import Any
 
 from tqdm import tqdm
 
@@ -21,6 +23,23 @@ DISK_FULL = {
 
 class UserError(Exception):
     """A fault in the input (config key, manifest row, file); the message names it and the remedy."""
+
+
+def optional_module(name: str, user: str, extra: str) -> Any:
+    """Import a module of an extra of this package.
+
+    Args:
+        user: the option or command that needs it, for the message.
+        extra: name of the extra, which is a file in `requirements/` too.
+
+    Raises UserError if it is not installed.
+    """
+    try:
+        return import_module(name)
+    except ImportError:
+        raise UserError(
+            f"no module {name}, which {user} needs: run `pip install -r requirements/{extra}.txt`"
+        ) from None
 
 
 def run(main: Callable[[Sequence[str] | None], object]) -> None:

@@ -9,7 +9,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from guie.base.errors import UserError
+from guie.base.errors import UserError, optional_module
 from guie.base.files import replacing, write_json, write_text
 from guie.export.card import file_card, file_facts, without_folders
 from guie.export.parity import Answer, differences, odd_sizes, refuse_differences
@@ -141,14 +140,13 @@ def open_program(path: Path) -> Answer:
 
 
 OPSET = 20
-EXTRA = "requirements-export.txt"
 IMAGES, EMBEDDINGS = "images", "embeddings"
 
 
 def check_installed() -> None:
     """Raise UserError if a package that ONNX export needs is not installed."""
     for name in ("onnx", "onnxscript", "onnxruntime"):
-        _module(name)
+        optional_module(name, "--format onnx", "export")
 
 
 def write_onnx(program: ExportedProgram, path: Path) -> None:
@@ -184,7 +182,7 @@ def open_onnx(path: Path, threads: int = 0) -> Answer:
     Args:
         threads: CPU threads; 0: one for each core.
     """
-    runtime = _module("onnxruntime")
+    runtime = optional_module("onnxruntime", "--format onnx", "export")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = threads
     session = runtime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
@@ -193,16 +191,6 @@ def open_onnx(path: Path, threads: int = 0) -> Answer:
         return torch.from_numpy(session.run([EMBEDDINGS], {IMAGES: images.numpy()})[0])
 
     return answer
-
-
-def _module(name: str) -> Any:
-    try:
-        return import_module(name)
-    except ImportError:
-        raise UserError(
-            f"no module {name}, which --format onnx needs: run `pip install -r {EXTRA}`, or"
-            " `make formats`, which installs it in .venv-export"
-        ) from None
 
 
 def _reason(error: BaseException) -> str:
