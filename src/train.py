@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from guie.base import errors
@@ -45,6 +46,12 @@ def main(argv: Sequence[str] | None = None) -> Path:
         raise UserError(
             "model.head.reduced_dim: fitted only after training; remove it, then run compose.py"
         )
+    for name in config.trackers:
+        if not find_spec(name):
+            package = name.replace("_", "-")
+            raise UserError(
+                f"trackers: {name} is not installed; pip install {package}, or remove it"
+            )
     # Imports torch, which takes seconds: --help and a refused config do not wait for it.
     from guie.training.loop import run_config
 

@@ -35,8 +35,12 @@ from guie.config.stages import NonNegative, StageConfig
 # Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding.
 FREE = {
     *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
-    *("accumulate", "on_out_of_memory"),
+    *("accumulate", "on_out_of_memory", "trackers"),
 }
+# Names of accelerate's trackers, which are names of modules too.
+Tracker = Literal[
+    "tensorboard", "wandb", "mlflow", "comet_ml", "clearml", "dvclive", "aim", "swanlab", "trackio"
+]
 
 
 class ClassificationConfig(Config):
@@ -132,6 +136,9 @@ class RunConfig(Config):
         BeforeValidator(lambda value: "no" if value is False else value),  # YAML's bare no
     ] = "no"
     log_every: Steps = 20
+    trackers: list[Tracker] = [
+        "tensorboard"
+    ]  # each must be installed; metrics.jsonl is always written
     checkpoint_every: Steps = 500
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous
     # Write frozen pretrained weights to the run folder too, so that it needs no other file

@@ -56,7 +56,7 @@ def run_config(
     """
     interrupts = Interrupts(max_hours)  # the time counts from here
     accelerator = make_accelerator(
-        mixed_precision=config.precision, log_with="tensorboard", project_dir=config.out
+        mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
     )
     for refuse in (refuse_unshardable, refuse_unshared, refuse_lone_images):
         from_main(accelerator, partial(refuse, accelerator, config))
