@@ -5,10 +5,10 @@ python src/embed.py --model submissions/demo/submission.zip --manifest M --out E
 python src/embed.py --model open_clip:ViT-B-32:openai --split test --manifest M --out E.npz
 python src/embed.py --model runs/demo --layers blocks.9 --pool max --manifest M --out E.npz
 python src/embed.py --model runs/demo --manifest M --boxes input/revisited.boxes.csv --out E.npz
-accelerate launch --config_file configs/accelerate/ddp.yaml src/embed.py --model runs/a --manifest M --out E.npz
+accelerate launch --config_file configs/accelerate/ddp.yaml src/embed.py --model R --manifest M --out E.npz
 
 The last command embeds on two GPUs; --num_processes 8 in front of src/embed.py takes eight.
-M is a manifest made by curate.py; configs/mixes/revisited.yaml makes one with boxes.
+R is a run, M a manifest made by curate.py; configs/mixes/revisited.yaml makes one with boxes.
 Partial results are kept in E.npz.parts next to E.npz; the same command resumes after a stop.
 """
 
