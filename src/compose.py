@@ -7,7 +7,7 @@ python src/compose.py --config configs/compose/soup.yaml --set name=ab --set 'me
 
 The config names the members, how they are joined (soup, heads, average, side_by_side), their views of
 an image (views) and an optional dimension reduction (reduce). configs/compose/ has one example of each;
-guie/config/ensemble.py lists all keys. With `val`, R@1 and mMP@5 on that val split are printed and
+configs/README.md lists all keys. With `val`, R@1 and mMP@5 on that val split are printed and
 recorded, for each member and for the result. Reductions and classifiers are fitted on the train or val
 split; the test split is never read.
 """

@@ -1,8 +1,8 @@
 """Curate a training mix: read, check and clean sources, split validation, select, write.
 
 python src/curate.py --list
-python src/curate.py --config configs/mix_demo.yaml
-python src/curate.py --config configs/mix_real.yaml --set max_images=50 --set out=input/cap.csv
+python src/curate.py --config configs/demo/mix.yaml
+python src/curate.py --config configs/demo/mix.yaml --set max_images=5 --set out=input/few.csv
 
 Writes the manifest to the config's `out`. Next to it are `<out>.summary.json` (classes and images
 of each domain, what each rule dropped, every dropped file with the reason), `<out>.html` (the same
@@ -67,7 +67,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--config", help="YAML file, see configs/mix_demo.yaml and configs/mixes/")
+    what.add_argument("--config", help="YAML file, see configs/demo/mix.yaml and configs/mixes/")
     what.add_argument("--list", action="store_true", help="list the data sets in input/")
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"

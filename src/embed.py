@@ -1,11 +1,14 @@
 """Embed the images of a manifest with a run, a submission, or any open_clip or timm model.
 
-accelerate launch src/embed.py --model runs/demo --manifest input/mix_demo.csv --out E.npz
-accelerate launch src/embed.py --model submissions/demo/submission.zip --manifest M --out E.npz
-accelerate launch src/embed.py --model open_clip:ViT-B-32:openai --split test --manifest M --out E.npz
-accelerate launch src/embed.py --model runs/demo --layers blocks.9 --pool max --manifest M --out E.npz
-accelerate launch src/embed.py --model runs/demo --manifest oxford.csv --boxes oxford.boxes.csv --out E.npz
+python src/embed.py --model runs/demo --manifest input/mix_demo.csv --out runs/demo/E.npz
+python src/embed.py --model submissions/demo/submission.zip --manifest M --out E.npz
+python src/embed.py --model open_clip:ViT-B-32:openai --split test --manifest M --out E.npz
+python src/embed.py --model runs/demo --layers blocks.9 --pool max --manifest M --out E.npz
+python src/embed.py --model runs/demo --manifest M --boxes input/revisited.boxes.csv --out E.npz
+accelerate launch --config_file configs/accelerate/ddp.yaml src/embed.py --model R --manifest M --out E.npz
 
+The last command embeds on two GPUs; --num_processes 8 in front of src/embed.py takes eight.
+R is a run, M a manifest made by curate.py; configs/mixes/revisited.yaml makes one with boxes.
 Partial results are kept in E.npz.parts next to E.npz; the same command resumes after a stop.
 """
 

@@ -29,11 +29,13 @@ MAX_THREADS = 1024
 EXAMPLES = """
 examples:
   python src/score.py --submission submissions/demo/submission.zip \\
-      --manifest input/demo/manifest.csv --out submissions/demo/score.json
+      --manifest input/mix_demo.csv --out submissions/demo/score.json
   python src/score.py --submission submissions/demo/submission.zip \\
-      --manifest mix.parquet --root input --split val --out runs/demo/val/score.json
-  python src/score.py --submission today.zip --torch current --fast \\
-      --manifest input/demo/manifest.csv --out runs/demo/score.json
+      --manifest input/mix_demo.csv --split val --out runs/demo/val/score.json
+  python src/score.py --submission submissions/today/submission.zip --torch current --fast \\
+      --manifest input/mix_demo.csv --out runs/demo/score.json
+
+submissions/demo is made by export.py, submissions/today by export.py --torch current.
 
 The model runs in a separate process, under limits that score.json lists, and gets the images in a
 secret order. Run the same command again to resume an interrupted scoring.

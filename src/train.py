@@ -1,8 +1,11 @@
 """Train an image embedding; the loop itself is in guie/training/loop.py.
 
-accelerate launch src/train.py --config configs/demo.yaml
-accelerate launch src/train.py --config configs/demo.yaml --set train.epochs=2 --set name=short
-accelerate launch src/train.py --config configs/demo.yaml --resume
+python src/train.py --config configs/demo/train.yaml
+python src/train.py --config configs/demo/train.yaml --set train.epochs=2 --set name=short
+python src/train.py --config configs/demo/train.yaml --resume
+accelerate launch --config_file configs/accelerate/ddp.yaml src/train.py --config configs/vit_h14.yaml
+
+The last command trains on two GPUs; --num_processes 8 in front of src/train.py takes eight.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ DRAWS_MAX, DIM_MAX = 100_000, 100_000
 
 EXAMPLES = """
 examples:
-  python src/validate.py --embeddings runs/demo/test.npz --manifest input/demo/manifest.csv \\
+  python src/validate.py --embeddings runs/demo/E.npz --manifest input/mix_demo.csv \\
       --out runs/demo/report.json
-  python src/validate.py --embeddings val.npz --manifest mix.parquet --split val \\
-      --index separate --out val_separate.json
+  python src/validate.py --embeddings runs/demo/E.npz --manifest input/mix_demo.csv \\
+      --split val --index separate --out runs/demo/val_separate.json
   python src/validate.py --embeddings E.npz --manifest M --protocol uned puma --out uned.json
   python src/validate.py --embeddings E.npz --against other.npz third.npz --manifest M \\
       --out report.json --html report.html
@@ -40,6 +40,8 @@ examples:
       --out ilias.json
   python src/validate.py --embeddings E.npz --reduce pca-whitened --dim 64 --fit train.npz \\
       --manifest M --out pca.json
+
+E.npz and the other .npz files are made by embed.py, input/*.csv and input/*.parquet by curate.py.
 
 exit code: 0 scored; 2 an error in the manifest, the embeddings or an argument
 """

@@ -58,7 +58,8 @@ def read_manifest(path: Path, split: str, root: Path) -> Manifest:
     found = ", ".join(sorted(set(table["split"]) - {""})) or "none"
     table = table.loc[table["split"] == split, [*COLUMNS, "row"]].reset_index(drop=True)
     if table.empty:
-        raise UserError(f"{path}: split {split!r} has no row; splits there: {found}")
+        hint = "; use --split val" if split == "test" and "val" in found else ""
+        raise UserError(f"{path}: split {split!r} has no row; splits there: {found}{hint}")
     manifest = Manifest(path, root, table)
     manifest.refuse(_faults(table, root))
     for role in ("query", "index"):

@@ -124,6 +124,8 @@ def format_table(score: dict[str, Any]) -> str:
     lines += [_line(name, score[name], width) for name in ("mean", "pooled", "public", "private")]
     seconds = score["seconds_per_image"]
     lines += [
+        "mean: over domains, each counts once; pooled: over all queries, the challenge's number;",
+        "public and private: pooled over 30 % and 70 % of the queries",
         "",
         f"contract: {len(score['checks'])} checks passed; {score['dimension']} numbers per image",
         f"images: {score['images']:,}; {score['images_with_exif_rotation']:,} have an "

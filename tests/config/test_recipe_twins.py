@@ -22,7 +22,8 @@ from guie.training.run_folder import read_metrics
 from tiny_twins import STEPS, twin
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
+ONE_GPU = {name: CONFIGS / f"{name}.yaml" for name in ("one_gpu", "one_gpu_lora")}
+RECIPES = [*sorted((CONFIGS / "recipes").glob("*.yaml")), *ONE_GPU.values()]
 OPTIMIZERS = {"adamw": torch.optim.AdamW, "adam": torch.optim.Adam, "sgd": torch.optim.SGD}
 
 
@@ -43,7 +44,7 @@ def trained(
 
     @cache
     def of(name: str) -> tuple[Path, Path]:
-        recipe = load_config(CONFIGS / f"recipes/{name}.yaml", RunConfig)
+        recipe = load_config(ONE_GPU.get(name, CONFIGS / f"recipes/{name}.yaml"), RunConfig)
         config = twin(recipe, tmp_path_factory.mktemp(name), toy_manifest)
         return config, train.main(["--config", str(config)])
 

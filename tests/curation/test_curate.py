@@ -87,6 +87,49 @@ def test_held_out_folder_is_neither_filtered_nor_split(place):
     assert "toys: 1 of 10 test queries have no positive; metrics exclude them" in summary["notes"]
 
 
+def test_test_fraction_cuts_classes_before_every_other_rule(place):
+    """Mixes with other rules share one test, of whole classes, each image query and index."""
+    draw_folder(place / "input/more", {f"c{n}": 2 + n for n in range(10)})
+    more = {"kind": "folder", "path": "input/more", "domain": "more"}
+    plain, summary = run({"sources": [more], "test_fraction": 0.3, "val_fraction": 0.2})
+    test = plain[plain["split"] == "test"]
+    assert test["label"].nunique() == 3 and set(test["role"]) == {"both"}
+    images = test.groupby("label").size()
+    assert all(images[f"more/c{n}"] == 2 + n for n in range(10) if f"more/c{n}" in images)
+    splits = plain.groupby("label")["split"].nunique()
+    assert (splits == 1).all(), "a class is in two splits"
+    assert summary["domains"]["more"]["val"]["classes"] == 1  # a fifth of the seven that remain
+    assert summary["domains"]["more"]["test"]["queries_without_positive"] == 0
+    rules = {"min_images": 6, "max_images": 7, "clean": {"cap": "first"}}
+    other, _ = run({"sources": [more], "test_fraction": 0.3, "val_fraction": 0.0, **rules})
+    assert set(other.loc[other["split"] == "test", "image_path"]) == set(test["image_path"])
+    another, _ = run({"sources": [more], "test_fraction": 0.3, "seed": 1})
+    assert set(another.loc[another["split"] == "test", "label"]) != set(test["label"])
+
+
+def test_test_fraction_leaves_domains_that_bring_a_test_split(place):
+    draw_folder(place / "input/exam", {"pen": 2, "cup": 9})
+    exam = {"kind": "folder", "path": "input/exam", "domain": "toys", "split": "test"}
+    draw_folder(place / "input/more", {"red": 3, "blue": 3})
+    more = {"kind": "folder", "path": "input/more", "domain": "more"}
+    table, _ = run({"sources": [folder(), exam, more], "test_fraction": 0.5})
+    tested = table.loc[table["split"] == "test", "label"].unique()
+    assert set(tested) - {"more/red", "more/blue"} == {"toys/pen", "toys/cup"}
+    assert len(tested) == 3
+
+
+def test_merged_classes_go_to_test_together(place):
+    """Else cleaning would move a test class into a train class."""
+    draw_folder(place / "input/more", {f"c{n}": 4 for n in range(6)})
+    more = {"kind": "folder", "path": "input/more", "domain": "more"}
+    merge = {"merge": {f"more/c{n}": "more/c0" for n in (2, 4)}}
+    for seed in range(8):
+        config = {"sources": [more], "seed": seed, "test_fraction": 0.5, "clean": merge}
+        table, _ = run(config)
+        assert "more/c2" not in set(table["label"])
+        assert (table.groupby("label")["split"].nunique() == 1).all()
+
+
 def test_unusable_held_out_images_are_noted(place):
     exam = {"kind": "folder", "path": "input/exam", "domain": "exam", "split": "test"}
     draw_folder(place / "input/exam", {"cup": 3})

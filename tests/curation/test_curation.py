@@ -14,7 +14,14 @@ from PIL import Image
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.curation import summary
-from guie.curation.classes import cap_large, drop_rare, held_out_classes, split_validation
+from guie.curation.classes import (
+    cap_large,
+    choose_test_classes,
+    drop_rare,
+    held_out_classes,
+    move_to_test,
+    split_validation,
+)
 from guie.curation.pipeline import combine, prefix_of
 from guie.data.image_checks.decoding import verify
 from guie.data.images import open_as_seen
@@ -167,6 +174,21 @@ def test_split_does_not_move_when_images_or_row_order_change():
     fewer = table.iloc[::-1].drop(index=[0, 40]).reset_index(drop=True)
     assert set(split_validation(fewer, 0.2, 5).query("split == 'val'")["label"]) == chosen
     assert set(split_validation(table, 0.2, 6).query("split == 'val'")["label"]) != chosen
+
+
+def test_images_of_several_test_classes_move_with_them():
+    table = pd.concat([random_table(3), rows(["e"] * 4 + ["f"] * 3 + ["g"], domain="z")])
+    table = table[table["split"] == "train"].reset_index(drop=True)
+    for fraction in (0.3, 0.6):
+        chosen = choose_test_classes(table, fraction, seed=2)
+        moved = move_to_test(table, chosen)
+        of = moved.assign(label=moved["label"].str.split("|")).explode("label")
+        of = of.groupby("split")["label"].agg(set)
+        assert of["test"] == chosen and not of["train"] & chosen
+        assert set(moved.loc[moved["split"] == "test", "role"]) == {"both"}
+    assert choose_test_classes(table, 0.5, 2, leave=["z"]) == choose_test_classes(
+        table[table["domain"] == "d"], 0.5, 2
+    )
 
 
 def test_domains_that_bring_val_or_are_left_stay_as_they_are():

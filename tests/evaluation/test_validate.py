@@ -57,6 +57,7 @@ def test_the_report_is_that_of_the_split_and_the_index(case, split, index, capsy
         line = next(line for line in printed.splitlines() if line.startswith(name))
         assert f"{expected['domains'][name]['r_at_1']:.4f}" in line
     assert f"{index} index, 8-D" in printed
+    assert "\nmean: over domains, each counts once; pooled: over all queries\n" in printed
 
 
 def test_the_defaults_are_test_and_merged(case):
@@ -156,6 +157,18 @@ def test_subsets_and_texts_beside_the_manifest_are_scored(case, capsys):
     validate.main([*arguments, *how])
     _, parts = report_of(folder, "ilias")
     assert parts["merged"]["domains"]["texts"]["queries"] == 1
+
+
+def test_a_manifest_without_test_rows_names_what_helps(case, capsys, monkeypatch):
+    folder, table, _, arguments = case
+    table = table[table["split"] != "train"].assign(split="val")
+    table.to_csv(folder / "manifest.csv", index=False)
+    monkeypatch.setattr(sys, "argv", ["validate.py", *arguments])
+    with pytest.raises(SystemExit) as left:
+        errors.run(validate.main)
+    assert left.value.code == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert "no rows of split 'test'; it has: val; use --split val, or set test_fraction in" in said
 
 
 def test_help_shows_examples(capsys):

@@ -70,7 +70,8 @@ def test_scores_without_the_package(submission, manifest, tmp_path):
     out = tmp_path / "out" / "score.json"
     done = run(*arguments(submission, manifest, out))
     assert done.returncode == 0, done.stderr
-    assert "pooled" in done.stdout and f"wrote {out}" in done.stdout
+    assert "mean: over domains, each counts once; pooled: over all queries" in done.stdout
+    assert f"wrote {out}" in done.stdout
     result = json.loads(out.read_text())
     perfect = {"mmp_at_5": 1.0, "r_at_1": 1.0}
     assert result["mean"] == result["pooled"] == perfect

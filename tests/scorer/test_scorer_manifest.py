@@ -119,6 +119,9 @@ def test_unusable_tables(tmp_path, content, fault):
 
 def test_an_empty_split_lists_the_others(manifest):
     assert "split 'val' has no row; splits there: test" in refusal(manifest, "val")
+    text = manifest.read_text().replace(",test,", ",val,")
+    manifest.write_text(text)
+    assert "splits there: val; use --split val" in refusal(manifest)
 
 
 def test_nothing_to_find_is_refused_before_any_work(manifest):

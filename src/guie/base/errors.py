@@ -53,7 +53,8 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
     try:
         main(None)
     except UserError as error:
-        _say(f"error: {error}")
+        if not _is_echo():
+            _say(f"error: {error}")
         sys.exit(2)
     except KeyboardInterrupt:
         _say("interrupted")
@@ -72,6 +73,16 @@ def run(main: Callable[[Sequence[str] | None], object]) -> None:
             raise
         _say(f"error: {message}")
         sys.exit(2)
+
+
+def _is_echo() -> bool:
+    """Return whether another process of this machine reports the same error.
+
+    Until the processes of a run are connected they all do the same: they read the config.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    connected = distributed is not None and distributed.is_initialized()
+    return not connected and os.environ.get("LOCAL_RANK", "0") != "0"
 
 
 def _say(line: str) -> None:

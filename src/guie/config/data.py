@@ -38,8 +38,8 @@ class DatasetSource(Config):
     max_classes: PositiveInt | None = None  # train classes to keep at most
     choose_classes: Literal["largest", "random"] = "largest"  # random: drawn with the mix's seed
     options: dict[str, str | int | list[str]] = {}  # of the adapter, see input/README.md
-    min_images: PositiveInt | None = None
-    max_images: PositiveInt | None = None
+    min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
+    max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
 
 
 Similarity = Annotated[float, Field(ge=-1, le=1)]
@@ -50,7 +50,7 @@ class NearConfig(Config):
     """Near-duplicates: hashes within a few bits, similar features, nearly equal pixels.
 
     Thresholds are fitted per domain to meet the false positive rates below: see
-    `guie.curation.copies.evidence`.
+    `guie.curation.duplicates.evidence`.
     """
 
     action: Literal["drop", "report"] = "drop"  # for copies within a class
@@ -67,7 +67,7 @@ class NearConfig(Config):
 class OutlierConfig(Config):
     """Images nearer to another class than to their own, by a robust z-score per domain."""
 
-    action: Literal["drop", "report"] = "report"
+    action: Literal["drop", "report"] = "report"  # drop them, or only report
     z_max: PositiveFloat = 3.5  # recommended by Iglewicz and Hoaglin (1993)
     share_max: Annotated[float, Field(gt=0, lt=0.5)] = 0.1  # of a class, at most
 
@@ -76,8 +76,9 @@ class OversampleConfig(Config):
     """weight = clip((target / images of the class) ** power, 1, limit)."""
 
     target: PositiveInt = 20  # images per class; classes with at least so many keep weight 1
+    # 1: small classes count like target; less: oversample less
     power: Annotated[float, Field(gt=0, le=1)] = 1.0
-    limit: Annotated[float, Field(ge=1)] = 10.0
+    limit: Annotated[float, Field(ge=1)] = 10.0  # weight at most
 
 
 class CleaningConfig(Config):
@@ -93,7 +94,9 @@ class CleaningConfig(Config):
     size_px: PositiveInt | None = None  # of a library's model; null: its own
     exact: Literal["drop", "report"] = "drop"  # keeps the first by path among equal images
     near: NearConfig | None = NearConfig()
+    # What to do with one picture under two labels
     conflicts: Literal["drop_all", "keep_first", "report", "stop"] = "drop_all"
+    # What to do with training copies of val or test images; declared: report and keep them
     leaks: Literal["stop", "drop_train", "declared"] = "stop"
     labels_max: PositiveInt = 3  # an image under more labels is a placeholder: all drop it
     share_max: Share = 0.05  # of a domain's training images that a rule may drop before it stops
@@ -122,7 +125,7 @@ class ClipConfig(Config):
 
     model: str = Field(pattern=r"^open_clip:[^:]+:.+$")  # open_clip:NAME:TAG, or a weights file
     size_px: PositiveInt | None = None  # null: the pretraining size
-    fit: Literal["squash", "pad", "crop"] = "squash"
+    fit: Literal["squash", "pad", "crop"] = "squash"  # how an image becomes a square
     templates: Names = ["a photo of {}."]  # {}: the name
     cache: str = "input/.cache/text"  # text embeddings, keyed by model and sentence
 
@@ -135,7 +138,7 @@ class ClipConfig(Config):
 class LabelledSample(Config):
     """Labelled images to calibrate confidences on; their labels are keys of `classes`."""
 
-    manifest: str
+    manifest: str  # of the labelled images
     root: str | None = None  # null: the manifest's folder
     # Precision that the kept images reach with 95 % confidence; null: use min_confidence.
     precision: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -191,15 +194,15 @@ class ProxyEvaluatorConfig(Config):
 
     model: str  # as for embed.py: LIBRARY:NAME:TAG or a run folder
     size_px: PositiveInt | None = None  # null: the pretraining size
-    fit: Literal["squash", "pad", "crop"] = "squash"
+    fit: Literal["squash", "pad", "crop"] = "squash"  # how an image becomes a square
     head: HeadConfig = HeadConfig(norm="bn")
-    scale: PositiveFloat = 30.0
-    margin_rad: NonNegativeFloat = 0.3
-    epochs: PositiveFloat = 10.0
+    scale: PositiveFloat = 30.0  # of ArcFace
+    margin_rad: NonNegativeFloat = 0.3  # of ArcFace
+    epochs: PositiveFloat = 10.0  # passes over the mix
     min_steps: PositiveInt = 200  # so that a small mix is trained long enough
-    batch_size: Annotated[int, Field(ge=2)] = 256
-    lr: PositiveFloat = 1e-2
-    weight_decay: NonNegativeFloat = 1e-4
+    batch_size: Annotated[int, Field(ge=2)] = 256  # images per step
+    lr: PositiveFloat = 1e-2  # peak learning rate
+    weight_decay: NonNegativeFloat = 1e-4  # of the head
 
     def faults(self) -> Iterator[Fault]:
         if self.head.image_shape or self.head.reduced_dim:
@@ -209,6 +212,7 @@ class ProxyEvaluatorConfig(Config):
 class SelectionRule(Config):
     """When a search step counts as a gain, and when the search stops."""
 
+    # forward steps add a source, backward steps remove one; the first decides where to start
     directions: list[Literal["forward", "backward"]] = Field(["forward"], min_length=1)
     seeds: Repeats = 3  # per comparison of a candidate with the current mix
     # New seeds on which the best candidate must confirm its gain; 0: no confirmation.
@@ -229,8 +233,9 @@ class SelectionConfig(Config):
     caps: list[PositiveInt | None] = Field([None], min_length=1)  # images per class; null: all
     metric: Literal["r_at_1", "mmp_at_5"] = "r_at_1"  # on val, merged index, mean over domains
     rule: SelectionRule = SelectionRule()
+    # proxy: a head on frozen features; full: whole trainings
     evaluator: Literal["proxy", "full"] = "proxy"
-    proxy: ProxyEvaluatorConfig | None = None
+    proxy: ProxyEvaluatorConfig | None = None  # settings of the evaluator proxy
     full: str | None = None  # config of a train.py run
 
     def faults(self) -> Iterator[Fault]:
@@ -241,17 +246,18 @@ class SelectionConfig(Config):
 class SourceConfig(Config):
     """Settings common to all sources; null takes the value of the mix."""
 
-    path: str
-    min_images: PositiveInt | None = None
-    max_images: PositiveInt | None = None
+    path: str  # folder or file to read
+    min_images: PositiveInt | None = None  # classes with fewer are dropped; null: the mix's
+    max_images: PositiveInt | None = None  # larger classes are capped; null: the mix's
 
 
 class ToySource(SourceConfig):
     """Synthetic images, generated in `path` if absent."""
 
     kind: Literal["toy"]
-    images: PositiveInt = 6000
-    seed: Seed = 0
+    images: PositiveInt = 6000  # to draw
+    seed: Seed = 0  # of the drawing
+    # pretrain: pictures with captions, to pretrain a small CLIP on
     part: Literal["benchmark", "pretrain"] = "benchmark"
 
 
@@ -263,7 +269,8 @@ class FolderSource(SourceConfig):
     """
 
     kind: Literal["folder"]
-    domain: Domain
+    domain: Domain  # of all its images
+    # Of all its images. A folder of test images: test, where each image is query and index
     split: Literal["train", "val", "test"] = "train"
 
 
@@ -283,13 +290,17 @@ Source = Annotated[
 class MixConfig(Config):
     """A training mix. Class filters count images per source, in the train split only."""
 
-    name: Name
-    out: str = Field(pattern=r"\.(csv|parquet)$")
+    name: Name  # in reports
+    out: str = Field(pattern=r"\.(csv|parquet)$")  # the manifest to write: .csv or .parquet
     root: str | None = None  # base of image_path; null: the folder of `out`
-    seed: Seed = 0
-    sources: list[Source] = Field(min_length=1)
+    seed: Seed = 0  # of every random choice
+    sources: list[Source] = Field(min_length=1)  # read in this order
     min_images: PositiveInt = 1  # classes with fewer are dropped
     max_images: PositiveInt | None = None  # larger classes keep a random subset
+    # Share of a domain's classes to test on, moved to the test split before any rule applies, so that
+    # mixes that clean differently share a test. A domain with a test split keeps that; one that
+    # pseudo_labels labels has none.
+    test_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.0
     # Share of a domain's train classes to validate on; a domain with a val split keeps that.
     val_fraction: Annotated[float, Field(ge=0, lt=1)] = 0.1
     verify: bool = True  # open and decode every image

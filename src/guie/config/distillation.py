@@ -17,7 +17,7 @@ NonNegative = Annotated[float, Field(ge=0)]
 class Perplexity(Config):
     """A bandwidth per image that gives this perplexity: 2 to the entropy of its neighbours, in bits."""
 
-    perplexity: Annotated[float, Field(gt=1)]
+    perplexity: Annotated[float, Field(gt=1)]  # effective number of neighbours
 
 
 # Of the Gaussian around an image, as a distance between unit-length embeddings
@@ -30,7 +30,7 @@ class RkdConfig(Config):
     name: Literal["rkd"]
     distance: NonNegative = 1.0  # weight of the pair term
     angle: NonNegative = 0.0  # weight of the triple term; 2 in RKD-DA
-    penalty: Literal["huber", "l1"] = "huber"
+    penalty: Literal["huber", "l1"] = "huber"  # on a difference
 
     def faults(self) -> Iterator[Fault]:
         if not (self.distance or self.angle):
@@ -59,7 +59,7 @@ class LogitsConfig(Config):
     """
 
     name: Literal["logits"]
-    temperature: PositiveFloat = 0.1
+    temperature: PositiveFloat = 0.1  # of the softmax over cosines
 
 
 class DimensionConfig(Config):
@@ -73,7 +73,7 @@ class PhiSConfig(Config):
     """Rotate to equal variance in all dimensions, and scale by one number (RADIO, PHI-S)."""
 
     name: Literal["phi_s"]
-    steps: PositiveInt = 100
+    steps: PositiveInt = 100  # to measure the variances in; the term counts afterwards
 
 
 class MatchingConfig(Config):
@@ -107,7 +107,7 @@ class TermConfig(Config):
 
     loss: LossConfig | None = None
     relation: Annotated[RelationConfig, Field(discriminator="name")] | None = None
-    weight: PositiveFloat = 1.0
+    weight: PositiveFloat = 1.0  # in the sum of all terms
     domains: Names | None = None  # on whose images it applies; null: all
 
     def faults(self) -> Iterator[Fault]:
@@ -126,11 +126,11 @@ class OnlineConfig(Config):
     )
     teacher_dim: Width = 256  # of a teacher's embedding; its head is a Linear
     temperature: PositiveFloat = 0.1  # of the logits, which are cosines
-    # Weights of the four terms, normalised to sum 1
+    # Weight of the student's classification loss; the four weights are normalised to sum 1
     student: NonNegative = 1.0
-    teachers: NonNegative = 1.0
-    logits: NonNegative = 1.0
-    similarity: NonNegative = 1.0
+    teachers: NonNegative = 1.0  # weight of the teachers' classification losses
+    logits: NonNegative = 1.0  # weight of distilling the teachers' logits
+    similarity: NonNegative = 1.0  # weight of distilling the teachers' cosine matrices
     # What the last two train: the student's head alone (the paper), or also the backbone (its code)
     backprop_to: Literal["head", "backbone"] = "head"
 

@@ -33,7 +33,7 @@ Corner = Literal["center", "top_left", "top_right", "bottom_left", "bottom_right
 class AspectConfig(Config):
     """A range of aspect ratios: longer side over shorter, 1 for a square."""
 
-    above: NonNegativeFloat = 0.0
+    above: NonNegativeFloat = 0.0  # more than this
     max: PositiveFloat | None = None  # null: any
 
 
@@ -46,8 +46,8 @@ class ViewConfig(Config):
     part: Annotated[float, Field(gt=0, le=1)] = 1.0
     at: Corner = "center"  # position of the crop
     fit: Fit | None = None  # null: the member's own
-    resize: Resize = "bicubic"
-    antialias: bool = True
+    resize: Resize = "bicubic"  # interpolation
+    antialias: bool = True  # of the resize
     aspect: AspectConfig | None = None  # only for such aspect ratios
     domains: Names | None = None  # only for images that the classifier assigns to these domains
 
@@ -135,7 +135,7 @@ NAMED_VIEWS: dict[str, list[dict[str, Any]]] = {
 class SampleConfig(Config):
     """Images to fit on, equally many per domain."""
 
-    manifest: str
+    manifest: str  # CSV or Parquet
     root: str | None = None  # default: the manifest's folder
     split: Literal["train", "val"] = "train"  # the test split is never used
     domains: Names | None = None  # null: all of the manifest
@@ -147,7 +147,7 @@ class SampleConfig(Config):
 class ValConfig(Config):
     """The val split that scores members and ensemble; a greedy soup uses this score."""
 
-    manifest: str
+    manifest: str  # CSV or Parquet
     root: str | None = None  # default: the manifest's folder
     leave_out: list[str] = []  # domains to exclude
 
@@ -156,7 +156,7 @@ class SoupConfig(Config):
     """A model soup: the mean of the members' weights; greedy: keep those that do not lower val."""
 
     name: Literal["soup"]
-    greedy: bool = False
+    greedy: bool = False  # keep only members that do not lower the val score
 
 
 class HeadsConfig(Config):
@@ -180,9 +180,9 @@ class PcaConfig(Config):
     """PCA of images, or of texts, one per line; texts need a member that is a CLIP."""
 
     name: Literal["pca"]
-    dim: Width = 64
+    dim: Width = 64  # dimensions to keep
     whiten: bool = False  # scale all components to the same variance
-    images: SampleConfig | None = None
+    images: SampleConfig | None = None  # to fit on
     texts: str | None = None  # a file
 
     def faults(self) -> Iterator[Fault]:
@@ -194,15 +194,15 @@ class RandomConfig(Config):
     """A Gaussian random projection: a baseline for the cost of fewer dimensions."""
 
     name: Literal["random"]
-    dim: Width = 64
-    seed: Seed = 0
+    dim: Width = 64  # dimensions to keep
+    seed: Seed = 0  # of the matrix
 
 
 class FirstConfig(Config):
     """The first `dim` dimensions; of concatenated members, the first members (DREML's prefixes)."""
 
     name: Literal["first"]
-    dim: Width = 64
+    dim: Width = 64  # dimensions to keep
 
 
 ReduceConfig = Annotated[PcaConfig | RandomConfig | FirstConfig, Field(discriminator="name")]
@@ -211,10 +211,10 @@ ReduceConfig = Annotated[PcaConfig | RandomConfig | FirstConfig, Field(discrimin
 class ModelMember(Config):
     """A member by its name: a folder of runs/, or LIBRARY:NAME:TAG."""
 
-    model: str
+    model: str  # as for embed.py --model
     weights: Literal["model", "last"] = "model"  # of a run: best val score, or last
     checkpoints: bool = False  # for a soup: all checkpoints of the run
-    weight: PositiveFloat = 1.0
+    weight: PositiveFloat = 1.0  # in the mean or concatenation
     size_px: Pixels | None = None  # image size, overrides its own
     stride_px: Pixels | None = None  # patch stride, overrides its own
     layers: LayersConfig | None = None  # backbone layers, instead of its embedding
@@ -241,12 +241,12 @@ Views = Annotated[list[ViewConfig], Field(min_length=1), BeforeValidator(_writte
 class Composed(Config):
     """Members -> views -> join -> reduction."""
 
-    members: list[Member] = Field(min_length=1)
+    members: list[Member] = Field(min_length=1)  # runs, library models, or ensembles
     join: JoinConfig | None = None  # null: a single member
     # Test-time views that every member averages over; or names: whole, flip, five_crops
     views: Views = [ViewConfig()]
     classifier: SampleConfig | None = None  # images to fit the domain classifier on
-    reduce: ReduceConfig | None = None
+    reduce: ReduceConfig | None = None  # a linear map to fewer dimensions; null: none
 
     def faults(self) -> Iterator[Fault]:
         yield from gaps(self.views)
@@ -281,7 +281,7 @@ class Composed(Config):
 class ComposedMember(Composed):
     """An ensemble that is a member of another."""
 
-    weight: PositiveFloat = 1.0
+    weight: PositiveFloat = 1.0  # in the mean or concatenation
 
 
 Member = Annotated[
@@ -294,7 +294,7 @@ Member = Annotated[
 class ComposeConfig(Composed):
     """An ensemble and its output folder."""
 
-    name: Name
+    name: Name  # of the ensemble's folder
     out: str = "runs"  # the folder of <name>/
     val: ValConfig | None = None  # null: nothing is scored
     workers: Workers = 2  # loader processes per process

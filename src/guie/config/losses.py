@@ -20,8 +20,8 @@ Distance = Annotated[float, Field(gt=0, le=2)]
 class RowLength(Config):
     """Initialise class weights or proxies to this root mean square length, whatever their number."""
 
-    length: PositiveFloat = 1.0
-    draw: Literal["normal", "uniform"] = "normal"
+    length: PositiveFloat = 1.0  # root mean square of a row
+    draw: Literal["normal", "uniform"] = "normal"  # distribution of the numbers
 
 
 # Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
@@ -32,17 +32,17 @@ Init = Either[Literal["xavier_normal", "xavier_uniform"], RowLength]
 class MarginSchedule(Config):
     """Margin that grows with training: min(start + rise_per_epoch * epoch, limit)."""
 
-    start: NonNegativeFloat
-    rise_per_epoch: NonNegativeFloat
-    limit: NonNegativeFloat
+    start: NonNegativeFloat  # margin at epoch 0
+    rise_per_epoch: NonNegativeFloat  # added per epoch
+    limit: NonNegativeFloat  # margin at most
     every: Literal["step", "epoch"] = "step"  # epoch: raise once per whole epoch
 
 
 class ClassSizeMargin(Config):
     """Margin by class size: the class with the fewest training images gets `max`, the largest `min`."""
 
-    min: NonNegativeFloat
-    max: NonNegativeFloat
+    min: NonNegativeFloat  # margin of the largest class
+    max: NonNegativeFloat  # margin of the smallest class
     power: PositiveFloat = 0.25  # lambda of n ** -lambda
 
     def faults(self) -> Iterator[Fault]:
@@ -69,7 +69,7 @@ class _WithRows(Config):
 
 
 class _MarginSoftmax(_WithRows):
-    scale: Scale = 30.0
+    scale: Scale = 30.0  # factor on the cosines
     centers: PositiveInt = 1  # per class; above 1: sub-centres, the nearest counts
     classifier: Literal["joint", "separate"] = "joint"  # separate: a softmax per domain
 
@@ -84,22 +84,22 @@ class ArcFaceConfig(_MarginSoftmax):
     """ArcFace; sub-center ArcFace with centers above 1."""
 
     name: Literal["arcface"] = "arcface"
-    margin_rad: Margin = 0.3
+    margin_rad: Margin = 0.3  # added to the angle to the own class
 
 
 class CosFaceConfig(_MarginSoftmax):
     """CosFace, used by the challenge's winner at margins 0.55 and 0.65."""
 
     name: Literal["cosface"]
-    margin_cos: Margin = 0.35
+    margin_cos: Margin = 0.35  # subtracted from the cosine to the own class
 
 
 class CurricularFaceConfig(_MarginSoftmax):
     """CurricularFace; defaults are PUMA's."""
 
     name: Literal["curricularface"]
-    scale: Scale = 32.0
-    margin_rad: Margin = 0.3
+    scale: Scale = 32.0  # factor on the cosines
+    margin_rad: Margin = 0.3  # added to the angle to the own class
     running_mean: Literal["scalar", "class"] = "scalar"  # scalar: as published; class: PUMA's code
 
 
@@ -111,14 +111,14 @@ class TripletConfig(_WithMemory):
     """Triplet loss on semi-hard triplets: negatives farther than the positive, within the margin."""
 
     name: Literal["triplet"]
-    margin_distance: Distance = 0.2
+    margin_distance: Distance = 0.2  # by which the negative should be farther than the positive
 
 
 class MarginLossConfig(_WithMemory):
     """Margin loss on triplets drawn with distance weighting."""
 
     name: Literal["margin"]
-    margin_distance: Distance = 0.2
+    margin_distance: Distance = 0.2  # on both sides of the boundary
     boundary_distance: Distance = 1.2  # beta: positive pairs should be closer
     learn_boundary: bool = False  # one per class, initialised to boundary_distance
 
@@ -137,7 +137,7 @@ class SupConConfig(_WithMemory):
     """Supervised contrastive loss."""
 
     name: Literal["supcon"]
-    temperature: PositiveFloat = 0.1
+    temperature: PositiveFloat = 0.1  # of the softmax over cosines
 
 
 class ProxyAnchorConfig(_WithRows):
@@ -152,7 +152,7 @@ class ProxyNcaConfig(_WithRows):
     """ProxyNCA++: softmax over squared distances to all proxies."""
 
     name: Literal["proxy_nca"]
-    temperature: PositiveFloat = 1 / 9
+    temperature: PositiveFloat = 1 / 9  # of the softmax over distances
 
 
 class SoftTripleConfig(_WithRows):
@@ -161,7 +161,7 @@ class SoftTripleConfig(_WithRows):
     name: Literal["soft_triple"]
     scale: Scale = 20.0  # lambda
     margin_cos: NonNegativeFloat = 0.01  # delta
-    centers: PositiveInt = 10
+    centers: PositiveInt = 10  # per class
     center_temperature: PositiveFloat = 0.1  # gamma
 
 
@@ -178,7 +178,7 @@ class HyperbolicConfig(Config):
     name: Literal["hyperbolic"]
     curvature: PositiveFloat = 0.1  # c; the ball has radius 1 / sqrt(c)
     radius: PositiveFloat = 2.3  # length of an embedding's tangent vector
-    temperature: PositiveFloat = 0.2
+    temperature: PositiveFloat = 0.2  # of the softmax over distances
 
 
 # Losses with weights that `init` initialises and the learning rate `classes` trains.

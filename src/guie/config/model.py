@@ -18,7 +18,7 @@ class LayersConfig(Config):
     of a ConvNeXt, `features.42` of VGG16-BN.
     """
 
-    of: Names
+    of: Names  # names of modules
     # avg, max and gem pool patch positions only; token is a transformer's class token
     pool: Literal["avg", "max", "gem", "token"] = "avg"
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
@@ -44,28 +44,28 @@ class StochasticConfig(GateConfig):
 
     kind: Literal["stochastic"]
     dim: Width = 128  # r, the bottleneck
-    keep: Keep = 0.5
+    keep: Keep = 0.5  # probability p that a branch is on in training; 1: always
     scale: PositiveFloat = 1.0  # of the branch; eq. 5 has none, the code .1
-    blocks: Blocks = "all"
+    blocks: Blocks = "all"  # numbers of the backbone blocks that have one
 
 
 class AdaptFormerConfig(Config):
     """Branch parallel to the MLP of each block, with biases and fixed scale (Chen et al., NeurIPS 2022)."""
 
     kind: Literal["adaptformer"]
-    dim: Width = 64
-    scale: PositiveFloat = 0.1
-    blocks: Blocks = "all"
+    dim: Width = 64  # the bottleneck
+    scale: PositiveFloat = 0.1  # of the branch
+    blocks: Blocks = "all"  # numbers of the backbone blocks that have one
 
 
 class LoraConfig(GateConfig):
     """Low-rank updates of weight matrices (Hu et al., ICLR 2022); keep below 1: stochastic LoRA."""
 
     kind: Literal["lora"]
-    rank: Width = 8
+    rank: Width = 8  # of an update
     alpha: PositiveFloat | None = None  # scales the update by alpha / rank; null: rank
-    targets: Annotated[list[Place], Field(min_length=1)] = ["q", "v"]
-    blocks: Blocks = "all"
+    targets: Annotated[list[Place], Field(min_length=1)] = ["q", "v"]  # weight matrices of a block
+    blocks: Blocks = "all"  # numbers of the backbone blocks that have it
 
 
 class TunedConfig(Config):
@@ -75,7 +75,7 @@ class TunedConfig(Config):
     """
 
     kind: Literal["tuned"]
-    targets: Literal["biases", "norms", "both"] = "biases"
+    targets: Literal["biases", "norms", "both"] = "biases"  # the vectors to train
 
 
 AdapterConfig = Annotated[
@@ -101,7 +101,7 @@ class VptConfig(Config):
     """One prompt for all images, before the first block or before each (Jia et al., ECCV 2022)."""
 
     kind: Literal["shallow", "deep"]
-    length: PositiveInt = 8
+    length: PositiveInt = 8  # tokens per prompt
 
 
 PromptsConfig = Annotated[PoolConfig | VptConfig, Field(discriminator="kind")]
@@ -151,7 +151,7 @@ class BackboneConfig(Config):
     """A pretrained image backbone, by its name and weights in its library."""
 
     library: Annotated[str, AfterValidator(_is_registered)]  # open_clip or timm
-    name: str
+    name: str  # of the model in its library, without the tag
     pretrained: str | None = None  # hub tag, or a weights file; null: random
     sha256: str | None = None  # quoted; of the weights file, or a prefix; null: unchecked
     revision: str | None = None  # commit or branch of the tag's repository; null: newest
@@ -177,9 +177,10 @@ class BackboneConfig(Config):
 class ImageConfig(Config):
     """The preprocessing that training, validation and the submission share."""
 
-    size_px: Pixels
-    fit: Fit = "squash"
+    size_px: Pixels  # side of the square that the backbone sees
+    fit: Fit = "squash"  # how an image becomes a square
     mean: list[float] | None = Field(None, min_length=3, max_length=3)  # null: the backbone's
+    # null: the backbone's
     std: list[PositiveFloat] | None = Field(None, min_length=3, max_length=3)
 
 
@@ -190,8 +191,8 @@ class BranchesConfig(Config):
     (3rd place).
     """
 
-    linear: Literal["shared", "separate"]
-    dropouts: list[Fraction] = Field(min_length=2)
+    linear: Literal["shared", "separate"]  # what the dropouts share
+    dropouts: list[Fraction] = Field(min_length=2)  # one branch per value
 
 
 class HeadConfig(Config):
@@ -201,9 +202,9 @@ class HeadConfig(Config):
     # eps of bn and bn_plain, for features of zero variance. The 5th place has 1e-6 (train_arcface.py,
     # cell 20)
     norm_eps: PositiveFloat = BATCH_NORM_EPS
-    dropout: Fraction = 0.0
-    dim: Width = 64
-    bias: bool = True
+    dropout: Fraction = 0.0  # before the last Linear
+    dim: Width = 64  # of the embedding; the challenge allows 64
+    bias: bool = True  # of the last Linear
     # Widths of Linear + ReLU layers between dropout and the last Linear. [2048, 2048] is the
     # "MLP-3 Emb." of PUMA's table 2, by its 5.3 M parameters on ViT-S
     hidden: list[Width] = []

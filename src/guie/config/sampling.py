@@ -45,7 +45,7 @@ class AugmentConfig(Config):
     full_size: bool = False
 
     crop_scale: Range[Positive] = [0.5, 1.0]  # of the area
-    crop_ratio: Range[Positive] = [0.8, 1.25]
+    crop_ratio: Range[Positive] = [0.8, 1.25]  # width over height of a crop
     flip: Probability = 0.0  # of a horizontal flip
     auto: Literal["imagenet"] | None = None  # AutoAugment, ImageNet policy
 
@@ -58,7 +58,7 @@ class AugmentConfig(Config):
     color: NonNegative = 0.0  # strength of brightness, contrast and saturation jitter
     brightness: NonNegative | None = None  # null: `color`; also for the next two
     contrast: NonNegative | None = None  # around the mean grey of the image
-    saturation: NonNegative | None = None
+    saturation: NonNegative | None = None  # around the greyscale image
     # Adds up to so many grey levels, either way; `brightness` multiplies. Albumentations' brightness
     # of .1 is 25.5 here (2nd and 6th place); its contrast, around black, is our `brightness`.
     # TensorFlow's brightness of .1 is 25.5 too (3rd place)
@@ -70,9 +70,9 @@ class AugmentConfig(Config):
     rgb_shift_share: Probability | None = None  # null: color_share; 6th place: .5
     gray: Probability = 0.0  # of conversion to greyscale
 
-    blur: Probability = 0.0
+    blur: Probability = 0.0  # of a Gaussian blur
     jpeg: Probability = 0.0  # of an extra JPEG compression
-    jpeg_quality: Range[Quality] = [50, 100]
+    jpeg_quality: Range[Quality] = [50, 100]  # of the extra compression
     erase: Probability = 0.0  # of erased boxes in one colour
     erase_side: Range[Side] = [0.1, 0.4]  # of the image's sides
     erase_boxes: PositiveInt = 1  # 6th place: 8 (albumentations' default)
@@ -153,7 +153,7 @@ class SpecialistStepsConfig(_WithFactors):
     """Draw domains in proportion to the steps at which their specialists peaked (UnED's SS, 4.1)."""
 
     name: Literal["specialist_steps"]
-    steps: dict[str, PositiveInt] = Field(min_length=1)
+    steps: dict[str, PositiveInt] = Field(min_length=1)  # domain: steps of its specialist
 
 
 class LossDrivenConfig(_WithFactors):
@@ -165,7 +165,7 @@ class LossDrivenConfig(_WithFactors):
     """
 
     name: Literal["loss_driven"]
-    period: Steps = 1000
+    period: Steps = 1000  # steps between two updates of the shares
     memory: Annotated[float, Field(ge=0, lt=1)] = 0.0  # share of the old weight kept in the new one
 
 

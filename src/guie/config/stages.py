@@ -70,16 +70,16 @@ class StepSchedule(Config):
     """Multiply the rate by `factor` at each of these epochs of the stage."""
 
     name: Literal["step"]
-    epochs: list[Positive] = Field(min_length=1)
-    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    epochs: list[Positive] = Field(min_length=1)  # counted from the start of the stage
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1  # on the rate, each time
 
 
 class ExponentialSchedule(Config):
     """Multiply the rate by `factor` after every such period following the warm-up."""
 
     name: Literal["exponential"]
-    every: Duration = Duration(1, "epochs")
-    factor: Annotated[float, Field(gt=0, lt=1)]
+    every: Duration = Duration(1, "epochs")  # the period
+    factor: Annotated[float, Field(gt=0, lt=1)]  # on the rate, each time
 
 
 class ConstantSchedule(Config):
@@ -92,7 +92,7 @@ class CosineSchedule(Config):
     """Cosine decay from the peak rate to `end` times the peak, from the warm-up to the stage's end."""
 
     name: Literal["cosine"] = "cosine"
-    end: Fraction = 0.0
+    end: Fraction = 0.0  # final rate, as a fraction of the peak
     # Update the rate once per period: the challenge's 2nd (utils.py) and 5th place (train_arcface.py,
     # cell 28) do so once an epoch. null: at every step
     every: Duration | None = None
@@ -108,7 +108,8 @@ Schedule = Annotated[
 class StageConfig(Config):
     """One stage of training; missing keys come from the block `train`."""
 
-    name: str = "train"
+    name: str = "train"  # in logs
+    # Passes over the stage's images; may be a fraction
     epochs: Annotated[float, Field(gt=0, le=1e6, allow_inf_nan=False)]
     batch_size: BatchSize = 128  # over all processes
     accumulate: PositiveInt = 1  # micro-batches per step: less memory, more time
@@ -125,7 +126,7 @@ class StageConfig(Config):
     decay_vectors: bool = False
     # Factor on the backbone's rate per block towards the stem
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    clip_grad_norm: Positive | None = None
+    clip_grad_norm: Positive | None = None  # of all gradients together; null: no clipping
     clip_grad_value: Positive | None = None  # per gradient element, either way
     sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved

@@ -32,8 +32,8 @@ class ScoredOn(Config):
 
     manifest: str | None = None  # null: the run's own
     root: str | None = None  # default: the manifest's folder; for the run's manifest, its root
-    split: Literal["val", "test"] = "test"
-    index: Literal["merged", "separate"] = "merged"
+    split: Literal["val", "test"] = "test"  # of the manifest
+    index: Literal["merged", "separate"] = "merged"  # one index of all domains, or one each
 
     def faults(self) -> Iterator[Fault]:
         if self.root is not None and self.manifest is None:
@@ -71,7 +71,7 @@ class StudyConfig(Config):
     """Rows x seeds, each a training and a test; `${NAME}` is not replaced when read."""
 
     run: dict[str, Any]  # a run's config; its base is relative to this file
-    seeds: Seeds = [0]
+    seeds: Seeds = [0]  # a list, or a count n for 0 to n - 1
     baseline: str | None = None  # the row that the others are compared with
     test: ScoredOn = ScoredOn()
     # Research protocols, as for validate.py --protocol; their headline metrics become columns

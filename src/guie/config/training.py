@@ -88,19 +88,19 @@ TaskConfig = Annotated[
 class DataConfig(Config):
     """The training and validation data."""
 
-    manifest: str
+    manifest: str  # of curate.py: CSV or Parquet
     root: str | None = None  # default: the manifest's folder
     # domains excluded from training and validation, to measure generalisation to unseen domains
     leave_out: list[str] = []
-    workers: Workers = 2
+    workers: Workers = 2  # loader processes per process; 0: load in the main process
 
 
 class GenericImagesConfig(Config):
     """Generic images on which the features should stay close to the pretrained ones."""
 
-    manifest: str
+    manifest: str  # CSV or Parquet
     root: str | None = None  # default: the manifest's folder
-    split: Literal["train", "val"] = "train"
+    split: Literal["train", "val"] = "train"  # its split to read
     batch_size: BatchSize = 32  # over all processes
 
 
@@ -125,21 +125,21 @@ class RunConfig(Config):
 
     COMMON: ClassVar = ("train", "stages")
 
-    name: Name
-    out: str = "runs"
+    name: Name  # of the run folder
+    out: str = "runs"  # the parent of the run folder
     # Initial weights: a run or model soup with the same backbone. Class weights are reinitialised, and
     # `retention` still refers to the pretrained weights. null: pretrained
     start_from: str | None = None
-    seed: Seed = 0
+    seed: Seed = 0  # of initial weights, batches and augmentation
+    # Of autocast; weights stay in float32
     precision: Annotated[
         Literal["no", "bf16", "fp16"],
         BeforeValidator(lambda value: "no" if value is False else value),  # YAML's bare no
     ] = "no"
-    log_every: Steps = 20
-    trackers: list[Tracker] = [
-        "tensorboard"
-    ]  # each must be installed; metrics.jsonl is always written
-    checkpoint_every: Steps = 500
+    log_every: Steps = 20  # a line of metrics.jsonl
+    # Where the log goes besides metrics.jsonl; each must be installed
+    trackers: list[Tracker] = ["tensorboard"]
+    checkpoint_every: Steps = 500  # a checkpoint to resume from
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous
     # Write frozen pretrained weights to the run folder too, so that it needs no other file
     copy_frozen: bool = False

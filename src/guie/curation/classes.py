@@ -317,6 +317,39 @@ def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
     return table.assign(weight=old * by_row)
 
 
+def choose_test_classes(
+    table: pd.DataFrame,
+    fraction: float,
+    seed: int,
+    leave: Collection[str] = (),
+    merge: Mapping[str, str] | None = None,
+) -> set[str]:
+    """Choose a share of each domain's train classes to test on, as `held_out_classes` does.
+
+    Domains that have a test split, and those in `leave`, keep all their classes in train.
+
+    Args:
+        merge: classes that cleaning will rename; they move with the class that absorbs them.
+    """
+    leave = {*leave, *table.loc[table["split"] == "test", "domain"]}
+    renamed = apply_merges(table, merge or {})
+    train = renamed[(renamed["split"] == "train") & ~table["domain"].isin(leave)]
+    chosen: set[str] = set()
+    for _, members in memberships(train).groupby("domain"):
+        rows = members.loc[members["label"].isin(held_out_classes(members, fraction, seed)), "row"]
+        chosen.update(name for label in table["label"][rows] for name in label.split("|"))
+    return chosen
+
+
+def move_to_test(table: pd.DataFrame, classes: Collection[str]) -> pd.DataFrame:
+    """Move the train images of these classes to test, each as both query and index."""
+    # Classes that share an image move together, so the first label of an image decides.
+    moved = (table["split"] == "train") & table["label"].str.split("|").str[0].isin(classes)
+    return table.assign(
+        split=table["split"].mask(moved, "test"), role=table["role"].mask(moved, "both")
+    )
+
+
 def split_validation(
     table: pd.DataFrame, fraction: float, seed: int, leave: Collection[str] = ()
 ) -> pd.DataFrame:
@@ -339,7 +372,7 @@ def split_validation(
 
 
 def held_out_classes(members: pd.DataFrame, fraction: float, seed: int) -> set[str]:
-    """Choose the validation classes of one domain: a rounded share, at least one, never all.
+    """Choose the held-out classes of one domain: a rounded share, at least one, never all.
 
     Classes that share an image move together. A class with one image stays in train, because its
     query would have no positive. The order depends only on the seed and the class names.

@@ -30,7 +30,14 @@ from guie.config.data import (
     Source,
     ToySource,
 )
-from guie.curation.classes import cap_diverse, cap_first, cap_large, drop_rare
+from guie.curation.classes import (
+    cap_diverse,
+    cap_first,
+    cap_large,
+    choose_test_classes,
+    drop_rare,
+    move_to_test,
+)
 from guie.curation.duplicates.evidence import Embed
 from guie.curation.proxy import Proxy
 from guie.curation.pseudo_labels import (
@@ -81,6 +88,7 @@ def read_sources(
 ) -> tuple[pd.DataFrame, Sidecar]:
     """Read all sources into one table and one sidecar; image_path is relative to the mix's root.
 
+    The test split of `test_fraction` is cut here: no later rule changes it.
     Column `source` holds the number of the source. A `clean` block adds the columns of
     `fingerprints`. Raises UserError for an invalid source.
     """
@@ -110,10 +118,23 @@ def read_sources(
         for tables, rows in ((listed, read.table), (readable, table)):
             tables.append(rows.assign(image_path=prefix + rows["image_path"], source=number))
         sidecars.append(read.sidecar)
-    account.after("read", combine(listed))
-    table = combine(readable)
+    everything, table = combine(listed), combine(readable)
+    sidecar = _merged(sidecars, set(table["domain"]))
+    if config.test_fraction:
+        classes = _test_classes(table, config, sidecar)
+        everything, table = move_to_test(everything, classes), move_to_test(table, classes)
+    account.after("read", everything)
     account.after("unusable", table)
-    return table, _merged(sidecars, set(table["domain"]))
+    return table, sidecar
+
+
+def _test_classes(table: pd.DataFrame, config: MixConfig, sidecar: Sidecar) -> set[str]:
+    # The test index of a Met-like domain is its train images, so none of them can be held out.
+    leave = [name for name, declared in sidecar.domains.items() if declared.index_is_train]
+    if config.pseudo_labels and config.pseudo_labels.mode == "label":
+        leave += config.pseudo_labels.domains  # CLIP will label them: they have no true classes
+    merge = config.clean.merge if config.clean else {}
+    return choose_test_classes(table, config.test_fraction, config.seed, leave, merge)
 
 
 def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:

@@ -7,6 +7,8 @@ from typing import Any
 
 from guie.evaluation.protocols.base import HARMONIC, Protocol
 
+MEANS = "mean: over domains, each counts once; pooled: over all queries"
+
 COLUMNS = {
     "r_at_1": "R@1",
     "mmp_at_5": "mMP@5",
@@ -38,6 +40,8 @@ def report_table(report: Mapping[str, Any]) -> str:
         lines.append(_line(name, scores, columns, width) + counts)
     others = [name for name in ("mean", "pooled", "public", "private") if name in report]
     lines += [_line(name, report[name], columns, width) for name in others]
+    if "pooled" in report:
+        lines.append(MEANS)
     harmonic = [
         f"{COLUMNS[key]} {report['mean'][f'harmonic_{key}']:.4f}"
         for key in HARMONIC

@@ -36,6 +36,13 @@ def test_absent_split_names_those_there_are(written):
     manifest = load_manifest(written("t/0.jpg,toys/car,toys,train,train"))
     with pytest.raises(UserError, match="no rows of split 'test'; it has: train"):
         manifest.split("test")
+    with pytest.raises(UserError, match="'val'; it has: train; set val_fraction in the mix's"):
+        manifest.split("val")
+    val = load_manifest(written("t/0.jpg,toys/car,toys,val,both"))
+    with pytest.raises(UserError, match="it has: val; use --split val, or set test_fraction"):
+        val.split("test")
+    with pytest.raises(UserError, match="it has: val$"):
+        val.split("train")
 
 
 def test_domains_are_left_out_of_every_split(written):

@@ -53,8 +53,17 @@ class Manifest:
         rows = self.table[self.table["split"] == name].reset_index(drop=True)
         if rows.empty:
             found = ", ".join(sorted(self.table["split"].unique()))
-            raise UserError(f"{self.path}: no rows of split {name!r}; it has: {found}")
+            missing = f"{self.path}: no rows of split {name!r}; it has: {found}"
+            raise UserError(f"{missing}{self._remedy(name)}")
         return rows
+
+    def _remedy(self, name: str) -> str:
+        """Return how to get a split that the manifest lacks."""
+        if name == "train":
+            return ""
+        cut = f"set {name}_fraction in the mix's config and run curate.py again"
+        scored = name == "test" and (self.table["split"] == "val").any()
+        return f"; {'use --split val, or ' if scored else ''}{cut}"
 
     def without(self, domains: Collection[str]) -> Manifest:
         """Return the manifest without these domains, in every split.

@@ -1,0 +1,46 @@
+"""The reference of config keys: complete, current, and true."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+
+
+@pytest.fixture(scope="module")
+def keys() -> dict:
+    return runpy.run_path(str(CONFIGS / "keys.py"))
+
+
+def test_the_reference_is_current(keys: dict) -> None:
+    _, mark, written = keys["README"].read_text(encoding="utf-8").partition(keys["MARK"])
+    assert mark and written == keys["reference"](), "run: python configs/keys.py"
+
+
+def test_every_key_is_described_and_every_link_leads_somewhere(keys: dict) -> None:
+    text = keys["reference"]()
+    assert not re.findall(r"^\| `\w+` .*\|\s*\|$", text, re.MULTILINE)
+    headings = {name.lower() for name in re.findall(r"^### (\w+)$", text, re.MULTILINE)}
+    assert set(re.findall(r"\(#(\w+)\)", text)) <= headings
+    assert len(headings) > 60 and text.count("\n| `") > 300
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "| `val_fraction` | number ≥ 0, < 1 | `0.1` |",
+        "| `epochs` | number > 0, ≤ 1,000,000 | required |",
+        "| `warmup` | duration or `null` | `null` |",
+        "| `checkpoint_every` | steps | `500 steps` |",
+        "| `precision` | `no`, `bf16` or `fp16` | `'no'` |",
+        "| `crop_scale` | list (2) of number > 0 | `[0.5, 1.0]` |",
+        "| `optimizer` | [`adamw`, `adam`, `sgd`](#optimizerconfig) | `{}` |",
+        "| `classes` | mapping of text to list (1 or more) of text | required |",
+    ],
+)
+def test_types_ranges_and_defaults(row: str, keys: dict) -> None:
+    assert row in keys["reference"]()
