@@ -3,7 +3,7 @@
 python src/study.py configs/studies/losses.yaml                  # runs what is missing, then the table
 python src/study.py configs/studies/losses.yaml --jobs 2 --only arcface supcon
 python src/study.py configs/studies/losses.yaml --list
-python src/study.py configs/studies/losses.yaml --table --write EXPERIMENTS.md
+python src/study.py configs/studies/losses.yaml --table --write configs/studies/tables.md
 
 Each run calls train.py, embed.py and validate.py. Its result is saved in configs/studies/<name>.json, by the
 run's config and the version of results. So nothing runs twice, even under another name. Killed runs resume.

@@ -29,7 +29,7 @@ def test_compositions_are_made_of_the_runs_of_rows_above(folder: Path) -> None:
     assert made.keys() == {"both_0", "both_0_A", "both_twice_0"}
     assert [name[:-9] for name in made["both_0_A"]["members"]] == ["plain_0_A", "softmax_0_A"]
     assert [made[name]["val"]["leave_out"] for name in ("both_0", "both_0_A")] == [[], ["cars"]]
-    assert re.search(r"\| both \| \.500 / \.500 \|.* \d*\.\d+ to \d*\.\d+ \|", table(folder))
+    assert re.search(r"\| both \| 0\.500 / 0\.500 \|.* \d*\.\d+ to \d*\.\d+ \|", table(folder))
 
     assert study.main([str(path)]) == 0
     assert len(trained(folder)) == 4 and kinds(folder) == (7, 0)

@@ -76,7 +76,7 @@ def test_the_unseen_are_read_from_the_run_that_did_not_see_them(tmp_path: Path) 
 
     partial = {i: r for i, r in done.items() if i != jobs["B"].identity}
     text = rendered(study, StudyStatus(partial, {}, {}, 0))
-    assert "| .600 / .550 | .500 / .250 | missing |" in text
+    assert "| 0.600 / 0.550 | 0.500 / 0.250 | missing |" in text
     assert "Yet to be run, 1 of 3 runs: plain, seed 0 without fold B." in text
 
     del done[jobs["A"].identity]["test"]["domains"]["leaves"]
@@ -93,7 +93,7 @@ def test_fewer_seeds_may_leave_domains_out(tmp_path: Path) -> None:
         for job in study.jobs.values()
     }
     text = rendered(study, StudyStatus(done, {}, {}, 0))
-    assert "| .700 ± .000 / .350 ± .000 | .300 / .150 (1 seed) |" in text
+    assert "| 0.700 ± 0.000 / 0.350 ± 0.000 | 0.300 / 0.150 (1 seed) |" in text
     assert "Yet to be run" not in text
 
 
@@ -106,9 +106,9 @@ def test_the_table_says_what_is_there_and_what_is_not(study: Plan) -> None:
     assert rendered(study, now) == (
         "| | seeds | val R@1 / mMP@5 | test R@1 / mMP@5 | test R@1 against plain | seconds |\n"
         "| --- | --- | --- | --- | --- | --- |\n"
-        "| softmax | 2 of 3 | .825 ± .007 / .775 ± .007 | .725 ± .007 / .362 ± .004 | +.020 ± .014"
+        "| softmax | 2 of 3 | 0.825 ± 0.007 / 0.775 ± 0.007 | 0.725 ± 0.007 / 0.362 ± 0.004 | +0.020 ± 0.014"
         " | 100 |\n"
-        "| plain | 3 | .810 ± .010 / .760 ± .010 | .710 ± .010 / .355 ± .005 | | 100 |\n"
+        "| plain | 3 | 0.810 ± 0.010 / 0.760 ± 0.010 | 0.710 ± 0.010 / 0.355 ± 0.005 | | 100 |\n"
         "| third | 0 of 3 | outdated | outdated | no seed in common | |\n"
         "\n"
         "Test: test split, merged index, means over domains. ± is the deviation over seeds; of a"
@@ -129,7 +129,9 @@ def test_one_seed_has_no_deviation_and_no_column_of_seeds(tmp_path: Path) -> Non
     study = plan(tmp_path, seeds=1, baseline=None)
     text = rendered(study, stands(study, {("plain", 0): 0.7}))
     assert text.startswith("| | val R@1 / mMP@5 | test R@1 / mMP@5 | seconds |\n")
-    assert "| plain | .800 / .750 | .700 / .350 | 100 |\n| softmax | missing | missing | |" in text
+    assert (
+        "| plain | 0.800 / 0.750 | 0.700 / 0.350 | 100 |\n| softmax | missing | missing | |" in text
+    )
 
 
 def test_a_table_of_several_commits_names_them(study: Plan) -> None:
@@ -151,15 +153,15 @@ def test_an_empty_study_has_a_table_too(study: Plan) -> None:
 @pytest.mark.parametrize(
     "value, message",
     [
-        (0.7934, ".793"),
+        (0.7934, "0.793"),
         (1, "1.000"),
-        (-0.0121, "-.012"),
-        (0, ".000"),
-        (-0.0001, ".000"),
+        (-0.0121, "-0.012"),
+        (0, "0.000"),
+        (-0.0001, "0.000"),
         (10.5, "10.500"),
     ],
 )
-def test_decimals_are_as_in_the_tables_of_papers(value: float, message: str) -> None:
+def test_scores_have_three_decimals_and_no_negative_zero(value: float, message: str) -> None:
     assert decimal(value) == message
     assert decimal(abs(value), sign=True) == f"+{message.lstrip('-')}"
 

@@ -187,10 +187,9 @@ def write_between(path: Path, name: str, text: str) -> None:
 
 
 def decimal(value: float, digits: int = 3, sign: bool = False) -> str:
-    """Format a score as in the tables: .793, -.012, 1.000; with a sign +.012."""
-    value = round(value, digits) + 0.0  # no -.000
-    text = f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
-    return text.replace("0.", ".", 1) if text.lstrip("+-").startswith("0.") else text
+    """Format a score as in the tables: 0.793, -0.012, 1.000; with a sign +0.012."""
+    value = round(value, digits) + 0.0  # no -0.000
+    return f"{value:+.{digits}f}" if sign else f"{value:.{digits}f}"
 
 
 def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
@@ -227,7 +226,7 @@ def _table(plan: Plan, table: pd.DataFrame, missing: list[Gap]) -> str:
 
 
 def _pair(row: pd.Series, where: str, missing: list[Gap], has_folds: bool) -> str:
-    """Return `.793 / .725`, with deviations if any, or the reason why there is no score."""
+    """Return `0.793 / 0.725`, with deviations if any, or the reason why there is no score."""
     keys = [key for key in SCORES if key.startswith(where)]
     if math.isnan(row[keys[0]]):
         if where == "unseen" and not has_folds:
