@@ -84,7 +84,7 @@ class Side:
     def do(self, name: str) -> None:
         """A run of the plan; `failed` tells where it gives nothing."""
         run = PLAN["runs"][name]
-        words = [word.format(tree=self.tree) for word in run["do"].split()]
+        words = [self.path(word.format(tree=self.tree)) for word in run["do"].split()]
         lacks = [w for w in words if w.startswith(str(self.tree)) and not Path(w).is_file()]
         lacks += [needed for needed in run.get("needs", "").split() if needed in self.failed]
         if lacks:
@@ -95,6 +95,13 @@ class Side:
             (self.folder / f"{name}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
         if said := self.call(*words):
             self.failed[name] = f"fails in {self.name}: {said}"
+
+    def path(self, word: str) -> str:
+        """A config of configs/smoke by the name it had until 2026-11-25, in a tree that old."""
+        folder, name = self.tree / "configs/smoke", Path(word).stem
+        if folder.is_dir() or Path(word).parent != folder:
+            return word
+        return str(self.tree / f"configs/{'smoke' if name == 'train' else f'{name}_smoke'}.yaml")
 
 
 def reason(said: str) -> str:

@@ -44,9 +44,9 @@ def test_help_imports_nothing_heavy(script: str) -> None:
     "script, words, message",
     [
         *((script, ["--no-such-flag"], f"usage: {script}.py") for script in SCRIPTS),
-        ("train", ["--config", "configs/demo.yaml", *WRONG_KEY], "nonsense"),
-        ("train", ["--config", "configs/demo.yaml", "--set", "seed=x"], "seed"),
-        ("curate", ["--config", "configs/mix_demo.yaml", *WRONG_KEY], "nonsense"),
+        ("train", ["--config", "configs/demo/train.yaml", *WRONG_KEY], "nonsense"),
+        ("train", ["--config", "configs/demo/train.yaml", "--set", "seed=x"], "seed"),
+        ("curate", ["--config", "configs/demo/mix.yaml", *WRONG_KEY], "nonsense"),
         ("compose", ["--config", "configs/compose/soup.yaml", *WRONG_KEY], "nonsense"),
         (
             "validate",

@@ -30,8 +30,8 @@ from guie.training.run_folder import write_record
 ROOT = Path(__file__).parents[2]
 TORCH = "import torch"
 CONFIGS = {
-    "train": "configs/demo.yaml",
-    "curate": "configs/mix_demo.yaml",
+    "train": "configs/demo/train.yaml",
+    "curate": "configs/demo/mix.yaml",
     "compose": "configs/compose/soup.yaml",
 }
 PICTURES, SIZE_PX = 30, 224

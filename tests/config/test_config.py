@@ -141,7 +141,11 @@ def test_an_unset_variable_is_refused(minimal: Path, monkeypatch: pytest.MonkeyP
     assert config.data.manifest == "elsewhere/m.csv"
 
 
-@pytest.mark.parametrize("file", sorted(CONFIGS.glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file",
+    sorted([*CONFIGS.glob("*.yaml"), *CONFIGS.glob("demo/*.yaml"), *CONFIGS.glob("smoke/*.yaml")]),
+    ids=lambda file: str(file.relative_to(CONFIGS)),
+)
 def test_every_config_of_the_project_is_valid(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GUIE_REAL", "real")
     monkeypatch.setenv("KAGGLE_INPUT", "kaggle")

@@ -27,7 +27,8 @@ from tiny_runs import Parts
 from torch111.architectures import CONVOLUTIONS, FAMILIES
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-RUNS = [path for path in CONFIGS.glob("*.yaml") if not path.name.startswith("mix_")]
+RUNS = [*CONFIGS.glob("*.yaml"), *CONFIGS.glob("demo/*.yaml")]
+RUNS = [path for path in RUNS if not path.name.startswith("mix")]
 RECIPES = CONFIGS.glob("recipes/*.yaml")
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
