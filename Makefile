@@ -5,7 +5,7 @@ UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-lowest test-slow judges formats browser chromium lint format kill guard \
+.PHONY: help setup demo tour test test-lowest test-slow judges formats browser chromium lint format kill guard \
 	mutations bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean
 
 help:  ## list the targets
@@ -34,8 +34,11 @@ PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
 		-r requirements/$*.txt -c requirements.lock -c requirements/$*.lock
 	@touch $@
 
-demo: setup  ## run the numbered notebooks in order and print the score
+demo: setup  ## draw, curate, train, export and score: notebooks 01 to 06, about 14 minutes on 2 CPU cores
 	$(BIN)/python notebooks/run.py
+
+tour: setup  ## all notebooks in order, about 45 minutes on 2 CPU cores
+	$(BIN)/python notebooks/run.py --all
 
 notebooks: setup  ## run the notebooks on the smoke configs, as CI does
 	$(BIN)/python notebooks/run.py --smoke

@@ -1,8 +1,9 @@
 """Run the numbered notebooks in order, headless, and print the score.
 
-python notebooks/run.py           the demo: minutes
-python notebooks/run.py --smoke   the same steps on tiny configs, as CI does
-python notebooks/run.py --save    the demo, its outputs kept in notebooks/ for committing
+python notebooks/run.py           the demo, notebooks 01 to 06: from drawing images to the score
+python notebooks/run.py --all     the tour: all notebooks
+python notebooks/run.py --smoke   all notebooks on tiny configs, as CI does
+python notebooks/run.py --save    the tour; its outputs are kept in notebooks/ for committing
 
 The kernel is this Python's and works in notebooks/, as Jupyter's does. Executed copies go to
 runs/<size>/notebooks/.
@@ -27,6 +28,7 @@ from guie.base.files import write_text
 from guie.report.notebook import ROOT
 
 NOTEBOOKS = Path(__file__).resolve().parent
+DEMO = 6  # notebooks from the first image to the score
 PICTURES = ("01_classes", "03_curves", "04_domains", "04_map", "06_gallery")  # to open first
 
 
@@ -35,8 +37,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     size = "smoke" if args.smoke else "demo"
     done = {}
-    for path in numbered(NOTEBOOKS):
-        print(f"{path.name} ...", end=" ", flush=True)
+    paths = numbered(NOTEBOOKS)
+    if not (args.all or args.smoke or args.save):
+        paths = paths[:DEMO]
+    for number, path in enumerate(paths, 1):
+        print(f"{number} of {len(paths)}: {path.name} ...", end=" ", flush=True)
         began = time.monotonic()
         try:
             done[path] = execute(path, ROOT / "runs" / size / "notebooks" / path.name, size)
@@ -55,7 +60,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     size = parser.add_mutually_exclusive_group()  # what is committed shows the demo
-    size.add_argument("--smoke", action="store_true", help="tiny configs: seconds a notebook")
+    size.add_argument("--all", action="store_true", help="all notebooks")
+    size.add_argument(
+        "--smoke", action="store_true", help="all, on tiny configs: seconds a notebook"
+    )
     size.add_argument("--save", action="store_true", help="keep the outputs in notebooks/")
     return parser.parse_args(argv)
 

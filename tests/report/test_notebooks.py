@@ -152,6 +152,24 @@ def test_a_failing_cell_stops_the_run(
     assert (tmp_path / "runs" / "smoke" / "notebooks" / "01_bad.ipynb").exists()
 
 
+@pytest.mark.parametrize(("words", "count"), [([], 6), (["--all"], 8), (["--smoke"], 8)])
+def test_the_demo_ends_with_the_score_and_the_tour_runs_all(
+    words: list[str],
+    count: int,
+    runner: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for number in range(1, 9):
+        write_notebook(tmp_path / f"{number:02}_a.ipynb", "1")
+    ran: list[str] = []
+    monkeypatch.setattr(runner, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(runner, "execute", lambda path, copy, size: ran.append(path.name))
+    monkeypatch.setattr(runner, "closing", lambda size: "")
+    runner.main(words)
+    assert ran == [f"{number:02}_a.ipynb" for number in range(1, count + 1)]
+
+
 def test_the_last_words(
     runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
