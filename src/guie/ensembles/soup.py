@@ -25,7 +25,7 @@ from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.stage import embedder_weights
 
 # Cosine. Measured between heads: 0.97 or more from one initialisation, 0.00 from independent ones
-# (EXPERIMENTS.md).
+# (configs/studies/log/2026-11-21.md, "Soups need a common start").
 MIN_SIMILARITY = 0.5
 # Config keys in which ingredients may differ: where weights came from, how they were trained. The image
 # size is compared as stated in the weights file.

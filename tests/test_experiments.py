@@ -1,0 +1,208 @@
+"""EXPERIMENTS.md and the documents of the studies: lengths, links, and scores that equal the records."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pytest
+
+from guie.studies.grid import Plan, read_plan
+from guie.studies.results import StudyStatus, read_results, results_path, standing
+from guie.studies.table import END, decimal, rendered, scores, summary
+
+REPOSITORY = Path(__file__).parents[1]
+EXPERIMENTS = REPOSITORY / "EXPERIMENTS.md"
+STUDIES = REPOSITORY / "configs/studies"
+TABLES = STUDIES / "tables.md"
+LOG = sorted((STUDIES / "log").glob("20*.md"))
+DOCUMENTS = [EXPERIMENTS, TABLES, STUDIES / "README.md", STUDIES / "log/README.md", *LOG]
+NAMES = [path.stem for path in sorted(STUDIES.glob("*.yaml"))]
+
+LINES = 300
+ROWS = 12  # of a table
+WORDS = 12  # of a cell
+CHECKED = {
+    "val R@1": "val r_at_1",
+    "test R@1": "test r_at_1",
+    "test mMP@5": "test mmp_at_5",
+    "unseen R@1": "unseen r_at_1",
+    "unseen R@1 (one seed)": "unseen r_at_1",
+}
+COMPARED_WITH_RECORDS = {
+    *("adapters", "compositions", "distillation", "dreml", "few_shot"),
+    *("losses", "rates", "specialists_112", "students"),
+}
+
+
+class Table(NamedTuple):
+    section: str
+    heads: list[str]
+    rows: list[list[str]]
+
+
+def sections(text: str) -> dict[str, str]:
+    _, *parts = re.split(r"(?m)^## ", text)
+    return {title: body for title, _, body in (part.partition("\n") for part in parts)}
+
+
+def tables(text: str) -> Iterator[Table]:
+    for title, body in sections(text).items():
+        for found in re.findall(r"(?m)(?:^\|.*\n)+", body):
+            heads, _, *rows = (
+                [cell.strip() for cell in line.strip().strip("|").split("|")]
+                for line in found.splitlines()
+            )
+            yield Table(title, heads, rows)
+
+
+@pytest.fixture(scope="module")
+def records() -> Iterator[None]:
+    """Read studies as where no images are: a reader's own copy of the manifest may differ."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.delenv("GUIE_REAL", raising=False)
+        yield
+    committed.cache_clear()
+    means.cache_clear()
+
+
+@cache
+def committed(name: str) -> tuple[Plan, StudyStatus]:
+    path = STUDIES / f"{name}.yaml"
+    plan = read_plan(path)
+    others = [read_results(results_path(STUDIES / other)) for other in NAMES if other != name]
+    own = read_results(results_path(path))
+    return plan, standing(own, plan.jobs.values(), any_code=True, elsewhere=others)
+
+
+@cache
+def means(name: str) -> pd.DataFrame:
+    plan, now = committed(name)
+    return summary(scores(plan, now), plan.study.baseline)
+
+
+def expected(line: pd.Series, column: str) -> str:
+    deviation = line[f"deviation of {column}"]
+    return decimal(line[column]) + ("" if math.isnan(deviation) else f" ± {decimal(deviation)}")
+
+
+def test_results_are_short() -> None:
+    text = EXPERIMENTS.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= LINES
+    found = list(tables(text))
+    assert len(found) >= 10
+    for table in found:
+        assert len(table.rows) <= ROWS, table.section
+        cells = [cell for row in [table.heads, *table.rows] for cell in row]
+        assert not [cell for cell in cells if len(cell.split()) > WORDS], table.section
+        assert {len(row) for row in table.rows} == {len(table.heads)}, table.section
+
+
+def test_each_question_has_one_table_and_its_command() -> None:
+    questions = sections(EXPERIMENTS.read_text(encoding="utf-8"))
+    questions = {title: body for title, body in questions.items() if title.endswith("?")}
+    assert len(questions) >= 10
+    for title, body in questions.items():
+        assert body.startswith("\n**"), f"{title}: no answer comes first"
+        assert len(re.findall(r"(?m)^\|---", body)) == 1, title
+        assert re.search(r"(?m)^(?:- )?Run: .*`", body), f"{title}: no command"
+
+
+def test_scores_equal_the_records(records: None) -> None:
+    """A row that names a study's row in `code` has its scores; the study stands in the row or section."""
+    seen: set[str] = set()
+    compared = 0
+    text = EXPERIMENTS.read_text(encoding="utf-8")
+    for table in tables(text):
+        body = sections(text)[table.section]
+        named = re.search(r"src/study\.py configs/studies/(\w+)\.yaml", body)
+        for row in table.rows:
+            cells = dict(zip(table.heads, row, strict=True))
+            name = re.search(r"`([^`]+)`", row[0])
+            if name is None:
+                continue
+            study = cells.get("study", "").strip("`") or (named[1] if named else "")
+            for head, cell in cells.items():
+                if head in CHECKED or re.fullmatch(r"\d+ images?", head):
+                    whole = name[1] if head in CHECKED else f"{name[1]}, {head}"
+                    line = means(study).loc[whole]
+                    column = CHECKED.get(head, "test r_at_1")
+                    score = cell.removesuffix(" (one seed)")
+                    assert score == (
+                        "" if math.isnan(line[column]) and not cell else expected(line, column)
+                    ), (table.section, whole, head)
+                    compared += bool(score)
+                    one = cell.endswith("(one seed)") or head.endswith("(one seed)")
+                    if head.startswith("unseen") and score and line["seeds unseen"] < line["seeds"]:
+                        assert one, (table.section, whole, "says more seeds than were run")
+                elif head == "seeds":
+                    assert cell == f"{means(study).loc[name[1]]['seeds']:.0f}", (study, name[1])
+                elif head == "parameters that train":
+                    trains = means(study).loc[name[1]]["trainable_parameters"]
+                    assert cell == f"{trains:,.0f}", (study, name[1])
+            seen.add(study)
+    assert seen == COMPARED_WITH_RECORDS
+    assert compared > 150
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_table_of_a_study_is_current(records: None, name: str) -> None:
+    begin = f"<!-- study: {name} -->\n"
+    text = TABLES.read_text(encoding="utf-8")
+    assert begin in text, f"add the lines {begin.strip()} and {END} to {TABLES}"
+    written = text.partition(begin)[2].partition(END)[0]
+    command = f"python src/study.py configs/studies/{name}.yaml --any-code --table --write {TABLES}"
+    assert written == rendered(*committed(name)), f"run: {command}"
+
+
+def test_every_study_is_described() -> None:
+    text = (STUDIES / "README.md").read_text(encoding="utf-8")
+    assert [name for name in NAMES if f"[{name}]({name}.yaml)" not in text] == []
+
+
+def anchors(path: Path) -> set[str]:
+    """Return the anchors that GitHub gives to the headings."""
+    heads = re.findall(r"(?m)^#+ (.+)$", path.read_text(encoding="utf-8"))
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", head).lower() for head in heads]
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in plain}
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_and_paths_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        file, _, anchor = target.partition("#")
+        goal = (path.parent / file).resolve() if file else path
+        assert goal.exists(), f"{path.name}: {target}"
+        if anchor:
+            assert anchor in anchors(goal), f"{path.name}: {target}"
+    if path not in LOG:  # which names the files of its day
+        named = re.findall(r"(?<![\w/.-])((?:configs|src|tests)/[\w/.-]*\w)", text)
+        assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+def test_the_index_of_the_log_names_every_entry() -> None:
+    index = (STUDIES / "log/README.md").read_text(encoding="utf-8")
+    for path in LOG:
+        titles = re.findall(r"(?m)^## (.+)$", path.read_text(encoding="utf-8"))
+        assert titles and all(f"- [{title}]({path.name}#" in index for title in titles), path
+
+
+def test_configs_name_sections_that_exist() -> None:
+    """`EXPERIMENTS.md, "A"` and `log/DAY.md, "B"` in configs and code begin a heading there."""
+    files = [*(REPOSITORY / "configs").rglob("*.yaml"), *(REPOSITORY / "src").rglob("*.py")]
+    files = [path for path in files if path.parent.name != "recipes"]
+    found = 0
+    for path in files:
+        text = re.sub(r"\n# *", " ", path.read_text(encoding="utf-8"))
+        for file, quoted in re.findall(r'(EXPERIMENTS\.md|log/20[\d-]+\.md), "([^"]+)"', text):
+            goal = EXPERIMENTS if file == EXPERIMENTS.name else STUDIES / file
+            titles = sections(goal.read_text(encoding="utf-8"))
+            assert any(title.startswith(quoted) for title in titles), f"{path}: {quoted}"
+            found += 1
+    assert found >= len(NAMES)
