@@ -163,6 +163,7 @@ def outputs(words: list[str]) -> Iterator[str]:
     for option in ("--out", "--html", "--json"):
         if option in argv:
             yield argv[argv.index(option) + 1]
+    yield from (word.removeprefix("out=") for word in argv if word.startswith("out="))
     if script in ("train", "compose", "curate") and "--config" in argv:
         yield from made_by(ROOT / argv[argv.index("--config") + 1])
     if script == "get_small":
@@ -182,17 +183,22 @@ def made_by(config: Path) -> Iterator[str]:
 
 
 @cache
-def made_by_demo() -> frozenset[str]:
-    """Everything that the notebooks make: each config of `configs/demo`, and the submission."""
-    configs = [*(ROOT / "configs/demo").glob("*.yaml"), *(ROOT / "configs/compose").glob("*.yaml")]
+def made_by_configs() -> frozenset[str]:
+    """What the notebooks and the ready configs make."""
+    folders = ("demo", "compose", "mixes")
+    configs = [path for folder in folders for path in (ROOT / "configs" / folder).glob("*.yaml")]
     made = {path for config in configs for path in made_by(config)}
+    made |= {path.removesuffix(".csv") + ".boxes.csv" for path in made}
     return frozenset(made | {"submissions/demo", "exported/demo", "runs/pictures", "exported/hub"})
 
 
 @pytest.mark.parametrize(("place", "commands", "shown"), EXAMPLES, ids=[e[0] for e in EXAMPLES])
 def test_inputs_of_commands_are_there(place, commands, shown):
-    """A path with a folder exists, is shown before, or is made by an earlier command or the demo."""
-    made = set(made_by_demo())
+    """A path with a folder exists, is shown before, or is made by an earlier command or a ready config.
+
+    `runs/a` and the like, of one letter, are the reader's own.
+    """
+    made = set(made_by_configs())
     before = [words for words in commands_of(shown) if words[0] in ("python", "accelerate")]
     for words in [*before, *commands]:
         if of_script(words) or words[0] == "python":
@@ -200,9 +206,10 @@ def test_inputs_of_commands_are_there(place, commands, shown):
     missing = []
     for words in commands:
         for word in re.split(r"[\s=]+", " ".join(words[1:])):
+            word = word.strip("'\"[],")
             top, *rest = word.split("/")
             known = top in (*MADE_IN, "configs", "tests", "src", "notebooks") and rest
-            if not known or "*" in word or re.fullmatch(r"[A-Z_]+", rest[-1]):
+            if not known or "*" in word or re.fullmatch(r"[A-Z_]+|[a-z](\.\w+)?", rest[-1]):
                 continue
             inside = any(word == path or word.startswith(f"{path}/") for path in made)
             if not inside and not (ROOT / word).exists() and f"# {word}" not in shown:
