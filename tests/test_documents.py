@@ -188,7 +188,7 @@ def made_by_configs() -> frozenset[str]:
     folders = ("demo", "compose", "mixes")
     configs = [path for folder in folders for path in (ROOT / "configs" / folder).glob("*.yaml")]
     made = {path for config in configs for path in made_by(config)}
-    made |= {path.removesuffix(".csv") + ".boxes.csv" for path in made}
+    made |= {str(Path(path).with_suffix(".boxes.csv")) for path in made}
     return frozenset(made | {"submissions/demo", "exported/demo", "runs/pictures", "exported/hub"})
 
 
