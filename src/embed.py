@@ -98,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         if args.boxes:
             sides = read_boxes(Path(args.boxes), set(manifest.table["image_path"]))
         splits = [args.split] if args.split else SPLITS
-        look = partial(readable, accelerator, fallback=out.parent, decoders=TO_EMBED)
+        look = partial(readable, accelerator, decoders=TO_EMBED)
         manifest = look(manifest, splits, drop_bad=args.drop_bad, dropped=dropped)
         table = manifest.split(args.split) if args.split else manifest.table
         paths = table["image_path"].drop_duplicates().to_numpy(str)

@@ -10,6 +10,7 @@ os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import gc
 import multiprocessing
+import tempfile
 import threading
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from tqdm import tqdm
 import toydomains
 from guie.config import real_root
 
+# What tests decode is not for the user's cache, nor his for them; processes inherit it.
+CACHE = tempfile.TemporaryDirectory()
+os.environ["GUIE_CACHE"] = CACHE.name
 # A failed assertion of a helper module shows its values, too.
 pytest.register_assert_rewrite(*(file.stem for file in Path(__file__).parent.glob("*.py")))
 torch.set_num_threads(1)

@@ -80,6 +80,20 @@ def test_what_was_kept_of_another_box_is_computed_again(job, tmp_path, monkeypat
     assert np.array_equal(embedded(job)["q.png"], whole["q.png"])
 
 
+def test_a_folder_of_images_that_is_not_ours_stays_as_it_is(job, tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for name in ("q.png", "i.png", "mix.csv"):
+        (tmp_path / name).rename(foreign / name)
+    job[job.index("--manifest") + 1] = str(foreign / "mix.csv")
+    job[job.index("--out") + 1] = str(tmp_path / "own" / "E.npz")
+    assert len(embedded(job)) == 2
+    assert sorted(path.name for path in foreign.iterdir()) == ["i.png", "mix.csv", "q.png"]
+    assert [path.name for path in (tmp_path / "cache").rglob("*.parquet")] == ["decoded.parquet"]
+    assert [path.name for path in (tmp_path / "own").iterdir()] == ["E.npz"]
+
+
 def test_a_bad_box_ends_it_before_anything_is_embedded(job, tmp_path) -> None:
     with pytest.raises(UserError, match="boxes.csv:2: q.png: its box 0, 0, 99, 9 is outside"):
         embedded(job, *boxes(tmp_path, (0, 0, 99, 9)))

@@ -29,6 +29,14 @@ BLOCK_BYTES = 512  # unit of stat's st_blocks on every file system
 PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # needs no escape in $'...'
 
 
+def cache_folder() -> Path:
+    """Return the folder of what can be computed again: `GUIE_CACHE`, by default `runs/.cache`.
+
+    Never a folder of images or manifests, which may belong to somebody else.
+    """
+    return Path(os.environ.get("GUIE_CACHE") or "runs/.cache")
+
+
 def refuse_special(path: str | Path) -> None:
     """Raise UserError for a folder, pipe or device: reading one may block or never end.
 

@@ -96,9 +96,7 @@ def read_sources(
     readable: list[pd.DataFrame] = []
     sidecars: list[Sidecar] = []
     out = Path(config.out)
-    decoded = Decoded(
-        decoded_folder(out, fallback=out.parent)
-    )  # so that training need not verify again
+    decoded = Decoded(decoded_folder(out))  # so that training need not verify again
     for number, source in enumerate(config.sources):
         read, skipped = _read(source, config.seed, workers)
         prefix = prefix_of(read.root, config.image_root)

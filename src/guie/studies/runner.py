@@ -122,15 +122,10 @@ def _without_places(line: str) -> str:
     return line.replace(str(Path.home()), "~")
 
 
-def look_at_images(jobs: Iterable[Job], out: Path) -> None:
+def look_at_images(jobs: Iterable[Job]) -> None:
     """Decode every image of the manifests once, as parallel runs would otherwise each do so.
 
-    The runs report images that cannot be decoded.
-
-    Args:
-        out: folder of the runs; the list of decoded images is cached there or next to the manifest.
-
-    Raises UserError if a manifest is missing or invalid.
+    The runs report images that cannot be decoded. Raises UserError if a manifest is missing or invalid.
     """
     named = {(job.config.data.manifest, job.config.data.root) for job in jobs}
     named |= {
@@ -139,7 +134,7 @@ def look_at_images(jobs: Iterable[Job], out: Path) -> None:
     for name, root in sorted(named, key=str):
         folder = expanded(root, "data.root") if root else None
         manifest = load_manifest(expanded(name, "data.manifest"), folder)
-        cache, workers = decoded_folder(manifest.path, out), os.cpu_count() or 1
+        cache, workers = decoded_folder(manifest.path), os.cpu_count() or 1
         find_unreadable(manifest.table, manifest.root, cache, workers)
 
 

@@ -136,7 +136,7 @@ def run(study: Study, jobs: Sequence[Job], args: argparse.Namespace) -> int:
             return 0
         if study.code.dirty:
             tell(f"src/ differs from commit {study.code.commit[:7]}: records will say so")
-        look_at_images(to_do, study.folder)
+        look_at_images(to_do)
         children, threads = Children(lock.fileno()), threads_of_each(args.jobs)
         shop = Workshop(study.folder, SCRIPTS, children, study.code, code_of, threads, gpus())
         with Interrupts() as interrupts:

@@ -73,7 +73,7 @@ def run_config(
             return folder
         manifest = load_manifest(config.data.manifest, config.data.root)
         manifest = manifest.without(config.data.leave_out)
-        look = partial(readable, accelerator, fallback=Path(config.out), drop_bad=drop_bad)
+        look = partial(readable, accelerator, drop_bad=drop_bad)
         manifest = look(manifest, ("train", "val"), dropped=folder / "dropped.csv")
         from_main(accelerator, partial(refuse_unscorable, manifest))
         generic = None

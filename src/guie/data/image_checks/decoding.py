@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from tqdm import tqdm
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import replacing
+from guie.base.files import cache_folder, replacing
 from guie.base.processes import follow_parent
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
@@ -65,10 +66,10 @@ class Decoded:
         return known[known["version"] == VERSION].astype(TYPES)
 
 
-def decoded_folder(manifest: Path, fallback: str | Path) -> Path:
-    """Return the folder for a manifest's `decoded.parquet`: next to the manifest, shared by all runs."""
-    beside = manifest.parent
-    return (beside if os.access(beside, os.W_OK) else Path(fallback)) / ".cache"
+def decoded_folder(manifest: Path) -> Path:
+    """Return the folder for `decoded.parquet` of the manifests in one folder, shared by all runs."""
+    folder = os.path.realpath(manifest.parent)
+    return cache_folder() / "decoded" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
 
 
 def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
@@ -209,7 +210,6 @@ def readable(
     manifest: Manifest,
     splits: Sequence[str],
     *,
-    fallback: Path,
     drop_bad: bool,
     dropped: Path,
     decoders: Mapping[str, OpenImage] | None = None,
@@ -220,12 +220,11 @@ def readable(
 
     Args:
         splits: splits whose images will be opened.
-        fallback: folder for `decoded.parquet` if the manifest's folder is not writable.
         dropped: file to write the list of dropped rows to.
         decoders: by split, the function that will open its images; None: as in training.
     """
     rows = manifest.table[manifest.table["split"].isin(splits)]
-    cache = decoded_folder(manifest.path, fallback)
+    cache = decoded_folder(manifest.path)
     states = _states(rows, manifest.root) if accelerator.is_main_process else None
     cores = os.cpu_count() or 1
     look = partial(find_unreadable, rows, manifest.root, cache, cores, decoders, states)
