@@ -140,7 +140,7 @@ def stand_in(folder: Path, patched: pytest.MonkeyPatch) -> None:
     patched.chdir(folder)
     patched.setattr(studying, "SCRIPTS", folder / "fakes")
     patched.setattr(studying, "code_of", lambda: CODE)
-    patched.setattr(studying, "look_at_images", lambda jobs, out: None)
+    patched.setattr(studying, "look_at_images", lambda jobs: None)
     patched.setattr(studying.Study, "draw", lambda study, now: None)
 
 
