@@ -34,10 +34,10 @@ PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
 		-r requirements/$*.txt -c requirements.lock -c requirements/$*.lock
 	@touch $@
 
-demo: setup  ## draw, curate, train, export and score: notebooks 01 to 06, about 14 minutes on 2 CPU cores
+demo: setup  ## draw, curate, train, export and score: notebooks 01 to 06, about 10 minutes on 2 CPU cores
 	$(BIN)/python notebooks/run.py
 
-tour: setup  ## all notebooks in order, about 45 minutes on 2 CPU cores
+tour: setup  ## all notebooks in order, about 40 minutes on 2 CPU cores
 	$(BIN)/python notebooks/run.py --all
 
 notebooks: setup  ## run the notebooks on the smoke configs, as CI does
