@@ -248,8 +248,8 @@ class ModelProcess:
         if not self.is_running:
             return 0
         self.is_running = False
-        self.line.close()
-        return self.server.end(self.pid)
+        with self.line:  # closed last: a process that sees it closed ends by itself, with code 0
+            return self.server.end(self.pid)
 
 
 class SandboxedModel:
