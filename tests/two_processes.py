@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import torch
+from torch import distributed
 
 import kills
 
@@ -45,6 +46,16 @@ def run(script: str, words: list[str], **environment: str) -> None:
     """Run it to its end; a failure of either fails the test."""
     codes = end(start(script, words, **environment))
     assert codes == [0, 0], f"{script} {' '.join(words)}: {described(codes)}"
+
+
+def leave() -> None:
+    """Leave the process group, as each process that a test starts must at its end.
+
+    The destructor holds the GIL while it joins gloo's threads. In PyTorch 2.7 one of these may still wait
+    for the GIL to free a tensor of the last collective; a barrier lets it have it first.
+    """
+    distributed.barrier()
+    distributed.destroy_process_group()
 
 
 def begin(log: Path, lines: int, words: list[str], **environment: str) -> int:

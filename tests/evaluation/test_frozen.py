@@ -15,6 +15,7 @@ import torch
 from accelerate import Accelerator
 from torch import distributed
 
+import two_processes
 from frozen_stages import Stage, run_config
 from guie.base.errors import UserError
 from guie.config import RunConfig
@@ -272,7 +273,7 @@ def _computed_by_two(rank: int, folder: Path, manifest: Manifest) -> None:
     )
     assert Accelerator(cpu=True).num_processes == 2
     np.savez(folder / f"{rank}.npz", **computed_rows(manifest, folder))
-    distributed.destroy_process_group()
+    two_processes.leave()
 
 
 @pytest.mark.slow  # that they share what they compute; the training of two is tested at once

@@ -123,7 +123,7 @@ def _normalised_by_two(rank: int, folder: str) -> None:
         distributed.all_reduce(grad)
     result = {"out": out_BF.detach(), "grad": part_BF.grad, "params": torch.stack(grads)}
     torch.save(result | {"norm": norm.state_dict()}, f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    two_processes.leave()
 
 
 def batch_norm_case() -> tuple[GlobalBatchNorm1d, torch.Tensor, torch.Tensor]:

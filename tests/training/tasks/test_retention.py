@@ -14,6 +14,7 @@ from torch import Tensor, distributed, multiprocessing
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
+import two_processes
 from guie.config import RunConfig
 from guie.config.model import BackboneConfig
 from guie.data.dataset import Batch, Classes
@@ -277,7 +278,7 @@ def _process(rank: int, weights: str, folder: str) -> None:
     file = f"file://{folder}/rendezvous"
     distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2)
     torch.save(_gradients(Path(weights), rank, 2), f"{folder}/{rank}.pt")
-    distributed.destroy_process_group()
+    two_processes.leave()
 
 
 def test_two_processes_equal_one(weights: Path, tmp_path: Path) -> None:
