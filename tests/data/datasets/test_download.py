@@ -32,7 +32,7 @@ def test_a_file_is_fetched_once(served, tmp_path, monkeypatch):
     wanted = served("a.mat", b"labels" * 1000)
     path = fetch(wanted, tmp_path / "input/a.mat")
     assert path.read_bytes() == b"labels" * 1000
-    monkeypatch.setattr(download, "_stream", lambda *_: pytest.fail("fetched again"))
+    monkeypatch.setattr(download, "stream", lambda *_: pytest.fail("fetched again"))
     assert fetch(wanted, path) == path
 
 

@@ -110,7 +110,7 @@ def fetch(download: Download, path: Path) -> Path:
         return path
     with replacing(path) as temporary:
         try:
-            _stream(download.url, temporary)
+            stream(download.url, temporary)
         except OSError as error:
             raise UserError(f"{download.url}: download failed: {error}; try again later") from None
         found = _digest(temporary, download)
@@ -122,7 +122,8 @@ def fetch(download: Download, path: Path) -> Path:
     return path
 
 
-def _stream(url: str, path: Path) -> None:
+def stream(url: str, path: Path) -> None:
+    """Write what an address sends to a file, with a progress bar. Raises OSError."""
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as source, path.open("wb") as target:
         size = int(source.headers.get("Content-Length") or 0) or None
         title = url.rpartition("/")[2]
