@@ -73,7 +73,7 @@ chromium:
 			&& apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core >/dev/null; } \
 		|| { echo "Chromium is needed, nothing was tested; on Debian: apt-get install chromium"; exit 1; }
 
-lint: setup  ## ruff: rules and format; mypy: types of src/
+lint: setup  ## ruff: rules and format; mypy: types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

@@ -21,6 +21,7 @@ import argparse
 import csv
 import gzip
 import hashlib
+import math
 import shutil
 import zipfile
 from collections import Counter
@@ -28,21 +29,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from PIL import Image
 from tqdm import tqdm
 
 from guie.base import errors
 from guie.base.errors import UserError, optional_module
 from guie.base.files import cache_folder, replacing, write_text
 
-if TYPE_CHECKING:
-    from PIL import Image
-
 TABLE = Path(__file__).with_name("small.csv.gz")
 HEADER = "image_path,label,domain,split,role"
 MANIFEST_SHA256 = "e11dd47e76fbbe12b8fa77f4c805dc5bea53eed0ba54a9d6d6d3d9e57175105c"
 SUFFIXES = (".zip", ".tar.gz")
+UNFINISHED = ".{}.part"  # the folder of a domain until it is complete
+SVG_PX = 128  # the size of nearly all; larger ones are drawn at it
 MEMBER_BYTES = 2**28  # more than the largest file of the six repositories
 
 
@@ -71,8 +72,7 @@ class Domain:
     repository: Repository
     sources_sha256: str  # of the source files
     images_sha256: str  # of our files, which depend on the versions of Pillow and cairo
-    short_px: float = float("inf")  # upper limits; images are never enlarged
-    long_px: float = float("inf")
+    max_px: tuple[float, float] = (math.inf, math.inf)  # of the short and the long side
     black_and_white: bool = False  # PNG; the others are JPEG
     bgr: bool = False  # the source has red and blue swapped
 
@@ -106,21 +106,20 @@ DOMAINS = {
         Repository("fmejbah/car_dataset1", "2ac6920297f51277ac4e24afd231c46d35077831"),
         "98f02ecf2c993a0aae48215a11b4022706fc64b76475224fb1151d268c04fdb7",
         "b1e5de067b7bb70f8a0b0697c11281628cb1c57662c5131ab3ec1c27762d7f05",
-        short_px=96,
-        long_px=200,
+        max_px=(96, 200),
         bgr=True,
     ),
     "produce": Domain(
         GROCERIES,
         "17e4762918906c6ffbb35932bd368e9ba410ce20eb9e7ad118101c34c72df7f2",
         "0e33d696078cd9f6e98c10994f58451ef7b0d2682231c86f225832d0be6fb3c2",
-        short_px=96,
+        max_px=(96, math.inf),
     ),
     "packages": Domain(
         GROCERIES,
         "b4f386d65b86b5633403c6de9db23300d313b0babfeb1c079beadebe404962a6",
         "0b2554897b65ceb03855d3516e2924833adfa08eb6e9abfdbd5daa847b1ebc93",
-        short_px=104,
+        max_px=(104, math.inf),
     ),
     "characters": Domain(
         Repository("brendenlake/omniglot", "057f034baf2ecb8530bc5710e5a23584d2a519cc"),
@@ -137,14 +136,13 @@ DOMAINS = {
         Repository("devicons/devicon", "54cfe13ac10eaa1ef817a343ab0a9437eb3c2e08"),
         "deee552bacf480202896b167b8ed51d87feb1ad2810a3a206616e9260840e2bb",
         "c906a998fd7194fe9ff8d6cd3e755862ead3cf37f4c5fb93ec2c390e8df22d41",
-        short_px=112,
+        max_px=(112, 112),
     ),
     "leaves": Domain(
         Repository("CharlesXin/Leaf", "b40332e333c3aa7e5e800bb9633cbb96b357d63c"),
         "15b133cd8347626b6a81d8051839a66f5b418eab8df20a28d175a00e269405d7",
         "c341b708921139a504927aadd9b55c43618a06f3626093c60370715ea7117c3f",
-        short_px=96,
-        long_px=256,
+        max_px=(96, 256),
         black_and_white=True,
     ),
 }
@@ -160,8 +158,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--only", nargs="+", choices=DOMAINS, default=list(DOMAINS), metavar="DOMAIN", help=only)
     mirror = "folder with the archives, <repository>-<commit>.zip or .tar.gz; downloads nothing"
     add("--from", type=Path, dest="mirror", metavar="DIR", help=mirror)
-    out = TABLE.with_name("small")
-    add("--out", type=Path, default=out, help="folder of the result (default: input/small)")
+    add("--out", type=Path, default=Path("input/small"), help="default: input/small")
     return parser.parse_args(argv)
 
 
@@ -178,16 +175,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     missing = [name for name in DOMAINS if name in args.only and not (images / name).exists()]
     if "logos" in missing:
         check_cairo()
-    if args.mirror:  # name an archive that is not there before the first is read
-        for name in missing:
-            in_mirror(DOMAINS[name].repository, args.mirror)
+    # A missing archive is named before the first is read.
+    local = {n: in_mirror(DOMAINS[n].repository, args.mirror) for n in missing if args.mirror}
     for name in missing:
-        repository = DOMAINS[name].repository
-        archive = in_mirror(repository, args.mirror) if args.mirror else downloaded(repository)
+        archive = local.get(name) or downloaded(DOMAINS[name].repository)
         build(name, archive, [row for row in rows if row.domain == name], images)
     built = [row for row in rows if (images / row.domain).exists()]
-    text = manifest(built)
-    write_text(args.out / "manifest.csv", text)
+    write_text(args.out / "manifest.csv", manifest(built))
     print(f"{args.out / 'manifest.csv'}: {counts(built)}")
 
 
@@ -229,7 +223,7 @@ def check_folder(out: Path, rows: Sequence[Row]) -> None:
     images, table = out / "images", out / "manifest.csv"
     for folder, own in (
         (out, {"images", "manifest.csv"}),
-        (images, {*DOMAINS, *map(part, DOMAINS)}),
+        (images, {*DOMAINS, *map(UNFINISHED.format, DOMAINS)}),
     ):
         foreign = (
             sorted(p.name for p in folder.iterdir() if p.name not in own) if folder.exists() else []
@@ -257,14 +251,9 @@ def check_folder(out: Path, rows: Sequence[Row]) -> None:
             )
 
 
-def part(name: str) -> str:
-    """Return the folder name of an unfinished domain."""
-    return f".{name}.part"
-
-
 def check_cairo() -> Any:
     """Return cairosvg. Raises UserError if it, or the system's cairo, is missing."""
-    user = "the domain logos (--only leaves it out)"
+    user = "drawing the logos (--only builds other domains without it)"
     try:
         return optional_module("cairosvg", user, "small")
     except OSError:
@@ -285,10 +274,7 @@ def in_mirror(repository: Repository, folder: Path) -> Path:
 
 
 def downloaded(repository: Repository) -> Path:
-    """Return the archive in the cache, downloading it if it is not there.
-
-    Raises UserError if the download fails.
-    """
+    """Return the archive in the cache, downloaded if it is not there. Raises UserError."""
     from http.client import HTTPException
 
     from guie.data.archives import damage_as_user_error
@@ -311,13 +297,10 @@ def downloaded(repository: Repository) -> Path:
 
 
 def build(name: str, archive: Path, rows: Sequence[Row], images: Path) -> None:
-    """Check the source files of a domain, draw its images, and rename their folder into place.
-
-    Raises UserError if a source file is missing or differs from the published one.
-    """
+    """Check the source files of a domain, draw its images, and rename their folder into place."""
     domain = DOMAINS[name]
     check_sources(name, archive, rows)
-    unfinished = images / part(name)
+    unfinished = images / UNFINISHED.format(name)
     shutil.rmtree(unfinished, ignore_errors=True)  # what an interrupted run has left
     of_source = {row.source: row for row in rows}
     digests = {}
@@ -326,25 +309,19 @@ def build(name: str, archive: Path, rows: Sequence[Row], images: Path) -> None:
         image_path = of_source[source].image_path
         path = unfinished / Path(image_path).relative_to("images", name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        save(draw(source, content, domain), path)
+        draw(source, content, domain).save(path, quality=88, optimize=True)
         digests[image_path] = hashlib.sha256(path.read_bytes()).hexdigest()
     unfinished.rename(images / name)
     same = joint_digest(digests) == domain.images_sha256
-    print(
-        f"{name}: {counts(rows)};"
-        f" {'the files are' if same else 'the sources, but not the encoded files, are'} the published ones"
-    )
+    files = "the published files" if same else "of the published sources, but encoded otherwise"
+    print(f"{name}: {counts(rows)}; {files}")
 
 
 def check_sources(name: str, archive: Path, rows: Sequence[Row]) -> None:
     """Raise UserError unless the archive has all source files with the published content."""
     sources = {row.source for row in rows}
-    digests = {
-        source: hashlib.sha256(content).hexdigest()
-        for source, content in tqdm(
-            read_sources(archive, sources), f"check {name}", len(rows), disable=None
-        )
-    }
+    contents = tqdm(read_sources(archive, sources), f"check {name}", len(rows), disable=None)
+    digests = {source: hashlib.sha256(content).hexdigest() for source, content in contents}
     repository = DOMAINS[name].repository
     remedy = f"remove it and download {repository.url}"
     absent = sorted(sources - digests.keys())
@@ -370,8 +347,7 @@ def joint_digest(digests: dict[str, str]) -> str:
 def read_sources(archive: Path, wanted: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Yield (source, content) of the wanted files in the archive's order.
 
-    Raises UserError if the archive is damaged, or a member of it must not be read: outside the folder, too
-    large, a link in place of a file.
+    Raises UserError if it is damaged or has a member outside its folder, too large, or a link for a file.
     """
     from guie.data.archives import Limits, damage_as_user_error, fault_of_member, members_of
 
@@ -403,27 +379,23 @@ def read_sources(archive: Path, wanted: Iterable[str]) -> Iterator[tuple[str, by
 
 def draw(source: str, content: bytes, domain: Domain) -> Image.Image:
     """Return the image of a source file: on white, within the domain's size."""
-    from PIL import Image
-
     if source.endswith(".svg"):
-        content = check_cairo().svg2png(bytestring=content)
+        content = check_cairo().svg2png(
+            bytestring=content, output_width=SVG_PX, output_height=SVG_PX
+        )
     with Image.open(BytesIO(content)) as opened:
-        image: Image.Image = opened.convert("L" if domain.black_and_white else "RGBA")
+        image = opened.convert("L" if domain.black_and_white else "RGBA")
     if not domain.black_and_white:
         white = Image.new("RGBA", image.size, "white")
         image = Image.alpha_composite(white, image).convert("RGB")
     if domain.bgr:
         image = Image.merge("RGB", image.split()[::-1])
-    scale = min(1, domain.short_px / min(image.size), domain.long_px / max(image.size))
+    short_px, long_px = domain.max_px
+    scale = min(1, short_px / min(image.size), long_px / max(image.size))
     if scale == 1:
         return image
     width, height = (max(1, round(side * scale)) for side in image.size)
     return image.resize((width, height), Image.Resampling.LANCZOS)
-
-
-def save(image: Image.Image, path: Path) -> None:
-    """Write a JPEG or PNG."""
-    image.save(path, quality=88, optimize=True)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ import yaml
 
 ROOT = Path(__file__).parents[1]
 SCRIPTS = {path.stem: path for path in sorted((ROOT / "src").glob("*.py"))}
+SCRIPTS["get_small"] = ROOT / "input/get_small.py"
 DOCUMENTS = [
     path
     for path in sorted(ROOT.rglob("*.md"))
@@ -102,7 +103,7 @@ def of_script(words: list[str]) -> tuple[str, list[str]] | None:
     """Return the script that a command starts, and its arguments."""
     for place, word in enumerate(words):
         path = Path(word)
-        if path.suffix == ".py" and path.parent == Path("src"):
+        if path.suffix == ".py" and path.parent in (Path("src"), Path("input")):
             return path.stem, words[place + 1 :]
     return None
 
@@ -165,6 +166,8 @@ def outputs(words: list[str]) -> Iterator[str]:
             yield argv[argv.index(option) + 1]
     yield from (word.removeprefix("out=") for word in argv if word.startswith("out="))
     yield from (f"runs/{word.removeprefix('name=')}" for word in argv if word.startswith("name="))
+    if script == "get_small":
+        yield "input/small"
     if script in ("train", "compose", "curate") and "--config" in argv:
         yield from made_by(ROOT / argv[argv.index("--config") + 1])
 

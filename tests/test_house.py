@@ -15,7 +15,7 @@ SRC = Path(__file__).parents[1] / "src"
 PACKAGE = sorted((SRC / "guie").rglob("*.py"))
 TOYDOMAINS = sorted((SRC / "toydomains").rglob("*.py"))
 SCORER = sorted((SRC / "scorer").rglob("*.py"))
-SCRIPTS = sorted(SRC.glob("*.py"))
+SCRIPTS = [*sorted(SRC.glob("*.py")), SRC.parent / "input/get_small.py"]
 BENCHMARKS = sorted((SRC.parent / "tests/bench").glob("[!t]*.py"))
 
 # The rooms of the package, bottom first: a room imports only rooms above it in this list.

@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS = sorted(
     path.stem for path in (ROOT / "src").glob("*.py") if "__main__" in path.read_text()
 )
+FOLDERS = {"get_small": "input"}  # of scripts outside src/
 HEAVY = {
     *("torch", "torchvision", "timm", "open_clip", "albumentations", "accelerate"),
     *("pandas", "faiss", "sklearn", "scipy", "matplotlib"),
@@ -23,7 +24,13 @@ WRONG_KEY = ["--set", "nonsense=1"]
 
 def run(script: str, *words: str) -> tuple[int, str, set[str]]:
     """Run a script; return its exit code, what it printed, and the heavy packages it imported."""
-    command = [sys.executable, "-X", "importtime", f"src/{script}.py", *words]
+    command = [
+        sys.executable,
+        "-X",
+        "importtime",
+        f"{FOLDERS.get(script, 'src')}/{script}.py",
+        *words,
+    ]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     lines = ended.stderr.splitlines()
     imports = [line for line in lines if line.startswith("import time:")]
@@ -33,7 +40,7 @@ def run(script: str, *words: str) -> tuple[int, str, set[str]]:
     return ended.returncode, ended.stdout + said, names & HEAVY - NEEDED.get(script, set())
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", [*SCRIPTS, *FOLDERS])
 def test_help_imports_nothing_heavy(script: str) -> None:
     code, printed, heavy = run(script, "--help")
     assert code == 0 and printed.startswith("usage:")
@@ -43,7 +50,8 @@ def test_help_imports_nothing_heavy(script: str) -> None:
 @pytest.mark.parametrize(
     "script, words, message",
     [
-        *((script, ["--no-such-flag"], f"usage: {script}.py") for script in SCRIPTS),
+        *((script, ["--no-such-flag"], f"usage: {script}.py") for script in [*SCRIPTS, *FOLDERS]),
+        ("get_small", ["--only", "cars", "--from", "/nowhere"], "no such archive"),
         ("train", ["--config", "configs/demo/train.yaml", *WRONG_KEY], "nonsense"),
         ("train", ["--config", "configs/demo/train.yaml", "--set", "seed=x"], "seed"),
         ("curate", ["--config", "configs/demo/mix.yaml", *WRONG_KEY], "nonsense"),
