@@ -5,7 +5,7 @@ python input/get_small.py --only cars emoji
 python input/get_small.py --from DIR
 
 The result is input/small/: manifest.csv and 24,217 images, the same as those of the published results. The
-script downloads six archives, 0.8 GB, each at a fixed commit. They are kept in runs/.cache/small, and a
+script downloads six archives, about 0.7 GB, each at a fixed commit. They are kept in runs/.cache/small, and a
 second run uses them again. --from reads archives that you already have, without a network.
 
 Nothing is unpacked to disk: the files that input/small.csv.gz lists are read from the archives, and compared
