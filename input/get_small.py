@@ -10,9 +10,9 @@ second run uses them again. --from reads archives that you already have, without
 
 Nothing is unpacked to disk: the files that input/small.csv.gz lists are read from the archives, and compared
 with the published digest. Each domain appears only when complete, so an interrupted run continues there.
-Logos are drawn with cairosvg: pip install -r requirements/small.txt.
+Logos are drawn with cairosvg, which needs the system's libcairo.
 
-The licences are those of the repositories (input/README.md). Two of them, cars and leaves, state none.
+The licences are those of the repositories (input/README.md). The sources of cars and leaves state none.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tqdm import tqdm
 
 from guie.base import errors
 from guie.base.errors import UserError, optional_module
-from guie.base.files import cache_folder, replacing, write_text
+from guie.base.files import cache_folder, held, replacing, write_text
 
 TABLE = Path(__file__).with_name("small.csv.gz")
 HEADER = "image_path,label,domain,split,role"
@@ -165,23 +165,24 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Build the domains that are not there yet, and write the manifest of those that are.
 
-    Raises UserError if an archive cannot be had or has other content, cairosvg is missing, or the folder
-    holds files of others.
+    Raises UserError if an archive cannot be had or has other content, cairosvg is missing, the folder holds
+    files of others, or another process is building.
     """
     args = parse_args(argv)
     rows = read_table(TABLE)
-    check_folder(args.out, rows)
     images = args.out / "images"
-    missing = [name for name in DOMAINS if name in args.only and not (images / name).exists()]
-    if "logos" in missing:
-        check_cairo()
-    # A missing archive is named before the first is read.
-    local = {n: in_mirror(DOMAINS[n].repository, args.mirror) for n in missing if args.mirror}
-    for name in missing:
-        archive = local.get(name) or downloaded(DOMAINS[name].repository)
-        build(name, archive, [row for row in rows if row.domain == name], images)
-    built = [row for row in rows if (images / row.domain).exists()]
-    write_text(args.out / "manifest.csv", manifest(built))
+    with held(cache_folder() / "small.lock", "another process builds mini-uned", "wait for it"):
+        check_folder(args.out, rows)
+        missing = [name for name in DOMAINS if name in args.only and not (images / name).exists()]
+        if "logos" in missing:
+            cairo()
+        # A missing archive is named before the first is read.
+        local = {n: in_mirror(DOMAINS[n].repository, args.mirror) for n in missing if args.mirror}
+        for name in missing:
+            archive = local.get(name) or downloaded(DOMAINS[name].repository)
+            build(name, archive, [row for row in rows if row.domain == name], images)
+        built = [row for row in rows if (images / row.domain).exists()]
+        write_text(args.out / "manifest.csv", manifest(built))
     print(f"{args.out / 'manifest.csv'}: {counts(built)}")
 
 
@@ -251,7 +252,7 @@ def check_folder(out: Path, rows: Sequence[Row]) -> None:
             )
 
 
-def check_cairo() -> Any:
+def cairo() -> Any:
     """Return cairosvg. Raises UserError if it, or the system's cairo, is missing."""
     user = "drawing the logos (--only builds other domains without it)"
     try:
@@ -380,9 +381,7 @@ def read_sources(archive: Path, wanted: Iterable[str]) -> Iterator[tuple[str, by
 def draw(source: str, content: bytes, domain: Domain) -> Image.Image:
     """Return the image of a source file: on white, within the domain's size."""
     if source.endswith(".svg"):
-        content = check_cairo().svg2png(
-            bytestring=content, output_width=SVG_PX, output_height=SVG_PX
-        )
+        content = cairo().svg2png(bytestring=content, output_width=SVG_PX, output_height=SVG_PX)
     with Image.open(BytesIO(content)) as opened:
         image = opened.convert("L" if domain.black_and_white else "RGBA")
     if not domain.black_and_white:

@@ -18,6 +18,7 @@ import pytest
 from PIL import Image
 
 from guie.base.errors import UserError
+from guie.base.files import held
 from guie.data.manifest import load_manifest
 
 Rows = list[tuple[str, str, str, str]]
@@ -179,7 +180,10 @@ def test_images_are_made_as_their_domain_says(mirror: Path) -> None:
 
 
 def test_logos_are_drawn(mirror: Path) -> None:
-    pytest.importorskip("cairosvg", reason="needs pip install -r requirements/small.txt")
+    try:
+        get_small.cairo()
+    except UserError as error:
+        pytest.skip(str(error))
     build(mirror)
     assert Path("small/manifest.csv").read_text() == expected_manifest()
     with Image.open("small/images/logos/git/000.jpg") as logo:
@@ -331,6 +335,15 @@ def test_files_of_others_stay(name: str, message: str, mirror: Path) -> None:
     with pytest.raises(UserError, match=message):
         build(mirror, "--only", "cars")
     assert stored() == {name: b"mine"}
+
+
+def test_two_at_once(mirror: Path) -> None:
+    with (
+        held(Path("runs/.cache/small.lock"), "", ""),
+        pytest.raises(UserError, match=r"another process builds mini-uned \(process"),
+    ):
+        build(mirror, "--only", "cars")
+    assert not Path("small").exists()
 
 
 def test_a_changed_table(mirror: Path, monkeypatch: pytest.MonkeyPatch) -> None:
