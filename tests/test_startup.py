@@ -51,7 +51,11 @@ def test_help_imports_nothing_heavy(script: str) -> None:
     "script, words, message",
     [
         *((script, ["--no-such-flag"], f"usage: {script}.py") for script in [*SCRIPTS, *FOLDERS]),
-        ("get_small", ["--only", "cars", "--from", "/nowhere"], "no such archive"),
+        (
+            "get_small",
+            ["--only", "cars", "--from", "/nowhere", "--out", "/nowhere"],
+            "no such archive",
+        ),
         ("train", ["--config", "configs/demo/train.yaml", *WRONG_KEY], "nonsense"),
         ("train", ["--config", "configs/demo/train.yaml", "--set", "seed=x"], "seed"),
         ("curate", ["--config", "configs/demo/mix.yaml", *WRONG_KEY], "nonsense"),
