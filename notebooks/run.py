@@ -12,20 +12,25 @@ runs/<size>/notebooks/.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import nbformat
+import yaml
 from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 from nbformat import NotebookNode
 
+from guie.base.errors import UserError, run
 from guie.base.files import write_text
 from guie.report.notebook import ROOT
+from guie.training.run_folder import git_state
 
 NOTEBOOKS = Path(__file__).resolve().parent
 DEMO = 6  # notebooks from the first image to the score
@@ -33,15 +38,25 @@ PICTURES = ("01_classes", "03_curves", "04_domains", "04_map", "06_gallery")  # 
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run all; exits with code 1 at the first cell that fails."""
+    """Run all; exits with code 1 at the first cell that fails.
+
+    Raises UserError: --save with changes that are not committed.
+    """
     args = parse_args(argv)
+    state = git_state()
+    if args.save and (state is None or state["dirty"]):
+        raise UserError("--save keeps the outputs of a commit: commit the changes first")
     size = "smoke" if args.smoke else "demo"
     done = {}
     paths = numbered(NOTEBOOKS)
     if not (args.all or args.smoke or args.save):
         paths = paths[:DEMO]
-    for number, path in enumerate(paths, 1):
-        print(f"{number} of {len(paths)}: {path.name} ...", end=" ", flush=True)
+    minutes = [0.0 if args.smoke else minutes_of(path) for path in paths]
+    if sum(minutes):
+        print(f"{len(paths)} notebooks, about {sum(minutes):.0f} minutes on 2 CPU cores")
+    for number, (path, wanted) in enumerate(zip(paths, minutes, strict=True), 1):
+        estimate = f" (about {wanted:g} min)" if wanted else ""
+        print(f"{number} of {len(paths)}: {path.name}{estimate} ...", end=" ", flush=True)
         began = time.monotonic()
         try:
             done[path] = execute(path, ROOT / "runs" / size / "notebooks" / path.name, size)
@@ -51,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{time.monotonic() - began:.0f} s", flush=True)
     if args.save:  # all or none, and after the last has recorded the state of the repository
         for path, notebook in done.items():
-            write_text(path, nbformat.writes(cleaned(notebook)) + "\n")
+            made_by = {"commit": state["commit"], "sources": fingerprint(notebook)}
+            write_text(path, nbformat.writes(cleaned(notebook, made_by)) + "\n")
     print(closing(size))
 
 
@@ -71,6 +87,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
 def numbered(folder: Path) -> list[Path]:
     """`01_....ipynb`, `02_....ipynb`, ... in order."""
     return sorted(folder.glob("[0-9][0-9]_*.ipynb"))
+
+
+def minutes_of(path: Path) -> float:
+    """Minutes that the notebook's first cell states for 2 CPU cores; 0 if it states none."""
+    title = nbformat.read(path, as_version=4).cells[0].source
+    stated = re.search(r"\*\*Minutes\*\* \| ([\d.]+)", title)
+    return float(stated[1]) if stated else 0.0
 
 
 def execute(path: Path, copy: Path, size: str) -> NotebookNode:
@@ -95,9 +118,22 @@ def execute(path: Path, copy: Path, size: str) -> NotebookNode:
     return notebook
 
 
-def cleaned(notebook: NotebookNode) -> NotebookNode:
+def fingerprint(notebook: NotebookNode) -> str:
+    """Hash of what the outputs depend on: the code cells, the demo's configs, the results of studies."""
+    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    configs = {  # parsed, so that a comment may change
+        path.name: yaml.safe_load(path.read_text(encoding="utf-8"))
+        for path in sorted((ROOT / "configs" / "demo").glob("*.yaml"))
+    }
+    studies = sorted(set(re.findall(r"configs/studies/\w+(?=\.yaml)", "".join(code))))
+    results = [(ROOT / f"{study}.json").read_text(encoding="utf-8") for study in studies]
+    return hashlib.sha256(json.dumps([code, configs, results]).encode()).hexdigest()
+
+
+def cleaned(notebook: NotebookNode, made_by: dict[str, str]) -> NotebookNode:
     """What is worth committing: no counts, no progress bars or warnings, no machine's versions."""
     notebook.metadata = {
+        "guie": made_by,
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
         "language_info": {"name": "python"},
     }
@@ -136,4 +172,4 @@ def closing(size: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -15,13 +15,14 @@ import pytest
 from matplotlib.figure import Figure
 from nbformat import NotebookNode
 
+from guie.base.errors import UserError
 from guie.report import notebook as helpers
 
 FOLDER = Path(__file__).parents[2] / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 STEPS = [
     *("domains", "curation", "training", "evaluation", "export", "scoring"),
-    *("adapters", "one_from_many", "look_and_find"),
+    *("selection", "adapters", "distillation", "ensembles", "look_and_find"),
 ]
 ABSOLUTE = re.compile(r"(?<![\w.:/<~*\\-])/(?!/)[A-Za-z_][\w.-]*/|\b[A-Z]:\\")
 
@@ -60,8 +61,6 @@ def test_valid_and_opened_by_what_it_needs(committed: NotebookNode) -> None:
     assert title.startswith("# ")
     for word in ("Inputs", "Outputs", "Minutes"):
         assert f"**{word}**" in title
-    assert "guie.__file__" in code_cells(committed)[0].source
-    assert "git_state()" in code_cells(committed)[0].source
 
 
 def test_defines_nothing(committed: NotebookNode) -> None:
@@ -79,13 +78,48 @@ def test_outputs_are_clean(committed: NotebookNode) -> None:
             assert not ABSOLUTE.search(shown_text(output)), shown_text(output)
 
 
-def test_every_picture_is_committed(committed: NotebookNode) -> None:
-    for cell in code_cells(committed):
-        if re.search(r"^show\(", cell.source, re.MULTILINE):
-            kinds = {kind for output in cell.outputs for kind in output.get("data", {})}
-            assert kinds & {"image/png", "image/jpeg"}, (
-                f"run.py --save: no picture of {cell.source}"
-            )
+@pytest.mark.parametrize(
+    ("source", "same"),
+    [("1 + 1", True), ("1 + 2", False), ("run('configs/studies/losses.yaml')", False)],
+)
+def test_the_fingerprint_is_of_code(source: str, same: bool, runner: ModuleType) -> None:
+    one = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1 + 1")])
+    words = nbformat.v4.new_markdown_cell("words may change")
+    other = nbformat.v4.new_notebook(cells=[words, nbformat.v4.new_code_cell(source)])
+    assert (runner.fingerprint(one) == runner.fingerprint(other)) is same
+
+
+@pytest.mark.parametrize("change", ["a config of the demo", "a result of a study"])
+def test_the_fingerprint_is_of_configs_and_results(
+    change: str, runner: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell("as_committed('configs/studies/losses.yaml')")]
+    )
+    monkeypatch.setattr(runner, "ROOT", tmp_path)
+    config = tmp_path / "configs" / "demo" / "train.yaml"
+    result = tmp_path / "configs" / "studies" / "losses.json"
+    for path, text in ((config, "epochs: 1"), (result, "[1]")):
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    before = runner.fingerprint(notebook)
+    config.write_text("# a comment\nepochs: 1")
+    assert runner.fingerprint(notebook) == before
+    if change == "a config of the demo":
+        config.write_text("epochs: 2")
+    else:
+        result.write_text("[2]")
+    assert runner.fingerprint(notebook) != before
+
+
+@pytest.mark.parametrize("state", [None, {"commit": "0" * 40, "dirty": True}])
+def test_only_a_commit_is_saved(
+    state: dict | None, runner: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "git_state", lambda: state)
+    monkeypatch.setattr(runner, "execute", lambda *args: pytest.fail("nothing may run"))
+    with pytest.raises(UserError, match="--save"):
+        runner.main(["--save"])
 
 
 def test_together_they_stay_small() -> None:
@@ -127,7 +161,9 @@ def test_execution_and_cleaning(runner: ModuleType, tmp_path: Path) -> None:
     assert streams == {"stdout": "done\n", "stderr": "100%\n"}  # of a bar only its last state
     assert path.read_bytes() == before
 
-    cells = runner.cleaned(executed).cells
+    made_by = {"commit": "0" * 40, "sources": runner.fingerprint(executed)}
+    cells = runner.cleaned(executed, made_by).cells
+    assert executed.metadata["guie"] == made_by
     assert [output.name for output in cells[1].outputs] == ["stdout"]
     assert cells[2].outputs[0].data["text/plain"] == "2"
     assert all(cell.execution_count is None and not cell.metadata for cell in cells)
@@ -159,15 +195,20 @@ def test_the_demo_ends_with_the_score_and_the_tour_runs_all(
     runner: ModuleType,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     for number in range(1, 9):
         write_notebook(tmp_path / f"{number:02}_a.ipynb", "1")
+    title = nbformat.v4.new_markdown_cell("| **Minutes** | 2.5 on 2 cores |")
+    nbformat.write(nbformat.v4.new_notebook(cells=[title]), tmp_path / "02_a.ipynb")
     ran: list[str] = []
     monkeypatch.setattr(runner, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(runner, "execute", lambda path, copy, size: ran.append(path.name))
     monkeypatch.setattr(runner, "closing", lambda size: "")
     runner.main(words)
     assert ran == [f"{number:02}_a.ipynb" for number in range(1, count + 1)]
+    printed = capsys.readouterr().out
+    assert ("about 2.5 min" in printed) is ("--smoke" not in words)  # it tells the demo's minutes
 
 
 def test_the_last_words(
@@ -197,6 +238,13 @@ def test_run_streams_and_fails_with_stderr(capfd: pytest.CaptureFixture[str]) ->
         helpers.run(
             """python -c "import sys; print('no such thing', file=sys.stderr); sys.exit(3)" """
         )
+
+
+def test_run_may_be_quiet(capfd: pytest.CaptureFixture[str]) -> None:
+    bar = "import sys; print('table'); print('100 %', file=sys.stderr)"
+    helpers.run(f"""python -c "{bar}" """, quiet=True)
+    streams = capfd.readouterr()
+    assert (streams.out, streams.err) == ("", "100 %\n")
 
 
 def test_run_prefers_this_environment(capfd: pytest.CaptureFixture[str]) -> None:

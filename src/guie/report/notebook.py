@@ -22,11 +22,12 @@ DPI = 100
 LAST_LINES = 30
 
 
-def run(command: str) -> None:
+def run(command: str, quiet: bool = False) -> None:
     """Run a command from the repository's root and stream its output.
 
-    The command's stdout becomes the cell's stdout; its stderr (progress bars, warnings) becomes
-    the cell's stderr. Raises RuntimeError with the last lines of stderr if the command fails.
+    The command's stdout becomes the cell's stdout, unless quiet; its stderr (progress bars,
+    warnings) becomes the cell's stderr. Raises RuntimeError with the last lines of stderr if the
+    command fails.
     """
     # Programs of this environment come first, whether it is activated or not.
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
@@ -41,7 +42,7 @@ def run(command: str) -> None:
     last: deque[str] = deque(maxlen=LAST_LINES)
     errors = Thread(target=_forward, args=(process.stderr, sys.stderr, last))
     errors.start()
-    _forward(process.stdout, sys.stdout, deque(maxlen=0))
+    _forward(process.stdout, io.StringIO() if quiet else sys.stdout, deque(maxlen=0))
     errors.join()
     if process.wait():
         raise RuntimeError(f"{command}: exit code {process.returncode}\n{''.join(last)}")
