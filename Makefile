@@ -37,7 +37,7 @@ PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
 demo: setup  ## draw, curate, train, export and score: notebooks 01 to 06, about 10 minutes on 2 CPU cores
 	$(BIN)/python notebooks/run.py
 
-tour: setup  ## all notebooks in order, about 35 minutes on 2 CPU cores
+tour: setup  ## all notebooks in order, about 25 minutes on 2 CPU cores
 	$(BIN)/python notebooks/run.py --all
 
 notebooks: setup  ## run the notebooks on the smoke configs, as CI does

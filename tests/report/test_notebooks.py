@@ -78,6 +78,21 @@ def test_outputs_are_clean(committed: NotebookNode) -> None:
             assert not ABSOLUTE.search(shown_text(output)), shown_text(output)
 
 
+def test_outputs_are_of_this_code(committed: NotebookNode, runner: ModuleType) -> None:
+    made_by = committed.metadata.get("guie")
+    if made_by is None:
+        assert not any(
+            cell.outputs for cell in code_cells(committed)
+        )  # kaggle_train: never run here
+    else:
+        assert made_by["sources"] == runner.fingerprint(committed), "stale: run.py --save"
+
+
+def test_outputs_are_of_one_commit(runner: ModuleType) -> None:
+    read = [nbformat.read(path, as_version=4) for path in runner.numbered(FOLDER)]
+    assert len({notebook.metadata["guie"]["commit"] for notebook in read}) == 1
+
+
 @pytest.mark.parametrize(
     ("source", "same"),
     [("1 + 1", True), ("1 + 2", False), ("run('configs/studies/losses.yaml')", False)],
@@ -120,6 +135,15 @@ def test_only_a_commit_is_saved(
     monkeypatch.setattr(runner, "execute", lambda *args: pytest.fail("nothing may run"))
     with pytest.raises(UserError, match="--save"):
         runner.main(["--save"])
+
+
+def test_every_picture_is_committed(committed: NotebookNode) -> None:
+    for cell in code_cells(committed):
+        if re.search(r"^show\(", cell.source, re.MULTILINE):
+            kinds = {kind for output in cell.outputs for kind in output.get("data", {})}
+            assert kinds & {"image/png", "image/jpeg"}, (
+                f"run.py --save: no picture of {cell.source}"
+            )
 
 
 def test_together_they_stay_small() -> None:
