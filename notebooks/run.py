@@ -3,7 +3,7 @@
 python notebooks/run.py           the demo, notebooks 01 to 06: from drawing images to the score
 python notebooks/run.py --all     the tour: all notebooks
 python notebooks/run.py --smoke   all notebooks on tiny configs, as CI does
-python notebooks/run.py --save    the tour; its outputs are kept in notebooks/ for committing
+python notebooks/run.py --save    the tour; the outputs of a clean commit are kept in notebooks/
 
 The kernel is this Python's and works in notebooks/, as Jupyter's does. Executed copies go to
 runs/<size>/notebooks/.
@@ -54,8 +54,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     minutes = [0.0 if args.smoke else minutes_of(path) for path in paths]
     if sum(minutes):
         print(f"{len(paths)} notebooks, about {sum(minutes):.0f} minutes on 2 CPU cores")
-    for number, (path, wanted) in enumerate(zip(paths, minutes, strict=True), 1):
-        estimate = f" (about {wanted:g} min)" if wanted else ""
+    for number, (path, about) in enumerate(zip(paths, minutes, strict=True), 1):
+        estimate = f" (about {about:g} min)" if about else ""
         print(f"{number} of {len(paths)}: {path.name}{estimate} ...", end=" ", flush=True)
         began = time.monotonic()
         try:
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"failed\n{error}")
             sys.exit(1)
         print(f"{time.monotonic() - began:.0f} s", flush=True)
-    if args.save:  # all or none, and after the last has recorded the state of the repository
+    if args.save:  # all or none
         for path, notebook in done.items():
             made_by = {"commit": state["commit"], "sources": fingerprint(notebook)}
             write_text(path, nbformat.writes(cleaned(notebook, made_by)) + "\n")
