@@ -4,6 +4,7 @@ python src/study.py configs/studies/losses.yaml                  # runs what is 
 python src/study.py configs/studies/losses.yaml --jobs 2 --only arcface supcon
 python src/study.py configs/studies/losses.yaml --list
 python src/study.py configs/studies/losses.yaml --table --write configs/studies/tables.md
+python src/study.py --claims --write EXPERIMENTS.md              # claims of papers, a verdict each
 
 Each run calls train.py, embed.py and validate.py. Its result is saved in configs/studies/<name>.json, by the
 run's config and the version of results. So nothing runs twice, even under another name. Killed runs resume.
@@ -24,13 +25,15 @@ from pathlib import Path
 from guie.base import errors
 from guie.studies.grid import read_plan
 
+CLAIMS = Path(__file__).parents[1] / "configs/studies/claims.yaml"
+
 
 def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("study", type=Path, help="YAML file, see configs/studies/")
+    parser.add_argument("study", type=Path, nargs="?", help="YAML file, see configs/studies/")
     parser.add_argument(
         "--jobs", type=_at_least_one, default=1, help="runs in parallel (default: 1)"
     )
@@ -47,13 +50,30 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--write", type=Path, metavar="FILE", help="write the table between its markers in FILE"
     )
+    parser.add_argument(
+        "--claims",
+        action="store_true",
+        help="print the table of claims; STUDY: another file of claims",
+    )
+    parser.add_argument("--headlines", action="store_true", help="only the main claims of --claims")
     parser.add_argument("--out", type=Path, default=Path("runs/studies"), help="folder of studies")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.study is None and not args.claims:
+        parser.error("the following arguments are required: study")
+    if args.headlines and not args.claims:
+        parser.error("--headlines: needs --claims")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what is missing, write the table, return the exit code. Raises UserError."""
     args = parse_args(argv)
+    if args.claims:
+        # Imported here, so that the help and refusals come at once.
+        from guie.studies.claims import print_claims
+
+        print_claims(args.study or CLAIMS, args.headlines, args.write)
+        return 0
     plan = read_plan(args.study)
     # Imported here, so that the help and refusals come at once.
     from guie.studies.study import run_study

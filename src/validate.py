@@ -67,14 +67,24 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--write-results", type=Path, metavar="R.json", help="write each query's best 1,000 images"
     )
+    parser.add_argument(
+        "--write-queries", type=Path, metavar="Q.csv", help="write each query's scores"
+    )
     args = parser.parse_args(argv)
     if args.protocol and args.index:
         parser.error("--index: --protocol already defines the index; use one of the two")
     if args.quirk and not args.protocol:
         parser.error("--quirk: needs --protocol")
-    if args.results and (args.against or args.reduce or args.write_results or args.html):
+    of_embeddings = {
+        "--against": args.against,
+        "--reduce": args.reduce,
+        "--write-results": args.write_results,
+        "--write-queries": args.write_queries,
+        "--html": args.html,
+    }
+    if args.results and any(of_embeddings.values()):
         parser.error(
-            "--results: rankings have no embeddings; leave out --against, --reduce, --write-results, --html"
+            f"--results: rankings have no embeddings; leave out {', '.join(of_embeddings)}"
         )
     names = [str(path) for path in (args.embeddings, *args.against)]
     if len(set(names)) < len(names):
@@ -143,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     words = [*(args.specialists or ()), *(args.fit or ())]
     files = [args.manifest, args.embeddings, *args.against, args.results, args.texts]
     refuse_replacing(
-        [args.out, args.html, args.write_results],
+        [args.out, args.html, args.write_results, args.write_queries],
         [*files, *words, *(word.partition("=")[2] for word in words)],
     )
     named = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]

@@ -51,7 +51,7 @@ def write_scored(path: Path, root: Path, table: pd.DataFrame, **how) -> str:
     """
     models = how.get("models") or {"runs/ours.npz": embeddings(table, 1.0)}
     protocols = [protocol_of(name).over(table) for name in how.get("protocols", ["merged"])]
-    reports = run_models(protocols, models, table, draws=50, draws_of_others=50)
+    reports, _ = run_models(protocols, models, table, draws=50, draws_of_others=50)
     judged = judged_models(models, reports, table)
     folder = root if how.get("pictures", True) else None
     write_evaluation(path, judged, protocols, table, folder, "mix.csv, test split")

@@ -69,7 +69,9 @@ line = {"step": 0, "val_r_at_1": 0.5, "val_mmp_at_5": 0.5, "val_r_at_1/cars": 0.
 EMBED = """
 import sys
 from pathlib import Path
-Path(sys.argv[sys.argv.index("--out") + 1]).write_text("")
+out = Path(sys.argv[sys.argv.index("--out") + 1])
+out.write_text("")
+(out.parent / f"{out.stem}.words").write_text(" ".join(sys.argv[1:]))
 """
 VALIDATE = """
 import json, sys
@@ -84,6 +86,11 @@ if "--protocol" in sys.argv:
     headline = {"unified R@1": score, "harmonic R@1": score / 2}
     told = {"protocols": {"puma": {"headline": headline | {"harmonic MAP@R": None}}}}
 out.write_text(json.dumps(told))
+(out.parent / f"{out.stem}.words").write_text(" ".join(sys.argv[1:]))
+if "--write-queries" in sys.argv:
+    queries = Path(sys.argv[sys.argv.index("--write-queries") + 1])
+    lines = ["cars,1,1.0", "cars,1,0.0", "cars,0,1.0", "cars,0,"]  # the last has no positive
+    queries.write_text(chr(10).join(["domain,class,r_at_1", *lines]))
 """
 
 

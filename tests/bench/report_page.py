@@ -94,7 +94,7 @@ def main() -> None:
         table = table_of(args.queries, root)
         models = {f"model_{seed}": embedded(table, seed) for seed in range(args.models)}
         begun = time.perf_counter()
-        reports = run_models(
+        reports, _ = run_models(
             [protocol], models, table, draws=args.draws, draws_of_others=args.draws
         )
         scored = time.perf_counter() - begun

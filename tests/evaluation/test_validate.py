@@ -117,6 +117,21 @@ def test_rankings_are_written_and_scored_in_place_of_embeddings(case, capsys):
     assert "merged index\n" in capsys.readouterr().out, "rankings have no dimension"
 
 
+def test_scores_of_each_query_are_written(case):
+    """Their means by domain are those of the report; a query without a positive has no score."""
+    folder, _, _, arguments = case
+    validate.main([*arguments, "--draws", "0", "--write-queries", str(folder / "Q.csv")])
+    report = json.loads((folder / "new/report.json").read_text())
+    queries = pd.read_csv(folder / "Q.csv")
+    assert set(queries["protocol"]) == {"merged"} and queries["query"].is_unique
+    for domain, of_domain in queries.groupby("domain"):
+        expected = report["domains"][domain]
+        assert of_domain["mmp_at_5"].mean() == pytest.approx(expected["mmp_at_5"])
+        assert len(of_domain) == expected["queries"]
+        assert of_domain["r_at_1"].isna().sum() == expected["queries_without_positive"]
+        assert set(of_domain["class"].str.partition("/")[0]) == {domain}
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [

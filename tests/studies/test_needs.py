@@ -11,6 +11,7 @@ import yaml
 
 import study
 from guie.studies.grid import read_plan
+from guie.studies.results import read_results
 from small_studies import kinds, student, table, trained, written
 
 
@@ -64,6 +65,51 @@ def test_teachers_are_runs_of_rows_above(folder: Path) -> None:
         assert models[2] == "runs/elsewhere"
     assert study.main([str(path)]) == 0
     assert len(trained(folder)) == 6 and kinds(folder) == (6, 0)
+
+
+def test_rows_are_evaluated_in_another_way(folder: Path) -> None:
+    """An oracle of specialists, PCA of a row's layer, and a model of a library; they train nothing."""
+    rows = {
+        "plain": {},
+        "softmax": {"task.loss": {"name": "softmax"}},
+        "oracle": {"evaluate": {"models": {"cars": "plain", "food": "softmax, seed 1"}}},
+        "layer": {
+            "evaluate": {"models": "plain", "layers": ["layer3"], "pool": "max", "reduce": "pca"}
+        },
+        "raw": {
+            "evaluate": {"models": "timm:resnet18:a1", "size_px": 32, "fit": "pad"},
+            "seeds": 1,
+        },
+    }
+    path = written(folder, rows=rows, seeds=2, protocols=["puma"])
+    assert study.main([str(path), "--only", "oracle", "layer", "raw"]) == 0
+    assert len(trained(folder)) == 3 and kinds(folder) == (5, 0)  # each model once
+    (oracle,) = folder.glob("runs/studies/s/oracle_0_????????")
+    words = [one.read_text() for one in oracle.glob("*report_*.words")]
+    assert len(words) == 3  # val, test, the protocol
+    for one in words:
+        assert re.search(r"--specialists cars=\S+_0\.npz food=\S+_1\.npz --join oracle ", one)
+    models = [(oracle / f"test_{n}.words").read_text().split()[1] for n in (0, 1)]
+    assert [Path(model).name[:-9] for model in models] == ["plain_0", "softmax_1"]
+    assert not list(oracle.glob("*.npz"))
+
+    (layer,) = folder.glob("runs/studies/s/layer_1_????????")
+    for split in ("val", "test", "train"):
+        embedded = (layer / f"{split}_0.words").read_text()
+        assert "--layers layer3 --pool max" in embedded and f"--split {split}" in embedded
+    (report,) = layer.glob("report_*.words")
+    assert re.search(r"--reduce pca --dim 64 --fit \S+train_0\.npz", report.read_text())
+
+    (raw,) = folder.glob("runs/studies/s/raw_0_????????")
+    embedded = (raw / "test_0.words").read_text()
+    assert embedded.startswith("--model timm:resnet18:a1 ")
+    assert embedded.endswith("--size-px 32 --fit pad")
+    records = read_results(folder / "s.json").runs.values()
+    (of_raw,) = [record for record in records if record["row"] == "raw"]
+    assert of_raw["val"]["r_at_1"] == of_raw["test"]["r_at_1"] and of_raw["seconds"] is None
+    assert of_raw["test"]["classes"] == {"cars": {"hits": [1, 1], "queries": [1, 2]}}
+    assert study.main([str(path), "--only", "oracle"]) == 0
+    assert len(trained(folder)) == 3
 
 
 def test_what_is_composed_of_seeds_of_a_row_is_a_teacher_and_a_start(folder: Path) -> None:

@@ -10,6 +10,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
 from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Width
 
+# avg, max and gem pool patch positions only; token is a transformer's class token
+Pool = Literal["avg", "max", "gem", "token"]
+
 
 class LayersConfig(Config):
     """Named backbone layers, pooled over positions and concatenated, instead of the backbone's output.
@@ -19,8 +22,7 @@ class LayersConfig(Config):
     """
 
     of: Names  # names of modules
-    # avg, max and gem pool patch positions only; token is a transformer's class token
-    pool: Literal["avg", "max", "gem", "token"] = "avg"
+    pool: Pool = "avg"  # of patch positions; token: a transformer's class token
     power: PositiveFloat = 3.0  # of gem: mean(x ** power) ** (1 / power)
 
 

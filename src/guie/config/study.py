@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
-from guie.config.base import Config, Fault, Names, Seed
+from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Seed
+from guie.config.model import Fit, Pool
 
 
 def _counted(value: Any) -> Any:
@@ -40,6 +41,28 @@ class ScoredOn(Config):
             yield "root", "needs manifest, which is null; set manifest too"
 
 
+class EvaluateConfig(Config):
+    """Scores models of rows above in another way; trains nothing."""
+
+    # A row above (same seed), `NAME, seed 2`, or any model for embed.py; or one for each domain
+    models: str | Annotated[dict[str, str], Field(min_length=1)]
+    join: Literal["oracle", "mean", "concat"] = "oracle"  # of several models, as in validate.py
+    reduce: Literal["pca", "pca-whitened", "random", "first"] | None = None  # as in validate.py
+    dim: PositiveInt = 64  # numbers that reduce keeps
+    layers: Names | None = None  # of the backbone, in place of the embedding
+    pool: Pool | None = None  # of the layers' patches or pixels; token: the class token
+    size_px: Pixels | None = None  # of a model of a library; null: its own
+    fit: Fit | None = None  # of a model of a library; null: its own
+
+    def each(self) -> dict[str, str]:
+        """Return the models by domain; of a single model, by an empty name."""
+        return {"": self.models} if isinstance(self.models, str) else self.models
+
+    def faults(self) -> Iterator[Fault]:
+        if self.pool is not None and self.layers is None:
+            yield "pool", "needs layers, which is null; set layers too"
+
+
 class RowConfig(Config):
     """Changes of a row to the study's run; other keys are keys of the run's config.
 
@@ -56,15 +79,23 @@ class RowConfig(Config):
     # is the name of a row above (same seed), `NAME, seed 2`, or any other model. Teachers of a task
     # distillation are named in the same way
     compose: dict[str, Any] | None = None
+    # Another way to score models of rows above; excludes other keys
+    evaluate: EvaluateConfig | None = None
     # Values of run keys; expands to one row per combination. The row's name holds each in braces:
     # `arcface, classes {lr.classes}` for `train.lr.classes: [.1, .3]`
     grid: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 
     def faults(self) -> Iterator[Fault]:
         settings = [*(self.model_extra or {}), *(["grid"] if self.grid else [])]
-        if self.compose is not None and settings:
-            both = f"trains no run, but {settings[0]} configures one"
-            yield "compose", f"{both}; drop one of the two"
+        for key in ("compose", "evaluate"):
+            if getattr(self, key) is not None and settings:
+                both = f"trains no run, but {settings[0]} configures one"
+                yield key, f"{both}; drop one of the two"
+        if self.compose is not None and self.evaluate is not None:
+            yield (
+                "evaluate",
+                "excludes compose; give the ensemble a row of its own, and name it here",
+            )
 
 
 class StudyConfig(Config):

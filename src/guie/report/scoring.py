@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.base.files import write_json
+from guie.base.files import write_json, write_text
 from guie.data.manifest import Manifest, companion_path, load_manifest
 from guie.evaluation.embeddings import Embeddings, arrays_of, as_units, load_embeddings
 from guie.evaluation.graded import read_rankings, write_rankings
 from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
-from guie.evaluation.protocols.retrieval import read_grades
+from guie.evaluation.protocols.retrieval import Scores, read_grades
 from guie.evaluation.search import BlockCache, key_of, pairs_of, search_together
 from guie.evaluation.sources import read_embeddings, reduce_embeddings, table_of
 from guie.report.tables import reports_table
@@ -51,7 +51,7 @@ def search(
         grades = read_grades(companion_path(manifest.path, "relevance"))
 
     def work(kept: BlockCache | None) -> None:
-        reports = run_models(
+        reports, scores = run_models(
             protocols,
             models,
             table,
@@ -72,6 +72,9 @@ def search(
             pictures = None if args.no_images else manifest.root
             write_evaluation(args.html, judged, protocols, table, pictures, about)
             print(f"wrote {args.html}")
+        if args.write_queries:
+            write_query_scores(args.write_queries, protocols, scores)
+            print(f"wrote {args.write_queries}")
         if args.write_results:
             write_rankings(args.write_results, as_units(given, table), table)
             print(f"wrote {args.write_results}")
@@ -101,6 +104,30 @@ def finish(
     """Print the reports and write them."""
     print(reports_table(protocols, reports, plain=not args.protocol))
     write(args.out, reports, plain=not args.protocol)
+
+
+def write_query_scores(
+    path: Path, protocols: Sequence[Protocol], scores: Sequence[Mapping[str, Scores]]
+) -> None:
+    """Write a CSV with the scores of every query: protocol, part, domain, class, query, metrics.
+
+    An empty field is a metric that the query does not have: it has no positive. Raises UserError if the
+    file cannot be written.
+    """
+    lines = [
+        pd.DataFrame(
+            {
+                "protocol": protocol.name,
+                "part": part,
+                "domain": found.group_Q,
+                "class": found.cluster_Q,
+                "query": found.path_Q,
+            }
+        ).join(found.values.reset_index(drop=True))
+        for protocol, parts in zip(protocols, scores, strict=True)
+        for part, found in parts.items()
+    ]
+    write_text(path, pd.concat(lines).to_csv(index=False))
 
 
 def write(out: Path, reports: Sequence[dict[str, Any]], plain: bool) -> None:

@@ -19,7 +19,7 @@ from guie.config.distillation import DistillationConfig
 from guie.config.ensemble import ComposeConfig, ModelMember
 from guie.config.old_keys import with_old_names
 from guie.config.reading import SourcedValue, merged, override
-from guie.config.study import RowConfig, StudyConfig
+from guie.config.study import EvaluateConfig, RowConfig, StudyConfig
 from guie.config.training import FREE, RunConfig
 from guie.evaluation.protocols.catalogue import PROTOCOLS
 
@@ -33,11 +33,12 @@ Key = tuple[str, int, str | None]  # row, seed, fold
 
 @dataclass(frozen=True)
 class Job:
-    """One training, or one ensemble of rows above, and its test.
+    """One training, one ensemble of rows above, or another evaluation of them, and its test.
 
     Attributes: `fold` of domains that it leaves out, None for none; `config`, with `${NAME}` not expanded,
     of an ensemble that of its first member, for the data settings; `needs`, jobs of rows above that give
-    its teachers or members, by their names in the row; `ensemble`, its config, with members as written.
+    its teachers, members or evaluated models, by their names in the row; `ensemble` and `evaluation`, its
+    config, with models as written.
     """
 
     row: str
@@ -47,6 +48,7 @@ class Job:
     study: StudyConfig
     needs: Mapping[str, Job] = field(default_factory=dict)
     ensemble: ComposeConfig | None = None
+    evaluation: EvaluateConfig | None = None
 
     @property
     def key(self) -> Key:
@@ -68,6 +70,9 @@ class Job:
         if self.ensemble:
             values = _json(self.ensemble, NO_EFFECT)
             return {"composition": values, "members": needed, "seed": self.seed}
+        if self.evaluation:
+            values = self.evaluation.model_dump(mode="json", exclude_defaults=True)
+            return {"evaluation": values, "models": needed, "seed": self.seed}
         own = _bound(_json(self.config, SET_BY_THE_STUDY)) | {"seed": self.seed}
         return own | ({"teachers": needed} if needed else {})
 
@@ -201,7 +206,8 @@ def read_plan(path: Path) -> Plan:
         seeds = config.seeds or study.seeds
         unseen = seeds if config.unseen is True else seeds[: config.unseen]
         composed = own.get("compose") if config.compose is not None else None
-        points = [(name, composed)] if composed else _points(name, own, config, common)
+        of_models = config.compose is not None or config.evaluate is not None
+        points = [(name, composed or common)] if of_models else _points(name, own, config, common)
         names = []
         for full_name, values in points:
             row = Row(full_name, seeds, study.unseen if config.unseen else {}, unseen)
@@ -215,7 +221,12 @@ def read_plan(path: Path) -> Plan:
                     if composed
                     else validated(values, RunConfig, variables=False)
                 )
-                jobs |= {job.key: job for job in _jobs(row, whole, values, study, jobs)}
+                made = (
+                    _evaluations(row, config.evaluate, whole, own, study, jobs)
+                    if config.evaluate and isinstance(whole, RunConfig)
+                    else _jobs(row, whole, values, study, jobs)
+                )
+                jobs |= {job.key: job for job in made}
             except UserError as error:
                 faults += str(error).splitlines()
         faults += _alike(own, names, jobs)
@@ -272,6 +283,22 @@ def _jobs(
                 raise UserError(
                     f"{written.description()}: no member is a row above; for other models use compose.py"
                 )
+
+
+def _evaluations(
+    row: Row,
+    evaluation: EvaluateConfig,
+    config: RunConfig,
+    written: SourcedValue,
+    study: StudyConfig,
+    above: Mapping[Key, Job],
+) -> Iterator[Job]:
+    """Yield the jobs of all seeds and folds of a row that trains nothing; raises as `_jobs`."""
+    for seed in row.seeds:
+        for _, _, fold in row.keys(seed):
+            needs = _rows_above(evaluation.each().values(), seed, fold, above, written)
+            of_seed = config.model_copy(update={"seed": seed})
+            yield Job(row.name, seed, fold, of_seed, study, needs, evaluation=evaluation)
 
 
 def _models(config: RunConfig | ComposeConfig) -> list[str]:

@@ -17,6 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 import yaml
 from tqdm import tqdm
@@ -26,6 +27,7 @@ from guie.base.files import append_text, write_text
 from guie.config.base import expanded
 from guie.data.image_checks.decoding import decoded_folder, find_unreadable
 from guie.data.manifest import load_manifest
+from guie.evaluation.sources import FITTED
 from guie.studies.grid import Job, digest
 from guie.studies.results import Code, Record, manifest_of, stamp
 from guie.training.checkpoint import FOLDER as CHECKPOINTS
@@ -248,7 +250,8 @@ class Workshop:
             self._make(job)
             if not report.exists():
                 self._test(job, folder, report)
-            _embeddings(folder).unlink(missing_ok=True)
+            for emb in (_embeddings(folder), *folder.glob("*.npz")):
+                emb.unlink(missing_ok=True)
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)  # saves disk space
             return made | self._found(job, folder, report)
         except CodeChanged:
@@ -281,6 +284,9 @@ class Workshop:
             if (folder / SUMMARY).exists():
                 return folder
             folders = {name: str(self._make(other)) for name, other in job.needs.items()}
+            if job.evaluation:
+                folder.mkdir(exist_ok=True)  # for its reports
+                return folder
             keys: dict[str, Any] = {"name": folder.name, "out": str(self.out)}
             script, options = "train.py", ["--resume"]
             if job.ensemble:
@@ -295,21 +301,64 @@ class Workshop:
         return folder
 
     def _test(self, job: Job, folder: Path, report: Path) -> None:
-        """Embed with the best weights, and score."""
-        data, test = job.config.data, job.study.test
-        own = test if test.manifest else data
+        """Embed with the best weights, and score; an evaluation of other models is scored on val too."""
+        test = job.study.test
+        own = test if test.manifest else job.config.data
         manifest, root = expanded(str(own.manifest), "test.manifest"), own.root
-        images = ["--manifest", manifest, "--split", test.split]
-        images += ["--root", expanded(root, "test.root")] if root else []
-        emb = _embeddings(folder)
-        made = ("--model", folder, "--out", emb, "--workers", data.workers)
-        self._run(folder, "embed.py", *made, *images)
+        images = [
+            "--manifest",
+            manifest,
+            *(["--root", expanded(root, "test.root")] if root else []),
+        ]
+        index = ("--index", test.index)
+        reduced = self._reduction(job, folder, images)
+        if job.evaluation:
+            on_val = (*self._embedded(job, folder, "val", images), "--split", "val", *reduced)
+            on_val += ("--draws", "0", "--out", str(_of_val(report)))
+            self._run(folder, "validate.py", *images, *on_val, *index)
         draws = [] if job.study.intervals else ["--draws", "0"]
-        scored = ("--embeddings", emb, *draws, *images)
+        files = self._embedded(job, folder, test.split, images)
+        scored = (*files, *draws, *images, "--split", test.split, *reduced)
         if protocols := job.study.protocols:
             by = ("--protocol", *protocols, "--out", _of_protocols(report))
             self._run(folder, "validate.py", *scored, *by)
-        self._run(folder, "validate.py", *scored, "--index", test.index, "--out", report)
+        to = ("--write-queries", _of_queries(report), "--out", report)
+        self._run(folder, "validate.py", *scored, *index, *to)
+
+    def _embedded(
+        self, job: Job, folder: Path, split: str, images: Sequence[str], option: str = ""
+    ) -> list[str]:
+        """Embed a split by the job's model, or the models that it evaluates.
+
+        Returns validate.py's arguments for the files, by default `--embeddings` or `--specialists`.
+        """
+        words = [*images, "--split", split, "--workers", job.config.data.workers]
+        how = job.evaluation
+        if how is None:
+            emb = _embeddings(folder)
+            self._run(folder, "embed.py", "--model", folder, "--out", emb, *words)
+            return ["--embeddings", str(emb)]
+        words += ["--layers", *how.layers] if how.layers else []
+        for key, value in (("pool", how.pool), ("size-px", how.size_px), ("fit", how.fit)):
+            words += [f"--{key}", value] if value is not None else []
+        files = []
+        for number, (domain, name) in enumerate(how.each().items()):
+            need, emb = job.needs.get(name), folder / f"{split}_{number}.npz"
+            model = self.out / self.folder_name(need) if need else expanded(name, "evaluate.models")
+            self._run(folder, "embed.py", "--model", model, "--out", emb, *words)
+            files.append(f"{domain}={emb}" if domain else str(emb))
+        if option or isinstance(how.models, str):
+            return [option or "--embeddings", *files]
+        return ["--specialists", *files, "--join", how.join]
+
+    def _reduction(self, job: Job, folder: Path, images: Sequence[str]) -> list[str]:
+        """Return validate.py's arguments for the reduction of an evaluation, if it has one."""
+        how = job.evaluation
+        if how is None or how.reduce is None:
+            return []
+        words = ["--reduce", how.reduce, "--dim", str(how.dim)]
+        fitted = how.reduce in FITTED
+        return words + (self._embedded(job, folder, "train", images, "--fit") if fitted else [])
 
     def _run(self, folder: Path, script: str, *words: object) -> None:
         if self.code_now() != self.code:
@@ -326,17 +375,21 @@ class Workshop:
 
     def _found(self, job: Job, folder: Path, report: Path) -> Record:
         """Read the record of a finished run. Raises the errors of reading invalid files."""
-        summary, scores = read_summary(folder), json.loads(report.read_text(encoding="utf-8"))
+        scores = json.loads(report.read_text(encoding="utf-8"))
+        summary = {"best": None} if job.evaluation else read_summary(folder)
         best, log = summary["best"], _log(folder)
         resumed = log.exists() and RESUMED.encode() in log.read_bytes()
         domains = {name: _rounded(scores, METRICS) for name, scores in scores["domains"].items()}
         test = _rounded(scores["mean"], METRICS) | {"domains": domains}
+        test["classes"] = _of_classes(_of_queries(report))
         if drawn := scores.get("intervals", {}).get("mean", {}).get(METRICS[0]):
             test["interval"] = [round(end, DIGITS) for end in drawn]
         costs = ("device", "peak_memory_mb", "peak_gpu_memory_mb", "trainable_parameters")
         record = {
             "best_step": best and best["step"],
-            "val": best and _val(folder, best["step"]),
+            "val": _val_of(_of_val(report))
+            if job.evaluation
+            else best and _val(folder, best["step"]),
             "test": test,
             # The summary of an interrupted run covers only its last part
             "seconds": None if resumed else summary.get("seconds"),
@@ -362,6 +415,33 @@ def _log(folder: Path) -> Path:
 def _of_protocols(report: Path) -> Path:
     """Return the path of the protocols' report, next to that of the test."""
     return report.with_name(f"protocols_{report.name}")
+
+
+def _of_val(report: Path) -> Path:
+    """Return the path of an evaluation's report on val, next to that of the test."""
+    return report.with_name(f"val_{report.name}")
+
+
+def _of_queries(report: Path) -> Path:
+    """Return the path of the queries' scores, next to the report of the test."""
+    return report.with_suffix(".csv")
+
+
+def _of_classes(path: Path) -> dict[str, dict[str, list[int]]]:
+    """Return, by domain, the R@1 hits and the queries of each class, in the order of the classes."""
+    queries = pd.read_csv(path, usecols=["domain", "class", "r_at_1"], dtype={"class": str})
+    counts = queries.groupby(["domain", "class"])["r_at_1"].agg(["sum", "count"]).astype(int)
+    return {
+        str(domain): {"hits": of_domain["sum"].tolist(), "queries": of_domain["count"].tolist()}
+        for domain, of_domain in counts.groupby("domain")
+    }
+
+
+def _val_of(report: Path) -> Record:
+    """Return the scores of an evaluation on val: R@1 of each domain, and the means."""
+    scores = json.loads(report.read_text(encoding="utf-8"))
+    domains = {name: _rounded(values, METRICS[:1]) for name, values in scores["domains"].items()}
+    return _rounded(scores["mean"], METRICS) | {"domains": domains}
 
 
 def _val(folder: Path, step: int) -> Record:

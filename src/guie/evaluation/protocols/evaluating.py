@@ -324,13 +324,15 @@ def run_models(
     draws_of_others: int = 0,
     kept: BlockCache | None = None,
     grades: pd.DataFrame | None = None,
-) -> dict[str, list[dict[str, Any]]]:
+) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Scores]]]:
     """Return the reports of each model by its name, one per protocol, from `run_protocol`.
 
-    With several models, each report of the first has `against`: the result of `against` for every
-    other model. Arguments and errors are those of `run_protocol`.
+    Also returns the first model's query scores by part, one mapping per protocol. With several models,
+    each report of the first has `against`: the result of `against` for every other model. Arguments and
+    errors are those of `run_protocol`.
     """
     reports: dict[str, list[dict[str, Any]]] = {name: [] for name in models}
+    of_first = []
     for protocol in protocols:
         first, *others = found = [
             (name, *run_protocol(protocol, given, table, quirks=quirks, kept=prefixed,
@@ -340,11 +342,12 @@ def run_models(
         for name, report, _ in found:
             reports[name].append(report)
         mine, report, scores = first
+        of_first.append(scores)
         if others:
             report["against"] = [
                 against(protocol, scores, theirs, (mine, name)) for name, _, theirs in others
             ]
-    return reports
+    return reports, of_first
 
 
 def _each(

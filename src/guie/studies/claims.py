@@ -1,0 +1,226 @@
+"""Test the claims of papers by the results of studies; the verdict follows from a rule.
+
+The effect is the mean over seeds of the difference between two rows, seed by seed. Its 95 % interval has two
+independent parts, added in squares: the t interval over seeds, and the normal interval over classes, which
+are the clusters of the test queries. Results from before the classes were recorded have the first part only.
+
+held: three seeds or more, and the interval lies on the claim's side. not held: it lies on the other side.
+undecided: all else. Shapes: S seeds, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from guie.base.errors import UserError
+from guie.config.base import read_written, validated
+from guie.config.claims import ClaimConfig, ClaimsConfig
+from guie.studies.grid import Plan, Row
+from guie.studies.results import StudyStatus, as_committed
+from guie.studies.table import decimal, scores, write_between
+
+SEEDS = 3  # the fewest for a verdict
+LEVEL = 0.95
+METRICS = {"R@1": "r_at_1", "mMP@5": "mmp_at_5"}
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The difference of two rows.
+
+    Attributes: `rows`, the two that were compared; `seeds`, how many both have; `value`, the mean
+    difference; `low` and `high`, its interval, NaN for one seed without classes; `covers`, what the interval
+    is over: `seeds`, `classes`, `classes and seeds`, or nothing.
+    """
+
+    rows: tuple[str, str]
+    seeds: int
+    value: float
+    low: float
+    high: float
+    covers: str
+
+
+def read_claims(path: Path) -> list[ClaimConfig]:
+    """Read the claims. Raises UserError with one line per error."""
+    return validated(read_written(path), ClaimsConfig).claims
+
+
+def verdict(effect: Effect | None, within: float | None) -> str:
+    """Return held, not held or undecided, by the rule above; `not run` without an effect.
+
+    Args:
+        within: for a claim that both score alike, the largest difference that it allows.
+    """
+    if effect is None:
+        return "not run"
+    low, high = effect.low, effect.high
+    if effect.seeds < SEEDS or math.isnan(low):
+        return "undecided"
+    least, most = (0.0, math.inf) if within is None else (-within, within)
+    if least < low and high < most:
+        return "held"
+    return "not held" if high < least or most < low else "undecided"
+
+
+def effect_of(claim: ClaimConfig, plan: Plan, now: StudyStatus) -> Effect | None:
+    """Return the effect that tests a claim, None where a row has no result.
+
+    Raises UserError for a row, score or domain that the study does not have.
+    """
+    lines = scores(plan, now)
+    where, _, metric = claim.score.partition(" ")
+    column = f"{where} {METRICS[metric]}" if metric in METRICS else claim.score
+    if column not in lines:
+        raise UserError(f"{claim.study}: no score {claim.score!r}; for example test R@1")
+    rows = [_chosen(names, claim, plan, lines) for names in (claim.row, claim.against)]
+    ours, theirs = (
+        _of_domain(row, claim.domain, METRICS[metric], plan, now)
+        if claim.domain is not None
+        else lines[lines["row"] == row.name].set_index("seed")[column].dropna()
+        for row in rows
+    )
+    difference_S = (ours - theirs).dropna()
+    if difference_S.empty:
+        return None
+    squares, covered = 0.0, []
+    if metric == "R@1":
+        seeds = list(difference_S.index)
+        one, other = (_class_tables(row, seeds, where, claim.domain, plan, now) for row in rows)
+        if one and other:
+            squares += stats.norm.ppf((1 + LEVEL) / 2) ** 2 * class_variance(one, other)
+            covered.append("classes")
+    if len(difference_S) > 1:
+        quantile = stats.t.ppf((1 + LEVEL) / 2, len(difference_S) - 1)
+        squares += quantile**2 * difference_S.var() / len(difference_S)
+        covered.append("seeds")
+    value, half = difference_S.mean(), math.sqrt(squares) if covered else math.nan
+    names = (rows[0].name, rows[1].name)
+    return Effect(
+        names, len(difference_S), value, value - half, value + half, " and ".join(covered)
+    )
+
+
+def _chosen(names: Sequence[str], claim: ClaimConfig, plan: Plan, lines: pd.DataFrame) -> Row:
+    """Return the row with these names; of several, the one with the best mean R@1 on val."""
+    by_name = {row.name: row for row in plan.rows}
+    for name in names:
+        if name not in by_name:
+            raise UserError(f"{claim.study}: no row {name!r}, which a claim of {claim.paper} names")
+    val = lines[lines["row"].isin(names)].groupby("row", sort=False)["val r_at_1"].mean()
+    return by_name[names[0] if len(names) == 1 or val.isna().all() else str(val.idxmax())]
+
+
+def _of_domain(
+    row: Row, domain: str, metric: str, plan: Plan, now: StudyStatus
+) -> pd.Series[float]:
+    """Return the test scores of one domain, by seed."""
+    found = {seed: now.done.get(plan.jobs[row.name, seed, None].identity) for seed in row.seeds}
+    domains = {seed: record["test"]["domains"] for seed, record in found.items() if record}
+    for scored in domains.values():
+        if domain not in scored:
+            raise UserError(
+                f"{plan.path}: no domain {domain!r}; allowed: {', '.join(sorted(scored))}"
+            )
+    return pd.Series(
+        {seed: scored[domain][metric] for seed, scored in domains.items()}, dtype=float
+    )
+
+
+Hits = dict[str, tuple[np.ndarray, np.ndarray]]  # by domain: hits and queries of each class [C]
+
+
+def _class_tables(
+    row: Row,
+    seeds: Sequence[int],
+    where: str,
+    domain: str | None,
+    plan: Plan,
+    now: StudyStatus,
+) -> Hits | None:
+    """Return each domain's hits, their mean over the seeds, or None where a record has no classes.
+
+    Args:
+        where: `unseen` takes each left-out domain from the run that did not train on it.
+    """
+    found: dict[str, list[dict[str, list[int]]]] = {}
+    for seed in seeds:
+        folds = row.folds.items() if where == "unseen" else [(None, None)]
+        for fold, domains in folds:
+            record = now.done[plan.jobs[row.name, seed, fold].identity]
+            classes = record["test"].get("classes")
+            if classes is None:
+                return None
+            for name in domains or ([domain] if domain else classes):
+                found.setdefault(name, []).append(classes[name])
+    return {
+        name: (
+            np.mean([one["hits"] for one in of_seeds], axis=0),
+            np.array(of_seeds[0]["queries"]),
+        )
+        for name, of_seeds in found.items()
+    }
+
+
+def class_variance(one: Hits, other: Hits) -> float:
+    """Return the variance of the difference in R@1, the mean over domains, from that between classes.
+
+    It is the linearised variance of a ratio, clustered by class, as the bootstrap over classes estimates
+    it. A domain of a single class adds nothing.
+    """
+    total = 0.0
+    for domain, (hits_C, queries_C) in one.items():
+        lead_C = hits_C - other[domain][0]
+        queries, classes = queries_C.sum(), len(queries_C)
+        rest_C = lead_C - lead_C.sum() / queries * queries_C
+        if classes > 1:
+            total += classes / (classes - 1) * float(rest_C @ rest_C) / queries**2
+    return total / len(one) ** 2
+
+
+def print_claims(path: Path, headlines: bool, write: Path | None) -> None:
+    """Print the table of claims, and write it between its markers in a file. Raises UserError."""
+    text = claims_table(path, headlines)
+    print(text)
+    if write:
+        write_between(write, path.stem + "_headlines" * headlines, text)
+
+
+def claims_table(path: Path, headlines: bool = False) -> str:
+    """Return the table of claims as Markdown, from the committed results. Raises UserError.
+
+    Args:
+        headlines: only the main claims of the papers.
+    """
+    claims = [claim for claim in read_claims(path) if claim.headline or not headlines]
+    studies = {
+        name: as_committed(path.with_name(f"{name}.yaml")) for name in {c.study for c in claims}
+    }
+    heads = ["paper", "claim", "rows", "difference, 95 % interval", "seeds", "verdict"]
+    lines = [heads, ["---"] * len(heads)]
+    for claim in claims:
+        effect = effect_of(claim, *studies[claim.study])
+        lines.append(_cells(claim, effect))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+
+
+def _cells(claim: ClaimConfig, effect: Effect | None) -> list[str]:
+    score = "" if claim.score == "test R@1" else f", {claim.score}"
+    domain = f", {claim.domain}" if claim.domain else ""
+    said = f"{claim.claim} ({claim.source})"
+    if effect is None:
+        return [claim.paper, said, f"{claim.study}{domain}{score}", "", "", verdict(None, None)]
+    rows = f"{claim.study}: `{effect.rows[0]}`, `{effect.rows[1]}`{domain}{score}"
+    interval = ""
+    if not math.isnan(effect.low):
+        ends = (decimal(end, sign=True) for end in (effect.low, effect.high))
+        interval = f" ({' to '.join(ends)}, {effect.covers})"
+    value = decimal(effect.value, sign=True) + interval
+    return [claim.paper, said, rows, value, str(effect.seeds), verdict(effect, claim.within)]

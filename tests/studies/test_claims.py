@@ -1,0 +1,205 @@
+"""Claims of papers: the effect, its interval, and the verdict by rule."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy import stats
+
+import study
+from guie.base.errors import UserError
+from guie.config.claims import ClaimConfig
+from guie.evaluation.bootstrap import paired
+from guie.studies.claims import Effect, claims_table, class_variance, effect_of, verdict
+from guie.studies.grid import Plan
+from guie.studies.results import StudyStatus, add_record, results_path
+from small_studies import plan, record
+
+CLAIM = {"paper": "A et al.", "claim": "softmax is ahead", "source": "table 1", "study": "s"}
+
+
+def claim(**changes: Any) -> ClaimConfig:
+    return ClaimConfig(**{**CLAIM, "row": "softmax", "against": "plain", **changes})
+
+
+def known(plan: Plan, scores: dict[tuple[str, int], Any]) -> StudyStatus:
+    """The state of a study with these results: R@1, or changes of a whole record."""
+    done = {}
+    for (row, seed, *fold), value in scores.items():
+        job = plan.jobs[row, seed, fold[0] if fold else None]
+        more = value if isinstance(value, dict) else {"test": value}
+        done[job.identity] = record(job, **more)
+    return StudyStatus(done, {}, {}, 0)
+
+
+def with_classes(hits: list[int], queries: list[int]) -> dict[str, Any]:
+    return {
+        "test": sum(hits) / sum(queries),
+        "classes": {"cars": {"hits": hits, "queries": queries}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("seeds", "low", "high", "within", "expected"),
+    [
+        (3, 0.01, 0.03, None, "held"),
+        (3, -0.03, -0.01, None, "not held"),
+        (3, -0.01, 0.03, None, "undecided"),
+        (2, 0.01, 0.03, None, "undecided"),  # too few seeds
+        (3, math.nan, math.nan, None, "undecided"),
+        (3, -0.004, 0.009, 0.01, "held"),  # alike
+        (3, 0.011, 0.03, 0.01, "not held"),
+        (3, -0.03, -0.011, 0.01, "not held"),
+        (3, -0.004, 0.011, 0.01, "undecided"),
+    ],
+)
+def test_the_interval_decides(
+    seeds: int, low: float, high: float, within: float | None, expected: str
+) -> None:
+    effect = Effect(("a", "b"), seeds, (low + high) / 2, low, high, "seeds")
+    assert verdict(effect, within) == expected
+
+
+def test_a_claim_whose_row_has_no_result_was_not_run(folder: Path) -> None:
+    study_plan = plan(folder, seeds=3)
+    now = known(study_plan, {("softmax", seed): 0.7 for seed in range(3)})
+    assert effect_of(claim(), study_plan, now) is None
+    assert verdict(None, None) == "not run"
+
+
+def test_seeds_are_paired(folder: Path) -> None:
+    """Seeds that one row lacks do not count; the interval is that of a paired t test."""
+    study_plan = plan(folder, seeds=4)
+    ours, theirs = [0.71, 0.74, 0.70], [0.70, 0.71, 0.68]
+    results = {("softmax", seed): value for seed, value in enumerate(ours)}
+    results |= {("plain", seed): value for seed, value in enumerate([*theirs, 0.1])}
+    effect = effect_of(claim(), study_plan, known(study_plan, results))
+    assert effect is not None and effect.covers == "seeds" and effect.seeds == 3
+    twin = stats.ttest_rel(ours, theirs).confidence_interval(0.95)
+    assert (effect.low, effect.high) == pytest.approx((twin.low, twin.high))
+    assert effect.value == pytest.approx(0.02)
+
+    one = effect_of(
+        claim(), study_plan, known(study_plan, {k: v for k, v in results.items() if not k[1]})
+    )
+    assert one is not None and one.seeds == 1 and math.isnan(one.low)
+
+
+def test_classes_widen_the_interval(folder: Path) -> None:
+    """Both parts of the variance count; with equal seeds only that of the classes is left."""
+    study_plan = plan(folder, seeds=3)
+    queries = [4, 6, 10]
+    results = {("softmax", s): {"classes": [3, 6, 9]} for s in range(3)}
+    results |= {("plain", s): {"classes": [3, 2, 8]} for s in range(3)}
+    now = known(study_plan, dict.fromkeys(results, 0.5))
+    for (row, seed), value in results.items():
+        test = now.done[study_plan.jobs[row, seed, None].identity]["test"]
+        test["classes"] = {"cars": {"hits": value["classes"], "queries": queries}}
+        test["r_at_1"] = sum(value["classes"]) / sum(queries)
+    effect = effect_of(claim(), study_plan, now)
+    assert effect is not None and effect.covers == "classes and seeds"
+    assert effect.value == pytest.approx(5 / 20)
+    lead = np.array([0, 4, 1]) - 0.25 * np.array(queries)
+    expected = 1.96 * math.sqrt(3 / 2 * (lead**2).sum() / 20**2)
+    assert effect.high - effect.value == pytest.approx(expected, rel=1e-4)
+
+
+def test_the_variance_of_classes_is_that_of_the_bootstrap() -> None:
+    rng = np.random.default_rng(0)
+    one, other, values, clusters, groups = {}, {}, [], [], []
+    for domain, classes in (("cars", 40), ("food", 60)):
+        queries_C = rng.integers(3, 12, classes)
+        rate_C = rng.uniform(0.2, 0.9, classes)
+        hits = [rng.binomial(queries_C, np.clip(rate_C + shift, 0, 1)) for shift in (0.08, 0.0)]
+        one[domain], other[domain] = (hits[0], queries_C), (hits[1], queries_C)
+        for c in range(classes):
+            for q in range(queries_C[c]):
+                values.append([q < hits[0][c], q < hits[1][c]])
+                clusters.append(f"{domain}/{c}")
+                groups.append(domain)
+    ours_Q, theirs_Q = np.array(values, float).T
+    drawn = paired(theirs_Q, ours_Q, np.array(clusters), np.array(groups), draws=20_000)
+    half = 1.96 * math.sqrt(class_variance(one, other))
+    assert (drawn.high - drawn.low) / 2 == pytest.approx(half, rel=0.03)
+
+
+def test_val_chooses_among_rows(folder: Path) -> None:
+    """The best on val counts, though another is better on test."""
+    rows = {"plain": {}, "a": {"train.epochs": 3}, "b": {"train.epochs": 4}}
+    study_plan = plan(folder, seeds=3, rows=rows)
+    now = known(study_plan, {(row, s): 0.5 for row in rows for s in range(3)})
+    for seed in range(3):
+        now.done[study_plan.jobs["b", seed, None].identity]["val"]["r_at_1"] = 0.9
+        now.done[study_plan.jobs["a", seed, None].identity]["test"]["r_at_1"] = 0.9
+    effect = effect_of(claim(row=["a", "b"]), study_plan, now)
+    assert effect is not None and effect.rows == ("b", "plain") and effect.value == 0
+
+
+def test_unseen_domains_and_protocols_are_scores(folder: Path) -> None:
+    rows = {
+        "plain": {"unseen": True},
+        "softmax": {"task.loss": {"name": "softmax"}, "unseen": True},
+    }
+    changes = {"seeds": 3, "rows": rows, "unseen": {"A": ["cars"]}, "protocols": ["puma"]}
+    study_plan = plan(folder, **changes)
+    results: dict[Any, Any] = {}
+    for seed in range(3):
+        for row, lead in (("plain", 0.0), ("softmax", 0.1)):
+            both = {"puma": {"unified R@1": 0.3 + 2 * lead}}
+            results[row, seed] = {"test": 0.5, "protocols": both}
+            results[row, seed, "A"] = {"test": 0.4 + lead}
+    now = known(study_plan, results)
+    unseen = effect_of(claim(score="unseen R@1"), study_plan, now)
+    unified = effect_of(claim(score="puma: unified R@1"), study_plan, now)
+    assert unseen is not None and unseen.value == pytest.approx(0.1)
+    assert unified is not None and unified.value == pytest.approx(0.2)
+    of_cars = effect_of(claim(domain="cars"), study_plan, now)
+    assert of_cars is not None and of_cars.value == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"row": "none"}, "no row 'none'"),
+        ({"score": "test R@7"}, "no score 'test R@7'"),
+        ({"domain": "food"}, "no domain 'food'; allowed: cars"),
+    ],
+)
+def test_what_a_study_does_not_have_is_refused(
+    folder: Path, changes: dict[str, Any], error: str
+) -> None:
+    study_plan = plan(folder, seeds=1)
+    now = known(study_plan, {("softmax", 0): 0.7, ("plain", 0): 0.6})
+    with pytest.raises(UserError, match=error):
+        effect_of(claim(**changes), study_plan, now)
+
+
+def test_the_table_comes_from_the_results_and_headlines_are_chosen(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study_plan = plan(folder, seeds=3)
+    for seed in range(3):
+        for row, score in (("plain", 0.5), ("softmax", 0.6 + 0.001 * seed)):
+            add_record(
+                results_path(study_plan.path), record(study_plan.jobs[row, seed, None], score)
+            )
+    claims = [
+        claim(headline=True).model_dump(),
+        claim(claim="plain is ahead", row="plain", against="softmax").model_dump(),
+    ]
+    path = folder / "claims.yaml"
+    path.write_text(yaml.safe_dump({"claims": claims}))
+    table = claims_table(path)
+    assert "| A et al. | softmax is ahead (table 1) | s: `softmax`, `plain` | +0.101 (" in table
+    assert table.count("| 3 | held |") == table.count("| 3 | not held |") == 1
+
+    page = folder / "page.md"
+    page.write_text("# Page\n<!-- study: claims_headlines -->\n<!-- /study -->\n")
+    assert study.main([str(path), "--claims", "--headlines", "--write", str(page)]) == 0
+    assert capsys.readouterr().out.count("held") == 1
+    assert "softmax is ahead" in page.read_text() and "plain is ahead" not in page.read_text()
