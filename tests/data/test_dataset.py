@@ -376,9 +376,9 @@ def test_a_batch_depends_on_its_step_alone(
 
 def test_two_processes_share_what_one_would_have(train: Manifest, generic: Manifest) -> None:
     halves = [batches(train, generic, rank=rank, ranks=2, flip=0.5) for rank in range(2)]
-    for whole, *parts in zip(batches(train, generic, flip=0.5), *halves, strict=True):
+    for together, *parts in zip(batches(train, generic, flip=0.5), *halves, strict=True):
         joined = torch.stack([part.generic_GCHW for part in parts], dim=1).flatten(0, 1)
-        assert torch.equal(joined, whole.generic_GCHW)
+        assert torch.equal(joined, together.generic_GCHW)
 
 
 def test_a_view_is_drawn_anew_each_time(train: Manifest, generic: Manifest) -> None:

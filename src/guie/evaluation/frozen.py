@@ -114,7 +114,7 @@ def _view_caches(
     known_by: dict[str, Any], dataset: TrainDataset, views: int, folder: Path
 ) -> list[FeatureCache]:
     augment = dataset.augment.config.model_dump(mode="json")
-    if augment["crop_ratio_of"] == "image":  # features cached before the key existed are still valid
+    if augment["crop_ratio_of"] == "image":  # so that caches from before this key stay valid
         del augment["crop_ratio_of"]
     drawn = {
         "seed": list(dataset.seed),
