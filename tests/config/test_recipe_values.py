@@ -230,13 +230,13 @@ def test_a_recipe_states_how_an_image_becomes_a_square(name: str) -> None:
         assert stage.augment.fit and "fit" in stage.augment.model_fields_set
 
 
-def test_sources_that_crop_as_torchvision_does_are_followed() -> None:
-    """PUMA and the 5th place use RandomResizedCrop; all others crop an image made square, or not."""
-    for name in NAMES:
-        config = load_config(RECIPES / f"{name}.yaml", RunConfig)
-        absolute = name.startswith("puma_") or name == "winner_5"
-        wanted = "absolute" if absolute else "image"
-        assert {stage.augment.crop_ratio_of for stage in config.stages} == {wanted}, name
+@each
+def test_crops_are_of_the_kind_of_the_source(name: str) -> None:
+    """RandomResizedCrop, or RandomCrop of an image that keeps its ratio; else of one made square."""
+    config = load_config(RECIPES / f"{name}.yaml", RunConfig)
+    kinds = {"puma": "absolute", "winner_5": "absolute", "dreml": "square", "layers": "square"}
+    wanted = [kind for prefix, kind in kinds.items() if name.startswith(prefix)] or ["image"]
+    assert {stage.augment.crop_ratio_of for stage in config.stages} == set(wanted)
 
 
 def test_a_changed_value_is_seen() -> None:

@@ -47,8 +47,10 @@ class AugmentConfig(Config):
     crop_scale: Range[Positive] = [0.5, 1.0]  # of the area
     crop_ratio: Range[Positive] = [0.8, 1.25]  # width over height of a crop
     # What crop_ratio is relative to. image: the image's own ratio; each crop fits. absolute: width over
-    # height in pixels, as in torchvision's RandomResizedCrop (PUMA and the 5th place); needs fit: squash
-    crop_ratio_of: Literal["image", "absolute"] = "image"
+    # height in pixels, as in torchvision's RandomResizedCrop (PUMA and the 5th place); needs fit: squash.
+    # square: crop_scale and crop_ratio are of the image's largest square, and the crop lies anywhere, as
+    # in torchvision's Resize and RandomCrop (DREML; Vo and Hays)
+    crop_ratio_of: Literal["image", "absolute", "square"] = "image"
     flip: Probability = 0.0  # of a horizontal flip
     auto: Literal["imagenet"] | None = None  # AutoAugment, ImageNet policy
 

@@ -24,17 +24,25 @@ from guie.config.sampling import AugmentConfig
 from guie.data.images import Region
 
 
-def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[float]) -> Region:
+def random_part(
+    draw: random.Random,
+    scale: Sequence[float],
+    ratio: Sequence[float],
+    height: float = 1.0,
+    width: float = 1.0,
+) -> Region:
     """Return a crop box that fits an image of any shape, as fractions of the sides.
 
     Args:
         scale: range of the box area as a fraction of the image area.
         ratio: range of the box's aspect ratio relative to the image's, drawn in log space. Torchvision's
             RandomResizedCrop has an absolute ratio: see `random_resized_part`.
+        height, width: size of a window, as fractions of the image's sides. `scale` and `ratio` are then
+            relative to the window, and the box still lies anywhere in the image.
     """
     side = math.sqrt(draw.uniform(*scale))
     stretch = math.exp(draw.uniform(*map(math.log, ratio)) / 2)
-    return _placed(draw, min(1.0, side / stretch), min(1.0, side * stretch))
+    return _placed(draw, height * min(1.0, side / stretch), width * min(1.0, side * stretch))
 
 
 TRIES = 10  # torchvision's
@@ -216,6 +224,9 @@ class Augment:
         draw, scale, ratio = random.Random(seed), self.config.crop_scale, self.config.crop_ratio
         if self.config.crop_ratio_of == "absolute":
             return random_resized_part(draw, scale, ratio, height, width)
+        if self.config.crop_ratio_of == "square":
+            shorter = min(height, width)
+            return random_part(draw, scale, ratio, shorter / height, shorter / width)
         return random_part(draw, scale, ratio)
 
     def at_full_size(self, part_HWC: np.ndarray, seed: int) -> np.ndarray:

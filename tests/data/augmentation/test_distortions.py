@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from pydantic import ValidationError
-from torchvision.transforms import AutoAugment, RandomResizedCrop
+from torchvision.transforms import AutoAugment, RandomCrop, RandomResizedCrop
 from torchvision.transforms.v2 import functional as colours
 
 from guie.config.sampling import AugmentConfig
@@ -314,6 +314,23 @@ def test_a_box_that_never_fits_is_the_largest_in_the_middle(
     (box,) = drawn(config, *size, 1).round().astype(int).tolist()
     theirs = RandomResizedCrop.get_params(torch.empty(3, *size), [2.0, 2.0], PUMA["crop_ratio"])
     assert tuple(box) == tuple(theirs) == expected
+
+
+@pytest.mark.parametrize("size", [(375, 500), (600, 300), (100, 100)])
+def test_crops_of_the_square_are_those_of_a_resize_and_a_random_crop(size: tuple[int, int]) -> None:
+    """DREML's: the shorter side to 281 px, then 256 px from anywhere, as fractions of the sides."""
+    config = AugmentConfig(
+        crop_scale=[0.83, 0.83], crop_ratio=[1.0, 1.0], crop_ratio_of="square", fit="crop"
+    )
+    resized = [int(281 * side / min(size)) for side in size]
+    torch.manual_seed(0)
+    image = torch.empty(3, *resized)
+    boxes = [RandomCrop.get_params(image, (256, 256)) for _ in range(4000)]
+    theirs, ours = np.array(boxes) / (resized * 2), drawn(config, *size, 4000) / (size * 2)
+    assert np.abs(ours.mean(axis=0) - theirs.mean(axis=0)).max() < 0.015
+    assert np.abs(ours.std(axis=0) - theirs.std(axis=0)).max() < 0.01
+    assert np.abs(ours.max(axis=0) - theirs.max(axis=0)).max() < 0.01
+    assert ours.min() >= 0
 
 
 @pytest.mark.parametrize("fit", [None, "crop", "pad"])
