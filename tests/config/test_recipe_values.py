@@ -199,9 +199,44 @@ def keys_of(stage: StageConfig) -> list[str]:
     sometimes += ("clip_grad_value", "stride_px", "accumulate", "cached_views", "ema_decay")
     default = StageConfig(epochs=1, lr=stage.lr)
     keys += [key for key in sometimes if getattr(stage, key) != getattr(default, key)]
-    drawn, usual = stage.augment, AugmentConfig()
+    return keys + [f"augment.{key}" for key in keys_of_views(stage.augment)]
+
+
+def keys_of_views(drawn: AugmentConfig) -> set[str]:
+    """The keys of the views that a table must have: what differs, and what would fall back unsaid."""
+    usual, keys = AugmentConfig(), {"fit", "crop_scale", "crop_ratio", "flip"}
+    if drawn.crop_scale != [1.0, 1.0]:
+        keys.add("crop_ratio_of")
+    if drawn.affine:
+        keys |= {"shift", "zoom", "rotate_deg", "affine_border"}
+    if any(drawn.color_strengths) or drawn.brightness_levels or drawn.hue or drawn.rgb_shift:
+        keys.add("color_share")
+    if drawn.rgb_shift:
+        keys.add("rgb_shift_share")
+    if drawn.jpeg:
+        keys.add("jpeg_quality")
+    if drawn.erase:
+        keys |= {"erase_side", "erase_boxes", "erase_color"}
     fields = AugmentConfig.model_fields
-    return keys + [f"augment.{k}" for k in fields if getattr(drawn, k) != getattr(usual, k)]
+    return keys | {key for key in fields if getattr(drawn, key) != getattr(usual, key)}
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
+def test_a_recipe_states_how_an_image_becomes_a_square(name: str) -> None:
+    """In training and in scoring. Nothing said so here once, and PUMA saw central squares alone."""
+    config = load_config(RECIPES / f"{name}.yaml", RunConfig)
+    assert "fit" in config.model.image.model_fields_set
+    for stage in config.stages:
+        assert stage.augment.fit and "fit" in stage.augment.model_fields_set
+
+
+@each
+def test_crops_are_of_the_kind_of_the_source(name: str) -> None:
+    """RandomResizedCrop, or RandomCrop of an image that keeps its ratio; else of one made square."""
+    config = load_config(RECIPES / f"{name}.yaml", RunConfig)
+    kinds = {"puma": "absolute", "winner_5": "absolute", "dreml": "square", "layers": "square"}
+    wanted = [kind for prefix, kind in kinds.items() if name.startswith(prefix)] or ["image"]
+    assert {stage.augment.crop_ratio_of for stage in config.stages} == set(wanted)
 
 
 def test_a_changed_value_is_seen() -> None:

@@ -17,7 +17,6 @@ from guie.models.preprocess import Preprocess
 NO_AUGMENT = AugmentConfig(crop_scale=[1.0, 1.0], crop_ratio=[1.0, 1.0])
 FULL_AUGMENT = AugmentConfig(flip=0.5, color=0.3, gray=0.3, blur=0.3, jpeg=0.3, erase=0.3)
 SIZES = [(1, 1), (1, 300), (300, 1), (32, 32), (90, 40), (40, 90), (257, 131)]  # width, height
-WHOLE = Region(0.0, 0.0, 1.0, 1.0)
 
 
 def preprocess(fit: str = "squash") -> Preprocess:
@@ -34,6 +33,11 @@ def dataset(manifest: Manifest, augment: AugmentConfig, fit: str = "squash") -> 
         preprocess(fit),
         seed=(0, 0),
     )
+
+
+def whole(height: int, width: int) -> Region:
+    """A crop for `open_part`: all of an image of any size."""
+    return Region(0.0, 0.0, 1.0, 1.0)
 
 
 def jpeg(path: Path, mode: str = "RGB", size: tuple[int, int] = (333, 251), **options) -> Path:

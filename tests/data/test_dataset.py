@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import sklearn.datasets
 import torch
-from pictures import FULL_AUGMENT, NO_AUGMENT, SIZES, WHOLE, dataset, jpeg, preprocess
+from pictures import FULL_AUGMENT, NO_AUGMENT, SIZES, dataset, jpeg, preprocess, whole
 from PIL import Image
 
 from guie.base.errors import UserError
@@ -105,11 +105,47 @@ def test_photographs_decoded_small_look_as_they_are_scored(name: str, grey_level
     for size_px, width in ((213, 640), (140, 320), (106, 320), (70, 160)):
         network = Preprocess(size_px, [0.5] * 3, [0.5] * 3)
         train = TrainDataset(rows, ["l"], photos, Augment(NO_AUGMENT), network, (0, 0))
-        opened, _ = open_part(photos / name, WHOLE, train._enough)
+        opened, _ = open_part(photos / name, whole, train._enough)
         assert opened.shape[1] == width
         scored = EvalDataset([photos / name], network)[0][0]
         seen = network.normalised(train[(0, 0, 0)]["image"][None])[0]
         assert 127.5 * (seen - scored).abs().mean() < (grey_levels if width < 640 else 0.35)
+
+
+@pytest.mark.parametrize("full_size", [False, True])
+def test_the_box_of_an_absolute_ratio_is_drawn_from_the_whole_image(
+    tmp_path: Path, full_size: bool
+) -> None:
+    """Red grows to the right and green downwards, so a view shows its box, however it was decoded."""
+    height, width = 480, 960
+    image = np.full((height, width, 3), 128, np.uint8)
+    image[..., 0] = np.linspace(20, 235, width)
+    image[..., 1] = np.linspace(20, 235, height)[:, None]
+    Image.fromarray(image).save(tmp_path / "a.jpg", quality=95, subsampling=0)
+    table = pd.DataFrame({"image_path": ["a.jpg"], "label": ["d/c"]})
+    ratio = {"crop_ratio": [3 / 4, 4 / 3], "crop_ratio_of": "absolute", "fit": "squash"}
+    rgb_shift = {"full_size": True, "rgb_shift": 1e-6} if full_size else {}
+    augment, boxes = Augment(AugmentConfig(crop_scale=[0.2, 1.0], **ratio, **rgb_shift)), []
+
+    class Noted(Augment):
+        def part(self, seed: int, height: int, width: int) -> Region:
+            boxes.append(super().part(seed, height, width))
+            assert boxes[-1] == augment.part(seed, 480, 960)
+            return boxes[-1]
+
+    noted = Noted(augment.config)
+    train = TrainDataset(table, ["d/c"], tmp_path, noted, preprocess("squash"), (0, 0))
+    for step in range(12):
+        view_CHW = train[step, 0, 0]["image"].numpy()
+        box = boxes[-1]
+        across = np.array([box.left, box.right]) * 215 + 20
+        down = np.array([box.top, box.bottom]) * 215 + 20
+        # The outermost of 32 pixels has its centre a sixty-fourth of the box inside
+        inset = np.array([1, -1]) / 64
+        ends = view_CHW[0, 16, [0, -1]], view_CHW[1, [0, -1], 16]
+        assert np.abs(ends[0] - across - inset * np.ptp(across)).max() < 4
+        assert np.abs(ends[1] - down - inset * np.ptp(down)).max() < 4
+    assert len(boxes) == 12
 
 
 @pytest.mark.parametrize("fit", ["squash", "pad", "crop"])
@@ -161,9 +197,9 @@ def test_the_part_says_nothing_about_the_pixels(manifest: Manifest) -> None:
     train, seeds = dataset(manifest, FULL_AUGMENT), []
 
     class Noted(Augment):
-        def part(self, seed: int) -> Region:
+        def part(self, seed: int, height: int, width: int) -> Region:
             seeds.append(seed)
-            return super().part(seed)
+            return super().part(seed, height, width)
 
         def __call__(self, image: np.ndarray, seed: int) -> np.ndarray:
             seeds.append(seed)
@@ -248,6 +284,18 @@ def test_features_of_blends_are_not_taken_for_those_of_other_images(
     assert folder(0.0, 10) == folder(0.0, 9)
 
 
+def test_features_cached_before_an_absolute_ratio_existed_are_still_found(
+    root: Path, tmp_path: Path
+) -> None:
+    """The key of a cache says nothing of the default; an absolute ratio has a cache of its own."""
+    plain, absolute = blended(root, 0.0), blended(root, 0.0)
+    changed = {"fit": "squash", "crop_ratio_of": "absolute"}
+    absolute.augment = Augment(NO_AUGMENT.model_copy(update=changed))
+    keys = [_view_caches({}, one, 1, tmp_path)[0].recipe["view"] for one in (plain, absolute)]
+    assert "crop_ratio_of" not in keys[0]["augment"]
+    assert keys[1]["augment"]["crop_ratio_of"] == "absolute"
+
+
 GENERIC = 5  # images, of one grey each: 10, 20 ... 50; those to train on are darker
 
 
@@ -328,9 +376,9 @@ def test_a_batch_depends_on_its_step_alone(
 
 def test_two_processes_share_what_one_would_have(train: Manifest, generic: Manifest) -> None:
     halves = [batches(train, generic, rank=rank, ranks=2, flip=0.5) for rank in range(2)]
-    for whole, *parts in zip(batches(train, generic, flip=0.5), *halves, strict=True):
+    for together, *parts in zip(batches(train, generic, flip=0.5), *halves, strict=True):
         joined = torch.stack([part.generic_GCHW for part in parts], dim=1).flatten(0, 1)
-        assert torch.equal(joined, whole.generic_GCHW)
+        assert torch.equal(joined, together.generic_GCHW)
 
 
 def test_a_view_is_drawn_anew_each_time(train: Manifest, generic: Manifest) -> None:

@@ -46,6 +46,11 @@ class AugmentConfig(Config):
 
     crop_scale: Range[Positive] = [0.5, 1.0]  # of the area
     crop_ratio: Range[Positive] = [0.8, 1.25]  # width over height of a crop
+    # What crop_ratio is relative to. image: the image's own ratio; each crop fits. absolute: width over
+    # height in pixels, as in torchvision's RandomResizedCrop (PUMA and the 5th place); needs fit: squash.
+    # square: crop_scale and crop_ratio are of the image's largest square, and the crop lies anywhere, as
+    # in torchvision's Resize and RandomCrop (DREML; Vo and Hays)
+    crop_ratio_of: Literal["image", "absolute", "square"] = "image"
     flip: Probability = 0.0  # of a horizontal flip
     auto: Literal["imagenet"] | None = None  # AutoAugment, ImageNet policy
 
@@ -100,6 +105,12 @@ class AugmentConfig(Config):
     def faults(self) -> Iterator[Fault]:
         if self.affine and not (self.shift or self.zoom or self.rotate_deg):
             yield "affine", "shift, zoom and rotate_deg are all 0; raise one, or set affine to 0"
+        if self.crop_ratio_of == "absolute" and self.fit != "squash":
+            yield (
+                "crop_ratio_of",
+                "absolute is torchvision's RandomResizedCrop, which squashes the crop to a square;"
+                " set fit: squash, or crop_ratio_of: image",
+            )
         if self.full_size and not self.distorts:
             off = "auto, affine, hue, rgb_shift, blur and jpeg, which are all off"
             yield "full_size", f"applies to {off}; raise one, or set full_size to false"

@@ -24,16 +24,56 @@ from guie.config.sampling import AugmentConfig
 from guie.data.images import Region
 
 
-def random_part(draw: random.Random, scale: Sequence[float], ratio: Sequence[float]) -> Region:
-    """Return a crop box like torchvision's RandomResizedCrop, as fractions of the sides.
+def random_part(
+    draw: random.Random,
+    scale: Sequence[float],
+    ratio: Sequence[float],
+    height: float = 1.0,
+    width: float = 1.0,
+) -> Region:
+    """Return a crop box that fits an image of any shape, as fractions of the sides.
 
     Args:
         scale: range of the box area as a fraction of the image area.
-        ratio: range of the box's aspect ratio relative to the image's, drawn in log space.
+        ratio: range of the box's aspect ratio relative to the image's, drawn in log space. Torchvision's
+            RandomResizedCrop has an absolute ratio: see `random_resized_part`.
+        height, width: size of a window, as fractions of the image's sides. `scale` and `ratio` are then
+            relative to the window, and the box still lies anywhere in the image.
     """
     side = math.sqrt(draw.uniform(*scale))
     stretch = math.exp(draw.uniform(*map(math.log, ratio)) / 2)
-    return _placed(draw, min(1.0, side / stretch), min(1.0, side * stretch))
+    return _placed(draw, height * min(1.0, side / stretch), width * min(1.0, side * stretch))
+
+
+TRIES = 10  # torchvision's
+
+
+def random_resized_part(
+    draw: random.Random, scale: Sequence[float], ratio: Sequence[float], height: int, width: int
+) -> Region:
+    """Return the crop box of torchvision's RandomResizedCrop, as fractions of the sides.
+
+    A box of random area and aspect ratio is drawn up to ten times, until one fits. After that it is the
+    largest central box whose aspect ratio is within the range. Boxes end between whole pixels.
+
+    Args:
+        scale: range of the box area as a fraction of the image area.
+        ratio: range of the box's width over its height in pixels, drawn in log space.
+        height, width: of the image, in pixels.
+
+    Source: torchvision/transforms/transforms.py, RandomResizedCrop.get_params.
+    """
+    for _ in range(TRIES):
+        area_px = height * width * draw.uniform(*scale)
+        aspect = math.exp(draw.uniform(*map(math.log, ratio)))
+        rows, columns = round(math.sqrt(area_px / aspect)), round(math.sqrt(area_px * aspect))
+        if 0 < rows <= height and 0 < columns <= width:
+            top, left = draw.randint(0, height - rows), draw.randint(0, width - columns)
+            break
+    else:
+        rows, columns = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
+        top, left = (height - rows) // 2, (width - columns) // 2
+    return Region(top / height, left / width, (top + rows) / height, (left + columns) / width)
 
 
 def random_area(draw: random.Random, low: float, high: float) -> Region:
@@ -179,10 +219,15 @@ class Augment:
     def __init__(self, config: AugmentConfig):
         self.config, self.distortions = config, Distortions(config)
 
-    def part(self, seed: int) -> Region:
-        """Return the crop of the image."""
-        draw = random.Random(seed)
-        return random_part(draw, self.config.crop_scale, self.config.crop_ratio)
+    def part(self, seed: int, height: int, width: int) -> Region:
+        """Return the crop of an image of this size in pixels."""
+        draw, scale, ratio = random.Random(seed), self.config.crop_scale, self.config.crop_ratio
+        if self.config.crop_ratio_of == "absolute":
+            return random_resized_part(draw, scale, ratio, height, width)
+        if self.config.crop_ratio_of == "square":
+            shorter = min(height, width)
+            return random_part(draw, scale, ratio, shorter / height, shorter / width)
+        return random_part(draw, scale, ratio)
 
     def at_full_size(self, part_HWC: np.ndarray, seed: int) -> np.ndarray:
         """Distort the uint8 crop (H, W, 3) before its resize, if the config says so.

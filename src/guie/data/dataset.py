@@ -201,9 +201,9 @@ class TrainDataset(Dataset):
         self, row: int, seed_of_part: int, seed_of_pixels: int
     ) -> tuple[Tensor, tuple[int, int]]:
         """Return a view (3, S, S) uint8, and the height and width in pixels of the whole image."""
-        part = self.augment.part(seed_of_part)
+        part_of = partial(self.augment.part, seed_of_part)
         file = self.root / self.paths[row]
-        part_HWC, size = with_retries(partial(open_part, file, part, self._enough))
+        part_HWC, size = with_retries(partial(open_part, file, part_of, self._enough))
         part_HWC = self.augment.at_full_size(part_HWC, seed_of_pixels)
         resized_HWC = self.preprocess.resized_in_8_bits(as_batch(part_HWC))[0].permute(1, 2, 0)
         view_HWC = self.augment(resized_HWC.contiguous().numpy(), seed_of_pixels)

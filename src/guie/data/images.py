@@ -89,16 +89,22 @@ def picture_of(data: bytes, name: str = "the picture") -> Image.Image:
 
 
 def open_part(
-    path: str | Path, part: Region, enough: Callable[[int, int], bool]
+    path: str | Path,
+    part_of: Callable[[int, int], Region],
+    enough: Callable[[int, int], bool],
 ) -> tuple[np.ndarray, tuple[int, int]]:
     """Return a crop of `open_as_seen`, uint8 (h, w, 3), and the height and width of the whole.
 
     A JPEG may be decoded at 1/2, 1/4 or 1/8 size, if `enough(rows, columns)` holds for the crop. That
     takes a fraction of the time.
 
+    Args:
+        part_of: returns the crop for the height and width in pixels of the whole, as seen. They are
+            never those of a reduced decoding.
+
     Raises UserError naming the file if it cannot be decoded whole.
     """
-    return _decode(path, partial(_part, part=part, enough=enough))
+    return _decode(path, partial(_part, part_of=part_of, enough=enough))
 
 
 def open_as_host(path: str | Path) -> Image.Image:
@@ -188,13 +194,17 @@ def _available(formats: Sequence[str]) -> list[str]:
 
 
 def _part(
-    image: ImageFile.ImageFile, part: Region, enough: Callable[[int, int], bool]
+    image: ImageFile.ImageFile,
+    part_of: Callable[[int, int], Region],
+    enough: Callable[[int, int], bool],
 ) -> tuple[np.ndarray, tuple[int, int]]:
     if image.format not in ("JPEG", "MPO"):
         whole = np.array(_as_seen(image))
-        return whole[part.of(*whole.shape[:2])], whole.shape[:2]
+        height, width = whole.shape[:2]
+        return whole[part_of(height, width).of(height, width)], (height, width)
     turn = _orientation(image)
     width, height = image.size if turn < 5 else image.size[::-1]
+    part = part_of(height, width)
     reduction = 1
     for reduction in REDUCTIONS:
         rows, columns = part.of(-(-height // reduction), -(-width // reduction))

@@ -13,7 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from pydantic import ValidationError
-from torchvision.transforms import AutoAugment
+from torchvision.transforms import AutoAugment, RandomCrop, RandomResizedCrop
 from torchvision.transforms.v2 import functional as colours
 
 from guie.config.sampling import AugmentConfig
@@ -248,13 +248,95 @@ def test_the_share_of_views_whose_colours_change(share: float, low: int, high: i
 
 def test_random_parts_keep_their_promises() -> None:
     augment = Augment(AugmentConfig(crop_scale=[0.25, 0.5], crop_ratio=[0.5, 2.0]))
-    parts = np.array([augment.part(seed) for seed in range(500)])
+    parts = np.array([augment.part(seed, 375, 500) for seed in range(500)])
     sides = parts[:, 2:] - parts[:, :2]
     areas, ratios = sides.prod(axis=1), sides[:, 1] / sides[:, 0]
     assert 0.25 <= areas.min() < 0.27 and 0.48 < areas.max() <= 0.5 + 1e-9
     assert 0.5 <= ratios.min() < 0.55 and 1.9 < ratios.max() <= 2 + 1e-9
     assert (parts[:, :2] >= 0).all() and (parts[:, 2:] <= 1 + 1e-9).all()
     assert np.abs((parts[:, :2] / (1 - sides)).mean(axis=0) - 0.5).max() < 0.05
+
+
+PUMA = {"crop_scale": [0.2, 1.0], "crop_ratio": [3 / 4, 4 / 3]}  # torchvision's ratio
+ABSOLUTE = AugmentConfig(**PUMA, crop_ratio_of="absolute", fit="squash")
+
+
+def drawn(config: AugmentConfig, height: int, width: int, draws: int) -> np.ndarray:
+    """(N, 4) crops in pixels: top, left, height, width."""
+    augment = Augment(config)
+    parts = np.array([augment.part(seed, height, width) for seed in range(draws)])
+    ends = parts * [height, width, height, width]
+    return np.hstack([ends[:, :2], ends[:, 2:] - ends[:, :2]])
+
+
+@pytest.mark.parametrize("size", [(375, 500), (300, 600), (600, 300), (100, 100)])
+def test_absolute_ratios_draw_the_boxes_of_torchvision(size: tuple[int, int]) -> None:
+    """4,000 boxes have the same mean and deviation of area, log aspect ratio and place."""
+    torch.manual_seed(0)
+    image = torch.empty(3, *size)
+    theirs = [RandomResizedCrop.get_params(image, *PUMA.values()) for _ in range(4000)]
+    ours = drawn(ABSOLUTE, *size, 4000)
+
+    def measured(boxes: np.ndarray) -> np.ndarray:
+        area, aspect = boxes[:, 2] * boxes[:, 3] / np.prod(size), boxes[:, 3] / boxes[:, 2]
+        values = np.vstack([area, np.log(aspect), boxes[:, 0] / size[0], boxes[:, 1] / size[1]])
+        return np.hstack([values.mean(axis=1), values.std(axis=1)])
+
+    assert np.abs(measured(ours) - measured(np.array(theirs, float))).max() < 0.015
+    relative = drawn(AugmentConfig(**PUMA), *size, 4000)  # fits every image, of another ratio
+    apart = np.abs(measured(relative) - measured(np.array(theirs, float)))[1]
+    assert (apart > 0.1) == (size != (100, 100))
+
+
+def test_absolute_boxes_are_of_whole_pixels_and_a_function_of_the_seed() -> None:
+    boxes = drawn(ABSOLUTE, 375, 500, 300)
+    assert np.allclose(boxes, boxes.round(), atol=1e-9)
+    aspects = np.log(boxes[:, 3] / boxes[:, 2])
+    assert np.abs(aspects).max() < np.log(4 / 3) + 0.01  # sides are rounded
+    assert (boxes[:, :2] >= 0).all() and (boxes[:, :2] + boxes[:, 2:] <= [375, 500]).all()
+    assert np.array_equal(boxes, drawn(ABSOLUTE, 375, 500, 300))
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"),
+    [
+        ((100, 1000), (0, 433, 100, 133)),
+        ((1000, 100), (433, 0, 133, 100)),
+        ((90, 100), (0, 0, 90, 100)),
+        ((1, 1), (0, 0, 1, 1)),
+    ],
+)
+def test_a_box_that_never_fits_is_the_largest_in_the_middle(
+    size: tuple[int, int], expected: tuple[int, ...]
+) -> None:
+    """As torchvision's, to the pixel; an area of twice the image's never fits."""
+    config = ABSOLUTE.model_copy(update={"crop_scale": [2.0, 2.0]})
+    (box,) = drawn(config, *size, 1).round().astype(int).tolist()
+    theirs = RandomResizedCrop.get_params(torch.empty(3, *size), [2.0, 2.0], PUMA["crop_ratio"])
+    assert tuple(box) == tuple(theirs) == expected
+
+
+@pytest.mark.parametrize("size", [(375, 500), (600, 300), (100, 100)])
+def test_crops_of_the_square_are_those_of_a_resize_and_a_random_crop(size: tuple[int, int]) -> None:
+    """DREML's: the shorter side to 281 px, then 256 px from anywhere, as fractions of the sides."""
+    config = AugmentConfig(
+        crop_scale=[0.83, 0.83], crop_ratio=[1.0, 1.0], crop_ratio_of="square", fit="crop"
+    )
+    resized = [int(281 * side / min(size)) for side in size]
+    torch.manual_seed(0)
+    image = torch.empty(3, *resized)
+    boxes = [RandomCrop.get_params(image, (256, 256)) for _ in range(4000)]
+    theirs, ours = np.array(boxes) / (resized * 2), drawn(config, *size, 4000) / (size * 2)
+    assert np.abs(ours.mean(axis=0) - theirs.mean(axis=0)).max() < 0.015
+    assert np.abs(ours.std(axis=0) - theirs.std(axis=0)).max() < 0.01
+    assert np.abs(ours.max(axis=0) - theirs.max(axis=0)).max() < 0.01
+    assert ours.min() >= 0
+
+
+@pytest.mark.parametrize("fit", [None, "crop", "pad"])
+def test_absolute_ratios_need_the_squash_of_torchvision(fit: str | None) -> None:
+    with pytest.raises(ValidationError, match="fit: squash"):
+        AugmentConfig(crop_ratio_of="absolute", fit=fit)
 
 
 @pytest.mark.parametrize(
