@@ -4,7 +4,7 @@ The effect is the mean over seeds of the difference between two rows, seed by se
 independent parts, added in squares: the t interval over seeds, and the normal interval over classes, which
 are the clusters of the test queries. Results from before the classes were recorded have the first part only.
 
-held: three seeds or more, and the interval lies on the claim's side. not held: it lies on the other side.
+held: three seeds or more, and the interval is on the claim's side. not held: it is on the other side.
 undecided: all else. Shapes: S seeds, C classes.
 """
 
@@ -203,24 +203,32 @@ def claims_table(path: Path, headlines: bool = False) -> str:
     studies = {
         name: as_committed(path.with_name(f"{name}.yaml")) for name in {c.study for c in claims}
     }
-    heads = ["paper", "claim", "rows", "difference, 95 % interval", "seeds", "verdict"]
-    lines = [heads, ["---"] * len(heads)]
-    for claim in claims:
-        effect = effect_of(claim, *studies[claim.study])
-        lines.append(_cells(claim, effect))
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) + "\n"
+    lines = [_cells(claim, effect_of(claim, *studies[claim.study])) for claim in claims]
+    table = pd.DataFrame(lines)
+    if headlines:
+        del table["rows"]
+    head, *rows = (f"| {' | '.join(cells)} |" for cells in [list(table), *table.to_numpy()])
+    return "\n".join([head, "|---" * table.shape[1] + "|", *rows]) + "\n"
 
 
-def _cells(claim: ClaimConfig, effect: Effect | None) -> list[str]:
+def _cells(claim: ClaimConfig, effect: Effect | None) -> dict[str, str]:
     score = "" if claim.score == "test R@1" else f", {claim.score}"
     domain = f", {claim.domain}" if claim.domain else ""
-    said = f"{claim.claim} ({claim.source})"
+    cells = {"paper": claim.paper, "claim": f"{claim.claim} ({claim.source})"}
     if effect is None:
-        return [claim.paper, said, f"{claim.study}{domain}{score}", "", "", verdict(None, None)]
-    rows = f"{claim.study}: `{effect.rows[0]}`, `{effect.rows[1]}`{domain}{score}"
+        return cells | {
+            "rows": f"{claim.study}{domain}{score}",
+            "difference, 95 % interval": "",
+            "seeds": "",
+            "verdict": verdict(None, None),
+        }
     interval = ""
     if not math.isnan(effect.low):
         ends = (decimal(end, sign=True) for end in (effect.low, effect.high))
         interval = f" ({' to '.join(ends)}, {effect.covers})"
-    value = decimal(effect.value, sign=True) + interval
-    return [claim.paper, said, rows, value, str(effect.seeds), verdict(effect, claim.within)]
+    return cells | {
+        "rows": f"{claim.study}: `{effect.rows[0]}`, `{effect.rows[1]}`{domain}{score}",
+        "difference, 95 % interval": decimal(effect.value, sign=True) + interval,
+        "seeds": str(effect.seeds),
+        "verdict": verdict(effect, claim.within),
+    }

@@ -118,8 +118,8 @@ def contrasted(image: Image.Image, gain: float) -> Image.Image:
     return ImageEnhance.Contrast(image).enhance(gain)
 
 
-# The alterations that cleaning should find: see EXPERIMENTS.md,
-# "Does duplicate detection keep look-alikes?".
+# The alterations that cleaning should find: see configs/studies/
+# log/2026-11-22.md, "A copy is not a look-alike".
 ALTERATIONS: tuple[Callable[[Image.Image], Image.Image], ...] = (
     partial(compressed, quality=30),
     partial(resized, scale=0.5),
