@@ -221,6 +221,65 @@ def test_bandwidths_of_a_perplexity_are_each_images_own() -> None:
     torch.testing.assert_close(loss, snd_slowly(p, q))
 
 
+def shrunk(teacher: Tensor, scale: float) -> Tensor:
+    """Unit vectors with this multiple of the teacher's distances: one dimension is the same for all."""
+    same = teacher.new_full((len(teacher), 1), math.sqrt(1 - scale**2))
+    return torch.cat([scale * teacher, same], dim=1)
+
+
+def test_by_a_perplexity_of_its_own_a_student_may_shrink() -> None:
+    """Eq. 3: sigma' follows the student's scale. By the teacher's sigma, what shrinks has a loss."""
+    teacher = embeddings(40)[1]
+    own = built(name="snd", sigma={"perplexity": 8}, student_sigma={"perplexity": 8})
+    for shared in (built(name="snd"), built(name="snd", sigma={"perplexity": 8})):
+        losses = [shared(shrunk(teacher, scale), teacher).item() for scale in (1, 0.7, 0.5, 0.35)]
+        assert losses[0] == pytest.approx(0, abs=1e-9)
+        assert all(later > sooner + 0.02 for sooner, later in itertools.pairwise(losses)), losses
+    for scale in (1, 0.7, 0.5, 0.35):
+        student = shrunk(teacher, scale).requires_grad_()
+        loss = own(student, teacher)
+        assert loss.item() == pytest.approx(0, abs=1e-9)
+        assert torch.autograd.grad(loss, student)[0].abs().max() < 1e-5
+
+
+def test_the_students_own_bandwidth_is_a_constant_in_the_gradient() -> None:
+    student, teacher = embeddings(12)
+    ours = unit(student)
+    own = precisions_of(squared_distances(ours, ours[:0]).detach(), 4)
+    log_p = log_neighbours(squared_distances(teacher, teacher[:0]), 1 / (2 * 0.5**2))
+    log_q = log_neighbours(squared_distances(ours, ours[:0]), own)
+    off = ~torch.eye(12, dtype=torch.bool)
+    expected = (log_p.exp()[off] * (log_p - log_q)[off]).sum() / 12
+    got = built(name="snd", sigma=0.5, student_sigma={"perplexity": 4})(ours, teacher)
+    assert_equal(got, expected, student)
+
+
+@pytest.mark.parametrize("student_sigma", [None, {"perplexity": 4}])
+@pytest.mark.parametrize("whose", ["student", "teacher", "both"])
+def test_more_duplicates_than_the_perplexity_leave_the_loss_tame(whose, student_sigma) -> None:
+    """None of them is nearer than the others, and no bandwidth has the perplexity."""
+    torch.manual_seed(0)
+    student, teacher = torch.randn(32, DIM), unit(torch.randn(32, TEACHER))
+    if whose != "teacher":
+        student[:10] = student[0]
+    if whose != "student":
+        teacher[:10] = teacher[0]
+    student.requires_grad_()
+    snd = built(name="snd", sigma={"perplexity": 4}, student_sigma=student_sigma)
+    loss = snd(unit(student), teacher)
+    assert 0 <= loss.item() < 1e4
+    assert torch.autograd.grad(loss, student)[0].abs().max() < 1e4
+
+
+def test_a_batch_below_the_students_perplexity_makes_all_alike() -> None:
+    student, teacher = embeddings(4)
+    snd = built(name="snd", sigma=0.5, student_sigma={"perplexity": 8})
+    loss = snd(unit(student), teacher)
+    p = chances(teacher, [0.5] * 4)
+    torch.testing.assert_close(loss, snd_slowly(p, torch.full((4, 4), 1 / 3).double()))
+    assert torch.autograd.grad(loss, student)[0].abs().max() < 1e-9
+
+
 def test_remembered_images_are_neighbours_without_a_gradient() -> None:
     snd = built(name="snd", sigma=0.5, queue=6).double()
     first, second, third = (embeddings(4, seed) for seed in (1, 2, 3))

@@ -42,7 +42,8 @@ class SndConfig(Config):
 
     name: Literal["snd"]
     sigma: Sigma = 0.1  # of the teacher's neighbours
-    student_sigma: Sigma | None = None  # of the student's; null: the teacher's, per image
+    # Of the student's; null: the teacher's, per image. By perplexity: free of the student's scale
+    student_sigma: Sigma | None = None
     queue: Annotated[int, Field(ge=0)] = 0  # past images as further neighbours
 
 

@@ -20,6 +20,20 @@ def gather_rows(rows_B: Tensor) -> Tensor:
     return _Gather.apply(rows_B)
 
 
+def gather_uneven(rows_N: Tensor) -> Tensor:
+    """Gather the rows of all processes in rank order, without gradient; each may pass any number, also 0."""
+    if not distributed.is_initialized() or distributed.get_world_size() == 1:
+        return rows_N
+    counts = gather_rows(torch.tensor([len(rows_N)], device=rows_N.device)).tolist()
+    if not any(counts):
+        return rows_N
+    # A collective needs equally many rows of each process
+    padded = rows_N.new_zeros(max(counts), *rows_N.shape[1:])
+    padded[: len(rows_N)] = rows_N.detach()
+    parts = gather_rows(padded).split(max(counts))
+    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+
 class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows_B: Tensor) -> Tensor:

@@ -143,6 +143,9 @@ def kl_of_logits(student_NC: Tensor, teacher_NC: Tensor, temperature: float) -> 
 
 # Of the bandwidth search: finds log2 of the precision to 80 / 2 ** 30, below float32 resolution
 RANGE, HALVINGS = 40, 30
+# Least bandwidth by perplexity, as a distance between unit vectors. Of more duplicates than the
+# perplexity none is enough: the bandwidth would go to 0, and the loss to 1e11.
+NARROWEST = 0.01
 MOST = 4.0  # squared distance between two unit vectors
 
 
@@ -151,6 +154,10 @@ class Snd(Relation):
 
     P and Q are the neighbour probabilities of teacher and student. The paper's eq. 4 is a sum over
     images. The mean does not grow with the batch, so its weight against other terms keeps its meaning.
+
+    With the teacher's bandwidth for both, a student with smaller distances than the teacher's has a loss.
+    With a bandwidth of its own by perplexity (sigma' of eq. 3) it has none if all are equally smaller.
+    Bandwidths are constants in the gradient; the paper does not say.
 
     Args:
         config: bandwidths, and the queue length.
@@ -242,7 +249,7 @@ def precisions_of(squared_NM: Tensor, perplexity: float) -> Tensor:
     """Return the precision per image, (N, 1), with this perplexity, by bisection for all at once.
 
     Entropy falls as precision grows. If there are no more neighbours than `perplexity`, the precision
-    goes to 0, and all neighbours are equally likely.
+    goes to 0, and all neighbours are equally likely. The bandwidth is at least `NARROWEST`.
     """
     wanted = math.log(perplexity)  # entropy in nats
     # Relative to the nearest, whose probability then never underflows
@@ -254,7 +261,7 @@ def precisions_of(squared_NM: Tensor, perplexity: float) -> Tensor:
         too_many_N1 = entropy(beyond_NM, middle_N1.exp2()) > wanted
         low_N1 = torch.where(too_many_N1, middle_N1, low_N1)
         high_N1 = torch.where(too_many_N1, high_N1, middle_N1)
-    return ((low_N1 + high_N1) / 2).exp2()
+    return ((low_N1 + high_N1) / 2).exp2().clamp(max=1 / (2 * NARROWEST**2))
 
 
 def entropy(squared_NM: Tensor, precision_N1: Tensor) -> Tensor:

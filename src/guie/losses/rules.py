@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from guie.config.losses import ClassSizeMargin, MarginSchedule
-from guie.losses.base import gather_rows
+from guie.losses.base import gather_uneven
 from guie.losses.streamed import Hardening
 
 
@@ -140,8 +140,11 @@ class CurricularFace(ArcFace):
         self.t_C[own_C if self.per_class else ...] = 0.0
 
     def _update(self, cos_B: Tensor, place_B: Tensor) -> None:
-        """Update the t of every index in the batch by its mean cosine."""
-        cos_B, place_B = gather_rows(cos_B), gather_rows(place_B)
+        """Update the t of every index in the batch by its mean cosine.
+
+        Online distillation calls it with a domain's images, of which processes have different numbers.
+        """
+        cos_B, place_B = gather_uneven(cos_B), gather_uneven(place_B)
         same_BB = place_B[:, None] == place_B
         mean_B = (same_BB * cos_B).sum(1) / same_BB.sum(1)
         # Images of one index write the same value, so their order does not matter.

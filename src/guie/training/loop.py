@@ -34,7 +34,6 @@ from guie.training.step import (
     train_mode,
 )
 from guie.training.tasks import build_task
-from guie.training.tasks.online import refuse_unshared
 
 
 def run_config(
@@ -58,7 +57,7 @@ def run_config(
     accelerator = make_accelerator(
         mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
     )
-    for refuse in (refuse_unshardable, refuse_unshared, refuse_lone_images):
+    for refuse in (refuse_unshardable, refuse_lone_images):
         from_main(accelerator, partial(refuse, accelerator, config))
     with ExitStack() as held:
         guard = held.enter_context(ProcessGroupGuard(accelerator, interrupts))

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch import distributed, multiprocessing
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 import train
 import two_processes
@@ -21,7 +23,6 @@ from tiny_runs import (
     assert_same_bits,
     bn_config,
     cut_and_resumed,
-    interrupted_after,
     logged_losses,
 )
 
@@ -177,9 +178,18 @@ def test_it_trains_and_resumes_to_the_same_bits(
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(run: Path, config: Path, tmp_path: Path) -> None:
-    two_processes.run("train", ["--config", str(config), "--set", f"out={tmp_path}"])
-    assert logged_losses(tmp_path / run.name) == pytest.approx(logged_losses(run), rel=1e-3)
+@pytest.mark.parametrize("loss", ["softmax", "curricularface"])
+def test_two_processes_train_as_one(loss: str, config: Path, tmp_path: Path) -> None:
+    words = [
+        "--config",
+        str(config),
+        "--set",
+        f"task={{name: online, loss: {{name: {loss}, classifier: separate}}}}",
+    ]
+    one = train.main([*words, "--set", f"out={tmp_path / 'one'}"])
+    two_processes.run("train", [*words, "--set", f"out={tmp_path / 'two'}"])
+    two = tmp_path / "two" / one.name
+    assert logged_losses(two) == pytest.approx(logged_losses(one), rel=1e-3)
 
 
 def test_lessons_that_reach_nobody_are_refused(config: Path, tmp_path: Path) -> None:
@@ -190,18 +200,71 @@ def test_lessons_that_reach_nobody_are_refused(config: Path, tmp_path: Path) -> 
         train.main([*words, "task={name: online, logits: 0, similarity: 0}"])
 
 
-def test_curricularface_in_several_processes_is_refused(config: Path, tmp_path: Path) -> None:
-    """Its running mean is over all processes, and these hold other numbers of a domain's images."""
-    said = tmp_path / "said"
-    words = ["--config", str(config), "--set", f"out={tmp_path}"]
-    words += ["--set", "task={name: online, loss: {name: curricularface}}"]
-    processes = two_processes.start("train", words, said)
-    assert two_processes.end(processes) == [2, 2]
-    lines = [line for line in said.read_text().split("\n") if "error" in line.lower()]
-    assert (
-        len(lines) == 1
-        and "curricularface does not support online distillation in several" in lines[0]
+# CurricularFace's running mean is over all processes, which have different numbers of a domain's images
+
+CURRICULAR = [
+    {"name": "curricularface"},
+    {"name": "curricularface", "running_mean": "class"},
+]
+UNEVEN = [  # classes 0 to 2 are of a; each process has half
+    torch.tensor([0, 1, 2, 0, 3, 4, 3, 4]),  # each has images of one domain
+    torch.tensor([0, 0, 1, 2, 3, 1, 3, 0]),
+    torch.tensor([0, 1, 1, 2, 0, 0, 1, 2]),  # none has one of b
+]
+
+
+def curricular(loss: dict[str, Any], rank: int, ranks: int) -> dict[str, torch.Tensor]:
+    """Mean loss over processes, gradients and buffers after some steps without an optimiser."""
+    task = online(loss=loss).train()
+    model = DistributedDataParallel(task) if ranks > 1 else task
+    generator = torch.Generator().manual_seed(1)
+    for labels in UNEVEN:
+        images = torch.randn(8, 3, 32, 32, generator=generator)
+        given = (labels, torch.arange(8), torch.ones(8, 3), images)
+        model.zero_grad()
+        total, logs = model(Batch(*(part.chunk(ranks)[rank] for part in given)))
+        total.backward()
+    means = {"loss": total.detach().clone(), "teachers": logs["teachers"]}
+    if ranks > 1:
+        for mean in means.values():
+            distributed.all_reduce(mean)
+            mean /= ranks
+    grads = {f"gradient of {name}": p.grad for name, p in task.named_parameters()}
+    return {**means, **grads, **dict(task.named_buffers())}
+
+
+def process(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    file = f"file://{folder}/rendezvous"
+    distributed.init_process_group("gloo", init_method=file, rank=rank, world_size=2)
+    torch.save([curricular(loss, rank, 2) for loss in CURRICULAR], f"{folder}/{rank}.pt")
+    two_processes.leave()
+
+
+def test_curricularface_in_two_processes_equals_one(tmp_path: Path) -> None:
+    multiprocessing.start_processes(
+        process, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
     )
-    with pytest.raises(KeyboardInterrupt), pytest.MonkeyPatch.context() as patched:
-        interrupted_after(patched, steps=2)
-        train.main(words)  # one process may
+    both = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    for number, loss in enumerate(CURRICULAR):
+        single = curricular(loss, 0, 1)
+        assert single["teachers.0.criterion.rule.t_C"].all()
+        for rank in range(2):
+            double = both[rank][number]
+            assert double.keys() == single.keys()
+            for name, value in single.items():
+                torch.testing.assert_close(
+                    double[name], value, rtol=1e-3, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}"
+                )
+
+
+def test_a_teacher_without_images_keeps_its_running_mean() -> None:
+    task = online(loss=CURRICULAR[0]).train()
+    task(batch())
+    mean = task.teachers[1].criterion.rule.t_C.clone()
+    assert mean.any()
+    images = torch.randn(3, 3, 32, 32)
+    loss, _ = task(Batch(torch.tensor([0, 1, 2]), torch.arange(3), torch.ones(3, 3), images))
+    loss.backward()
+    assert loss.isfinite() and torch.equal(task.teachers[1].criterion.rule.t_C, mean)
+    assert all(not p.grad.any() for p in task.teachers[1].parameters())

@@ -11,14 +11,11 @@ from contextlib import contextmanager
 from typing import cast
 
 import torch
-from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
-from guie.config.losses import CurricularFaceConfig
 from guie.data.dataset import Batch, Classes
 from guie.losses.base import at_least_fp32, gather_rows
 from guie.losses.build import build_loss
@@ -26,20 +23,6 @@ from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.embedder import build_embedder
 from guie.training.tasks.base import Output, Task
-
-
-def refuse_unshared(accelerator: Accelerator, config: RunConfig) -> None:
-    """Raise UserError for online training in several processes with a running mean over all of them.
-
-    Processes have different numbers of images of a teacher's domain, so these cannot be gathered.
-    """
-    online = isinstance(config.task, OnlineConfig)
-    curricular = any(isinstance(loss, CurricularFaceConfig) for loss in config.task.losses)
-    if online and curricular and accelerator.num_processes > 1:
-        raise UserError(
-            "task.loss.name: curricularface does not support online distillation in several processes;"
-            " use arcface, or one process"
-        )
 
 
 class OnlineTeacher(nn.Module):
@@ -165,7 +148,10 @@ class OnlineTask(Task):
                 terms["teachers"] = terms["teachers"] + share * loss
                 terms["logits"] = terms["logits"] + share * apart
                 emb_BT[own_B] = emb_NT.detach()
-            else:  # distributed processes wait for a gradient of each parameter
+            else:
+                # Other processes wait for this one: for its rows of CurricularFace's running mean,
+                # and for a gradient of each parameter
+                teacher(feat_BF[own_B], label_B[own_B])
                 unused = sum((p.sum() for p in teacher.parameters()), nothing) * 0.0
                 terms["teachers"] = terms["teachers"] + unused
             unlike = self._unlike(emb_BD, emb_BT, own_B)
