@@ -18,7 +18,7 @@ class Preprocess(nn.Module):
     """Resize to a square, then normalise; identical results eager, scripted, and in PyTorch 1.11.
 
     squash: both sides to S; the aspect ratio is lost, and every pixel is used.
-    pad:    the longer side to S, centred on `pad_color`. Black: 5th place (make_torchscript_wcls.py:84).
+    pad:    the longer side to S, centred on white or black (5th place, make_torchscript_wcls.py:84).
     crop:   the shorter side to S, then the central square (CLIP's own, Radford et al. 2021).
 
     The resize is antialiased bicubic (a = -0.5, Keys 1981) in float, clamped to 0..255 because it
@@ -28,8 +28,8 @@ class Preprocess(nn.Module):
     that already fit, so that a trace always contains the resize. Ensembles may set `resize` and
     `antialias`; training always uses the defaults.
 
-    Raises ValueError for a size below 2, an unknown `fit` or `pad_color`, mean or std without three values, or a std
-    that is not positive.
+    Raises ValueError for a size below 2, an unknown `fit` or `pad_color`, mean or std without three
+    values, or a std that is not positive.
     """
 
     def __init__(
