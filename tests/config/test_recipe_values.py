@@ -12,7 +12,21 @@ config (`stages.*.epochs`: of every stage, `stages.0,2.epochs`: of these), each 
     verified  false: nobody has read it in the source
 
 A table may have a `base`, as a config; null in place of a row takes away the base's. siglip2, dinov3, pe
-and puma_clip_vit_h are nobody's recipe: they have none.
+and puma_clip_vit_h are nobody's recipe: they have no rows.
+
+Its `departures` hold the other sentences of `departs`, each by
+
+    told      words of the sentence
+    source    file and line, or section
+    and one of
+    key       a key of the resolved config, with `ours`, what it has, and `value`, what the source has;
+              without `value` the source has it too. Of a list, a number is its length. `config` names a
+              mix or an ensemble in place of the recipe, `set` changes it
+    test      a test that holds what no key says: FILE::NAME below tests/
+    fact      a sentence on the source alone, or on the data as they are: nothing of ours to hold
+
+A sentence `as OTHER.yaml` takes the departures of that recipe over: they hold here too, but for keys that
+have a departure of their own.
 """
 
 from __future__ import annotations
@@ -27,8 +41,9 @@ import pytest
 import timm
 from pydantic import BaseModel
 
-from guie.config import RunConfig, load_config
+from guie.config import MixConfig, RunConfig, load_config
 from guie.config.durations import Duration
+from guie.config.ensemble import ComposeConfig
 from guie.config.losses import MarginSoftmaxConfig
 from guie.config.model import BackboneConfig
 from guie.config.reading import read_yaml
@@ -40,6 +55,9 @@ TABLES = Path(__file__).with_name("recipes")
 NOBODYS = {"siglip2", "dinov3", "pe", "puma_clip_vit_h"}
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in NOBODYS)
 COLUMNS = {"value", "source", "ours", "why", "told", "verified"}
+KINDS = ({"key", "value", "ours"}, {"key", "ours"}, {"test"}, {"fact"})
+# Of these, sentences may still stand without a departure
+OPEN = ("puma_", "layers_", "dreml_", "unify_")
 ALWAYS = (
     *("model.backbone.library", "model.backbone.name", "model.backbone.pretrained"),
     *("model.image.size_px", "model.image.fit", "model.image.mean", "model.image.std"),
@@ -50,6 +68,7 @@ SOFTMAX = ("task.loss.name", "task.loss.scale", "task.loss.centers", "task.loss.
 OF_A_STAGE = ("epochs", "batch_size", "lr", "optimizer", "weight_decay", "schedule", "warmup")
 
 each = pytest.mark.parametrize("name", NAMES)
+every = pytest.mark.parametrize("name", sorted({*NAMES, *NOBODYS}))
 
 
 class Row(NamedTuple):
@@ -67,7 +86,7 @@ class Row(NamedTuple):
 def table(name: str) -> dict[str, Row]:
     """The rows of a recipe's table over those of its base."""
     values = read_yaml(TABLES / f"{name}.yaml")
-    base = values.pop("base", None)
+    base, _ = values.pop("base", None), values.pop("departures", None)
     rows = table(base.removesuffix(".yaml")) if base else {}
     rows = {key: row for key, row in rows.items() if values.get(key, row)}  # null: it has none
     values = {key: row for key, row in values.items() if row}
@@ -137,7 +156,10 @@ def alike(one: Any, other: Any) -> bool:
 
 
 def test_every_recipe_of_somebody_has_a_table() -> None:
-    assert sorted(path.stem for path in TABLES.glob("*.yaml")) == NAMES
+    tables = {path.stem for path in TABLES.glob("*.yaml")}
+    assert tables - NOBODYS == set(NAMES)
+    for name in tables & NOBODYS:
+        assert read_yaml(TABLES / f"{name}.yaml").keys() == {"departures"}
     assert {path.stem for path in RECIPES.glob("*.yaml")} - set(NAMES) == NOBODYS
     for name in NOBODYS:
         assert "it is nobody's recipe" in departs(name)
@@ -237,6 +259,92 @@ def test_crops_are_of_the_kind_of_the_source(name: str) -> None:
     kinds = {"puma": "absolute", "winner_5": "absolute", "dreml": "square", "layers": "square"}
     wanted = [kind for prefix, kind in kinds.items() if name.startswith(prefix)] or ["image"]
     assert {stage.augment.crop_ratio_of for stage in config.stages} == set(wanted)
+
+
+def sentences(name: str) -> list[str]:
+    """Those of `departs`."""
+    parts = re.split(r"(?:^|\s)- ", departs(name))
+    return [one for part in parts for one in re.split(r"(?<=\.) (?=\S)", part) if one]
+
+
+def departures(name: str) -> list[dict[str, Any]]:
+    """Those of its own table."""
+    table_file = TABLES / f"{name}.yaml"
+    return read_yaml(table_file).get("departures", []) if table_file.is_file() else []
+
+
+def taken_over(name: str) -> list[dict[str, Any]]:
+    """Those of the recipes that `departs` begins from, by `as OTHER.yaml`."""
+    others = [match[1] for one in sentences(name) if (match := re.match(r"as (\w+)\.yaml", one))]
+    own = {departure.get("key") for departure in departures(name)} - {None}
+    found_there = [one for other in others for one in departures(other) + taken_over(other)]
+    return [one for one in found_there if one.get("key") not in own]
+
+
+def hold(name: str, departure: dict[str, Any]) -> None:
+    """Raise AssertionError unless ours is what it says, and is not the source's."""
+    words = {"told", "source", "config", "set"}
+    assert departure.keys() - words in KINDS, f"{name}: {departure}"
+    assert departure["source"], f"{name}: {departure}"
+    if test := departure.get("test"):
+        file, _, function = test.partition("::")
+        text = (RECIPES.parents[1] / "tests" / file).read_text(encoding="utf-8")
+        assert f"def {function}(" in text, f"{name}: {test}"
+    if "key" not in departure:
+        return
+    path = departure.get("config", f"recipes/{name}.yaml")
+    model = {"recipes": RunConfig, "mixes": MixConfig, "compose": ComposeConfig}[path.split("/")[0]]
+    config = load_config(RECIPES.parent / path, model, departure.get("set", []))
+    ours = departure["ours"]
+    assert "value" not in departure or not alike(ours, departure["value"]), f"{name}: {departure}"
+    for place, there in found(config, departure["key"]).items():
+        there = len(there) if isinstance(there, list) and isinstance(ours, int) else there
+        assert alike(there, ours), f"{name}: {place} is {there}: {departure['told']}"
+
+
+@every
+def test_every_departure_is_true(name: str) -> None:
+    """What `departs` says of a key is what the resolved config has, and not what the source has."""
+    for departure in departures(name):
+        assert any(departure["told"] in one for one in sentences(name)), departure["told"]
+        hold(name, departure)
+    if not name.startswith(OPEN):
+        for departure in taken_over(name):
+            hold(name, departure)
+
+
+@every
+def test_every_sentence_of_departs_is_held(name: str) -> None:
+    """By the table's rows or departures, or it offers a change, or names another recipe."""
+    rows = table(name).values() if name in NAMES else ()
+    told = [row.told for row in rows if row.told] + [one["told"] for one in departures(name)]
+    for one in sentences(name):
+        other = re.match(r"as (\w+)\.yaml", one)
+        assert not other or (RECIPES / f"{other[1]}.yaml").is_file(), one
+        is_held = other or "--set " in one or any(words in one for words in told)
+        assert is_held or name.startswith(OPEN), f"{name}: no departure holds: {one}"
+
+
+@every
+def test_every_change_that_departs_offers_loads(name: str) -> None:
+    changes = re.findall(r"--set (?:'([^']+)'|([\w.]+=[\w.-]*\w))", departs(name))
+    for quoted, plain_text in changes:
+        change = (quoted or plain_text).replace("=S", "=0.2")
+        before, after = (
+            load_config(RECIPES / f"{name}.yaml", RunConfig, words) for words in ([], [change])
+        )
+        assert before != after, change
+
+
+def test_a_departure_that_is_gone_is_seen() -> None:
+    """`winner_1` once said that its class weights follow all classes of the run, after a change."""
+    departure = {"told": "", "source": "x", "key": "seed", "ours": 999, "value": 0}
+    hold("winner_2", departure)
+    for change in ({"ours": 998}, {"value": 999}, {"key": "data.workers"}):
+        with pytest.raises(AssertionError):
+            hold("winner_2", departure | change)
+    with pytest.raises(AssertionError, match="test_nothing"):
+        hold("winner_2", {"told": "", "source": "x", "test": "test_house.py::test_nothing"})
 
 
 def test_a_changed_value_is_seen() -> None:

@@ -20,7 +20,9 @@ SIZES = [(1, 1), (1, 300), (300, 1), (32, 32), (90, 40), (40, 90), (257, 131)]  
 
 
 def preprocess(fit: str = "squash") -> Preprocess:
-    return Preprocess(32, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4], fit)
+    """Of a fit, or `pad on black`."""
+    fit, _, color = fit.partition(" on ")
+    return Preprocess(32, [0.5, 0.4, 0.3], [0.2, 0.3, 0.4], fit, pad_color=color or "white")
 
 
 def dataset(manifest: Manifest, augment: AugmentConfig, fit: str = "squash") -> TrainDataset:

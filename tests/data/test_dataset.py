@@ -38,7 +38,7 @@ def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return Manifest(table, root, root / "m.csv", Sidecar())
 
 
-@pytest.mark.parametrize("fit", ["squash", "pad", "crop"])
+@pytest.mark.parametrize("fit", ["squash", "pad", "pad on black", "crop"])
 def test_training_and_scoring_see_the_same_pixels(manifest: Manifest, fit: str) -> None:
     """Without augmentation the two pipelines agree within the rounding to 8 bits, on odd sizes too.
 

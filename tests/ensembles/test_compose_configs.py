@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from composing import composition, random_clip
-from guie.config import load_config
+from guie.config import RunConfig, load_config
 from guie.config.ensemble import ComposeConfig
 from guie.config.reading import read_yaml
 from guie.export import check_operators, downgrade, package, parity
@@ -30,6 +30,23 @@ def test_it_loads_and_says_how_it_is_run(file: Path) -> None:
         assert re.findall(r"# ([a-z]+) {2,}\S", text) == FIELDS
         assert re.search(r"# score +.*?\d\.\d+.*?theirs", text, re.DOTALL)
         assert text.endswith("# Not run here: no score of ours\n")
+
+
+def test_the_5th_places_passes_are_its_own() -> None:
+    """make_torchscript_wcls.py: 137-143 a square, 146-168 the rest; :84 black, :161 a raw mean."""
+    config = load_config(FOLDER / "winner_5.yaml", ComposeConfig)
+    views = [view.model_dump(exclude_defaults=True) for view in config.views]
+    others = {"aspect": {"above": 1.0}}
+    padded = {"fit": "pad", "pad_color": "black", **others}
+    assert views == [
+        {"part": 0.9, "aspect": {"max": 1.0}},
+        others,
+        {"part": 0.9, **padded},
+        {"domains": ["clothing", "products"], **padded},
+    ]
+    assert config.average == "raw"
+    head = load_config(FOLDER.parent / "recipes/winner_5.yaml", RunConfig).model
+    assert head.image.fit == "squash" and head.head.image_shape
 
 
 class Twins:

@@ -25,6 +25,7 @@ from tiny_runs import mix_with_val, tiny_run
 SQUARE, OTHERS = {"aspect": {"max": 1.0}}, {"aspect": {"above": 1.0}}
 # The 5th place's: one pass of a square, two of the rest, three where the domain asks for it
 BY_SHAPE = [{"part": 0.9, **SQUARE}, OTHERS, {"fit": "pad", "part": 0.9, **OTHERS}]
+ON_BLACK = [*BY_SHAPE[:2], {**BY_SHAPE[2], "pad_color": "black"}]
 SIZES = [(1, 1), (1, 2000), (32, 32), (50, 31), (90, 120)]
 
 
@@ -95,6 +96,45 @@ def test_shapes_decide_about_passes(run: Path, tmp_path: Path) -> None:
 
 
 @torch.no_grad()
+def test_raw_outputs_are_averaged_and_then_normalised(wide: Path, tmp_path: Path) -> None:
+    """As the 5th place has it (make_torchscript_wcls.py:161), against a twin in numpy."""
+    out = composition(tmp_path / "raw", [wide], views=ON_BLACK, average="raw")
+    model, one = open_model(out), open_model(wide)
+    plain = open_model(composition(tmp_path / "plain", [wide], views=ON_BLACK))
+    image = picture(50, 31)
+    raw = []
+    for view in ({}, {"fit": "pad", "part": 0.9, "pad_color": "black"}):
+        prepared = composed([one], views=[view]).preprocess(image).reshape(1, 3, 48, 48)
+        features = one.embedder.backbone(prepared)
+        raw.append(one.embedder.head(features, image_shapes(image)).numpy().astype(np.float64))
+    lengths = [np.linalg.norm(emb) for emb in raw]
+    assert max(lengths) / min(lengths) > 1.01  # else the order would not matter
+    expected = np.mean(raw, axis=0)
+    expected /= np.linalg.norm(expected)
+    np.testing.assert_allclose(model.scored(image).numpy(), expected, atol=1e-5)
+    before = np.mean([emb / length for emb, length in zip(raw, lengths, strict=True)], axis=0)
+    before /= np.linalg.norm(before)
+    np.testing.assert_allclose(plain.scored(image).numpy(), before, atol=1e-5)
+    assert np.abs(before - expected).max() > 1e-4
+    # of one view nothing is averaged, and the model that it was made of is as it was
+    torch.testing.assert_close(one.scored(image).norm(), torch.tensor(1.0))
+    torch.testing.assert_close(model.scored(picture(40, 40)), plain.scored(picture(40, 40)))
+
+
+@torch.no_grad()
+def test_raw_outputs_of_models_are_averaged(run: Path, tmp_path: Path) -> None:
+    again = tiny_run(tmp_path / "again", moved=0.01)
+    both, image = [open_model(run), open_model(again)], picture(50, 31)
+    model = composed(both, join="average", weights=[2.0, 1.0], average="raw")
+    raw = [
+        one.embedder.head(one.embedder.backbone(one.preprocess(image)), image_shapes(image))
+        for one in both
+    ]
+    expected = functional.normalize(2 * raw[0] + raw[1], dim=1)
+    torch.testing.assert_close(model.scored(image), expected)
+
+
+@torch.no_grad()
 def test_a_batch_of_many_shapes_is_divided(run: Path) -> None:
     model = composed([open_model(run)], views=BY_SHAPE)
     images = [picture(*size) for size in SIZES]
@@ -160,7 +200,7 @@ def test_sizes_of_one_run_are_joined(run: Path, tmp_path: Path) -> None:
 
 
 # All that is scripted in one: members, views, choices; make test-slow has the rest
-QUICK = ("by shape and domain",)
+QUICK = ("by shape and domain", "raw, on black")
 COMPOSITIONS: dict[str, dict[str, Any]] = {
     "side by side, weighted, PCA": {
         "members": ["run", {"model": "wide", "weight": 2.0}],
@@ -170,6 +210,7 @@ COMPOSITIONS: dict[str, dict[str, Any]] = {
     "average of sizes": {"members": ["run", {"model": "run", "size_px": 40}], "join": "average"},
     "soup, five crops": {"members": ["run", "again"], "join": "soup", "views": "five_crops"},
     "by shape": {"members": ["run"], "views": BY_SHAPE},
+    "raw, on black": {"members": ["wide"], "views": ON_BLACK, "average": "raw"},
     "by shape and domain": {
         "members": ["run", "wide"],
         "join": "side_by_side",
@@ -231,12 +272,20 @@ def test_views_that_cannot_be_are_refused(
         ({"views": [{}, {"domains": ["cars"]}]}, "classifier: .*a view needs it"),
         ({"classifier": data}, "classifier: .*no view needs it"),
         (
+            {"average": "raw", "members": [run, run], "join": "side_by_side"},
+            "average: .*raw needs a mean, not side_by_side",
+        ),
+        (
+            {"average": "raw", "members": [{"members": [str(run)], "views": "flip"}]},
+            "members.0: .*an ensemble has unit length; average: raw needs models",
+        ),
+        (
             {"views": [{}, {"domains": ["sea"]}], "classifier": data},
             "domain 'sea' has no images to fit the classifier on; available:",
         ),
     ):
         with pytest.raises(UserError, match=describe) as refused:
-            composition(tmp_path / "x", [run], **keys)
+            composition(tmp_path / "x", **{"members": [run], **keys})
         assert "\n" not in str(refused.value)
     monkeypatch.setattr(joining, "MOST_VIEWS_BYTES", 1 << 16)
     with pytest.raises(

@@ -48,20 +48,25 @@ def picture(folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("backbone", "fit", "head"),
+    ("backbone", "image", "head"),
     [
-        (TINY_VIT, "squash", {"dim": 8, "norm": "bn"}),
-        (TINY_VIT, "pad", None),
-        (RESNET, "crop", {"dim": 8, "norm": "bn", "image_shape": True}),
-        (TINY_CLIP, "pad", {"dim": 8}),
-        ({**TINY_CLIP, "features": "pooled"}, "crop", {"dim": 8}),
+        (TINY_VIT, {"fit": "squash"}, {"dim": 8, "norm": "bn"}),
+        (TINY_VIT, {"fit": "pad"}, None),
+        (TINY_VIT, {"fit": "pad", "pad_color": "black"}, None),
+        (RESNET, {"fit": "crop"}, {"dim": 8, "norm": "bn", "image_shape": True}),
+        (TINY_CLIP, {"fit": "pad"}, {"dim": 8}),
+        (TINY_CLIP, {"fit": "pad", "pad_color": "black"}, {"dim": 8}),
+        ({**TINY_CLIP, "features": "pooled"}, {"fit": "crop"}, {"dim": 8}),
     ],
-    ids=["ViT", "ViT without head", "ResNet", "CLIP", "CLIP pooled"],
+    ids=[
+        *("ViT", "ViT without head", "ViT on black", "ResNet", "CLIP", "CLIP on black"),
+        "CLIP pooled",
+    ],
 )
 def test_the_cards_lines_give_the_models_embedding(
-    backbone: dict, fit: str, head: dict | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    backbone: dict, image: dict, head: dict | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    image = {"size_px": 32, "fit": fit}
+    image = {"size_px": 32, **image}
     run = tiny_run(tmp_path / "run", moved=0.02, backbone=backbone, head=head, image=image)
     to_hub(run, tmp_path / "hub")
     card = (tmp_path / "hub" / "README.md").read_text()
@@ -76,7 +81,10 @@ def test_the_cards_lines_give_the_models_embedding(
     assert message["x"].shape == expected.shape
     assert torch.cosine_similarity(message["x"], expected).item() > 0.999  # PIL resizes in 8 bits
     other = torch.cosine_similarity(message["x"], model.scored(255 - images)).item()
-    assert other < 0.99
+    assert other < 0.999
+    if image["fit"] == "pad":  # the border's colour counts
+        model.preprocess.pad_level = 255.0 - model.preprocess.pad_level
+        assert torch.cosine_similarity(message["x"], model.scored(images)).item() < 0.999
 
 
 @pytest.mark.parametrize(

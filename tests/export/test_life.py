@@ -48,12 +48,14 @@ def cards_embedding(card: Path) -> torch.Tensor:
     return torch.from_numpy(np.load(card.parent / "x.npy"))
 
 
+@pytest.mark.parametrize("image", [{}, {"fit": "pad", "pad_color": "black"}], ids=["", "on black"])
 def test_a_program_answers_for_any_number_of_any_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    image: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few = [(1, 1), (1, 2000), (2000, 1), (32, 32), (33, 31), (64, 42)]  # large ones take the time
     monkeypatch.setattr(formats, "odd_sizes", lambda size_px: few)
-    run = tiny_run(tmp_path / "run", backbone=TINY_VIT, head=SHAPED)
+    image = {"size_px": 32, **image}
+    run = tiny_run(tmp_path / "run", backbone=TINY_VIT, head=SHAPED, image=image)
     facts = written("pt2", run, tmp_path)
     assert {row["images"] for row in facts["made"]["parity"] if "images" in row} == {3}
     assert all(row["difference"] <= 1e-5 for row in facts["made"]["parity"])

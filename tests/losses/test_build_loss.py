@@ -129,6 +129,17 @@ def test_rows_start_with_the_length_that_is_asked_for(
         assert rows.abs().max() <= 3**0.5 * wanted / 8 * 1.001
 
 
+def test_rows_that_start_anew_alone_start_by_their_own_number() -> None:
+    """Of a softmax over the stage's classes, as of one that was built for them (winner_1, s3)."""
+    config = TypeAdapter(LossConfig).validate_python({"name": "cosface", "init": "xavier_uniform"})
+    loss = build_loss(config, 64, [1] * 900, ["a"] * 900)
+    before = loss.weight_CD.square().mean().sqrt().item()
+    assert before == pytest.approx((2 / (900 + 64)) ** 0.5, rel=0.05)
+    loss.begin_stage(range(90), alone=True, reset=(0, 1))
+    found = loss.stage_AD.square().mean().sqrt().item()
+    assert found == pytest.approx((2 / (90 + 64)) ** 0.5, rel=0.05)  # .114
+
+
 def test_rows_that_start_anew_in_a_stage_start_alike() -> None:
     for start in ({"length": 0.5}, "xavier_uniform"):
         values = {"name": "arcface", "init": start}

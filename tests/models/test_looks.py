@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch.nn import functional
 
 from guie.base.errors import UserError
@@ -81,11 +82,26 @@ def test_what_is_as_ever_is_known_as_ever() -> None:
     others = [seen_recipe(**view) for view in VIEWS]
     assert all(others.count(other) == 1 for other in [recipe, *others] if other != recipe)
 
+    assert seen_recipe(fit="squash") == recipe
+    black = ViewSpec(32, MEAN, STD, pad_color="black").build()
+    assert black.recipe() == recipe  # a squashed image has no border
+
+
+def test_a_view_pads_in_its_own_color_or_the_models() -> None:
+    black = Preprocess(32, MEAN, STD, "pad", pad_color="black")(picture())
+    assert torch.equal(seen(picture(), fit="pad", pad_color="black"), black)
+    assert not torch.equal(seen(picture(), fit="pad"), black)
+    of_model = ViewSpec(32, MEAN, STD, pad_color="black").through(ViewConfig(fit="pad"))
+    assert torch.equal(of_model.build()(picture()), black)
+    with pytest.raises(ValidationError, match="is for fit: pad; fit is crop"):
+        ViewConfig(fit="crop", pad_color="black")
+
 
 VIEWS = [
     {"flip": True},
     {"part": 0.9},
     {"fit": "pad"},
+    {"fit": "pad", "pad_color": "black"},
     {"resize": "bilinear"},
     {"antialias": False},
 ]

@@ -166,6 +166,23 @@ def test_pad_centres_on_white() -> None:
     assert (padded[:12] == 1).all() and (padded[20:] == 1).all()
 
 
+@pytest.mark.parametrize("size", [(10, 40), (40, 10), (33, 31), (1, 2000)], ids=str)
+def test_pad_on_black_is_the_twins_with_another_border(size: tuple[int, int]) -> None:
+    """Inside the image the pixels are those of `pad` on white; a scripted module agrees."""
+    black = Preprocess(SIZE_PX, [0.0] * 3, [1.0] * 3, "pad", pad_color="black")
+    image = photo(*size)
+    found = 255 * black(as_the_host(image))[0].permute(1, 2, 0).numpy()
+    border = np.ones((SIZE_PX, SIZE_PX, 1), bool)
+    scale = SIZE_PX / max(image.size)
+    width, height = (max(2, int(side * scale + 0.5)) for side in image.size)
+    top, left = (SIZE_PX - height) // 2, (SIZE_PX - width) // 2
+    border[top : top + height, left : left + width] = False
+    expected = np.where(border, 0.0, twin(image, "pad"))
+    assert np.abs(found - expected).max() < 0.01
+    scripted = torch.jit.script(black)(as_the_host(image))
+    assert torch.equal(scripted, black(as_the_host(image)))
+
+
 def test_crop_of_a_strip_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
     resize = Preprocess._resize
@@ -183,6 +200,7 @@ def test_crop_of_a_strip_stays_small(monkeypatch: pytest.MonkeyPatch) -> None:
         (32, [0.5], [0.5] * 3),
         (32, [0.5] * 3, [0.5, 0.5, 0.0]),
         (32, [0.5] * 3, [0.5] * 3, "stretch"),
+        (32, [0.5] * 3, [0.5] * 3, "pad", "bicubic", True, "grey"),
     ],
 )
 def test_impossible_settings_are_refused(arguments: tuple) -> None:

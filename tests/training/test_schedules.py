@@ -147,6 +147,25 @@ def test_a_warmup_may_begin_above_nothing() -> None:
     assert set(rates[10:]) == {1.0}
 
 
+def test_rates_of_the_2nd_place() -> None:
+    """XL-H/GUIE-2nd-Place-Solution utils.py:83-92, train.py:120-127: up by batches, down by epochs."""
+    epochs, steps = 10, 50
+    ours = rates_of(
+        epochs * steps,
+        epochs=epochs,
+        schedule={"name": "cosine", "every": "1 epoch"},
+        warmup="1 epoch",
+        warmup_start=0.01,
+    )
+    rise = [0.01 * (1 - batch / steps) + batch / steps for batch in range(steps)]
+    ahead = [our - their for our, their in zip(ours[:steps], rise, strict=True)]
+    assert 0 < min(ahead) and max(ahead) <= 1 / (steps + 1)
+    for epoch in range(2, epochs + 1):  # they count from 1, to one epoch more than they train
+        their = 0.5 * (1 + math.cos(math.pi * epoch / (epochs + 1)))
+        (our,) = set(ours[(epoch - 1) * steps : epoch * steps])
+        assert 0 < our - their < 0.18
+
+
 @pytest.mark.parametrize("setting", [{"warmup_start": 0.5}, {"warmup_every": "1 epoch"}])
 def test_a_warmup_that_is_none_has_no_settings(setting: dict) -> None:
     with pytest.raises(ValueError, match="needs warmup, which is null"):

@@ -20,13 +20,14 @@ from guie.config.base import (
     Width,
     Workers,
 )
-from guie.config.model import Fit, LayersConfig, ModelConfig
+from guie.config.model import Fit, LayersConfig, ModelConfig, PadColor
 from guie.config.training import RunConfig
 
 COMPOSITION_FILE = "composition.yaml"  # in an ensemble's folder; a run has config.yaml
 FILES = (COMPOSITION_FILE, "ensemble.yaml")  # the second: old name, written until 2026-11
 
 Resize = Literal["bicubic", "bilinear"]
+Average = Literal["normalised", "raw"]
 Corner = Literal["center", "top_left", "top_right", "bottom_left", "bottom_right"]
 
 
@@ -46,6 +47,7 @@ class ViewConfig(Config):
     part: Annotated[float, Field(gt=0, le=1)] = 1.0
     at: Corner = "center"  # position of the crop
     fit: Fit | None = None  # null: the member's own
+    pad_color: PadColor | None = None  # with fit: pad; null: the member's own
     resize: Resize = "bicubic"  # interpolation
     antialias: bool = True  # of the resize
     aspect: AspectConfig | None = None  # only for such aspect ratios
@@ -54,6 +56,8 @@ class ViewConfig(Config):
     def faults(self) -> Iterator[Fault]:
         if self.at != "center" and self.part == 1:
             yield "at", f"{self.at} needs a crop; set part below 1, or at to center"
+        if self.pad_color and self.fit not in (None, "pad"):
+            yield "pad_color", f"is for fit: pad; fit is {self.fit}"
 
     def is_of(self, aspect: float) -> bool:
         """Return whether the view applies to this aspect ratio, if the domain matches."""
@@ -89,18 +93,31 @@ def _by_members(one: str, ensemble: str) -> Discriminator:
     return Discriminator(tag)
 
 
+def _raw_faults(config: CompositionConfig | Composed, join: str | None) -> Iterator[Fault]:
+    """Yield a fault for `average: raw` where the members' raw embeddings have no common scale."""
+    if config.average == "normalised":
+        return
+    if join == "side_by_side":
+        yield "average", "raw needs a mean, not side_by_side; set join: average, or normalised"
+    for number, member in enumerate(config.members):
+        if isinstance(member, CompositionConfig | Composed):
+            yield f"members.{number}", "an ensemble has unit length; average: raw needs models"
+
+
 class CompositionConfig(Config):
     """Members, which may be ensembles themselves, and how their embeddings become one."""
 
     members: list[Part] = Field(min_length=1)
     join: Literal["side_by_side", "average"] = "side_by_side"
     weights: list[PositiveFloat] | None = None  # of the members; null: equal
+    average: Average = "normalised"  # of views, and of members with join: average
     views: list[ViewConfig] = Field([ViewConfig()], min_length=1)
     domains: list[str] = []  # classes of the domain classifier, if views name domains
     reduced_dim: Width | None = None  # output of a final linear map
 
     def faults(self) -> Iterator[Fault]:
         yield from gaps(self.views)
+        yield from _raw_faults(self, self.join if len(self.members) > 1 else None)
         if self.weights and len(self.weights) != len(self.members):
             yield "weights", f"{len(self.weights)} for {len(self.members)} members"
         unknown = {d for view in self.views for d in view.domains or []} - set(self.domains)
@@ -245,6 +262,8 @@ class Composed(Config):
     join: JoinConfig | None = None  # null: a single member
     # Test-time views that every member averages over; or names: whole, flip, five_crops
     views: Views = [ViewConfig()]
+    # raw: average the heads' outputs, then normalise (5th place, make_torchscript_wcls.py:161)
+    average: Average = "normalised"
     classifier: SampleConfig | None = None  # images to fit the domain classifier on
     reduce: ReduceConfig | None = None  # a linear map to fewer dimensions; null: none
 
@@ -261,6 +280,7 @@ class Composed(Config):
             yield "join", f"missing, and needed for {len(self.members)} members"
         if of_checkpoints and join != "soup":
             yield "join", "checkpoints: true is for soups; set join: soup"
+        yield from _raw_faults(self, join)
         if join and one and not of_checkpoints:
             yield "members", f"{join} needs at least two"
         for number, member in enumerate(self.members if join in ("soup", "heads") else []):

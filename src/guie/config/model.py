@@ -128,6 +128,7 @@ class WithAdapters(Config):
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Fit = Literal["squash", "pad", "crop"]
+PadColor = Literal["white", "black"]
 
 BATCH_NORM_EPS = 1e-5  # torch's own
 
@@ -181,6 +182,7 @@ class ImageConfig(Config):
 
     size_px: Pixels  # side of the square that the backbone sees
     fit: Fit = "squash"  # how an image becomes a square
+    pad_color: PadColor = "white"  # around an image with fit: pad; 5th place: black
     mean: list[float] | None = Field(None, min_length=3, max_length=3)  # null: the backbone's
     # null: the backbone's
     std: list[PositiveFloat] | None = Field(None, min_length=3, max_length=3)

@@ -94,7 +94,7 @@ def make(config: ModelMember | Composed, fits: Fits) -> EnsembleResult:
         return EnsembleResult(model, fits.scores(model), hashed)
     join, scores = config.join, None
     record: dict[str, Any] = {"join": join.name if join else None}
-    how: dict[str, Any] = {"views": config.views}
+    how: dict[str, Any] = {"views": config.views, "average": config.average}
     members: tuple[EnsembleResult, ...] = ()
     ingredients: tuple[Ingredient, ...] = ()
     if isinstance(join, SoupConfig | HeadsConfig):

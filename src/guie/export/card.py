@@ -186,6 +186,8 @@ def _joined(composition: dict[str, Any]) -> str:
         words.append(f"the mean of {'some of ' if chosen else ''}{len(views)} views of an image")
     elif views:
         words.append("in a view of its own: " + ", ".join(f"{k} {v}" for k, v in views[0].items()))
+    if composition.get("average") == "raw":
+        words.append("normalised after the mean")
     if "reduced_dim" in composition:
         words.append(f"reduced to {composition['reduced_dim']} dimensions")
     return ", ".join(words)
@@ -195,11 +197,12 @@ def _model(model: dict[str, Any], weights: dict[str, str] | None = None) -> list
     backbone, image = model["backbone"], model["image"]
     mean, std = (", ".join(f"{x:.4g}" for x in image[key]) for key in ("mean", "std"))
     stride_px = backbone["stride_px"]
+    on_black = " on black" if (image["fit"], image.get("pad_color")) == ("pad", "black") else ""
     overlap = f", patches overlapping, one every {stride_px} px" if stride_px else ""
     return [
         ("Backbone", f"{backbone['library']} `{backbone['name']}`{overlap}"),
         ("Pretrained weights", _pretrained(backbone["pretrained"], weights)),
-        ("Preprocessing", f"{image['fit']} to {image['size_px']} px, bicubic"),
+        ("Preprocessing", f"{image['fit']}{on_black} to {image['size_px']} px, bicubic"),
         ("Normalisation", f"mean {mean}; std {std}"),
     ]
 

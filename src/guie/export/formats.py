@@ -80,7 +80,7 @@ def _resized(self: Preprocess, images: Tensor) -> Tensor:
 
 
 def _padded(self: Preprocess, images: Tensor) -> Tensor:
-    """Fill each pixel of the square from the image, or with white outside it."""
+    """Fill each pixel of the square from the image, or with the padding colour outside it."""
     if self.fit != "pad":
         return images
     size = self.size_px
@@ -91,7 +91,7 @@ def _padded(self: Preprocess, images: Tensor) -> Tensor:
         images = images.index_select(dim, torch.minimum(place.clamp(min=0), _scalar(length) - 1))
         shape = [1, 1, 1, 1]
         shape[dim] = size
-        images = torch.where(inside.view(shape), images, 255.0)
+        images = torch.where(inside.view(shape), images, self.pad_level)
     return images
 
 

@@ -154,7 +154,7 @@ tags:
 # Of an odd margin, the larger half is on the right or bottom, as in our own preprocessing.
 _PAD = """\
 square = ({size_px}, {size_px})
-image = ImageOps.pad(image, square, Image.Resampling.BICUBIC, "white", centering=(0.499, 0.499))
+image = ImageOps.pad(image, square, Image.Resampling.BICUBIC, "{color}", centering=(0.499, 0.499))
 """
 
 
@@ -196,7 +196,7 @@ def _use(hub: HubLayout, recipe: HeadRecipe, image: dict[str, Any], library: str
     picture = 'image = Image.open("picture.jpg").convert("RGB")\nwidth, height = image.size\n'
     if image["fit"] == "pad" and not hub.pads:
         imports[2] += ", ImageOps"
-        picture += _PAD.format(**image)
+        picture += _PAD.format(size_px=image["size_px"], color=image.get("pad_color", "white"))
     head = json.dumps(f"{name}/head/model.safetensors")  # quoted as Python quotes it
     lines = [
         *("\n".join(imports), load, picture),

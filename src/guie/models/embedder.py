@@ -46,9 +46,12 @@ class Embedder(nn.Module):
         super().__init__()
         self.backbone, self.head, self.reduction = backbone, head, reduction
         self.dim = (reduction or head or backbone).dim
+        self.normalises = True  # False in an ensemble with `average: raw`
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
-        """Map preprocessed images (B, 3, S, S) to float32 embeddings (B, D) of unit length.
+        """Map preprocessed images (B, 3, S, S) to float32 embeddings (B, D), of unit length.
+
+        With `normalises` False they are the head's raw outputs.
 
         Args:
             shapes_B3: `image_shapes` of the original images, for a head that needs them.
@@ -61,10 +64,10 @@ class Embedder(nn.Module):
         if self.head and self.head.parts > 1:  # all count equally, whatever their norm
             parts = emb_BD.float().chunk(self.head.parts, dim=-1)
             emb_BD = torch.cat([functional.normalize(part, dim=-1) for part in parts], dim=-1)
-        emb_BD = functional.normalize(emb_BD.float(), dim=-1)
+        emb_BD = emb_BD.float()
         if self.reduction:
-            emb_BD = functional.normalize(self.reduction(emb_BD).float(), dim=-1)
-        return emb_BD
+            emb_BD = self.reduction(functional.normalize(emb_BD, dim=-1)).float()
+        return functional.normalize(emb_BD, dim=-1) if self.normalises else emb_BD
 
 
 def build_embedder(config: ModelConfig, weights: bool = True) -> Embedder:
@@ -95,4 +98,4 @@ def build_preprocess(
     """
     image = config.image
     mean, std = image.mean or backbone.mean, image.std or backbone.std
-    return Preprocess(size_px, mean, std, fit or image.fit)
+    return Preprocess(size_px, mean, std, fit or image.fit, pad_color=image.pad_color)

@@ -50,6 +50,9 @@ class Ensemble(nn.Module):
     with its members (Xuan et al., ECCV 2018, 3.2). average: the mean, useful if members share an
     embedding space, as models trained from one head do (1st place).
 
+    A mean is of embeddings of unit length. With `average: raw` it is of the members' raw outputs, and
+    normalised afterwards (5th place, make_torchscript_wcls.py:161).
+
     If a view depends on the image's shape or domain, forward passes that no image needs are skipped. For
     this the module is scripted around traced members (`exchanged`).
 
@@ -68,6 +71,10 @@ class Ensemble(nn.Module):
     ):
         super().__init__()
         self.members = nn.ModuleList(members)
+        self.raw = config.average == "raw"
+        if self.raw:
+            for member in members:  # models, never ensembles: the config refuses those
+                cast(Embedder, member).normalises = False
         self.side_by_side = config.join == "side_by_side"
         weights = config.weights or [1.0] * len(members)
         # With side_by_side a weight applies to the cosine, hence the square root
@@ -165,7 +172,7 @@ class Ensemble(nn.Module):
         return sum_BD.index_add(0, rows, own)
 
     def _of_view(self, view: int, prepared_BM: Tensor, shapes_B3: Tensor) -> Tensor:
-        """Return the members' embeddings of one view, joined: (B, D) of unit length."""
+        """Return the members' embeddings of one view, joined: (B, D), of unit length unless raw."""
         embs = []
         for number, member in enumerate(self.members):
             parts = []
@@ -173,9 +180,11 @@ class Ensemble(nn.Module):
                 parts.append(prepared_BM[:, self.ends[look] : self.ends[look + 1]])
             row = parts[0] if len(parts) == 1 else torch.cat(parts, dim=1)
             embs.append(member(row.reshape(self.shapes[number]), shapes_B3) * self.scales[number])
-        if self.side_by_side:
-            return unit(torch.cat(embs, dim=1))
-        return unit(torch.stack(embs).sum(dim=0))
+        if self.side_by_side:  # one model alone, too
+            joined_BD = torch.cat(embs, dim=1)
+        else:
+            joined_BD = torch.stack(embs).sum(dim=0)
+        return joined_BD if self.raw else unit(joined_BD)
 
     @torch.jit.ignore
     def exchanged(self, exchange: Exchange) -> Ensemble:

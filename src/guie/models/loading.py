@@ -150,7 +150,7 @@ def _built(
     embedder = build_embedder(part.model, weights=False)
     image, backbone = part.model.image, embedder.backbone
     mean, std = (tuple(given) for given in (image.mean or backbone.mean, image.std or backbone.std))
-    look = ViewSpec(image.size_px, mean, std, image.fit)
+    look = ViewSpec(image.size_px, mean, std, image.fit, pad_color=image.pad_color)
     return embedder, [look], build_preprocess(part.model, backbone, image.size_px)
 
 

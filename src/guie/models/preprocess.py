@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from guie.config.ensemble import Resize
-from guie.config.model import Fit
+from guie.config.model import Fit, PadColor
+
+PAD_LEVELS: dict[str, float] = {"white": 255.0, "black": 0.0}  # in grey levels
 
 
 class Preprocess(nn.Module):
     """Resize to a square, then normalise; identical results eager, scripted, and in PyTorch 1.11.
 
     squash: both sides to S; the aspect ratio is lost, and every pixel is used.
-    pad:    the longer side to S, centred on white.
+    pad:    the longer side to S, centred on white or black (5th place, make_torchscript_wcls.py:84).
     crop:   the shorter side to S, then the central square (CLIP's own, Radford et al. 2021).
 
     The resize is antialiased bicubic (a = -0.5, Keys 1981) in float, clamped to 0..255 because it
@@ -26,8 +28,8 @@ class Preprocess(nn.Module):
     that already fit, so that a trace always contains the resize. Ensembles may set `resize` and
     `antialias`; training always uses the defaults.
 
-    Raises ValueError for a size below 2, an unknown `fit`, mean or std without three values, or a std
-    that is not positive.
+    Raises ValueError for a size below 2, an unknown `fit` or `pad_color`, mean or std without three
+    values, or a std that is not positive.
     """
 
     def __init__(
@@ -38,18 +40,22 @@ class Preprocess(nn.Module):
         fit: Fit = "squash",
         resize: Resize = "bicubic",
         antialias: bool = True,
+        pad_color: PadColor = "white",
     ) -> None:
         super().__init__()
         if size_px < 2:
             raise ValueError(f"size_px is {size_px}: must be at least 2")
         if fit not in get_args(Fit):
             raise ValueError(f"fit is {fit!r}: must be one of {', '.join(get_args(Fit))}")
+        if pad_color not in PAD_LEVELS:
+            raise ValueError(f"pad_color is {pad_color!r}: must be {' or '.join(PAD_LEVELS)}")
         if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
             raise ValueError(
                 f"mean {list(mean)}, std {list(std)}: must be three numbers each, std > 0"
             )
         self.size_px = size_px
         self.fit: str = fit
+        self.pad_level = PAD_LEVELS[pad_color]
         self.bilinear, self.antialias = resize == "bilinear", antialias
         self.mean: Tensor
         self.std: Tensor
@@ -75,6 +81,8 @@ class Preprocess(nn.Module):
         recipe = {"size_px": self.size_px, "fit": self.fit, "mean": mean, "std": std}
         if self.bilinear:  # defaults are left out: cached features on disk are keyed by this
             recipe["resize"] = "bilinear"
+        if self.fit == "pad" and self.pad_level != PAD_LEVELS["white"]:
+            recipe["pad_color"] = "black"
         return recipe if self.antialias else recipe | {"antialias": False}
 
     def resized(self, images: Tensor) -> Tensor:
@@ -91,14 +99,13 @@ class Preprocess(nn.Module):
         return self._resize(images, self.size_px, self.size_px)
 
     def padded(self, images: Tensor) -> Tensor:
-        """Centre the output of `resized` on white."""
+        """Centre the output of `resized` on the padding colour."""
         if self.fit != "pad":
             return images
         size, height, width = self.size_px, images.size(2), images.size(3)
         top, left = (size - height) // 2, (size - width) // 2
         border = [left, size - width - left, top, size - height - top]
-        white = 255.0
-        return torch.constant_pad_nd(images, border, white)
+        return torch.constant_pad_nd(images, border, self.pad_level)
 
     def normalised(self, images: Tensor) -> Tensor:
         """Normalise the output of `padded` to float32, on the images' device."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from guie.base.errors import UserError
 from guie.config.ensemble import Corner, Resize, ViewConfig
-from guie.config.model import Fit
+from guie.config.model import Fit, PadColor
 from guie.models.preprocess import Preprocess
 
 
@@ -31,6 +31,7 @@ class ViewSpec:
     part: float = 1.0
     at: Corner = "center"
     flip: bool = False
+    pad_color: PadColor = "white"
 
     def through(self, view: ViewConfig) -> ViewSpec:
         """Apply a view to this model's preprocessing. Raises UserError if both take part of the image."""
@@ -49,13 +50,20 @@ class ViewSpec:
             part=cut.part,
             at=cut.at,
             flip=self.flip != view.flip,
+            pad_color=view.pad_color or self.pad_color,
         )
 
     def build(self) -> Preprocess | View:
         """Build the preprocessing module."""
         whole_px = max(self.size_px, round(self.size_px / self.part))
         preprocess = Preprocess(
-            whole_px, self.mean, self.std, self.fit, self.resize, self.antialias
+            whole_px,
+            self.mean,
+            self.std,
+            self.fit,
+            self.resize,
+            self.antialias,
+            self.pad_color,
         )
         return View(preprocess, self) if self.part < 1 or self.flip else preprocess
 

@@ -17,7 +17,7 @@ from torchvision.transforms import AutoAugment, RandomCrop, RandomResizedCrop
 from torchvision.transforms.v2 import functional as colours
 
 from guie.config.sampling import AugmentConfig
-from guie.data.augmentation import Augment, Distortions, recoloured
+from guie.data.augmentation import Augment, Distortions, distortions, recoloured
 
 MOVES = {"affine": 1.0, "shift": 0.2, "zoom": 0.2, "rotate_deg": 30.0}
 EACH = {
@@ -176,6 +176,15 @@ def test_auto_is_torchvisions() -> None:
             torch.manual_seed(draw.getrandbits(63))
             expected = theirs(Image.fromarray(image))
         assert (out == np.asarray(expected)).all(), transform
+
+
+def test_distortions_come_in_one_order() -> None:
+    """Moved, then the hue, channels, blur and compression; the recipes tell where theirs is another."""
+    config = AugmentConfig(
+        affine=0.5, shift=0.1, hue=0.1, rgb_shift=5.0, blur=0.5, jpeg=0.5, auto="imagenet"
+    )
+    names = [type(step).__name__ for step in distortions(config)]
+    assert names[-5:] == ["Affine", "ColorJitter", "RGBShift", "GaussianBlur", "ImageCompression"]
 
 
 @pytest.mark.parametrize("side", [0.25, 0.4])

@@ -33,7 +33,7 @@ class HubLayout(NamedTuple):
 
     Attributes: `config` and `weights`, its files; `load`, lines of Python that create `backbone` and
     `transform` from an `{address}`; `encode`, the expression that maps `images` to features; `pads`,
-    whether the transform can pad with white; `note`, a last sentence for the README.
+    whether the transform can pad with a colour; `note`, a last sentence for the README.
     """
 
     config: str

@@ -169,7 +169,7 @@ backbone.eval()
             "std": image["std"],
             "interpolation": "bicubic",
             "resize_mode": RESIZE_MODES[image["fit"]],
-            "fill_color": 255,
+            "fill_color": 0 if image.get("pad_color") == "black" else 255,
         }
         clip = open_clip.CLIP(**copy.deepcopy(model))
         texts = {key: value for key, value in clip.state_dict().items() if key[:7] != "visual."}
