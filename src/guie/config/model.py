@@ -46,6 +46,9 @@ class StochasticConfig(GateConfig):
     dim: Width = 128  # r, the bottleneck
     keep: Keep = 0.5  # probability p that a branch is on in training; 1: always
     scale: PositiveFloat = 1.0  # of the branch; eq. 5 has none, the code .1
+    # Variance of the initial down-projection: fan_in 1 / (3 D) at width D, fan_out 1 / r. fan_out, as in
+    # PUMA's code, also starts both branches of a block from the same values
+    init: Literal["fan_in", "fan_out"] = "fan_in"
     blocks: Blocks = "all"  # numbers of the backbone blocks that have one
 
 
@@ -94,6 +97,9 @@ class PoolConfig(Config):
     query: Literal["sum", "mean"] = "sum"
     # softmax: over the features, before the product with the query (the code). plain: eq. 8
     attention: Literal["plain", "softmax"] = "plain"
+    # Initial prompts. orthogonal: to each other. equal: copies of one prompt, whose tokens are orthogonal
+    # and of length 1 (the code)
+    init: Literal["orthogonal", "equal"] = "orthogonal"
     orthogonality: Annotated[float, Field(ge=0)] = 0.0  # weight of the penalty; 1e-6 in the code
 
 
