@@ -211,9 +211,10 @@ class HeadConfig(Config):
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear
-    # Widths of Linear + ReLU layers between dropout and the last Linear. [2048, 2048] is the
-    # "MLP-3 Emb." of PUMA's table 2, by its 5.3 M parameters on ViT-S
+    # Widths of Linear + activation layers between dropout and the last Linear. [2048, 2048] with gelu
+    # is the "MLP-3 Emb." of PUMA's table 2 (its models/model.py:79)
     hidden: list[Width] = []
+    activation: Literal["relu", "gelu"] = "relu"  # after each hidden layer
     branches: BranchesConfig | None = None
     # Append H / W, H / 224 and W / 224 of the original image to the features (5th place)
     image_shape: bool = False
@@ -230,6 +231,8 @@ class HeadConfig(Config):
                 yield "image_shape", f"needs norm bn or bn_plain, {because}; norm is {self.norm}"
             if self.norm_eps != BATCH_NORM_EPS:
                 yield "norm_eps", f"is for norm bn and bn_plain; norm is {self.norm}"
+        if self.activation != "relu" and not self.hidden:
+            yield "activation", "is for hidden layers, and hidden is empty; give their widths"
         if self.dim % self.parts:
             yield "parts", f"{self.parts} does not divide dim {self.dim}"
         if self.reduced_dim and self.reduced_dim > self.dim:
