@@ -190,6 +190,7 @@ def test_a_table_leaves_nothing_out(name: str) -> None:
         wanted.add("model.head.norm_eps")
     added = {"adapters": model.adapters, "prompts": model.prompts, "layers": model.layers}
     added |= {"head.hidden": head and head.hidden, "backbone.reset": model.backbone.reset}
+    added["head.activation"] = head and head.hidden
     wanted |= {f"model.{key}" for key, value in added.items() if value}
     for number, stage in enumerate(config.stages):
         wanted |= {f"stages.{number}.{key}" for key in keys_of(stage)}

@@ -153,7 +153,7 @@ def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
     )
     assert config.model.head.model_dump(exclude={"dropout", "branches"}) == {
         **{"norm": "l2", "norm_eps": 1e-5, "dim": 64, "bias": True, "image_shape": False},
-        **{"hidden": [], "parts": 1, "reduced_dim": None},
+        **{"hidden": [], "activation": "relu", "parts": 1, "reduced_dim": None},
     }
     loss = config.task.loss
     separate = "_usc" in recipe.stem

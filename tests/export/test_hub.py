@@ -94,6 +94,7 @@ def test_the_cards_lines_give_the_models_embedding(
         {"norm": "none", "bias": False},
         {"norm": "bn"},
         {"norm": "bn_plain", "bias": False, "hidden": [7, 5]},
+        {"norm": "bn", "hidden": [7, 5], "activation": "gelu"},
         {"norm": "bn", "image_shape": True},
         {"norm": "l2", "parts": 2},
         {"norm": "l2", "reduced_dim": 3},

@@ -15,7 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from exported import check_exported
 from guie.base.errors import UserError
+from guie.config.model import HeadConfig
 from guie.export import (
     RUNTIME_FORMAT,
     check_operators,
@@ -26,10 +28,11 @@ from guie.export import (
     parity,
     portable_operators,
 )
-from guie.models import ExportModule
+from guie.models import Embedder, ExportModule
+from guie.models.head import Head
 from guie.models.preprocess import Preprocess
 from scorer.isolated.runtime import check_runtime
-from torch111.architectures import OTHERS, build
+from torch111.architectures import FAMILIES, OTHERS, build
 from torch111.compact import compact
 
 HEAVY = {"timm ResNet-50", "timm EfficientNet", "timm MobileNetV3"}
@@ -96,6 +99,14 @@ def test_without_portable_tracing_the_check_names_operator_and_module(
         package(encoder, preprocess(size_px), path)
         found = check_operators(path)
         assert any(f"{operator} in {module}" in line for line in found), found
+
+
+def test_a_head_of_gelu_layers_runs_in_1_11_and_answers_the_same(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    backbone = FAMILIES["timm ViT"]()
+    config = HeadConfig(norm="none", dim=8, hidden=[16, 12], activation="gelu")
+    embedder = Embedder(backbone, Head(config, backbone.dim)).eval()
+    check_exported(embedder, preprocess(backbone.size_px), tmp_path)
 
 
 def test_portable_attention_is_attention() -> None:

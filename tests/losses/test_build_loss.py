@@ -15,6 +15,7 @@ from guie.config.base import Config, load_config
 from guie.config.losses import LossConfig
 from guie.losses import CurricularFace, build_loss
 from guie.losses.build import domain_edges
+from guie.losses.margin_softmax import drawn
 
 SIZES, DOMAINS = [16, 1, 1, 81], ["a", "a", "b", "b"]
 
@@ -113,6 +114,7 @@ def rows_of(loss: nn.Module) -> torch.Tensor:
         ({"draw": "uniform"}, 1.0),  # UnED: lecun-uniform with fan-in 64
         ("xavier_uniform", None),
         ("xavier_normal", None),
+        ("he_uniform", None),
     ],
 )
 def test_rows_start_with_the_length_that_is_asked_for(
@@ -123,7 +125,7 @@ def test_rows_start_with_the_length_that_is_asked_for(
     values = {"name": name} | ({"init": start} if start else {})
     config = TypeAdapter(LossConfig).validate_python(values)
     rows = rows_of(build_loss(config, 64, [1] * classes, ["a"] * classes))
-    wanted = length or (2 * 64 / (len(rows) + 64)) ** 0.5
+    wanted = length or (2 * 64 / (len(rows) + (0 if start == "he_uniform" else 64))) ** 0.5
     assert rows.square().sum(1).mean().sqrt().item() == pytest.approx(wanted, rel=0.05)
     if "uniform" in str(start):
         assert rows.abs().max() <= 3**0.5 * wanted / 8 * 1.001
@@ -140,8 +142,18 @@ def test_rows_that_start_anew_alone_start_by_their_own_number() -> None:
     assert found == pytest.approx((2 / (90 + 64)) ** 0.5, rel=0.05)  # .114
 
 
+def test_proxies_start_as_in_pumas_code() -> None:
+    """Its eight data sets have 15,952 train classes; `kaiming_uniform_` is torch's own."""
+    torch.manual_seed(0)
+    ours_CD = drawn(15_952, 128, "he_uniform")
+    torch.manual_seed(0)
+    theirs_CD = nn.init.kaiming_uniform_(torch.empty(15_952, 128), mode="fan_out")
+    assert torch.equal(ours_CD, theirs_CD)
+    assert ours_CD.square().sum(1).mean().sqrt().item() == pytest.approx(0.127, abs=5e-4)
+
+
 def test_rows_that_start_anew_in_a_stage_start_alike() -> None:
-    for start in ({"length": 0.5}, "xavier_uniform"):
+    for start in ({"length": 0.5}, "xavier_uniform", "he_uniform"):
         values = {"name": "arcface", "init": start}
         config = TypeAdapter(LossConfig).validate_python(values)
         loss = build_loss(config, 64, [1] * 900, ["a"] * 900)

@@ -42,6 +42,42 @@ TWINS = {
     ),
     "supcon": ({"temperature": 0.3}, lambda e, y: twins.supcon(e, y, 0.3)),
 }
+# What PUMA compares itself with (its losses.py), where it is not the default
+PUMAS_TRIPLET = {"margin_distance": 0.05, "distance": "cosine", "miner": "batch_hard"}
+PUMAS_MARGIN = {"miner": "multi_similarity"}
+PUMAS_MULTI_SIMILARITY = {"miner": "distance_weighted"}
+
+
+@pytest.mark.parametrize("spread", [0.5, 3.0])
+def test_pumas_triplet_loss_equals_the_twin(spread: float) -> None:
+    torch.manual_seed(0)
+    vectors, emb = batch(spread=spread)
+    loss, _ = built(name="triplet", **PUMAS_TRIPLET)(emb, torch.tensor(LABELS))
+    twins.assert_equal(loss, twins.batch_hard(emb, LABELS, 0.05), vectors)
+
+
+def test_pumas_margin_loss_equals_the_twin() -> None:
+    torch.manual_seed(0)
+    vectors, emb = batch()
+    loss, _ = built(name="margin", **PUMAS_MARGIN)(emb, torch.tensor(LABELS))
+    chosen = twins.multi_similarity_triplets(emb, LABELS, 0.1)
+    assert 0 < len(chosen) < len(twins.triplets(LABELS))
+    twins.assert_equal(loss, twins.margin_loss(emb, chosen, [1.2] * len(LABELS), 0.2), vectors)
+
+
+def test_pumas_multi_similarity_loss_equals_the_twin_on_the_triplets_it_draws() -> None:
+    torch.manual_seed(0)
+    vectors, emb = batch()
+    loss, labels = built(name="multi_similarity", **PUMAS_MULTI_SIMILARITY), torch.tensor(LABELS)
+    torch.manual_seed(1)
+    value, _ = loss(emb, labels)
+    torch.manual_seed(1)
+    drawn = [tuple(map(int, t)) for t in zip(*loss.miner(emb, labels), strict=True)]
+    assert len(drawn) > 8 and all(
+        LABELS[a] == LABELS[p] != LABELS[n] and twins.distance(emb[a], emb[n]) < 1.4
+        for a, p, n in drawn
+    )
+    twins.assert_equal(value, twins.multi_similarity_of(emb, drawn, 2.0, 50.0, 0.5), vectors)
 
 
 @pytest.mark.parametrize("name", TWINS)
@@ -124,10 +160,19 @@ def test_hyperbolic_of_two_images_a_class_is_the_published_loss() -> None:
 NAMES = [*TWINS, *PROXY_TWINS, "margin"]
 
 
-@pytest.mark.parametrize("name", NAMES)
+PUMAS = [
+    ("triplet", PUMAS_TRIPLET),
+    ("margin", PUMAS_MARGIN),
+    ("multi_similarity", PUMAS_MULTI_SIMILARITY),
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), [*((name, {}) for name in NAMES), *PUMAS])
 @pytest.mark.parametrize("labels", [[0], [1, 1, 1], [0, 1, 2]])
-def test_batches_without_pairs_or_rivals_are_finite(name: str, labels: list[int]) -> None:
-    loss = built(name=name)
+def test_batches_without_pairs_or_rivals_are_finite(
+    name: str, settings: dict, labels: list[int]
+) -> None:
+    loss = built(name=name, **settings)
     emb = functional.normalize(torch.ones(len(labels), DIM), dim=-1).requires_grad_()
     value, _ = loss(emb, torch.tensor(labels))  # all embeddings alike: no distance has a slope
     value.backward()
@@ -168,11 +213,17 @@ def test_memory_holds_the_newest_embeddings_and_survives_a_checkpoint() -> None:
         twins.assert_equal(through[step], twins.supcon(emb, labels, 0.5, memory), vectors)
 
 
-@pytest.mark.parametrize("name", ["triplet", "margin", "multi_similarity", "supcon"])
-def test_memory_serves_every_pair_loss(name: str) -> None:
+PAIR_LOSSES = [
+    *((name, {}) for name in ("triplet", "margin", "multi_similarity", "supcon")),
+    *PUMAS,
+]
+
+
+@pytest.mark.parametrize(("name", "settings"), PAIR_LOSSES)
+def test_memory_serves_every_pair_loss(name: str, settings: dict) -> None:
     torch.manual_seed(9)
     labels = torch.tensor(LABELS)
-    plain, remembering = built(name=name), built(name=name, memory=64)
+    plain, remembering = built(name=name, **settings), built(name=name, memory=64, **settings)
     for _ in range(3):
         _, emb = batch()
         value = remembering(emb, labels)[0]

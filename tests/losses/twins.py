@@ -126,6 +126,52 @@ def semi_hard(emb: Tensor, labels: list[int], margin: float) -> Tensor:
     return mean(losses)
 
 
+def batch_hard(emb: Tensor, labels: list[int], margin: float) -> Tensor:
+    """Hinge on each image's least similar positive and most similar negative, by cosine; mean where not 0."""
+    losses = []
+    for a, own in enumerate(labels):
+        cos = emb @ emb[a]
+        same = [cos[j] for j in range(len(labels)) if j != a and labels[j] == own]
+        other = [cos[j] for j in range(len(labels)) if labels[j] != own]
+        gap = max(other) - min(same) + margin
+        if gap > 0:
+            losses.append(gap)
+    return mean(losses)
+
+
+def multi_similarity_triplets(
+    emb: Tensor, labels: list[int], epsilon: float
+) -> list[tuple[int, int, int]]:
+    """Every hard positive pair of an image with every hard negative pair of it."""
+    chosen = []
+    for a, p, n in triplets(labels):
+        cos = emb @ emb[a]
+        same = [cos[j] for j in range(len(labels)) if j != a and labels[j] == labels[a]]
+        other = [cos[j] for j in range(len(labels)) if labels[j] != labels[a]]
+        if cos[p] - epsilon < max(other) and cos[n] + epsilon > min(same):
+            chosen.append((a, p, n))
+    return chosen
+
+
+def multi_similarity_of(
+    emb: Tensor,
+    chosen: list[tuple[int, int, int]],
+    alpha: float,
+    beta: float,
+    base: float,
+) -> Tensor:
+    """Multi-Similarity on the pairs of these triplets, each pair once; mean over all images."""
+    losses = []
+    for i in range(len(emb)):
+        cos = emb @ emb[i]
+        same = {p for a, p, _ in chosen if a == i}
+        other = {n for a, _, n in chosen if a == i}
+        pull = sum((torch.exp(-alpha * (cos[j] - base)) for j in same), emb.new_zeros(()))
+        push = sum((torch.exp(beta * (cos[j] - base)) for j in other), emb.new_zeros(()))
+        losses.append(torch.log1p(pull) / alpha + torch.log1p(push) / beta)
+    return mean(losses)
+
+
 def margin_loss(
     emb: Tensor, chosen: list[tuple[int, int, int]], boundaries: list[Tensor], margin: float
 ) -> Tensor:

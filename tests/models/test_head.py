@@ -95,6 +95,21 @@ def test_hidden_layers_are_an_mlp() -> None:
     assert torch.equal(head(feat_BF), expected)
 
 
+def test_hidden_layers_of_gelu() -> None:
+    """The exact one, by the error function: the only one that torch 1.11 has."""
+    head = Head(HeadConfig(norm="none", dim=8, hidden=[32, 16], activation="gelu"), 24)
+    feat_BF = torch.randn(5, 24)
+    first, _, second, _ = head.hidden
+
+    def gelu(x: Tensor) -> Tensor:
+        return x * (1 + torch.erf(x / 2**0.5)) / 2
+
+    expected = head.linear(gelu(second(gelu(first(feat_BF)))))
+    torch.testing.assert_close(head(feat_BF), expected, atol=1e-6, rtol=1e-5)
+    plain = Head(HeadConfig(norm="none", dim=8, hidden=[32, 16]), 24)
+    assert head.state_dict().keys() == plain.state_dict().keys()
+
+
 def test_pumas_mlp_has_as_many_numbers_as_the_paper_says() -> None:
     """Table 2: 5.3 M train, of ViT-S's 384 features to 128 dimensions."""
     head = Head(HeadConfig(norm="none", dim=128, hidden=[2048, 2048]), 384)
@@ -160,6 +175,7 @@ def test_a_head_takes_shapes_beside_the_features() -> None:
         ({"image_shape": True, "norm": "l2"}, "image_shape: needs norm bn or bn_plain"),
         ({"norm": "l2", "norm_eps": 1e-6}, "norm_eps: is for norm bn and bn_plain; norm is l2"),
         ({"dim": 8, "reduced_dim": 9}, "reduced_dim: 9 is above dim 8"),
+        ({"activation": "gelu"}, "activation: is for hidden layers, and hidden is empty"),
         ({"branches": {"linear": "shared", "dropouts": [0.1]}}, "at least 2"),
     ],
 )

@@ -22,11 +22,12 @@ from small_models import (
 from torch import Tensor, nn
 from torch.nn import functional
 
-from guie.config.model import GateConfig
-from guie.models.adapters import merge_lora
+from guie.config.model import BackboneConfig, GateConfig, WithAdapters
+from guie.models.adapters import adapt, merge_lora
 from guie.models.adapters.attaching import tuned_names
 from guie.models.adapters.bottleneck import Gate
 from guie.models.adapters.prompts import Pool
+from guie.models.backbones import build_backbone
 from torch111.architectures import FAMILIES
 
 # ---------------------------------------------------------------- gates
@@ -70,6 +71,43 @@ def test_a_static_adapter_draws_nothing() -> None:
 
 
 # ---------------------------------------------------------------- bottlenecks
+
+
+def vit_s(**added: Any) -> Any:
+    """The first block of a random ViT-S/16 with what is added."""
+    torch.manual_seed(0)
+    small = BackboneConfig(library="timm", name="vit_small_patch16_224", kwargs={"depth": 1})
+    return adapt(build_backbone(small, 224), WithAdapters.model_validate(added))
+
+
+def test_adapters_start_as_in_pumas_code() -> None:
+    """Its he_uniform on a (D, r) tensor: deviation 1 / sqrt(r), and the same in both branches."""
+    added = {"kind": "stochastic", "dim": 128, "init": "fan_out"}
+    attention, mlp = vit_s(adapters=added).adapters.stochastic.values()
+    weight_rD = attention.down.weight
+    theirs_Dr = nn.init.kaiming_uniform_(torch.empty(384, 128), a=1)
+    assert weight_rD.std().item() == pytest.approx(0.0884, abs=5e-4)
+    assert weight_rD.std().item() == pytest.approx(theirs_Dr.std().item(), rel=0.01)
+    assert weight_rD.abs().max() <= (3 / 128) ** 0.5
+    assert torch.equal(weight_rD, mlp.down.weight) and weight_rD is not mlp.down.weight
+    assert not attention.up.weight.any() and not mlp.up.weight.any()
+
+
+def test_adapters_start_as_ever_unless_told() -> None:
+    """As torch's Linear: a third of that deviation at ViT-S, and each branch its own."""
+    torch.manual_seed(1)
+    backbone = vit_s()
+    state = torch.get_rng_state()
+    expected = []
+    for _ in range(2):
+        down, _ = nn.Linear(384, 128, bias=False), nn.Linear(128, 384, bias=False)
+        expected.append(nn.init.kaiming_uniform_(down.weight, a=5**0.5))
+    torch.set_rng_state(state)
+    added = {"adapters": {"kind": "stochastic", "dim": 128}}
+    adapters = adapt(backbone, WithAdapters.model_validate(added)).adapters.stochastic
+    for adapter, weight_rD in zip(adapters.values(), expected, strict=True):
+        assert torch.equal(adapter.down.weight, weight_rD)
+    assert expected[0].std().item() == pytest.approx(0.0295, abs=2e-4)
 
 
 def bottleneck(adapter: Any, normed: Tensor) -> Tensor:
@@ -208,6 +246,22 @@ def test_the_penalty_is_zero_where_all_is_orthogonal() -> None:
     assert float(pool.penalty()) == pytest.approx(0, abs=1e-10)  # as they begin
     pool.weighing.key_MD[1] = pool.weighing.key_MD[0]
     assert float(pool.penalty()) == pytest.approx(2 / 6**2)
+
+
+@torch.no_grad()
+def test_prompts_start_as_in_pumas_code() -> None:
+    """Twenty copies of one prompt, whose tokens are orthogonal and of length 1."""
+    pool = vit_s(prompts={"kind": "pool", "init": "equal"}).prompts
+    first_LD = pool.prompt_MLD[0]
+    assert torch.equal(pool.prompt_MLD, first_LD.expand(20, 8, 384))
+    torch.testing.assert_close(first_LD @ first_LD.T, torch.eye(8), atol=1e-5, rtol=0)
+    assert pool.prompt_MLD.is_leaf and pool.prompt_MLD.is_contiguous()
+
+
+@torch.no_grad()
+def test_prompts_start_orthogonal_unless_told() -> None:
+    flat_MX = vit_s(prompts={"kind": "pool"}).prompts.prompt_MLD.flatten(1)
+    torch.testing.assert_close(flat_MX @ flat_MX.T, torch.eye(20), atol=1e-5, rtol=0)
 
 
 @torch.no_grad()

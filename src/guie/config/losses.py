@@ -25,8 +25,9 @@ class RowLength(Config):
 
 
 # Rows are normalised and Adam's step is absolute, so rows of half the length turn twice as fast. Xavier
-# lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000.
-Init = Either[Literal["xavier_normal", "xavier_uniform"], RowLength]
+# lengths fall with the number of classes: a learning rate for 1,000 does not transfer to 100,000. So do
+# those of he_uniform, sqrt(2 D / C) for C rows: `kaiming_uniform_(mode="fan_out")`, as in PUMA's code.
+Init = Either[Literal["xavier_normal", "xavier_uniform", "he_uniform"], RowLength]
 
 
 class MarginSchedule(Config):
@@ -108,19 +109,26 @@ class _WithMemory(Config):
 
 
 class TripletConfig(_WithMemory):
-    """Triplet loss on semi-hard triplets: negatives farther than the positive, within the margin."""
+    """Triplet loss on mined triplets."""
 
     name: Literal["triplet"]
     margin_distance: Distance = 0.2  # by which the negative should be farther than the positive
+    distance: Literal["euclidean", "cosine"] = "euclidean"  # of the loss; cosine: 1 - cos
+    # semihard: negatives farther than the positive, within the margin. batch_hard: of each anchor the
+    # farthest positive and the nearest negative (PUMA's baseline)
+    miner: Literal["semihard", "batch_hard"] = "semihard"
 
 
 class MarginLossConfig(_WithMemory):
-    """Margin loss on triplets drawn with distance weighting."""
+    """Margin loss on mined triplets."""
 
     name: Literal["margin"]
     margin_distance: Distance = 0.2  # on both sides of the boundary
     boundary_distance: Distance = 1.2  # beta: positive pairs should be closer
     learn_boundary: bool = False  # one per class, initialised to boundary_distance
+    # distance_weighted: one negative per positive pair, drawn evenly over distances. multi_similarity:
+    # the pairs that loss mines, at a margin of 0.1 (PUMA's baseline)
+    miner: Literal["distance_weighted", "multi_similarity"] = "distance_weighted"
 
 
 class MultiSimilarityConfig(_WithMemory):
@@ -130,7 +138,10 @@ class MultiSimilarityConfig(_WithMemory):
     positive_scale: Scale = 2.0  # alpha
     negative_scale: Scale = 50.0  # beta
     base_cos: Annotated[float, Field(ge=-1, le=1)] = 0.5  # lambda
-    mining_margin_cos: PositiveFloat = 0.1  # epsilon
+    mining_margin_cos: PositiveFloat = 0.1  # epsilon, of its own miner
+    # multi_similarity: its own. distance_weighted: one negative per positive pair, drawn evenly over
+    # distances from 0.5 to 1.4 (PUMA's baseline)
+    miner: Literal["multi_similarity", "distance_weighted"] = "multi_similarity"
 
 
 class SupConConfig(_WithMemory):

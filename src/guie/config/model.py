@@ -48,6 +48,9 @@ class StochasticConfig(GateConfig):
     dim: Width = 128  # r, the bottleneck
     keep: Keep = 0.5  # probability p that a branch is on in training; 1: always
     scale: PositiveFloat = 1.0  # of the branch; eq. 5 has none, the code .1
+    # Variance of the initial down-projection: fan_in 1 / (3 D) at width D, fan_out 1 / r. fan_out, as in
+    # PUMA's code, also starts both branches of a block from the same values
+    init: Literal["fan_in", "fan_out"] = "fan_in"
     blocks: Blocks = "all"  # numbers of the backbone blocks that have one
 
 
@@ -96,6 +99,9 @@ class PoolConfig(Config):
     query: Literal["sum", "mean"] = "sum"
     # softmax: over the features, before the product with the query (the code). plain: eq. 8
     attention: Literal["plain", "softmax"] = "plain"
+    # Initial prompts. orthogonal: to each other. equal: copies of one prompt, whose tokens are orthogonal
+    # and of length 1 (the code)
+    init: Literal["orthogonal", "equal"] = "orthogonal"
     orthogonality: Annotated[float, Field(ge=0)] = 0.0  # weight of the penalty; 1e-6 in the code
 
 
@@ -209,9 +215,10 @@ class HeadConfig(Config):
     dropout: Fraction = 0.0  # before the last Linear
     dim: Width = 64  # of the embedding; the challenge allows 64
     bias: bool = True  # of the last Linear
-    # Widths of Linear + ReLU layers between dropout and the last Linear. [2048, 2048] is the
-    # "MLP-3 Emb." of PUMA's table 2, by its 5.3 M parameters on ViT-S
+    # Widths of Linear + activation layers between dropout and the last Linear. [2048, 2048] with gelu
+    # is the "MLP-3 Emb." of PUMA's table 2 (its models/model.py:79)
     hidden: list[Width] = []
+    activation: Literal["relu", "gelu"] = "relu"  # after each hidden layer
     branches: BranchesConfig | None = None
     # Append H / W, H / 224 and W / 224 of the original image to the features (5th place)
     image_shape: bool = False
@@ -228,6 +235,8 @@ class HeadConfig(Config):
                 yield "image_shape", f"needs norm bn or bn_plain, {because}; norm is {self.norm}"
             if self.norm_eps != BATCH_NORM_EPS:
                 yield "norm_eps", f"is for norm bn and bn_plain; norm is {self.norm}"
+        if self.activation != "relu" and not self.hidden:
+            yield "activation", "is for hidden layers, and hidden is empty; give their widths"
         if self.dim % self.parts:
             yield "parts", f"{self.parts} does not divide dim {self.dim}"
         if self.reduced_dim and self.reduced_dim > self.dim:

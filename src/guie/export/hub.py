@@ -75,6 +75,7 @@ def _head_lines(recipe: HeadRecipe, head: Head) -> None:
     linears = [module for module in [*head.hidden, head.linear] if isinstance(module, nn.Linear)]
     maps: list[Map] = [(linear.weight, linear.bias) for linear in linears]
     given = "x"
+    activation = "gelu" if any(isinstance(one, nn.GELU) for one in head.hidden) else "relu"
     if head.image_shape:
         recipe.lines.append(
             "x = torch.cat([x, torch.tensor([[height / width, height / 224, width / 224]])], 1)"
@@ -86,7 +87,7 @@ def _head_lines(recipe: HeadRecipe, head: Head) -> None:
     for number, (weight, bias) in enumerate(maps):
         last = number == len(maps) - 1
         call = recipe.linear("" if last else f"hidden.{number}.", weight, bias).format(given)
-        recipe.lines.append(f"x = {call}" if last else f"x = F.relu({call})")
+        recipe.lines.append(f"x = {call}" if last else f"x = F.{activation}({call})")
         given = "x"
 
 

@@ -27,13 +27,16 @@ def drawn(
     Args:
         rows: C, the number of rows.
         dim: D.
-        start: root mean square length of the rows, or one of Xavier's rules. Their length falls with
-            the number of rows: sqrt(2 D / (C + D)) (Glorot and Bengio, AISTATS 2010, eq. 16).
+        start: root mean square length of the rows, or a rule by which it falls with their number:
+            Xavier's, sqrt(2 D / (C + D)) (Glorot and Bengio, AISTATS 2010, eq. 16); he_uniform,
+            sqrt(2 D / C) (He et al., ICCV 2015, eq. 14, on the rows).
         generator: None: torch's global one.
-        of: number of rows of the whole matrix, for Xavier's rules; 0: `rows`.
+        of: number of rows of the whole matrix, for these rules; 0: `rows`.
     """
     if isinstance(start, RowLength):
         deviation, normal = start.length / math.sqrt(dim), start.draw == "normal"
+    elif start == "he_uniform":
+        deviation, normal = math.sqrt(2 / (of or rows)), False
     else:
         deviation, normal = math.sqrt(2 / ((of or rows) + dim)), start == "xavier_normal"
     values_CD = torch.empty(rows, dim)

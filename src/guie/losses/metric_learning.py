@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pytorch_metric_learning import losses, miners
+from pytorch_metric_learning import distances, losses, miners
 from torch import Tensor, nn
 
 from guie.base.errors import UserError
@@ -31,10 +31,17 @@ Built = tuple[nn.Module, nn.Module | None]  # loss and miner
 
 
 def _triplet(config: TripletConfig, classes: int, dim: int) -> Built:
-    """Schroff et al., FaceNet, CVPR 2015; here distances are not squared."""
+    """Schroff et al., FaceNet, CVPR 2015; here distances are not squared.
+
+    With `batch_hard` and `cosine` at a margin of 0.05 it is PUMA's baseline (its losses.py:21-22).
+    """
     margin = config.margin_distance
-    miner = miners.TripletMarginMiner(margin, type_of_triplets="semihard")
-    return losses.TripletMarginLoss(margin), miner
+    cosine = config.distance == "cosine"
+    distance = distances.CosineSimilarity() if cosine else distances.LpDistance()
+    loss = losses.TripletMarginLoss(margin, distance=distance)
+    if config.miner == "batch_hard":  # unit vectors have one order by either distance
+        return loss, miners.BatchHardMiner()
+    return loss, miners.TripletMarginMiner(margin, "semihard", distance=distance)
 
 
 def _margin(config: MarginLossConfig, classes: int, dim: int) -> Built:
@@ -46,6 +53,8 @@ def _margin(config: MarginLossConfig, classes: int, dim: int) -> Built:
         learn_beta=config.learn_boundary,
         num_classes=classes if config.learn_boundary else None,
     )
+    if config.miner == "multi_similarity":  # as in PUMA's losses.py:47-48
+        return loss, miners.MultiSimilarityMiner()
     # Negatives beyond boundary + margin have no gradient, so they are not drawn.
     return loss, miners.DistanceWeightedMiner(nonzero_loss_cutoff=boundary + margin)
 
@@ -53,6 +62,8 @@ def _margin(config: MarginLossConfig, classes: int, dim: int) -> Built:
 def _multi_similarity(config: MultiSimilarityConfig, classes: int, dim: int) -> Built:
     """Wang et al., Multi-Similarity Loss, CVPR 2019."""
     loss = losses.MultiSimilarityLoss(config.positive_scale, config.negative_scale, config.base_cos)
+    if config.miner == "distance_weighted":  # as in PUMA's losses.py:34-35
+        return loss, miners.DistanceWeightedMiner()
     return loss, miners.MultiSimilarityMiner(config.mining_margin_cos)
 
 

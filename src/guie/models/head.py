@@ -165,9 +165,10 @@ class Head(nn.Module):
         self.norm = norms[config.norm]()
         self.dropout = nn.Dropout(config.dropout)
         self.hidden = nn.Sequential()
+        activations = {"relu": nn.ReLU, "gelu": nn.GELU}
         for width in config.hidden:
             self.hidden.append(nn.Linear(inputs, width))
-            self.hidden.append(nn.ReLU())
+            self.hidden.append(activations[config.activation]())
             inputs = width
         if config.branches is None:
             self.linear = nn.Linear(inputs, config.dim, config.bias)

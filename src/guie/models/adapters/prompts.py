@@ -121,7 +121,12 @@ class Pool(Prompts):
         self.config, self.orthogonality, self.structure = config, config.orthogonality, structure
         self.weighing = Weighing(structure.width, config)
         self.prompt_MLD = nn.Parameter(torch.empty(config.size, config.length, structure.width))
-        nn.init.orthogonal_(self.prompt_MLD.data.view(config.size, -1))
+        if config.init == "equal":
+            # PUMA's code draws the first prompt and copies it (models/prompt.py:53-55, 76).
+            first_LD = nn.init.orthogonal_(torch.empty(config.length, structure.width))
+            self.prompt_MLD.data.copy_(first_LD.expand_as(self.prompt_MLD))
+        else:
+            nn.init.orthogonal_(self.prompt_MLD.data.view(config.size, -1))
         self.query_BD: Tensor | None = None
         structure.patches.register_forward_hook(self._see)
 
