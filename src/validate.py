@@ -95,6 +95,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--draws {args.draws}: must be from 0 to {DRAWS_MAX:,}")
     if not 0 < args.dim <= DIM_MAX:
         parser.error(f"--dim {args.dim}: must be from 1 to {DIM_MAX:,}")
+    if args.seed and args.reduce != "random":
+        parser.error("--seed: needs --reduce random; leave it out")
+    if not 0 <= args.seed < 2**32:
+        parser.error(f"--seed {args.seed}: must be from 0 to {2**32 - 1:,}")
     if args.unlisted_negative and not args.results:
         parser.error("--unlisted-negative: needs --results; leave it out")
     return args
@@ -123,6 +127,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         help="reduce to --dim dimensions; first: keep the first ones",
     )
     add("--dim", type=int, default=64, help="dimensions of --reduce (default: 64)")
+    add("--seed", type=int, default=0, help="of --reduce random; UnED averages three (default: 0)")
     add(
         "--fit",
         nargs="+",

@@ -117,6 +117,18 @@ def test_rankings_are_written_and_scored_in_place_of_embeddings(case, capsys):
     assert "merged index\n" in capsys.readouterr().out, "rankings have no dimension"
 
 
+def test_random_projections_differ_by_seed(case):
+    """The same seed gives the same report; UnED averages three (A.5)."""
+    folder, _, _, arguments = case
+    reports = []
+    for seed in ("0", "1", "1"):
+        random = ["--reduce", "random", "--dim", "2", "--seed", seed, "--draws", "0"]
+        validate.main([*arguments, *random])
+        reports.append(json.loads((folder / "new/report.json").read_text()))
+    assert reports[0]["mean"] != reports[1]["mean"]
+    assert reports[1] == reports[2]
+
+
 def test_scores_of_each_query_are_written(case):
     """Their means by domain are those of the report; a query without a positive has no score."""
     folder, _, _, arguments = case
@@ -142,6 +154,7 @@ def test_scores_of_each_query_are_written(case):
         (["--results", "R.json", "--against", "E.npz"], "--results: rankings have no embeddings"),
         (["--results", "R.json", "--embeddings", "E.npz"], "not allowed with argument"),
         (["--embeddings", "E.npz", "--unlisted-negative"], "--unlisted-negative: needs --results"),
+        (["--embeddings", "E.npz", "--seed", "1"], "--seed: needs --reduce random"),
     ],
 )
 def test_words_that_do_not_go_together_are_refused(case, words, fault, capsys):

@@ -76,14 +76,15 @@ def test_rows_are_evaluated_in_another_way(folder: Path) -> None:
         "layer": {
             "evaluate": {"models": "plain", "layers": ["layer3"], "pool": "max", "reduce": "pca"}
         },
+        "random": {"evaluate": {"models": "plain", "reduce": "random", "dim": 8}},
         "raw": {
             "evaluate": {"models": "timm:resnet18:a1", "size_px": 32, "fit": "pad"},
             "seeds": 1,
         },
     }
     path = written(folder, rows=rows, seeds=2, protocols=["puma"])
-    assert study.main([str(path), "--only", "oracle", "layer", "raw"]) == 0
-    assert len(trained(folder)) == 3 and kinds(folder) == (5, 0)  # each model once
+    assert study.main([str(path), "--only", "oracle", "layer", "random", "raw"]) == 0
+    assert len(trained(folder)) == 3 and kinds(folder) == (7, 0)  # each model once
     (oracle,) = folder.glob("runs/studies/s/oracle_0_????????")
     words = [one.read_text() for one in oracle.glob("*report_*.words")]
     assert len(words) == 3  # val, test, the protocol
@@ -99,6 +100,10 @@ def test_rows_are_evaluated_in_another_way(folder: Path) -> None:
         assert "--layers layer3 --pool max" in embedded and f"--split {split}" in embedded
     (report,) = layer.glob("report_*.words")
     assert re.search(r"--reduce pca --dim 64 --fit \S+train_0\.npz", report.read_text())
+
+    for seed in (0, 1):
+        (random,) = folder.glob(f"runs/studies/s/random_{seed}_????????/report_*.words")
+        assert f"--reduce random --dim 8 --seed {seed}" in random.read_text()
 
     (raw,) = folder.glob("runs/studies/s/raw_0_????????")
     embedded = (raw / "test_0.words").read_text()

@@ -42,12 +42,14 @@ def reduced(
     fit: Embeddings | None,
     kind: str,
     dim: int,
+    seed: int = 0,
 ) -> Embeddings:
     """Reduce the dimension of embeddings, separately for every specialist.
 
     Args:
         fit: embeddings [F, D] by the same models, to fit PCA on; other reductions need none.
         kind: one of `guie.evaluation.protocols.catalogue.REDUCTIONS`.
+        seed: of a random projection; equal dimensions get equal projections.
 
     Raises UserError if that many dimensions cannot be fitted.
     """
@@ -56,19 +58,21 @@ def reduced(
         missing = sorted(set(given) - set(fits))
         if missing:
             raise UserError(f"--fit: nothing to fit {', '.join(missing)} on; add DOMAIN=E.npz")
-        return {name: _reduced(emb_ND, fits[name], kind, dim) for name, emb_ND in given.items()}
+        return {n: _reduced(emb_ND, fits[n], kind, dim, seed) for n, emb_ND in given.items()}
     assert not isinstance(fit, Mapping)
-    return _reduced(given, fit, kind, dim)
+    return _reduced(given, fit, kind, dim, seed)
 
 
-def _reduced(emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int) -> np.ndarray:
+def _reduced(
+    emb_ND: np.ndarray, fit_FD: np.ndarray | None, kind: str, dim: int, seed: int
+) -> np.ndarray:
     if kind == "first":
         if not 0 < dim <= emb_ND.shape[1]:
             raise UserError(f"--dim {dim}: must be 1 to the embedding's {emb_ND.shape[1]}")
         return emb_ND[:, :dim]
     unit_ND = _units(emb_ND)
     if kind == "random":
-        return random_projection(unit_ND, dim)
+        return random_projection(unit_ND, dim, seed)
     assert fit_FD is not None
     return fit_components(_units(fit_FD), dim, whiten=kind == "pca-whitened").of(unit_ND)
 
@@ -125,18 +129,25 @@ def read_embeddings(source: Source, table: pd.DataFrame, join: str) -> Embedding
 
 
 def reduce_embeddings(
-    given: Embeddings, kind: str, dim: int, fit: Source | None, manifest: Manifest, join: str
+    given: Embeddings,
+    kind: str,
+    dim: int,
+    fit: Source | None,
+    manifest: Manifest,
+    join: str,
+    seed: int = 0,
 ) -> Embeddings:
     """Reduce embeddings to `dim` dimensions, by a map fitted on train images of the manifest.
 
     Args:
         kind: one of `REDUCTIONS`; those in FITTED are fitted on train images.
         fit: embeddings of train images, from the same models.
+        seed: of a random projection.
 
     Raises UserError if there is nothing to fit on.
     """
     if kind not in FITTED:
-        return reduced(given, None, kind, dim)
+        return reduced(given, None, kind, dim, seed)
     if not fit:
         raise UserError(f"--reduce {kind}: needs embeddings of train images; name them by --fit")
     sample = balanced_sample(manifest.split("train"), PER_DOMAIN, seed=0)

@@ -95,7 +95,7 @@ def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFr
     if not args.reduce:
         return given
     fit = args.fit if args.specialists or not args.fit else Path(args.fit[0])
-    return reduce_embeddings(given, args.reduce, args.dim, fit, manifest, args.join)
+    return reduce_embeddings(given, args.reduce, args.dim, fit, manifest, args.join, args.seed)
 
 
 def finish(

@@ -357,6 +357,7 @@ class Workshop:
         if how is None or how.reduce is None:
             return []
         words = ["--reduce", how.reduce, "--dim", str(how.dim)]
+        words += ["--seed", str(job.seed)] if how.reduce == "random" else []
         fitted = how.reduce in FITTED
         return words + (self._embedded(job, folder, "train", images, "--fit") if fitted else [])
 
