@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
-from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Width
+from guie.config.base import Config, Either, Fault, Names, Pixels, PositiveInt, Width
 
 
 class LayersConfig(Config):
@@ -128,6 +128,10 @@ Fraction = Annotated[float, Field(ge=0, lt=1)]
 Fit = Literal["squash", "pad", "crop"]
 
 BATCH_NORM_EPS = 1e-5  # torch's own
+
+# Of the backbone's BatchNorm layers: one choice, or one by the name of a module
+BatchNormMode = Literal["frozen", "train", "synced"]
+BatchNorm = Either[BatchNormMode, dict[str, BatchNormMode]]
 
 # Arguments of the libraries that would load weights without `pretrained` and its checksum.
 WEIGHT_ARGUMENTS = {
