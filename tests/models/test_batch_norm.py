@@ -44,7 +44,9 @@ def moved(embedder: Embedder) -> set[str]:
     norms = batch_norms(embedder.backbone.tower)
     before = {name: norm.running_mean.clone() for name, norm in norms.items()}
     embedder(torch.randn(4, 3, 32, 32))
-    return {name for name, norm in norms.items() if not torch.equal(norm.running_mean, before[name])}
+    return {
+        name for name, norm in norms.items() if not torch.equal(norm.running_mean, before[name])
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,7 +63,9 @@ def moved(embedder: Embedder) -> set[str]:
 )
 def test_so_many_of_20_layers_train(setting: Any, count: int | None, resnet: Callable) -> None:
     if count is None:  # half of a name names nothing
-        with pytest.raises(UserError, match=r"no batch normalisation in 'layer'; it has bn1, layer"):
+        with pytest.raises(
+            UserError, match=r"no batch normalisation in 'layer'; it has bn1, layer"
+        ):
             resnet(setting).train()
         return
     embedder = resnet(setting).train()
@@ -103,6 +107,7 @@ def test_synced_layers_of_one_process_compute_as_those_that_train() -> None:
     other.load_state_dict(one.state_dict())
     one.backbone.set_batch_norm("train")
     other.backbone.set_batch_norm("synced")
+    other.backbone.set_batch_norm("synced")  # in the next stage
     synced = batch_norms(other.backbone.tower).values()
     assert synced and all(isinstance(layer, nn.SyncBatchNorm) for layer in synced)
     images = torch.randn(4, 3, 64, 64)

@@ -129,10 +129,10 @@ class StageConfig(Config):
     clip_grad_norm: Positive | None = None  # of all gradients together; null: no clipping
     clip_grad_value: Positive | None = None  # per gradient element, either way
     # Batch normalisation of the backbone. frozen: by the statistics of pretraining; modules without
-    # pretrained weights learn theirs. train: by those of the batch, while running means are kept for
-    # evaluation, also where the weights are frozen; several processes each use their own images, and the
-    # first one's means are kept. synced: over the images of all processes, on GPUs. Or by the name of a
-    # module, {layer4: train}; the others are frozen
+    # pretrained weights learn theirs. train: by those of the micro-batch, even where weights are frozen;
+    # running statistics are kept for evaluation. Several processes each use their own images, and those
+    # of the first are saved. synced: by those of all processes (torch.nn.SyncBatchNorm, on GPUs only).
+    # A mapping sets modules by name: {layer4: train} freezes the others
     batch_norm: BatchNorm = "frozen"
     sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved

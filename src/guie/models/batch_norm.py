@@ -49,7 +49,8 @@ def synchronise(tower: nn.Module, layers: dict[str, _BatchNorm]) -> None:
     from timm.layers import convert_sync_batchnorm  # torch's own would drop timm's activations
 
     for name, layer in layers.items():
-        tower.set_submodule(name, convert_sync_batchnorm(layer))
+        if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it
+            tower.set_submodule(name, convert_sync_batchnorm(layer))
 
 
 @torch.no_grad()

@@ -226,7 +226,7 @@ class Backbone(nn.Module):
             ) from None
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set train mode, but keep BatchNorm statistics frozen, as `batch_norm` has it.
+        """Set train mode, but keep BatchNorm statistics frozen where `batch_norm` does not train them.
 
         Batches of one domain would pull BatchNorm to that domain. Modules trained from scratch have no
         statistics yet and learn them; with several processes, from the first process's images.
