@@ -203,6 +203,7 @@ def of_the_task(config: RunConfig) -> list[str]:
         return ["task.teachers", "task.criteria"]
     softmax = isinstance(config.task.loss, MarginSoftmaxConfig)
     own = [f"task.{key}" for key in ("metaclasses", "projector") if getattr(config.task, key, None)]
+    own += ["task.projector_input"] if "task.projector" in own else []
     return [*own, *(SOFTMAX if softmax else SOFTMAX[:1]), *margins(config)]
 
 
@@ -219,7 +220,8 @@ def keys_of(stage: StageConfig) -> list[str]:
     if plain(stage.weight_decay):
         keys.append("decay_vectors")
     sometimes = ("warmup_start", "warmup_every", "sam_rho", "size_px", "clip_grad_norm")
-    sometimes += ("clip_grad_value", "stride_px", "accumulate", "cached_views", "ema_decay")
+    sometimes += ("clip_grad_value", "stride_px", "accumulate", "cached_views")
+    sometimes += ("ema_decay", "batch_norm")
     default = StageConfig(epochs=1, lr=stage.lr)
     keys += [key for key in sometimes if getattr(stage, key) != getattr(default, key)]
     return keys + [f"augment.{key}" for key in keys_of_views(stage.augment)]

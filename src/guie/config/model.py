@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PositiveFloat
 
-from guie.config.base import Config, Fault, Names, Pixels, PositiveInt, Width
+from guie.config.base import Config, Either, Fault, Names, Pixels, PositiveInt, Width
 
 # avg, max and gem pool patch positions only; token is a transformer's class token
 Pool = Literal["avg", "max", "gem", "token"]
@@ -137,6 +137,10 @@ Fit = Literal["squash", "pad", "crop"]
 PadColor = Literal["white", "black"]
 
 BATCH_NORM_EPS = 1e-5  # torch's own
+
+# Of the backbone's BatchNorm layers: one choice, or one by the name of a module
+BatchNormMode = Literal["frozen", "train", "synced"]
+BatchNorm = Either[BatchNormMode, dict[str, BatchNormMode]]
 
 # Arguments of the libraries that would load weights without `pretrained` and its checksum.
 WEIGHT_ARGUMENTS = {

@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field
 
 from guie.config.base import BatchSize, ByName, Config, Either, Fault, Names, Pixels, PositiveInt
 from guie.config.durations import Duration
-from guie.config.model import Fraction
+from guie.config.model import BatchNorm, BatchNormMode, Fraction
 from guie.config.sampling import AugmentConfig, MixedConfig, NonNegative, Positive, SamplerConfig
 
 
@@ -128,6 +128,12 @@ class StageConfig(Config):
     layer_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
     clip_grad_norm: Positive | None = None  # of all gradients together; null: no clipping
     clip_grad_value: Positive | None = None  # per gradient element, either way
+    # Batch normalisation of the backbone. frozen: by the statistics of pretraining; modules without
+    # pretrained weights learn theirs. train: by those of the micro-batch, even where weights are frozen;
+    # running statistics are kept for evaluation. Several processes each use their own images, and those
+    # of the first are saved. synced: by those of all processes (torch.nn.SyncBatchNorm, on GPUs only).
+    # A mapping sets modules by name: {layer4: train} freezes the others
+    batch_norm: BatchNorm = "frozen"
     sam_rho: Positive | None = None  # sharpness-aware minimisation; two passes per step
     ema_decay: Annotated[float, Field(gt=0, lt=1)] | None = None  # its average is scored and saved
     ema_carry: Literal["raw", "averaged"] = "raw"  # weights that the next stage starts from
@@ -147,6 +153,12 @@ class StageConfig(Config):
     augment: AugmentConfig = AugmentConfig()
     validate_every: Duration | None = None  # null: at the stage's end
     patience: PositiveInt | None = None  # validations without gain before the stage ends
+
+    @property
+    def batch_norm_modes(self) -> set[BatchNormMode]:
+        """How BatchNorm layers are trained: by `train`, `synced`, both or none."""
+        modes = [self.batch_norm] if isinstance(self.batch_norm, str) else self.batch_norm.values()
+        return {mode for mode in modes if mode != "frozen"}
 
     def faults(self) -> Iterator[Fault]:
         if self.lr.blocks and self.layer_decay != 1:
@@ -168,3 +180,6 @@ class StageConfig(Config):
                 " set lr.backbone, lr.adapters and lr.prompts to 0 and lr.blocks to {}, or"
                 " cached_views to null",
             )
+        if self.cached_views and self.batch_norm_modes:
+            changes = "features are computed once, and batch_norm would change them at every step"
+            yield "cached_views", f"{changes}; set batch_norm to frozen, or cached_views to null"

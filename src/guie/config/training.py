@@ -52,6 +52,13 @@ class ClassificationConfig(Config):
     # Widths of Linears, with ReLUs between, from the embedding to the loss; not used in scoring. The
     # layer directly under the loss generalises worse than the one before it (Vo and Hays, 3.3)
     projector: list[Width] = []
+    # What the first of these Linears sees. embedding: the vector of unit length. relu: the head's output
+    # behind a ReLU, not normalised (Vo and Hays' code)
+    projector_input: Literal["embedding", "relu"] = "embedding"
+
+    def faults(self) -> Iterator[Fault]:
+        if self.projector_input == "relu" and not self.projector:
+            yield "projector_input", "relu needs projector, which is []; set it, or drop it"
 
     @property
     def losses(self) -> list[LossConfig]:
@@ -163,6 +170,7 @@ class RunConfig(Config):
             for key, said in (*self._faults_of_stage(stage), *self._faults_of_rates(stage)):
                 yield f"stages.{number}.{key}", said
         yield from self._faults_of_model()
+        yield from self._faults_of_batch_norm()
         if isinstance(self.task, DistillationConfig):
             yield from self._faults_of_terms(self.task)
         if self.retention:
@@ -237,6 +245,17 @@ class RunConfig(Config):
         for key in ("adapters", "prompts"):
             if task.name == "contrastive" and getattr(self.model, key):
                 yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
+
+    def _faults_of_batch_norm(self) -> Iterator[Fault]:
+        modes: set[str] = set()
+        for number, stage in enumerate(self.stages):
+            modes |= stage.batch_norm_modes
+            if len(modes) > 1:
+                both = "is train and synced in one run, whose layers are of one kind"
+                yield f"stages.{number}.batch_norm", f"{both}; use one of the two"
+        if modes and self.gradient_checkpointing:
+            twice = "computes blocks twice, which would count a batch twice in batch_norm"
+            yield "gradient_checkpointing", f"{twice}; set it to false, or batch_norm to frozen"
 
     def _faults_of_terms(self, task: DistillationConfig) -> Iterator[Fault]:
         """Yield criteria that a stage's batches cannot serve."""

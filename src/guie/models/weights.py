@@ -132,12 +132,19 @@ BACKBONE = "backbone."  # prefix of its names in an embedder
 def frozen_names(embedder: Embedder) -> set[str]:
     """Return the names of frozen parameters in the embedder's state; for a frozen backbone, also its buffers.
 
-    A completely frozen backbone is in eval mode (`train_mode`), so its statistics do not change.
+    A completely frozen backbone is in eval mode (`train_mode`), so its statistics do not change, other
+    than those that `batch_norm` trains.
     """
     names = {name for name, value in embedder.named_parameters() if not value.requires_grad}
-    if not any(value.requires_grad for value in embedder.backbone.tower.parameters()):
-        saved_names = set(embedder.state_dict())
-        names |= saved_names & {f"backbone.{name}" for name, _ in embedder.backbone.named_buffers()}
+    backbone = embedder.backbone
+    if not any(value.requires_grad for value in backbone.tower.parameters()):
+        moving = {
+            f"tower.{layer}.{name}"
+            for layer, norm in backbone.trained_batch_norms().items()
+            for name, _ in norm.named_buffers()
+        }
+        still = {name for name, _ in backbone.named_buffers()} - moving
+        names |= set(embedder.state_dict()) & {f"{BACKBONE}{name}" for name in still}
     return names
 
 

@@ -17,6 +17,7 @@ from guie.data.image_checks.decoding import readable
 from guie.data.loader import Prefetcher, load_generic
 from guie.data.manifest import load_manifest
 from guie.evaluation.validation import refuse_unscorable
+from guie.models.batch_norm import share_statistics, trained
 from guie.training.checkpoint import TrainState
 from guie.training.optim import refuse_unknown_blocks, set_learning_rates
 from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
@@ -30,6 +31,7 @@ from guie.training.step import (
     gradients_within_memory,
     out_of_memory,
     refuse_lone_images,
+    refuse_unsynced,
     sam_step,
     train_mode,
 )
@@ -57,7 +59,7 @@ def run_config(
     accelerator = make_accelerator(
         mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
     )
-    for refuse in (refuse_unshardable, refuse_lone_images):
+    for refuse in (refuse_unshardable, refuse_lone_images, refuse_unsynced):
         from_main(accelerator, partial(refuse, accelerator, config))
     with ExitStack() as held:
         guard = held.enter_context(ProcessGroupGuard(accelerator, interrupts))
@@ -114,6 +116,7 @@ def train(run: Run) -> None:
         accelerator.print(load_start(task.embedder, config))
     for stage_config in config.stages:
         refuse_unknown_blocks(task, stage_config.lr)
+        trained(task.embedder.backbone.tower, stage_config.batch_norm)  # raises for unknown names
     while run.state.stage < len(config.stages):
         stage = Stage(run, task, saved)
         saved = None
@@ -160,6 +163,8 @@ def train_stage(run: Run, stage: Stage) -> None:
                 accelerator.clip_grad_value_(model.parameters(), settings.clip_grad_value)
             optimizer.step()
             optimizer.zero_grad()
+            if accelerator.num_processes > 1:
+                share_statistics(task.embedder.backbone.trained_batch_norms())
             if stage.ema:
                 stage.ema.update_parameters(task)
             if sampler.learns:

@@ -32,6 +32,11 @@ def refuse_unshardable(accelerator: Accelerator, config: RunConfig) -> None:
         raise UserError("channels_last: FSDP shards contiguous weights only; set it to false")
     if any(stage.clip_grad_value for stage in config.stages):
         raise UserError("clip_grad_value: not supported under FSDP; use clip_grad_norm")
+    if any("train" in stage.batch_norm_modes for stage in config.stages):
+        raise UserError(
+            "batch_norm: train: processes under FSDP would keep different statistics; set it to synced,"
+            " or train without --use_fsdp"
+        )
     if config.retention and config.retention.weights:
         raise UserError(
             "retention.weights: needs unsharded weights, which no process has under FSDP; set it to 0,"

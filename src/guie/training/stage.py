@@ -256,6 +256,7 @@ def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Pre
     backbone.set_image_size(size_px, stage.stride_px or config.model.backbone.stride_px)
     if config.gradient_checkpointing:
         backbone.checkpoint_gradients()
+    backbone.set_batch_norm(stage.batch_norm)
     set_up_tower(backbone.tower, config)
     freeze(task, stage.lr)
     task.begin_stage(number, class_ids)

@@ -38,12 +38,26 @@ def refuse_lone_images(accelerator: Accelerator, config: RunConfig) -> None:
             raise UserError(f"stages.{number}.batch_size: {_lone(stage, pieces)}")
 
 
+def refuse_unsynced(accelerator: Accelerator, config: RunConfig) -> None:
+    """Raise UserError for `batch_norm: synced` in several processes on CPUs."""
+    synced = any("synced" in stage.batch_norm_modes for stage in config.stages)
+    if synced and accelerator.num_processes > 1 and accelerator.device.type == "cpu":
+        raise UserError(
+            "batch_norm: synced: torch.nn.SyncBatchNorm needs GPUs; set it to train, or use one process"
+        )
+
+
 def train_mode(task: Task, stage: StageConfig) -> None:
-    """Set train mode; frozen parts of the backbone stay in eval mode, without randomness."""
+    """Set train mode; frozen parts of the backbone stay in eval mode, without randomness.
+
+    BatchNorm layers that the stage's `batch_norm` trains do so in a frozen backbone too.
+    """
     task.train()
     backbone = task.embedder.backbone
     if not stage.lr.trains_backbone:
         backbone.tower.eval()
+        for norm in backbone.trained_batch_norms().values():
+            norm.train()
     for part, added in (("adapters", backbone.adapters), ("prompts", backbone.prompts)):
         if added and not stage.lr.of(part):
             added.eval()

@@ -13,10 +13,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from guie.base.errors import UserError
-from guie.config.model import LIBRARIES, BackboneConfig, LayersConfig
+from guie.config.model import LIBRARIES, BackboneConfig, BatchNorm, LayersConfig
 from guie.models.backbones.structure import VitStructure
+from guie.models.batch_norm import batch_norms, synchronise, trained
 from guie.models.layers import Layers
 
 
@@ -60,7 +62,8 @@ class Backbone(nn.Module):
     Attributes: `tower`, the library's model; `dim` (F); `size_px`, the side of its images; `stride_px`,
     of overlapping patches, None if patches do not overlap or there are none; `mean` and `std`, the
     normalisation of pretraining, on a 0..1 scale; `adapters` and `prompts`, added by
-    `guie.models.adapters`; `new`, names of modules that were not pretrained, "" for the whole backbone.
+    `guie.models.adapters`; `new`, names of modules that were not pretrained, "" for the whole backbone;
+    `batch_norm`, the stage's key.
 
     Args:
         native: the library's description of the pretraining: `size`, `mean`, `std`.
@@ -91,6 +94,7 @@ class Backbone(nn.Module):
         self.prompts: Any = None
         self.layers: Layers | None = None
         self.new: list[str] = []
+        self.batch_norm: BatchNorm = "frozen"
         self.mean, self.std = list(native["mean"]), list(native["std"])
         size = native["size"]
         self.native_px = self.size_px = size if isinstance(size, int) else size[-1]
@@ -222,17 +226,29 @@ class Backbone(nn.Module):
             ) from None
 
     def train(self, mode: bool = True) -> Backbone:
-        """Set train mode, but keep pretrained BatchNorm statistics frozen.
+        """Set train mode, but keep BatchNorm statistics frozen where `batch_norm` does not train them.
 
         Batches of one domain would pull BatchNorm to that domain. Modules trained from scratch have no
         statistics yet and learn them; with several processes, from the first process's images.
         """
         super().train(mode)
-        for name, module in self.tower.named_modules():
+        moving = self.trained_batch_norms() if mode else {}
+        for name, module in batch_norms(self.tower).items():
             new = any(not own or f"{name}.".startswith(f"{own}.") for own in self.new)
-            if isinstance(module, nn.modules.batchnorm._BatchNorm) and not new:
-                module.eval()
+            if not new:
+                module.train(name in moving)
         return self
+
+    def set_batch_norm(self, setting: BatchNorm) -> None:
+        """Set how BatchNorm layers train. Raises UserError as `guie.models.batch_norm.trained`."""
+        self.batch_norm = setting
+        modes = [setting] if isinstance(setting, str) else setting.values()
+        if "synced" in modes:
+            synchronise(self.tower, self.trained_batch_norms())
+
+    def trained_batch_norms(self) -> dict[str, _BatchNorm]:
+        """Return the BatchNorm layers whose statistics `batch_norm` trains, by their names in the tower."""
+        return trained(self.tower, self.batch_norm)
 
 
 BACKBONES: dict[str, type[Backbone]] = {}

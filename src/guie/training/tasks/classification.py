@@ -1,4 +1,7 @@
-"""Classification: train an embedding with a loss on class labels, as the challenge's winners did."""
+"""Classification: train an embedding with a loss on class labels, as the challenge's winners did.
+
+Shapes: B images, F backbone features, D dimensions of the vectors that the loss compares.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import cast
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config import RunConfig
@@ -27,7 +30,8 @@ class ClassificationTask(Task):
         super().__init__(config)
         self.embedder = build_embedder(config.model, weights)
         assert isinstance(config.task, ClassificationConfig)  # see `build_task`
-        self.projector = projector(self.embedder.dim, config.task.projector)
+        self.of_relu = config.task.projector_input == "relu"
+        self.projector = projector(self.embedder.dim, config.task.projector, self.of_relu)
         loss, groups = config.task.loss, config.task.metaclasses
         dim = (config.task.projector or [self.embedder.dim])[-1]
         self.criterion: Criterion
@@ -65,16 +69,28 @@ class ClassificationTask(Task):
         feat_BF = batch.feat_BF
         if feat_BF is None:
             feat_BF = self.embedder.backbone(batch.images_BCHW)
-        emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
-        if len(self.projector):
-            emb_BD = functional.normalize(self.projector(emb_BD).float(), dim=-1)
-        loss, logs = self.criterion(emb_BD, batch.label_B)
+        loss, logs = self.criterion(self._compared(feat_BF, batch.shapes_B3), batch.label_B)
         return self.finished(batch, feat_BF, loss, logs)
 
+    def _compared(self, feat_BF: Tensor, shapes_B3: Tensor | None) -> Tensor:
+        """Return the vectors of unit length (B, D) that the loss compares."""
+        if not len(self.projector):
+            return self.embedder.embed(feat_BF, shapes_B3)
+        head = self.embedder.head
+        if not self.of_relu:
+            given_BD = self.embedder.embed(feat_BF, shapes_B3)
+        else:  # the ReLU is the projector's first layer
+            given_BD = head(feat_BF, shapes_B3) if head else feat_BF
+        return functional.normalize(self.projector(given_BD).float(), dim=-1)
 
-def projector(dim: int, widths: Sequence[int]) -> nn.Sequential:
-    """Build Linears between an embedding and its loss, with a ReLU between each two; may be empty."""
+
+def projector(dim: int, widths: Sequence[int], of_relu: bool = False) -> nn.Sequential:
+    """Build Linears between an embedding and its loss, with a ReLU between each two; may be empty.
+
+    Args:
+        of_relu: begin with a ReLU too.
+    """
     layers: list[nn.Module] = []
     for inputs, outputs in pairwise([dim, *widths]):
         layers += [nn.ReLU(), nn.Linear(inputs, outputs)]
-    return nn.Sequential(*layers[1:])
+    return nn.Sequential(*(layers if of_relu else layers[1:]))

@@ -1,0 +1,76 @@
+"""Batch normalisation of a backbone: which layers update their statistics, and for which images.
+
+Shapes: C channels.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import distributed, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from guie.base.errors import UserError
+from guie.config.model import BatchNorm
+
+
+def batch_norms(tower: nn.Module) -> dict[str, _BatchNorm]:
+    """Return a model's BatchNorm layers by name."""
+    return {name: one for name, one in tower.named_modules() if isinstance(one, _BatchNorm)}
+
+
+def trained(tower: nn.Module, setting: BatchNorm) -> dict[str, _BatchNorm]:
+    """Return the layers that a stage's `batch_norm` trains; the longest name above a layer decides.
+
+    Raises UserError for a name above no BatchNorm layer.
+    """
+    if setting == "frozen":
+        return {}
+    named = {"": setting} if isinstance(setting, str) else setting
+    found = batch_norms(tower)
+    for name in named:
+        if not any(_is_below(layer, name) for layer in found):
+            where = f" in {name!r}" if name else ""
+            known = f"it has {', '.join(list(found)[:40])}" if found else "remove batch_norm"
+            raise UserError(
+                f"batch_norm: {type(tower).__name__} has no batch normalisation{where}; {known}"
+            )
+    above = {layer: [name for name in named if _is_below(layer, name)] for layer in found}
+    return {
+        layer: found[layer]
+        for layer, names in above.items()
+        if names and named[max(names, key=len)] != "frozen"
+    }
+
+
+def synchronise(tower: nn.Module, layers: dict[str, _BatchNorm]) -> None:
+    """Replace layers by torch.nn.SyncBatchNorm, in place; the state dict keeps its names and tensors."""
+    from timm.layers import convert_sync_batchnorm  # torch's own would drop timm's activations
+
+    for name, layer in layers.items():
+        if not isinstance(layer, nn.SyncBatchNorm):  # as an earlier stage left it
+            tower.set_submodule(name, convert_sync_batchnorm(layer))
+
+
+@torch.no_grad()
+def share_statistics(layers: dict[str, _BatchNorm]) -> None:
+    """Give every process the running statistics of the first, in one message.
+
+    Each process normalises by its own images. Without this, they would validate different models.
+    """
+    found: list[Any] = [one for layer in layers.values() for one in _statistics(layer)]
+    if not found:
+        return
+    flat = torch.cat([one_C.float() for one_C in found])
+    distributed.broadcast(flat, src=0)
+    for one_C, value_C in zip(found, flat.split([len(one_C) for one_C in found]), strict=True):
+        one_C.copy_(value_C)
+
+
+def _statistics(layer: _BatchNorm) -> tuple[Any, ...]:
+    return (layer.running_mean, layer.running_var) if layer.track_running_stats else ()
+
+
+def _is_below(layer: str, name: str) -> bool:
+    return not name or f"{layer}.".startswith(f"{name}.")
