@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from guie.base.devices import make_accelerator
+from guie.base.devices import emulates_bf16, make_accelerator
 
 
 def test_the_precision_is_that_of_the_last_one_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -25,3 +26,11 @@ def test_no_test_sees_a_gpu() -> None:
     """Whatever the machine has: a process that has looked at one could not be forked."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "" and not torch.cuda.is_available()
     assert make_accelerator().device.type == "cpu"
+
+
+@pytest.mark.parametrize("supported", [True, False])
+def test_a_cpu_without_bf16_is_found(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
+    operations = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: supported)
+    monkeypatch.setattr(torch.ops, "mkldnn", operations)
+    assert emulates_bf16(make_accelerator(mixed_precision="bf16")) is not supported
+    assert not emulates_bf16(make_accelerator(mixed_precision="no"))

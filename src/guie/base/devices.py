@@ -53,6 +53,12 @@ def make_accelerator(**settings: Any) -> Accelerator:
     return accelerator
 
 
+def emulates_bf16(accelerator: Accelerator) -> bool:
+    """Tell whether training in bf16 would run on a CPU that has no instructions for it."""
+    on_cpu = accelerator.device.type == "cpu" and accelerator.mixed_precision == "bf16"
+    return on_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
 def _sharding() -> FullyShardedDataParallelPlugin | None:
     """Return the FSDP plugin that `accelerate launch --use_fsdp` requests; None without it."""
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true":

@@ -87,12 +87,14 @@ def stochastic(structure: VitStructure, config: StochasticConfig, key: str) -> n
     """Add adapters parallel to attention and MLP of each chosen block. Raises UserError."""
     adapters = nn.ModuleDict()
     for number, block in structure.chosen(config.blocks, key):
+        both = []
         for name, branch in (("attention", block.attention), ("mlp", block.mlp)):
             adapter = Parallel(structure.width, config.dim, False, config.scale, Gate(config))
             adapter.attach(branch)
             adapters[f"{number}_{name}"] = adapter
+            both.append(adapter)
         if config.init == "fan_out":
-            start_by_fan_out(adapters[f"{number}_attention"], adapters[f"{number}_mlp"])
+            start_by_fan_out(*both)
     return adapters
 
 
