@@ -54,9 +54,10 @@ def make_accelerator(**settings: Any) -> Accelerator:
 
 
 def emulates_bf16(accelerator: Accelerator) -> bool:
-    """Tell whether training in bf16 would run on a CPU that has no instructions for it."""
+    """Tell whether bf16 would run on a CPU without fast instructions for it; False where unknown."""
     on_cpu = accelerator.device.type == "cpu" and accelerator.mixed_precision == "bf16"
-    return on_cpu and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    known = torch.backends.mkldnn.is_available()  # not in builds for Apple's processors
+    return on_cpu and known and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def _sharding() -> FullyShardedDataParallelPlugin | None:
