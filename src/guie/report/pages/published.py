@@ -114,9 +114,7 @@ def _rows(
         for report in reports
         if report["protocol"] == table.protocol
     }
-    return {
-        name: row for name, row in rows.items() if any(number is not None for number in row)
-    }
+    return {name: row for name, row in rows.items() if any(number is not None for number in row)}
 
 
 def _ours(report: Mapping[str, Any], table: Table, path: Path | None) -> float | None:
