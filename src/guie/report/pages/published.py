@@ -45,9 +45,11 @@ class Table(BaseModel):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Table:
-        for name, numbers in (*self.rows.items(), *self.spreads.items()):
-            if len(numbers) != len(self.columns):
-                raise ValueError(f"{name}: {len(numbers)} numbers for {len(self.columns)} columns")
+        lengths = [(name, len(row)) for name, row in self.rows.items()]
+        lengths += [(name, len(spread)) for name, spread in self.spreads.items()]
+        for name, numbers in lengths:
+            if numbers != len(self.columns):
+                raise ValueError(f"{name}: {numbers} numbers for {len(self.columns)} columns")
         if strangers := self.spreads.keys() - self.rows.keys():
             raise ValueError(f"spreads of {', '.join(sorted(strangers))}: no such row")
         return self
