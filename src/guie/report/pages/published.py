@@ -9,19 +9,27 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from guie.evaluation.protocols.catalogue import PROTOCOLS
+
 PERCENT = 100.0
 OVER_ALL = {"mean", "pooled", "public", "private"}
+Path = tuple[str, str, str]
 
 
 class Table(BaseModel):
     """One table of a paper, in percent.
 
+    A paper's table is several of these if it covers several of our protocols, metrics or mixes.
+
     Attributes:
         where: its number in the paper.
         protocol: our protocol that measures the same.
+        domains: those that its means are over, if its columns do not name them.
         columns: by title, the path of our number in that protocol's report: part, then `mean`,
-            `pooled`, `private` or a domain, then metric.
+            `pooled`, `private` or a domain, then metric. None: the protocol has no such number
+            (parameters, scores of training classes), so it is shown and never compared.
         rows: by method, one number per column; None if the paper has none.
+        spreads: by method, the paper's ± of each number, where it prints one.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -30,15 +38,31 @@ class Table(BaseModel):
     where: str
     protocol: str
     note: str = ""
-    columns: dict[str, tuple[str, str, str]]
+    domains: tuple[str, ...] = ()
+    columns: dict[str, Path | None]
     rows: dict[str, list[float | None]]
+    spreads: dict[str, list[float]] = {}
 
     @model_validator(mode="after")
     def _is_whole(self) -> Table:
-        for name, numbers in self.rows.items():
-            if len(numbers) != len(self.columns):
-                raise ValueError(f"{name}: {len(numbers)} numbers for {len(self.columns)} columns")
+        lengths = [(name, len(row)) for name, row in self.rows.items()]
+        lengths += [(name, len(spread)) for name, spread in self.spreads.items()]
+        for name, numbers in lengths:
+            if numbers != len(self.columns):
+                raise ValueError(f"{name}: {numbers} numbers for {len(self.columns)} columns")
+        if strangers := self.spreads.keys() - self.rows.keys():
+            raise ValueError(f"spreads of {', '.join(sorted(strangers))}: no such row")
         return self
+
+    @property
+    def paths(self) -> list[Path]:
+        """The paths of the columns that are compared."""
+        return [path for path in self.columns.values() if path is not None]
+
+    @property
+    def covered(self) -> set[str]:
+        """The domains that the table is about. Empty: it names none (the challenge's images)."""
+        return {*self.domains, *(of for _, of, _ in self.paths)} - OVER_ALL
 
 
 class Paper(BaseModel):
@@ -51,7 +75,7 @@ class Paper(BaseModel):
 
 
 class Beside(NamedTuple):
-    """A table of a paper, and our models' rows in it, in percent."""
+    """A table of a paper, and our models' rows in it, in percent; no row if none is comparable."""
 
     paper: str
     table: Table
@@ -66,49 +90,57 @@ def papers() -> list[Paper]:
 
 
 def beside(models: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Beside]:
-    """Return the published tables for the protocols and domains that our models were scored on.
+    """Return the published tables of the papers that our models can be compared with.
 
-    A table is omitted if our report has a domain that the table lacks, because the images differ.
-    A column over all domains shows our number only if our report has all of them.
+    If one table of a paper has a number of ours, the paper's other tables of the same protocol are
+    returned too, without rows of ours where nothing is comparable. See `_ours` for what is.
 
     Args:
         models: by name, the reports of `run_protocol`.
     """
-    found = []
+    found: list[Beside] = []
     for paper in papers():
-        for table in paper.tables:
-            ours = {
-                name: [_ours(report, table, path) for path in table.columns.values()]
-                for name, reports in models.items()
-                for report in reports
-                if report["protocol"] == table.protocol and _of_these(report, table)
-            }
-            if any(number is not None for row in ours.values() for number in row):
-                found.append(Beside(paper.paper, table, ours))
+        tables = [Beside(paper.paper, table, _rows(models, table)) for table in paper.tables]
+        compared = {one.table.protocol for one in tables if one.ours}
+        found += [one for one in tables if one.table.protocol in compared]
     return found
 
 
-def _domains(table: Table) -> set[str]:
-    return {of for _, of, _ in table.columns.values()} - OVER_ALL
+def _rows(
+    models: Mapping[str, Sequence[Mapping[str, Any]]], table: Table
+) -> dict[str, list[float | None]]:
+    """Return our models' rows of one table, without those that have no number."""
+    rows = {
+        name: [_ours(report, table, path) for path in table.columns.values()]
+        for name, reports in models.items()
+        for report in reports
+        if report["protocol"] == table.protocol
+    }
+    return {name: row for name, row in rows.items() if any(number is not None for number in row)}
 
 
-def _asked(report: Mapping[str, Any], table: Table) -> set[str]:
-    """Return the domains of our report's parts that the table's columns refer to."""
-    parts = {part for part, _, _ in table.columns.values()} & set(report["parts"])
-    return {domain for part in parts for domain in report["parts"][part]["domains"]}
+def _ours(report: Mapping[str, Any], table: Table, path: Path | None) -> float | None:
+    """Return our number in percent, or None if there is no comparable one.
 
-
-def _of_these(report: Mapping[str, Any], table: Table) -> bool:
-    return not _domains(table) or _asked(report, table) <= _domains(table)
-
-
-def _ours(report: Mapping[str, Any], table: Table, path: tuple[str, str, str]) -> float | None:
-    """Return our number in percent, or None if there is no comparable one."""
+    A shared index with a domain that the table lacks holds other images, so nothing of it compares.
+    A number over all domains compares only if our domains are the table's.
+    """
+    if path is None:
+        return None
     name, of, metric = path
     part = report["parts"].get(name, {})
-    if of in OVER_ALL:
-        whole = not _domains(table) or _asked(report, table) == _domains(table)
-        number = part.get(of, {}).get(metric) if whole else None
+    domains = part.get("domains", {})
+    if _shares_index(table.protocol, name) and table.covered and domains.keys() - table.covered:
+        return None
+    if of not in OVER_ALL:
+        number = domains.get(of, {}).get(metric)
+    elif not table.covered or domains.keys() == table.covered:
+        number = part.get(of, {}).get(metric)
     else:
-        number = part.get("domains", {}).get(of, {}).get(metric)
+        number = None
     return None if number is None else PERCENT * number
+
+
+def _shares_index(protocol: str, name: str) -> bool:
+    """Return whether the part's domains are searched together."""
+    return any(part.name == name and part.index != "separate" for part in PROTOCOLS[protocol].parts)
