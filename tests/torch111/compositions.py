@@ -12,6 +12,7 @@ from guie.models import LoadedModel, build_embedder, composed, rebuild
 
 WIDE, SQUARE = {"aspect": {"above": 1.0}}, {"aspect": {"max": 1.0}}
 BY_SHAPE = [{"part": 0.9, **SQUARE}, WIDE, {"fit": "pad", "part": 0.9, **WIDE}]
+ON_BLACK = [*BY_SHAPE[:2], {**BY_SHAPE[2], "pad_color": "black"}]
 CROPS = [{"part": 0.875, "at": at} for at in ("top_left", "bottom_right", "center")]
 KINDS: dict[str, dict[str, Any]] = {
     "side by side, weighted, reduced": {"weights": [1.0, 2.0], "reduced_dim": 16},
@@ -19,6 +20,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "crops and a mirror": {"views": [*CROPS, {"flip": True}]},
     "bilinear, not antialiased": {"views": [{"resize": "bilinear", "antialias": False}]},
     "by shape": {"views": BY_SHAPE},
+    "raw outputs, on black": {"join": "average", "average": "raw", "views": ON_BLACK},
     "by shape and domain": {"views": [*BY_SHAPE, {"fit": "pad", "domains": ["b"]}]},
     "a composition of one by shape": {"views": [{"flip": True}, {"resize": "bilinear"}]},
 }
