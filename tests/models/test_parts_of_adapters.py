@@ -264,6 +264,12 @@ def test_prompts_start_orthogonal_unless_told() -> None:
     torch.testing.assert_close(flat_MX @ flat_MX.T, torch.eye(20), atol=1e-5, rtol=0)
 
 
+def test_shallow_prompts_start_within_jias_bound() -> None:
+    """Of ViT-S/16: sqrt(6 / (3 x 16 x 16 + 384)), .072 (Jia et al., ECCV 2022)."""
+    prompt_GLD = vit_s(prompts={"kind": "shallow"}).prompts.prompt_GLD
+    assert 0.070 < prompt_GLD.abs().max().item() <= 0.0722
+
+
 @torch.no_grad()
 def test_deep_prompts_take_the_place_of_the_block_befores() -> None:
     backbone = stirred(adapted(VIT, prompts=DEEP)[0]).eval()
