@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, PositiveFloat
+from pydantic import BeforeValidator, Field
 
 from guie.config.base import Config, Fault, Names
 
@@ -28,8 +28,6 @@ class ClaimConfig(Config):
         "test R@1"  # or test mMP@5, unseen R@1, or a protocol's headline, `puma: unified R@1`
     )
     domain: str | None = None  # null: the mean over the domains
-    # The claim is that both score alike: they differ by at most this. null: that `row` is higher
-    within: PositiveFloat | None = None
     headline: bool = False  # the paper's main claim, for README.md
 
     def faults(self) -> Iterator[Fault]:

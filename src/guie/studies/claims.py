@@ -53,21 +53,13 @@ def read_claims(path: Path) -> list[ClaimConfig]:
     return validated(read_written(path), ClaimsConfig).claims
 
 
-def verdict(effect: Effect | None, within: float | None) -> str:
-    """Return held, not held or undecided, by the rule above; `not run` without an effect.
-
-    Args:
-        within: for a claim that both score alike, the largest difference that it allows.
-    """
+def verdict(effect: Effect | None) -> str:
+    """Return held, not held or undecided, by the rule above; `not run` without an effect."""
     if effect is None:
         return "not run"
-    low, high = effect.low, effect.high
-    if effect.seeds < SEEDS or math.isnan(low):
+    if effect.seeds < SEEDS or effect.low <= 0 <= effect.high:
         return "undecided"
-    least, most = (0.0, math.inf) if within is None else (-within, within)
-    if least < low and high < most:
-        return "held"
-    return "not held" if high < least or most < low else "undecided"
+    return "held" if effect.value > 0 else "not held"
 
 
 def effect_of(claim: ClaimConfig, plan: Plan, now: StudyStatus) -> Effect | None:
@@ -212,23 +204,26 @@ def claims_table(path: Path, headlines: bool = False) -> str:
 
 
 def _cells(claim: ClaimConfig, effect: Effect | None) -> dict[str, str]:
-    score = "" if claim.score == "test R@1" else f", {claim.score}"
-    domain = f", {claim.domain}" if claim.domain else ""
-    cells = {"paper": claim.paper, "claim": f"{claim.claim} ({claim.source})"}
+    row, against = effect.rows if effect else (claim.row[0], claim.against[0])
+    scored = [claim.score] if claim.score != "test R@1" else []
+    named = [f"`{row}`", f"`{against}`", *([claim.domain] if claim.domain else []), *scored]
+    cells = {
+        "paper": claim.paper,
+        "claim": f"{claim.claim} ({claim.source})",
+        "rows": f"{claim.study}: {', '.join(named)}",
+    }
     if effect is None:
         return cells | {
-            "rows": f"{claim.study}{domain}{score}",
             "difference, 95 % interval": "",
             "seeds": "",
-            "verdict": verdict(None, None),
+            "verdict": verdict(None),
         }
     interval = ""
     if not math.isnan(effect.low):
         ends = (decimal(end, sign=True) for end in (effect.low, effect.high))
         interval = f" ({' to '.join(ends)}, {effect.covers})"
     return cells | {
-        "rows": f"{claim.study}: `{effect.rows[0]}`, `{effect.rows[1]}`{domain}{score}",
         "difference, 95 % interval": decimal(effect.value, sign=True) + interval,
         "seeds": str(effect.seeds),
-        "verdict": verdict(effect, claim.within),
+        "verdict": verdict(effect),
     }
