@@ -22,7 +22,8 @@ from guie.studies.results import (
 )
 from small_studies import CODE, plan, record
 
-COMMITTED = sorted((Path(__file__).parents[2] / "configs/studies").glob("*.yaml"))
+STUDIES = Path(__file__).parents[2] / "configs/studies"
+COMMITTED = [path.with_suffix(".yaml") for path in sorted(STUDIES.glob("*.json"))]
 
 
 def filled(study: Plan, code: Code = CODE) -> Results:
