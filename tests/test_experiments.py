@@ -13,8 +13,8 @@ import pandas as pd
 import pytest
 
 from guie.studies.claims import claims_table
-from guie.studies.grid import Plan, read_plan
-from guie.studies.results import StudyStatus, read_results, results_path, standing
+from guie.studies.grid import Plan
+from guie.studies.results import StudyStatus, as_committed
 from guie.studies.table import END, decimal, rendered, scores, summary
 
 REPOSITORY = Path(__file__).parents[1]
@@ -76,11 +76,7 @@ def records() -> Iterator[None]:
 
 @cache
 def committed(name: str) -> tuple[Plan, StudyStatus]:
-    path = STUDIES / f"{name}.yaml"
-    plan = read_plan(path)
-    others = [read_results(results_path(STUDIES / other)) for other in NAMES if other != name]
-    own = read_results(results_path(path))
-    return plan, standing(own, plan.jobs.values(), any_code=True, elsewhere=others)
+    return as_committed(STUDIES / f"{name}.yaml")
 
 
 @cache

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from guie.base.devices import emulates_bf16, make_accelerator
+from guie.base.devices import make_accelerator, warn_of_slow_bf16
 
 
 def test_the_precision_is_that_of_the_last_one_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,9 +28,18 @@ def test_no_test_sees_a_gpu() -> None:
     assert make_accelerator().device.type == "cpu"
 
 
-@pytest.mark.parametrize("supported", [True, False])
-def test_a_cpu_without_bf16_is_found(monkeypatch: pytest.MonkeyPatch, supported: bool) -> None:
+@pytest.mark.parametrize(
+    ("supported", "precision"), [(True, "bf16"), (False, "bf16"), (False, "no")]
+)
+def test_a_cpu_without_bf16_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    supported: bool,
+    precision: str,
+) -> None:
     operations = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: supported)
     monkeypatch.setattr(torch.ops, "mkldnn", operations)
-    assert emulates_bf16(make_accelerator(mixed_precision="bf16")) is not supported
-    assert not emulates_bf16(make_accelerator(mixed_precision="no"))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+    warn_of_slow_bf16(make_accelerator(mixed_precision=precision))
+    warned = "warning: precision: bf16: this CPU has no bf16" in capsys.readouterr().out
+    assert warned == (precision == "bf16" and not supported)

@@ -148,7 +148,7 @@ def test_every_committed_record_is_found_by_the_identity_of_its_job(path: Path) 
     """Without data and weights, too."""
     _, found = as_committed(path)
     records = json.loads(results_path(path).read_text())["runs"]
-    assert {line["config"] for line in records} == found.done.keys() and records
+    assert {line["config"] for line in records} <= found.done.keys() and records
     assert not found.strangers
 
 

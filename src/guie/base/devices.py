@@ -53,11 +53,15 @@ def make_accelerator(**settings: Any) -> Accelerator:
     return accelerator
 
 
-def emulates_bf16(accelerator: Accelerator) -> bool:
-    """Tell whether bf16 would run on a CPU without fast instructions for it; False where unknown."""
+def warn_of_slow_bf16(accelerator: Accelerator) -> None:
+    """Print a warning if bf16 would run on a CPU without instructions for it."""
     on_cpu = accelerator.device.type == "cpu" and accelerator.mixed_precision == "bf16"
     known = torch.backends.mkldnn.is_available()  # not in builds for Apple's processors
-    return on_cpu and known and not torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    if on_cpu and known and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        accelerator.print(
+            "warning: precision: bf16: this CPU has no bf16 instructions, and some operations take 50"
+            " times as long; set precision to no"
+        )
 
 
 def _sharding() -> FullyShardedDataParallelPlugin | None:

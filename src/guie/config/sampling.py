@@ -48,7 +48,7 @@ class AugmentConfig(Config):
     crop_ratio: Range[Positive] = [0.8, 1.25]  # width over height of a crop
     # What crop_ratio is relative to. image: the image's own ratio; each crop fits. absolute: width over
     # height in pixels, as in torchvision's RandomResizedCrop (PUMA and the 5th place); needs fit: squash.
-    # square: crop_scale and crop_ratio are of the image's largest square, and the crop lies anywhere, as
+    # square: relative to the image's largest square; the crop may be anywhere in the image, as
     # in torchvision's Resize and RandomCrop (DREML; Vo and Hays)
     crop_ratio_of: Literal["image", "absolute", "square"] = "image"
     flip: Probability = 0.0  # of a horizontal flip

@@ -251,7 +251,7 @@ class RunConfig(Config):
         for number, stage in enumerate(self.stages):
             modes |= stage.batch_norm_modes
             if len(modes) > 1:
-                both = "is train and synced in one run, whose layers are of one kind"
+                both = "is train and synced in one run, which allows one kind of layer"
                 yield f"stages.{number}.batch_norm", f"{both}; use one of the two"
         if modes and self.gradient_checkpointing:
             twice = "computes blocks twice, which would count a batch twice in batch_norm"

@@ -38,7 +38,7 @@ def random_part(
         ratio: range of the box's aspect ratio relative to the image's, drawn in log space. Torchvision's
             RandomResizedCrop has an absolute ratio: see `random_resized_part`.
         height, width: size of a window, as fractions of the image's sides. `scale` and `ratio` are then
-            relative to the window, and the box still lies anywhere in the image.
+            relative to the window, and the box may be anywhere in the image.
     """
     side = math.sqrt(draw.uniform(*scale))
     stretch = math.exp(draw.uniform(*map(math.log, ratio)) / 2)

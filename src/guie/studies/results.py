@@ -186,14 +186,19 @@ def standing(
     return StudyStatus(done, failed, outdated, strangers)
 
 
-def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
-    """Return a study and its results from any code version; its images are not needed.
+def results_beside(path: Path) -> list[Results]:
+    """Read the results of the other studies in the folder. Raises UserError."""
+    others = sorted({*path.parent.glob("*.json")} - {path})
+    return [read_results(other) for other in others if other.with_suffix(".yaml").exists()]
 
-    Raises UserError as `read_plan` and `read_results`.
+
+def as_committed(study: Path) -> tuple[Plan, StudyStatus]:
+    """Return a study and its results from any code version, including those of the folder's other studies.
+
+    Its images are not needed. Raises UserError as `read_plan` and `read_results`.
     """
-    plan = read_plan(study)
-    results = read_results(results_path(study))
-    return plan, standing(results, plan.jobs.values(), any_code=True)
+    plan, own = read_plan(study), results_path(study)
+    return plan, standing(read_results(own), plan.jobs.values(), True, results_beside(own))
 
 
 def stamp(job: Job, code: Code) -> Record:

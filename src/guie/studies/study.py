@@ -19,6 +19,7 @@ from guie.studies.results import (
     add_record,
     code_of,
     read_results,
+    results_beside,
     results_path,
     stamp,
     standing,
@@ -94,9 +95,8 @@ class Study:
 
     def standing(self) -> StudyStatus:
         """Return the state of its jobs. Raises UserError for an invalid results file."""
-        paths = sorted({*self.results.parent.glob("*.json")} - {self.results})
-        others = [read_results(path) for path in paths if path.with_suffix(".yaml").exists()]
-        return standing(read_results(self.results), self.plan.jobs.values(), self.any_code, others)
+        jobs, others = self.plan.jobs.values(), results_beside(self.results)
+        return standing(read_results(self.results), jobs, self.any_code, others)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
         """Save and report the result of a job."""

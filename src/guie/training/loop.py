@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from guie.base.devices import emulates_bf16, from_main, make_accelerator
+from guie.base.devices import from_main, make_accelerator, warn_of_slow_bf16
 from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
@@ -59,11 +59,7 @@ def run_config(
     accelerator = make_accelerator(
         mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
     )
-    if emulates_bf16(accelerator):
-        accelerator.print(
-            "warning: precision: bf16: this CPU has no bf16 instructions, and some operations take 50"
-            " times as long; set precision to no"
-        )
+    warn_of_slow_bf16(accelerator)
     for refuse in (refuse_unshardable, refuse_lone_images, refuse_unsynced):
         from_main(accelerator, partial(refuse, accelerator, config))
     with ExitStack() as held:
