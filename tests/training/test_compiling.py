@@ -118,6 +118,5 @@ def test_channels_last_trains_alike(toy_manifest: Path, tmp_path: Path) -> None:
     words = ["--config", str(write_config(tmp_path, toy_manifest, resnet)), "--set"]
     plain = train.main([*words, "name=plain"])
     last = train.main([*words, "name=last", "--set", "channels_last=true"])
-    assert logged_losses(last) == pytest.approx(
-        logged_losses(plain), rel=5e-3
-    )  # rounding grows with the steps, most on CPUs without AVX-512
+    # Rounding errors grow with the steps, most on CPUs without AVX-512
+    assert logged_losses(last) == pytest.approx(logged_losses(plain), rel=5e-3)

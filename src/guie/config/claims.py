@@ -24,9 +24,8 @@ class ClaimConfig(Config):
     study: str  # a file of this folder, without .yaml
     row: Choice
     against: Choice
-    score: str = (
-        "test R@1"  # or test mMP@5, unseen R@1, or a protocol's headline, `puma: unified R@1`
-    )
+    # Or test mMP@5, unseen R@1, or a protocol's headline, for example `puma: unified R@1`
+    score: str = "test R@1"
     domain: str | None = None  # null: the mean over the domains
     headline: bool = False  # the paper's main claim, for README.md
 

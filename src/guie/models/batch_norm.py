@@ -60,7 +60,7 @@ def share_statistics(layers: dict[str, _BatchNorm]) -> None:
     Each process normalises by its own images. Without this, they would validate different models.
     """
     found: list[Any] = [one for layer in layers.values() for one in _statistics(layer)]
-    if not found:
+    if not found or not distributed.is_initialized():
         return
     flat = torch.cat([one_C.float() for one_C in found])
     distributed.broadcast(flat, src=0)

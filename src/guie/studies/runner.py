@@ -314,7 +314,7 @@ class Workshop:
         reduced = self._reduction(job, folder, images)
         if job.evaluation:
             on_val = (*self._embedded(job, folder, "val", images), "--split", "val", *reduced)
-            on_val += ("--draws", "0", "--out", str(_of_val(report)))
+            on_val += ("--draws", "0", "--out", str(_val_report(report)))
             self._run(folder, "validate.py", *images, *on_val, *index)
         draws = [] if job.study.intervals else ["--draws", "0"]
         files = self._embedded(job, folder, test.split, images)
@@ -388,7 +388,7 @@ class Workshop:
         costs = ("device", "peak_memory_mb", "peak_gpu_memory_mb", "trainable_parameters")
         record = {
             "best_step": best and best["step"],
-            "val": _val_of(_of_val(report))
+            "val": _scores_on_val(_val_report(report))
             if job.evaluation
             else best and _val(folder, best["step"]),
             "test": test,
@@ -418,7 +418,7 @@ def _of_protocols(report: Path) -> Path:
     return report.with_name(f"protocols_{report.name}")
 
 
-def _of_val(report: Path) -> Path:
+def _val_report(report: Path) -> Path:
     """Return the path of an evaluation's report on val, next to that of the test."""
     return report.with_name(f"val_{report.name}")
 
@@ -438,7 +438,7 @@ def _of_classes(path: Path) -> dict[str, dict[str, list[int]]]:
     }
 
 
-def _val_of(report: Path) -> Record:
+def _scores_on_val(report: Path) -> Record:
     """Return the scores of an evaluation on val: R@1 of each domain, and the means."""
     scores = json.loads(report.read_text(encoding="utf-8"))
     domains = {name: _rounded(values, METRICS[:1]) for name, values in scores["domains"].items()}

@@ -164,8 +164,7 @@ def train_stage(run: Run, stage: Stage) -> None:
                 accelerator.clip_grad_value_(model.parameters(), settings.clip_grad_value)
             optimizer.step()
             optimizer.zero_grad()
-            if accelerator.num_processes > 1:
-                share_statistics(task.embedder.backbone.trained_batch_norms())
+            share_statistics(task.embedder.backbone.trained_batch_norms())
             if stage.ema:
                 stage.ema.update_parameters(task)
             if sampler.learns:
