@@ -5,7 +5,7 @@ UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test test-lowest test-slow judges formats browser chromium lint format kill guard \
+.PHONY: help setup demo tour test test-lowest test-slow judges formats browser chromium lint format kill gpu guard \
 	mutations bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean
 
 help:  ## list the targets
@@ -58,8 +58,9 @@ test-lowest: .venv-lowest/ready  ## tests that depend on libraries, on the lowes
 test-slow: setup  ## studies of minutes, which make test leaves out
 	$(BIN)/python -m pytest -n 2 -m slow
 
-judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft, in an environment of their own
-	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py
+judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft; vector databases; shards in S3
+	.venv-judges/bin/python -m pytest tests/judges tests/evaluation/test_agreement.py \
+		tests/data/shards/test_object_storage.py tests/test_shards_road.py
 
 formats: .venv-export/ready  ## ONNX and .pt2 against the model, with onnxruntime in an environment of its own
 	.venv-export/bin/python -m pytest tests/export/test_life.py
@@ -85,6 +86,9 @@ format: setup  ## let ruff mend what it can
 kill: setup  ## kill a training run 20 times at random moments; it must end at the same bits
 	$(BIN)/python tests/kills.py --kills 20
 
+gpu: setup  ## what needs a GPU, in under 10 minutes: training, resuming, precisions, speed, memory
+	$(BIN)/python tests/on_gpu.py
+
 guard: setup  ## short runs of this tree and of another commit must be equal (AGAINST=main)
 	$(BIN)/python tests/guard.py $(if $(AGAINST),--against $(AGAINST))
 
@@ -94,8 +98,12 @@ mutations: setup  ## plant random faults in the source and see which the tests n
 bench: setup  ## benchmarks: ratios against peers, in one run
 	$(BIN)/python tests/bench/margin.py
 	$(BIN)/python tests/bench/loader.py
+	$(BIN)/python tests/bench/embedding.py worker
 	$(BIN)/python tests/bench/frozen.py
 	$(BIN)/python tests/bench/loop.py
+	$(BIN)/python tests/bench/saving.py --model vit_small_patch16_224
+	$(BIN)/python tests/bench/worker_memory.py
+	$(BIN)/python tests/bench/shards.py
 	$(BIN)/python tests/bench/compiling.py --batch 8 --steps 7
 	$(BIN)/python tests/bench/adapters.py
 	$(BIN)/python tests/bench/distillation.py

@@ -3,11 +3,18 @@
 python src/curate.py --list
 python src/curate.py --config configs/demo/mix.yaml
 python src/curate.py --config configs/demo/mix.yaml --set max_images=5 --set out=input/few.csv
+python src/curate.py --config configs/demo/mix.yaml --shards input/demo_shards
+python src/curate.py --manifest input/mix_demo.csv --shards input/demo_shards --shard-mb 64
+python src/curate.py --index-shards DIR --domain products --split train
 
 Writes the manifest to the config's `out`. Next to it are `<out>.summary.json` (classes and images
 of each domain, what each rule dropped, every dropped file with the reason), `<out>.html` (the same
 as a page), and the findings of cleaning and selection. The output depends only on the sources, the
 config and the seed, not on the number of workers.
+
+`--shards DIR` also writes the images into tars (WebDataset's convention) and `DIR/index.parquet`, which every
+command takes as a manifest. The same command goes on after an interruption. `--index-shards DIR` writes the
+index of existing WebDataset tars. See input/README.md, "Shards and object storage".
 """
 
 from __future__ import annotations
@@ -22,6 +29,8 @@ from guie.base.errors import run
 from guie.base.files import quoted
 from guie.config import MixConfig, load_config
 
+NAMED = 5  # images left out of an index that are printed
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Curate the mix that a config describes. Raises UserError for invalid input."""
@@ -30,6 +39,26 @@ def main(argv: Sequence[str] | None = None) -> None:
         from guie.data.datasets.finding import listing
 
         print(listing())
+        return
+    if args.index_shards:
+        from guie.data.shards.indexing import DROPPED, index_tars
+
+        done = index_tars(args.index_shards, args.domain, args.split, args.workers)
+        print(f"{done.images:,} images in {done.shards:,} shards -> {done.path}")
+        for row in done.dropped.head(NAMED).itertuples():
+            print(f"left out: {row.image_path}: {row.reason}")
+        if len(done.dropped):
+            print(
+                f"{len(done.dropped):,} images left out, listed in {done.path.with_name(DROPPED)}"
+            )
+        return
+    if args.manifest:
+        from guie.data.manifest import load_manifest
+        from guie.data.shards.packing import pack
+
+        manifest = load_manifest(args.manifest, args.root)
+        index = pack(manifest, args.shards, round(args.shard_mb * 1e6), args.workers)
+        print(f"{len(manifest.table):,} rows -> {index}")
         return
     started = time.perf_counter()
     config = load_config(args.config, MixConfig, args.set)
@@ -53,6 +82,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     if config.image_root != Path(config.out).parent:
         root = quoted(config.image_root)
         print(f"image_path is relative to {root}: pass it to other commands as --root")
+    if args.shards:
+        from guie.data.shards.packing import pack_mix
+
+        index = pack_mix(config, table, args.shards, round(args.shard_mb * 1e6), args.workers)
+        print(f"{len(table):,} rows -> {index}")
 
 
 def _command(args: argparse.Namespace) -> str:
@@ -69,13 +103,37 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--config", help="YAML file, see configs/demo/mix.yaml and configs/mixes/")
     what.add_argument("--list", action="store_true", help="list the data sets in input/")
+    what.add_argument("--manifest", help="only write the shards of this manifest, see --shards")
+    what.add_argument(
+        "--index-shards", type=Path, metavar="DIR", help="write the index of WebDataset tars"
+    )
     parser.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"
     )
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count(), help="decoding processes (default: cores)"
     )
-    return parser.parse_args(argv)
+    parser.add_argument("--root", help="folder of --manifest's images; default: the manifest's")
+    parser.add_argument(
+        "--shards", type=Path, metavar="DIR", help="also write tars and DIR/index.parquet"
+    )
+    parser.add_argument(
+        "--shard-mb", type=float, default=256.0, help="megabytes a tar, at most (default: 256)"
+    )
+    parser.add_argument("--domain", help="domain of --index-shards")
+    parser.add_argument(
+        "--split", choices=("train", "val", "test"), default="train", help="split of --index-shards"
+    )
+    args = parser.parse_args(argv)
+    if bool(args.index_shards) != bool(args.domain):
+        parser.error("--index-shards and --domain: need each other")
+    if args.manifest and not args.shards:
+        parser.error("--manifest: needs --shards DIR")
+    if args.shards and not (args.config or args.manifest):
+        parser.error("--shards: needs --config or --manifest")
+    if not 0 < args.shard_mb < 1e6:
+        parser.error(f"--shard-mb {args.shard_mb:g}: must be above 0 and below 1,000,000")
+    return args
 
 
 if __name__ == "__main__":

@@ -3,25 +3,37 @@
 python src/embed.py --model runs/demo --manifest input/mix_demo.csv --out runs/demo/E.npz
 python src/embed.py --model submissions/demo/submission.zip --manifest M --out E.npz
 python src/embed.py --model open_clip:ViT-B-32:openai --split test --manifest M --out E.npz
+python src/embed.py --model runs/demo --manifest M --out E.parquet
+python src/embed.py --model runs/demo --manifest M --out E.parquet --shard 2/8
 python src/embed.py --model runs/demo --layers blocks.9 --pool max --manifest M --out E.npz
 python src/embed.py --model runs/demo --manifest M --boxes input/revisited.boxes.csv --out E.npz
 accelerate launch --config_file configs/accelerate/ddp.yaml src/embed.py --model R --manifest M --out E.npz
 
 The last command embeds on two GPUs; --num_processes 8 in front of src/embed.py takes eight.
 R is a run, M a manifest made by curate.py; configs/mixes/revisited.yaml makes one with boxes.
-Partial results are kept in E.npz.parts next to E.npz; the same command resumes after a stop.
+Partial results are kept in E.npz.parts next to E.npz; the same command resumes after a stop. `--shard 2/8`
+computes only the third eighth of them, as one of eight jobs. The command without it joins them.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from guie.base import errors
+from guie.base import arguments, errors
 from guie.base.files import refuse_replacing, replacing, save_arrays
 from guie.config.model import LayersConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pandas as pd
+
+    from guie.evaluation.feature_cache import Features
 
 SPLITS = ("train", "val", "test")
 
@@ -39,7 +51,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--split", choices=SPLITS, help="train, val or test; default: every image of the manifest"
     )
-    parser.add_argument("--out", required=True, help="E.npz: arrays image_path and embedding")
+    parser.add_argument(
+        "--out",
+        required=True,
+        help="E.npz: arrays image_path and embedding; or E.parquet, these and label and domain as columns",
+    )
+    parser.add_argument(
+        "--shard", type=arguments.shard, metavar="N/M", help="only part N of M, counted from 0"
+    )
     parser.add_argument("--size-px", type=int, help="image size of a library's model")
     parser.add_argument("--fit", choices=("squash", "pad", "crop"), default="squash")
     parser.add_argument(
@@ -49,7 +68,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--pool", choices=("avg", "max", "gem", "token"), default="avg", help="pooling of --layers"
     )
     parser.add_argument("--batch-size", type=int, default=128, help="images per process and step")
-    parser.add_argument("--workers", type=int, default=2, help="loader processes per process")
+    parser.add_argument(
+        "--workers", type=int, help="loader processes per process; default: its share of the cores"
+    )
+    parser.add_argument("--precision", choices=arguments.PRECISIONS, help=arguments.PRECISION_HELP)
     parser.add_argument(
         "--boxes",
         metavar="FILE",
@@ -74,21 +96,26 @@ def main(argv: Sequence[str] | None = None) -> Path:
     """Embed, and return the path written."""
     args = parse_args(argv)
     out = Path(args.out)
-    dropped = out.with_name(f"{out.name}.dropped.csv")
+    shard = "-of-".join(map(str, args.shard)) if args.shard else ""
+    dropped = out.with_name(
+        f"{out.name}.{shard}.dropped.csv" if shard else f"{out.name}.dropped.csv"
+    )
     refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
     layers = LayersConfig(of=args.layers, pool=args.pool) if args.layers else None
     # Imported here, so that the help and refusals come at once.
     import numpy as np
 
-    from guie.base.devices import from_main, make_accelerator
+    from guie.base.devices import from_main, make_accelerator, warn_of_slow_bf16
     from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
     from guie.data.manifest import load_manifest
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
     from guie.evaluation.feature_cache import FeatureCache, embed_into, remove_caches
-    from guie.evaluation.opened import embed_queries, load_embedding_model
+    from guie.evaluation.opened import embed_queries, embedding_precision, load_embedding_model
     from guie.training.process_guard import Interrupts, ProcessGroupGuard, Stopped
 
-    interrupts, accelerator = Interrupts(), make_accelerator()
+    precision = embedding_precision(args.model, args.precision)
+    interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
+    warn_of_slow_bf16(accelerator)
     with ProcessGroupGuard(accelerator, interrupts) as guard:
         opened = load_embedding_model(
             args.model, accelerator, out.parent, args.size_px, args.fit, args.batch_size, layers
@@ -97,10 +124,13 @@ def main(argv: Sequence[str] | None = None) -> Path:
         manifest = load_manifest(args.manifest, args.root)
         if args.boxes:
             sides = read_boxes(Path(args.boxes), set(manifest.table["image_path"]))
-        splits = [args.split] if args.split else SPLITS
-        look = partial(readable, accelerator, decoders=TO_EMBED)
-        manifest = look(manifest, splits, drop_bad=args.drop_bad, dropped=dropped)
         table = manifest.split(args.split) if args.split else manifest.table
+        if args.shard:
+            table = rows_of_shard(table, args.shard, opened.batch_size)
+        manifest = replace(manifest, table=table)
+        look = partial(readable, accelerator, decoders=TO_EMBED, shard=shard)
+        manifest = look(manifest, SPLITS, drop_bad=args.drop_bad, dropped=dropped)
+        table = manifest.table
         paths = table["image_path"].drop_duplicates().to_numpy(str)
         files = absolute(manifest.root, paths)
         boxes: list[Box | None] = [None] * len(paths)
@@ -119,11 +149,11 @@ def main(argv: Sequence[str] | None = None) -> Path:
                 kept = "partial results are kept, and the same command resumes"
                 accelerator.print(f"{out}: stopped; {kept}")
                 raise
-        if accelerator.is_main_process:
+        if args.shard:
+            accelerator.print(f"{parts}: {len(paths):,} images of shard {shard}")
+        elif accelerator.is_main_process:
             features = cache.open(states, opened.embedder.dim)
-            rows = np.concatenate([features, texts_TD]) if len(texts_TD) else features
-            with replacing(out) as temporary:
-                save_arrays(temporary, image_path=np.append(paths, names), embedding=rows)
+            write(out, table, features, args.texts, names, texts_TD)
             remove_caches(parts)
             of_texts = f" and {len(texts_TD)} texts" if len(texts_TD) else ""
             print(f"{out}: {len(features)} images{of_texts}, {features.shape[1]} dimensions")
@@ -131,6 +161,42 @@ def main(argv: Sequence[str] | None = None) -> Path:
         accelerator.wait_for_everyone()
         accelerator.end_training()
     return out
+
+
+def rows_of_shard(table: pd.DataFrame, shard: tuple[int, int], batch_size: int) -> pd.DataFrame:
+    """Return a shard's rows of a manifest, with the whole batches of one job, so that no bit differs."""
+    paths = table["image_path"].drop_duplicates()
+    number, shards = shard
+    batches = math.ceil(len(paths) / batch_size)
+    first, last = (part * batches // shards * batch_size for part in (number, number + 1))
+    return table[table["image_path"].isin(paths.iloc[first:last])].reset_index(drop=True)
+
+
+def write(
+    out: Path,
+    table: pd.DataFrame,
+    features: Features,
+    texts: str | None,
+    names: Sequence[str] | np.ndarray,
+    texts_TD: np.ndarray,
+) -> None:
+    """Write the embeddings of a manifest's images, then those of the texts, as Parquet or npz."""
+    import numpy as np
+    import pandas as pd
+
+    from guie.data.manifest.companions import read_companion
+    from guie.evaluation.embedding_parquet import write_parquet
+
+    about = table.drop_duplicates("image_path")
+    if out.suffix == ".parquet":
+        if texts:
+            about = pd.concat([about, read_companion(Path(texts), "texts")])
+        write_parquet(out, about, [features, texts_TD])
+        return
+    rows = np.concatenate([features, texts_TD]) if len(texts_TD) else features
+    paths = np.append(about["image_path"].to_numpy(str), names)
+    with replacing(out) as temporary:
+        save_arrays(temporary, image_path=paths, embedding=rows)
 
 
 if __name__ == "__main__":

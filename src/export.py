@@ -2,6 +2,7 @@
 
 python src/export.py --run runs/demo --out submissions/demo
 python src/export.py --run runs/demo --out submissions/today --torch current
+python src/export.py --run runs/demo --out submissions/first --dim 32
 python src/export.py --run runs/demo --out exported/demo --format onnx
 python src/export.py --run runs/demo --out exported/demo --format pt2
 python src/export.py --run runs/demo --out exported/hub --format hub
@@ -9,7 +10,8 @@ python src/export.py --run runs/demo --out exported/hub --format hub --push OWNE
 
 Without --format: submission.zip (saved_model.pt, TorchScript), card.md and export.json. The file is made for
 PyTorch 1.11, the challenge's runtime. The export fails if PyTorch 1.11 cannot run it, or if the saved model
-differs from the trained one. `--torch current` makes it for a scorer with current PyTorch.
+differs from the trained one. `--torch current` makes it for a scorer with current PyTorch. `--dim` keeps the
+first numbers of the embedding, for a run with `task.nested`.
 
 onnx and pt2 (torch.export) write model.onnx or model.pt2, with a model card and a JSON file. The
 preprocessing is included, and any number of images of any size is allowed. The file is compared with the
@@ -45,6 +47,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--format", choices=formats, default=formats[0], help="default: torchscript, the submission"
     )
+    add("--dim", type=int, metavar="D", help="keep the first D numbers (default: all)")
     half = "store matrices in fp16: half the size, computed in fp32 (torchscript)"
     add("--half", action="store_true", help=half)
     add("--push", metavar="OWNER/NAME", help="with --format hub: upload the folder")
@@ -53,6 +56,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.half and args.format != "torchscript":
         parser.error(f"--half needs --format torchscript, not {args.format}")
+    if args.dim is not None and args.dim < 1:
+        parser.error(f"--dim {args.dim}: must be 1 or more")
     if args.push and args.format != "hub":
         parser.error("--push uploads a hub folder: add --format hub")
     if (args.dry_run or args.public) and not args.push:
@@ -69,12 +74,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     from guie.export.card import describe
     from guie.export.formats import check_installed
-    from guie.models import open_model
+    from guie.models import narrowed, open_model
 
     if args.format == "onnx":
         check_installed()
     str(args.out).encode()  # UnicodeEncodeError: neither JSON nor torch could write such a name
     model = open_model(args.run, weights=f"{args.weights}.safetensors")
+    if args.dim is not None:
+        model = narrowed(model, args.dim)
     facts = {"folder": str(args.out), **describe(model, args.run, args.weights)}
     if args.format == "torchscript":
         export_submission(model, args, facts)

@@ -23,6 +23,7 @@ from scorer.errors import UserError, Violation
 from scorer.manifest import Manifest, read_manifest
 from scorer.process import Allowance, ModelProcess, SandboxedModel, server
 from scorer.retrieval import judge, nearest, own_rows
+from scorer.shards import URL
 
 MAX_LIMIT = 10**6  # seconds, hours, GB: larger values overflow system limits
 MAX_THREADS = 1024
@@ -91,7 +92,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parse_args(argv)
     check_arguments(args)
     server()  # imports torch while the manifest is read
-    manifest = read_manifest(args.manifest, args.split, args.root or args.manifest.parent)
+    manifest = read_manifest(args.manifest, args.split, args.root)
     neighbours_path = args.out.with_suffix(".neighbours.csv")
     scoring = Scoring(args, manifest)
     embedded = scoring.embed()
@@ -197,7 +198,7 @@ def check_arguments(args: argparse.Namespace) -> None:
             message = f"must be above 0 and at most {most:,}"
             raise UserError(f"--{name.replace('_', '-')} {value}: {message}")
     for flag, path in (("--submission", args.submission), ("--manifest", args.manifest)):
-        if not path.is_file():
+        if not path.is_file() and not URL.match(str(path)):
             raise UserError(f"{flag} {path}: no such regular file")
     if args.out.suffix != ".json" or args.out.is_dir():
         raise UserError(f"--out {args.out}: must be the name of a .json file")

@@ -2,6 +2,8 @@
 
 python src/search.py index --model runs/demo --images ~/Pictures --out runs/pictures
 python src/search.py query --index runs/pictures photo.jpg [--box 10,20,200,300] [--html found.html]
+python src/search.py query --index runs/pictures photo.jpg --rerank expand csls
+python src/search.py query --index runs/pictures --text "a red cup"
 python src/search.py serve --index runs/pictures [--host 0.0.0.0 --allow-host photos.example]
 python src/search.py duplicates --index runs/pictures --out copies.csv [--html copies.html]
 
@@ -24,10 +26,17 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
+from guie.evaluation.rerank.catalogue import METHODS
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from guie.search.searcher import Hit
 
 # Each command imports what it needs: the help and refusals come at once, and a query does not
 # wait for what builds an index.
@@ -55,7 +64,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="for a model LIBRARY:NAME:TAG",
     )
     add("--batch-size", type=arguments.count, default=128, help="images per process and step")
-    add("--workers", type=arguments.count, default=2, help="loader processes per process")
+    add("--workers", type=arguments.count, help="loaders per process (default: its share of cores)")
+    add("--precision", choices=arguments.PRECISIONS, help=arguments.PRECISION_HELP)
     add("--fewer", action="store_true", help="allow that most indexed images are gone")
 
     add = commands.add_parser("merge", help="merge shards").add_argument
@@ -64,8 +74,9 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--factory", help="faiss string with an inverted file, IVF... (default: exact)")
     add("--probes", type=arguments.count, help="as for index")
 
-    query = commands.add_parser("query", help="list the neighbours of images")
-    query.add_argument("pictures", type=Path, nargs="+")
+    query = commands.add_parser("query", help="list the neighbours of images, or of a text")
+    query.add_argument("pictures", type=Path, nargs="*")
+    query.add_argument("--text", help="query with a description, in an index made with a CLIP")
     query.add_argument(
         "--box", type=arguments.corners, help="left,top,right,bottom: query with this part"
     )
@@ -100,12 +111,26 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--html", type=arguments.file, metavar="FILE", help="write a page of groups"
     )
     copies.add_argument("--mirrored", action="store_true", help="a mirror image is also a copy")
-    copies.add_argument("--workers", type=arguments.count, default=2)
+    copies.add_argument("--workers", type=arguments.count, help="processes (default: cores)")
     for command in (query, serve, copies):
         command.add_argument("--index", type=Path, required=True)
     for command in (query, serve):
         command.add_argument("--model", help="new path of the index' model")
-    return parser.parse_args(argv)
+        command.add_argument(
+            "--rerank",
+            nargs="+",
+            default=[],
+            choices=METHODS,
+            metavar="NAME",
+            help="correct the order: " + "; ".join(f"{n}: {w}" for n, w in METHODS.items()),
+        )
+    args = parser.parse_args(argv)
+    if args.command == "query" and not args.pictures:
+        if args.text is None:
+            query.error("give a picture, or --text")
+        if args.box:
+            query.error("--box: is a part of a picture; give one, or leave it out")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -121,13 +146,16 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def index(args: argparse.Namespace) -> None:
     """Build or update an index."""
-    from guie.base.devices import from_main, make_accelerator
-    from guie.evaluation.opened import load_embedding_model
+    from guie.base.devices import from_main, make_accelerator, warn_of_slow_bf16
+    from guie.evaluation.opened import embedding_precision, load_embedding_model
     from guie.search.building import build, claimed, describe
-    from guie.search.index import Facts, pictures_of, shard_of
+    from guie.search.index import Facts, indexed_precision, pictures_of, shard_of
     from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
-    interrupts, accelerator = Interrupts(), make_accelerator()
+    asked = args.precision or indexed_precision(args.out)
+    precision = embedding_precision(args.model, asked)
+    interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
+    warn_of_slow_bf16(accelerator)
     with ExitStack() as held, ProcessGroupGuard(accelerator, interrupts) as guard:
         pictures = from_main(accelerator, lambda: pictures_of(args.images, args.root))
         if args.shard:
@@ -143,6 +171,7 @@ def index(args: argparse.Namespace) -> None:
             root=str(pictures.root),
             size_px=args.size_px,
             fit=args.fit,
+            precision=accelerator.mixed_precision,
             factory=args.factory,
             probes=_probes(args),
             shard="/".join(map(str, args.shard)) if args.shard else None,
@@ -169,17 +198,20 @@ def join(args: argparse.Namespace) -> None:
 
 
 def query(args: argparse.Namespace) -> None:
-    """List the neighbours of pictures."""
+    """List the neighbours of pictures, and of a text."""
     from guie.data.images import open_as_seen
     from guie.search.searcher import cropped, open_index
 
-    searcher = open_index(args.index, args.model)
-    results = []
+    searcher = open_index(args.index, args.model, args.rerank)
+    results: list[tuple[str, Image.Image | None, list[Hit]]] = []
     for path in args.pictures:
         picture = cropped(open_as_seen(path), args.box)
         hits = searcher.query(picture, args.k, domain=args.domain)
         results.append((str(path), picture, hits))
-        print("\n".join([str(path), *(hit.description for hit in hits)]))
+    if args.text is not None:
+        results.append((args.text, None, searcher.query_text(args.text, args.k, args.domain)))
+    for name, _, hits in results:
+        print("\n".join([name, *(hit.description for hit in hits)]))
     if args.json:
         values = [
             {"query": name, "hits": [asdict(hit) for hit in hits]} for name, _, hits in results
@@ -198,17 +230,19 @@ def serve(args: argparse.Namespace) -> None:
     from guie.search.searcher import open_index
     from guie.search.server import serve_page
 
-    serve_page(open_index(args.index, args.model), args.host, args.port, args.allow_host)
+    searcher = open_index(args.index, args.model, args.rerank)
+    serve_page(searcher, args.host, args.port, args.allow_host)
 
 
 def duplicates(args: argparse.Namespace) -> None:
     """Write groups of copies."""
+    from guie.base.processes import loader_count
     from guie.search.duplicates import find_duplicates
     from guie.search.index import read_index
     from guie.search.pages import duplicates_page
 
     opened = read_index(args.index)
-    found = find_duplicates(opened, args.workers, args.mirrored)
+    found = find_duplicates(opened, loader_count(args.workers), args.mirrored)
     with replacing(args.out) as temporary:
         found.to_csv(temporary, index=False)
     kinds = found["kind"].value_counts()

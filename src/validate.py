@@ -22,6 +22,7 @@ from guie.evaluation.protocols.catalogue import (
     REDUCTIONS,
     protocol_of,
 )
+from guie.evaluation.rerank.catalogue import LOCAL, METHODS, methods_of
 
 DRAWS_MAX, DIM_MAX = 100_000, 100_000
 
@@ -34,6 +35,7 @@ examples:
   python src/validate.py --embeddings E.npz --manifest M --protocol uned puma --out uned.json
   python src/validate.py --embeddings E.npz --against other.npz third.npz --manifest M \\
       --out report.json --html report.html
+  python src/validate.py --embeddings E.npz --rerank csls --manifest M --out csls.json
   python src/validate.py --specialists cars=cars.npz food=food.npz --manifest M --protocol uned \\
       --out oracle.json
   python src/validate.py --results R.json --manifest input/ilias.parquet --protocol ilias \\
@@ -42,6 +44,7 @@ examples:
       --manifest M --out pca.json
 
 E.npz and the other .npz files are made by embed.py, input/*.csv and input/*.parquet by curate.py.
+Wherever an E.npz is read, an E.parquet of embed.py is, too.
 
 exit code: 0 scored; 2 an error in the manifest, the embeddings or an argument
 """
@@ -54,6 +57,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         epilog=_describe("protocols", {n: f"{p.title} ({p.source})" for n, p in PROTOCOLS.items()})
         + _describe("joins", JOINS)
         + _describe("quirks, off by default", QUIRKS)
+        + _describe("re-ranking, off by default", METHODS)
         + EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -81,11 +85,18 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--write-results": args.write_results,
         "--write-queries": args.write_queries,
         "--html": args.html,
+        "--rerank": args.rerank,
     }
     if args.results and any(of_embeddings.values()):
         parser.error(
             f"--results: rankings have no embeddings; leave out {', '.join(of_embeddings)}"
         )
+    if args.rerank and (args.html or args.write_results):
+        parser.error("--rerank: leave out --html and --write-results, which show the plain search")
+    if (LOCAL in args.rerank) != bool(args.model):
+        parser.error("--model: is needed with --rerank local, and for nothing else")
+    if args.model and (args.against or args.specialists or args.texts):
+        parser.error("--rerank local: leave out --against, --specialists and --texts")
     names = [str(path) for path in (args.embeddings, *args.against)]
     if len(set(names)) < len(names):
         parser.error("--against: a file is named twice or is also --embeddings; remove one")
@@ -148,6 +159,8 @@ def _add_protocols(parser: argparse.ArgumentParser) -> None:
     )
     add("--protocol", nargs="+", default=[], metavar="NAME", help="see below")
     add("--quirk", nargs="+", default=[], metavar="NAME", help="see below")
+    add("--rerank", nargs="+", default=[], metavar="NAME", help="correct each ranking, see below")
+    add("--model", help="the embeddings' run, or LIBRARY:NAME:TAG, for --rerank local")
     add("--against", type=Path, nargs="+", default=[], metavar="E.npz", help="models to compare")
     add("--draws", type=int, default=DRAWS, help=f"bootstrap draws, 0 for none (default: {DRAWS})")
 
@@ -162,6 +175,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         [*files, *words, *(word.partition("=")[2] for word in words)],
     )
     named = [protocol_of(name) for name in args.protocol or [args.index or "merged"]]
+    methods_of(args.rerank)
     # Imported here, so that the help and refusals come at once.
     from guie.report.scoring import score
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 
 # Before torch can see a GPU: a process that has looked at one cannot be forked, and these are tests of
-# the CPU, whatever the machine. The processes that they start inherit it.
-os.environ["CUDA_VISIBLE_DEVICES"] = ""
+# the CPU, whatever the machine. The processes that they start inherit it. `make gpu` runs tests/gpu alone.
+if os.environ.get("GUIE_GPU_TESTS") != "1":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 import gc
 import multiprocessing

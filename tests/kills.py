@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import torch
 import yaml
@@ -176,10 +177,13 @@ def say_into(file: str | Path) -> None:
         os.dup2(sys.stdout.fileno(), number)
 
 
-def _dying_save(value: object, path: Path) -> None:
+def _dying_save(value: object, file: IO[bytes]) -> None:
+    """Half of a checkpoint; training takes some steps before the end."""
     buffer = io.BytesIO()
     _SAVE(value, buffer)
-    path.write_bytes(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    file.write(buffer.getvalue()[: len(buffer.getvalue()) // 2])
+    file.flush()
+    time.sleep(random.random() / 20)
     os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -161,7 +161,7 @@ def outputs(words: list[str]) -> Iterator[str]:
     """Yield what a command writes: `--out`, and for configs what they name."""
     found = of_script(words)
     script, argv = found or (Path(words[1]).stem, words[2:])
-    for option in ("--out", "--html", "--json"):
+    for option in ("--out", "--html", "--json", *(["--shards"] if script == "curate" else [])):
         if option in argv:
             yield argv[argv.index(option) + 1]
     yield from (word.removeprefix("out=") for word in argv if word.startswith("out="))

@@ -27,7 +27,7 @@ HUGGING_FACE = {
     *("accelerate", "datasets", "diffusers", "evaluate", "huggingface_hub", "optimum", "peft"),
     *("safetensors", "tokenizers", "transformers", "trl"),
 }
-SCORER_MAY_IMPORT = {"scorer", "torch", "PIL", "numpy", "pandas", "faiss", "tqdm"}
+SCORER_MAY_IMPORT = {"scorer", "torch", "PIL", "numpy", "pandas", "faiss", "tqdm", "fsspec"}
 TOYDOMAINS_MAY_IMPORT = {"toydomains", "PIL", "numpy", "pandas", "tqdm"}
 
 
@@ -104,6 +104,7 @@ def test_only_the_judge_needs_the_judges() -> None:
     ONNX is imported by name, where it is asked for.
     """
     added = {"judges", "mteb", "torchmetrics", "datasets", "onnx", "onnxscript", "onnxruntime"}
+    added |= {"lancedb", "qdrant_client"}
     others = {*PACKAGE, *TOYDOMAINS, *SCRIPTS, *SCORER} - {SRC / "judge.py", SRC / "judges.py"}
     for file in others:
         tops = {name.partition(".")[0] for name in imported(file)}

@@ -27,6 +27,7 @@ from scorer.errors import UserError, Violation, one_line
 from scorer.manifest import Manifest
 from scorer.process import ModelProcess, SandboxedModel
 from scorer.retrieval import nearest
+from scorer.shards import range_of
 
 AHEAD = 8  # images
 # Excludes Pillow's readers that start programs (EPS) or that are little reviewed.
@@ -74,7 +75,9 @@ def decode(path: Path) -> tuple[np.ndarray, bool]:
         Exception: of any type; Pillow raises many for broken files.
     """
     Image.init()  # fills OPEN with the formats that this Pillow knows
-    with Image.open(path, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
+    place = range_of(path)
+    file = place.read() if place else path
+    with Image.open(file, formats=[name for name in FORMATS if name in Image.OPEN]) as image:
         pixels_HW3 = np.array(image.convert("RGB"))
         orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
     return pixels_HW3, orientation in range(2, 9)
@@ -115,9 +118,13 @@ class Kept(NamedTuple):
 
 
 def image_key(root: Path, image_path: str) -> bytes:
-    """Return 32 bytes that depend on an image's name, size and modification time."""
-    known = os.stat(root / image_path)
-    words = f"{image_path}\0{known.st_size}\0{known.st_mtime_ns}"
+    """Return 32 bytes that depend on an image's name, size and modification time, or its content."""
+    place = range_of(root / image_path)
+    if place:
+        words = f"{image_path}\0{place.size}\0{place.content}"
+    else:
+        known = os.stat(root / image_path)
+        words = f"{image_path}\0{known.st_size}\0{known.st_mtime_ns}"
     return hashlib.sha256(words.encode()).digest()
 
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from scorer.errors import UserError
 from scorer.retrieval import count_positives
+from scorer.shards import PLACE, range_of, with_slashes
 
 COLUMNS = ["image_path", "label", "domain", "split", "role"]
 ROLES = ("query", "index", "both")
@@ -44,8 +45,10 @@ class Manifest:
             raise UserError(f"{self.path}: {'; '.join(faults[:SHOWN])}{more}")
 
 
-def read_manifest(path: Path, split: str, root: Path) -> Manifest:
+def read_manifest(path: Path, split: str, root: Path | None = None) -> Manifest:
     """Read one split of a CSV or Parquet manifest, with its images found under `root`.
+
+    Without a root that is the manifest's folder; for an index of shards, the index itself.
 
     Raises:
         UserError: unreadable file, missing columns, an empty split, no query with a positive, or
@@ -55,6 +58,8 @@ def read_manifest(path: Path, split: str, root: Path) -> Manifest:
     missing = [name for name in COLUMNS if name not in table]
     if missing:
         raise UserError(f"{path}: no column {', '.join(missing)}; needed: {', '.join(COLUMNS)}")
+    if root is None:
+        root = path if {*PLACE} <= {*table} else path.parent
     found = ", ".join(sorted(set(table["split"]) - {""})) or "none"
     table = table.loc[table["split"] == split, [*COLUMNS, "row"]].reset_index(drop=True)
     if table.empty:
@@ -77,7 +82,7 @@ def _read_table(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: a manifest ends in .csv or .parquet")
     try:
         if kind == ".parquet":
-            table = pd.read_parquet(path).reset_index(drop=True)
+            table = pd.read_parquet(with_slashes(path)).reset_index(drop=True)
             table = table.astype(object).fillna("").astype(str)
             return table.assign(row=[f"row {i}" for i in range(len(table))])
         with warnings.catch_warnings():
@@ -130,6 +135,11 @@ def _row_fault(row: Any, root: Path) -> str | None:
         return f"image_path {row.image_path!r} leads out of the root"
     if str(image_path) != row.image_path:  # otherwise one image could have two names
         return f"image_path {row.image_path!r} must be written {str(image_path)!r}"
+    try:
+        if range_of(root / image_path):
+            return None
+    except UserError as error:
+        return str(error)
     if not os.path.isfile(root / image_path):  # unlike is_file, False for any invalid name
         return f"no image {row.image_path!r} under {root}"
     return None

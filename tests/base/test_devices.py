@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from guie.base.devices import make_accelerator, warn_of_slow_bf16
+from guie.base.devices import deterministic_algorithms, make_accelerator, warn_of_slow_bf16
 
 
 def test_the_precision_is_that_of_the_last_one_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,3 +43,30 @@ def test_a_cpu_without_bf16_is_told(
     warn_of_slow_bf16(make_accelerator(mixed_precision=precision))
     warned = "warning: precision: bf16: this CPU has no bf16" in capsys.readouterr().out
     assert warned == (precision == "bf16" and not supported)
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_deterministic_algorithms_end_with_the_run(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+
+    def settings() -> tuple[bool, ...]:
+        return (
+            *(cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+        )
+
+    before = settings()
+    with pytest.raises(ValueError, match="ends"), deterministic_algorithms(precision):
+        assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+        fp32 = (False, False) if precision == "no" else (before[2], before[3])
+        assert settings() == (True, False, *fp32, True, True)
+        raise ValueError("ends")
+    assert settings() == before
+
+
+def test_gradients_are_views_of_what_is_exchanged() -> None:
+    assert make_accelerator().ddp_handler.gradient_as_bucket_view

@@ -1,24 +1,31 @@
 """A stage's training step on the device at hand: images/s, share of its peak, memory, what feeds it.
 
 python tests/bench/card.py --config configs/vit_h14.yaml --stage full --batch 128 [--set compile=true]
+python tests/bench/card.py --config configs/vit_h14.yaml --batch 32 --batch 64 --embed
 
 Steps are those of train.py, on images that lie on the device already. FLOPs are counted, also what
 gradient_checkpointing computes again; the peak is that of a large matrix product in the run's
-precision, measured in the same run. Of the loader a process's share is measured, on one core.
+precision, measured in the same run. Memory held stands beside what tests/bench/memory.py counts. Of the
+loader a process's share is measured, on one core. --embed embeds as well, on the device and from files.
 """
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 import torch
 from accelerate import Accelerator
-from common import Way, arguments, peak_gb, photographs, seconds_of
-from counting import PRECISIONS
+from common import Way, arguments, peak_gb, photographs, seconds_of, show
+from counting import GB, PRECISIONS, Frame
 from loader import ours
+from memory import build
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -27,11 +34,13 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, classes_of
+from guie.evaluation.embedding import embed_files
+from guie.models.preprocess import Preprocess
 from guie.training.checkpoint import TrainState
 from guie.training.optim import build_optimizer, set_learning_rates
-from guie.training.stage import set_model
+from guie.training.stage import set_model, uncompiled
 from guie.training.step import gradients_within_memory, train_mode
-from guie.training.tasks import build_task
+from guie.training.tasks import Task, build_task
 
 LOADED = 128  # photographs of 667 x 500 px
 
@@ -42,68 +51,129 @@ def main(_: object = None) -> None:
         config=str,
         set=[],
         stage=str | None,
-        batch=int | None,
+        batch=[],
         classes=100_000,
         steps=20,
+        embed=False,
     )
     config = load_config(args.config, RunConfig, args.set)
     names = [stage.name for stage in config.stages]
     if args.stage not in (None, *names):
         raise UserError(f"--stage {args.stage}: the stages are {', '.join(names)}")
     number = names.index(args.stage) if args.stage else len(names) - 1
+    if not all(word.isdecimal() and int(word) for word in args.batch):
+        raise UserError(f"--batch {' '.join(args.batch)}: must be numbers of images, from 1 on")
+    batches = [int(word) for word in args.batch] or [config.stages[number].batch_size]
     accelerator = make_accelerator(mixed_precision=config.precision)
     on_gpu = accelerator.device.type == "cuda"
-    step, size_px, images = a_step(accelerator, config, number, args.batch, args.classes)
-    step()
-    with FlopCounterMode(display=False) as counter:
-        step()
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats()  # the counter keeps what checkpointing would let go
-    seconds = mean_seconds(step, args.steps)
-    held_gb = torch.cuda.max_memory_allocated() / 1e9 if on_gpu else peak_gb()
-    peak = matrix_flops(accelerator, config.precision)
-    rate = counter.get_total_flops() / seconds
-    feed = loader_rate(size_px)
     device = torch.cuda.get_device_name() if on_gpu else f"{torch.get_num_threads()} CPU threads"
-    print(f"{args.config}, stage {names[number]}, {size_px} px, {images} images a step")
-    print(f"  on {device}, {config.precision}")
-    print(f"  {images / seconds:,.1f} images/s, {seconds * 1e3:,.1f} ms a step")
+    made = a_step(accelerator, config, number, args.classes)
+    peak, feed = matrix_flops(accelerator, config.precision), loader_rate(made.size_px)
     print(
-        f"  {rate / 1e12:,.2f} TFLOP/s, {rate / peak:.0%} of a matrix product's {peak / 1e12:,.2f}"
+        f"{args.config}, stage {names[number]}, {made.size_px} px, {config.precision}, on {device}"
     )
-    print(f"  {held_gb:.1f} GB at most")
-    cores = images / seconds / feed
-    print(f"  fed by {cores:,.1f} cores, at {feed:,.0f} images/s each (500 px files)")
+    print(f"a matrix product: {peak / 1e12:,.2f} TFLOP/s; a loader: {feed:,.0f} images/s (500 px)")
+    heads = ["images a step", "images/s", "ms", "TFLOP/s", "of product", "GB held", "GB counted"]
+    frame = None
+    if on_gpu and config.task.name == "classification":
+        frame = Frame(build(config, args.classes), config)
+    measure = partial(row, made, frame, config, number, args.steps, peak, feed)
+    show([*heads, "cores"], map(measure, batches))
+    if args.embed:
+        rows = ((n, *embedding_rates(accelerator, made, n)) for n in batches)
+        show(["images embedded at once", "images/s", "from files"], rows)
 
 
-def a_step(
-    accelerator: Accelerator, config: RunConfig, number: int, batch: int | None, classes: int
-) -> tuple[Way, int, int]:
-    """A training step of a stage, its image size, and its images."""
+def row(
+    made: Made,
+    frame: Frame | None,
+    config: RunConfig,
+    number: int,
+    steps: int,
+    peak: float,
+    feed: float,
+    images: int,
+) -> list[Any]:
+    """What a step of so many images takes; `out of memory` where it does not fit."""
+    on_gpu, counted = torch.cuda.is_available(), "not counted"
+    if frame:
+        usage = frame.usage(config.stages[number], images, config.gradient_checkpointing)
+        counted = usage.peak / GB
+    try:
+        step = made.step(images)
+        step()
+        with uncompiled(), FlopCounterMode(display=False) as counter:
+            step()
+        if on_gpu:
+            torch.cuda.reset_peak_memory_stats()  # the counter keeps what checkpointing would let go
+        seconds = mean_seconds(step, steps)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+        return [images, "out of memory", *[""] * 4, counted, ""]
+    held = torch.cuda.max_memory_allocated() / GB if on_gpu else peak_gb()
+    rate = counter.get_total_flops() / seconds
+    speed = images / seconds
+    return [images, speed, seconds * 1e3, rate / 1e12, rate / peak, held, counted, speed / feed]
+
+
+class Made(NamedTuple):
+    """A stage's task on the device, and its steps by their number of images."""
+
+    task: Task
+    size_px: int
+    step: Callable[[int], Way]
+
+
+def a_step(accelerator: Accelerator, config: RunConfig, number: int, classes: int) -> Made:
+    """The training steps of a stage."""
     labels = [f"bench/{label:07d}" for label in range(classes)]
     rows = pd.DataFrame({"image_path": labels, "label": labels, "domain": "bench"})
     task = build_task(config, classes_of(rows), weights=False).to(accelerator.device)
     size_px = set_model(task, config, number, range(classes)).size_px
     stage, state = config.stages[number], TrainState(stage=number)
     model, optimizer = accelerator.prepare(task, build_optimizer(task, stage))
-    images = batch or stage.batch_size
-    drawn = Batch(
-        label_B=torch.randint(classes, (images,)),
-        row_B=torch.zeros(images, dtype=torch.int64),
-        shapes_B3=torch.ones(images, 3),
-        images_BCHW=torch.randn(images, 3, size_px, size_px),
-    ).to(accelerator.device)
 
-    def step() -> None:
-        train_mode(task, stage)
-        set_learning_rates(optimizer, stage, 0, 1000)
-        gradients_within_memory(accelerator, model, drawn, config, state, (0, 0, 0, 0))
-        if stage.clip_grad_norm:
-            accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
-        optimizer.step()
-        optimizer.zero_grad()
+    def of(images: int) -> Way:
+        drawn = Batch(
+            label_B=torch.randint(classes, (images,)),
+            row_B=torch.zeros(images, dtype=torch.int64),
+            shapes_B3=torch.ones(images, 3),
+            images_BCHW=torch.randn(images, 3, size_px, size_px),
+        ).to(accelerator.device)
 
-    return step, size_px, images
+        def step() -> None:
+            train_mode(task, stage)
+            set_learning_rates(optimizer, stage, 0, 1000)
+            gradients_within_memory(accelerator, model, drawn, config, state, (0, 0, 0, 0))
+            if stage.clip_grad_norm:
+                accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return step
+
+    return Made(task, size_px, of)
+
+
+def embedding_rates(accelerator: Accelerator, made: Made, batch: int) -> tuple[float, float]:
+    """Images/s that the model embeds: on the device already; from files, by a loader a core."""
+    embedder = made.task.embedder.eval()
+    shape = (batch, 3, made.size_px, made.size_px)
+    images_BCHW = torch.randn(shape, device=accelerator.device)
+
+    @torch.inference_mode()
+    def on_device() -> None:
+        with uncompiled(), accelerator.autocast():
+            embedder(images_BCHW, torch.ones(batch, 3, device=accelerator.device))
+
+    preprocess = Preprocess(made.size_px, [0.5] * 3, [0.5] * 3)
+    workers = len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory() as folder, uncompiled():
+        files = photographs(Path(folder), LOADED, 500) * (4 * workers)
+        job = partial(embed_files, accelerator, embedder, preprocess, batch_size=batch)
+        job(files[:batch], workers=workers)
+        from_files = len(files) / seconds_of(lambda: job(files, workers=workers))
+    return batch / mean_seconds(on_device, 10), from_files
 
 
 def mean_seconds(work: Way, times: int) -> float:

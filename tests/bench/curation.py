@@ -1,12 +1,13 @@
 """What curation costs: the table at UnED's size, prints of an image, near-duplicates of a million.
 
 python tests/bench/curation.py [table] [images] [hashes] [--rows 2830000] [--classes 316446]
-                               [--images 300] [--side 500] [--hashes 1000000] [--sample 500]
+                               [--images 300] [--side 500] [--hashes 1000000] [--sample 500] [--radius 10]
 
 Everything is drawn, so it needs no data. Each part runs in a process of its own, whose peak memory
 is its own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `images`
 is one worker, against plain decoding of the same JPEGs by Pillow. `hashes` searches as cleaning
-does, and holds a sample of the answers against counting bits by numpy.
+does, against faiss' flat index on a sample of the queries, and holds a sample of the answers against
+counting bits by numpy.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from PIL import Image
 from guie.config.data import OversampleConfig
 from guie.curation.classes import cap_large, drop_rare, oversample, split_validation
 from guie.curation.duplicates.candidates import close_pairs
+from guie.curation.duplicates.hamming import _by_comparing
 from guie.data.image_checks.decoding import verify
 from guie.data.image_checks.hashes import fingerprints, pixel_digest
 from guie.data.images import open_as_seen
@@ -42,7 +44,7 @@ from guie.data.manifest import load_manifest, save_manifest
 
 MIN_IMAGES, MAX_IMAGES = 3, 100
 OVERSAMPLE = OversampleConfig(target=20)
-RADIUS_BITS = 10
+COMPARED = 40_960  # queries that the flat index is timed on
 PLANTED_BITS = 12  # neighbours are planted at 0 to so many bits
 FULL = 1_000_000  # hashes
 BITS_SET = np.array([word.bit_count() for word in range(2**16)], np.uint8)
@@ -158,17 +160,26 @@ def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
     hashes = draw_hashes(args.hashes)
     prints = prints_of(hashes)
     began = wall_and_cpu()
-    found = close_pairs(prints, RADIUS_BITS, mirrored=False)
-    taken = wall_and_cpu() - began
-    # every hash is compared with every other
-    more = "" if args.hashes >= FULL else f"{FULL:,}, estimated by squares"
+    found = close_pairs(prints, args.radius, mirrored=False)
+    taken, most_gb = wall_and_cpu() - began, peak_gb()
+    known = np.sort(hashes)[:, None].view(np.uint8)
+    queries = known[: min(COMPARED, len(known))]
+    began = wall_and_cpu()
+    for _ in _by_comparing(queries, known, args.radius):
+        pass
+    flat = (wall_and_cpu() - began) * len(known) / len(queries)
     rows = [
-        (f"{len(hashes):,}", *taken),
-        *([(more, *(taken * (FULL / args.hashes) ** 2))] if more else []),
+        ("as cleaning does", *taken),
+        (f"flat, estimated from {len(queries):,} queries", *flat),
+        ("flat / cleaning", *(flat / taken)),
     ]
-    show(["hashes", "s", "of CPU"], rows, f"radius {RADIUS_BITS} bits, {peak_gb():.2f} GB at most")
+    title = (
+        f"{len(hashes):,} hashes, radius {args.radius} bits, {most_gb:.2f} GB, {len(found):,} pairs"
+    )
+    show(["", "s", "of CPU"], rows, title)
     sample = np.r_[: min(args.sample, len(hashes))]  # the first are those with planted neighbours
-    expected = np.concatenate([close_by_counting(hashes, number) for number in sample])
+    expected = [close_by_counting(hashes, number, args.radius) for number in sample]
+    expected = np.concatenate(expected)
     ours = np.concatenate([found[["first", "second"]], found[["second", "first"]]])
     ours = np.column_stack([ours, np.tile(found["distance"], 2)])
     ours = ours[np.isin(ours[:, 0], sample)]
@@ -179,11 +190,11 @@ def measure_hashes(args: argparse.Namespace, folder: Path) -> None:
     )
 
 
-def close_by_counting(hashes: np.ndarray, number: int) -> np.ndarray:
+def close_by_counting(hashes: np.ndarray, number: int, radius_bits: int) -> np.ndarray:
     """(N, 3): `number`, each other position within the radius, and the distance in bits."""
     words = (hashes ^ hashes[number]).view(np.uint16).reshape(-1, 4)
     distance = BITS_SET[words].sum(axis=1, dtype=np.int64)
-    near = np.flatnonzero(distance <= RADIUS_BITS)
+    near = np.flatnonzero(distance <= radius_bits)
     near = near[near != number]
     return np.column_stack([np.full_like(near, number), near, distance[near]])
 
@@ -201,6 +212,7 @@ def main() -> None:
         side=500,
         hashes=FULL,
         sample=500,
+        radius=10,
     )
     for part in args.parts:
         with tempfile.TemporaryDirectory() as name:

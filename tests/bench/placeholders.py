@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from common import DOMAINS, apart, arguments, peak_gb, show, wall_and_cpu
 
-from curation import RADIUS_BITS, draw_hashes, prints_of
+from curation import draw_hashes, prints_of
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import Evidence, clean
 from guie.curation.duplicates.candidates import close_pairs
@@ -90,7 +90,7 @@ def measure_hashes(count: int, same: int) -> list[tuple]:
     hashes[np.random.default_rng(1).permutation(count)[:same]] = 0
     prints = prints_of(hashes)
     drawn_gb, began = peak_gb(), wall_and_cpu()
-    found = close_pairs(prints, RADIUS_BITS, mirrored=False)
+    found = close_pairs(prints, NearConfig().distance_max, mirrored=False)
     taken = wall_and_cpu() - began
     return [
         (

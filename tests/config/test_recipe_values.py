@@ -11,7 +11,7 @@ config (`stages.*.epochs`: of every stage, `stages.0,2.epochs`: of these), each 
               does not say all
     verified  false: nobody has read it in the source
 
-A table may have a `base`, as a config; null in place of a row takes away the base's. siglip2, dinov3, pe
+A table may have a `base`, as a config; null in place of a row takes away the base's. siglip2 with its heirs
 and puma_clip_vit_h are nobody's recipe: they have no rows.
 
 Its `departures` hold the other sentences of `departs`, each by
@@ -52,7 +52,7 @@ from guie.config.stages import StageConfig
 
 RECIPES = Path(__file__).parents[2] / "configs" / "recipes"
 TABLES = Path(__file__).with_name("recipes")
-NOBODYS = {"siglip2", "dinov3", "pe", "puma_clip_vit_h"}
+NOBODYS = {"siglip2", "dinov3", "pe", "tipsv2", "c_radio", "eva02_clip", "puma_clip_vit_h"}
 NAMES = sorted(path.stem for path in RECIPES.glob("*.yaml") if path.stem not in NOBODYS)
 COLUMNS = {"value", "source", "ours", "why", "told", "verified"}
 KINDS = ({"key", "value", "ours"}, {"key", "ours"}, {"test"}, {"fact"})

@@ -82,4 +82,4 @@ def test_command_line_tells_a_user_error_in_one_line(place, monkeypatch, capsys)
 def test_config_or_list_must_be_given(capsys):
     with pytest.raises(SystemExit):
         curate.main([])
-    assert "--config --list is required" in capsys.readouterr().err
+    assert "--config --list --manifest --index-shards is required" in capsys.readouterr().err

@@ -176,6 +176,17 @@ def test_the_number_of_workers_changes_nothing(manifest: Manifest) -> None:
         assert torch.equal(a.images_BCHW, b.images_BCHW) and torch.equal(a.label_B, b.label_B)
 
 
+def test_the_device_normalises_by_constants_of_its_own(manifest: Manifest) -> None:
+    """Copied there once: a copy in each step would wait for a GPU. Loaders keep theirs on the CPU."""
+    train = dataset(manifest, FULL_AUGMENT)
+    sampler = Sampler(manifest.table["domain"], "mixed", 4, (0, 0))
+    loader = train_loader(train, RankBatches(sampler, 0, 2, 0, 1), workers=0, device="meta")
+    for batch in loader:
+        assert batch.images_BCHW.device.type == loader.preprocess.mean.device.type == "meta"
+    assert train.preprocess.mean.device.type == train.preprocess.std.device.type == "cpu"
+    assert loader.preprocess.state_dict() == {}
+
+
 def test_iterating_leaves_the_global_stream_alone(manifest: Manifest) -> None:
     files = [manifest.file(path) for path in manifest.table["image_path"]]
     torch.manual_seed(0)

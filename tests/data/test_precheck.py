@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -270,3 +271,24 @@ def test_dropping_says_which_classes_and_queries_are_lost(manifest):
 def test_nothing_bad_changes_nothing(manifest):
     kept, lines = drop_unreadable(manifest, find(manifest))
     assert lines == [] and kept.table.equals(manifest.table)
+
+
+def test_states_are_asked_for_at_the_same_time_and_stay_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a network disk each answer takes milliseconds; here four have to wait for each other."""
+    files = [str(tmp_path / f"{number}.jpg") for number in range(40)]
+    for number, file in enumerate(files[:-1]):  # the last is missing
+        Path(file).write_bytes(bytes(number))
+    together = threading.Barrier(4)
+    monkeypatch.setattr(precheck, "STAT_FILES", 10)
+    found = precheck._sizes_and_times
+
+    def waiting(part):
+        together.wait(timeout=30)
+        return found(part)
+
+    monkeypatch.setattr(precheck, "_sizes_and_times", waiting)
+    states = precheck.file_states(files, "")
+    assert states["size_bytes"].tolist() == [*range(39), -1]
+    assert states["file"].tolist() == files

@@ -23,7 +23,7 @@ from guie.ensembles.soup import (
     similarity_by_part,
 )
 from guie.models import LoadedModel, open_model, save_model
-from guie.models.weights import frozen_names, read_tensors
+from guie.models.weights import read_tensors
 from guie.training.checkpoint import Checkpoints, Identity, TrainState
 from guie.training.optim import averaged
 from guie.training.run_folder import read_metrics, read_summary
@@ -217,7 +217,8 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
         expected.append(scored.embedder.state_dict()["head.linear.weight"].double())
         state = TrainState(stage=1, global_step=step)
         parts = {"task": task.state_dict(), "ema": average.state_dict() if average else None}
-        checkpoints.save(parts, frozen_names(task.embedder), state, Identity("r", "c"))
+        checkpoints.save(parts, state, Identity("r", "c"))
+        checkpoints.wait()
     out = main(tmp_path / "soup", {"model": str(run), "checkpoints": True})
     model = open_model(out)
     mean = ((expected[0] + expected[1]) / 2).float()

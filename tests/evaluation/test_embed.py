@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import zipfile
 from pathlib import Path
 
@@ -20,6 +21,7 @@ import embed
 from guie.base.errors import UserError
 from guie.evaluation import feature_cache as computing
 from guie.models import open_model
+from guie.models.backbones.open_clip import import_open_clip
 from tiny_runs import tiny_run
 
 BOX = (3, 2, 17, 13)
@@ -105,6 +107,7 @@ def test_a_bad_box_ends_it_before_anything_is_embedded(job, tmp_path) -> None:
 @pytest.fixture(scope="module")
 def clip(tmp_path_factory) -> str:
     """The weights of a tiny CLIP, random."""
+    import_open_clip()  # which knows guie-tiny
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("clip") / "clip.safetensors"
     save_file(open_clip.create_model("guie-tiny").state_dict(), path)
@@ -238,6 +241,69 @@ def test_a_number_or_a_split_that_cannot_be_is_refused(words, job, capsys) -> No
     assert refused.value.code == 2 and words[0] in capsys.readouterr().err
 
 
+@pytest.fixture
+def many(job: list[str], tmp_path: Path) -> list[str]:
+    """Eleven images in batches of two."""
+    rng = np.random.default_rng(1)
+    names = [f"{number}.png" for number in range(11)]
+    for name in names:
+        Image.fromarray(rng.integers(0, 256, (20, 24, 3), np.uint8)).save(tmp_path / name)
+    table = pd.DataFrame({"image_path": names, "label": "d/1", "domain": "d", "split": "test"})
+    table.assign(role=["query", "index"] * 5 + ["both"]).to_csv(tmp_path / "mix.csv", index=False)
+    return [*job, "--batch-size", "2"]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5, 20])
+def test_jobs_of_shards_give_the_bits_of_one_job(
+    shards, many, tmp_path, monkeypatch, capsys
+) -> None:
+    whole = Path(embed.main([*many, "--out", str(tmp_path / "W.parquet")])).read_bytes()
+    out = ["--out", str(tmp_path / "E.parquet")]
+    for number in reversed(range(shards)):
+        embed.main([*many, *out, "--shard", f"{number}/{shards}"])
+        assert not (tmp_path / "E.parquet").exists()
+    assert sum(map(int, re.findall(r"(\d+) images of shard", capsys.readouterr().out))) == 11
+    monkeypatch.setattr(computing.FeatureCache, "add", None)  # nothing is left to compute
+    assert Path(embed.main([*many, *out])).read_bytes() == whole
+    assert not (tmp_path / "E.parquet.parts").exists()
+
+
+def test_what_a_killed_job_left_out_is_computed_when_they_are_joined(many, tmp_path) -> None:
+    whole = Path(embed.main([*many, "--out", str(tmp_path / "W.parquet")])).read_bytes()
+    out = ["--out", str(tmp_path / "E.parquet")]
+    for number in (0, 2):
+        embed.main([*many, *out, "--shard", f"{number}/3"])
+    assert Path(embed.main([*many, *out])).read_bytes() == whole
+
+
+def test_a_shard_lists_its_own_bad_images(many, tmp_path) -> None:
+    for name in ("1.png", "9.png"):
+        (tmp_path / name).write_bytes(b"no image")
+    words = [*many, "--out", str(tmp_path / "E.npz"), "--drop-bad"]
+    embed.main([*words, "--shard", "0/2"])
+    listed = pd.read_csv(tmp_path / "E.npz.0-of-2.dropped.csv")
+    assert listed["image_path"].tolist() == ["1.png"]
+    with pytest.raises(UserError, match=r"1 rows have an image that cannot be read"):
+        embed.main([*words[:-1], "--shard", "1/2"])
+    embed.main([*words, "--shard", "1/2"])
+    assert len(embedded(many, "--drop-bad")) == 9
+
+
+@pytest.mark.parametrize("shard", ["2/2", "1", "x/2", "-1/2", "0/0"])
+def test_a_shard_that_cannot_be_is_refused(shard, job, capsys) -> None:
+    with pytest.raises(SystemExit):
+        embed.main([*job, f"--shard={shard}"])
+    assert "must be N/M, with N from 0 to M - 1" in capsys.readouterr().err
+
+
+def test_a_split_without_rows_is_refused(job, tmp_path) -> None:
+    manifest = tmp_path / "mix.csv"
+    table = pd.read_csv(manifest)
+    table[table["split"] != "val"].to_csv(manifest, index=False)
+    with pytest.raises(UserError, match=r"mix.csv: no rows of split 'val'; it has: \w+"):
+        embed.main([*job, "--split", "val"])
+
+
 def test_the_result_never_replaces_what_it_is_made_of(job, tmp_path) -> None:
     manifest = (tmp_path / "mix.csv").read_bytes()
     for out in ("mix.csv", f"../{tmp_path.name}/mix.csv"):
@@ -270,3 +336,14 @@ def test_a_pipe_is_no_submission(job, tmp_path) -> None:
     os.mkfifo(tmp_path / "s.zip")
     with pytest.raises(UserError, match="s.zip: not a regular file"):
         embed.main([*job, "--model", str(tmp_path / "s.zip")])
+
+
+def test_a_parquet_file_has_the_rows_of_an_npz_with_label_and_domain(job, clip, tmp_path) -> None:
+    job[1] = f"open_clip:guie-tiny:{clip}"
+    expected = embedded(job, *texts(tmp_path))
+    out = embed.main([*job, *texts(tmp_path), "--out", str(tmp_path / "E.parquet")])
+    table = pd.read_parquet(out)
+    assert table["image_path"].tolist() == list(expected) == ["q.png", "i.png", *WORDS]
+    assert np.array_equal(np.stack(table["embedding"]), np.stack(list(expected.values())))
+    assert table[["label", "domain"]].drop_duplicates().to_numpy().tolist() == [["d/1", "d"]]
+    assert not (tmp_path / "E.parquet.parts").exists()

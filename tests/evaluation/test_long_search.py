@@ -101,3 +101,23 @@ def test_a_block_belongs_to_one_process_and_to_one_search(tmp_path: Path) -> Non
     assert kept.within("puma").get("separate a b", 1) is not None
     BlockCache.open(tmp_path / "k", "b")
     assert [file.name for file in (tmp_path / "k").iterdir()] == [KEY]
+
+
+def test_blocks_of_another_ranking_are_not_taken(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut, corrected = tmp_path / "whole.json", tmp_path / "cut.json", ["--rerank", "csls"]
+    validate.main([*words, *corrected, "--out", str(whole)])
+    add = BlockCache.add
+
+    def killed(self, name, number, values):
+        add(self, name, number, values)
+        if number == 2:
+            raise Killed
+
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(BlockCache, "add", killed)
+        validate.main([*words, "--out", str(cut)])
+    assert list(tmp_path.glob("cut.json.parts/*.parquet"))
+    validate.main([*words, *corrected, "--out", str(cut)])
+    assert json.loads(cut.read_text()) == json.loads(whole.read_text())

@@ -10,7 +10,10 @@ import pytest
 import validate
 from guie.base import errors
 from guie.base.errors import UserError
+from guie.evaluation.embeddings import unit_vectors
+from guie.evaluation.knn import ExactIndex
 from guie.evaluation.protocols.evaluating import evaluate
+from guie.evaluation.rerank.reranker import Reranker, exact
 from guie.report.tables import report_table
 
 
@@ -250,3 +253,35 @@ def test_nor_one_of_the_specialists(case):
     words = ["--manifest", str(folder / "manifest.csv"), "--out", str(folder / "E.npz")]
     with pytest.raises(UserError, match="E.npz: would replace .*E.npz"):
         validate.main([*words, "--specialists", f"cars={folder}/E.npz", f"food={folder}/E.npz"])
+
+
+def test_re_ranking_corrects_the_rankings_of_the_report(case, capsys):
+    folder, table, embeddings_TD, arguments = case
+    validate.main([*arguments, "--rerank", "csls", "expand", "--draws", "0"])
+    report = json.loads((folder / "new/report.json").read_text())
+    rows = table[table["split"] == "test"]
+    unit_TD = unit_vectors(embeddings_TD[rows.index], rows["image_path"].to_numpy())
+    is_index_T = (rows["role"] == "both").to_numpy()
+    index_ND, label_N = unit_TD[is_index_T], rows["label"].to_numpy()[is_index_T]
+    reranker = Reranker(index_ND, exact(ExactIndex(index_ND)), ["expand", "csls"])
+    found, _ = reranker.search(index_ND, 1, np.arange(len(index_ND))[:, None])
+    right = pd.Series(label_N[found[:, 0]] == label_N)
+    means = right.groupby(rows["domain"].to_numpy()[is_index_T]).mean()
+    assert {name: report["domains"][name]["r_at_1"] for name in means.index} == means.to_dict()
+    validate.main([*arguments, "--draws", "0"])
+    assert json.loads((folder / "new/report.json").read_text())["mean"] != report["mean"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--rerank", "csls", "--html", "page.html"], "--rerank: leave out --html and --write"),
+        (["--rerank", "csls", "--write-results", "R.json"], "--rerank: leave out --html and"),
+        (["--rerank", "nearest"], "--rerank nearest: unknown; known: expand, augment, csls"),
+    ],
+)
+def test_re_ranking_is_refused_where_it_would_not_show(case, words, message, capsys):
+    _, _, _, arguments = case
+    with pytest.raises((SystemExit, UserError)) as ended:
+        validate.main([*arguments, *words])
+    assert message in capsys.readouterr().err + str(ended.value)

@@ -66,6 +66,36 @@ def main(run: Path, out: Path, *more: str) -> None:
     export.main(["--run", str(run), "--out", str(out), *more])
 
 
+@pytest.mark.parametrize("head", [{"dim": 48, "norm": "bn"}, {"dim": 48, "bias": False}])
+def test_the_first_numbers_become_a_submission(tmp_path: Path, head: dict) -> None:
+    run = make_run(tmp_path / "run", head=head)
+    main(run, tmp_path / "out", "--dim", "16")
+    whole = open_model(run).scored
+    image = torch.randint(0, 256, (1, 3, 40, 33), dtype=torch.uint8)
+    with zipfile.ZipFile(tmp_path / "out/submission.zip") as archive, torch.inference_mode():
+        cut = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))(image)
+        first = whole(image)[:, :16]
+    torch.testing.assert_close(cut, first / first.norm(dim=1, keepdim=True))
+    assert json.loads((tmp_path / "out/export.json").read_text())["dimension"] == 16
+
+
+@pytest.mark.parametrize(
+    ("head", "dim", "message"),
+    [
+        ({"dim": 48}, "48", "cannot keep 48 numbers, for it has 48 numbers; give fewer"),
+        (None, "8", "cannot keep 8 numbers, for it has no head; give fewer"),
+        ({"dim": 48, "reduced_dim": 32}, "8", "its head has a reduction; reduce it by compose.py"),
+    ],
+)
+def test_numbers_that_cannot_be_kept_are_refused(
+    tmp_path: Path, head: dict | None, dim: str, message: str
+) -> None:
+    run = make_run(tmp_path / "run", head=head)
+    with pytest.raises(UserError, match=message):
+        main(run, tmp_path / "out", "--dim", dim)
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_run_becomes_a_submission(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     run, out = make_run(tmp_path / "run", head={"dim": 48, "norm": "bn"}), tmp_path / "out"
     main(run, out)

@@ -18,29 +18,50 @@ from tiny_runs import TINY_CLIP, tiny_config
 
 @pytest.mark.parametrize(("classes", "groups"), [(98, 12), (12, 12), (3997, 192), (17, 2)])
 def test_groups_are_balanced_and_each_members_own(classes: int, groups: int) -> None:
-    ones = [partition(classes, groups, (0, member)) for member in range(3)]
+    alike = ["a"] * classes
+    ones = [partition(alike, groups, (0, member)) for member in range(3)]
     for group_C in ones:
         sizes = np.bincount(group_C, minlength=groups)
         assert sizes.max() - sizes.min() <= 1 and sizes.sum() == classes and len(sizes) == groups
     assert not np.array_equal(ones[0], ones[1])
-    assert np.array_equal(ones[1], partition(classes, groups, (0, 1)))
-    assert not np.array_equal(ones[1], partition(classes, groups, (1, 1)))
+    assert np.array_equal(ones[1], partition(alike, groups, (0, 1)))
+    assert not np.array_equal(ones[1], partition(alike, groups, (1, 1)))
 
 
 def test_frozen_groups() -> None:
     """A member must be the same next year."""
-    assert partition(7, 3, (0, 2)).tolist() == [2, 1, 1, 0, 2, 0, 0]
+    assert partition(["a"] * 7, 3, (0, 2)).tolist() == [2, 1, 1, 0, 2, 0, 0]
+
+
+def test_groups_within_domains_have_classes_of_one() -> None:
+    domains = ["cars"] * 60 + ["art"] * 30 + ["food"]
+    group_C = partition(domains, 10, (0, 0))
+    of_group: dict[int, set[str]] = {}
+    for group, domain in zip(group_C.tolist(), domains, strict=True):
+        of_group.setdefault(group, set()).add(domain)
+    assert len(of_group) == 10 and all(len(there) == 1 for there in of_group.values())
+    assert [[*of_group.values()].count({d}) for d in ("cars", "art", "food")] == [6, 3, 1]
+    cars = np.bincount(group_C[:60])
+    assert set(cars[cars > 0].tolist()) == {10}
+
+
+def test_fewer_groups_than_domains_are_refused() -> None:
+    within = MetaclassesConfig(count=2, within_domains=True)
+    with pytest.raises(UserError, match=r"task\.metaclasses\.count: 2 is below the 3 domains"):
+        MetaclassLoss(SoftmaxConfig(name="softmax"), within, 4, 1, [1] * 3, ["a", "b", "c"])
 
 
 def test_several_members_are_the_mean_of_each_on_its_part() -> None:
     torch.manual_seed(0)
     config, sizes = SoftmaxConfig(name="softmax"), [3, 1, 4, 1, 5]
-    loss = MetaclassLoss(config, MetaclassesConfig(count=2, member=4), 12, 3, sizes)
+    loss = MetaclassLoss(config, MetaclassesConfig(count=2, member=4), 12, 3, sizes, ["a"] * 5)
     emb, label = functional.normalize(torch.randn(6, 12), dim=1), torch.tensor([0, 1, 2, 3, 4, 0])
     got, logs = loss(emb, label)
     alone = []
     for number in range(3):
-        one = MetaclassLoss(config, MetaclassesConfig(count=2, member=4 + number), 4, 1, sizes)
+        one = MetaclassLoss(
+            config, MetaclassesConfig(count=2, member=4 + number), 4, 1, sizes, ["a"] * 5
+        )
         one.members[0].load_state_dict(loss.members[number].state_dict())
         alone.append(one(functional.normalize(emb[:, 4 * number : 4 * number + 4], dim=1), label))
     torch.testing.assert_close(got, sum(value for value, _ in alone) / 3)
@@ -50,8 +71,8 @@ def test_several_members_are_the_mean_of_each_on_its_part() -> None:
 def test_a_member_is_the_loss_on_its_groups() -> None:
     torch.manual_seed(0)
     sizes = [3, 1, 4, 1, 5]
-    groups = torch.from_numpy(partition(5, 2, (0, 0)))
-    loss = MetaclassLoss(ArcFaceConfig(), MetaclassesConfig(count=2), 4, 1, sizes)
+    groups = torch.from_numpy(partition(["a"] * 5, 2, (0, 0)))
+    loss = MetaclassLoss(ArcFaceConfig(), MetaclassesConfig(count=2), 4, 1, sizes, ["a"] * 5)
     plain = build_loss(ArcFaceConfig(), 4, [7, 7], ["a", "a"])
     plain.load_state_dict(loss.members[0].state_dict())
     emb, label = functional.normalize(torch.randn(6, 4), dim=1), torch.tensor([0, 1, 2, 3, 4, 0])
@@ -60,7 +81,9 @@ def test_a_member_is_the_loss_on_its_groups() -> None:
 
 def test_more_groups_than_classes_are_refused() -> None:
     with pytest.raises(UserError, match=r"task\.metaclasses\.count: 6 exceeds the 5 classes"):
-        MetaclassLoss(SoftmaxConfig(name="softmax"), MetaclassesConfig(count=6), 4, 1, [1] * 5)
+        MetaclassLoss(
+            SoftmaxConfig(name="softmax"), MetaclassesConfig(count=6), 4, 1, [1] * 5, ["a"] * 5
+        )
 
 
 def test_parts_of_an_embedding_count_alike(tmp_path) -> None:

@@ -151,7 +151,9 @@ def test_blocks_are_those_of_the_library_the_stem_below_and_the_rest_above(famil
     for cut in (None, *blocks):
         backbone.zero_grad()
         with cut_off(blocks[0], cut):
-            backbone(images_of(40)).sum().backward()
+            total = backbone(images_of(40)).sum()
+            if total.requires_grad:  # of C-RADIO nothing trains above the last block
+                total.backward()
         cuts_below.update(n for n, p in backbone.named_parameters() if p.grad is not None)
     expected = {
         name: 0.5 ** (len(blocks) + 1 - cuts_below[name]) for name, _ in backbone.named_parameters()

@@ -111,6 +111,22 @@ def test_what_is_not_its_own_is_refused(
         pictures_of(tmp_path / "empty")
 
 
+def test_an_index_keeps_its_precision(run: Path, four: Path, tmp_path: Path) -> None:
+    """And is queried in float32, on any machine."""
+    out = tmp_path / "index"
+    words = ["index", "--model", str(run), "--images", str(four / "pictures"), "--out", str(out)]
+    search.main([*words, "--precision", "bf16"])
+    assert read_index(out).facts.precision == "bf16"
+    picture(1, 9).save(four / "pictures" / "new.png")
+    search.main(words)
+    facts = read_index(out).facts
+    assert (facts.precision, facts.pictures) == ("bf16", 5)
+    (hit,) = open_index(out).query(four / "pictures" / "new.png", k=1)
+    assert hit.image_path == "new.png" and 0.99 < hit.similarity
+    with pytest.raises(UserError, match="made with --precision bf16, not no; leave --precision"):
+        search.main([*words, "--precision", "no"])
+
+
 @pytest.mark.parametrize("name", [FACTS, f"g1/{FILES}", f"g1/{FLAT}"])
 def test_a_damaged_index_is_told_by_its_file(name: str, small_index: Path) -> None:
     out = small_index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +16,21 @@ from PIL import Image
 
 import search
 from guie.base.errors import UserError
+from guie.evaluation.knn import ExactIndex
+from guie.evaluation.rerank.reranker import Reranker, exact
 from guie.models.pretrained import sha256_of
-from guie.search import Searcher, open_index
+from guie.search import Searcher, engines, open_index
 from guie.search.building import finish
-from guie.search.engines import Approximate, Flat, describe, engine_of, measure_confidence, sure
+from guie.search.engines import (
+    Approximate,
+    Flat,
+    among,
+    describe,
+    engine_of,
+    filled,
+    measure_confidence,
+    sure,
+)
 from guie.search.index import Facts, recipe_hash
 from some_pictures import folder_of, indexed, picture
 
@@ -44,6 +56,66 @@ def test_among_domains(searcher: Searcher) -> None:
     assert [hit.row for hit in among] == [hit.row for hit in plain]
     with pytest.raises(UserError, match="no domain contains 'x'; the index has: left, right"):
         searcher.like(7, domain="x")
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_among_rows_is_exact_and_ties_go_to_the_lower_row(mapped: bool, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.integers(-1, 2, (3000, 4)).astype(np.float32)  # 81 kinds: every rank is tied
+    if mapped:
+        np.save(tmp_path / "v.npy", vectors)
+        vectors = np.asarray(np.load(tmp_path / "v.npy", mmap_mode="r"))
+    for size in (1, 2, 9, 500, 3000):
+        rows = np.sort(rng.choice(3000, size, replace=False))
+        for k, own in ((1, None), (7, None), (7, int(rows[0])), (300, 2999), (4000, None)):
+            query = vectors[rows[0]]
+            left = rows[rows != own] if own is not None else rows
+            score = vectors[left] @ query  # of small integers: exact
+            expected = left[np.argsort(-score, kind="stable")[:k]]
+            found, similarity = among(vectors, rows, query, k, own)
+            assert found.tolist() == expected.tolist()
+            assert similarity.tolist() == (vectors[expected] @ query).tolist()
+
+
+def test_a_query_within_a_domain_copies_no_vectors(searcher: Searcher) -> None:
+    """Of a large index they may be larger than memory."""
+    count = 200_000
+    vectors = np.random.default_rng(0).normal(size=(count, 64)).astype(np.float32)
+    domains = pd.Series(["even", "odd"] * (count // 2))
+    files = pd.DataFrame({"image_path": "x", "label": ""}, range(count)).assign(domain=domains)
+    large = Searcher(replace(searcher.index, files=files), searcher.engine)
+    large.vectors_ND = vectors
+    large.near(vectors[4], 3, "odd")  # the codes of the domains are kept
+    tracemalloc.start()
+    hits = large.near(vectors[4], 3, "odd")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    expected = 1 + 2 * np.argsort(-(vectors[1::2] @ vectors[4]), kind="stable")[:3]
+    assert [hit.row for hit in hits] == expected.tolist()
+    assert peak_bytes < vectors[1::2].nbytes / 5
+
+
+@pytest.mark.parametrize("factory", ["SQ8", "IVF4,SQ8", "HNSW8"])
+def test_a_query_within_a_domain_is_exact_whatever_the_factory(
+    factory: str, searcher: Searcher, tmp_path: Path
+) -> None:
+    engine = Approximate(filled(factory, searcher.vectors_ND, tmp_path), searcher.vectors_ND, None)
+    approximate = Searcher(searcher.index, engine)
+    for row in range(5):
+        assert approximate.like(row, 9, "left") == searcher.like(row, 9, "left")
+
+
+def test_an_inverted_file_is_trained_on_64_vectors_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).normal(size=(2000, 8)).astype(np.float32)
+    monkeypatch.setattr(engines, "TRAINED_ON", 300)
+    counts = []
+    train = faiss.IndexIVFFlat.train
+    monkeypatch.setattr(
+        faiss.IndexIVFFlat, "train", lambda self, x: counts.append(len(x)) or train(self, x)
+    )
+    for factory in ("IVF3,Flat", "IVF16,Flat", "IVF50,Flat"):
+        assert engines.trained(factory, vectors).is_trained
+    assert counts == [300, 16 * 64, 2000]
 
 
 def test_a_box_is_a_picture_of_its_own_and_a_turned_one_stands_upright(
@@ -196,6 +268,10 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     first, second = json.loads((tmp_path / "found.json").read_text())
     assert first["hits"][0]["image_path"] == "left/1_0.png"
     assert {hit["domain"] for hit in second["hits"]} == {"left"}
+    search.main([*words, *found, "--rerank", "expand", "csls"])
+    reranked = open_index(out, rerank=["expand", "csls"]).query(asked[1], 3, domain="left")
+    second = json.loads((tmp_path / "found.json").read_text())[1]
+    assert [hit["row"] for hit in second["hits"]] == [hit.row for hit in reranked]
     page = (tmp_path / "found.html").read_text()
     assert page.count("data:image/jpeg") == 8 and "<script" not in page
     with pytest.raises(SystemExit):
@@ -217,6 +293,46 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         search.main(["merge", "--shards", parts[0], parts[0], "--out", str(tmp_path / "twice")])
     with pytest.raises(UserError, match="has no inverted lists to merge"):
         search.main(["merge", "--shards", *parts, "--out", str(joined), "--factory", "SQ8"])
+
+
+def test_re_ranking_is_that_of_validation(searcher: Searcher) -> None:
+    methods = ["expand", "csls"]
+    reranked = open_index(searcher.index.folder, rerank=methods)
+    vectors = np.asarray(searcher.vectors_ND)
+    find = exact(ExactIndex(vectors))
+    for row in (0, 7, 29):
+        expected, _ = Reranker(vectors, find, methods).search(vectors[[row]], 8, np.array([[row]]))
+        hits = reranked.like(row, 8)
+        assert [hit.row for hit in hits] == expected[0].tolist()
+        cosine = vectors[expected[0]] @ vectors[row]
+        assert [hit.similarity for hit in hits] == pytest.approx(cosine.tolist(), abs=1e-6)
+    left = np.flatnonzero(searcher.index.files["domain"] == "left")
+    found = [hit.row for hit in reranked.like(int(left[2]), 8, domain="left")]
+    alone = Reranker(vectors[left], exact(ExactIndex(vectors[left])), methods)
+    expected, _ = alone.search(vectors[left[[2]]], 8, np.array([[2]]))
+    assert found == left[expected[0]].tolist()
+    with pytest.raises(UserError, match="--rerank x: unknown"):
+        open_index(searcher.index.folder, rerank=["x"])
+
+
+def test_an_approximate_index_is_re_ranked(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    vectors = rng.normal(size=(500, 8)).astype(np.float32)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    flat = faiss.IndexFlatIP(8)
+    flat.add(vectors)
+    engine = Approximate(flat, vectors, None)
+
+    def find(queries: np.ndarray, k: int, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return engine.search(queries, k, own[:, 0].tolist())
+
+    for methods in (["expand"], ["augment", "csls"], ["softmax"]):
+        own = np.array([[4], [-1]])
+        near = Reranker(vectors, find, methods).search(vectors[[4, 9]], 5, own)
+        true = Reranker(vectors, exact(ExactIndex(vectors)), methods).search(
+            vectors[[4, 9]], 5, own
+        )
+        assert near[0].tolist() == true[0].tolist()
 
 
 def test_copies_of_an_index(run: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from guie.search import Searcher, open_index
 from guie.search import server as app
-from guie.search.server import KEPT, MOST_BYTES, Queries, make_app
+from guie.search.server import KEPT, MOST_BYTES, Queries, Query, make_app
 from some_pictures import folder_of, indexed, picture
 
 HOSTS = ("localhost", "127.0.0.1")
@@ -213,7 +213,7 @@ def test_a_picture_that_went_or_became_a_link_is_told(run: Path, tmp_path: Path)
 
 
 def test_the_last_queries_are_remembered_and_no_more(searcher: Searcher) -> None:
-    queries, vector = Queries(), searcher.vectors_ND[0]
+    queries, vector = Queries(), Query(searcher.vectors_ND[0])
     tokens = [queries.add(vector) for _ in range(KEPT + 1)]
     assert len(set(tokens)) == KEPT + 1 and queries.get(tokens[-1]) is vector
     with pytest.raises(Exception, match="no longer known"):

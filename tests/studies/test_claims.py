@@ -134,6 +134,24 @@ def test_val_chooses_among_rows(folder: Path) -> None:
     assert effect is not None and effect.rows == ("b", "plain") and effect.value == 0
 
 
+def test_val_chooses_on_the_seeds_that_all_rows_have(folder: Path) -> None:
+    """One lucky seed does not beat the mean of three."""
+    study_plan = plan(
+        folder, seeds=3, rows={"plain": {}, "a": {"train.epochs": 3}, "b": {"train.epochs": 4}}
+    )
+    results: dict[Any, Any] = {(row, seed): 0.5 for row in ("plain", "a") for seed in range(3)}
+    now = known(study_plan, results | {("b", 0): 0.5})
+    for row, seed, val in (("a", 0, 0.9), ("a", 1, 0.1), ("a", 2, 0.1), ("b", 0, 0.8)):
+        now.done[study_plan.jobs[row, seed, None].identity]["val"]["r_at_1"] = val
+    effect = effect_of(claim(row=["a", "b"]), study_plan, now)
+    assert effect is not None and effect.rows == ("a", "plain")
+
+    now = known(study_plan, results | {("b", 0): 0.5})
+    del now.done[study_plan.jobs["a", 0, None].identity]
+    with pytest.raises(UserError, match="a, b have no seed in common"):
+        effect_of(claim(row=["a", "b"]), study_plan, now)
+
+
 def test_unseen_domains_and_protocols_are_scores(folder: Path) -> None:
     rows = {
         "plain": {"unseen": True},

@@ -103,6 +103,9 @@ FAMILIES: dict[str, Callable[[], Backbone]] = {
     "timm SigLIP": _timm_backbone("vit_so400m_patch14_siglip_384"),
     "timm SigLIP 2": _timm_backbone("vit_so400m_patch16_siglip_384"),
     "timm DINOv3": _timm_backbone("vit_large_patch16_dinov3", global_pool="token"),
+    "timm TIPSv2": _timm_backbone("vit_large_patch14_reg1_tipsv2"),
+    "timm C-RADIOv4": _timm_backbone("vit_so400m_patch16_radio_v4"),
+    "timm EVA02-CLIP": _timm_backbone("eva02_large_patch14_clip_336"),
 }
 # What the configs name besides, in small.
 CONVOLUTIONS: dict[str, Callable[[], Backbone]] = {

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import resource
+import threading
 from pathlib import Path
+from typing import IO, Any
 
 import pytest
 import torch
 from torch import nn
 
+import kills
 from guie.base.errors import UserError
-from guie.training.checkpoint import Checkpoints, Identity, TrainState, check_identity
+from guie.models.weights import keep_frozen
+from guie.training.checkpoint import (
+    Checkpoints,
+    Identity,
+    TrainState,
+    check_identity,
+    without_frozen,
+)
 
 IDENTITY = Identity(rows="0123", commit="abc")
 
@@ -22,7 +34,14 @@ def save(checkpoints: Checkpoints, step: int) -> Path:
     optimizer.step()
     state = TrainState(global_step=step, best_score=0.5)
     parts = {"task": task.state_dict(), "optimizer": optimizer.state_dict(), "ema": None}
-    return checkpoints.save(parts, set(), state, IDENTITY)
+    return written(checkpoints, parts, state)
+
+
+def written(checkpoints: Checkpoints, parts: dict[str, Any], state: TrainState, *args: Any) -> Path:
+    checkpoints.save(parts, state, IDENTITY, *args)
+    path = checkpoints.wait()
+    assert path is not None
+    return path
 
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
@@ -93,19 +112,113 @@ def test_a_checkpoint_of_another_version_is_told_in_a_line(
         checkpoints.load()
 
 
-def test_frozen_weights_are_written_once_and_come_back(tmp_path: Path) -> None:
+def test_frozen_weights_come_back_from_their_file(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     frozen, weight = torch.arange(6.0), torch.ones(2)
+    file = keep_frozen(tmp_path, {"a": frozen})
     for step in (1, 2):
         task = {"embedder.a": frozen, "embedder.b": weight * step}
         ema = {"module.embedder.a": frozen, "module.embedder.b": weight, "n_averaged": weight}
-        parts = {"task": task, "ema": ema, "optimizer": {}}
-        path = checkpoints.save(parts, {"a"}, TrainState(global_step=step), IDENTITY)
-    (file,) = tmp_path.glob("frozen-*.safetensors")
-    assert checkpoints.frozen() == {file.name}
+        parts = without_frozen({"task": task, "ema": ema, "optimizer": {}}, {"a"})
+        path = written(checkpoints, parts, TrainState(global_step=step), file)
+    assert checkpoints.frozen() == {file}
     checkpoints.paths()[0].write_bytes(b"damaged")
-    assert checkpoints.frozen() == {file.name}
+    assert checkpoints.frozen() == {file}
     assert "embedder.a" not in torch.load(path, weights_only=True)["task"]
     saved = checkpoints.load()
     assert torch.equal(saved["task"]["embedder.a"], frozen) and saved["task"].keys() == task.keys()
     assert torch.equal(saved["ema"]["module.embedder.a"], frozen)
+
+
+class SlowDisk:
+    """`torch.save` waits until it may; it may fail."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.may, self.error = threading.Event(), None
+        save = torch.save
+
+        def slow_save(value: object, file: IO[bytes]) -> None:
+            assert self.may.wait(60)
+            if self.error:
+                raise self.error
+            save(value, file)
+
+        monkeypatch.setattr(torch, "save", slow_save)
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, disk = Checkpoints(tmp_path, keep=2), SlowDisk(monkeypatch)
+    weight = torch.arange(4.0)
+    tied = {"embedder.a": weight, "embedder.b": weight.view(2, 2), "embedder.c": weight}
+    state = TrainState(global_step=1)
+    checkpoints.save({"task": tied, "ema": None}, state, IDENTITY)
+    weight += 1
+    state.global_step += 1
+    assert checkpoints.paths() == [] and checkpoints.fault is None
+    disk.may.set()
+    assert checkpoints.wait() == checkpoints.paths()[0]
+    saved = checkpoints.load()
+    assert saved["state"].global_step == 1
+    for name in tied:
+        assert torch.equal(saved["task"][name].flatten(), torch.arange(4.0))
+    # the same memory for the next, which has another value
+    checkpoints.save({"task": {"embedder.a": weight}, "ema": None}, state, IDENTITY)
+    checkpoints.wait()
+    assert torch.equal(checkpoints.load()["task"]["embedder.a"], torch.arange(4.0) + 1)
+
+
+def test_the_next_save_waits_for_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, disk = Checkpoints(tmp_path, keep=3), SlowDisk(monkeypatch)
+    parts = {"task": {"embedder.a": torch.ones(1)}, "ema": None}
+    checkpoints.save(parts, TrainState(global_step=1), IDENTITY)
+    threading.Timer(0.1, disk.may.set).start()
+    checkpoints.save(parts, TrainState(global_step=2), IDENTITY)
+    assert "step_00000001" in checkpoints.paths()[0].name
+    with checkpoints:  # and so does its end
+        pass
+    assert [path.name[:13] for path in checkpoints.paths()] == ["step_00000001", "step_00000002"]
+
+
+def test_a_failed_write_is_told_at_the_next_step_and_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoints, disk = Checkpoints(tmp_path, keep=2), SlowDisk(monkeypatch)
+    path = save_only(checkpoints, disk)
+    disk.error = OSError(errno.ENOSPC, "No space left on device")
+    parts = {"task": {"embedder.a": torch.ones(1)}, "ema": None}
+    checkpoints.save(parts, TrainState(global_step=2), IDENTITY)
+    assert kills.until(lambda: checkpoints.fault is not None)
+    assert "new.pt: the disk is full" in str(checkpoints.fault)
+    with pytest.raises(UserError, match="new.pt: the disk is full"), checkpoints:
+        pass
+    assert checkpoints.fault is None and checkpoints.paths() == [path]
+    with pytest.raises(ValueError, match="another"), checkpoints:
+        checkpoints.save(parts, TrainState(global_step=2), IDENTITY)
+        raise ValueError("another")
+    message = capsys.readouterr().err
+    assert message.startswith("warning: ") and "the disk is full" in message
+
+
+def save_only(checkpoints: Checkpoints, disk: SlowDisk) -> Path:
+    disk.may.set()
+    parts = {"task": {"embedder.a": torch.ones(1)}, "ema": None}
+    return written(checkpoints, parts, TrainState(global_step=1))
+
+
+def test_a_disk_that_fills_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    """By a limit on the size of files, which the C++ code meets while it calls Python's `write`."""
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    path = save(checkpoints, 1)
+    parts = {"task": {"embedder.a": torch.ones(2**16)}, "ema": None}
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, hard))
+    try:
+        with pytest.raises(UserError, match="larger than the file system or `ulimit -f` allows"):
+            written(checkpoints, parts, TrainState(global_step=2))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [*path.parent.iterdir()] == [path]

@@ -23,11 +23,15 @@ import two_processes
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
+from guie.data.dataset import Batch, Classes
 from guie.training.checkpoint import Checkpoints
 from guie.training.optim import averaged
 from guie.training.run_folder import read_metrics
 from guie.training.sharding import Shards, gathered, load_optimizer, refuse_unshardable
-from tiny_runs import bn_config, interrupted_after
+from guie.training.stage import set_model
+from guie.training.step import gradients
+from guie.training.tasks import build_task
+from tiny_runs import bn_config, interrupted_after, tiny_config
 from two_processes import SHARDED
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +206,57 @@ def _shards_of_two(rank: int, folder: str) -> None:
 def test_every_process_holds_its_part_and_can_have_the_whole(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
         _shards_of_two, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
+    )
+
+
+def _blocks_in_bf16(rank: int, folder: str) -> None:
+    os.environ.update(SHARDED, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2")
+    os.environ.update(LOCAL_WORLD_SIZE="2", MASTER_ADDR="localhost", OMP_NUM_THREADS="1")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
+    )
+    accelerator = make_accelerator(cpu=True, mixed_precision="bf16")
+    config = tiny_config(Path(folder) / "run")
+    task = build_task(config, Classes(["a/0", "a/1", "b/0"], [4] * 3, ["a", "a", "b"]))
+    set_model(task, config, 1, [0, 1, 2])
+    task.requires_grad_(True)
+    before = {name: value.clone() for name, value in task.state_dict().items()}
+    shards = Shards(accelerator, task)
+    optimizer = torch.optim.AdamW([{"params": [p]} for p in task.parameters()], lr=0.1)
+    model, optimizer = shards.prepare(task, optimizer)
+    groups = [group["params"] for group in optimizer.param_groups]
+    assert [one for (one,) in groups] == list(model.parameters())
+    assert all(p.dtype == torch.float32 and isinstance(p, DTensor) for p in model.parameters())
+
+    gathered_as: dict[str, set[torch.dtype]] = {}
+    for name, module in model.named_modules():
+        if not list(module.children()):
+            module.register_forward_pre_hook(
+                lambda module, args, name=name: gathered_as.setdefault(name, set()).update(
+                    p.dtype for p in module.parameters()
+                )
+            )
+    images = torch.randn(2, 3, 40, 40, generator=torch.Generator().manual_seed(rank))
+    batch = Batch(torch.tensor([rank, 2]), torch.arange(2), torch.ones(2, 3), images)
+    gradients(accelerator, model, batch, 1)
+    of_blocks = {name for name in gathered_as if ".resblocks." in name and gathered_as[name]}
+    others = {name for name in gathered_as if ".resblocks." not in name and gathered_as[name]}
+    assert of_blocks and all(gathered_as[name] == {torch.bfloat16} for name in of_blocks)
+    assert others and all(gathered_as[name] == {torch.float32} for name in others)
+    assert all(p.grad is None or p.grad.dtype == torch.float32 for p in model.parameters())
+    grads = {n: p.grad.full_tensor() for n, p in model.named_parameters() if p.grad is not None}
+    assert len(grads) > len(of_blocks)
+    optimizer.step()
+    after = shards.whole(model).state_dict()
+    for name, grad in grads.items():
+        assert not grad.any() or not torch.equal(before[name], after[name]), name
+    accelerator.wait_for_everyone()
+    torch.distributed.destroy_process_group()
+
+
+def test_only_weights_of_blocks_are_sent_in_bf16(tmp_path: Path) -> None:
+    torch.multiprocessing.start_processes(
+        _blocks_in_bf16, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
     )
 
 

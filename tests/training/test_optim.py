@@ -9,6 +9,7 @@ import pytest
 import timm
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from guie.base.errors import UserError
 from guie.config.model import BackboneConfig
@@ -16,10 +17,12 @@ from guie.config.stages import LearningRates, StageConfig, WeightDecays
 from guie.models.backbones import Timm, create_clip
 from guie.training.optim import (
     build_optimizer,
+    create_optimizer,
     freeze,
     refuse_unknown_blocks,
     set_learning_rates,
 )
+from guie.training.sharding import load_optimizer
 from tiny_runs import Parts
 
 
@@ -259,3 +262,16 @@ def test_a_stage_that_trains_nothing_is_refused() -> None:
     freeze(model, lr)
     with pytest.raises(UserError, match="stage idle: nothing to train"):
         build_optimizer(model, StageConfig(name="idle", epochs=1, lr=lr))
+
+
+@pytest.mark.parametrize("name", ["adamw", "adam", "sgd"])
+def test_the_kernel_is_fused_on_cuda_alone_and_stays_on_resume(name: str) -> None:
+    config = StageConfig.model_validate(
+        {"epochs": 1, "lr": {"head": 0.1}, "optimizer": {"name": name}}
+    ).optimizer
+    with FakeTensorMode():  # has devices that the machine has not
+        there = create_optimizer(config, [{"params": [torch.empty(2, device="cuda")]}])
+    here = create_optimizer(config, [{"params": [torch.empty(2)]}])
+    assert there.defaults["fused"] and not here.defaults["fused"]
+    load_optimizer(here, there.state_dict())
+    assert not here.param_groups[0]["fused"]

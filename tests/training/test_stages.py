@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 import yaml
 from safetensors.torch import load_file, save_file
+from toy_configs import write_config
 
 import train
 from guie.config.model import BackboneConfig
-from guie.models import open_model
+from guie.models import open_model, weights
 from guie.models.backbones import create_clip
-from guie.training import loop
+from guie.training import loop, stage
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run_folder import read_metrics
 from tiny_runs import TINY_CLIP, assert_same_bits
@@ -197,3 +199,25 @@ def test_stages_of_every_kind(
             path.unlink() if path.is_file() else path.rmdir()
     model = open_model(whole, weights="last.safetensors")
     assert model.preprocess.size_px == 32 and model.embedder.backbone.stride_px is None
+
+
+def test_frozen_weights_are_hashed_once_a_stage(
+    mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not at each checkpoint and each best score; once more for the last weights of the run."""
+    hashed, keep = [], weights.keep_frozen
+
+    def counted(*args: Any) -> str | None:
+        hashed.append(1)
+        return keep(*args)
+
+    for module in (stage, weights):
+        monkeypatch.setattr(module, "keep_frozen", counted)
+    rates = {"head": 1e-2, "classes": 1e-2}
+    stages = [{"epochs": 2, "lr": rates, "validate_every": "1 step"}, {"epochs": 1, "lr": RATES}]
+    path = write_config(
+        tmp_path / "c.yaml", mix, toy_manifest.parent, checkpoint_every="1 step", stages=stages
+    )
+    folder = train.main(["--config", str(path)])
+    assert len(hashed) == len(stages) + 1
+    assert open_model(folder).embedder.backbone.tower is not None

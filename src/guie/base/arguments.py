@@ -12,6 +12,8 @@ from pathlib import Path
 from guie.base.errors import UserError
 
 MOST = 2**31 - 1  # of counts: the limit of faiss and torch
+PRECISIONS = ("no", "bf16", "fp16")
+PRECISION_HELP = "of autocast; default: the run's own on a GPU, no (float32) on a CPU"
 Corners = tuple[int, int, int, int]  # left, top, right, bottom, in pixels of the upright image
 
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.state import AcceleratorState, is_initialized
 from accelerate.utils import (
+    DistributedDataParallelKwargs,
     DistributedType,
     FullyShardedDataParallelPlugin,
     InitProcessGroupKwargs,
     broadcast_object_list,
 )
+from torch import distributed
 
 from guie.base.errors import UserError
 
@@ -40,7 +44,9 @@ def make_accelerator(**settings: Any) -> Accelerator:
         settings["cpu"] = True
     sharding = _sharding()
     patient = InitProcessGroupKwargs(timeout=PATIENCE)
-    accelerator = Accelerator(kwargs_handlers=[patient], fsdp_plugin=sharding, **settings)
+    # Without a second copy of the gradients
+    views = DistributedDataParallelKwargs(gradient_as_bucket_view=True)
+    accelerator = Accelerator(kwargs_handlers=[patient, views], fsdp_plugin=sharding, **settings)
     if sharding and accelerator.distributed_type == DistributedType.MULTI_CPU:
         # By default accelerate shards on GPUs only, and silently replicates on CPUs.
         accelerator.state.fsdp_plugin = sharding
@@ -51,6 +57,31 @@ def make_accelerator(**settings: Any) -> Accelerator:
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
     return accelerator
+
+
+@contextmanager
+def deterministic_algorithms(precision: str) -> Iterator[None]:
+    """Context in which CUDA computes the same bits each time, where its operators can.
+
+    Enter it before anything runs on a GPU: cuBLAS reads its workspace's size as it starts.
+
+    Args:
+        precision: of autocast; with `no`, TensorFloat-32 is off too.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    algorithms = torch.are_deterministic_algorithms_enabled()
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    before = cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    if precision == "no":
+        cudnn.allow_tf32 = matmul.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(algorithms, warn_only=warn_only)
+        cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
 
 
 def warn_of_slow_bf16(accelerator: Accelerator) -> None:
@@ -74,11 +105,28 @@ def _sharding() -> FullyShardedDataParallelPlugin | None:
 
     return FullyShardedDataParallelPlugin(
         # Weights stay fp32 and autocast chooses per operation, as without sharding. By default
-        # accelerate casts all weights, including class weights and norms.
+        # accelerate casts all weights, including class weights. `Shards` casts those of blocks.
         mixed_precision_policy=MixedPrecisionPolicy(),
         # The launcher's default is for transformers models only and fails with buffers.
         cpu_ram_efficient_loading=False,
     )
+
+
+def cpu_group() -> distributed.ProcessGroup | None:
+    """Return the group in which processes exchange tensors on the CPU; None: the default one can.
+
+    It does not wait for queued work of the GPU. The first call creates it, in all processes together.
+    """
+    return _cpu_group(distributed.group.WORLD)
+
+
+@lru_cache(maxsize=1)
+def _cpu_group(default: distributed.ProcessGroup) -> distributed.ProcessGroup | None:
+    if "gloo" in distributed.get_backend(default):
+        return None
+    group = distributed.new_group(backend="gloo")
+    assert isinstance(group, distributed.ProcessGroup)  # every process is a member
+    return group
 
 
 def from_main(accelerator: Accelerator, make: Callable[[], T]) -> T:

@@ -1,4 +1,4 @@
-"""Child processes (loaders, decoders) that end on request, and with their parent."""
+"""Child processes (loaders, decoders): how many, and that they end on request and with their parent."""
 
 from __future__ import annotations
 
@@ -9,11 +9,43 @@ import os
 import signal
 import sys
 import threading
+from contextlib import suppress
 from multiprocessing.context import BaseContext
+from pathlib import Path
 from typing import Any
 
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 LOOK_S = 1.0
+# Of a container: microseconds of CPU time per period, or `max`
+QUOTA = Path("/sys/fs/cgroup/cpu.max")
+# A loader keeps two batches ready, so each further one costs memory; 16 cores feed a fast GPU.
+MOST_LOADERS = 16
+
+
+def usable_cores() -> int:
+    """Return how many cores this process may use, by its affinity and its container's quota."""
+    bound = hasattr(os, "sched_getaffinity")  # not on a Mac
+    cores = len(os.sched_getaffinity(0)) if bound else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no such file, or no quota
+        used_us, period_us = map(int, QUOTA.read_text().split())
+        cores = min(cores, max(1, used_us // period_us))
+    return cores
+
+
+def loader_count(workers: int | None, batches: int | None = None) -> int:
+    """Return `workers`, or by default this process's share of the machine's cores, 1 to 16.
+
+    The processes of a run on this machine share its cores equally. The images of a batch never depend
+    on this number.
+
+    Args:
+        batches: the number of batches, if it is known: more loaders would have nothing to do.
+    """
+    if workers is not None:
+        return workers
+    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # set by accelerate and torchrun
+    most = MOST_LOADERS if batches is None else min(MOST_LOADERS, batches)
+    return max(1, min(most, usable_cores() // ranks))
 
 
 def follow_parent(worker: int = 0) -> None:

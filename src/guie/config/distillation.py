@@ -41,7 +41,7 @@ class SndConfig(Config):
     """Stochastic neighbour distillation: match the probabilities of neighbours."""
 
     name: Literal["snd"]
-    sigma: Sigma = 0.1  # of the teacher's neighbours
+    sigma: Sigma = 0.4  # of the teacher's neighbours
     # Of the student's; null: the teacher's, per image. By perplexity: free of the student's scale
     student_sigma: Sigma | None = None
     queue: Annotated[int, Field(ge=0)] = 0  # past images as further neighbours

@@ -317,7 +317,8 @@ class ComposeConfig(Composed):
     name: Name  # of the ensemble's folder
     out: str = "runs"  # the folder of <name>/
     val: ValConfig | None = None  # null: nothing is scored
-    workers: Workers = 2  # loader processes per process
+    # loader processes per process; null: its share of the machine's cores, at most 16; 0: none
+    workers: Workers | None = None
     batch_size: BatchSize = 128  # images per process and step
 
     def faults(self) -> Iterator[Fault]:

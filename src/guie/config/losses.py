@@ -210,6 +210,8 @@ class MetaclassesConfig(Config):
     count: Annotated[int, Field(ge=2)]  # D
     member: Annotated[int, Field(ge=0)] = 0  # number that seeds the draw of its groups
     seed: Seed = 0  # of the ensemble
+    # Groups of classes of one domain: as many a domain as its share of the classes, at least one
+    within_domains: bool = False
 
 
 LossConfig = Annotated[

@@ -49,6 +49,9 @@ class ClassificationConfig(Config):
     name: Literal["classification"] = "classification"
     loss: LossConfig = ArcFaceConfig()
     metaclasses: MetaclassesConfig | None = None  # null: the classes themselves
+    # Widths below model.head.dim: the first so many numbers are trained as embeddings too, each with class
+    # weights of its own (Kusupati et al., Matryoshka). export.py --dim cuts the model to one of them
+    nested: list[Width] = []
     # Widths of Linears, with ReLUs between, from the embedding to the loss; not used in scoring. The
     # layer directly under the loss generalises worse than the one before it (Vo and Hays, 3.3)
     projector: list[Width] = []
@@ -99,7 +102,8 @@ class DataConfig(Config):
     root: str | None = None  # default: the manifest's folder
     # domains excluded from training and validation, to measure generalisation to unseen domains
     leave_out: list[str] = []
-    workers: Workers = 2  # loader processes per process; 0: load in the main process
+    # loader processes per process; null: its share of the machine's cores, at most 16; 0: none
+    workers: Workers | None = None
 
 
 class GenericImagesConfig(Config):
@@ -151,6 +155,9 @@ class RunConfig(Config):
     # Write frozen pretrained weights to the run folder too, so that it needs no other file
     copy_frozen: bool = False
     gradient_checkpointing: bool = False  # of the backbone: less memory, a third more time
+    # On a GPU, where operators have a deterministic form: the same bits in each run, slower. With
+    # precision no, products and convolutions in float32 too, not TensorFloat-32
+    deterministic: bool = False
     channels_last: bool = False  # memory format of images and convolutions
     compile: bool = False  # torch.compile: minutes at the start of each stage, faster steps
     on_out_of_memory: Literal["stop", "halve"] = "stop"  # halve: double micro-batches, retry
@@ -234,6 +241,12 @@ class RunConfig(Config):
             yield "model.head.parts", "needs task.metaclasses; set it, or set parts to 1"
         if head and head.parts > 1 and getattr(task, "projector", None):
             yield "task.projector", "would mix the parts of model.head; drop one of the two"
+        if nested := getattr(task, "nested", []):
+            if groups or getattr(task, "projector", None):
+                yield "task.nested", "excludes task.metaclasses and task.projector; drop it or them"
+            if not head or nested != sorted(set(nested)) or nested[-1] >= head.dim:
+                wide = f"model.head.dim, {head.dim}" if head else "model.head, which is null"
+                yield "task.nested", f"needs rising widths below {wide}; correct it"
         if groups and getattr(task.losses[0], "classifier", "joint") == "separate":
             mixes = "is separate, but a metaclass mixes domains"
             yield "task.loss.classifier", f"{mixes}; set it to joint"

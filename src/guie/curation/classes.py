@@ -16,6 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
+from guie.base.threads import search_threads
 from guie.config.data import OutlierConfig, OversampleConfig
 from guie.curation.duplicates.evidence import Embed
 from guie.curation.duplicates.findings import findings
@@ -223,9 +224,10 @@ def _nearest_elsewhere(
     for name in np.unique(dataset_C):
         own, elsewhere = np.flatnonzero(dataset_C == name), np.flatnonzero(dataset_C != name)
         if len(elsewhere):
-            found, place = faiss.knn(
-                centroid_CD[own], centroid_CD[elsewhere], 1, metric=faiss.METRIC_INNER_PRODUCT
-            )
+            with search_threads():
+                found, place = faiss.knn(
+                    centroid_CD[own], centroid_CD[elsewhere], 1, metric=faiss.METRIC_INNER_PRODUCT
+                )
             nearest[own], cosine[own] = elsewhere[place[:, 0]], found[:, 0]
     return nearest, cosine
 
@@ -291,9 +293,10 @@ def class_cosines(members: pd.DataFrame, features_ND: np.ndarray) -> tuple[np.nd
     labels_of_row = members.groupby("row")["label"].transform("size").max()
     count = min(int(labels_of_row) + 1, len(names))
     centroid_CD = unit(sums_CD).astype(np.float32)
-    cosine_NK, class_NK = faiss.knn(
-        features_ND, centroid_CD, count, metric=faiss.METRIC_INNER_PRODUCT
-    )
+    with search_threads():
+        cosine_NK, class_NK = faiss.knn(
+            features_ND, centroid_CD, count, metric=faiss.METRIC_INNER_PRODUCT
+        )
     rows_N = pd.factorize(members["row"])[0]
     own = np.unique(rows_N * len(names) + codes_N)  # every class of the image
     cosine_NK[np.isin(rows_N[:, None] * len(names) + class_NK, own)] = -np.inf

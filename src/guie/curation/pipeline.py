@@ -152,7 +152,8 @@ def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[st
     if source.domains:
         manifest = _only(manifest, source.domains)
     companions = within(read_companions(manifest.path), manifest.table)
-    return replace(manifest, companions=companions), Counter()
+    rows = manifest.table.drop(columns="shard", errors="ignore")  # of an index: image_path names it
+    return replace(manifest, table=rows, companions=companions), Counter()
 
 
 def _drawn(source: ToySource, workers: int) -> Path:

@@ -72,7 +72,7 @@ def fault_of_sizes(count: int, total_bytes: int, archive_bytes: int, limits: Lim
 
 def fault_of_member(member: Member, limits: Limits) -> str | None:
     """Return why this member alone must not be unpacked, or None."""
-    fault = _fault_of_name(member.name)
+    fault = fault_of_name(member.name)
     if fault:
         return fault
     if member.encrypted:
@@ -112,7 +112,8 @@ def alike_but_for_case(members: Sequence[Member]) -> list[str]:
     return sorted(path for path in paths if counts[path.casefold()] > 1)
 
 
-def _fault_of_name(name: str) -> str | None:
+def fault_of_name(name: str) -> str | None:
+    """Return why a member's name must not become a path below a folder, or None."""
     if "\\" in name or "\0" in name:
         return "a name with a backslash or a NUL"
     if _absolute(name):
@@ -170,15 +171,23 @@ def members_of(archive: Path) -> Iterator[tuple[Member, Callable[[], IO[bytes]]]
         )
     with tarfile.open(archive) as tar:
         for entry in tar:
-            yield _of_tar(entry), partial(_content, tar, entry)
-        # tarfile mistakes a damaged header, or a cut between two members, for the end of the archive
-        tar.fileobj.seek(tar.offset)
-        if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
-            raise tarfile.ReadError("cut short, or damaged in the middle")
+            yield of_tar(entry), partial(_content, tar, entry)
+        refuse_cut_short(tar)
         while tar.fileobj.read(
             DRAIN_BYTES
         ):  # the checksum is only compared at the end of the stream
             pass
+
+
+def refuse_cut_short(tar: tarfile.TarFile) -> None:
+    """Raise ReadError unless a tar that was read to its last member ends there.
+
+    tarfile mistakes a damaged header, or a cut between two members, for the end of the archive.
+    """
+    assert tar.fileobj is not None
+    tar.fileobj.seek(tar.offset)
+    if tar.fileobj.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("cut short, or damaged in the middle")
 
 
 @contextmanager
@@ -207,7 +216,8 @@ def _of_zip(file: zipfile.ZipFile, info: zipfile.ZipInfo) -> Member:
     return Member(info.orig_filename, kind, info.file_size, link, encrypted)
 
 
-def _of_tar(info: tarfile.TarInfo) -> Member:
+def of_tar(info: tarfile.TarInfo) -> Member:
+    """Return a tar's member."""
     if info.issym():
         return Member(info.name, "symlink", 0, info.linkname)
     if info.islnk():

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import cv2
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
 from guie.base.errors import UserError
+from guie.data.columns import StringColumn
 from guie.data.images import open_as_host, open_part, with_retries
 from guie.data.manifest import Manifest
 from guie.data.manifest.companions import Box
@@ -52,14 +53,16 @@ class Preprocess(Protocol):
 
     def shrinks(self, height: int, width: int) -> bool: ...
 
+    def to(self, device: torch.device) -> Any: ...
+
 
 @dataclass(frozen=True)
 class Batch:
     """One process's part of a global batch, or a micro-batch of it.
 
     Attributes:
-        label_B: class ids.
-        row_B: row numbers in the stage's training table.
+        label_B: class ids, on the CPU: losses need their values, and would wait for the device.
+        row_B: row numbers in the stage's training table, on the CPU.
         shapes_B3: `image_shape` of the original images.
         images_BCHW: network input; uint8 and not normalised when it comes from a loader's worker.
             None if features replace the images.
@@ -85,8 +88,9 @@ class Batch:
         return len(self.label_B)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Return the batch with its tensors on the device."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        """Return the batch with its tensors on the device, other than labels and rows."""
+        moved = self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        return replace(moved, label_B=self.label_B, row_B=self.row_B)
 
     def pin_memory(self) -> Batch:
         """Return the batch in page-locked memory; DataLoader calls this."""
@@ -148,6 +152,14 @@ def collated(samples: Sequence[dict[str, Any]]) -> Batch:
 MARGIN = 1.5
 
 
+@runtime_checkable
+class ImageFiles(Protocol):
+    """A data set that knows the files of samples before it opens them; an object store is asked for all."""
+
+    def files_of(self, keys: Sequence[Any]) -> list[str]:
+        """Return the image files of samples by their keys."""
+
+
 class TrainDataset(Dataset):
     """Random views of training images; a sample is a pure function of (seed, step, position, row).
 
@@ -172,14 +184,17 @@ class TrainDataset(Dataset):
         seed: Sequence[int],
     ):
         ids = {label: number for number, label in enumerate(classes)}
-        self.paths = rows["image_path"].to_numpy()
+        self.paths = StringColumn(rows["image_path"])
         self.labels = rows["label"].map(ids).to_numpy(np.int64)
-        self.captions = rows["caption"].to_numpy() if "caption" in rows else None
+        self.captions = StringColumn(rows["caption"]) if "caption" in rows else None
         self.root, self.augment, self.preprocess = root, augment, preprocess
         self.seed = tuple(seed)
 
     def __len__(self) -> int:
         return len(self.paths)
+
+    def files_of(self, keys: Sequence[tuple[int, int, int]]) -> list[str]:
+        return [f"{self.root}/{self.paths[row]}" for _, _, row in keys]
 
     def __getitem__(self, key: tuple[int, int, int]) -> dict[str, Any]:
         step, position, row = key
@@ -241,24 +256,34 @@ class EvalDataset(Samples):
 
     def __init__(
         self,
-        files: Sequence[Path],
+        files: Sequence[str | Path],
         preprocess: Callable[[Tensor], Tensor],
         boxes: Sequence[Box | None] | None = None,
         open_image: Callable[[Path], Image.Image] = open_as_host,
     ):
-        self.files, self.preprocess, self.boxes = files, preprocess, boxes
+        self.files = StringColumn(map(str, files))
+        self.preprocess, self.boxes = preprocess, boxes
         self.open_image = open_image
 
     def __len__(self) -> int:
         return len(self.files)
 
+    def files_of(self, keys: Sequence[int]) -> list[str]:
+        return [self.files[index] for index in keys]
+
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         """Return the network input (3, S, S), and `image_shape` (3,) of the original image or box."""
-        image = with_retries(partial(self.open_image, self.files[index]))
+        return self.prepared(self.pixels(index))
+
+    def pixels(self, index: int) -> np.ndarray:
+        """Return an image or its box, decoded: uint8 (H, W, 3)."""
+        image = with_retries(partial(self.open_image, Path(self.files[index])))
         box = self.boxes[index] if self.boxes else None
-        if box:
-            image = image.crop(box)
-        image_1CHW = as_batch(np.asarray(image))
+        return np.asarray(image.crop(box) if box else image)
+
+    def prepared(self, image_HWC: np.ndarray) -> tuple[Tensor, Tensor]:
+        """Return what `__getitem__` returns for a decoded image."""
+        image_1CHW = as_batch(image_HWC)
         return self.preprocess(image_1CHW)[0], image_shapes(image_1CHW)[0]
 
 

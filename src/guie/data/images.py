@@ -2,7 +2,8 @@
 
 `open_as_seen` returns what a person sees (curation); `open_part` returns a crop of that, fast (training).
 `open_as_host` returns what the challenge's scorer sees (validation, embedding, parity with the
-submission). `with_retries` tries again when a network disk fails for a moment.
+submission). `with_retries` tries again when a network disk fails for a moment. A path is that of a file, or
+the address of an image in a shard, see `guie.data.shards`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
+from guie.data.shards.opening import open_in_shard
 
 # Parallel work uses processes. If OpenCV started its thread pool before a fork, the child would hang at
 # its next OpenCV call.
@@ -120,6 +122,17 @@ def size_as_host(path: str | Path) -> tuple[int, int]:
     return _decode(path, lambda image: image.size)
 
 
+def check_bytes(data: bytes, name: str) -> None:
+    """Raise UserError, which calls the bytes `name`, unless `open_as_seen` and `open_as_host` read them."""
+
+    def both(image: ImageFile.ImageFile) -> None:
+        _as_seen(image)
+        if image.mode not in PLAIN:
+            image.convert("RGB")
+
+    _decode(io.BytesIO(data), both, name)
+
+
 def open_as_host_once_seen(path: str | Path) -> Image.Image:
     """Check like `open_as_host` a file that `open_as_seen` has decoded: mostly the header suffices.
 
@@ -166,7 +179,11 @@ def _decode(
     path = name or file
     try:
         if isinstance(file, str | Path):
-            refuse_special(file)
+            in_shard = open_in_shard(str(file))
+            if in_shard is None:
+                refuse_special(file)
+            else:
+                file = in_shard
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # corrupt EXIF and large-image warnings
             with Image.open(file, formats=_available(formats)) as image:

@@ -5,6 +5,7 @@ An error in a worker ends the run with one line.
 
 from __future__ import annotations
 
+import copy
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,12 +18,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from guie.base.errors import UserError
-from guie.base.processes import context, follow_parent
+from guie.base.processes import context, follow_parent, loader_count
 from guie.config.training import GenericImagesConfig
-from guie.data.dataset import Batch, Preprocess, TrainDataset, collated
+from guie.data.dataset import Batch, ImageFiles, Preprocess, TrainDataset, collated
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.sampling import RankBatches, RankViews, Sampler
 from guie.data.sampling.streams import key
+from guie.data.shards.opening import fetch_images
 
 T = TypeVar("T")
 TeacherFeatures = Callable[[], Iterator[Tensor]]  # restarts: yields (B, T) per batch, in order
@@ -45,12 +47,15 @@ class TrainLoader:
         taught: TeacherFeatures | None = None,
     ):
         self.loader, self.device = loader, device
-        self.preprocess, self.taught = preprocess, taught
+        self.taught = taught
+        # Loader processes inherit the original, which has to stay on the CPU.
+        self.preprocess = copy.deepcopy(preprocess)
 
     def __len__(self) -> int:
         return len(self.loader)
 
     def __iter__(self) -> Prefetcher[Batch]:
+        self.preprocess.to(self.device)
         return Prefetcher(with_teachers(whole_batches(self.loader), self.taught), self._ready)
 
     def _ready(self, batch: Batch) -> Batch:
@@ -60,12 +65,13 @@ class TrainLoader:
 def train_loader(
     dataset: TrainDataset | Both,
     batches: RankBatches | RankViews | BothBatches,
-    workers: int,
+    workers: int | None,
     device: torch.device | str = "cpu",
     taught: TeacherFeatures | None = None,
 ) -> TrainLoader:
     """Return the loader of a stage's batches; the arguments are those of `TrainLoader`."""
-    loader = _loader(dataset, collated, batches, workers, torch.device(device))
+    processes = loader_count(workers)
+    loader = _loader(dataset, collated, batches, processes, torch.device(device))
     return TrainLoader(loader, dataset.preprocess, torch.device(device), taught)
 
 
@@ -79,11 +85,13 @@ def with_teachers(batches: Iterable[Batch], taught: TeacherFeatures | None) -> I
 def eval_loader(
     dataset: Dataset,
     batches: Sequence[Sequence[int]],
-    workers: int,
+    workers: int | None,
     device: torch.device | str = "cpu",
+    collate: Callable[[list[Any]], Any] = default_collate,
 ) -> Iterator[Any]:
     """Yield these batches of a data set, in order, on the CPU; `device` is their destination."""
-    return whole_batches(_loader(dataset, default_collate, batches, workers, torch.device(device)))
+    processes = loader_count(workers, len(batches))
+    return whole_batches(_loader(dataset, collate, batches, processes, torch.device(device)))
 
 
 class Prefetcher(Generic[T]):
@@ -163,6 +171,8 @@ class _FaultsAsValues(Dataset):
 
     def __getitems__(self, keys: Sequence[Any]) -> list[Any] | UserError:
         try:
+            if isinstance(self.dataset, ImageFiles):
+                fetch_images(self.dataset.files_of(keys))
             return [self.dataset[key] for key in keys]
         except UserError as fault:
             return UserError(str(fault))
@@ -271,6 +281,11 @@ class Both(Dataset):
 
     def __len__(self) -> int:
         return len(self.train) + len(self.generic)
+
+    def files_of(self, keys: Sequence[Key]) -> list[str]:
+        train, first = [place for place in keys if place[-1] < len(self.train)], len(self.train)
+        generic = [(*place[:-1], place[-1] - first) for place in keys if place[-1] >= first]
+        return self.train.files_of(train) + self.generic.files_of(generic)
 
     def __getitem__(self, place: Key) -> dict[str, Any]:
         step, position, row = place

@@ -98,7 +98,9 @@ class Fits:
         emb_ND = self._embed(model, kept or dataset, "val", 0 if kept else workers)
         return flat_scores(self.from_main(lambda: quick_scores(emb_ND, rows)))
 
-    def _embed(self, model: LoadedModel, dataset: Any, title: str, workers: int) -> np.ndarray:
+    def _embed(
+        self, model: LoadedModel, dataset: Any, title: str, workers: int | None
+    ) -> np.ndarray:
         views = len(model.preprocess.sides_px) if isinstance(model.preprocess, Inputs) else 1
         return embed_dataset(
             self.accelerator,

@@ -14,6 +14,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
+from guie.evaluation.embedding_parquet import decoded_bytes, read_parquet
 
 # Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
 # the whole index.
@@ -24,10 +25,14 @@ BOMB_BYTES, BOMB_RATIO = 2**30, 200
 
 
 def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
-    """Read an E.npz written by `embed.py` and `align` it with the table. Raises UserError."""
+    """Read an E.npz or E.parquet of `embed.py` and `align` it with the table. Raises UserError."""
     refuse_special(path)
+    is_parquet = Path(path).suffix == ".parquet"
     try:
-        arrays = _arrays(path)
+        if is_parquet:
+            rows = _parquet_rows(Path(path), pd.Index(table["image_path"].unique()))
+        else:
+            rows = _checked(_arrays(path), str(path))
     except UserError:
         raise
     except MemoryError:
@@ -38,8 +43,9 @@ def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
     except Exception as error:  # numpy and zipfile raise almost anything on damaged files
         if reason := getattr(error, "strerror", None):
             raise UserError(f"{path}: cannot be read ({reason})") from error
-        raise UserError(f"{path}: not an .npz of plain arrays; write it with embed.py") from error
-    return align(arrays, table, source=str(path))
+        kind = "a Parquet file, or damaged" if is_parquet else "an .npz of plain arrays"
+        raise UserError(f"{path}: not {kind}; write it with embed.py") from error
+    return _in_order(*rows, table, str(path))
 
 
 def align(
@@ -57,7 +63,13 @@ def align(
         UserError: a wrong key, type or shape; an image that is missing or duplicated; an embedding
             that is zero or not finite.
     """
-    path_N, embedding_ND = _checked(arrays, source)
+    return _in_order(*_checked(arrays, source), table, source)
+
+
+def _in_order(
+    path_N: np.ndarray, embedding_ND: np.ndarray, table: pd.DataFrame, source: str
+) -> np.ndarray:
+    """Do what `align` does, with arrays of checked types and shapes."""
     wanted = pd.Index(table["image_path"].unique())
     place_N = wanted.get_indexer(path_N)
     named_N = place_N >= 0
@@ -121,6 +133,16 @@ def refuse(paths: Sequence[str] | np.ndarray | pd.Index, fault: str, remedy: str
     """Raise UserError if there are any paths, with their number and the first."""
     if len(paths):
         raise UserError(f"{fault} for {len(paths)} image(s), first {str(paths[0])!r}; {remedy}")
+
+
+def _parquet_rows(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:
+    """Return the wanted rows of a Parquet file. Raises UserError for a suspected decompression bomb."""
+    size_bytes, decoded = path.stat().st_size, decoded_bytes(path)
+    if decoded > max(BOMB_BYTES, BOMB_RATIO * size_bytes):
+        raise UserError(
+            f"{path}: unpacks from {size_bytes:,} to {decoded:,} bytes; refused as a decompression bomb"
+        )
+    return read_parquet(path, wanted)
 
 
 def _arrays(path: str | Path) -> dict[str, np.ndarray]:

@@ -7,8 +7,9 @@ import json
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import lru_cache, partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -296,7 +297,7 @@ def embed_into(
     decoders = [f"{decoder} {tuple(box)}" if box else decoder for box in boxes]
     states = states.assign(decoder=pd.Series(decoders, states.index, dtype=str))
     missing = from_main(accelerator, lambda: cache.missing(states))
-    wanted, crops = [Path(files[row]) for row in missing], [boxes[row] for row in missing]
+    wanted, crops = [files[row] for row in missing], [boxes[row] for row in missing]
     dataset = EvalDataset(wanted, preprocess, crops, open_image)
     blocks = embed_blocks(accelerator, embedder, dataset, **settings)
     fill(accelerator, cache, states, missing, blocks)
@@ -310,19 +311,30 @@ def fill(
     missing: np.ndarray,
     blocks: Iterable[np.ndarray],
 ) -> None:
-    """Cache missing features block by block; a killed run loses at most one block.
+    """Cache missing features block by block; the next block is computed while one is written.
+
+    A killed run loses at most these two blocks. A run that is stopped writes the last complete block
+    before this function raises.
 
     Args:
         states, missing: argument and result of `FeatureCache.missing`.
         blocks: the missing features, in order, the same in every process.
+
+    Raises UserError, in the main process, if a block cannot be written.
     """
     if len(missing):  # an unwritable folder fails here, before hours of computing
         from_main(accelerator, cache.begin)
     done = 0
-    for features_ND in blocks:
-        rows = missing[done : done + len(features_ND)]
-        from_main(accelerator, partial(cache.add, states.iloc[rows], features_ND))
-        done += len(rows)
+    with ThreadPoolExecutor(1) as writer, ExitStack() as stopped:
+        written: Future[None] = writer.submit(lambda: None)
+        stopped.callback(lambda: written.result())  # also if `blocks` raises
+        for features_ND in blocks:
+            rows = missing[done : done + len(features_ND)]
+            from_main(accelerator, written.result)
+            if accelerator.is_main_process:
+                written = writer.submit(cache.add, states.iloc[rows], features_ND)
+            done += len(rows)
+        from_main(accelerator, written.result)
 
 
 def recipe(model: Model, mixed_precision: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import shutil
 from collections.abc import Iterator, Sequence
@@ -67,7 +68,7 @@ def cached_views(
     dataset: TrainDataset,
     views: int,
     folder: Path,
-    workers: int = 2,
+    workers: int | None = None,
     *,
     rows: np.ndarray | None = None,
     title: str = "features",
@@ -168,11 +169,11 @@ class ViewTower(Tower):
 
     def __init__(self, backbone: Backbone, preprocess: Preprocess):
         super().__init__(backbone)
-        self.normalised = preprocess.normalised  # not a submodule: loaders keep it on the CPU
+        self.preprocess = copy.deepcopy(preprocess)  # loaders need the original, on the CPU
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor) -> Tensor:
         """Map (B, 3, S, S) uint8 images and their shapes (B, 3) to rows (B, R)."""
-        return super().forward(self.normalised(images_BCHW), shapes_B3)
+        return super().forward(self.preprocess.normalised(images_BCHW), shapes_B3)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
+from guie.base.threads import search_threads
+
 NOTHING = -np.inf  # similarity of an empty rank
 RESERVED_BYTES = 2**28  # memory that faiss may use for the candidates of one block
 CANDIDATE_BYTES = 32
@@ -94,9 +96,10 @@ class ExactIndex:
 
     def _nearest(self, queries_BD: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the most similar vectors [B, C], ties in any order, and their similarities."""
-        score_BC, vector_BC = faiss.knn(
-            queries_BD, self.vector_UD, int(count), metric=faiss.METRIC_INNER_PRODUCT
-        )
+        with search_threads():
+            score_BC, vector_BC = faiss.knn(
+                queries_BD, self.vector_UD, int(count), metric=faiss.METRIC_INNER_PRODUCT
+            )
         return vector_BC, score_BC
 
     def _rows(

@@ -28,7 +28,7 @@ from guie.models.adapters.prompts import Pool
 from guie.models.backbones.base import Backbone
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
-from guie.models.loading import LoadedModel, open_model, with_layers
+from guie.models.loading import LoadedModel, open_model, trained_precision, with_layers
 from guie.models.pretrained import sha256_of
 
 
@@ -92,6 +92,18 @@ class Submission(nn.Module):
             yield
         except self.faults as fault:
             raise UserError(f"{self.path}: {fault}") from None
+
+
+def embedding_precision(word: str, asked: str | None) -> str | None:
+    """Return the precision of autocast to embed with, for `make_accelerator`.
+
+    As asked for; by default the run's own on a GPU, which trained for it, and full precision on a CPU.
+    None leaves it to `accelerate launch --mixed_precision`, which is `no` by default. float32 operations
+    use TF32 only where PyTorch is set to it.
+    """
+    if asked or not torch.cuda.is_available():
+        return asked
+    return trained_precision(word)
 
 
 def load_embedding_model(
@@ -162,7 +174,7 @@ class PromptWeights(nn.Module):
 
 
 def prompt_weights(
-    model: LoadedModel, manifest: Manifest, split: str = "test", workers: int = 2
+    model: LoadedModel, manifest: Manifest, split: str = "test", workers: int | None = None
 ) -> pd.DataFrame:
     """Return the mean weight of each prompt (column) over each domain's images (row) of a split.
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import faiss
 import numpy as np
 
+from guie.base.threads import search_threads
+
 
 def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int = 20) -> float:
     """Return normalised mutual information of k-means clusters and classes: 2 I / (H + H), 1 if equal.
@@ -52,8 +54,9 @@ def nmi(emb_ND: np.ndarray, label_N: np.ndarray, seed: int = 0, iterations: int 
         min_points_per_centroid=1,  # avoids faiss warnings: small classes are common here
         max_points_per_centroid=len(unit_ND),
     )
-    kmeans.train(unit_ND)
-    _, cluster_N1 = kmeans.index.search(unit_ND, 1)
+    with search_threads():
+        kmeans.train(unit_ND)
+        _, cluster_N1 = kmeans.index.search(unit_ND, 1)
     return min(1.0, float(normalized_mutual_info_score(class_N, cluster_N1[:, 0])))
 
 

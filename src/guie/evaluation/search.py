@@ -20,10 +20,13 @@ from tqdm import tqdm
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_text
 from guie.base.seeds import seeded_draws
+from guie.base.threads import search_threads
 from guie.evaluation import knn as neighbours
 from guie.evaluation import metrics
 from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.knn import ExactIndex, block_size
+from guie.evaluation.rerank.neighbours import own_rows
+from guie.evaluation.rerank.reranker import NO_RERANK, Rerank, Reranker, exact
 
 
 class LabelSets:
@@ -213,16 +216,28 @@ def searches(index: str, images: Images, group_T: np.ndarray) -> Iterator[Search
 class Ranking:
     """The index images of a search, ranked for each query without its own image.
 
-    Attributes: `unit_TD`, unit vectors of all rows T.
+    Attributes: `unit_TD`, unit vectors of all rows T; `rerank`, corrections of the order.
     """
 
     images: Images
     unit_TD: np.ndarray
     search: Search
+    rerank: Rerank = NO_RERANK
 
     @cached_property
     def _index(self) -> ExactIndex:
         return ExactIndex(self.unit_TD[self.search.index_I])
+
+    @cached_property
+    def _reranker(self) -> Reranker:
+        index_I, patches_TPF = self.search.index_I, self.rerank.patches_TPF
+
+        def patches_of(places: np.ndarray) -> np.ndarray:
+            assert patches_TPF is not None
+            return patches_TPF[index_I[places]]
+
+        methods, find = self.rerank.methods, exact(self._index)
+        return Reranker(self.unit_TD[index_I], find, methods, patches_of=patches_of)
 
     @cached_property
     def _own(self) -> tuple[np.ndarray, np.ndarray]:
@@ -231,12 +246,20 @@ class Ranking:
     def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k nearest images of a block of queries, best first, and their similarities.
 
-        Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end.
+        Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end. With `rerank`,
+        corrected scores take the place of similarities.
         """
         own_P, place_P = self._own
         pairs = slice(*np.searchsorted(own_P, [block.start, block.stop]))
         hidden = (own_P[pairs] - block.start, place_P[pairs])
-        place_BK, score_BK = self._index.search(self.unit_TD[self.search.query_Q[block]], k, hidden)
+        queries_BD = self.unit_TD[self.search.query_Q[block]]
+        if self.rerank.methods:
+            own_BO, patches_TPF = own_rows(*hidden, len(queries_BD)), self.rerank.patches_TPF
+            asked_B = self.search.query_Q[block]
+            patches_BPF = None if patches_TPF is None else patches_TPF[asked_B]
+            place_BK, score_BK = self._reranker.search(queries_BD, k, own_BO, patches_BPF)
+        else:
+            place_BK, score_BK = self._index.search(queries_BD, k, hidden)
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
 
     def blocks(self, size: int) -> list[slice]:
@@ -245,16 +268,18 @@ class Ranking:
         return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-def rankings(images: Images, embedded: Embeddings, search: Search) -> Iterator[Ranking]:
+def rankings(
+    images: Images, embedded: Embeddings, search: Search, rerank: Rerank = NO_RERANK
+) -> Iterator[Ranking]:
     """Yield the ranking of a search; with specialists, one for the queries of each domain."""
     if isinstance(embedded, np.ndarray):
-        yield Ranking(images, embedded, search)
+        yield Ranking(images, embedded, search, rerank)
         return
     domain_Q = images.domain_T[search.query_Q]
     for name, unit_TD in embedded.items():
         query_Q = search.query_Q[domain_Q == name]
         own = replace(search, name=f"{search.name} by {name}", query_Q=query_Q)
-        yield Ranking(images, unit_TD, own)
+        yield Ranking(images, unit_TD, own, rerank)
 
 
 @dataclass(frozen=True)
@@ -265,18 +290,20 @@ class SearchScorer:
         kept: blocks of an earlier run and of this process. Rows of other processes' blocks are NaN
             until those blocks exist.
         query_counts: R-precision and MAP@R count the query as one of its positives, like PUMA's code.
+        rerank: corrections of every ranking.
     """
 
     images: Images
     embedded: Embeddings
     kept: BlockCache | None = None
     query_counts: bool = False
+    rerank: Rerank = NO_RERANK
 
     def score(self, search: Search, keys: Sequence[str]) -> pd.DataFrame:
         """Return the named metrics of each query, indexed by row T; NaN if it has no positive."""
         blocks = [
             values.set_index(rows_B)
-            for ranking in rankings(self.images, self.embedded, search)
+            for ranking in rankings(self.images, self.embedded, search, self.rerank)
             for rows_B, values in self._by_blocks(ranking, keys)
         ]
         scores = pd.concat(blocks) if blocks else pd.DataFrame(columns=list(keys), dtype=float)
@@ -393,7 +420,8 @@ def search_together(
 
     accelerator = make_accelerator()
     from_main(accelerator, lambda: BlockCache.open(folder, key))
-    share(BlockCache(folder, accelerator.process_index, processes))
+    with search_threads(int(os.environ.get("LOCAL_WORLD_SIZE", processes))):
+        share(BlockCache(folder, accelerator.process_index, processes))
     accelerator.wait_for_everyone()
     if accelerator.is_main_process:
         kept = BlockCache(folder)

@@ -21,6 +21,7 @@ from guie.base.files import replacing, save_arrays
 from guie.config.data import ClipConfig
 from guie.config.model import BackboneConfig
 from guie.models.backbones.open_clip import Clip, create_clip, import_open_clip
+from guie.models.embedder import Embedder
 from guie.models.loading import LoadedModel
 from guie.models.pretrained import find_weights, sha256_of
 
@@ -58,14 +59,58 @@ def class_texts(config: ClipConfig, classes: Mapping[str, Sequence[str]]) -> Cla
         return ClassTexts(kept["emb_CD"], float(kept["scale"]))
 
 
-def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
-    """Embed sentences in the model's image space with its CLIP text encoder: (T, D) of unit length.
+class TextEncoder:
+    """The text encoder of a CLIP, loaded once.
 
     A trained head is applied to texts and images alike. The text encoder is the one that the image
     encoder was pretrained with, or the run's own if the run trained both.
 
     Raises UserError for a model without a text encoder, or a head that takes more than features.
     """
+
+    def __init__(self, model: LoadedModel):
+        self._backbone, self._embedder = _text_backbone(model)
+        self._source = model.source
+        self._clip = _clip(self._backbone)
+
+    @torch.inference_mode()
+    def embed(self, sentences: Sequence[str]) -> np.ndarray:
+        """Embed sentences in the model's image space: float32 (T, D) of unit length.
+
+        Raises UserError if the model's image features are outside its text space.
+        """
+        device = next(self._embedder.parameters()).device
+        clip, name = self._clip.to(device), self._backbone.name
+        tokenize = import_open_clip().get_tokenizer(name, context_length=clip.context_length)
+        # Text features (T, F), not normalised, like the image features that enter a head
+        batches = tqdm(_batches(list(sentences)), "texts", leave=False, delay=2)
+        encoded = [clip.encode_text(tokenize(part).to(device)).float() for part in batches]
+        feat_TF = torch.cat(encoded)
+        dim = self._embedder.backbone.dim
+        if self._backbone.features != "projected" or feat_TF.shape[1] != dim:
+            raise UserError(
+                f"texts: {self._source} has image features of {dim} dimensions, outside its text space"
+                f" of {feat_TF.shape[1]}; its config must have features: projected"
+            )
+        return self._embedder.embed(feat_TF).cpu().numpy()
+
+
+def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
+    """Embed sentences in the model's image space by its `TextEncoder`: (T, D) of unit length."""
+    return TextEncoder(model).embed(sentences)
+
+
+def takes_texts(model: LoadedModel) -> bool:
+    """Return whether the model has a text encoder of its image space; it is not loaded."""
+    try:
+        backbone, _ = _text_backbone(model)
+    except UserError:
+        return False
+    return backbone.features == "projected"
+
+
+def _text_backbone(model: LoadedModel) -> tuple[BackboneConfig, Embedder]:
+    """Return the CLIP that has the text encoder, and the model's embedder. Raises UserError without one."""
     member, embedder = model.alone("texts are embedded by one of them")
     backbone = member.model.backbone
     own = Path(model.source) / "model_clip.safetensors"  # of task contrastive
@@ -73,28 +118,10 @@ def embed_texts(model: LoadedModel, sentences: Sequence[str]) -> np.ndarray:
         found = {"pretrained": str(own), "sha256": None, "revision": None}
         backbone = backbone.model_copy(update=found)
     if backbone.library != "open_clip" or not backbone.pretrained:
-        raise UserError(f"--texts: {model.source} is not a CLIP with a pretrained text encoder")
+        raise UserError(f"texts: {model.source} is not a CLIP with a pretrained text encoder")
     if embedder.head and embedder.head.image_shape:
-        raise UserError(f"--texts: the head of {model.source} needs image shapes; texts have none")
-    feat_TF = _text_features(backbone, sentences, next(embedder.parameters()).device)
-    if backbone.features != "projected" or feat_TF.shape[1] != embedder.backbone.dim:
-        raise UserError(
-            f"--texts: {model.source} has image features of {embedder.backbone.dim} dimensions, outside"
-            f" its text space of {feat_TF.shape[1]}; its config must have features: projected"
-        )
-    with torch.inference_mode():
-        return embedder.embed(feat_TF).cpu().numpy()
-
-
-@torch.inference_mode()
-def _text_features(
-    backbone: BackboneConfig, sentences: Sequence[str], device: torch.device
-) -> torch.Tensor:
-    """Return text features (T, F), not normalised, like the image features that enter a head."""
-    clip = _clip(backbone).to(device)
-    tokenize = import_open_clip().get_tokenizer(backbone.name, context_length=clip.context_length)
-    batches = tqdm(_batches(list(sentences)), "texts", leave=False)
-    return torch.cat([clip.encode_text(tokenize(part).to(device)).float() for part in batches])
+        raise UserError(f"texts: the head of {model.source} needs image shapes; texts have none")
+    return backbone, embedder
 
 
 def _clip(backbone: BackboneConfig) -> Clip:

@@ -40,7 +40,7 @@ def validate(
     embedder: Embedder | Ensemble,
     manifest: Manifest,
     preprocess: AnyPreprocess,
-    workers: int,
+    workers: int | None,
     frozen: FrozenData | None = None,
     check: Check = raise_fault,
 ) -> dict[str, float] | None:

@@ -8,9 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
+from guie.base.devices import cpu_group
+
+
+def on_device_of(values: Tensor, other: Tensor) -> Tensor:
+    """Return CPU values on the device of `other`, without waiting for that device."""
+    return values.to(other.device, non_blocking=True)
+
+
+def rows_of(mask_B: Tensor) -> Tensor:
+    """Return the numbers of the rows that a mask selects; on the CPU this waits for no device."""
+    return mask_B.nonzero().squeeze(1)
+
 
 def gather_rows(rows_B: Tensor) -> Tensor:
     """Gather the rows of all processes in rank order; every process must pass equally many.
+
+    Rows on the CPU, such as labels, are exchanged there, without waiting for the device.
 
     The gradient of the local rows is summed over the losses of all processes. With DDP's mean over
     processes, it equals the gradient of one process with the whole batch.
@@ -20,18 +34,27 @@ def gather_rows(rows_B: Tensor) -> Tensor:
     return _Gather.apply(rows_B)
 
 
-def gather_uneven(rows_N: Tensor) -> Tensor:
-    """Gather the rows of all processes in rank order, without gradient; each may pass any number, also 0."""
+def gather_uneven(*columns: Tensor) -> tuple[Tensor, ...]:
+    """Gather the rows of all processes in rank order, without gradient; each may pass any number, also 0.
+
+    Args:
+        columns: tensors of equally many rows.
+    """
     if not distributed.is_initialized() or distributed.get_world_size() == 1:
-        return rows_N
-    counts = gather_rows(torch.tensor([len(rows_N)], device=rows_N.device)).tolist()
+        return columns
+    rows = len(columns[0])
+    counts = gather_rows(torch.tensor([rows])).tolist()  # on the CPU: does not wait for the device
     if not any(counts):
-        return rows_N
-    # A collective needs equally many rows of each process
-    padded = rows_N.new_zeros(max(counts), *rows_N.shape[1:])
-    padded[: len(rows_N)] = rows_N.detach()
-    parts = gather_rows(padded).split(max(counts))
-    return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+        return columns
+
+    def gathered(rows_N: Tensor) -> Tensor:
+        # A collective needs equally many rows of each process
+        padded = rows_N.new_zeros(max(counts), *rows_N.shape[1:])
+        padded[:rows] = rows_N.detach()
+        parts = gather_rows(padded).split(max(counts))
+        return torch.cat([part[:count] for part, count in zip(parts, counts, strict=True)])
+
+    return tuple(gathered(rows_N) for rows_N in columns)
 
 
 class _Gather(torch.autograd.Function):
@@ -39,7 +62,8 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, rows_B: Tensor) -> Tensor:
         ctx.rows = len(rows_B)
         parts = [torch.empty_like(rows_B) for _ in range(distributed.get_world_size())]
-        distributed.all_gather(parts, rows_B.contiguous())
+        group = cpu_group() if rows_B.device.type == "cpu" else None
+        distributed.all_gather(parts, rows_B.contiguous(), group)
         return torch.cat(parts)
 
     @staticmethod
@@ -55,8 +79,36 @@ def at_least_fp32(values: Tensor) -> Tensor:
     return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
+class HostCounters(nn.Module):
+    """A module with integer buffers whose values Python knows: to read a buffer waits for its device.
+
+    Attributes: `counts`, the values by name. The buffers are for state dicts.
+    """
+
+    def __init__(self, *names: str):
+        super().__init__()
+        self.counts = dict.fromkeys(names, 0)
+        for name in names:
+            self.register_buffer(name, torch.zeros((), dtype=torch.long))
+
+    def set_count(self, name: str, value: int) -> None:
+        """Set a counter and its buffer."""
+        self.counts[name] = value
+        self.get_buffer(name).fill_(value)
+
+    def read_counts(self) -> None:
+        """Read the counters after something else changed the buffers; waits for the device."""
+        self.counts = {name: int(self.get_buffer(name)) for name in self.counts}
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.read_counts()
+
+
 class Criterion(nn.Module):
     """A loss on unit-length embeddings (B, D) and class ids (B,); returns (loss, logs).
+
+    Class ids are expected on the CPU: a loss that has to know them would otherwise wait for the device.
 
     Its parameters (class weights or proxies) are the part `classes` of a task.
     """

@@ -19,6 +19,7 @@ from guie.config.distillation import (
     RkdConfig,
     SndConfig,
 )
+from guie.losses.base import HostCounters
 from guie.losses.margin_softmax import cosines
 from guie.losses.matching import Matching
 
@@ -88,7 +89,9 @@ class Rkd(Relation):
 def relative_distances(emb_ND: Tensor) -> Tensor:
     """Return the distances of all ordered pairs, (N (N - 1),), divided by their mean (eq. 1)."""
     distance_NN = torch.cdist(emb_ND, emb_ND, compute_mode="donot_use_mm_for_euclid_dist")
-    pairs = distance_NN[~torch.eye(len(emb_ND), dtype=torch.bool, device=emb_ND.device)]
+    # Without the diagonal, by shape: a mask would wait for the device
+    others = len(emb_ND) - 1
+    pairs = distance_NN.flatten()[1:].view(others, others + 2)[:, :-1].flatten()
     return pairs / pairs.mean().clamp(min=SHORTEST)
 
 
@@ -96,8 +99,21 @@ def cosines_of_angles(emb_ND: Tensor) -> Tensor:
     """Return the cosine of the angle at j for all ordered triples, flat (Park et al., eq. 6)."""
     edge_jiD = functional.normalize(emb_ND[None] - emb_ND[:, None], dim=-1, eps=SHORTEST)
     cos_jik = edge_jiD @ edge_jiD.mT
-    same = torch.eye(len(emb_ND), dtype=torch.bool, device=emb_ND.device)
-    return cos_jik[~(same[:, :, None] | same[:, None, :] | same[None])]
+    return cos_jik.flatten()[distinct_triples(len(emb_ND), emb_ND.device)]
+
+
+def distinct_triples(images: int, device: torch.device) -> Tensor:
+    """Return the places of all triples of different images in a flat (N, N, N), ascending.
+
+    By arithmetic: to look for them in a mask would wait for the device.
+    """
+    number_N = torch.arange(images, device=device)
+    j_N11, i_1N1, k_11N = number_N[:, None, None], number_N[None, :-1, None], number_N[:-2]
+    i_NN1 = i_1N1 + (i_1N1 >= j_N11)  # passes over j
+    low_NN1, high_NN1 = torch.minimum(j_N11, i_NN1), torch.maximum(j_N11, i_NN1)
+    k_NNN = k_11N + (k_11N >= low_NN1)
+    k_NNN = k_NNN + (k_NNN >= high_NN1)  # passes over both
+    return ((j_N11 * images + i_NN1) * images + k_NNN).flatten()
 
 
 class Similarity(Relation):
@@ -189,38 +205,34 @@ class Snd(Relation):
         return (log_p_NM.exp() * apart_NM).sum(1).mean()
 
 
-class Memory(nn.Module):
+class Memory(HostCounters):
     """A queue of the newest embeddings of earlier steps, by student and teacher; empty at first.
 
-    Attributes: `filled`, the number of stored images.
+    Counters: `filled`, the number of stored images; `place`, of the next image.
     """
 
     def __init__(self, length: int, dims: tuple[int, int]):
-        super().__init__()
+        super().__init__("filled", "place")
         self.student_QD: Tensor
         self.teacher_QT: Tensor
-        self.filled: Tensor
-        self.place: Tensor
         for name, dim in zip(("student_QD", "teacher_QT"), dims, strict=True):
             self.register_buffer(name, torch.zeros(length, dim))
-        for name in ("filled", "place"):
-            self.register_buffer(name, torch.zeros((), dtype=torch.long))
 
     def held(self) -> tuple[Tensor, Tensor]:
         """Return copies of its content, because the next `add` precedes the backward pass."""
-        filled = int(self.filled)
+        filled = self.counts["filled"]
         return self.student_QD[:filled].clone(), self.teacher_QT[:filled].clone()
 
     @torch.no_grad()
     def add(self, student_ND: Tensor, teacher_NT: Tensor) -> None:
         """Add images, replacing the oldest."""
-        length = len(self.student_QD)
+        length, place = len(self.student_QD), self.counts["place"]
         student_ND, teacher_NT = student_ND[-length:], teacher_NT[-length:]
-        slots = (self.place + torch.arange(len(student_ND), device=self.place.device)) % length
+        slots = (place + torch.arange(len(student_ND), device=self.student_QD.device)) % length
         self.student_QD[slots] = student_ND.to(self.student_QD.dtype)
         self.teacher_QT[slots] = teacher_NT.to(self.teacher_QT.dtype)
-        self.place.copy_((self.place + len(student_ND)) % length)
-        self.filled.copy_((self.filled + len(student_ND)).clamp(max=length))
+        self.set_count("place", (place + len(student_ND)) % length)
+        self.set_count("filled", min(self.counts["filled"] + len(student_ND), length))
 
 
 def squared_distances(emb_ND: Tensor, past_QD: Tensor) -> Tensor:

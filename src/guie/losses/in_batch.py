@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from guie.losses.base import Criterion, at_least_fp32, gather_rows
+from guie.losses.base import Criterion, at_least_fp32, gather_rows, on_device_of
 
 # Lower bound of squared hyperbolic distances, in units of the curvature: the root has no finite
 # slope at 0.
@@ -25,10 +25,10 @@ class InBatchLoss(Criterion):
         """Return the loss of the global batch for unit-length embeddings and class ids; no logs."""
         with torch.autocast(emb_BD.device.type, enabled=False):
             emb_BD = gather_rows(at_least_fp32(emb_BD))
-            return self.of_batch(emb_BD, gather_rows(label_B)), {}
+            return self.of_batch(emb_BD, gather_rows(label_B.cpu())), {}
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """Return the loss of one global batch."""
+        """Return the loss of one global batch; the class ids are on the CPU."""
         raise NotImplementedError
 
 
@@ -48,7 +48,8 @@ class BatchAllTriplet(InBatchLoss):
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
         """Return the loss of one global batch; 0 if it has no triplet."""
-        anchor_P, positive_P = positive_pairs(label_B)
+        anchor_P, positive_P = (on_device_of(rows_P, emb_BD) for rows_P in positive_pairs(label_B))
+        label_B = on_device_of(label_B, emb_BD)
         negative_PB = label_B[anchor_P, None] != label_B
         # All lengths are equal, so squared distances differ by twice the inner product.
         near_BB = 2 * self.length**2 * (emb_BD @ emb_BD.T)
@@ -77,9 +78,10 @@ class Hyperbolic(InBatchLoss):
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
         """Return the loss of one global batch; 0 if no two images share a class."""
         near_BB = -self.distances(emb_BD) / self.temperature
+        anchor_P, positive_P = (on_device_of(rows_P, emb_BD) for rows_P in positive_pairs(label_B))
+        label_B = on_device_of(label_B, emb_BD)
         same_BB = label_B[:, None] == label_B
         others_B = near_BB.masked_fill(same_BB, -torch.inf).logsumexp(1)
-        anchor_P, positive_P = positive_pairs(label_B)
         margin_P = near_BB[anchor_P, positive_P] - others_B[anchor_P]
         return -functional.logsigmoid(margin_P).sum() / max(1, len(anchor_P))
 

@@ -14,7 +14,7 @@ from torch import Generator, Tensor, nn
 from torch.nn import functional
 
 from guie.config.losses import Init, RowLength
-from guie.losses.base import Criterion, at_least_fp32
+from guie.losses.base import Criterion, at_least_fp32, on_device_of
 from guie.losses.rules import CurricularFace, MarginRule
 from guie.losses.streamed import Hardening, softmax_terms
 
@@ -68,6 +68,7 @@ class MarginSoftmax(Criterion):
 
     stage_AD: nn.Parameter | None
     place_C: Tensor | None
+    cpu_place_C: Tensor | None  # the same on the CPU, for labels
     stage_edges: Sequence[int] | None
 
     def __init__(
@@ -91,6 +92,7 @@ class MarginSoftmax(Criterion):
         # `weight_CD`, each class's index there (-1 for other classes), and the edges.
         self.register_parameter("stage_AD", None)
         self.register_buffer("place_C", None, persistent=False)
+        self.cpu_place_C = None
         self.stage_edges = None
 
     @property
@@ -115,7 +117,6 @@ class MarginSoftmax(Criterion):
         self.rule.set_margin(margin)
         own_C = torch.zeros(self.classes, dtype=torch.bool)
         own_C[list(class_ids)] = True
-        own_C = own_C.to(self.weight_CD.device)
         if reset is not None:
             self._reset(own_C, reset, alone)
         if alone:
@@ -124,39 +125,42 @@ class MarginSoftmax(Criterion):
     @torch.no_grad()
     def _close_stage(self) -> None:
         """Copy separately trained rows back to `weight_CD`."""
-        if self.stage_AD is not None and self.place_C is not None:
-            self.weight_CD[self._rows(self.place_C >= 0)] = self.stage_AD
-        self.stage_AD = self.place_C = None
+        if self.stage_AD is not None and self.cpu_place_C is not None:
+            self.weight_CD[self._rows(self.cpu_place_C >= 0)] = self.stage_AD
+        self.stage_AD = self.place_C = self.cpu_place_C = None
 
     @torch.no_grad()
     def _reset(self, own_C: Tensor, seed: Sequence[int], alone: bool) -> None:
         number = int(np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]) >> 1
         # On the CPU with its own generator, so that all processes draw the same.
         generator = torch.Generator().manual_seed(number)
-        whole, dim = self.weight_CD.shape
+        whole_CD = self.weight_CD
+        whole, dim = whole_CD.shape
         rows = int(own_C.sum()) * self.centers
         fresh_AD = drawn(rows, dim, self.start, generator, of=rows if alone else whole)
-        self.weight_CD[self._rows(own_C)] = fresh_AD.to(self.weight_CD)
-        self.rule.reset(own_C)
+        whole_CD[self._rows(own_C)] = fresh_AD.to(whole_CD)
+        self.rule.reset(own_C.to(whole_CD.device))
 
     def _part(self, own_C: Tensor) -> None:
         """Train the rows of these classes separately, so that no weight decay changes the others."""
         whole = self.weight_CD
         self.stage_AD = nn.Parameter(whole.detach()[self._rows(own_C)], whole.requires_grad)
-        self.place_C = torch.where(own_C, own_C.cumsum(0) - 1, -1)
+        self.cpu_place_C = torch.where(own_C, own_C.cumsum(0) - 1, -1)
+        self.place_C = self.cpu_place_C.to(whole.device)
         self.stage_edges = self.edges and [int(own_C[:edge].sum()) for edge in self.edges]
         whole.requires_grad_(False)
 
     def _rows(self, own_C: Tensor) -> Tensor:
-        """Return a mask of the rows of `weight_CD` that belong to these classes."""
-        return own_C.repeat_interleave(self.centers)
+        """Return a mask of the rows of `weight_CD` that belong to these classes, on its device."""
+        return own_C.repeat_interleave(self.centers).to(self.weight_CD.device)
 
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and the accuracy without margin, for unit-length embeddings and class ids."""
         with torch.autocast(emb_BD.device.type, enabled=False):
-            label_B, order_B = label_B.sort(stable=True)
-            emb_BD = at_least_fp32(emb_BD[order_B])
+            label_B, order_B = label_B.cpu().sort(stable=True)
+            emb_BD = at_least_fp32(emb_BD[on_device_of(order_B, emb_BD)])
             weight_AD, place_B, edges = self._competing(label_B)
+            label_B = on_device_of(label_B, emb_BD)
             weight_AD = weight_AD.to(emb_BD.dtype)
             terms = softmax_terms(
                 self.scale * emb_BD,
@@ -187,17 +191,20 @@ class MarginSoftmax(Criterion):
         return torch.where((place_N >= 0)[:, None, None], apart_NkD, weight_NkD)
 
     def _competing(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
-        """Return the weights of the classes in the softmax, each image's class index there, and the edges."""
-        if self.stage_AD is None or self.place_C is None:
+        """Return the weights of the classes in the softmax, each image's class index there, and the edges.
+
+        Labels and indices are on the CPU.
+        """
+        if self.stage_AD is None or self.cpu_place_C is None:
             return self.weight_CD, label_B, self.edges
-        return self.stage_AD, self.place_C[label_B], self.stage_edges
+        return self.stage_AD, self.cpu_place_C[label_B], self.stage_edges
 
     def _hardening(
         self, emb_BD: Tensor, weight_AD: Tensor, place_B: Tensor, label_B: Tensor
     ) -> Hardening | None:
         if not isinstance(self.rule, CurricularFace):
             return None
-        own_BkD = weight_AD.unflatten(0, (-1, self.centers))[place_B]
+        own_BkD = weight_AD.unflatten(0, (-1, self.centers))[on_device_of(place_B, weight_AD)]
         own_BkD = functional.normalize(own_BkD, dim=-1)
         cos_B = (own_BkD * emb_BD[:, None]).sum(-1).amax(1)
         return self.rule.hardening(cos_B, label_B, self.scale)

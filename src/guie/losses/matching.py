@@ -11,12 +11,15 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.distillation import DimensionConfig, MatchingConfig, PhiSConfig
+from guie.losses.base import HostCounters, on_device_of, rows_of
 
 LEAST = 1e-12  # lower bound of a variance
 
 
-class Standard(nn.Module):
+class Standard(HostCounters):
     """Measure features for some steps, then standardise them by the measured statistics.
+
+    Counters: `images` and `seen`, the images and batches that were measured.
 
     Args:
         dim: T, the feature dimension.
@@ -24,23 +27,20 @@ class Standard(nn.Module):
     """
 
     def __init__(self, dim: int, steps: int):
-        super().__init__()
+        super().__init__("images", "seen")
         self.steps = steps
+        self.images: Tensor
         self.sum_T: Tensor
         self.square_TT: Tensor
-        self.images: Tensor
-        self.seen: Tensor
         self.map_TT: Tensor
         self.register_buffer("sum_T", torch.zeros(dim, dtype=torch.float64))
         self.register_buffer("square_TT", torch.zeros(dim, dim, dtype=torch.float64))
-        for name in ("images", "seen"):
-            self.register_buffer(name, torch.zeros((), dtype=torch.long))
         self.register_buffer("map_TT", torch.eye(dim))
 
     @property
     def settled(self) -> bool:
         """Whether measuring is finished."""
-        return int(self.seen) >= self.steps
+        return self.counts["seen"] >= self.steps
 
     @torch.no_grad()
     def measure(self, feat_NT: Tensor) -> None:
@@ -50,8 +50,8 @@ class Standard(nn.Module):
         feat_NT = feat_NT.double()
         self.sum_T += feat_NT.sum(0)
         self.square_TT += feat_NT.T @ feat_NT
-        self.images += len(feat_NT)
-        self.seen += 1
+        self.set_count("images", self.counts["images"] + len(feat_NT))
+        self.set_count("seen", self.counts["seen"] + 1)
         if self.settled:
             mean_T = self.sum_T / self.images
             covariance_TT = self.square_TT / self.images - mean_T.outer(mean_T)
@@ -178,7 +178,8 @@ def dropped(apart_NK: Tensor, taught_NK: Tensor, drop: float) -> Tensor:
         drop: the drop probability in training.
     """
     far_NK = apart_NK.detach().masked_fill(~taught_NK, -torch.inf)
-    worst_NK = functional.one_hot(far_NK.argmax(1), far_NK.shape[1]).bool()
+    teacher_K = torch.arange(far_NK.shape[1], device=far_NK.device)
+    worst_NK = far_NK.argmax(1, keepdim=True) == teacher_K
     stays_NK = taught_NK & (worst_NK | (torch.rand_like(far_NK) >= drop))
     return stays_NK / stays_NK.sum(1, keepdim=True).clamp(min=1)
 
@@ -188,13 +189,14 @@ def mean_of(apart: Sequence[Tensor], taught: Sequence[Tensor], drop: float) -> T
 
     Args:
         apart: per teacher, the losses (N_k,) of its images.
-        taught: per teacher, a mask (N,) of its images.
+        taught: per teacher, a mask (N,) of its images; on the CPU if no device is to be waited for.
     """
-    taught_NK = torch.stack(list(taught), 1)
+    taught_NK = on_device_of(torch.stack(list(taught), 1), apart[0])
     apart_NK = torch.zeros(taught_NK.shape, dtype=apart[0].dtype, device=taught_NK.device)
     columns = []
     for number, own_N in enumerate(taught):
-        columns.append(apart_NK[:, number].masked_scatter(own_N, apart[number]))
+        own_rows = on_device_of(rows_of(own_N), apart_NK)
+        columns.append(apart_NK[:, number].index_put((own_rows,), apart[number]))
     apart_NK = torch.stack(columns, 1)
     weight_NK = dropped(apart_NK, taught_NK, drop)
     return (weight_NK * apart_NK).sum() / taught_NK.any(1).sum().clamp(min=1)

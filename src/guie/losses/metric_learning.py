@@ -24,6 +24,7 @@ from guie.config.losses import (
     SupConConfig,
     TripletConfig,
 )
+from guie.losses.base import on_device_of
 from guie.losses.in_batch import InBatchLoss
 from guie.losses.margin_softmax import drawn
 
@@ -131,7 +132,11 @@ class PeerLoss(InBatchLoss):
             self.loss = losses.CrossBatchMemory(self.loss, dim, self.memory, self.miner)
 
     def of_batch(self, emb_BD: Tensor, label_B: Tensor) -> Tensor:
-        """Return the loss of one global batch. Raises UserError if the memory is smaller."""
+        """Return the loss of one global batch. Raises UserError if the memory is smaller.
+
+        The library's losses and miners wait for the device: they list the pairs of a batch there.
+        """
+        label_B = on_device_of(label_B, emb_BD)
         if self.memory:
             if len(emb_BD) > self.memory:
                 raise UserError(

@@ -29,8 +29,9 @@ class MetaclassLoss(Criterion):
         dim: D.
         members: L, which split the embedding into equal parts.
         sizes: training images of every class, by id.
+        domains: domain of every class, by id.
 
-    Raises UserError if there are more groups than classes.
+    Raises UserError if there are more groups than classes, or fewer than domains that have their own.
     """
 
     def __init__(
@@ -40,19 +41,23 @@ class MetaclassLoss(Criterion):
         dim: int,
         members: int,
         sizes: Sequence[int],
+        domains: Sequence[str],
     ):
         super().__init__()
         if groups.count > len(sizes):
             raise UserError(
                 f"task.metaclasses.count: {groups.count} exceeds the {len(sizes)} classes; lower it"
             )
+        if groups.within_domains and groups.count < len(set(domains)):
+            raise UserError(
+                f"task.metaclasses.count: {groups.count} is below the {len(set(domains))} domains;"
+                " raise it, or set within_domains to false"
+            )
+        apart = domains if groups.within_domains else ["all"] * len(sizes)
         numbers = range(groups.member, groups.member + members)
-        group_LC = np.stack(
-            [partition(len(sizes), groups.count, (groups.seed, n)) for n in numbers]
-        )
-        self.group_LC: Tensor
-        self.register_buffer("group_LC", torch.from_numpy(group_LC), persistent=False)
-        alike = ["all"] * groups.count  # a group has classes of every domain
+        group_LC = np.stack([partition(apart, groups.count, (groups.seed, n)) for n in numbers])
+        self.group_LC = torch.from_numpy(group_LC)  # on the CPU, like labels
+        alike = ["all"] * groups.count  # one softmax over the groups of all domains
         self.members = nn.ModuleList(
             build_loss(
                 config, dim // members, np.bincount(own_C, sizes).astype(int).tolist(), alike
@@ -62,6 +67,7 @@ class MetaclassLoss(Criterion):
 
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss over members and their mean logs, for unit-length embeddings and class ids."""
+        label_B = label_B.cpu()
         parts = emb_BD.chunk(len(self.members), dim=1)
         found = [
             member(functional.normalize(part, dim=1), own_C[label_B])
@@ -91,9 +97,23 @@ class MetaclassLoss(Criterion):
         return cast("list[Criterion]", list(self.members))
 
 
-def partition(classes: int, groups: int, seed: Sequence[int]) -> np.ndarray:
-    """Return a random group per class, (C,); group sizes differ by at most 1."""
-    drawn = np.random.default_rng(list(seed)).permutation(classes)
-    group_C = np.empty(classes, np.int64)
-    group_C[drawn] = np.arange(classes) % groups
+def partition(domains: Sequence[str], groups: int, seed: Sequence[int]) -> np.ndarray:
+    """Return a random group per class, (C,), of classes of one domain.
+
+    Within a domain, group sizes differ by at most 1. The next group goes to the domain with the most classes
+    per group.
+
+    Args:
+        domains: domain of every class, (C,); as many groups as domains, or more.
+    """
+    drawn = np.random.default_rng(list(seed)).permutation(len(domains))
+    domain_C = np.unique(domains, return_inverse=True)[1]
+    classes_of = np.bincount(domain_C)
+    groups_of = np.ones_like(classes_of)
+    for _ in range(groups - len(groups_of)):
+        groups_of[(classes_of / groups_of).argmax()] += 1
+    group_C = np.empty(len(domains), np.int64)
+    for domain, (count, classes) in enumerate(zip(groups_of, classes_of, strict=True)):
+        first = groups_of[:domain].sum()
+        group_C[drawn[domain_C[drawn] == domain]] = first + np.arange(classes) % count
     return group_C

@@ -144,7 +144,7 @@ class CurricularFace(ArcFace):
 
         Online distillation calls it with a domain's images, of which processes have different numbers.
         """
-        cos_B, place_B = gather_uneven(cos_B), gather_uneven(place_B)
+        cos_B, place_B = gather_uneven(cos_B, place_B)
         same_BB = place_B[:, None] == place_B
         mean_B = (same_BB * cos_B).sum(1) / same_BB.sum(1)
         # Images of one index write the same value, so their order does not matter.

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from guie.losses.base import on_device_of
+
 # Logits per block: 2 MB, about the size of a CPU's caches, and enough work to fill a GPU.
 BLOCK_LOGITS = {"cpu": 2**19, "cuda": 2**25}
 NORM_FLOOR = 1e-12  # as in torch.nn.functional.normalize
@@ -94,7 +96,7 @@ def softmax_terms(
     Args:
         query_BD: embeddings times the softmax's scale, float32 or float64, in order of their labels.
         weight_CD: (C * k, D) of any length, the centres of a class one after another.
-        label_B: ascending class ids.
+        label_B: ascending class ids, on the CPU if no device is to be waited for.
         centers: k.
         edges: bounds of class ranges with a softmax each; None: one softmax over all.
         hardening: of CurricularFace, for the other classes.
@@ -105,6 +107,7 @@ def softmax_terms(
         raise ValueError(f"labels {min(labels)} to {max(labels)} are not among {classes} classes")
     logits = block_logits or BLOCK_LOGITS.get(query_BD.device.type, BLOCK_LOGITS["cuda"])
     walk = list(blocks(labels, edges or (0, classes), logits // centers))
+    label_B = on_device_of(label_B, query_BD)
     return Terms(*_Streamed.apply(query_BD, weight_CD, label_B, walk, centers, hardening))
 
 

@@ -105,6 +105,28 @@ def rebuild(
     return LoadedModel(embedder.eval(), preprocess or Inputs(looks), folded, source)
 
 
+def narrowed(model: LoadedModel, dim: int) -> LoadedModel:
+    """Keep the first numbers of a model's embedding, by fewer rows of its last Linear.
+
+    Raises UserError for an ensemble, a model without a head of more numbers, and a head of several parts or
+    with a reduction, whose numbers have no such order.
+    """
+    part, embedder = model.alone("reduce it by compose.py")
+    head = part.model.head
+    if head is None or head.dim <= dim:
+        most = f"has {head.dim} numbers" if head else "has no head"
+        raise UserError(f"{model.source}: cannot keep {dim} numbers, for it {most}; give fewer")
+    if head.parts > 1 or head.reduced_dim:
+        kind = "several parts" if head.parts > 1 else "a reduction"
+        raise UserError(f"{model.source}: its head has {kind}; reduce it by compose.py")
+    state = embedder.state_dict()
+    for name in ("head.linear.weight", "head.linear.bias"):
+        if name in state:
+            state[name] = state[name][:dim].clone()
+    narrow = part.model.model_copy(update={"head": head.model_copy(update={"dim": dim})})
+    return rebuild(part.model_copy(update={"model": narrow}), state, model.source, share=True)
+
+
 def composed(
     models: Sequence[LoadedModel], fitted: Mapping[str, Tensor] | None = None, **how: Any
 ) -> LoadedModel:
@@ -224,6 +246,20 @@ def open_model(
     metadata = _metadata(folder / weights)
     state = read_tensors(folder / weights) | read_frozen(folder, metadata.frozen)
     return rebuild(_member(folder, metadata), state, str(folder))
+
+
+def trained_precision(source: str | Path) -> str | None:
+    """Return the precision that a folder's runs were trained in; None for a library's model.
+
+    Runs of different precision, in an ensemble, give `no`.
+    """
+    folder = Path(source)
+    if composed := next((folder / name for name in FILES if (folder / name).is_file()), None):
+        parts = leaves(load_config(composed, CompositionConfig))
+        found = {part.run.precision for part in parts if part.run}
+        return found.pop() if len(found) == 1 else "no"
+    run = folder / RUN_FILE
+    return load_config(run, RunConfig).precision if run.is_file() else None
 
 
 def with_layers(model: LoadedModel, layers: LayersConfig) -> LoadedModel:

@@ -70,6 +70,7 @@ def save_model(
     path: Path,
     size_px: int | None = None,
     pretrained: BackboneConfig | None = None,
+    frozen_file: str | None = None,
 ) -> None:
     """Write the weights, with their image size and stride, atomically.
 
@@ -78,12 +79,14 @@ def save_model(
     Args:
         size_px: side of the images; None: the backbone's.
         pretrained: config of the pretrained backbone, whose unchanged weights need not be written again.
+        frozen_file: the result of `keep_frozen` for the same frozen weights; None: call it.
     """
     backbone, state = embedder.backbone, embedder.state_dict()
     frozen = {name: state.pop(name) for name in frozen_names(embedder)}
     size = ImageSize(size_px or backbone.size_px, backbone.stride_px)
     base = Base(pretrained, size.size_px, size.stride_px) if pretrained else None
-    save_weights(state, path, WeightsMetadata(size, keep_frozen(path.parent, frozen, base)))
+    kept = frozen_file or keep_frozen(path.parent, frozen, base)
+    save_weights(state, path, WeightsMetadata(size, kept))
 
 
 def save_weights(

@@ -1,4 +1,4 @@
-"""Helpers of the numbered notebooks: the repository's root, the config size, running scripts."""
+"""Helpers of the numbered notebooks: the repository's root, the config size, scripts, embeddings."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ from pathlib import Path
 from threading import Thread
 from typing import IO
 
+import numpy as np
+import pandas as pd
 from IPython.display import Image
 from matplotlib.figure import Figure
+
+from guie.base.devices import make_accelerator
+from guie.evaluation.embeddings import unit_vectors
+from guie.evaluation.feature_cache import cached_features
+from guie.models import LoadedModel
 
 ROOT = Path(__file__).resolve().parents[3]
 SIZE = os.environ.get("GUIE_SIZE", "demo")  # or smoke: the same steps in seconds, for CI
@@ -59,6 +66,15 @@ def show(figure: Figure, name: str) -> Image:
     figure.savefig(jpeg, format="jpeg", dpi=DPI, pil_kwargs={"quality": 85})
     png = (FIGURES / f"{name}.png").read_bytes()
     return Image(png if len(png) < 2 * len(jpeg.getvalue()) else jpeg.getvalue())
+
+
+def embedded(model: LoadedModel, table: pd.DataFrame, root: Path) -> np.ndarray:
+    """Return the unit embedding of each row's image (N, D); images seen before come from a cache.
+
+    Raises UserError if an image cannot be read.
+    """
+    features, paths = ROOT / "runs" / SIZE / "features", table["image_path"]
+    return unit_vectors(cached_features(make_accelerator(), model, paths, root, features)[:], paths)
 
 
 def _forward(source: IO[bytes], target: IO[str], last: deque[str]) -> None:

@@ -17,6 +17,8 @@ from guie.evaluation.graded import read_rankings, write_rankings
 from guie.evaluation.protocols.base import Protocol
 from guie.evaluation.protocols.evaluating import run_models, run_protocol, share_models
 from guie.evaluation.protocols.retrieval import Scores, read_grades
+from guie.evaluation.rerank.catalogue import LOCAL, methods_of
+from guie.evaluation.rerank.reranker import Rerank
 from guie.evaluation.search import BlockCache, key_of, pairs_of, search_together
 from guie.evaluation.sources import read_embeddings, reduce_embeddings, table_of
 from guie.report.tables import reports_table
@@ -46,7 +48,7 @@ def search(
     given = embeddings_of(args, manifest, table)
     models: dict[str, Embeddings] = {str(args.embeddings or "the specialists"): given}
     models |= {str(path): load_embeddings(path, table) for path in args.against}
-    grades = None
+    grades, rerank = None, rerank_of(args, manifest, table)
     if any(part.graded for protocol in protocols for part in protocol.parts):
         grades = read_grades(companion_path(manifest.path, "relevance"))
 
@@ -60,6 +62,7 @@ def search(
             draws_of_others=args.draws if args.html else 0,
             kept=kept,
             grades=grades,
+            rerank=rerank,
         )
         finish(args, protocols, next(iter(reports.values())))
         if args.html:
@@ -79,14 +82,28 @@ def search(
             write_rankings(args.write_results, as_units(given, table), table)
             print(f"wrote {args.write_results}")
 
+    reranked_by = [args.model] if args.model else []
     arrays = [array for model in models.values() for array in arrays_of(model)]
     search_together(
         work,
-        lambda kept: share_models(protocols, models, table, kept, args.quirk),
+        lambda kept: share_models(protocols, models, table, kept, args.quirk, rerank),
         folder=args.out.with_name(f"{args.out.name}.parts"),
-        key=key_of(arrays, table, args.protocol, args.index, args.quirk),
+        key=key_of(
+            arrays, table, args.protocol, args.index, args.quirk, *rerank.methods, *reranked_by
+        ),
         pairs=pairs_of(table) * len(arrays) * len(protocols),
     )
+
+
+def rerank_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Rerank:
+    """Return how rankings are corrected, with the patches of all images for `local`."""
+    methods = methods_of(args.rerank)
+    if LOCAL not in methods:
+        return Rerank(methods)
+    # Imported here, as the other methods need no torch.
+    from guie.evaluation.patches import embed_patches
+
+    return Rerank(methods, embed_patches(args.model, manifest, table))
 
 
 def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Embeddings:

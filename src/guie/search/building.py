@@ -19,6 +19,8 @@ from tqdm import tqdm
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import held, replacing
+from guie.base.processes import loader_count
+from guie.base.threads import search_threads
 from guie.data.image_checks.decoding import absolute, find_unreadable
 from guie.data.images import open_as_seen
 from guie.evaluation.embedding import Check, raise_fault
@@ -141,7 +143,7 @@ def build(
     pictures: Pictures,
     accelerator: Accelerator,
     *,
-    workers: int = 2,
+    workers: int | None = None,
     fewer: bool = False,
     check: Check = raise_fault,
 ) -> tuple[Index, Changes] | None:
@@ -158,7 +160,7 @@ def build(
     """
     facts = replace(facts, recipe=recipe_hash(opened.recipe), dimension=opened.embedder.dim)
     old = from_main(accelerator, lambda: _known(out, facts, pictures, fewer))
-    look = partial(_readable, out, pictures, workers)
+    look = partial(_readable, out, pictures, loader_count(workers))
     files, unreadable = from_main(accelerator, look)
     row_N = from_main(accelerator, lambda: _rows_of(files, old))
     missing = files[row_N < 0].reset_index(drop=True)
@@ -218,7 +220,8 @@ def recall(engine: Engine, vectors_ND: np.ndarray) -> dict[str, float]:
     found_BK, _ = engine.search(queries_BD, max(RANKS), rows.tolist())
     blocks = (vectors_ND[at : at + ADDED] for at in range(0, len(vectors_ND), ADDED))
     more = min(max(RANKS) + 1, len(vectors_ND))  # an image finds itself
-    _, exact_BK = knn_ground_truth(queries_BD, blocks, more, faiss.METRIC_INNER_PRODUCT)
+    with search_threads():
+        _, exact_BK = knn_ground_truth(queries_BD, blocks, more, faiss.METRIC_INNER_PRODUCT)
     others = [own[own != row] for row, own in zip(rows, exact_BK, strict=True)]
     return {f"recall_at_{k}": _shared(found_BK, others, k) for k in RANKS}
 
@@ -251,6 +254,11 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
     if not (out / FACTS).exists():
         return None
     old = read_index(out, every_byte=True)  # all of it is read anyway
+    if (old.facts.precision or facts.precision) != facts.precision:
+        raise UserError(
+            f"{out}: made with --precision {old.facts.precision}, not {facts.precision}; leave --precision"
+            " out, or choose another --out"
+        )
     if old.facts.recipe != facts.recipe:
         raise UserError(
             f"{out}: made with the model {old.facts.model}, or with other weights of it; vectors of"
@@ -358,7 +366,8 @@ def _merged(
     for number, shard in enumerate(tqdm(shards, desc="lists", unit="shard")):
         own = faiss.clone_index(empty)
         for block_BD in _shard_blocks(shard):
-            own.add_with_ids(block_BD, np.arange(start, start + len(block_BD)))
+            with search_threads():
+                own.add_with_ids(block_BD, np.arange(start, start + len(block_BD)))
             start += len(block_BD)
         names.append(str(data / f"vectors.{number}.faiss"))
         faiss.write_index(own, names[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import faiss
 import numpy as np
@@ -13,12 +13,15 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
+from guie.base.threads import search_threads
 from guie.evaluation.knn import ExactIndex
+from guie.evaluation.rerank.neighbours import Find
 from guie.search.index import FAISS, LISTS, REMEDY, Confidence, Index
 
 CANDIDATES = 4  # times K, re-ranked by exact similarity
 FEWEST = 40
-TRAINED_ON = 100_000  # maximum number of vectors
+TRAINED_ON = 100_000  # vectors, or as many as there are
+TRAINED_PER_LIST = 64  # of an inverted file; faiss warns below 39
 ADDED = 100_000  # vectors per call
 
 MakeFaiss = Callable[[str, np.ndarray, Path], faiss.Index]
@@ -67,7 +70,8 @@ class Approximate:
         """See `Engine.search`."""
         count = min(max(CANDIDATES * k, FEWEST), len(self.vectors_ND))
         queries_BD = np.ascontiguousarray(queries_BD, np.float32)
-        _, rows_BC = self.faiss_index.search(queries_BD, count)
+        with search_threads():
+            _, rows_BC = self.faiss_index.search(queries_BD, count)
         # Sorted, so that ties go to the lower row and reads are sequential
         rows_BC = np.sort(rows_BC, axis=1)
         if rows_BC.max() >= len(self.vectors_ND) or rows_BC.min() < -1:
@@ -86,13 +90,47 @@ class Approximate:
 def among(
     vectors_ND: np.ndarray, rows_R: np.ndarray, query_D: np.ndarray, k: int, own: int | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Search only `rows_R` exactly, and return the K most similar rows and their similarities."""
-    score_R = np.asarray(vectors_ND[rows_R]) @ query_D
-    if own is not None:
-        score_R[rows_R == own] = -np.inf
-    order_K = np.argsort(-score_R, kind="stable")[:k]
-    order_K = order_K[score_R[order_K] > -np.inf]
-    return rows_R[order_K], score_R[order_K]
+    """Search only `rows_R` exactly, and return the K most similar rows and their similarities.
+
+    Vectors are read in place, where faiss' other ways to select rows test every row of the index.
+
+    Args:
+        vectors_ND: float32, contiguous; may be memory-mapped.
+        rows_R: int64.
+        own: a row to leave out. Ties go to the lower row.
+    """
+    rows_R = np.ascontiguousarray(rows_R, np.int64)
+    selector = faiss.IDSelectorArray(rows_R)
+    query_D = np.ascontiguousarray(query_D, np.float32)
+    search: Any = faiss.knn_inner_product  # its Python signature lacks the selector
+    wanted = k + 2  # one more for `own`, and one to see whether the last neighbour is tied
+    while True:
+        wanted = min(wanted, len(rows_R))
+        score_C, row_C = np.empty(wanted, np.float32), np.empty(wanted, np.int64)
+        sizes = vectors_ND.shape[1], 1, len(vectors_ND), wanted
+        query, vectors, score, row = map(faiss.swig_ptr, (query_D, vectors_ND, score_C, row_C))
+        search(query, vectors, *sizes, score, row, selector)
+        if wanted == len(rows_R) or score_C[-1] < score_C[k]:
+            break
+        wanted *= 4
+    kept_C = (row_C >= 0) & (row_C != own)
+    row_C, score_C = row_C[kept_C], score_C[kept_C]
+    order_K = np.lexsort((row_C, -score_C))[:k]
+    return row_C[order_K], score_C[order_K]
+
+
+def within(vectors_ND: np.ndarray, rows_R: np.ndarray) -> Find:
+    """Return the search of `among` for several queries, for re-ranking."""
+
+    def find(queries_BD: np.ndarray, k: int, own_BO: np.ndarray) -> Found:
+        rows_BK = np.full((len(queries_BD), min(k, len(rows_R))), -1)
+        score_BK = np.full(rows_BK.shape, -np.inf, np.float32)
+        for place, (query_D, own_O) in enumerate(zip(queries_BD, own_BO, strict=True)):
+            row_K, score_K = among(vectors_ND, rows_R, query_D, rows_BK.shape[1], int(own_O[0]))
+            rows_BK[place, : len(row_K)], score_BK[place, : len(row_K)] = row_K, score_K
+        return rows_BK, score_BK
+
+    return find
 
 
 def engine_of(index: Index) -> Engine:
@@ -123,14 +161,20 @@ def _read(path: Path) -> faiss.Index:
 
 
 def trained(factory: str, vectors_ND: np.ndarray, seed: int = 0) -> faiss.Index:
-    """Return an empty faiss index trained on a sample. Raises UserError for an invalid factory string."""
+    """Return an empty faiss index trained on a sample: 64 vectors for each list of an inverted file.
+
+    Raises UserError for an invalid factory string.
+    """
     dim = vectors_ND.shape[1]
     try:
         made = faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT)
         if not made.is_trained:
-            count = min(len(vectors_ND), TRAINED_ON)
+            inverted = faiss.try_extract_index_ivf(made)
+            lists = inverted.nlist if inverted is not None else 0
+            count = min(len(vectors_ND), max(TRAINED_ON, TRAINED_PER_LIST * lists))
             rows = np.random.default_rng(seed).choice(len(vectors_ND), count, replace=False)
-            made.train(np.ascontiguousarray(vectors_ND[np.sort(rows)], np.float32))
+            with search_threads():
+                made.train(np.ascontiguousarray(vectors_ND[np.sort(rows)], np.float32))
     except RuntimeError as error:
         raise UserError(
             f"--factory {factory}: faiss rejects it for {len(vectors_ND):,} vectors of dimension {dim}:"
@@ -143,7 +187,8 @@ def filled(factory: str, vectors_ND: np.ndarray, data: Path) -> faiss.Index:
     """Return a faiss index of all vectors, added in blocks, and write it to the folder."""
     made = trained(factory, vectors_ND)
     for start in range(0, len(vectors_ND), ADDED):
-        made.add(np.ascontiguousarray(vectors_ND[start : start + ADDED], np.float32))
+        with search_threads():
+            made.add(np.ascontiguousarray(vectors_ND[start : start + ADDED], np.float32))
     with replacing(data / FAISS) as temporary:
         faiss.write_index(made, str(temporary))
     return made

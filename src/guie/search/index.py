@@ -149,6 +149,7 @@ class Facts:
     root: str
     size_px: Count | None = None
     fit: Literal["squash", "pad", "crop"] = "squash"
+    precision: str | None = None  # of autocast, when the images were embedded
     factory: str | None = None
     probes: Count | None = None
     recall: dict[str, float] = field(default_factory=dict)
@@ -248,6 +249,11 @@ def read_facts(folder: Path) -> Facts:
     if facts.version != VERSION:
         raise UserError(f"{folder}: an index of version {facts.version}, not {VERSION}; {REMEDY}")
     return facts
+
+
+def indexed_precision(folder: Path) -> str | None:
+    """Return the precision that an index was made with, so that an update uses it; None without one."""
+    return (read_facts(folder).precision or "no") if (folder / FACTS).exists() else None
 
 
 def _check_files(data: Path, facts: Facts, every_byte: bool) -> None:

@@ -24,12 +24,14 @@ SIDE_PX = 320
 
 
 def answers_page(
-    path: Path, index: Index, asked: Sequence[tuple[str, Image.Image, list[Hit]]]
+    path: Path, index: Index, asked: Sequence[tuple[str, Image.Image | None, list[Hit]]]
 ) -> None:
-    """Write a page of queries (name, image) and their neighbours."""
+    """Write a page of queries (name, image; a text has no image) and their neighbours."""
     with tqdm(desc="page", unit="img", disable=None) as bar:
         values = {
-            "asked": [(name, as_uri(picture), hits) for name, picture, hits in asked],
+            "asked": [
+                (name, as_uri(picture) if picture else None, hits) for name, picture, hits in asked
+            ],
             "facts": index.facts,
             "sure": describe(index.facts.sureness),
             "picture": Pictures(Path(index.facts.root), bar),

@@ -1,4 +1,4 @@
-"""Query an index with an image, a part of one, or an image of the index.
+"""Query an index with an image, a part of one, an image of the index, or a text.
 
 Shapes: B pictures, D dimensions.
 """
@@ -6,13 +6,16 @@ Shapes: B pictures, D dimensions.
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 from PIL import Image
 
@@ -23,9 +26,18 @@ from guie.data.dataset import as_batch, image_shapes
 from guie.data.images import open_as_seen
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.opened import EmbeddingModel, load_embedding_model
+from guie.evaluation.patches import PatchFeatures
+from guie.evaluation.rerank.catalogue import LOCAL, methods_of
+from guie.evaluation.rerank.reranker import Reranker
 from guie.models.pretrained import sha256_of
-from guie.search.engines import Engine, among, engine_of, sure
+from guie.search.engines import Engine, Found, among, engine_of, sure, within
 from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
+
+if TYPE_CHECKING:
+    from guie.evaluation.text import TextEncoder
+
+
+KEPT_PATCHES = 4096  # images whose patches stay in memory: 77 MB for ViT-Ti/16 at 112 px
 
 
 @dataclass(frozen=True)
@@ -53,21 +65,39 @@ class Searcher:
 
     Args:
         model: new path or name of the model, if it has moved.
+        rerank: names of `guie.evaluation.rerank.catalogue`, which correct the order of the neighbours.
 
-    Raises UserError if the vectors on disk do not match the index.
+    Raises UserError if the vectors on disk do not match the index, or for an unknown name.
     """
 
-    def __init__(self, index: Index, engine: Engine, model: str | None = None):
+    def __init__(
+        self,
+        index: Index,
+        engine: Engine,
+        model: str | None = None,
+        rerank: Sequence[str] = (),
+    ):
         self.index, self.engine = index, engine
         self.vectors_ND = index.vectors()
+        self.rerank = methods_of(rerank)
         self._word = model or index.facts.model
         self._opened: EmbeddingModel | None = None
+        self._encoder: TextEncoder | None = None
+        self._features: PatchFeatures | None = None
+        self._kept: OrderedDict[int, np.ndarray] = OrderedDict()  # patches by row
+        self._patch_lock = Lock()
         self._lock = Lock()  # only one thread at a time uses the model
 
     @property
     def domains(self) -> list[str]:
         """The domains of the index, sorted."""
-        return sorted(set(self.index.files["domain"]) - {""})
+        return sorted(set(self._domain_codes[1]) - {""})
+
+    @cached_property
+    def _domain_codes(self) -> tuple[np.ndarray, pd.Index]:
+        """(N,) code of each row's domain, and the domains by their codes; as numbers, rows compare fast."""
+        code_N, names = pd.factorize(self.index.files["domain"])
+        return code_N.astype(np.min_scalar_type(len(names))), names
 
     def open_model(self) -> EmbeddingModel:
         """Load the model once. Raises UserError if it is missing or is not the index's model."""
@@ -92,8 +122,14 @@ class Searcher:
         return self._opened
 
     def _check(self, recipe: dict[str, Any]) -> None:
-        """Raise UserError if the index was not made with the model of this recipe."""
-        if recipe_hash(recipe) != self.index.facts.recipe:
+        """Raise UserError if the index was not made with the model of this recipe.
+
+        A query is embedded in float32, whatever the precision of the index.
+        """
+        facts = self.index.facts
+        if facts.precision and "mixed_precision" in recipe:
+            recipe = recipe | {"mixed_precision": facts.precision}
+        if recipe_hash(recipe) != facts.recipe:
             raise UserError(
                 f"{self._word}: not the model that {self.index.folder} was made with, or has other weights;"
                 " vectors cannot be compared; index the pictures again, or give that model with --model"
@@ -112,6 +148,83 @@ class Searcher:
                 rows.append(emb_1D.float().cpu())
         return unit_vectors(torch.cat(rows).numpy(), [f"picture {n}" for n in range(len(rows))])
 
+    @property
+    def takes_texts(self) -> bool:
+        """Whether a text can be a query: the model is a CLIP with its text encoder."""
+        from guie.evaluation.text import takes_texts  # open_clip takes a second to import
+
+        model = self.open_model().model
+        return model is not None and takes_texts(model)
+
+    def embed_text(self, text: str) -> np.ndarray:
+        """Embed a text in the space of the images; return a unit vector (D).
+
+        Raises UserError for a model without a text encoder, or an empty text.
+        """
+        from guie.evaluation.text import TextEncoder
+
+        if not text.strip():
+            raise UserError("the text is empty; describe what the picture shows")
+        model = self.open_model().model
+        if model is None:
+            raise UserError(f"{self._word}: a submission takes only images; query with a picture")
+        with self._lock:
+            if self._encoder is None:
+                self._encoder = TextEncoder(model)
+            return self._encoder.embed([text])[0]
+
+    def query_text(self, text: str, k: int = 10, domain: str | None = None) -> list[Hit]:
+        """Return the K images nearest to a text.
+
+        Raises UserError as `embed_text`, or for an unknown domain.
+        """
+        return self.near(self.embed_text(text), k, domain, is_text=True)
+
+    def patches(self, pictures: Sequence[Image.Image]) -> np.ndarray | None:
+        """Return the patches of upright RGB images (B, P, F); None without the method `local`.
+
+        Raises UserError for a model that is not a plain vision transformer.
+        """
+        if LOCAL not in self.rerank:
+            return None
+        opened = self.open_model()
+        with self._lock, torch.inference_mode():
+            if self._features is None:
+                if opened.model is None:
+                    raise UserError("--rerank local: a submission has no patches; index a run")
+                self._features = PatchFeatures(opened.model)
+            rows = []
+            for picture in pictures:
+                image_BCHW = opened.preprocess(as_batch(np.asarray(picture))).to(self._device)
+                rows.append(self._features(image_BCHW).cpu().numpy())
+        return np.concatenate(rows).reshape(len(rows), self._features.patches, -1)
+
+    def patches_of_row(self, row: int) -> np.ndarray | None:
+        """Return the patches of an indexed image (1, P, F); None without the method `local`."""
+        return self._patches_of(np.array([row])) if LOCAL in self.rerank else None
+
+    def _patches_of(self, rows_C: np.ndarray) -> np.ndarray:
+        """Return the patches of indexed images, computed from their files.
+
+        An unreadable image has the patches of a black one.
+        """
+        with self._patch_lock:
+            for row in map(int, rows_C):
+                if row in self._kept:
+                    continue
+                path = Path(self.index.facts.root) / self.index.files["image_path"].iloc[row]
+                try:
+                    picture = open_as_seen(path)
+                except UserError:
+                    picture = Image.new("RGB", (8, 8))
+                patches_1PF = self.patches([picture])
+                assert patches_1PF is not None
+                self._kept[row] = patches_1PF[0].astype(np.float16)
+            found = [self._kept[int(row)] for row in rows_C]
+            while len(self._kept) > KEPT_PATCHES:
+                self._kept.popitem(last=False)
+        return np.stack(found).astype(np.float32)
+
     def query(
         self,
         picture: str | Path | Image.Image,
@@ -124,20 +237,30 @@ class Searcher:
         Raises UserError for an image that cannot be decoded, a box outside it, or an unknown domain.
         """
         image = picture if isinstance(picture, Image.Image) else open_as_seen(picture)
-        return self.near(self.embed([cropped(image, box)])[0], k, domain)
+        part = cropped(image, box)
+        return self.near(self.embed([part])[0], k, domain, patches_1PF=self.patches([part]))
 
     def like(self, row: int, k: int = 10, domain: str | None = None) -> list[Hit]:
         """Return the K images nearest to an image of the index, without itself."""
-        return self.near(np.asarray(self.vectors_ND[row]), k, domain, own=row)
+        query_D = np.asarray(self.vectors_ND[row])
+        return self.near(query_D, k, domain, own=row, patches_1PF=self.patches_of_row(row))
 
     def near(
-        self, query_D: np.ndarray, k: int = 10, domain: str | None = None, own: int | None = None
+        self,
+        query_D: np.ndarray,
+        k: int = 10,
+        domain: str | None = None,
+        own: int | None = None,
+        is_text: bool = False,
+        patches_1PF: np.ndarray | None = None,
     ) -> list[Hit]:
-        """Return the K images nearest to a unit vector.
+        """Return the K images nearest to a unit vector, or the first K after re-ranking.
 
         Args:
             domain: only search domains whose name contains this text.
             own: a row to leave out.
+            is_text: the query was a text; its neighbours have no confidence, measured on images.
+            patches_1PF: result of `patches` for the query; None leaves the method `local` out.
 
         Raises UserError if no domain contains the text.
         """
@@ -146,21 +269,51 @@ class Searcher:
         ).all():  # possible in a large index, which is not fully checked when opened
             path = self.index.data / FLAT
             raise UserError(f"{path}: row {own}: a value that is not finite; {REMEDY}")
-        if domain:
-            rows_R = self._rows_of(domain)
+        query_D = query_D.astype(np.float32)
+        rows_R = self._rows_of(domain) if domain else None
+        if self.rerank:
+            rows_K = self._reranked(query_D, k, rows_R, own, patches_1PF)
+            score_K = self.vectors_ND[rows_K] @ query_D
+        elif rows_R is not None:
             rows_K, score_K = among(self.vectors_ND, rows_R, query_D, k, own)
         else:
             owns = None if own is None else [own]
-            rows_1K, score_1K = self.engine.search(query_D[None].astype(np.float32), k, owns)
+            rows_1K, score_1K = self.engine.search(query_D[None], k, owns)
             rows_K, score_K = rows_1K[0][rows_1K[0] >= 0], score_1K[0][rows_1K[0] >= 0]
-        return [self._hit(int(r), float(s)) for r, s in zip(rows_K, score_K, strict=True)]
+        hits = [self._hit(int(r), float(s)) for r, s in zip(rows_K, score_K, strict=True)]
+        return [replace(hit, sure=None) for hit in hits] if is_text else hits
+
+    def _reranked(
+        self,
+        query_D: np.ndarray,
+        k: int,
+        rows_R: np.ndarray | None,
+        own: int | None,
+        patches_1PF: np.ndarray | None,
+    ) -> np.ndarray:
+        """Return the first K rows after re-ranking, among all rows or some."""
+        reranker = self._reranker
+        if rows_R is not None:
+            find = within(self.vectors_ND, rows_R)
+            reranker = Reranker(self.vectors_ND, find, self.rerank, rows_R, self._patches_of)
+        own_11 = np.array([[-1 if own is None else own]])
+        rows_1K, _ = reranker.search(query_D[None], k, own_11, patches_1PF)
+        return rows_1K[0][rows_1K[0] >= 0]
+
+    @cached_property
+    def _reranker(self) -> Reranker:
+        def find(queries_BD: np.ndarray, k: int, own_BO: np.ndarray) -> Found:
+            return self.engine.search(queries_BD, k, own_BO[:, 0].tolist())
+
+        return Reranker(self.vectors_ND, find, self.rerank, patches_of=self._patches_of)
 
     def _rows_of(self, letters: str) -> np.ndarray:
-        wanted = {name for name in self.domains if letters.casefold() in name.casefold()}
-        if not wanted:
+        code_N, names = self._domain_codes
+        is_wanted_C = [name != "" and letters.casefold() in name.casefold() for name in names]
+        if not any(is_wanted_C):
             known = ", ".join(self.domains) or "none"
             raise UserError(f"no domain contains {letters!r}; the index has: {known}")
-        return np.flatnonzero(self.index.files["domain"].isin(wanted))
+        return np.flatnonzero(np.array(is_wanted_C)[code_N])
 
     def _hit(self, row: int, similarity: float) -> Hit:
         about = self.index.files.iloc[row]
@@ -176,16 +329,15 @@ class Searcher:
         )
 
 
-def open_index(folder: str | Path, model: str | None = None) -> Searcher:
-    """Open an index for queries.
-
-    Args:
-        model: new path or name of its model, if that has moved.
+def open_index(
+    folder: str | Path, model: str | None = None, rerank: Sequence[str] = ()
+) -> Searcher:
+    """Open an index for queries; arguments are those of `Searcher`.
 
     Raises UserError if the index is missing or damaged.
     """
     index = read_index(folder)
-    return Searcher(index, engine_of(index), model)
+    return Searcher(index, engine_of(index), model, rerank)
 
 
 def cropped(picture: Image.Image, box: Corners | None) -> Image.Image:

@@ -15,7 +15,7 @@ from dataclasses import asdict
 from ipaddress import ip_address
 from pathlib import Path
 from threading import BoundedSemaphore, Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flask import Flask, Response, abort, jsonify, request, send_from_directory
@@ -38,6 +38,7 @@ MOST_BYTES = 32 << 20  # of an upload
 MOST_PIXELS = 30_000_000
 SHOWN_AT_ONCE = 2  # images of the index decoded in parallel for the page
 MOST_NEIGHBOURS = 100
+MOST_LETTERS = 1000  # of a text; CLIP's encoders read about 300
 SIDES_PX = (320, 1024)  # of images of the index
 KEPT = 64  # queries whose vectors are cached, for a change of domain or count
 STATIC = Path(__file__).parent / "static"
@@ -54,23 +55,31 @@ HEADERS = {
 }
 
 
+class Query(NamedTuple):
+    """A query's unit vector (D), whether it was a text, and its patches (1, P, F) for `local`."""
+
+    vector_D: np.ndarray
+    is_text: bool = False
+    patches_1PF: np.ndarray | None = None
+
+
 class Queries:
-    """Cache of the last query vectors by an unguessable token; the oldest are dropped."""
+    """Cache of the last queries by an unguessable token; the oldest are dropped."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, np.ndarray] = OrderedDict()
+        self._kept: OrderedDict[str, Query] = OrderedDict()
         self._lock = Lock()
 
-    def add(self, query_D: np.ndarray) -> str:
+    def add(self, query: Query) -> str:
         token = secrets.token_urlsafe(12)
         with self._lock:
-            self._kept[token] = query_D
+            self._kept[token] = query
             while len(self._kept) > KEPT:
                 self._kept.popitem(last=False)
         return token
 
-    def get(self, token: str) -> np.ndarray:
-        """Return the vector. Raises UserError if the token is unknown or was dropped."""
+    def get(self, token: str) -> Query:
+        """Return the query. Raises UserError if the token is unknown or was dropped."""
         with self._lock:
             if token not in self._kept:
                 raise UserError("that query is no longer known; send the picture again")
@@ -177,6 +186,7 @@ def _show(app: Flask, searcher: Searcher) -> None:
             **{"pictures": facts.pictures, "source": Path(facts.source).name},
             **{"model": facts.model.rpartition("/")[2]},  # paths of this machine are not sent
             **{"domains": searcher.domains, "sure": describe(facts.sureness)},
+            **{"texts": searcher.takes_texts},
         }
 
     @app.get("/picture/<name>")  # not <int:row>, which fails on thousands of digits
@@ -201,7 +211,7 @@ def _show(app: Flask, searcher: Searcher) -> None:
 
 
 def _answer(app: Flask, searcher: Searcher) -> None:
-    """Add the routes for neighbours of an uploaded image, an earlier upload, or an indexed image."""
+    """Add the routes for neighbours of an upload, a text, an earlier query, or an indexed image."""
     queries = Queries()
     one_at_a_time = Lock()  # so that only one large upload is in memory at a time
 
@@ -215,22 +225,37 @@ def _answer(app: Flask, searcher: Searcher) -> None:
         with one_at_a_time:
             sent = request.files["picture"].read()
             _refuse_many_pixels(sent)
-            query_D = searcher.embed([cropped(picture_of(sent), corners)])[0]
-        return {"token": queries.add(query_D), **neighbours(query_D, None, began)}
+            part = cropped(picture_of(sent), corners)
+            patches_1PF = searcher.patches([part])
+            query = Query(searcher.embed([part])[0], patches_1PF=patches_1PF)
+        return {"token": queries.add(query), **neighbours(query, None, began)}
+
+    @app.post("/text")
+    def text() -> dict[str, Any]:
+        began, words = time.perf_counter(), request.form.get("text", "")
+        if len(words) > MOST_LETTERS:
+            raise UserError(
+                f"the text has {len(words):,} letters; at most {MOST_LETTERS:,} are used"
+            )
+        query = Query(searcher.embed_text(words), is_text=True)
+        return {"token": queries.add(query), **neighbours(query, None, began)}
 
     @app.get("/neighbours")
     def of_known() -> dict[str, Any]:
         began = time.perf_counter()
         if "row" in request.args:
             row = _row(searcher.index, request.args["row"])
-            return neighbours(np.asarray(searcher.vectors_ND[row]), row, began)
+            query = Query(np.asarray(searcher.vectors_ND[row]), False, searcher.patches_of_row(row))
+            return neighbours(query, row, began)
         return neighbours(queries.get(request.args.get("token", "")), None, began)
 
-    def neighbours(query_D: np.ndarray, own: int | None, began: float) -> dict[str, Any]:
+    def neighbours(query: Query, own: int | None, began: float) -> dict[str, Any]:
         k = request.args.get("k", 12, int)
         if not 1 <= k <= MOST_NEIGHBOURS:
             raise UserError(f"k: must be 1 to {MOST_NEIGHBOURS}")
-        hits = searcher.near(query_D, k, request.args.get("domain") or None, own)
+        domain = request.args.get("domain") or None
+        vector_D, is_text, patches_1PF = query
+        hits = searcher.near(vector_D, k, domain, own, is_text, patches_1PF)
         return {"hits": [asdict(hit) for hit in hits], "seconds": time.perf_counter() - began}
 
 

@@ -101,13 +101,23 @@ def effect_of(claim: ClaimConfig, plan: Plan, now: StudyStatus) -> Effect | None
 
 
 def _chosen(names: Sequence[str], claim: ClaimConfig, plan: Plan, lines: pd.DataFrame) -> Row:
-    """Return the row with these names; of several, the one with the best mean R@1 on val."""
+    """Return the row with these names; of several, the one with the best R@1 on val.
+
+    It is the mean over the seeds that all of them have. Rows without a result do not take part.
+    """
     by_name = {row.name: row for row in plan.rows}
     for name in names:
         if name not in by_name:
             raise UserError(f"{claim.study}: no row {name!r}, which a claim of {claim.paper} names")
-    val = lines[lines["row"].isin(names)].groupby("row", sort=False)["val r_at_1"].mean()
-    return by_name[names[0] if len(names) == 1 or val.isna().all() else str(val.idxmax())]
+    found = lines[lines["row"].isin(names)].dropna(subset="val r_at_1")
+    if len(names) == 1 or found.empty:
+        return by_name[names[0]]
+    val = found.pivot(index="seed", columns="row", values="val r_at_1").dropna()
+    if val.empty:
+        raise UserError(
+            f"{claim.study}: {', '.join(names)} have no seed in common; give them one, so that val can choose"
+        )
+    return by_name[str(val.mean().idxmax())]
 
 
 def _of_domain(

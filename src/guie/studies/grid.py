@@ -92,10 +92,16 @@ class Job:
         words = "".join(c if c.isalnum() and c.isascii() else "_" for c in self.row)[:SLUG_CHARS]
         return "_".join([words, str(self.seed), *([self.fold] if self.fold else [])])
 
-    def written(self, folders: Mapping[str, str], **keys: Any) -> dict[str, Any]:
-        """Return the config for train.py or compose.py, with run folders in place of row names."""
+    def written(self, folders: Mapping[str, str], workers: int, **keys: Any) -> dict[str, Any]:
+        """Return the config for train.py or compose.py, with run folders in place of row names.
+
+        Args:
+            workers: loader processes, unless the study sets them.
+        """
 
         def placed(key: str, value: Any) -> Any:
+            if key == "workers" and value is None:
+                return workers
             return folders.get(value, value) if key in ("model", "start_from") else value
 
         return _changed(self.ensemble or self.config, placed) | keys

@@ -291,10 +291,11 @@ class Workshop:
             script, options = "train.py", ["--resume"]
             if job.ensemble:
                 script, options = "compose.py", []
-                keys["workers"] = job.config.data.workers
                 shutil.rmtree(folder, ignore_errors=True)  # remains of a killed process
             path = folder.with_name(f"{folder.name}.yaml")
-            write_text(path, yaml.safe_dump(job.written(folders, **keys), sort_keys=False))
+            write_text(
+                path, yaml.safe_dump(job.written(folders, self.threads, **keys), sort_keys=False)
+            )
             if any((folder / CHECKPOINTS).glob("step_*")):
                 append_text(_log(folder), RESUMED)
             self._run(folder, script, "--config", path, *options)
@@ -332,7 +333,8 @@ class Workshop:
 
         Returns validate.py's arguments for the files, by default `--embeddings` or `--specialists`.
         """
-        words = [*images, "--split", split, "--workers", job.config.data.workers]
+        workers = self.threads if job.config.data.workers is None else job.config.data.workers
+        words: list[Any] = [*images, "--split", split, "--workers", workers]
         how = job.evaluation
         if how is None:
             emb = _embeddings(folder)

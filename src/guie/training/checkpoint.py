@@ -1,7 +1,8 @@
 """Checkpoints from which a run resumes bit-identically: weights, optimiser, counters.
 
 A checkpoint is one file, `step_00000120-<hash>.pt`, written under another name, then renamed. Its name
-holds the hash of its content, so one rename publishes both, and damage can be detected.
+holds the hash of its content, so one rename publishes both, and damage can be detected. Training goes
+on while a thread writes: it waits only for a copy of the state in host memory.
 """
 
 from __future__ import annotations
@@ -10,19 +11,25 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from types import TracebackType
+from typing import IO, Any, cast
 
 import torch
+from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.base.files import replacing
-from guie.models.weights import Base, keep_frozen, read_frozen
+from guie.models.weights import read_frozen
+from guie.training.sharding import map_tensors
 
 FOLDER = "checkpoints"
 UNNAMED = "new.pt"  # complete, and about to be renamed
+HASH_CHARS = 16
 VERSION = 2  # of what a checkpoint holds
 # Prefix of the embedder's names in each state dict
 EMBEDDER = {"task": "embedder.", "ema": "module.embedder."}
@@ -64,6 +71,8 @@ class Identity:
 class Checkpoints:
     """The checkpoints of one run; the newest `keep` are kept.
 
+    As a context it ends when the last one is written, also on an exception.
+
     Args:
         run: the run's folder.
         keep: how many to keep. With more than one, damage to the newest costs steps, not the run.
@@ -71,31 +80,79 @@ class Checkpoints:
 
     def __init__(self, run: Path, keep: int):
         self.folder, self.keep = run / FOLDER, keep
+        self._host = HostCopies()
+        self._writing: Future[Path] | None = None
+
+    def __enter__(self) -> Checkpoints:
+        return self
+
+    def __exit__(
+        self, kind: type | None, raised: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.wait()
+        except UserError as error:
+            if raised is None:
+                raise
+            print(f"warning: {error}", file=sys.stderr)
 
     def save(
         self,
         parts: dict[str, Any],
-        frozen: set[str],
         state: TrainState,
         identity: Identity,
-        base: Base | None = None,
-    ) -> Path:
-        """Write the state after `state.global_step`, then remove checkpoints beyond `keep`.
+        frozen_file: str | None = None,
+    ) -> None:
+        """Start to write the state after `state.global_step`; `wait` returns when it is written.
+
+        Tensors may change once this returns. Older checkpoints beyond `keep` are removed at the end.
 
         Args:
-            parts: `Stage.state_dict`.
-            frozen: `frozen_names` of the embedder, which are kept once in the run's folder.
-            base: as in `keep_frozen`.
+            parts: as `Stage.save` makes them, without the frozen weights.
+            frozen_file: what `keep_frozen` returned for these.
+
+        Raises UserError if the checkpoint before could not be written.
         """
-        saved = {"version": VERSION, "state": asdict(state)}
-        saved |= _apart(parts, frozen, self.folder.parent, base)
+        self.wait()
+        saved = {"version": VERSION, "state": asdict(state), **parts, "frozen": frozen_file}
         saved["identity"] = asdict(identity)
+        saved, wait_for_copies = self._host.of(saved)
+        self._writing = Future()
+
+        def write(writing: Future[Path]) -> None:
+            try:
+                wait_for_copies()
+                writing.set_result(self._write(saved, state.global_step))
+            except BaseException as error:  # raised in the thread that waits
+                writing.set_exception(error)
+
+        # Not a daemon: an exit waits for it
+        Thread(target=write, args=(self._writing,), name="checkpoint").start()
+
+    def wait(self) -> Path | None:
+        """Wait until the checkpoint of the last `save` is written; return its path, None without any.
+
+        Raises UserError, once, if it could not be written.
+        """
+        writing, self._writing = self._writing, None
+        return writing.result() if writing else None
+
+    @property
+    def fault(self) -> UserError | None:
+        """Why the last `save` has failed, if it has; does not wait."""
+        if self._writing is None or not self._writing.done():
+            return None
+        error = self._writing.exception()
+        return error if isinstance(error, UserError) else None
+
+    def _write(self, saved: dict[str, Any], step: int) -> Path:
         new = self.folder / UNNAMED
-        with replacing(new) as temporary:
-            torch.save(saved, temporary)
-        path = self.folder / f"step_{state.global_step:08d}-{_hash(new)}.pt"
+        with replacing(new) as temporary, temporary.open("wb") as file:
+            hashed = HashedFile(file)
+            torch.save(saved, cast("IO[bytes]", hashed))  # it only writes
+        path = self.folder / f"step_{step:08d}-{hashed.hash}.pt"
         os.replace(new, path)
-        self._remove_all_but(path, state.global_step)
+        self._remove_all_but(path, step)
         return path
 
     def load(self, warn: bool = True) -> dict[str, Any] | None:
@@ -169,20 +226,89 @@ def load_checkpoint(path: Path) -> dict[str, Any]:
     return _load(path)
 
 
-def _apart(parts: dict[str, Any], frozen: set[str], run: Path, base: Base | None) -> dict[str, Any]:
-    """Return the parts without frozen weights, and the name of the file that holds these."""
-    names = {key: {prefix + name: name for name in frozen} for key, prefix in EMBEDDER.items()}
-    apart = {name: parts["task"][full] for full, name in names["task"].items()}
+def without_frozen(parts: dict[str, Any], frozen: Iterable[str]) -> dict[str, Any]:
+    """Return the parts of a checkpoint without the embedder's frozen weights.
+
+    Args:
+        frozen: `frozen_names` of the embedder.
+    """
+    names = {key: {prefix + name for name in frozen} for key, prefix in EMBEDDER.items()}
     rest = {
         key: {full: value for full, value in parts[key].items() if full not in names[key]}
         for key in names
         if parts[key]
     }
-    return {**parts, **rest, "frozen": keep_frozen(run, apart, base)}
+    return parts | rest
+
+
+class HostCopies:
+    """Copies of a state in host memory, which is used again for the next state.
+
+    Of a state on a GPU they are in page-locked memory, and copied while the GPU goes on.
+    """
+
+    def __init__(self) -> None:
+        self._memory: list[Tensor] = []
+
+    def of(self, state: dict[str, Any]) -> tuple[dict[str, Any], Callable[[], None]]:
+        """Return a copy of a nested state, and a function that waits until it is complete.
+
+        The copy is valid until the next call. Tensors that share memory share it in the copy.
+        """
+        memory, self._memory = iter(self._memory), []
+        copies: dict[tuple, Tensor] = {}
+        arrivals: dict[torch.device, torch.cuda.Event] = {}
+
+        def copied(tensor: Tensor) -> Tensor:
+            tensor = tensor.detach()
+            key = (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
+            if key not in copies:
+                held = next(memory, None)
+                if held is None or not _alike(held, tensor):
+                    held = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+                self._memory.append(held)
+                copies[key] = held.copy_(tensor, non_blocking=tensor.is_cuda)
+            return copies[key]
+
+        copy = map_tensors(copied, state)
+        for device in {key[1] for key in copies if key[1].type == "cuda"}:
+            arrivals[device] = torch.cuda.current_stream(device).record_event()
+
+        def wait() -> None:
+            for arrival in arrivals.values():
+                arrival.synchronize()
+
+        return copy, wait
+
+
+def _alike(held: Tensor, tensor: Tensor) -> bool:
+    layout = held.shape == tensor.shape and held.stride() == tensor.stride()
+    return layout and held.dtype == tensor.dtype and held.is_pinned() == tensor.is_cuda
+
+
+class HashedFile:
+    """Hash what is written to a file, so that it need not be read again."""
+
+    def __init__(self, file: IO[bytes]):
+        self.file, self._sha256 = file, hashlib.sha256()
+
+    def write(self, data: bytes) -> int:
+        """Write bytes, or whatever has their buffer."""
+        self._sha256.update(data)
+        return self.file.write(data)
+
+    def flush(self) -> None:
+        """Flush the file."""
+        self.file.flush()
+
+    @property
+    def hash(self) -> str:
+        """The hash of all that was written, as in the names of checkpoints."""
+        return self._sha256.hexdigest()[:HASH_CHARS]
 
 
 def _whole(saved: dict[str, Any], run: Path) -> dict[str, Any]:
-    """Undo `_apart`."""
+    """Undo `without_frozen`."""
     frozen = read_frozen(run, saved.get("frozen"))
     for key, prefix in EMBEDDER.items():
         if saved[key]:
@@ -214,4 +340,4 @@ def _damage(path: Path) -> str | None:
 
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+        return hashlib.file_digest(file, "sha256").hexdigest()[:HASH_CHARS]

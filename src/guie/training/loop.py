@@ -9,7 +9,12 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from guie.base.devices import from_main, make_accelerator, warn_of_slow_bf16
+from guie.base.devices import (
+    deterministic_algorithms,
+    from_main,
+    make_accelerator,
+    warn_of_slow_bf16,
+)
 from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
@@ -56,13 +61,15 @@ def run_config(
     Raises UserError, as `train`, and for images, a folder or a number of processes that do not fit.
     """
     interrupts = Interrupts(max_hours)  # the time counts from here
-    accelerator = make_accelerator(
-        mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
-    )
-    warn_of_slow_bf16(accelerator)
-    for refuse in (refuse_unshardable, refuse_lone_images, refuse_unsynced):
-        from_main(accelerator, partial(refuse, accelerator, config))
     with ExitStack() as held:
+        if config.deterministic:
+            held.enter_context(deterministic_algorithms(config.precision))
+        accelerator = make_accelerator(
+            mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
+        )
+        warn_of_slow_bf16(accelerator)
+        for refuse in (refuse_unshardable, refuse_lone_images, refuse_unsynced):
+            from_main(accelerator, partial(refuse, accelerator, config))
         guard = held.enter_context(ProcessGroupGuard(accelerator, interrupts))
 
         def opened() -> tuple[Path, bool]:
@@ -118,14 +125,15 @@ def train(run: Run) -> None:
     for stage_config in config.stages:
         refuse_unknown_blocks(task, stage_config.lr)
         trained(task.embedder.backbone.tower, stage_config.batch_norm)  # raises for unknown names
-    while run.state.stage < len(config.stages):
-        stage = Stage(run, task, saved)
-        saved = None
-        train_stage(run, stage)
-        parameters = stage.parameters
-        task, scored = stage.release()
-        del stage  # the next stage has its own optimiser
-        run.state.next_stage()
+    with run.checkpoints:
+        while run.state.stage < len(config.stages):
+            stage = Stage(run, task, saved)
+            saved = None
+            train_stage(run, stage)
+            parameters = stage.parameters
+            task, scored = stage.release()
+            del stage  # the next stage has its own optimiser
+            run.state.next_stage()
     if accelerator.is_main_process:
         summary = run.finish(scored, parameters)
         print(f"{run.folder}: {best_score_text(summary)}, {summary['seconds']:.0f} s")
@@ -180,7 +188,7 @@ def train_stage(run: Run, stage: Stage) -> None:
             logs_due = last or state.global_step % config.log_every == 0
             save_due = state.global_step % config.checkpoint_every == 0
             state.unscored = last or _due(settings, state.step, sampler.steps_per_epoch)
-            stopped = run.guard.stop(batches.fault)
+            stopped = run.guard.stop(batches.fault or run.checkpoints.fault)
             if logs_due or state.unscored or save_due or stopped:
                 watch.check(accelerator, stage.rows["image_path"], settings, state.step)
             if logs_due:
@@ -193,6 +201,7 @@ def train_stage(run: Run, stage: Stage) -> None:
                 stage.save()
             if stopped:
                 bar.close()
+                run.checkpoints.wait()
                 where = f"{run.folder}: saved at step {state.global_step}"
                 accelerator.print(f"{where}; continue with --resume")
                 raise stopped

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -29,7 +30,29 @@ def averaged(task: nn.Module, decay: float) -> AveragedModel:
     def by_parts(averages: Tensors, values: Tensors, updates: Tensor | int) -> None:
         average([local(t) for t in averages], [local(t) for t in values], updates)
 
-    return AveragedModel(task, multi_avg_fn=by_parts, use_buffers=True)
+    return MovingAverage(task, multi_avg_fn=by_parts, use_buffers=True)
+
+
+class MovingAverage(AveragedModel):
+    """torch's AveragedModel with buffers, without its waits for the device at each update."""
+
+    @torch.no_grad()
+    def update_parameters(self, model: nn.Module) -> None:
+        """Move weights and buffers towards the model's; the first time, copy them."""
+        if not self.n_averaged:
+            super().update_parameters(model)
+            return
+        groups: dict[tuple[torch.device, torch.dtype], tuple[list[Tensor], list[Tensor]]] = {}
+        ours = chain(self.module.parameters(), self.module.buffers())
+        for own, value in zip(ours, chain(model.parameters(), model.buffers()), strict=True):
+            averages, values = groups.setdefault((own.device, own.dtype), ([], []))
+            averages.append(own.detach())
+            values.append(value.detach().to(own.device))
+        assert self.multi_avg_fn is not None  # see `averaged`
+        for averages, values in groups.values():
+            # torch would move the number of updates to the device, which an EMA does not use
+            self.multi_avg_fn(averages, values, 0)
+        self.n_averaged += 1
 
 
 def set_learning_rates(
@@ -155,7 +178,7 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
             groups.setdefault((part, peak_lr, decay), []).append(parameter)
     if not groups:
         raise UserError(f"stage {stage.name}: nothing to train: all parts have lr 0; raise one")
-    return _create(
+    return create_optimizer(
         stage.optimizer,
         [
             {"params": parameters, "part": part, "peak_lr": peak_lr, "weight_decay": decay}
@@ -164,15 +187,18 @@ def build_optimizer(task: Task, stage: StageConfig) -> torch.optim.Optimizer:
     )
 
 
-def _create(config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
+def create_optimizer(config: OptimizerConfig, groups: list[dict]) -> torch.optim.Optimizer:
+    """Create an optimiser of parameter groups; on CUDA one kernel updates all of a group's parameters."""
     unset = 0.0  # the rate is set before every step
+    # Not on CPUs, where the fused kernel rounds differently
+    fused = all(p.is_cuda for group in groups for p in group["params"]) or None
     match config.name:
         case "adamw":
-            return torch.optim.AdamW(groups, lr=unset)
+            return torch.optim.AdamW(groups, lr=unset, fused=fused)
         case "adam":
-            return torch.optim.Adam(groups, lr=unset)
+            return torch.optim.Adam(groups, lr=unset, fused=fused)
         case "sgd":
-            return torch.optim.SGD(groups, lr=unset, momentum=config.momentum)
+            return torch.optim.SGD(groups, lr=unset, momentum=config.momentum, fused=fused)
 
 
 def _decay(part: str, stage: StageConfig) -> float:

@@ -16,6 +16,7 @@ import torch
 from accelerate import Accelerator
 from torch import distributed
 
+from guie.base.devices import cpu_group
 from guie.base.errors import UserError
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -99,7 +100,7 @@ class ProcessGroupGuard:
         self.accelerator, self.interrupts = accelerator, interrupts
         self.several = accelerator.num_processes > 1
         self.left = threading.Event()
-        self._group = _group_on_cpu() if self.several else None
+        self._group = cpu_group() if self.several else None
         self._store = _store() if self.several else None
 
     def __enter__(self) -> ProcessGroupGuard:
@@ -166,15 +167,6 @@ class ProcessGroupGuard:
             return self._store.check([LOST])
         except RuntimeError:  # of the process that keeps the store
             return True
-
-
-def _group_on_cpu() -> distributed.ProcessGroup | None:
-    """Create a group that communicates over the CPU, without waiting for queued GPU work."""
-    if "gloo" in distributed.get_backend():
-        return None  # the default group already does
-    group = distributed.new_group(backend="gloo")
-    assert isinstance(group, distributed.ProcessGroup)  # every process is a member
-    return group
 
 
 def _store() -> distributed.Store:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -11,6 +11,7 @@ from accelerate import Accelerator
 from accelerate.utils import DistributedType, fsdp2_prepare_model
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.optim import Optimizer
 
 from guie.base.errors import UserError
 from guie.config.training import RunConfig
@@ -60,6 +61,42 @@ class Shards(Generic[T]):
             _refuse_scalars(task)
             _name_blocks(task)
 
+    def prepare(self, task: T, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
+        """Return the task as wrapped by accelerate, here sharded in place, and its optimiser."""
+        if self.frame is None or self.accelerator.mixed_precision != "bf16":
+            return self.accelerator.prepare(task, optimizer)
+        names = {parameter: name for name, parameter in task.named_parameters()}
+        groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
+        plugin = self.accelerator.state.fsdp_plugin
+        self._shard_blocks(task)
+        _set_parameters(optimizer, task, groups)
+        classes, plugin.transformer_cls_names_to_wrap = plugin.transformer_cls_names_to_wrap, []
+        try:
+            model, optimizer = self.accelerator.prepare(task, optimizer)  # the rest
+        finally:
+            plugin.transformer_cls_names_to_wrap = classes
+        # accelerate finds them by address, which empty parts have in common
+        _set_parameters(optimizer, task, groups)
+        return model, optimizer
+
+    def _shard_blocks(self, task: nn.Module) -> None:
+        """Shard the backbone's blocks, whose weights are sent as bf16: half as much.
+
+        There autocast casts matrices to bf16 anyway. Inputs, the gradients' sums, and weights outside of
+        blocks (class weights, the head) stay fp32.
+        """
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+        plugin = self.accelerator.state.fsdp_plugin
+        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+        for block in _blocks(task):
+            fully_shard(
+                block,
+                mp_policy=policy,
+                reshard_after_forward=plugin.reshard_after_forward,
+                offload_policy=plugin.cpu_offload,
+            )
+
     def shard(self, module: nn.Module) -> None:
         """Shard a module that is not trained, in place."""
         if self.frame is not None:
@@ -95,11 +132,16 @@ def gathered(accelerator: Accelerator, state: Any) -> Any:
     return map_tensors(take, state)
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load an unsharded state dict; each process takes its own part."""
+def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load an unsharded state dict; each process takes its own part.
+
+    The kernel stays that of this device, if the state is from another.
+    """
     owners = [p for group in optimizer.param_groups for p in group["params"]]
     parts = {n: _parts(owners[n], values) for n, values in state["state"].items()}
-    optimizer.load_state_dict({**state, "state": parts})
+    pairs = zip(state["param_groups"], optimizer.param_groups, strict=True)
+    groups = [{**saved, "fused": own.get("fused")} for saved, own in pairs]
+    optimizer.load_state_dict({**state, "state": parts, "param_groups": groups})
 
 
 def map_tensors(make: Callable[[Tensor], Any], values: Any) -> Any:
@@ -154,10 +196,18 @@ def _refuse_scalars(task: nn.Module) -> None:
 
 def _name_blocks(module: nn.Module) -> None:
     """Set the names of the classes that accelerate gathers one at a time."""
-    kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
-    found = {
-        type(child).__name__
-        for name, child in module.named_modules()
-        if any(kind.is_block(name) for kind in kinds)
-    }
+    found = {type(block).__name__ for block in _blocks(module)}
     module._no_split_modules = sorted(found)  # type: ignore[assignment]  # stubs: tensors, modules
+
+
+def _blocks(module: nn.Module) -> Iterator[nn.Module]:
+    kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
+    found = list(module.named_modules())  # sharding changes the classes
+    yield from (child for name, child in found if any(kind.is_block(name) for kind in kinds))
+
+
+def _set_parameters(optimizer: Optimizer, task: nn.Module, groups: list[list[str]]) -> None:
+    """Let an optimiser have the parameters that the task has by these names now."""
+    named = dict(task.named_parameters())
+    for group, names in zip(optimizer.param_groups, groups, strict=True):
+        group["params"] = [named[name] for name in names]

@@ -34,7 +34,8 @@ from guie.evaluation.frozen import FrozenData, frozen_data
 from guie.evaluation.validation import validate
 from guie.models.embedder import build_preprocess
 from guie.models.preprocess import Preprocess
-from guie.models.weights import Base, frozen_names
+from guie.models.weights import Base, frozen_names, keep_frozen
+from guie.training.checkpoint import without_frozen
 from guie.training.optim import averaged, build_optimizer, freeze
 from guie.training.process_guard import Stopped
 from guie.training.run import Run
@@ -71,6 +72,8 @@ class Stage:
         self.run, self.config, self.task = run, stage, task
         self.epochs_before = sum(earlier.epochs for earlier in config.stages[:number])
         self.frozen: FrozenData | None = None
+        self._frozen_kept = False
+        self._frozen_file: str | None = None
 
         # ------------------------------------------------------------ the model
         self.rows = run.rows[number]
@@ -95,7 +98,7 @@ class Stage:
         self.shards = Shards(accelerator, task)
         if self.ema:
             self.shards.shard(self.ema.module)
-        self.model, self.optimizer = accelerator.prepare(task, plain)
+        self.model, self.optimizer = self.shards.prepare(task, plain)
         if saved:
             load_optimizer(self.optimizer, saved["optimizer"])
             if accelerator.scaler:
@@ -121,6 +124,7 @@ class Stage:
             seed,
             label_of_row=self.rows["label"],
             weight_of_row=self.rows.get("weight"),
+            shard_of_row=self.rows.get("shard"),
         )
         self.sampler.load(draws)
         self.total_steps = max(1, round(stage.epochs * self.sampler.steps_per_epoch))
@@ -206,27 +210,44 @@ class Stage:
         if scores is None or state.best_score is None or scores["val_r_at_1"] > state.best_score:
             state.best_score = scores["val_r_at_1"] if scores else None
             state.best_step, state.stale = state.global_step, 0
+            frozen_file = self.frozen_file()
             if run.accelerator.is_main_process:
-                whole.save(run.folder, "model")
+                whole.save(run.folder, "model", frozen_file)
         else:
             state.stale += 1
         return None
 
     def save(self) -> None:
-        """Write a checkpoint; all processes call it."""
+        """Start to write a checkpoint; all processes call it. Raises as `Checkpoints.save`."""
         run, scaler = self.run, self.run.accelerator.scaler
+        frozen_file = self.frozen_file()
         parts = {
             "task": self.task.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "ema": self.ema.state_dict() if self.ema else None,
             "scaler": scaler.state_dict() if scaler else None,
         }
+        parts = without_frozen(parts, frozen_names(self.task.embedder))
         parts = gathered(run.accelerator, parts) | {"sampler": self.sampler.state()}
         if run.accelerator.is_main_process:
-            embedder, pretrained = self.task.embedder, run.config.base
-            size_px, stride_px = embedder.backbone.size_px, embedder.backbone.stride_px
-            base = Base(pretrained, size_px, stride_px) if pretrained else None
-            run.checkpoints.save(parts, frozen_names(embedder), run.state, run.identity, base)
+            run.checkpoints.save(parts, run.state, run.identity, frozen_file)
+
+    def frozen_file(self) -> str | None:
+        """Return the file of the frozen weights, None without any; all processes call it.
+
+        Frozen weights do not change within a stage: the first call writes them. Processes other than
+        the main one return None.
+        """
+        if not self._frozen_kept:
+            run, embedder = self.run, self.task.embedder
+            names, state = frozen_names(embedder), embedder.state_dict()
+            frozen = gathered(run.accelerator, {name: state[name] for name in names})
+            if run.accelerator.is_main_process:
+                size_px, stride_px = embedder.backbone.size_px, embedder.backbone.stride_px
+                base = Base(run.config.base, size_px, stride_px) if run.config.base else None
+                self._frozen_file = keep_frozen(run.folder, frozen, base)
+            self._frozen_kept = True
+        return self._frozen_file
 
     def scored(self) -> Task:
         """Return the unsharded task that is validated and saved; all processes call it."""

@@ -19,6 +19,7 @@ from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
 from guie.data.dataset import Batch
+from guie.losses.base import HostCounters
 from guie.training.checkpoint import TrainState
 from guie.training.tasks.base import Task
 
@@ -134,11 +135,14 @@ class Moving(NamedTuple):
 
     buffers: list[Tensor]
     extra: dict[str, Any]
+    counts: dict[str, dict[str, int]]
 
 
 def moving_state(model: nn.Module) -> Moving:
     """Copy the state that forward passes change, for `restore`."""
-    return Moving([buffer.clone() for buffer in model.buffers()], dict(_extra_states(model)))
+    buffers = [buffer.clone() for buffer in model.buffers()]
+    counts = {name: dict(one.counts) for name, one in _counting(model)}
+    return Moving(buffers, dict(_extra_states(model)), counts)
 
 
 @torch.no_grad()
@@ -148,6 +152,14 @@ def restore(model: nn.Module, state: Moving) -> None:
         buffer.copy_(before)
     for name, extra in state.extra.items():
         model.get_submodule(name).set_extra_state(extra)
+    for name, module in _counting(model):
+        module.counts = dict(state.counts[name])
+
+
+def _counting(model: nn.Module) -> Iterator[tuple[str, HostCounters]]:
+    for name, module in model.named_modules():
+        if isinstance(module, HostCounters):
+            yield name, module
 
 
 def _extra_states(model: nn.Module) -> Iterator[tuple[str, Any]]:

@@ -21,6 +21,7 @@ from guie.data.sampling import RankDraws
 from guie.evaluation.embedding import Check, raise_fault
 from guie.evaluation.feature_cache import Features, recipe
 from guie.evaluation.frozen import cached_views
+from guie.losses.base import on_device_of, rows_of
 from guie.models.loading import LoadedModel, open_model
 from guie.models.preprocess import Preprocess
 from guie.models.pretrained import state_hash
@@ -30,7 +31,7 @@ from guie.training.retention import NotCopied
 class TeacherOutput(NamedTuple):
     """A teacher's embeddings of the images that it teaches, of unit length, in batch order."""
 
-    rows_B: Tensor  # which of the batch's images
+    rows_B: Tensor  # mask of the batch's images, on the CPU
     emb_BT: Tensor  # of all images; 0 for those it does not teach
 
 
@@ -39,7 +40,7 @@ class Teacher:
     """A frozen model, and the classes whose images it teaches.
 
     Attributes: `name`, names its losses in the log; `classes_C`, mask over all training classes by id:
-    those it teaches.
+    those it teaches, on the CPU.
     """
 
     name: str
@@ -55,7 +56,6 @@ class Teacher:
         """Move it to the student's device."""
         self.model.embedder.to(device)
         self.model.preprocess.to(device)
-        self.classes_C = self.classes_C.to(device)
 
     @torch.no_grad()
     def __call__(self, pixels_BCHW: Tensor, shapes_B3: Tensor, label_B: Tensor) -> TeacherOutput:
@@ -63,12 +63,14 @@ class Teacher:
 
         Args:
             pixels_BCHW: the views, in 0 to 255.
+            label_B: on the CPU.
         """
         rows_B = self.classes_C[label_B]
         emb_BT = pixels_BCHW.new_zeros((len(label_B), self.dim))
         if rows_B.any():
-            prepared = self.model.preprocess(pixels_BCHW[rows_B])
-            emb_BT[rows_B] = self.model.embedder(prepared, shapes_B3[rows_B]).to(emb_BT)
+            own = on_device_of(rows_of(rows_B), pixels_BCHW)
+            prepared = self.model.preprocess(pixels_BCHW[own])
+            emb_BT[own] = self.model.embedder(prepared, shapes_B3[own]).to(emb_BT)
         return TeacherOutput(rows_B, emb_BT)
 
 
@@ -92,7 +94,7 @@ class Teachers(NotCopied):
         """Return each teacher's output for a batch: computed from its images, or precomputed.
 
         Args:
-            student: the student's preprocessing.
+            student: the student's preprocessing, on the device of the images.
         """
         label_B, shapes_B3 = batch.label_B, batch.shapes_B3
         if batch.teacher_BT is not None:
@@ -101,8 +103,7 @@ class Teachers(NotCopied):
             return [TeacherOutput(teacher.classes_C[label_B], emb_BT) for teacher, emb_BT in pairs]
         images_BCHW = batch.images_BCHW
         assert images_BCHW is not None and shapes_B3 is not None
-        mean, std = student.mean.to(images_BCHW.device), student.std.to(images_BCHW.device)
-        pixels_BCHW = (images_BCHW.float() * std + mean).clamp(0, 255)
+        pixels_BCHW = (images_BCHW.float() * student.std + student.mean).clamp(0, 255)
         return [teacher(pixels_BCHW, shapes_B3, label_B) for teacher in self.teachers]
 
 
@@ -196,7 +197,7 @@ def teacher_views(
     dataset: TrainDataset,
     views: int,
     folder: Path,
-    workers: int = 2,
+    workers: int | None = None,
     check: Check = raise_fault,
 ) -> TeacherViews:
     """Embed every view with the teachers of its image, or read the embeddings from the cache.

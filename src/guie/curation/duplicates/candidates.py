@@ -5,15 +5,13 @@ Cheap tests run first: hashes, then features, then pixels.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import NamedTuple, Protocol
 
-import faiss
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from guie.base.seeds import seeded_draws
 from guie.config.data import NearConfig
@@ -28,10 +26,9 @@ from guie.curation.duplicates.evidence import (
     limits,
 )
 from guie.curation.duplicates.findings import Verdicts
+from guie.curation.duplicates.hamming import BITS, near_hashes
 from guie.data.image_checks.hashes import Hashes, hash_bytes
 
-BITS = 64
-BLOCK = 4096  # hashes searched at once
 # If many images share a hash, the first 32 represent all of them. Otherwise N copies of one
 # placeholder would make N squared pairs.
 ANCHORS = 32
@@ -49,8 +46,7 @@ class Owners(NamedTuple):
 def close_pairs(prints: pd.DataFrame, radius_bits: int, mirrored: bool) -> pd.DataFrame:
     """Find pairs of rows where a hash of one is within `radius_bits` of a hash of the other.
 
-    The centre of one image is also compared with the whole of the other, to find crops. A flat
-    faiss index compares all hashes: this is exact, and at 64 bits as fast as other indexes.
+    The centre of one image is also compared with the whole of the other, to find crops.
     All images of a hash are paired with the first 32 images of each similar hash.
 
     Args:
@@ -65,7 +61,7 @@ def close_pairs(prints: pd.DataFrame, radius_bits: int, mirrored: bool) -> pd.Da
     known = known._replace(counts=np.minimum(known.counts, ANCHORS))
     # A pair and its distance are encoded as one number, so sorting finds each pair's minimum.
     found = [np.empty(0, np.int64)]
-    for names, others, distance in _search(queries.hashes, known.hashes, radius_bits):
+    for names, others, distance in near_hashes(queries.hashes, known.hashes, radius_bits):
         first, second, hit = _images(queries, names, known, others)
         low, high = np.minimum(first, second), np.maximum(first, second)
         code = (low * len(prints) + high) * (BITS + 1) + distance[hit]
@@ -97,20 +93,6 @@ def _owners(prints: pd.DataFrame, names: Sequence[str]) -> Owners:
 def _differs(values: np.ndarray) -> np.ndarray:
     """Return a mask of the values that differ from the value before them."""
     return np.append(np.ones(min(len(values), 1), bool), values[1:] != values[:-1])
-
-
-def _search(
-    queries: np.ndarray, known: np.ndarray, radius_bits: int
-) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """Yield, by block, positions in `queries` and `known` of similar hashes, and their distance."""
-    index = faiss.IndexBinaryFlat(BITS)
-    index.add(known)
-    blocks = range(0, len(queries), BLOCK)
-    for start in tqdm(blocks, desc="near-duplicates", unit="block", leave=False, disable=None):
-        # faiss excludes the radius itself
-        limits, distance, near = index.range_search(queries[start : start + BLOCK], radius_bits + 1)
-        counts: np.ndarray = np.diff(limits.astype(np.int64))
-        yield start + np.repeat(np.arange(len(counts)), counts), near, distance.astype(np.int64)
 
 
 def _images(

@@ -6,10 +6,12 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TypeVar
 
@@ -26,22 +28,26 @@ from guie.base.files import cache_folder, replacing
 from guie.base.processes import follow_parent
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
+from guie.data.shards.opening import decoded_in_shards, states_in_shards
 
 # Another Pillow version may read fewer files, so it decodes all again. Raise the number with images.py.
 VERSION = f"1, Pillow {PIL.__version__}"
 TYPES = {"file": str, "decoder": str, "size_bytes": int, "mtime_ns": int, "version": str}
 KEY = list(TYPES)
+STAT_THREADS, STAT_FILES = 32, 500  # threads that ask for states, and files that one takes at once
 
 
 class Decoded:
     """`decoded.parquet` in a folder: good files by path, size, modification time and decoder.
 
-    Only good files are stored, so bad ones are checked on every run until they are repaired.
+    Only good files are stored, so bad ones are checked on every run until they are repaired. Jobs that run at
+    the same time each write `decoded.SHARD.parquet`; all of these files are read.
     """
 
-    def __init__(self, folder: str | Path):
-        self.path = Path(folder) / "decoded.parquet"
-        self._known = self._read()
+    def __init__(self, folder: str | Path, shard: str = ""):
+        self.path = Path(folder) / (f"decoded.{shard}.parquet" if shard else "decoded.parquet")
+        self._pattern = self.path.name if shard else "decoded*.parquet"  # what `add` rewrites
+        self._known = self._read("decoded*.parquet")
 
     def are_known(self, states: pd.DataFrame) -> pd.Series:
         """Return a boolean per row of `states`: this unchanged file was decoded before."""
@@ -53,17 +59,19 @@ class Decoded:
         """Store good files, on disk too. Raises UserError if that cannot be written."""
         if states.empty:
             return
-        merged = pd.concat([self._read(), states], ignore_index=True)
-        self._known = merged.drop_duplicates(["file", "decoder"], keep="last")
+        merged = pd.concat([self._read(self._pattern), states], ignore_index=True)
+        merged = merged.drop_duplicates(["file", "decoder"], keep="last")
         with replacing(self.path) as temporary:
-            self._known.to_parquet(temporary, index=False)
+            merged.to_parquet(temporary, index=False)
+        self._known = self._read("decoded*.parquet")
 
-    def _read(self) -> pd.DataFrame:
-        try:
-            known = pd.read_parquet(self.path, columns=KEY)
-        except (OSError, ValueError):  # missing, or not in our format
-            return pd.DataFrame(columns=KEY).astype(TYPES)
-        return known[known["version"] == VERSION].astype(TYPES)
+    def _read(self, pattern: str) -> pd.DataFrame:
+        tables = [pd.DataFrame(columns=KEY).astype(TYPES)]
+        for path in sorted(self.path.parent.glob(pattern)):
+            with suppress(OSError, ValueError):  # deleted meanwhile, or not in our format
+                known = pd.read_parquet(path, columns=KEY)
+                tables.append(known[known["version"] == VERSION].astype(TYPES))
+        return pd.concat(tables, ignore_index=True).drop_duplicates(KEY)
 
 
 def decoded_folder(manifest: Path) -> Path:
@@ -79,10 +87,24 @@ def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
 
 
 def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
-    """Return the current KEY of each file; size and time are -1 if it cannot be read at all."""
-    sizes_and_times = [_size_and_time(file) for file in files]
+    """Return the current KEY of each file; size and time are -1 if it cannot be read at all.
+
+    An image in a shard has a number in place of the time that changes with its bytes.
+    """
+    in_shards = states_in_shards(files)
+    asked = [file for row, file in enumerate(files) if row not in in_shards] if in_shards else files
+    parts = [asked[start : start + STAT_FILES] for start in range(0, len(asked), STAT_FILES)]
+    with ThreadPoolExecutor(
+        STAT_THREADS
+    ) as pool:  # a network disk takes milliseconds for each file
+        found = chain.from_iterable(pool.map(_sizes_and_times, parts))
+        sizes_and_times = [in_shards.get(row) or next(found) for row in range(len(files))]
     states = pd.DataFrame(sizes_and_times, columns=["size_bytes", "mtime_ns"], dtype=int)
     return states.assign(file=list(files), decoder=decoder, version=VERSION)[KEY].astype(TYPES)
+
+
+def _sizes_and_times(files: Sequence[str]) -> list[tuple[int, int]]:
+    return [_size_and_time(file) for file in files]
 
 
 def _size_and_time(file: str) -> tuple[int, int]:
@@ -156,19 +178,21 @@ def decode_all(
             bar.update()
 
 
-def mapped(look: Callable[[T], R], asked: Sequence[T], workers: int) -> Iterator[R]:
-    """Run `map` in `workers` processes of one thread each, in order.
+def mapped(
+    look: Callable[[T], R], asked: Sequence[T], workers: int, chunk: int = CHUNK
+) -> Iterator[R]:
+    """Run `map` in `workers` processes of one thread each, in order; each takes `chunk` items at once.
 
     Raises UserError if one of them was killed.
     """
     with threadpool_limits(1):  # before the fork, and here too, so that all sums have one order
-        if workers <= 1 or len(asked) <= CHUNK:
+        if workers <= 1 or len(asked) <= chunk:
             yield from map(look, asked)
             return
         # Processes, not threads: silencing Pillow's warnings is not thread-safe.
         with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
             try:
-                yield from pool.map(look, asked, chunksize=CHUNK)
+                yield from pool.map(look, asked, chunksize=chunk)
             except BrokenProcessPool:
                 raise UserError(
                     f"a process that decodes images was killed, perhaps because memory ran out; use"
@@ -213,6 +237,7 @@ def readable(
     drop_bad: bool,
     dropped: Path,
     decoders: Mapping[str, OpenImage] | None = None,
+    shard: str = "",
 ) -> Manifest:
     """Check that all images decode: raise UserError, or with `drop_bad` drop the rows that do not.
 
@@ -222,12 +247,13 @@ def readable(
         splits: splits whose images will be opened.
         dropped: file to write the list of dropped rows to.
         decoders: by split, the function that will open its images; None: as in training.
+        shard: name of the job among others that run at the same time.
     """
     rows = manifest.table[manifest.table["split"].isin(splits)]
     cache = decoded_folder(manifest.path)
     states = _states(rows, manifest.root) if accelerator.is_main_process else None
     cores = os.cpu_count() or 1
-    look = partial(find_unreadable, rows, manifest.root, cache, cores, decoders, states)
+    look = partial(find_unreadable, rows, manifest.root, cache, cores, decoders, states, shard)
     bad = from_main(accelerator, look)
     if states is not None:
         manifest = replace(manifest, states=states[["size_bytes", "mtime_ns"]])
@@ -250,6 +276,7 @@ def find_unreadable(
     workers: int,
     decoders: Mapping[str, OpenImage] | None = None,
     states: pd.DataFrame | None = None,
+    shard: str = "",
 ) -> pd.DataFrame:
     """Return the rows of a manifest whose image does not decode with its split's decoder.
 
@@ -260,6 +287,7 @@ def find_unreadable(
         workers: decoding processes.
         decoders: by split; None: as in training.
         states: `Manifest.states` of the files; None: they are read here.
+        shard: see `readable`.
 
     Returns:
         Columns image_path, split and reason, indexed like `table`.
@@ -267,10 +295,10 @@ def find_unreadable(
     Raises:
         UserError: the cache cannot be written.
     """
-    known, unreadable = Decoded(cache), []
+    known, unreadable = Decoded(cache, shard), []
     # Before the files are opened, so that a file that changes meanwhile is decoded again next time.
     states = _states(table, root) if states is None else states
-    used = table["split"].map(decoders or DECODERS)
+    used = table["split"].map(decoders or DECODERS).to_numpy(object)
     for decoder in (open_as_seen, open_as_host):
         rows = table[used == decoder]
         states_of_rows = states.loc[rows["image_path"].unique()]
@@ -321,7 +349,8 @@ def _reasons(
 ) -> dict[str, str]:
     """Return {path: reason} of unreadable files, without decoding known good files again."""
     states = states.assign(decoder=decoder_key(decoder)).reset_index()
-    states = states[~known.are_known(states)]
+    known_good = known.are_known(states) | decoded_in_shards(states["file"], VERSION)
+    states = states[~known_good]
     if decoder is not open_as_host:
         return _decoded(states, root, decoder, known, workers)
     seen = known.are_known(states.assign(decoder=decoder_key(open_as_seen)))

@@ -25,6 +25,8 @@ from guie.data.manifest.reading import (
     sidecar_path,
     sidecars,
 )
+from guie.data.shards.address import as_path, shown, url_of
+from guie.data.shards.index import is_index, local_copy, read_facts
 
 SHOWN = 50  # errors printed; the rest are counted
 NOTED = 5  # rows printed per kind of note; the rest are counted
@@ -88,14 +90,17 @@ class Manifest:
 
 
 def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
-    """Read and check a manifest (CSV or Parquet, by extension).
+    """Read and check a manifest (CSV or Parquet, by extension), or the index of shards in its place.
+
+    The root of an index is the index itself. An index in object storage is copied into the cache.
 
     Legal but unusual rows, such as queries without a positive, are logged as warnings. Of several
     processes only the first logs them.
 
     Raises UserError that names every bad row by file and line, all of them at once.
     """
-    path = Path(path)
+    named = as_path(path)
+    path = local_copy(str(named), refresh=True) if url_of(named) else named
     begun = _state(path)
     rows = read_rows(path)
     sidecar = read_sidecar(path)
@@ -109,10 +114,17 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     if os.environ.get("RANK", "0") == "0":  # as set by torchrun and accelerate launch
         for note in _noted(path, rows):
             logger.warning(note)
-    table = rows.table
+    table, folder = rows.table, as_path(root) if root else named.parent
+    if is_index(table.columns):
+        if root:
+            raise UserError(
+                f"{shown(named)}: an index finds its shards beside it; leave out the root ({root})"
+            )
+        read_facts(path)  # raises if it is none
+        table, folder = table.drop(columns=["offset", "size", "content", "decoded"]), named
     if "weight" in table.columns:
         table = table.assign(weight=pd.to_numeric(table["weight"]))
-    return Manifest(table, Path(root) if root else path.parent, path, sidecar)
+    return Manifest(table, folder, path, sidecar)
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:

@@ -13,16 +13,18 @@ from torch import Tensor
 from guie.base.errors import UserError
 from guie.config.sampling import (
     DatasetSizeConfig,
+    DomainSamplerConfig,
     LossDrivenConfig,
     MixedConfig,
     RoundRobinConfig,
-    SamplerConfig,
     SpecialistStepsConfig,
 )
 from guie.data.sampling.streams import key
 
 
-def domain_shares(config: SamplerConfig, domains: Sequence[str], size_D: np.ndarray) -> np.ndarray:
+def domain_shares(
+    config: DomainSamplerConfig, domains: Sequence[str], size_D: np.ndarray
+) -> np.ndarray:
     """Return the share of each domain, (D,), sum 1; for a loss-driven plan, before any loss is known.
 
     Raises UserError if the config names an unknown domain, or leaves one out.
@@ -42,7 +44,7 @@ def domain_shares(config: SamplerConfig, domains: Sequence[str], size_D: np.ndar
     return weight_D / weight_D.sum()
 
 
-def domain_factors(config: SamplerConfig, domains: Sequence[str]) -> np.ndarray:
+def domain_factors(config: DomainSamplerConfig, domains: Sequence[str]) -> np.ndarray:
     """Return the config's factor of each domain, (D,); 1 if it names none."""
     if isinstance(config, RoundRobinConfig):
         return np.ones(len(domains))

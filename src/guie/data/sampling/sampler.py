@@ -12,14 +12,17 @@ from torch import Tensor
 
 from guie.base.errors import UserError
 from guie.config.sampling import (
+    DomainSamplerConfig,
     LossDrivenConfig,
     MixedConfig,
     RoundRobinConfig,
     SamplerConfig,
+    ShardsConfig,
     sampler_config,
 )
+from guie.data.columns import StringColumn
 from guie.data.sampling.domains import Cyclic, LossDriven, Plan, Shuffled, domain_shares
-from guie.data.sampling.streams import Pool, key, make_pools, merged
+from guie.data.sampling.streams import Draws, Pool, ShardStream, key, make_pools, merged
 
 T = TypeVar("T")
 
@@ -73,7 +76,7 @@ class RankViews(_RankSteps[list[tuple[int, int, int]]]):
         paths: image path of each row.
     """
 
-    def __init__(self, draws: RankDraws, views: int, paths: Sequence[str] | np.ndarray):
+    def __init__(self, draws: RankDraws, views: int, paths: StringColumn | Sequence[str]):
         steps = draws.steps
         super().__init__(draws.sampler, steps.start, steps.stop, draws.rank, draws.ranks)
         self.draws, self.views, self.paths = draws, views, paths
@@ -95,6 +98,7 @@ class Sampler:
     * A domain has its share of the steps, exact to one step over any number of epochs (`loss_driven`:
       periods), and at least one step in each. In mixed batches the same holds of images or K-tuples.
     * `mixed` without temperature and factors is one stream of all images, regardless of domain.
+    * `shards` is one stream too, see `ShardStream`.
 
     With `images_per_class` K, a batch is P = batch_size / K classes of K consecutive images. The classes
     are distinct if a domain has at least P. Exception: under `mixed` with temperature or factors, a class
@@ -107,6 +111,7 @@ class Sampler:
         seed: integers unique to this stage's draws.
         label_of_row: the class of each row; only `images_per_class` needs it.
         weight_of_row: positive number of draws of each row per epoch; None: each once.
+        shard_of_row: the shard of each row; only `shards` needs it.
 
     Attributes: `left_out`, the number of rows in classes with too few images.
 
@@ -123,8 +128,12 @@ class Sampler:
         *,
         label_of_row: pd.Series | None = None,
         weight_of_row: pd.Series | None = None,
+        shard_of_row: pd.Series | None = None,
     ):
-        config = sampler_config(sampler)
+        asked = sampler_config(sampler)
+        if isinstance(asked, ShardsConfig):
+            _refuse_no_shards(shard_of_row, weight_of_row)
+        config = MixedConfig() if isinstance(asked, ShardsConfig) else asked
         self.seed, self.images = tuple(seed), _images_per_class(config, batch_size)
         pools = make_pools(config, domain_of_row, label_of_row, weight_of_row)
         # The same for every kind, so that equal epochs mean equal steps in a comparison.
@@ -135,7 +144,9 @@ class Sampler:
         mixes = isinstance(config, MixedConfig) and not one_stream
         self.unit = self.images if mixes else batch_size  # images per unit of one domain
         classes = 1 if mixes else batch_size // self.images
-        self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
+        self.streams: list[Draws] = [pool.stream(seed, classes, self.images) for pool in pools]
+        if isinstance(asked, ShardsConfig):
+            self.streams = [ShardStream(pd.factorize(shard_of_row)[0], asked.window, seed)]
         self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
         self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
 
@@ -186,7 +197,7 @@ class Sampler:
 
 
 def _plan(
-    config: SamplerConfig, pools: Sequence[Pool], steps: int, units: int, seed: Sequence[int]
+    config: DomainSamplerConfig, pools: Sequence[Pool], steps: int, units: int, seed: Sequence[int]
 ) -> Plan:
     """Return the plan of a config.
 
@@ -204,7 +215,20 @@ def _plan(
     return Shuffled(domain_shares(config, domains, size_D), steps, units, seed)
 
 
-def _images_per_class(config: SamplerConfig, batch_size: int) -> int:
+def _refuse_no_shards(shard_of_row: pd.Series | None, weight_of_row: pd.Series | None) -> None:
+    if shard_of_row is None:
+        raise UserError(
+            "stages: sampler: shards needs an index of shards as data.manifest; write one by"
+            " curate.py --shards, or choose another sampler"
+        )
+    if weight_of_row is not None:
+        raise UserError(
+            "stages: sampler: shards draws all images equally often, but the manifest has a weight"
+            " column; choose another sampler"
+        )
+
+
+def _images_per_class(config: DomainSamplerConfig, batch_size: int) -> int:
     images = config.images_per_class or 1
     if batch_size % images:
         allowed = [str(n) for n in range(1, batch_size + 1) if batch_size % n == 0]

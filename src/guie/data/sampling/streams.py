@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.config.sampling import SamplerConfig
+from guie.config.sampling import DomainSamplerConfig
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Pool:
 
 
 def make_pools(
-    config: SamplerConfig,
+    config: DomainSamplerConfig,
     domain_of_row: pd.Series,
     label_of_row: pd.Series | None,
     weight_of_row: pd.Series | None,
@@ -247,6 +247,52 @@ class ClassStream(Draws):
         walk = Walk(len(rows), (*self.seed, int(number)), self.images)
         visits, items = walk.take(int(visit) * self.images, self.images)
         return visits, rows[items]
+
+
+class ShardStream(Draws):
+    """Rows in endless passes, every row once before any row twice, from a few shards at a time.
+
+    A pass takes the shards in random order and forms windows of so many shards; the last may have fewer.
+    The rows of a window are shuffled together.
+
+    Args:
+        shard_of_row: the shard of each row, as a number.
+        window: shards whose rows are shuffled together.
+        seed: integers unique to this stream.
+    """
+
+    def __init__(self, shard_of_row: np.ndarray, window: int, seed: Sequence[int]):
+        self.rows = np.argsort(shard_of_row, kind="stable")
+        _, first = np.unique(shard_of_row[self.rows], return_index=True)
+        self.bounds = np.append(first, len(self.rows))
+        self.window, self.seed = window, (*seed, key("shards"))
+        self._dealt = lru_cache(maxsize=2)(self._deal)
+        self._shuffled = lru_cache(maxsize=2)(self._shuffle)
+
+    def draw(self, start: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        visits, rows = [], []
+        while count > 0:
+            number, offset = divmod(int(start), len(self.rows))
+            _, end_W = self._dealt(number)
+            window = int(np.searchsorted(end_W, offset, side="right"))
+            begin = int(end_W[window - 1]) if window else 0
+            part = self._shuffled(number, window)[offset - begin :][:count]
+            visits.append(np.full(len(part), number))
+            rows.append(part)
+            start, count = start + len(part), count - len(part)
+        return np.concatenate(visits), np.concatenate(rows)
+
+    def _deal(self, number: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the order of the shards in a pass, and the position at which each window ends."""
+        shards = np.random.default_rng([*self.seed, number]).permutation(len(self.bounds) - 1)
+        sizes = np.diff(self.bounds)[shards]
+        return shards, np.add.reduceat(sizes, np.arange(0, len(sizes), self.window)).cumsum()
+
+    def _shuffle(self, number: int, window: int) -> np.ndarray:
+        shards = self._dealt(number)[0][window * self.window : (window + 1) * self.window]
+        rows = [self.rows[self.bounds[shard] : self.bounds[shard + 1]] for shard in shards]
+        rng = np.random.default_rng([*self.seed, number, window])
+        return rng.permutation(np.concatenate(rows))
 
 
 def key(name: str) -> int:

@@ -38,6 +38,7 @@ from guie.evaluation.protocols.retrieval import (
     retrieve,
     search_part,
 )
+from guie.evaluation.rerank.reranker import NO_RERANK, Rerank
 from guie.evaluation.search import BlockCache, searches
 
 PUBLIC_SHARE = 0.3
@@ -221,7 +222,7 @@ def score_part(
             )
         scores = retrieve(part, table, embedded, options)
         report = report_of(scores, options.quirks) | {"dimension": arrays_of(embedded)[0].shape[1]}
-        _add(report, _beside(part, table, embedded))
+        _add(report, _beside(part, table, embedded, options.rerank))
     if part.public_and_private:
         report |= public_and_private(scores)
     if options.draws:
@@ -238,6 +239,7 @@ def run_protocol(
     draws: int = DRAWS,
     kept: BlockCache | None = None,
     grades: pd.DataFrame | None = None,
+    rerank: Rerank = NO_RERANK,
 ) -> tuple[dict[str, Any], dict[str, Scores]]:
     """Score one split under a protocol.
 
@@ -245,7 +247,7 @@ def run_protocol(
     `score_part`) and each part's query scores. For arguments and errors see `score_part` and
     `Options`. Also raises UserError for a quirk that the protocol does not have.
     """
-    options = Options(_quirks(protocol, quirks), draws, kept, grades)
+    options = Options(_quirks(protocol, quirks), draws, kept, grades, rerank)
     found = {
         part.name: score_part(
             part, embeddings_TD, table, options.within(f"{protocol.name} {part.name}")
@@ -263,7 +265,9 @@ def run_protocol(
     return report, {name: scores for name, (_, scores) in found.items()}
 
 
-def _beside(part: Part, table: pd.DataFrame, embedded: Embeddings) -> dict[str, dict[str, float]]:
+def _beside(
+    part: Part, table: pd.DataFrame, embedded: Embeddings, rerank: Rerank
+) -> dict[str, dict[str, float]]:
     """Return each group's scores that are not means over queries (NMI, GAP)."""
     found: dict[str, dict[str, float]] = {}
     if part.clusters:
@@ -274,7 +278,7 @@ def _beside(part: Part, table: pd.DataFrame, embedded: Embeddings) -> dict[str, 
         for search in searches(part.index, images, group_T):
             if len(search.query_Q):
                 group = str(group_T[search.query_Q[0]])
-                found[group] = recognition_scores(images, embedded, search)
+                found[group] = recognition_scores(images, embedded, search, rerank)
     return found
 
 
@@ -302,12 +306,13 @@ def share_models(
     table: pd.DataFrame,
     kept: BlockCache,
     quirks: Iterable[str] = (),
+    rerank: Rerank = NO_RERANK,
 ) -> None:
     """Search and cache this process's blocks of `run_models`."""
     for protocol in protocols:
         for _, given, prefixed in _each(models, kept):
             embedded = as_units(given, table)
-            options = Options(_quirks(protocol, quirks), kept=prefixed)
+            options = Options(_quirks(protocol, quirks), kept=prefixed, rerank=rerank)
             for part in protocol.parts:
                 if not part.graded:  # graded parts cache no blocks
                     within = options.within(f"{protocol.name} {part.name}")
@@ -324,6 +329,7 @@ def run_models(
     draws_of_others: int = 0,
     kept: BlockCache | None = None,
     grades: pd.DataFrame | None = None,
+    rerank: Rerank = NO_RERANK,
 ) -> tuple[dict[str, list[dict[str, Any]]], list[dict[str, Scores]]]:
     """Return the reports of each model by its name, one per protocol, from `run_protocol`.
 
@@ -336,7 +342,8 @@ def run_models(
     for protocol in protocols:
         first, *others = found = [
             (name, *run_protocol(protocol, given, table, quirks=quirks, kept=prefixed,
-                                 draws=draws_of_others if place else draws, grades=grades))
+                                 draws=draws_of_others if place else draws, grades=grades,
+                                 rerank=rerank))
             for place, (name, given, prefixed) in enumerate(_each(models, kept))
         ]  # fmt: skip
         for name, report, _ in found:

@@ -18,6 +18,7 @@ from guie.evaluation.graded import Rankings, map_at_1k, recall_at_1k
 from guie.evaluation.knn import block_size
 from guie.evaluation.protocols.base import HARMONIC, Part, members
 from guie.evaluation.recognition import nmi
+from guie.evaluation.rerank.reranker import NO_RERANK, Rerank
 from guie.evaluation.search import (
     MOST_QUERIES,
     BlockCache,
@@ -65,13 +66,16 @@ def ranked_scores(part: Part, table: pd.DataFrame, given: Rankings) -> Scores:
     return Scores(part, values, groups_of(part, table)[query_Q], cluster_Q, path_Q)
 
 
-def recognition_scores(images: Images, embedded: Embeddings, search: Search) -> dict[str, float]:
+def recognition_scores(
+    images: Images, embedded: Embeddings, search: Search, rerank: Rerank = NO_RERANK
+) -> dict[str, float]:
     """Score Met's nearest-neighbour classifier; queries without a positive are distractors.
 
-    The class is that of the nearest neighbour, the confidence its similarity (-inf without one).
+    The class is that of the nearest neighbour, the confidence its similarity (-inf without one) or,
+    with `rerank`, its corrected score.
     """
     confidence, correct, answered = [], [], []
-    for ranking in rankings(images, embedded, search):
+    for ranking in rankings(images, embedded, search, rerank):
         query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
         parts = -(-len(query_Q) // block_size(2, MOST_QUERIES))
         for rows in np.array_split(np.arange(len(query_Q)), parts) if parts else ():
@@ -110,17 +114,18 @@ def read_grades(path: Path) -> pd.DataFrame:
 
 
 def graded_scores(
-    images: Images, table: pd.DataFrame, embedded: Embeddings, search: Search, grades: pd.DataFrame
+    images: Images, table: pd.DataFrame, embedded: Embeddings, search: Search, options: Options
 ) -> pd.DataFrame:
     """Return AP and precisions of each query at every level, by row T; NaN if it has no positive."""
+    assert options.grades is not None
     parts = []
-    for ranking in rankings(images, embedded, search):
+    for ranking in rankings(images, embedded, search, options.rerank):
         query_Q, index_I = ranking.search.query_Q, ranking.search.index_I
         column_T = np.full(len(table), -1)
         column_T[index_I] = np.arange(len(index_I))
         index_of = pd.Series(np.arange(len(index_I)), table["image_path"][index_I])
         for block in ranking.blocks(BLOCK_QUERIES):
-            grade_BI = _grades_of(table["image_path"][query_Q[block]], index_of, grades)
+            grade_BI = _grades_of(table["image_path"][query_Q[block]], index_of, options.grades)
             row_BK, _ = ranking.nearest(block, len(index_I))
             grade_BK = np.take_along_axis(grade_BI, column_T[row_BK], axis=1)
             # The query's own image is not in the ranking; it comes last as -1 and counts as junk.
@@ -150,12 +155,14 @@ class Options:
         draws: number of bootstrap draws; 0 for no intervals.
         kept: blocks of an earlier run and of this process.
         grades: result of `read_grades`, required by graded parts.
+        rerank: corrections of every ranking.
     """
 
     quirks: frozenset[str] = frozenset()
     draws: int = 0
     kept: BlockCache | None = None
     grades: pd.DataFrame | None = None
+    rerank: Rerank = NO_RERANK
 
     def within(self, name: str) -> Options:
         """Return the options for one part, whose blocks are cached separately."""
@@ -201,12 +208,12 @@ def search_part(
         embedded: unit vectors [T, D], or those of each domain's specialist.
     """
     images, group_T = images_of(part, table), groups_of(part, table)
-    searcher = SearchScorer(images, embedded, options.kept, "query_counts" in options.quirks)
+    query_counts = "query_counts" in options.quirks
+    searcher = SearchScorer(images, embedded, options.kept, query_counts, options.rerank)
     found = []
     for search in searches(part.index, images, group_T):
         if part.graded:
-            assert options.grades is not None
-            found.append(graded_scores(images, table, embedded, search, options.grades))
+            found.append(graded_scores(images, table, embedded, search, options))
             continue
         groups = pd.unique(group_T[search.query_Q])
         keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))

@@ -43,12 +43,13 @@ class ModelAnswers:
 
 
 def short_names(names: Sequence[str]) -> list[str]:
-    """Shorten file names to their shortest distinct endings, without `.npz`.
+    """Shorten file names to their shortest distinct endings, without `.npz` or `.parquet`.
 
     A single file keeps its folder, which is usually the run's name.
     """
     parts = [
-        Path(name).with_suffix("").parts if name.endswith(".npz") else (name,) for name in names
+        Path(name).with_suffix("").parts if name.endswith((".npz", ".parquet")) else (name,)
+        for name in names
     ]
     if len(parts) == 1:
         return ["/".join(parts[0][-2:]).replace("//", "/")]

@@ -46,6 +46,22 @@ function send() {
   });
 }
 
+function sendText(event) {
+  event.preventDefault();
+  const words = at("text").value.trim();
+  if (!words) return;
+  state.picture = null;
+  clearBox();
+  stopCamera();
+  at("stage").hidden = true;
+  at("hint").hidden = false;
+  ask(async () => {
+    const form = new FormData();
+    form.append("text", words);
+    return answer(await fetch("/text?" + wanted(), { method: "POST", body: form }));
+  });
+}
+
 function again() {
   if (!state.query) return;
   const words = wanted();
@@ -206,10 +222,12 @@ at("domain").addEventListener("input", () => {
   waiting = setTimeout(again, 120);
 });
 at("k").addEventListener("change", again);
+at("texts").addEventListener("submit", sendText);
 
 fetch("/about").then(answer).then((about) => {
   at("about").textContent = `${about.pictures.toLocaleString()} pictures of ${about.source}, by ${about.model}`;
   at("sure").textContent = `Bars: ${about.sure}.`;
   at("domains").replaceChildren(...about.domains.map((name) => Object.assign(document.createElement("option"), { value: name })));
   at("domain").hidden = !about.domains.length;
+  at("texts").hidden = !about.texts;
 });

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data.dataset import Batch
+from guie.losses.base import HostCounters
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.embedder import Embedder
 from guie.models.weights import CLASS_WEIGHT, save_model, save_weights
@@ -85,6 +86,9 @@ class Task(nn.Module):
         """
         if self.retention:
             self.retention.begin_stage(number, self.embedder.backbone)
+        for module in self.modules():
+            if isinstance(module, HostCounters):
+                module.read_counts()  # a weight average has buffers of its own
 
     def sampler_loss(self, logs: dict[str, Tensor]) -> Tensor:
         """Return, from a step's logs, the loss that drives a loss-driven sampler."""
@@ -116,13 +120,16 @@ class Task(nn.Module):
         more, terms = self.retention(self.embedder.backbone, batch, feat_BF)
         return Output(loss + more, logs | terms)
 
-    def save(self, folder: Path, stem: str) -> None:
+    def save(self, folder: Path, stem: str, frozen_file: str | None = None) -> None:
         """Write the embedder to `<stem>.safetensors`, and any class weights.
 
         The class weights, `<stem>_classes.safetensors`, give the logits for students of this run.
+
+        Args:
+            frozen_file: as in `save_model`.
         """
         file = folder / f"{stem}.safetensors"
-        save_model(self.embedder, file, pretrained=self.config.base)
+        save_model(self.embedder, file, pretrained=self.config.base, frozen_file=frozen_file)
         if self.classifier:
             save_class_weights(self.classifier, folder / f"{stem}_classes.safetensors")
 

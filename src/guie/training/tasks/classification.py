@@ -18,6 +18,7 @@ from guie.data.dataset import Batch, Classes
 from guie.losses.base import Criterion
 from guie.losses.build import build_loss
 from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.nested import NestedLoss
 from guie.losses.random_groups import MetaclassLoss
 from guie.models.embedder import build_embedder
 from guie.training.tasks.base import Output, Task
@@ -37,7 +38,12 @@ class ClassificationTask(Task):
         self.criterion: Criterion
         if groups:
             members = config.model.head.parts if config.model.head else 1
-            self.criterion = MetaclassLoss(loss, groups, dim, members, classes.sizes)
+            self.criterion = MetaclassLoss(
+                loss, groups, dim, members, classes.sizes, classes.domains
+            )
+        elif config.task.nested:
+            widths = [*config.task.nested, dim]
+            self.criterion = NestedLoss(loss, widths, classes.sizes, classes.domains)
         else:
             self.criterion = build_loss(loss, dim, classes.sizes, classes.domains)
 

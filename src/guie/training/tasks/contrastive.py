@@ -15,6 +15,7 @@ from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.config import RunConfig
 from guie.data.dataset import Batch, Classes
+from guie.losses.base import on_device_of
 from guie.models.backbones.open_clip import OpenClip, create_clip, import_open_clip
 from guie.models.embedder import Embedder
 from guie.training.tasks.base import Output, Task
@@ -52,19 +53,19 @@ class ContrastiveTask(Task):
             raise UserError("task contrastive: the manifest has no caption column; add one")
         images_BCHW = batch.images_BCHW
         assert images_BCHW is not None  # a frozen CLIP has no features in place of images
-        text_BD = self.tokenize(batch.captions).to(images_BCHW.device)
+        text_BD = on_device_of(self.tokenize(batch.captions), images_BCHW)
         image_BD, text_BD, scale = self.clip(images_BCHW, text_BD)[:3]
         loss = self.loss(image_BD.float(), text_BD.float(), scale.clamp(max=100.0))
         matched = (image_BD @ text_BD.T).argmax(dim=1)
         accuracy = (matched == torch.arange(len(matched), device=matched.device)).float().mean()
         return self.finished(batch, image_BD, loss, {"accuracy": accuracy})
 
-    def save(self, folder: Path, stem: str) -> None:
+    def save(self, folder: Path, stem: str, frozen_file: str | None = None) -> None:
         """Write the image encoder to `<stem>.safetensors`, the whole CLIP to `<stem>_clip.safetensors`.
 
         open_clip loads the second with `create_model(name, pretrained=file)`.
         """
-        super().save(folder, stem)
+        super().save(folder, stem, frozen_file)
         state = {k: v.detach().cpu().contiguous() for k, v in self.clip.state_dict().items()}
         with replacing(folder / f"{stem}_clip.safetensors") as temporary:
             save_file(state, temporary)

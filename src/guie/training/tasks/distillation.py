@@ -23,7 +23,7 @@ from guie.config.distillation import (
     TermConfig,
 )
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import Criterion, at_least_fp32, gather_rows
+from guie.losses.base import Criterion, at_least_fp32, gather_rows, on_device_of, rows_of
 from guie.losses.build import build_loss
 from guie.losses.distillation import Logits, build_relation
 from guie.losses.margin_softmax import MarginSoftmax
@@ -54,6 +54,7 @@ class DistillationTask(Task):
         dim = self.embedder.dim
         self.criteria = nn.ModuleDict()
         self.relations = nn.ModuleDict()
+        self.masks: list[Tensor] = []  # the classes (C,) of each term, on the CPU, like labels
         for number, term in enumerate(self.task.criteria):
             if term.loss:
                 built = build_loss(term.loss, dim, classes.sizes, classes.domains)
@@ -64,7 +65,7 @@ class DistillationTask(Task):
                     for teacher in self.teachers.teachers
                 )
             mask_C = torch.tensor([d in (term.domains or classes.domains) for d in classes.domains])
-            self.register_buffer(f"classes_{number}", mask_C, persistent=False)
+            self.masks.append(mask_C)
 
     @property
     def classifier(self) -> MarginSoftmax | None:
@@ -93,8 +94,10 @@ class DistillationTask(Task):
                 reset=(self.config.seed, number, place) if stage.classes == "reset" else None,
             )
         backbone = self.embedder.backbone
-        self.preprocess = build_preprocess(self.config.model, backbone, backbone.size_px)
-        self.teachers.to(next(backbone.parameters()).device)
+        device = next(backbone.parameters()).device
+        preprocess = build_preprocess(self.config.model, backbone, backbone.size_px)
+        self.preprocess = preprocess.to(device)
+        self.teachers.to(device)
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = batch.feat_BF
@@ -105,7 +108,7 @@ class DistillationTask(Task):
         total = emb_BD.new_zeros((), dtype=torch.float32)
         logs: dict[str, Tensor] = {}
         for number, term in enumerate(self.task.criteria):
-            rows_B = self.get_buffer(f"classes_{number}")[batch.label_B]
+            rows_B = self.masks[number][batch.label_B]
             if term.loss:
                 value, said = self._of_labels(number, emb_BD, batch.label_B, rows_B)
             else:
@@ -166,9 +169,10 @@ class DistillationTask(Task):
                 (gather_rows(one.rows_B) & shown_N, gather_rows(at_least_fp32(one.emb_BT)))
                 for one in taught
             ]
+            rows = [on_device_of(rows_of(own_N), emb_ND) for own_N, _ in pairs]
             values = [
-                relation(self._seen_by(relation, emb_ND[own_N]), emb_NT[own_N])
-                for relation, (own_N, emb_NT) in zip(relations, pairs, strict=True)
+                relation(self._seen_by(relation, emb_ND[own]), emb_NT[own])
+                for relation, own, (_, emb_NT) in zip(relations, rows, pairs, strict=True)
             ]
             if isinstance(term.relation, MatchingConfig):
                 own = [own_N for own_N, _ in pairs]

@@ -17,7 +17,7 @@ from torch.nn import functional
 from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import at_least_fp32, gather_rows
+from guie.losses.base import at_least_fp32, gather_rows, on_device_of, rows_of
 from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
@@ -38,14 +38,16 @@ class OnlineTeacher(nn.Module):
         built = build_loss(config.loss, config.teacher_dim, sizes, domains)
         self.criterion = cast(MarginSoftmax, built)
         self.class_ids: Tensor
-        self.place_C: Tensor  # index of every class among the domain's, else -1
-        place_C = torch.full((len(classes),), -1)
-        place_C[list(class_ids)] = torch.arange(len(class_ids))
         self.register_buffer("class_ids", torch.tensor(list(class_ids)), persistent=False)
-        self.register_buffer("place_C", place_C, persistent=False)
+        # Index of every class among the domain's, else -1; on the CPU, like labels
+        self.place_C = torch.full((len(classes),), -1)
+        self.place_C[list(class_ids)] = torch.arange(len(class_ids))
 
     def forward(self, feat_NF: Tensor, label_N: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return embeddings (N, T), cosines to the domain's classes (N, C), and the loss."""
+        """Return embeddings (N, T), cosines to the domain's classes (N, C), and the loss.
+
+        Labels are on the CPU.
+        """
         emb_NT = functional.normalize(self.head(feat_NF).float(), dim=-1)
         loss, _ = self.criterion(emb_NT, self.place_C[label_N])
         everyone = torch.arange(len(self.class_ids), device=emb_NT.device)
@@ -136,34 +138,39 @@ class OnlineTask(Task):
     ) -> dict[str, Tensor]:
         """Return the losses of teachers and of the student towards them, domains weighted by share."""
         nothing = emb_BD.new_zeros((), dtype=torch.float32)
-        terms = {"teachers": nothing, "logits": nothing, "similarity": nothing}
+        terms = {"teachers": nothing, "logits": nothing}
+        # Of each image, the embedding by its domain's teacher
+        emb_BT = feat_BF.new_zeros((len(label_B), self.task.teacher_dim), dtype=torch.float32)
         for teacher in self._by_domain().values():
             own_B = teacher.place_C[label_B] >= 0
-            emb_BT = feat_BF.new_zeros((len(label_B), self.task.teacher_dim), dtype=torch.float32)
+            own = on_device_of(rows_of(own_B), feat_BF)
+            emb_NT, theirs_NC, loss = teacher(feat_BF[own], label_B[own_B])
             if own_B.any():
-                emb_NT, theirs_NC, loss = teacher(feat_BF[own_B], label_B[own_B])
-                ours_NC = self.criterion.cosines(emb_BD[own_B].float(), teacher.class_ids)
+                ours_NC = self.criterion.cosines(emb_BD[own].float(), teacher.class_ids)
                 apart = kl_of_logits(ours_NC, theirs_NC, self.task.temperature)
                 share = own_B.float().mean()
                 terms["teachers"] = terms["teachers"] + share * loss
                 terms["logits"] = terms["logits"] + share * apart
-                emb_BT[own_B] = emb_NT.detach()
+                emb_BT[own] = emb_NT.detach()
             else:
                 # Other processes wait for this one: for its rows of CurricularFace's running mean,
                 # and for a gradient of each parameter
-                teacher(feat_BF[own_B], label_B[own_B])
                 unused = sum((p.sum() for p in teacher.parameters()), nothing) * 0.0
                 terms["teachers"] = terms["teachers"] + unused
-            unlike = self._unlike(emb_BD, emb_BT, own_B)
-            terms["similarity"] = terms["similarity"] + unlike
-        return terms
+        return terms | {"similarity": self._unlike(emb_BD, emb_BT, label_B)}
 
-    def _unlike(self, emb_BD: Tensor, emb_BT: Tensor, own_B: Tensor) -> Tensor:
-        """Return how a domain's cosines differ, over all processes, weighted by the domain's share."""
+    def _unlike(self, emb_BD: Tensor, emb_BT: Tensor, label_B: Tensor) -> Tensor:
+        """Return how cosines differ within each domain, over all processes, domains weighted by share."""
         with torch.autocast(emb_BD.device.type, enabled=False):
-            own_N = gather_rows(own_B)
-            student_ND = gather_rows(at_least_fp32(emb_BD))[own_N]
-            return self.similarity(student_ND, gather_rows(emb_BT)[own_N]) * own_N.float().mean()
+            label_N, emb_NT = gather_rows(label_B), gather_rows(emb_BT)
+            student_ND = gather_rows(at_least_fp32(emb_BD))
+            total = emb_BD.new_zeros((), dtype=torch.float32)
+            for teacher in self._by_domain().values():
+                own_N = teacher.place_C[label_N] >= 0
+                own = on_device_of(rows_of(own_N), emb_BD)
+                unlike = self.similarity(student_ND[own], emb_NT[own]) * own_N.float().mean()
+                total = total + unlike
+            return total
 
     def _by_domain(self) -> dict[str, OnlineTeacher]:
         return dict(zip(self.domains, cast("list[OnlineTeacher]", self.teachers), strict=True))

@@ -1,0 +1,14 @@
+"""Store the images of a manifest in shards: plain tars with one Parquet index, on disk or in object storage.
+
+The index is a manifest with three more columns: shard, offset and size. It stands beside its shards. Every
+command takes it in place of a manifest, and finds an image by its address: `shards/index.parquet/a/b.jpg`.
+
+| module | content |
+|---|---|
+| `address` | names: an image's address, and object storage as a path |
+| `index` | the index file, and `Places`, a memory-mapped table from image to byte range |
+| `storage` | byte ranges of a local file or an object, with retries and a bounded cache |
+| `opening` | the bytes and the state of an image by its address; `guie.data.images` calls it |
+| `packing` | write shards and index from a manifest (`curate.py --shards`) |
+| `indexing` | write the index of existing WebDataset tars (`curate.py --index-shards`) |
+"""

@@ -1,0 +1,286 @@
+"""The index of a set of shards: a manifest in Parquet with the place of each image.
+
+Columns beyond those of a manifest:
+
+| column | content |
+|---|---|
+| shard | file name of the tar, in the index's folder |
+| offset, size | bytes of the image in it |
+| content | 64-bit XXH3 of these bytes; every read is compared with it |
+| pixels | `pixel_digest` of the image, where curation computed it |
+| decoded | decoder version that read the image, see `guie.data.image_checks.decoding`; empty: not checked |
+
+The file's metadata has name, size and SHA-256 of each shard. Shapes: N images, sorted by the hash of their
+image_path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from guie.base.errors import UserError
+from guie.base.files import cache_folder, replacing
+from guie.data.archives import fault_of_name
+from guie.data.shards.address import shown, url_of
+from guie.data.shards.storage import sizes_of, version_of, whole_object
+
+NAME = "index.parquet"
+PLACE = ("shard", "offset", "size", "content")
+KEY = b"guie.shards"
+ROWS = 1_000_000  # a row group
+# Files that may stand beside an index, as beside any manifest
+BESIDE = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
+REMEDY = "write the index again: curate.py --shards or --index-shards"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A tar file of a set; its name is relative to the index."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+def write_index(path: Path, table: pd.DataFrame, shards: Sequence[Shard], **about: Any) -> None:
+    """Write an index atomically; `about` is kept in its metadata as JSON."""
+    table = table.assign(
+        shard=table["shard"].astype("category"),
+        content=table["content"].astype(np.uint64),
+        decoded=table["decoded"].astype("category"),
+    )
+    rows = pa.Table.from_pandas(table, preserve_index=False)
+    facts = {"version": 1, "shards": [asdict(shard) for shard in shards], **about}
+    rows = rows.replace_schema_metadata(
+        {**(rows.schema.metadata or {}), KEY: json.dumps(facts).encode()}
+    )
+    with replacing(path) as temporary:
+        pq.write_table(rows, temporary, row_group_size=ROWS, compression="zstd")
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """Return the metadata of an index. Raises UserError if it is none of ours, or shards climb out."""
+    try:
+        facts = json.loads((pq.read_schema(path).metadata or {})[KEY])
+        shards = [Shard(**shard) for shard in facts["shards"]]
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such index") from None
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{path}: not an index of shards; {REMEDY}") from None
+    for shard in shards:
+        if fault := fault_of_name(shard.name):
+            raise UserError(f"{path}: shard {shard.name!r}: {fault}; {REMEDY}")
+    return {**facts, "shards": shards}
+
+
+def is_index(columns: Sequence[str]) -> bool:
+    """Return whether a manifest with these columns is an index."""
+    return set(PLACE) <= set(columns)
+
+
+class Places:
+    """Where each image of an index is: arrays sorted by the hash of the image_path, mapped from disk.
+
+    Processes share their memory. Two names with one hash are refused when the arrays are made.
+
+    Attributes: `hash_N`, `content_N` uint64; `offset_N`, `size_N` int64; `shard_N` int32, a position in
+    `shards`; `version_N` int16, a position in `versions`.
+
+    Args:
+        index: its path or URL as a path, for messages and to find the shards.
+        folder: written by `_write`.
+    """
+
+    def __init__(self, index: str, folder: Path):
+        self.index = index
+        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        self.shards = [Shard(**shard) for shard in facts["shards"]]
+        self.versions: list[str] = facts["versions"]
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        # plain arrays over the mapped memory: a memmap takes much longer to index
+        self.hash_N, self.content_N, self.offset_N, self.size_N, self.shard_N, self.version_N = (
+            arrays[name].view(np.ndarray) for name in ARRAYS
+        )
+        self.checked = False
+
+    def rows_of(self, image_paths: Sequence[str]) -> np.ndarray:
+        """Return the position of each image in the arrays; -1 if the index has none of that name."""
+        hashes = np.fromiter(map(_hash, image_paths), np.uint64, len(image_paths))
+        found = np.searchsorted(self.hash_N, hashes)
+        found[found == len(self.hash_N)] = 0
+        return np.where(self.hash_N[found] == hashes, found, -1)
+
+    def range_of(self, image_path: str) -> tuple[str, int, int, int] | None:
+        """Return path of the shard, offset, size and content of an image; None if it has no such image."""
+        (row,) = self.rows_of([image_path])
+        if row < 0:
+            return None
+        shard = os.path.join(os.path.dirname(self.index), self.shards[self.shard_N[row]].name)
+        return shard, int(self.offset_N[row]), int(self.size_N[row]), int(self.content_N[row])
+
+    def check_shards(self) -> None:
+        """Raise UserError, once a process, if a shard is missing or has another size than indexed."""
+        if self.checked:
+            return
+        folder = os.path.dirname(self.index)
+        found = sizes_of(folder, [shard.name for shard in self.shards])
+        wrong = [shard for shard in self.shards if found.get(shard.name) != shard.size]
+        if wrong:
+            first, count = wrong[0], f"{len(wrong):,} of {len(self.shards):,} shards"
+            size = found.get(first.name)
+            fault = "missing" if size is None else f"{size:,} bytes long"
+            raise UserError(
+                f"{shown(self.index)}: {first.name} is {fault}, and the index was written for one of"
+                f" {first.size:,} bytes ({count} differ); copy the shards that belong to it"
+            )
+        self.checked = True
+
+
+ARRAYS = ("hash", "content", "offset", "size", "shard", "version")
+_OPEN: dict[str, tuple[str, Places]] = {}
+
+
+def open_places(index: str) -> Places:
+    """Return the table of an index, a path or a URL as a path; it is written into the cache at first.
+
+    A local index that was replaced is read anew; one in object storage when its manifest is loaded.
+    Raises UserError.
+    """
+    if url_of(index):
+        known = _OPEN.get(index)
+        if known:
+            return known[1]
+        file = local_copy(index)
+        version = file.parent.name
+    else:
+        file = Path(index)
+        try:
+            state = file.stat()
+        except OSError as error:
+            raise UserError(f"{index}: cannot be read: {error.strerror}") from error
+        version = f"{state.st_size:x}-{state.st_mtime_ns:x}"
+        known = _OPEN.get(index)
+        if known and known[0] == version:
+            return known[1]
+    folder = _folder_of(index) / version / "places"
+    if not folder.is_dir():
+        _write(folder, file, index)
+        for other in _folder_of(index).iterdir():  # of earlier indexes at this place
+            if other.name != version:
+                shutil.rmtree(other, ignore_errors=True)
+    places = Places(index, folder)
+    _OPEN[index] = version, places
+    return places
+
+
+def local_copy(index: str, refresh: bool = False) -> Path:
+    """Return a local copy of an index in object storage, with the sidecar and companions beside it.
+
+    Args:
+        refresh: ask whether the object has changed; else any copy will do.
+
+    Raises UserError.
+    """
+    url = url_of(index)
+    assert url is not None
+    folder = _folder_of(index)
+    copies = sorted(folder.glob("*/" + NAME), key=lambda file: file.stat().st_mtime_ns)
+    if copies and not refresh:
+        return copies[-1]
+    file = folder / version_of(url) / NAME
+    if not file.is_file():
+        for suffix in BESIDE:
+            data = whole_object(url.removesuffix(".parquet") + suffix, optional=True)
+            if data is not None:
+                with replacing(file.with_suffix(suffix)) as temporary:
+                    temporary.write_bytes(data)
+        data = whole_object(url)
+        with replacing(file) as temporary:
+            temporary.write_bytes(data or b"")
+    else:
+        os.utime(file)  # the newest copy
+    _OPEN.pop(index, None)
+    return file
+
+
+def _folder_of(index: str) -> Path:
+    name = index if url_of(index) else os.path.realpath(index)
+    key = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+    return cache_folder() / "shards" / key
+
+
+def _hash(image_path: str) -> int:
+    return xxhash.xxh3_64_intdigest(image_path.encode("utf-8", "surrogateescape"))
+
+
+def _write(folder: Path, file: Path, index: str) -> None:
+    """Write the arrays of `Places` into a new folder. Raises UserError for an index that is damaged."""
+    shards: list[Shard] = read_facts(file)["shards"]
+    number_of = {shard.name: number for number, shard in enumerate(shards)}
+    versions: dict[str, int] = {"": 0}
+    parts: list[tuple[np.ndarray, ...]] = []
+    columns = ["image_path", *PLACE, "decoded"]
+    with pq.ParquetFile(file) as parquet:
+        missing = [column for column in columns if column not in parquet.schema_arrow.names]
+        if missing:
+            raise UserError(f"{shown(index)}: no column {', '.join(missing)}; {REMEDY}")
+        for batch in parquet.iter_batches(columns=columns, use_threads=False):
+            rows = batch.to_pandas()
+            shard = rows["shard"].astype(str).map(number_of)
+            if shard.isna().any():
+                name = rows["shard"][shard.isna()].iloc[0]
+                raise UserError(f"{shown(index)}: shard {name!r} is not in its list; {REMEDY}")
+            version = rows["decoded"].astype(object).fillna("").astype(str)
+            for name in version.unique():
+                versions.setdefault(name, len(versions))
+            parts.append(
+                (
+                    np.fromiter(map(_hash, rows["image_path"]), np.uint64, len(rows)),
+                    rows["content"].to_numpy(np.uint64),
+                    rows["offset"].to_numpy(np.int64),
+                    rows["size"].to_numpy(np.int64),
+                    shard.to_numpy(np.int32),
+                    version.map(versions).to_numpy(np.int16),
+                )
+            )
+    arrays = [np.concatenate(part) for part in zip(*parts, strict=True)]
+    order = np.argsort(arrays[0], kind="stable")
+    arrays = [array[order] for array in arrays]
+    same = arrays[0][1:] == arrays[0][:-1]  # an image with two rows has one place
+    for one in arrays[1:4]:
+        if (one[1:] != one[:-1])[same].any():
+            raise UserError(f"{shown(index)}: an image is at two places; {REMEDY}")
+    arrays = [array[np.append(True, ~same)] for array in arrays]
+    end_S = np.array([shard.size for shard in shards])
+    _, _, offset_N, size_N, shard_N, _ = arrays
+    if (offset_N < 0).any() or (size_N <= 0).any() or (offset_N + size_N > end_S[shard_N]).any():
+        raise UserError(f"{shown(index)}: an image lies outside its shard; {REMEDY}")
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".places.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        for name, array in zip(ARRAYS, arrays, strict=True):
+            with replacing(temporary / f"{name}.npy", durable=False) as path:
+                np.save(path, array)
+        facts = {"shards": [asdict(shard) for shard in shards], "versions": list(versions)}
+        (temporary / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+        with suppress(OSError):  # another process wrote the same meanwhile
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)

@@ -1,0 +1,299 @@
+"""Write the images of a manifest into shards: plain tars by WebDataset's convention, with one index.
+
+A sample is `000000017.jpg`, the file as it was, and `000000017.json`, its row of the manifest. So any tool
+reads the tars, and `curate.py --index-shards` could write the index again. Images are packed in random
+order: then a few neighbouring shards are a fair sample, which `sampler: shards` needs.
+
+The plan (which image is in which shard) depends only on the manifest, the files' sizes and the shard size. A
+shard is complete or absent, and the same command goes on after an interruption.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pandas as pd
+import yaml
+from tqdm import tqdm
+
+from guie.base.errors import UserError
+from guie.base.files import held, read_json, replacing, write_json, write_text
+from guie.config.data import MixConfig
+from guie.data.image_checks.decoding import (
+    DECODERS,
+    VERSION,
+    absolute,
+    decoded_folder,
+    file_states,
+    find_unreadable,
+    refuse_unreadable,
+)
+from guie.data.images import open_as_host, open_as_seen
+from guie.data.manifest import OPTIONAL, REQUIRED, Manifest, load_manifest, sidecar_path
+from guie.data.manifest.companions import read_companions, write_companions
+from guie.data.shards.index import NAME, Shard, read_facts, write_index
+from guie.data.shards.opening import open_in_shard
+from guie.data.shards.storage import content_hash
+
+PARTS = ".parts"  # what is known of the shards already written; removed when the index is
+SEED = 0  # of the order of the images
+END_BYTES = 2 * tarfile.BLOCKSIZE
+SAMPLE_BYTES = 2 * tarfile.BLOCKSIZE + 1024  # two headers, and a usual row as JSON
+
+
+class Plan(NamedTuple):
+    """Which image is in which shard: numbers of images in the order of packing, cut at `first`."""
+
+    image_paths: np.ndarray  # each once, in the manifest's order
+    image_of_row: np.ndarray  # the number of the image of each row of the manifest
+    sizes: np.ndarray  # bytes of each
+    order: np.ndarray
+    first: np.ndarray  # of each shard: its first position in `order`
+    digest: str
+
+    def images_of(self, shard: int) -> np.ndarray:
+        """Return the numbers of the images in a shard."""
+        end = self.first[shard + 1] if shard + 1 < len(self.first) else None
+        return self.order[self.first[shard] : end]
+
+
+def pack_mix(
+    config: MixConfig, table: pd.DataFrame, folder: Path, shard_bytes: int, workers: int
+) -> Path:
+    """Write the shards of a mix that is saved, as `pack` does, with the pixel digests of its cleaning."""
+    manifest = load_manifest(config.out, config.image_root)
+    if "pixels" in table:
+        rows = manifest.table.assign(pixels=table["pixels"].to_numpy())
+        manifest = replace(manifest, table=rows)
+    return pack(manifest, folder, shard_bytes, workers)
+
+
+def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Path:
+    """Write shards and their index into a folder, or go on where a stopped packing ended; return the index.
+
+    Args:
+        manifest: its images are decoded first, unless `decoded.parquet` knows them.
+        shard_bytes: of a shard, at most; a single larger image has a shard of its own.
+        workers: shards written at once.
+
+    Raises:
+        UserError: the folder has shards of another manifest, an image is missing, unreadable or changes,
+            or the disk is full. Shards that are complete stay.
+    """
+    index = folder / NAME
+    plan = _plan(manifest, shard_bytes)
+    if index.exists():
+        if read_facts(index).get("plan") != plan.digest:
+            raise UserError(
+                f"{index}: is the index of another manifest, of changed images or another --shard-mb;"
+                " write elsewhere, or delete that folder"
+            )
+        return index
+    for decoder in (open_as_seen, open_as_host):  # training and scoring open images differently
+        decoders = dict.fromkeys(DECODERS, decoder)
+        cache = decoded_folder(manifest.path)
+        bad = find_unreadable(manifest.table, manifest.root, cache, workers, decoders)
+        refuse_unreadable(bad, manifest)
+    parts = folder / PARTS
+    parts.mkdir(parents=True, exist_ok=True)
+    with held(parts / "lock", f"{folder}: another process writes shards there", "wait for it"):
+        for left in folder.glob(".shard-*.tmp.tar"):  # by a process that was killed
+            left.unlink()
+        _claim(folder, plan)
+        _refuse_small_disk(folder, plan, parts)
+        names = [f"shard-{number:06d}.tar" for number in range(len(plan.first))]
+        write = partial(_write_shard, folder, manifest, plan, _Rows(manifest.table, plan))
+        bar = tqdm(total=len(plan.order), desc=f"pack {folder}", unit="img", disable=None)
+        with bar, ThreadPoolExecutor(workers) as pool:
+            written = [pool.submit(write, number, name) for number, name in enumerate(names)]
+            try:
+                for one in written:
+                    bar.update(one.result())
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+        _write_index(index, manifest, plan, parts, names)
+    shutil.rmtree(parts)
+    return index
+
+
+def _plan(manifest: Manifest, shard_bytes: int) -> Plan:
+    image_of_row, image_paths = pd.factorize(manifest.table["image_path"].to_numpy(object))
+    states = file_states(absolute(manifest.root, image_paths), "")
+    if (gone := states["size_bytes"] <= 0).any():
+        first = image_paths[gone.to_numpy().argmax()]
+        raise UserError(
+            f"{manifest.path}: {int(gone.sum()):,} images are missing or empty, first {first}; is"
+            f" {manifest.root} the folder that image_path starts from?"
+        )
+    sizes = states["size_bytes"].to_numpy()
+    order = np.random.default_rng(SEED).permutation(len(image_paths))
+    first, room = [], -1
+    for position, size in enumerate((sizes[order] + SAMPLE_BYTES).tolist()):
+        room -= size
+        if room < 0:
+            first.append(position)
+            room = shard_bytes - size
+    digest = hashlib.sha256(f"{shard_bytes} {_rows_digest(manifest)}".encode())
+    digest.update(states[["size_bytes", "mtime_ns"]].to_numpy().tobytes())
+    return Plan(image_paths, image_of_row, sizes, order, np.array(first), digest.hexdigest())
+
+
+def _rows_digest(manifest: Manifest) -> str:
+    columns = [c for c in (*REQUIRED, *OPTIONAL) if c in manifest.table]
+    values = pd.util.hash_pandas_object(manifest.table[columns].astype(str), index=False)
+    return hashlib.sha256(values.to_numpy().tobytes()).hexdigest()
+
+
+def _claim(folder: Path, plan: Plan) -> None:
+    """Note the plan of the shards in a folder. Raises UserError if it has shards of another."""
+    note = folder / PARTS / "plan.json"
+    if note.exists():
+        known = read_json(note, f"delete {folder}").get("digest")
+    else:
+        known = None if any(folder.glob("*.tar")) else plan.digest
+        if known:
+            write_json(note, {"digest": plan.digest})
+    if known != plan.digest:
+        raise UserError(
+            f"{folder}: has shards of another manifest, of changed images or another --shard-mb; write"
+            " elsewhere, or delete that folder"
+        )
+
+
+def _refuse_small_disk(folder: Path, plan: Plan, parts: Path) -> None:
+    done = sum(path.stat().st_size for path in folder.glob("shard-*.tar"))
+    needed = int(plan.sizes.sum()) + len(plan.sizes) * SAMPLE_BYTES - done
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise UserError(
+            f"{folder}: the shards need {needed:,} bytes, and the disk has {free:,} free; free some"
+            " space, or write elsewhere"
+        )
+
+
+def _write_shard(
+    folder: Path, manifest: Manifest, plan: Plan, rows: _Rows, number: int, name: str
+) -> int:
+    """Write a shard unless it is there; return the number of its images."""
+    images, part = plan.images_of(number), folder / PARTS / f"{name}.parquet"
+    if part.exists() and (folder / name).exists():
+        return len(images)
+    part.unlink(missing_ok=True)
+    records = rows.of(images)
+    places = []
+    with replacing(folder / name) as temporary, temporary.open("wb") as file:
+        tar = _Tar(file)
+        for image in images.tolist():
+            image_path = plan.image_paths[image]
+            data = _bytes_of(str(manifest.root / image_path))
+            if len(data) != plan.sizes[image]:
+                raise UserError(
+                    f"{manifest.root / image_path}: changed while it was packed; delete {folder} and"
+                    " pack again"
+                )
+            suffix = Path(image_path).suffix.lower() or ".img"
+            offset = tar.add(f"{image:09d}{suffix}", data)
+            tar.add(f"{image:09d}.json", _as_json(records[image]))
+            places.append((image, offset, len(data), content_hash(data)))
+        tar.end()
+    about = {"name": name, "size": tar.size, "sha256": tar.sha256.hexdigest()}
+    table = pd.DataFrame(places, columns=["image", "offset", "size", "content"])
+    table["content"] = table["content"].astype(np.uint64)
+    with replacing(part) as temporary:
+        table.assign(**{f"shard_{k}": v for k, v in about.items()}).to_parquet(temporary)
+    return len(images)
+
+
+class _Tar:
+    """A tar that is written member by member; the same members make the same bytes."""
+
+    def __init__(self, file: BinaryIO):
+        self.file, self.size, self.sha256 = file, 0, hashlib.sha256()
+
+    def add(self, name: str, data: bytes) -> int:
+        """Write a member; return the offset of its data."""
+        header = tarfile.TarInfo(name)
+        header.size = len(data)
+        self._write(header.tobuf(tarfile.USTAR_FORMAT))
+        offset = self.size
+        self._write(data)
+        self._write(bytes(-len(data) % tarfile.BLOCKSIZE))
+        return offset
+
+    def end(self) -> None:
+        self._write(bytes(END_BYTES))
+        self._write(bytes(-self.size % tarfile.RECORDSIZE))
+
+    def _write(self, data: bytes) -> None:
+        self.file.write(data)
+        self.sha256.update(data)
+        self.size += len(data)
+
+
+def _bytes_of(path: str) -> bytes:
+    in_shard = open_in_shard(path)
+    if in_shard is not None:
+        return in_shard.getvalue()
+    return Path(path).read_bytes()
+
+
+class _Rows:
+    """The rows of a manifest by image; an image may have two, see `index_is_train`."""
+
+    def __init__(self, table: pd.DataFrame, plan: Plan):
+        self.table = table[[c for c in (*REQUIRED, *OPTIONAL) if c in table]]
+        self.image_of_row = plan.image_of_row
+        self.by_image = np.argsort(plan.image_of_row, kind="stable")
+        numbers = np.arange(len(plan.image_paths) + 1)
+        self.first = np.searchsorted(plan.image_of_row[self.by_image], numbers)
+
+    def of(self, images: np.ndarray) -> dict[int, list[dict[str, Any]]]:
+        """Return the rows of each of these images as records."""
+        chosen = [self.by_image[self.first[image] : self.first[image + 1]] for image in images]
+        row_R = np.concatenate(chosen)
+        records: dict[int, list[dict[str, Any]]] = {}
+        rows = self.table.iloc[row_R].to_dict("records")
+        for image, row in zip(self.image_of_row[row_R].tolist(), rows, strict=True):
+            records.setdefault(image, []).append(row)
+        return records
+
+
+def _as_json(rows: list[dict[str, Any]]) -> bytes:
+    """Return the image's row, and further rows under `rows`, without empty values."""
+    cleaned = [{k: v for k, v in row.items() if v != "" and not pd.isna(v)} for row in rows]
+    whole = {**cleaned[0], **({"rows": cleaned[1:]} if len(cleaned) > 1 else {})}
+    return json.dumps(whole, ensure_ascii=False, default=lambda value: value.item()).encode()
+
+
+def _write_index(
+    index: Path, manifest: Manifest, plan: Plan, parts: Path, names: list[str]
+) -> None:
+    tables = [pd.read_parquet(parts / f"{name}.parquet") for name in names]
+    shards = [
+        Shard(one["shard_name"], int(one["shard_size"]), one["shard_sha256"])
+        for one in (table.iloc[0] for table in tables)
+    ]
+    places = pd.concat(tables).set_index("image").sort_index()
+    found = places.iloc[plan.image_of_row]
+    columns = [c for c in (*REQUIRED, *OPTIONAL, "pixels") if c in manifest.table]
+    table = manifest.table[columns].assign(
+        shard=found["shard_name"].to_numpy(),
+        offset=found["offset"].to_numpy(),
+        size=found["size"].to_numpy(),
+        content=found["content"].to_numpy(),
+        decoded=VERSION,
+    )
+    write_companions(index, read_companions(manifest.path))
+    if manifest.sidecar.domains:
+        write_text(sidecar_path(index), yaml.safe_dump(manifest.sidecar.model_dump()))
+    write_index(index, table, shards, plan=plan.digest)

@@ -1,0 +1,330 @@
+"""Read byte ranges: of a file by `os.pread`, of an object by fsspec, with retries and a bounded cache.
+
+The cache holds a sparse copy of each shard in `GUIE_CACHE`. Nothing records which bytes it has: a range
+counts as cached if its hash is that of the index. So a process that is killed, and several processes that
+write at once, can leave nothing wrong. `GUIE_SHARD_CACHE_GB` is its limit, 20 by default, and 0 turns it off.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import xxhash
+
+from guie.base.errors import DISK_FULL, UserError, optional_module
+from guie.base.files import cache_folder
+from guie.data.shards.address import shown, url_of
+
+WAITS_S = (0.5, 1.0, 2.0, 4.0)  # before another try; object storage asks for patience by 503
+TIMEOUT_S = 30  # for an answer to begin
+STAT_THREADS = 32
+BLOCK_BYTES = 4096  # of a disk
+LIMIT = "GUIE_SHARD_CACHE_GB"
+LIMIT_GB = 20.0
+CREDENTIALS = {
+    "s3": "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE",
+    "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
+    "az": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and _KEY",
+}
+MODULES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
+
+T = TypeVar("T")
+_AHEAD: dict[tuple[str, int], bytes] = {}  # by URL and offset: what `fetch_ahead` fetched
+
+
+def content_hash(data: bytes | memoryview) -> int:
+    """Return the 64-bit XXH3 of an image's bytes, as the index has it."""
+    return xxhash.xxh3_64_intdigest(data)
+
+
+def read_range(shard: str, offset: int, size: int, content: int) -> bytes:
+    """Return `size` bytes of a shard from `offset` on, whose `content_hash` is `content`.
+
+    Raises UserError in one line: no such shard, no credentials, cut short, other bytes than indexed.
+    """
+    url = url_of(shard)
+    if url is not None:
+        data = _cached_range(url, offset, size, content)
+    elif content_hash(data := _local_range(shard, offset, size)) != content:
+        _descriptor.cache_clear()  # of a shard that was replaced meanwhile
+        data = _local_range(shard, offset, size)
+    if len(data) < size:
+        raise UserError(
+            f"{shown(shard)}: ends at byte {offset + len(data):,}, within an image of the index; the"
+            " shard is cut short, copy it again"
+        )
+    if content_hash(data) != content:
+        raise UserError(
+            f"{shown(shard)}: the bytes from {offset:,} to {offset + size:,} are not those of the index;"
+            " copy the shard again, or the index that belongs to it"
+        )
+    return data
+
+
+def fetch_ahead(ranges: Sequence[tuple[str, int, int, int]]) -> None:
+    """Fetch ranges of objects that are not cached, all at the same time, for `read_range` to take.
+
+    Those on disk are ignored, and what fails is left to `read_range`, which tries again and says why.
+
+    Args:
+        ranges: shard, offset, size and content of each, as for `read_range`.
+    """
+    _AHEAD.clear()
+    wanted: dict[str, list[tuple[str, int, int, int]]] = {}
+    for shard, offset, size, content in ranges:
+        url = url_of(shard)
+        if url and _cached(_copy_of(url), offset, size, content) is None:
+            wanted.setdefault(url.partition(":")[0], []).append((url, offset, size, content))
+    for found in wanted.values():
+        urls, starts, sizes, contents = zip(*found, strict=True)
+        with suppress(Exception):  # see above
+            several = _filesystem(urls[0]).cat_ranges(
+                list(urls),
+                list(starts),
+                list(map(sum, zip(starts, sizes, strict=True))),
+                on_error="return",
+            )
+            for url, start, content, data in zip(urls, starts, contents, several, strict=True):
+                if isinstance(data, bytes) and content_hash(data) == content:
+                    _AHEAD[url, start] = data
+                    CACHE.keep(_copy_of(url), start, data)
+
+
+def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
+    """Return the size in bytes of those of the named shards that are in a folder. Raises UserError."""
+    url = url_of(folder)
+    if url is None:
+        with ThreadPoolExecutor(STAT_THREADS) as pool:  # a network disk takes milliseconds for each
+            sizes = pool.map(lambda name: _local_size(os.path.join(folder, name)), shards)
+            return {
+                name: size for name, size in zip(shards, sizes, strict=True) if size is not None
+            }
+
+    def listed() -> list[dict[str, Any]]:
+        filesystem = _filesystem(url)
+        filesystem.invalidate_cache()
+        return filesystem.ls(url, detail=True)
+
+    found = {entry["name"].rpartition("/")[2]: entry["size"] for entry in _patiently(url, listed)}
+    return {name: int(found[name]) for name in shards if found.get(name)}
+
+
+def _local_size(path: str) -> int | None:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return None
+
+
+def version_of(url: str) -> str:
+    """Return a string that changes with an object's content: of entity tag, size and time.
+
+    Raises UserError.
+    """
+
+    def about() -> dict[str, Any]:
+        filesystem = _filesystem(url)
+        filesystem.invalidate_cache()
+        return filesystem.info(url)
+
+    found = _patiently(url, about)
+    keys = ("ETag", "etag", "md5Hash", "size", "LastModified", "mtime", "last_modified")
+    return hashlib.sha256(repr([str(found.get(key)) for key in keys]).encode()).hexdigest()[:16]
+
+
+def whole_object(url: str, optional: bool = False) -> bytes | None:
+    """Return an object; None if there is none and it is `optional`. Raises UserError."""
+
+    def fetched() -> bytes | None:
+        try:
+            return _filesystem(url).cat_file(url)
+        except FileNotFoundError:
+            if optional:
+                return None
+            raise
+
+    return _patiently(url, fetched)
+
+
+@lru_cache(maxsize=256)
+def _descriptor(shard: str) -> _Descriptor:
+    return _Descriptor(shard)
+
+
+class _Descriptor:
+    """An open file. `os.pread` has no position, so processes and threads can share it."""
+
+    def __init__(self, path: str):
+        self.number = os.open(path, os.O_RDONLY)
+
+    def __del__(self) -> None:
+        if hasattr(self, "number"):
+            os.close(self.number)
+
+
+def _local_range(shard: str, offset: int, size: int) -> bytes:
+    try:
+        file = _descriptor(shard)
+        data = os.pread(file.number, size, offset)
+        while len(data) < size and (
+            more := os.pread(file.number, size - len(data), offset + len(data))
+        ):
+            data += more
+        return data
+    except FileNotFoundError as error:
+        raise UserError(
+            f"{shard}: no such shard, though the index names it; copy it there"
+        ) from error
+    except OSError as error:
+        raise UserError(f"{shard}: cannot be read: {error.strerror}") from error
+
+
+def _filesystem(url: str) -> Any:
+    """Return fsspec's file system for a URL; it keeps one a process and thread."""
+    scheme = url.partition(":")[0]
+    optional_module(MODULES[scheme], f"{scheme}://", "storage")
+    settings: dict[str, Any] = {}
+    if scheme == "s3":  # fail within a known time; the tries are counted here
+        limits = {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S}
+        settings["config_kwargs"] = {**limits, "retries": {"total_max_attempts": 1}}
+    filesystem = optional_module("fsspec", f"{scheme}://", "storage").filesystem(scheme, **settings)
+    if scheme == "s3":
+        filesystem.retries = 1
+    return filesystem
+
+
+def _patiently(url: str, ask: Callable[[], T]) -> T:
+    """Return `ask()`, retried with a printed line. Raises UserError in one line that names the remedy."""
+    for wait_s in (*WAITS_S, None):
+        try:
+            return ask()
+        except UserError:
+            raise
+        except Exception as error:  # botocore's errors have no common base with the others
+            said, again = _reason(url, error)
+            if not again or wait_s is None:
+                raise UserError(f"{url}: {said}") from None  # it names all there is to know
+            print(f"{url}: {said}; trying again in {wait_s:g} s", file=sys.stderr, flush=True)
+            time.sleep(wait_s)
+    raise AssertionError("the last try returns or raises")
+
+
+def _reason(url: str, error: Exception) -> tuple[str, bool]:
+    """Return what to say about a failed request, and whether another try may succeed."""
+    scheme = url.partition(":")[0]
+    kind = type(error).__name__
+    if isinstance(error, FileNotFoundError):
+        return "no such object; copy it there, or correct the name", False
+    if kind in ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"):
+        return f"no credentials; {CREDENTIALS[scheme]}", False
+    if isinstance(error, PermissionError):
+        return f"access is denied ({_first_line(error)}); {CREDENTIALS[scheme]}", False
+    if isinstance(error, TimeoutError) or "Timeout" in kind:
+        return f"no answer within {TIMEOUT_S} s", True
+    return f"cannot be read: {_first_line(error)}", True
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _cached_range(url: str, offset: int, size: int, content: int) -> bytes:
+    """Return a range of an object, from the cache if it is there; what is fetched goes into it."""
+    copy = _copy_of(url)
+    known = _AHEAD.pop((url, offset), None) or _cached(copy, offset, size, content)
+    if known is not None and content_hash(known) == content:
+        return known
+    data = _patiently(url, lambda: _filesystem(url).cat_file(url, start=offset, end=offset + size))
+    if content_hash(data) == content:
+        CACHE.keep(copy, offset, data)
+    return data
+
+
+def _cached(copy: Path, offset: int, size: int, content: int) -> bytes | None:
+    with suppress(OSError):  # no copy yet
+        file = _Descriptor(str(copy))  # not a kept one: the copy may be deleted and begun again
+        data = os.pread(file.number, size, offset)
+        if len(data) == size and content_hash(data) == content:
+            return data
+    return None
+
+
+def _copy_of(url: str) -> Path:
+    name = hashlib.sha256(url.encode()).hexdigest()[:24]
+    return cache_folder() / "shards" / "ranges" / f"{name}.tar"
+
+
+class _Cache:
+    """The sparse copies on disk, limited to `GUIE_SHARD_CACHE_GB`; the oldest are deleted first.
+
+    Each process looks at the whole after it has written a sixteenth of the limit, so the cache may exceed
+    the limit by so much for each process. A full disk turns it off, with one line.
+    """
+
+    def __init__(self) -> None:
+        self.off = False
+        self.written_bytes: float = float("inf")  # look before the first write
+
+    def keep(self, copy: Path, offset: int, data: bytes) -> None:
+        limit_bytes = cache_limit_bytes()
+        if self.off or limit_bytes == 0:
+            return
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            if self.written_bytes >= limit_bytes / 16:
+                self._shrink(copy.parent, limit_bytes)
+                self.written_bytes = 0
+            file = os.open(copy, os.O_WRONLY | os.O_CREAT, 0o644)
+            try:
+                if os.pwrite(file, data, offset) < len(data):
+                    os.pwrite(file, data, offset)  # says why
+            finally:
+                os.close(file)
+            self.written_bytes += len(data) + BLOCK_BYTES
+        except OSError as error:
+            self.off = True
+            why = DISK_FULL.get(error.errno or 0, error.strerror)
+            print(
+                f"{copy.parent}: {why}; shards are read without their cache from here on",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _shrink(self, folder: Path, limit_bytes: float) -> None:
+        copies = []
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                with suppress(FileNotFoundError):  # another process deleted it
+                    state = entry.stat()
+                    copies.append((state.st_mtime_ns, state.st_blocks * 512, entry.path))
+        held = sum(size for _, size, _ in copies)
+        for _, size, path in sorted(copies):
+            if held <= limit_bytes * 15 / 16:
+                break
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            held -= size
+
+
+CACHE = _Cache()
+
+
+def cache_limit_bytes() -> float:
+    """Return the limit of the cache. Raises UserError if `GUIE_SHARD_CACHE_GB` is no number."""
+    text = os.environ.get(LIMIT, "")
+    try:
+        limit_gb = float(text or LIMIT_GB)
+    except ValueError:
+        limit_gb = -1.0
+    if not 0 <= limit_gb < float("inf"):
+        raise UserError(f"{LIMIT}={text}: must be a number of gigabytes, 0 or more")
+    return limit_gb * 1e9

@@ -1,0 +1,1 @@
+"""Correct the ranking of an exact or approximate search, in validation and in search alike."""

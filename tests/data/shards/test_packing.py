@@ -1,0 +1,149 @@
+"""Shards hold every image as it was, go on where they stopped, and are never those of another manifest."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tarfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import curate
+from guie.base.errors import UserError
+from guie.data.image_checks.decoding import VERSION
+from guie.data.manifest import load_manifest
+from guie.data.shards import packing
+from guie.data.shards.packing import pack
+from sharded import SHARD_BYTES, data_set, packed, picture_bytes
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.suffix == ".tar"}
+
+
+def test_any_tool_reads_every_image_and_its_row(tmp_path: Path) -> None:
+    files, shards = packed(tmp_path)
+    rows = files.table
+    samples: dict[str, dict[str, bytes]] = {}
+    for tar in sorted((tmp_path / "shards").glob("*.tar")):
+        assert tar.stat().st_size <= SHARD_BYTES + tarfile.RECORDSIZE
+        with tarfile.open(tar) as file:
+            for entry in file:
+                key, _, suffix = entry.name.partition(".")
+                samples.setdefault(key, {})[suffix] = file.extractfile(entry).read()
+    assert len(samples) == rows["image_path"].nunique()
+    for sample in samples.values():
+        row = json.loads(sample["json"])
+        assert sample["jpg"] == (files.root / row["image_path"]).read_bytes()
+        written = pd.DataFrame([row, *row.pop("rows", [])]).fillna("")
+        kept = rows[rows["image_path"] == row["image_path"]]
+        assert written[kept.columns].to_numpy().tolist() == kept.to_numpy().tolist()
+
+
+def test_the_index_is_the_manifest_with_places(tmp_path: Path) -> None:
+    files, shards = packed(tmp_path)
+    pd.testing.assert_frame_equal(
+        shards.table[files.table.columns].astype(object), files.table.astype(object)
+    )
+    assert shards.sidecar == files.sidecar
+    index = pd.read_parquet(shards.path)
+    for row in index.itertuples():
+        data = (tmp_path / "shards" / row.shard).read_bytes()[row.offset : row.offset + row.size]
+        assert data == (files.root / row.image_path).read_bytes()
+    assert set(index["decoded"]) == {VERSION}
+    assert not (tmp_path / "shards/.parts").exists()
+
+
+def test_an_interrupted_packing_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, _ = packed(tmp_path)
+    whole, folder = contents(tmp_path / "shards"), tmp_path / "again"
+    opened = []
+
+    def stopping(path: str) -> bytes:
+        opened.append(path)
+        if len(opened) == 14:
+            raise KeyboardInterrupt
+        return Path(path).read_bytes()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(packing, "_bytes_of", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            pack(files, folder, SHARD_BYTES, 1)
+    first = contents(folder)
+    assert 0 < len(first) < len(whole) and not (folder / "index.parquet").exists()
+    assert not list(folder.glob(".shard*"))
+    (folder / ".shard-000009.77.tmp.tar").write_bytes(b"of a process that was killed")
+    known = {name: (folder / name).stat().st_ino for name in first}
+    index = pack(files, folder, SHARD_BYTES, 2)
+    assert {name: (folder / name).stat().st_ino for name in first} == known
+    assert contents(folder) == whole and not list(folder.glob(".shard*"))
+    pd.testing.assert_frame_equal(
+        pd.read_parquet(index), pd.read_parquet(tmp_path / "shards/index.parquet")
+    )
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_shards_of_another_manifest_stay(tmp_path: Path, finished: bool) -> None:
+    files, _ = packed(tmp_path)
+    folder = tmp_path / "shards"
+    if not finished:
+        (folder / "index.parquet").unlink()
+    before = contents(folder)
+    with pytest.raises(UserError, match=r"shards.*(write elsewhere|delete)"):
+        pack(files, folder, SHARD_BYTES // 2, 1)
+    assert contents(folder) == before
+
+
+def test_an_image_that_changes_stops_it_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = data_set(tmp_path / "files")
+    monkeypatch.setattr(packing, "_bytes_of", lambda path: Path(path).read_bytes() + b"more")
+    with pytest.raises(UserError, match=r"\.v1\.jpg: changed while it was packed"):
+        pack(files, tmp_path / "shards", SHARD_BYTES, 1)
+    assert not contents(tmp_path / "shards")
+
+
+def test_an_unreadable_image_is_named_before_anything_is_written(tmp_path: Path) -> None:
+    files = data_set(tmp_path / "files")
+    (tmp_path / "files/train/00.v1.jpg").write_bytes(picture_bytes(0)[:700])
+    with pytest.raises(UserError, match=r"train/00\.v1\.jpg"):
+        pack(files, tmp_path / "shards", SHARD_BYTES, 1)
+    assert not (tmp_path / "shards").exists()
+
+
+def test_a_disk_too_small_is_said_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = data_set(tmp_path / "files")
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(UserError, match="the disk has 1,000 free"):
+        pack(files, tmp_path / "shards", SHARD_BYTES, 1)
+
+
+def test_curate_packs_a_manifest_again_without_work(tmp_path: Path, capsys) -> None:
+    files = data_set(tmp_path / "files")
+    words = ["--manifest", str(files.path), "--shards", str(tmp_path / "out"), "--shard-mb", "0.02"]
+    curate.main(words)
+    before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").iterdir()}
+    curate.main(words)
+    assert {file: file.stat().st_mtime_ns for file in (tmp_path / "out").iterdir()} == before
+    assert len(load_manifest(tmp_path / "out/index.parquet").table) == len(files.table)
+
+
+def test_a_mix_keeps_the_pixel_digests_of_its_cleaning(tmp_path: Path) -> None:
+    files = data_set(tmp_path / "files")
+    (tmp_path / "mix.yaml").write_text(
+        f"""
+name: mix
+out: {tmp_path}/mix.csv
+clean: {{}}
+val_fraction: 0
+features: {tmp_path}/features
+sources: [{{kind: manifest, path: {files.path}}}]
+"""
+    )
+    curate.main(["--config", str(tmp_path / "mix.yaml"), "--shards", str(tmp_path / "shards")])
+    index = pd.read_parquet(tmp_path / "shards/index.parquet")
+    assert index["pixels"].str.len().eq(32).all()

@@ -1,0 +1,176 @@
+"""Re-ranking by patches: matches and their geometry, in validation and in search."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+import embed
+import search
+import validate
+from guie.base.errors import UserError
+from guie.evaluation import patches as patches_module
+from guie.evaluation.knn import ExactIndex
+from guie.evaluation.patches import PatchFeatures
+from guie.evaluation.rerank import local
+from guie.evaluation.rerank.local import DEPTH, WEIGHT, consistent_shares, reordered
+from guie.evaluation.rerank.reranker import Reranker, exact
+from guie.models import open_model
+from guie.search import open_index
+from some_pictures import folder_of, indexed
+from tiny_runs import tiny_run
+
+SIDE, DIM = 5, 16
+
+
+def units(*shape: int, seed: int = 0) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=shape)
+    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
+
+
+def moved(patches_PF: np.ndarray, down: int, right: int) -> np.ndarray:
+    """The same picture shifted; what comes in at the edges is new."""
+    old = patches_PF.reshape(SIDE, SIDE, DIM)
+    new = units(SIDE, SIDE, DIM, seed=9)
+    new[down:, right:] = old[: SIDE - down, : SIDE - right]
+    return new.reshape(-1, DIM)
+
+
+def plain_matches(query_PF: np.ndarray, image_PF: np.ndarray) -> list[tuple[int, int]]:
+    """Pairs of patches, each the other's nearest."""
+    found = []
+    for q, query_F in enumerate(query_PF):
+        i = max(range(len(image_PF)), key=lambda n: float(query_F @ image_PF[n]))
+        if q == max(range(len(query_PF)), key=lambda n: float(query_PF[n] @ image_PF[i])):
+            found.append((q, i))
+    return found
+
+
+@pytest.mark.parametrize(("down", "right"), [(0, 0), (1, 0), (1, 2)])
+def test_a_shifted_picture_keeps_the_patches_that_both_show(down: int, right: int) -> None:
+    query = units(SIDE * SIDE, DIM)
+    shown = (SIDE - down) * (SIDE - right)
+    (share,) = consistent_shares(query, moved(query, down, right)[None])
+    assert shown <= round(share * SIDE * SIDE) <= shown + 2  # chance matches of new patches
+
+
+def test_the_same_patches_in_disorder_are_not_consistent() -> None:
+    query = units(SIDE * SIDE, DIM)
+    mixed = query[np.random.default_rng(1).permutation(SIDE * SIDE)]
+    assert len(plain_matches(query, mixed)) == SIDE * SIDE
+    (share,) = consistent_shares(query, mixed[None])
+    assert share < 0.5
+
+
+def test_shares_count_mutual_matches_that_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the geometric check, the share is that of mutual matches."""
+    monkeypatch.setattr(local, "_consistent", lambda here, there: len(here))
+    query, images = units(SIDE * SIDE, DIM), units(4, SIDE * SIDE, DIM, seed=2)
+    expected = [len(plain_matches(query, image)) / SIDE**2 for image in images]
+    np.testing.assert_allclose(consistent_shares(query, images), expected)
+
+
+def test_only_the_first_candidates_are_reordered() -> None:
+    query = units(SIDE * SIDE, DIM)
+    images = units(DEPTH + 10, SIDE * SIDE, DIM, seed=3)
+    images[DEPTH - 1] = images[DEPTH + 1] = query
+    rows = np.arange(DEPTH + 10)[None]
+    score = np.linspace(0.9, 0.8, DEPTH + 10, dtype=np.float32)[None]
+    found, after = reordered(rows, score, query[None], lambda rows_C: images[rows_C])
+    assert found[0, 0] == DEPTH - 1 and after[0, 0] == pytest.approx(score[0, DEPTH - 1] + WEIGHT)
+    assert found[0, DEPTH:].tolist() == list(range(DEPTH, DEPTH + 10))
+    assert sorted(found[0]) == list(range(DEPTH + 10)) and rows[0, 0] == 0
+    empty = np.full((1, 3), -1)
+    nothing = np.full((1, 3), -np.inf)
+    assert reordered(empty, nothing, query[None], images.__getitem__)[0].tolist() == [[-1] * 3]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, 30 labelled pictures, their embeddings and index."""
+    folder = tmp_path_factory.mktemp("local")
+    tiny_run(folder / "run")
+    folder_of(folder)
+    indexed(folder / "run", folder / "m.csv", folder / "index")
+    words = ["--model", str(folder / "run"), "--manifest", str(folder / "m.csv")]
+    embed.main([*words, "--out", str(folder / "E.npz"), "--workers", "0"])
+    return folder
+
+
+def test_patches_are_the_tokens_of_the_last_block(place: Path) -> None:
+    model = open_model(str(place / "run"))
+    features = PatchFeatures(model)
+    side = model.embedder.backbone.size_px
+    images = torch.randn(2, 3, side, side, generator=torch.Generator().manual_seed(0))
+    tower, seen = model.embedder.backbone.tower, []
+    block = model.embedder.backbone.structure().blocks[-1].module
+    hook = block.register_forward_hook(lambda module, given, output: seen.append(output))
+    with torch.inference_mode():
+        tower.eval()(images)
+        hook.remove()
+        found = features.eval()(images).reshape(2, features.patches, -1)
+    expected = seen[0][:, 1:]
+    expected = expected / expected.norm(dim=-1, keepdim=True)
+    assert features.patches > 1 and torch.allclose(found, expected, atol=1e-5)
+
+
+def test_validation_and_search_re_rank_alike(place: Path) -> None:
+    table = pd.read_csv(place / "m.csv")
+    words = ["--embeddings", str(place / "E.npz"), "--manifest", str(place / "m.csv")]
+    model = ["--rerank", "local", "--model", str(place / "run"), "--draws", "0"]
+    validate.main([*words, *model, "--out", str(place / "r.json")])
+    searcher = open_index(place / "index", rerank=["local"])
+    files = searcher.index.files
+    assert files["image_path"].tolist() == sorted(table["image_path"])
+    right = pd.Series(
+        [searcher.like(row, 1)[0].label == label for row, label in enumerate(files["label"])]
+    )
+    means = right.groupby(files["domain"]).mean()
+    report = json.loads((place / "r.json").read_text())["domains"]
+    assert {name: report[name]["r_at_1"] for name in means.index} == means.to_dict()
+
+
+def test_a_picture_is_re_ranked_by_its_patches(place: Path) -> None:
+    searcher = open_index(place / "index", rerank=["local"])
+    root, paths = Path(searcher.index.facts.root), searcher.index.files["image_path"]
+    vectors, query = np.asarray(searcher.vectors_ND), searcher.vectors_ND[[7]]
+    every = searcher._patches_of(np.arange(30))
+    find = exact(ExactIndex(vectors))
+    reranker = Reranker(vectors, find, ["local"], patches_of=every.__getitem__)
+    expected, score = reranker.search(query, 6, np.array([[-1]]), every[[7]])
+    found = searcher.query(root / paths[7], 6)
+    assert [hit.row for hit in found] == expected[0].tolist() and found[0].row == 7
+    assert score[0, 0] == pytest.approx(1 + WEIGHT, abs=1e-3)
+    gone = root / paths[expected[0, 1]]
+    gone.rename(root / "gone.png")
+    try:
+        hits = open_index(place / "index", rerank=["local"]).query(root / paths[7], 30)
+        assert len(hits) == 30
+    finally:
+        (root / "gone.png").rename(gone)
+
+
+def test_refusals(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--embeddings", str(place / "E.npz"), "--manifest", str(place / "m.csv")]
+    words += ["--out", str(place / "r.json"), "--rerank"]
+    model = ["--model", str(place / "run")]
+    for wrong in (["local"], ["csls", *model], ["local", *model, "--against", "F.npz"]):
+        with pytest.raises(SystemExit):
+            validate.main([*words, *wrong])
+        assert "local" in capsys.readouterr().err
+    resnet = {"library": "timm", "name": "test_resnet", "pretrained": None}
+    tiny_run(place / "resnet", backbone=resnet)
+    with pytest.raises(UserError, match="its backbone is not a plain vision transformer"):
+        validate.main([*words, "local", "--model", str(place / "resnet")])
+    monkeypatch.setattr(patches_module, "MOST_BYTES", 1000)
+    with pytest.raises(UserError, match="the patches of 30 images need 0 GB; at most 0 GB"):
+        validate.main([*words, "local", *model])
+    with pytest.raises(SystemExit):
+        search.main(["query", "--index", str(place / "index"), "a.png", "--rerank", "patches"])

@@ -1,0 +1,178 @@
+"""All that needs a real GPU, in one call of under ten minutes on an H100: tests, then benchmarks.
+
+python tests/on_gpu.py [--minutes 9.5] [--only tests|benchmarks]
+
+Weights are random and images drawn: nothing is downloaded. The most important benchmark runs first, and
+none is started without time for it. The summary at the end names each failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).parents[1]
+# Share of a matrix product's FLOP/s that a step of ViT-H/14 should reach
+GOAL = 0.45
+TESTS_S, LONGEST_S = 330, 150
+
+
+class Benchmark(NamedTuple):
+    """A step of a CLIP of random weights by tests/bench/card.py: its options, and seconds it may take."""
+
+    model: str
+    batches: Sequence[int]
+    options: Sequence[str] = ()
+
+    @property
+    def title(self) -> str:
+        return f"{self.model} {' '.join(self.options)}".strip()
+
+    @property
+    def command(self) -> list[str]:
+        words = ["--config", "configs/vit_h14.yaml", "--stage", "full", "--steps", "10"]
+        words += ["--set", f"model.backbone.name={self.model}"]
+        words += [word for batch in self.batches for word in ("--batch", str(batch))]
+        return [sys.executable, "tests/bench/card.py", *words, *self.options]
+
+
+COMPILED = ["--set", "compile=true"]
+CHANNELS_LAST = ["--set", "channels_last=true"]
+BENCHMARKS = [
+    Benchmark("ViT-H-14", [32, 64, 128]),
+    Benchmark("ViT-B-16", [64, 256], ["--embed"]),
+    Benchmark("ViT-H-14", [64, 128], COMPILED),
+    Benchmark("ViT-L-14", [64, 256]),
+    Benchmark("ViT-B-16", [256], [*COMPILED, *CHANNELS_LAST]),
+]
+
+
+class Outcome(NamedTuple):
+    """What happened: `ok`, `FAILED` or `not run`; a line about it."""
+
+    what: str
+    verdict: str
+    detail: str = ""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run all; return 1 if anything failed, 2 without a GPU."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=9.5)
+    parser.add_argument("--only", choices=["tests", "benchmarks"])
+    args = parser.parse_args(argv)
+    import torch  # takes seconds, and --help does not need it
+
+    if not torch.cuda.is_available():
+        print("make gpu: torch sees no GPU, so nothing was tested; run it on a machine with one")
+        return 2
+    ends = time.monotonic() + 60 * args.minutes
+    print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}", flush=True)
+    outcomes: list[Outcome] = []
+    if args.only != "benchmarks":
+        outcomes += tested(min(TESTS_S, ends - time.monotonic()))
+    if args.only != "tests":
+        outcomes += measured(ends)
+    print(summary(outcomes))
+    return int(any(outcome.verdict == "FAILED" for outcome in outcomes))
+
+
+def tested(seconds: float) -> list[Outcome]:
+    """Run tests/gpu; each failed one is an outcome, all others are another."""
+    words = ["-m", "pytest", "tests/gpu", "-q", "-rfE", "-p", "no:cacheprovider", "--durations=8"]
+    said, code = _run([sys.executable, *words], seconds)
+    failures = [Outcome(*one) for one in failed(said)]
+    counts = re.findall(r"\d+ passed[^\n]*", said)
+    if code is None:
+        failures.append(Outcome("tests/gpu", "FAILED", f"stopped after {seconds:.0f} s"))
+    elif code and not failures:
+        failures.append(Outcome("tests/gpu", "FAILED", f"pytest ended with code {code}"))
+    return [*failures, Outcome("tests/gpu, the others", "ok", counts[-1])] if counts else failures
+
+
+def failed(said: str) -> Iterator[tuple[str, str, str]]:
+    """Yield each failed test in pytest's short summary, with its message."""
+    for name, message in re.findall(
+        r"^(?:FAILED|ERROR) (\S+(?:\[.*?\])?)(?: - (.*))?$", said, re.M
+    ):
+        yield name, "FAILED", message
+
+
+def measured(ends: float) -> Iterator[Outcome]:
+    """Run the benchmarks while there is time, and say whether the goal is reached."""
+    best = 0.0
+    for benchmark in BENCHMARKS:
+        left = ends - time.monotonic()
+        if left < 30:
+            yield Outcome(benchmark.title, "not run", "no time was left; raise --minutes")
+            continue
+        said, code = _run(benchmark.command, min(LONGEST_S, left))
+        found = shares(said)
+        if benchmark.model == "ViT-H-14":
+            best = max([best, *found])
+        shown = f"share of a matrix product {', '.join(f'{share:.2f}' for share in found)}"
+        if code is None:
+            yield Outcome(benchmark.title, "not run", f"stopped by the time limit; {shown}")
+        elif code or not found:
+            lines = [line for line in said.splitlines() if line.strip()]
+            yield Outcome(benchmark.title, "FAILED", lines[-1] if lines else f"code {code}")
+        else:
+            yield Outcome(benchmark.title, "ok", shown)
+    reached = "reached" if best >= GOAL else "missed"
+    yield Outcome(f"goal: {GOAL} of a matrix product by ViT-H/14", reached, f"best {best:.2f}")
+
+
+def shares(said: str) -> list[float]:
+    """Return the column `of product` of card.py's table of steps."""
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in said.splitlines()]
+    heads = next((row for row in rows if "of product" in row), [])
+    steps = [row for row in rows if heads and len(row) == len(heads) and row[0].isdigit()]
+    found = [row[heads.index("of product")] for row in steps]
+    return [float(cell) for cell in found if cell]
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """Return the lines that end the call."""
+    width = max(len(outcome.what) for outcome in outcomes)
+    lines = [f"{one.verdict:8} {one.what:{width}}  {one.detail}".rstrip() for one in outcomes]
+    failures = sum(outcome.verdict == "FAILED" for outcome in outcomes)
+    return "\n".join(["", "== summary", *lines, f"{failures} failed"])
+
+
+def _run(command: Sequence[str], seconds: float) -> tuple[str, int | None]:
+    """Run a command of this repository; show and return what it said, and its exit code.
+
+    The code is None if it was stopped after these seconds.
+    """
+    print(f"\n== {' '.join(command[1:])}", flush=True)
+    environment = os.environ | {"GUIE_GPU_TESTS": "1", "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        said, code = process.communicate(timeout=max(1, seconds))[0], process.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, 9)  # with its loaders
+        said, code = process.communicate()[0], None
+    text = said.decode(errors="replace")
+    print(re.sub(r"[^\n]*\r", "", text), flush=True)  # without progress bars
+    return text, code
+
+
+if __name__ == "__main__":
+    sys.exit(main())
