@@ -17,6 +17,8 @@ class StringColumn:
     """An immutable sequence of strings; each is made when it is asked for."""
 
     def __init__(self, values: Iterable[str]):
+        if isinstance(values, np.ndarray):
+            values = values.astype(object)  # older releases of Arrow cannot read numpy's own strings
         known = pa.array(values, pa.large_string())
         self.arrow = known.combine_chunks() if isinstance(known, pa.ChunkedArray) else known
 
