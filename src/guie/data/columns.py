@@ -18,7 +18,7 @@ class StringColumn:
 
     def __init__(self, values: Iterable[str]):
         if isinstance(values, np.ndarray):
-            values = values.astype(object)  # older releases of Arrow cannot read numpy's own strings
+            values = values.astype(object)  # Arrow 17 cannot read numpy's strings
         known = pa.array(values, pa.large_string())
         self.arrow = known.combine_chunks() if isinstance(known, pa.ChunkedArray) else known
 
