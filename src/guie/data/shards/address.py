@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 SCHEMES = ("s3", "gs", "az")
@@ -35,15 +36,19 @@ def shown(path: str | Path) -> str:
     return url_of(path) or str(path)
 
 
-def split_address(path: str) -> tuple[str, str] | None:
-    """Return the index and the image_path of an address; None for the path of a file.
+def may_be_index(path: str) -> bool:
+    """Return whether a path is a file or names an object: a folder may be called `x.parquet` too."""
+    return bool(url_of(path)) or os.path.isfile(path)
 
-    A folder may be named `x.parquet` too, so the index must be a file, or an object.
-    """
+
+def split_address(
+    path: str, may_be_index: Callable[[str], bool] = may_be_index
+) -> tuple[str, str] | None:
+    """Return the index and the image_path of an address; None for the path of a file."""
     end = path.find(f"{SUFFIX}/")
     while end >= 0:
         index = path[: end + len(SUFFIX)]
-        if url_of(index) or os.path.isfile(index):
+        if may_be_index(index):
             return index, path[end + len(SUFFIX) + 1 :]
         end = path.find(f"{SUFFIX}/", end + 1)
     return None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 import numpy as np
 
 from guie.base.errors import UserError
-from guie.data.shards.address import shown, split_address, url_of
+from guie.data.shards.address import may_be_index, shown, split_address, url_of
 from guie.data.shards.index import Places, open_places
 from guie.data.shards.storage import fetch_ahead, read_range
 
@@ -75,8 +76,9 @@ def decoded_in_shards(paths: Sequence[str], version: str) -> np.ndarray:
 def _located(paths: Sequence[str]) -> Iterator[tuple[Places, list[int], np.ndarray]]:
     """Yield, for each index: its places, the positions of its images in `paths`, and their rows."""
     members: dict[str, tuple[list[int], list[str]]] = {}
+    asked_once = cache(may_be_index)  # a million images of one index ask the disk a single time
     for number, path in enumerate(paths):
-        if address := split_address(path):
+        if address := split_address(path, asked_once):
             numbers, names = members.setdefault(address[0], ([], []))
             numbers.append(number)
             names.append(address[1])

@@ -1,0 +1,113 @@
+"""What the number of rows costs at the start of a training from shards: seconds and memory, step by step.
+
+python tests/bench/rows.py [--rows 1000000] [--classes 100000] [--images 64] [--size-px 112] [--workers 2]
+
+Packs a few drawn JPEGs into one shard. The index repeats them under as many names as there are rows. Then
+a process of its own starts as training does: read and check the index, map the places of the images, look
+up which were decoded, make data set and sampler (`shards`), load a first batch with worker processes. At
+the second start the places are in the cache. Memory is what the process holds more than after its imports.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from accelerate import Accelerator
+from common import apart, arguments, forget_peak, peak_gb, photographs, show
+
+from guie.config.stages import AugmentConfig
+from guie.data.augmentation import Augment
+from guie.data.dataset import TrainDataset
+from guie.data.image_checks.decoding import readable
+from guie.data.loader import train_loader
+from guie.data.manifest import load_manifest
+from guie.data.sampling import RankBatches, Sampler
+from guie.data.shards.index import open_places, read_facts, write_index
+from guie.data.shards.packing import pack
+from guie.models.preprocess import Preprocess
+
+BATCH = 128
+HEIGHT = 240  # of the drawn images
+
+
+def write_repeated(folder: Path, images: int, rows: int, classes: int) -> Path:
+    """Write one shard of drawn images and an index that repeats them; return the index."""
+    (folder / "files").mkdir()
+    files = photographs(folder / "files", images, HEIGHT)
+    table = pd.DataFrame({"image_path": [file.name for file in files], "label": "d/0"})
+    table = table.assign(domain="d", split="train", role="train")
+    table.to_csv(folder / "files/m.csv", index=False)
+    index = pack(load_manifest(folder / "files/m.csv"), folder / "shards", 1 << 30, 1)
+    once, facts = pd.read_parquet(index), read_facts(index)
+    many = once.iloc[np.arange(rows) % len(once)].reset_index(drop=True)
+    many["label"] = [f"d/{number % classes:07d}" for number in range(rows)]
+    many["image_path"] = [f"{label}/{row:09d}.jpg" for row, label in enumerate(many["label"])]
+    write_index(index, many, facts["shards"])
+    return index
+
+
+def start(index: Path, size_px: int, workers: int) -> list[tuple[str, float, float]]:
+    """Return (step, seconds, peak memory in GB above the imports) of a start."""
+    multiprocessing.set_start_method("fork", force=True)  # Linux's default, which `apart` changed
+    begun = peak_gb()
+    forget_peak()
+    return [
+        (name, seconds, max(0.0, peak - begun))
+        for name, seconds, peak in _steps(index, size_px, workers)
+    ]
+
+
+def _steps(index: Path, size_px: int, workers: int) -> Iterator[tuple[str, float, float]]:
+    clock = time.perf_counter()
+
+    def step(name: str) -> tuple[str, float, float]:
+        nonlocal clock
+        before, clock = clock, time.perf_counter()
+        peak = peak_gb()
+        forget_peak()
+        return name, clock - before, peak
+
+    manifest = load_manifest(index)
+    yield step("read and check the index")
+    open_places(str(index))
+    yield step("map the places of the images")
+    one, dropped = Accelerator(cpu=True), index.with_name("dropped.csv")
+    manifest = readable(one, manifest, ("train",), drop_bad=False, dropped=dropped)
+    rows = manifest.split("train")
+    yield step("look up which were decoded")
+    labels = sorted(rows["label"].unique())
+    preprocess = Preprocess(size_px, [0.5] * 3, [0.25] * 3)
+    dataset = TrainDataset(
+        rows, labels, manifest.root, Augment(AugmentConfig()), preprocess, (0, 0)
+    )
+    yield step("make the data set")
+    sampler = Sampler(rows["domain"], "shards", BATCH, (0, 0), shard_of_row=rows["shard"])
+    batches = RankBatches(sampler, 0, 8, 0, 1)
+    yield step("make the sampler")
+    loading = iter(train_loader(dataset, batches, workers=workers).loader)
+    next(loading)
+    yield step("load a first batch")
+
+
+def main() -> None:
+    args = arguments(__doc__, rows=1_000_000, classes=100_000, images=64, size_px=112, workers=2)
+    with tempfile.TemporaryDirectory() as name:
+        os.environ["GUIE_CACHE"] = str(Path(name) / "cache")
+        index = apart(write_repeated, Path(name), args.images, args.rows, args.classes)
+        size_mb = index.stat().st_size / 1e6
+        print(f"{args.rows:,} rows of {args.classes:,} classes, an index of {size_mb:.0f} MB")
+        for title in ("First start", "Second start"):
+            steps = apart(start, index, args.size_px, args.workers)
+            whole = ("in all", sum(row[1] for row in steps), max(row[2] for row in steps))
+            show(["", "seconds", "peak, GB"], [*steps, whole], title)
+
+
+if __name__ == "__main__":
+    main()
