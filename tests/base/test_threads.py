@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from guie.base import threads
-from guie.base.threads import allowed_cores, search_threads
+from guie.base.processes import usable_cores
+from guie.base.threads import search_threads
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.search import BlockCache, search_together
 
@@ -18,7 +19,7 @@ from guie.evaluation.search import BlockCache, search_together
 def launched(request, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(request.param, "no")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.setattr(threads, "allowed_cores", lambda: 6)
+    monkeypatch.setattr(threads, "usable_cores", lambda: 6)
 
 
 @pytest.fixture
@@ -82,4 +83,4 @@ def test_processes_that_search_together_share_the_cores(
 
 
 def test_the_cores_are_those_that_the_process_may_use() -> None:
-    assert 1 <= allowed_cores() <= (os.cpu_count() or 1)
+    assert 1 <= usable_cores() <= (os.cpu_count() or 1)

@@ -9,6 +9,8 @@ from contextvars import ContextVar
 
 import faiss
 
+from guie.base.processes import usable_cores
+
 # Set by `accelerate launch` and by torchrun, which also set OMP_NUM_THREADS=1.
 LAUNCHED = ("ACCELERATE_MIXED_PRECISION", "TORCHELASTIC_RUN_ID")
 
@@ -31,16 +33,9 @@ def search_threads(processes: int = 1) -> Iterator[None]:
         yield
         return
     before, entered = faiss.omp_get_max_threads(), _entered.set(True)
-    faiss.omp_set_num_threads(max(1, allowed_cores() // processes))
+    faiss.omp_set_num_threads(max(1, usable_cores() // processes))
     try:
         yield
     finally:
         faiss.omp_set_num_threads(before)
         _entered.reset(entered)
-
-
-def allowed_cores() -> int:
-    """Return how many cores this process may run on, which a cluster's scheduler may have limited."""
-    if hasattr(os, "sched_getaffinity"):  # not on macOS
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

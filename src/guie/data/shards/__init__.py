@@ -1,6 +1,6 @@
 """Store the images of a manifest in shards: plain tars with one Parquet index, on disk or in object storage.
 
-The index is a manifest with three more columns: shard, offset and size. It stands beside its shards. Every
+The index is a manifest with more columns, which say where an image is. It stands beside its shards. Every
 command takes it in place of a manifest, and finds an image by its address: `shards/index.parquet/a/b.jpg`.
 
 | module | content |
