@@ -89,6 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def tested(seconds: float) -> list[Outcome]:
     """Run tests/gpu; each failed one is an outcome, all others are another."""
     words = ["-m", "pytest", "tests/gpu", "-q", "-rfE", "-p", "no:cacheprovider", "--durations=8"]
+    words += ["-n", str(min(8, max(1, len(os.sched_getaffinity(0)) // 2)))]
     said, code = _run([sys.executable, *words], seconds)
     failures = [Outcome(*one) for one in failed(said)]
     counts = re.findall(r"\d+ passed[^\n]*", said)

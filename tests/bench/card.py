@@ -26,6 +26,7 @@ from common import Way, arguments, peak_gb, photographs, seconds_of, show
 from counting import GB, PRECISIONS, Frame
 from loader import ours
 from memory import build
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -192,7 +193,7 @@ def matrix_flops(accelerator: Accelerator, precision: str) -> float:
 
 def loader_rate(size_px: int) -> float:
     """Images/s that a loader process makes on one core."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, threadpool_limits(1):
         run = ours(photographs(Path(folder), LOADED, 500), size_px, normalised=False)
         run()
         return LOADED / seconds_of(run, time.process_time)

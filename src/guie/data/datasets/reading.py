@@ -242,7 +242,7 @@ def _manifest(dataset: Dataset, rows: pd.DataFrame, domain: str | None) -> pd.Da
     prefix = domains + f"/{dataset.name}/"
     label = prefix + rows["label"]
     several = rows["label"].str.contains("|", regex=False)
-    label[several] = [
+    label.loc[several] = [
         start + f"|{start}".join(classes.split("|"))
         for start, classes in zip(prefix[several], rows.loc[several, "label"], strict=True)
     ]

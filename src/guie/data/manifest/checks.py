@@ -53,7 +53,7 @@ def _foreign_prefixes(table: pd.DataFrame) -> Iterator[Fault]:
 WEIGHTS = (1e-9, 1000)  # minimum and maximum per image
 EPOCH_MAX = 500_000_000
 # Characters that break files with one label per line, and terminals
-CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"  # the characters: Arrow's regexes know no \u
 
 
 def check(
