@@ -199,6 +199,8 @@ class PretendedGPU(TorchDispatchMode):
                 self.wait(f"{name} by indices on the CPU")
             elif masks and not fills:
                 self.wait(f"{name} by a mask")
+            elif len(args) > 2 and not masks and not isinstance(args[2], OnGPU):
+                self.wait(f"{name} of a number, which is copied from the CPU")
         elif name in SYNCHRONOUS or (
             name == "repeat_interleave" and kwargs.get("output_size") is None
         ):

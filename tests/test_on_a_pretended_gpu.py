@@ -84,6 +84,7 @@ def test_devices_that_mix_fail(gpu: PretendedGPU, mix: Any) -> None:
         (lambda x: x.copy_(torch.ones(3, 3)), "copy_ from cpu"),
         (lambda x: x[x > 0], "index by a mask"),
         (lambda x: x[[0, 2]], "index by indices on the CPU"),
+        (lambda x: x.__setitem__((x[0].long() * 0,) * 2, 1.0), "index_put_ of a number"),
         (lambda x: x.nonzero(), "nonzero"),
         (lambda x: torch.equal(x, x), "equal"),
         (lambda x: torch.cuda.synchronize(), "synchronize"),

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -40,13 +41,13 @@ class RawBatch:
     sizes: Sequence[tuple[int, int] | None]
     inputs_L: Tensor | None
 
-    def pin_memory(self) -> RawBatch:
-        """Return the batch in page-locked memory; DataLoader calls this."""
-        return self._each(Tensor.pin_memory)
-
     def to(self, device: torch.device) -> RawBatch:
-        """Return the batch with its tensors on the device, copied while this process continues."""
-        return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+        """Return the batch with its tensors on the device; the CPU does not wait for the GPU's work."""
+        move = partial(Tensor.to, device=device, non_blocking=True)
+        large = None if self.inputs_L is None else move(self.inputs_L)
+        return replace(
+            self, pixels_N=move(self.pixels_N), shapes_B3=move(self.shapes_B3), inputs_L=large
+        )
 
     def prepared(self, preprocess: Callable[[Tensor], Tensor]) -> Prepared:
         """Return network inputs and shapes (B, 3) in order, like a batch of `EvalDataset`.
@@ -73,12 +74,6 @@ class RawBatch:
         for pairs in found.values():
             places, images = zip(*pairs, strict=True)
             yield list(places), torch.stack(images) if len(images) > 1 else images[0][None]
-
-    def _each(self, make: Callable[[Tensor], Tensor]) -> RawBatch:
-        large = None if self.inputs_L is None else make(self.inputs_L)
-        return replace(
-            self, pixels_N=make(self.pixels_N), shapes_B3=make(self.shapes_B3), inputs_L=large
-        )
 
 
 class RawImages(Dataset):

@@ -132,7 +132,7 @@ class _Streamed(torch.autograd.Function):
             logit_RK, _ = _logits(query_BD[rows], unit_KD, centers)
             own = _own(block, label_B)
             own_B[block.own] = logit_RK[own]
-            logit_RK[own] = -torch.inf
+            logit_RK[own] = logit_RK.new_full((), -torch.inf)  # a number would be copied to the GPU
             highest_R = logit_RK.amax(1)
             nearest_B[rows] = torch.maximum(nearest_B[rows], highest_R)
             if hardening:
