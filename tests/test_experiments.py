@@ -39,7 +39,7 @@ CHECKED = {
 }
 COMPARED_WITH_RECORDS = {
     *("adapters", "compositions", "distillation", "dreml", "few_shot"),
-    *("losses", "rates", "specialists_112", "students"),
+    *("losses", "nested", "rates", "specialists_112", "students"),
 }
 
 
