@@ -18,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from guie.base.processes import usable_cores
+
 ROOT = Path(__file__).parents[1]
 # Share of a matrix product's FLOP/s that a step of ViT-H/14 should reach
 GOAL = 0.45
@@ -89,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def tested(seconds: float) -> list[Outcome]:
     """Run tests/gpu; each failed one is an outcome, all others are another."""
     words = ["-m", "pytest", "tests/gpu", "-q", "-rfE", "-p", "no:cacheprovider", "--durations=8"]
-    words += ["-n", str(min(8, max(1, len(os.sched_getaffinity(0)) // 2)))]
+    words += ["-n", str(min(8, usable_cores()))]
     said, code = _run([sys.executable, *words], seconds)
     failures = [Outcome(*one) for one in failed(said)]
     counts = re.findall(r"\d+ passed[^\n]*", said)

@@ -7,8 +7,8 @@
 
 Mixed devices fail as on CUDA: a CPU tensor among a GPU's must have no dimensions; copies may mix. Waits
 are those that `torch.cuda.set_sync_debug_mode("error")` refuses: reading a number, results whose size
-depends on values, and copies between devices that are not `non_blocking`. Numbers are the CPU's. Not
-pretended: kernels, streams, memory, `torch.compile`, threads and other processes.
+depends on values, a number written by indices, and copies between devices that are not `non_blocking`.
+Numbers are the CPU's. Not pretended: kernels, streams, memory, `torch.compile`, threads and other processes.
 """
 
 from __future__ import annotations

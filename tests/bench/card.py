@@ -11,7 +11,6 @@ loader a process's share is measured, on one core. --embed embeds as well, on th
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -33,6 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from guie.base import errors
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.base.processes import usable_cores
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, classes_of
 from guie.evaluation.embedding import embed_files
@@ -168,7 +168,7 @@ def embedding_rates(accelerator: Accelerator, made: Made, batch: int) -> tuple[f
             embedder(images_BCHW, torch.ones(batch, 3, device=accelerator.device))
 
     preprocess = Preprocess(made.size_px, [0.5] * 3, [0.5] * 3)
-    workers = len(os.sched_getaffinity(0))
+    workers = usable_cores()
     with tempfile.TemporaryDirectory() as folder, uncompiled():
         files = photographs(Path(folder), LOADED, 500) * (4 * workers)
         job = partial(embed_files, accelerator, embedder, preprocess, batch_size=batch)

@@ -58,7 +58,7 @@ def test_training_is_the_cpus_and_its_steps_wait_for_nothing(
     strict_waits: None,
     on_cpu: Callable[[list[str]], Path],
 ) -> None:
-    """Without `deterministic`, with which PyTorch itself waits where a tensor is written by indices."""
+    """Without `deterministic`, as most runs train: its operators may wait."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     words = ["--config", str(written(RUNS[name], material, tmp_path))]
     on_gpu = train.main(words)

@@ -132,7 +132,8 @@ class _Streamed(torch.autograd.Function):
             logit_RK, _ = _logits(query_BD[rows], unit_KD, centers)
             own = _own(block, label_B)
             own_B[block.own] = logit_RK[own]
-            logit_RK[own] = logit_RK.new_full((), -torch.inf)  # a number would be copied to the GPU
+            # A plain number would be copied from the CPU, which waits for the GPU
+            logit_RK[own] = logit_RK.new_full((), -torch.inf)
             highest_R = logit_RK.amax(1)
             nearest_B[rows] = torch.maximum(nearest_B[rows], highest_R)
             if hardening:

@@ -9,10 +9,13 @@ import sys
 from pathlib import Path
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.compute
 import pytest
 
 from guie.base.errors import UserError
 from guie.data.manifest import NOTED, load_manifest
+from guie.data.manifest.checks import CONTROL
 
 HEADER = "image_path,label,domain,split,role"
 GOOD = "t/{}.jpg,toys/car,toys,train,train"
@@ -175,6 +178,13 @@ def test_warnings_go_to_stderr_of_the_first_process(tmp_path, rank, times):
     assert done.stdout == ""
     assert done.stderr.count(f"{path}:2: warning: val query without a positive") == times
     assert done.stderr.count("\n") == times
+
+
+def test_arrow_finds_control_characters():
+    """Some versions of pandas pass the expression on to Arrow, which does not know \\u."""
+    labels = pa.array(["a b", "a\u2028b", "a\x85b", "a\x00b"])
+    found = pyarrow.compute.match_substring_regex(labels, CONTROL).to_pylist()
+    assert found == [False, True, True, True]
 
 
 @pytest.mark.parametrize("end", ["\n", "\r", "\t", "\x00", "\x7f", "\x85", "\u2028", "\u2029"])
