@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -86,13 +86,13 @@ BODIES = {
 class Troubled:
     """A proxy before an S3: the next requests for an object fail as `troubles` says, the others pass.
 
-    A trouble is an HTTP status such as 503, or a number of seconds to wait as a float.
+    A trouble is an HTTP status such as 503, a number of seconds to wait as a float, or a barrier at which
+    requests wait for one another.
     """
 
     def __init__(self, endpoint: str):
-        self.troubles: list[float] = []
+        self.troubles: list[float | threading.Barrier] = []
         self.asked: list[str] = []
-        self.at_once = self.most_at_once = 0  # requests that wait
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -101,10 +101,11 @@ class Troubled:
                 trouble = proxy.troubles.pop(0) if proxy.troubles else 0.0
                 if isinstance(trouble, int):
                     return self._answer(trouble, {}, BODIES[trouble])
-                proxy.at_once += 1
-                proxy.most_at_once = max(proxy.most_at_once, proxy.at_once)
-                time.sleep(trouble)
-                proxy.at_once -= 1
+                if isinstance(trouble, threading.Barrier):
+                    with suppress(threading.BrokenBarrierError):
+                        trouble.wait()
+                else:
+                    time.sleep(trouble)
                 kept = {k: v for k, v in self.headers.items() if k.lower() != "host"}
                 request = urllib.request.Request(
                     endpoint + self.path, headers=kept, method=self.command
