@@ -3,6 +3,7 @@
 python src/curate.py --list
 python src/curate.py --config configs/demo/mix.yaml
 python src/curate.py --config configs/demo/mix.yaml --set max_images=5 --set out=input/few.csv
+python src/curate.py --config configs/demo/mix.yaml --shard 2/8
 python src/curate.py --config configs/demo/mix.yaml --shards input/demo_shards
 python src/curate.py --manifest input/mix_demo.csv --shards input/demo_shards --shard-mb 64
 python src/curate.py --index-shards DIR --domain products --split train
@@ -11,6 +12,9 @@ Writes the manifest to the config's `out`. Next to it are `<out>.summary.json` (
 of each domain, what each rule dropped, every dropped file with the reason), `<out>.html` (the same
 as a page), and the findings of cleaning and selection. The output depends only on the sources, the
 config and the seed, not on the number of workers.
+
+`--shard 2/8` checks only the third eighth of the images and computes their features, as one of eight jobs.
+The command without it finds all of that and writes the mix.
 
 `--shards DIR` also writes the images into tars (WebDataset's convention) and `DIR/index.parquet`, which every
 command takes as a manifest. The same command goes on after an interruption. `--index-shards DIR` writes the
@@ -25,6 +29,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from guie.base import arguments
 from guie.base.errors import run
 from guie.base.files import quoted
 from guie.config import MixConfig, load_config
@@ -71,6 +76,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     from guie.data.manifest import save_manifest
 
     config = config.model_copy(update={"sources": [with_path(s) for s in config.sources]})
+    if args.shard:
+        from guie.curation.shard import compute_shard
+
+        images = compute_shard(config, args.shard, args.workers)
+        seconds = time.perf_counter() - started
+        number, shards = args.shard
+        print(f"shard {number} of {shards}: {images:,} good images in {seconds:.1f} s")
+        return
     refuse_overwriting(config)
     account = summary.CurationReport(config, _command(args))
     table, sidecar = curate(config, args.workers, account, train.main)
@@ -113,6 +126,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--workers", type=int, default=os.cpu_count(), help="decoding processes (default: cores)"
     )
+    parser.add_argument(
+        "--shard",
+        type=arguments.shard,
+        metavar="N/M",
+        help="only check part N of M of the images, counted from 0",
+    )
     parser.add_argument("--root", help="folder of --manifest's images; default: the manifest's")
     parser.add_argument(
         "--shards", type=Path, metavar="DIR", help="also write tars and DIR/index.parquet"
@@ -127,6 +146,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if bool(args.index_shards) != bool(args.domain):
         parser.error("--index-shards and --domain: need each other")
+    if args.shard and (args.shards or not args.config):
+        parser.error("--shard: needs --config, without --shards")
     if args.manifest and not args.shards:
         parser.error("--manifest: needs --shards DIR")
     if args.shards and not (args.config or args.manifest):

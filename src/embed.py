@@ -18,7 +18,6 @@ computes only the third eighth of them, as one of eight jobs. The command withou
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -107,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
     from guie.base.devices import from_main, make_accelerator, warn_of_slow_bf16
     from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
-    from guie.data.manifest import load_manifest
+    from guie.data.manifest import load_manifest, rows_of_shard
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
     from guie.evaluation.feature_cache import FeatureCache, embed_into, remove_caches
     from guie.evaluation.opened import embed_queries, embedding_precision, load_embedding_model
@@ -161,15 +160,6 @@ def main(argv: Sequence[str] | None = None) -> Path:
         accelerator.wait_for_everyone()
         accelerator.end_training()
     return out
-
-
-def rows_of_shard(table: pd.DataFrame, shard: tuple[int, int], batch_size: int) -> pd.DataFrame:
-    """Return a shard's rows of a manifest, with the whole batches of one job, so that no bit differs."""
-    paths = table["image_path"].drop_duplicates()
-    number, shards = shard
-    batches = math.ceil(len(paths) / batch_size)
-    first, last = (part * batches // shards * batch_size for part in (number, number + 1))
-    return table[table["image_path"].isin(paths.iloc[first:last])].reset_index(drop=True)
 
 
 def write(

@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -21,7 +22,9 @@ from guie.config import MixConfig, config_from
 from guie.config.base import Name
 from guie.config.data import SelectionConfig
 from guie.curation.mix import score_by_training
+from guie.data.image_checks import cache, hashes
 from guie.data.manifest import load_manifest, save_manifest
+from guie.evaluation import feature_cache
 from guie.models.backbones.open_clip import import_open_clip
 
 
@@ -57,6 +60,12 @@ def first_test(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def run(folder: Path, domains: list[str], **blocks) -> tuple[pd.DataFrame, dict]:
+    curate.main(arguments(folder, domains, **blocks))
+    summary = json.loads((folder / "input/mix.summary.json").read_text())
+    return load_manifest(folder / "input/mix.csv").table, summary
+
+
+def arguments(folder: Path, domains: list[str], **blocks) -> list[str]:
     path = str(folder / "input/toys/manifest.csv")
     config = {
         "name": "mix",
@@ -67,9 +76,7 @@ def run(folder: Path, domains: list[str], **blocks) -> tuple[pd.DataFrame, dict]
         **blocks,
     }
     (folder / "mix.yaml").write_text(yaml.safe_dump(config))
-    curate.main(["--config", str(folder / "mix.yaml"), "--workers", "1"])
-    summary = json.loads((folder / "input/mix.summary.json").read_text())
-    return load_manifest(folder / "input/mix.csv").table, summary
+    return ["--config", str(folder / "mix.yaml"), "--workers", "1"]
 
 
 @pytest.mark.slow
@@ -165,6 +172,49 @@ def test_a_selection_keeps_what_earns_its_place(
     first = (toys / "input/mix.html").read_bytes()
     again, _ = run(toys, domains, selection=selection)  # from the log, to the same bytes
     assert again.equals(table) and (toys / "input/mix.html").read_bytes() == first
+
+
+@pytest.mark.parametrize("thumbnails", [True, False])
+def test_jobs_compute_parts_and_the_mix_is_the_same(
+    toys: Path, clip: str, monkeypatch: pytest.MonkeyPatch, thumbnails: bool
+) -> None:
+    table = load_manifest(toys / "input/toys/manifest.csv").table
+    domains = sorted({*first_test(table)["domain"], "cars", "dishes", "packages"})
+    blocks: dict = {"clean": {"leaks": "drop_train"}}
+    if not thumbnails:
+        blocks["clean"] |= {"model": clip, "size_px": 32, "cap": "diverse", "outliers": {}}
+        names = {f"cars/guessed {word}": [word] for word in ("red", "blue")}
+        guessed = {"clip": {"model": clip, "cache": str(toys / "text")}, "domains": ["cars"]}
+        blocks["pseudo_labels"] = {**guessed, "classes": names, "min_confidence": 0.0}
+        proxy = {"model": clip, "size_px": 32, "epochs": 1, "min_steps": 4, "batch_size": 32}
+        rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 8}
+        blocks["selection"] = {"proxy": proxy, "rule": rule}
+    monkeypatch.setenv("GUIE_CACHE", str(toys / "cache of one job"))
+    alone, _ = run(toys, domains, **blocks, max_images=4)
+    (toys / "input/mix.selection.jsonl").unlink(missing_ok=True)
+
+    monkeypatch.setenv("GUIE_CACHE", str(toys / "cache of three"))
+    blocks |= {"max_images": 4, "features": str(toys / "features of three")}
+    words = arguments(toys, domains, **blocks)
+    for number in range(3):
+        curate.main([*words, "--shard", f"{number}/3"])
+    asked: list[str] = []
+    monkeypatch.setattr(cache, "look_at_all", lambda paths, *_: asked.extend(paths) or [])
+    thumbnail, embed_blocks = hashes._thumbnail, feature_cache.embed_blocks
+
+    def thumbnail_asked(root: Path, view: str, path: str) -> np.ndarray:
+        asked.extend([path] if view == "content" else [])
+        return thumbnail(root, view, path)
+
+    def embedding_asked(accelerator, embedder, dataset, **settings):
+        whole = settings["title"] == "features (whole)"
+        asked.extend(dataset.files[row] for row in range(len(dataset) if whole else 0))
+        return embed_blocks(accelerator, embedder, dataset, **settings)
+
+    monkeypatch.setattr(hashes, "_thumbnail", thumbnail_asked)
+    monkeypatch.setattr(feature_cache, "embed_blocks", embedding_asked)
+    joined, _ = run(toys, domains, **blocks)
+    assert joined.equals(alone) and not asked
 
 
 @pytest.mark.parametrize("mix", ["cars", "cars@50+dishes", "a/b+" + "+".join("cdefg" * 60)])

@@ -279,7 +279,8 @@ def test_a_dataset_may_be_linked_into_the_root_but_not_one_file_of_it(drawn, tmp
 def test_curation_of_the_whole_folder_drops_what_is_bad_and_nothing_else(drawn):
     root = drawn.parent / "images"
     table, _ = read_folder(root, "d", "train")
-    kept, files = drop_unusable(table, root, open_as_seen, workers=2, name="dirty")
+    checked = verify(table["image_path"].unique(), root, open_as_seen, workers=2, name="dirty")
+    kept, files = drop_unusable(table, root, checked, "dirty")
     dropped = {Path(entry["file"]).name for entry in files}
     assert dropped == {*dirty_cases.REJECTED, *dirty_cases.REFUSED_ODD}
     assert len(kept) == len(table) - len(dropped)

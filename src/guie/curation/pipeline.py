@@ -65,15 +65,16 @@ from guie.curation.summary import CurationReport
 from guie.data.archives import unpacked
 from guie.data.datasets import READERS
 from guie.data.datasets.finding import read_source
+from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.decoding import (
+    VERIFY,
     Decoded,
     absolute,
     decoded_folder,
     drop_unusable,
     file_states,
-    verify,
 )
-from guie.data.image_checks.hashes import fingerprints
+from guie.data.image_checks.hashes import FINGERPRINTS
 from guie.data.images import decoder_key, open_as_seen
 from guie.data.manifest import DomainDeclaration, Manifest, Sidecar, check, load_manifest
 from guie.data.manifest.companions import read_companions, renamed, within
@@ -97,19 +98,18 @@ def read_sources(
     sidecars: list[Sidecar] = []
     out = Path(config.out)
     decoded = Decoded(decoded_folder(out))  # so that training need not verify again
+    cache = CheckCache(FINGERPRINTS if config.clean else VERIFY, config.image_root)
     for number, source in enumerate(config.sources):
-        read, skipped = _read(source, config.seed, workers)
+        read, skipped = read_one(source, config.seed, workers)
         prefix = prefix_of(read.root, config.image_root)
         table = read.table
         dropped: list[dict[str, str]] = []
         if config.verify:
             assert source.path is not None  # `with_path` has found it
-            inspect = fingerprints if config.clean else verify
             paths = table["image_path"].unique()
             states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
-            table, dropped = drop_unusable(
-                table, read.root, open_as_seen, workers, source.path, inspect
-            )
+            checked = cache.rows(paths, read.root, open_as_seen, workers, source.path)
+            table, dropped = drop_unusable(table, read.root, checked, source.path)
             decoded.add(states[pd.Index(paths).isin(table["image_path"])])
         account.add_source(source, skipped, dropped)
         account.companions.append(renamed(read.companions, partial(add, prefix)))
@@ -135,7 +135,7 @@ def _test_classes(table: pd.DataFrame, config: MixConfig, sidecar: Sidecar) -> s
     return choose_test_classes(table, config.test_fraction, config.seed, leave, merge)
 
 
-def _read(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
+def read_one(source: Source, seed: int, workers: int) -> tuple[Manifest, Counter[str]]:
     """Read a source as a manifest, and count the skipped files by reason."""
     if isinstance(source, DatasetSource):
         read, skipped, warnings = read_source(source, seed, workers)

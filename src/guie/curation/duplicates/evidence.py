@@ -18,9 +18,10 @@ from tqdm import tqdm
 
 from guie.base.devices import make_accelerator
 from guie.config.data import CleaningConfig, NearConfig
+from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.comparison import VIEWS, compare, compare_files, working
 from guie.data.image_checks.decoding import mapped
-from guie.data.image_checks.hashes import thumbnails
+from guie.data.image_checks.hashes import FINGERPRINTS, KEPT_VIEW, thumbnails
 from guie.data.images import open_as_seen
 from guie.evaluation.feature_cache import Features, cached_features
 from guie.models.loading import LoadedModel, open_model
@@ -37,7 +38,13 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
     """
     word = config.model
     if word is None:
-        return partial(thumbnails, root=root, workers=workers)
+        cache = CheckCache(FINGERPRINTS, root)
+
+        def by_thumbnails(paths: Sequence[str], view: str) -> np.ndarray:
+            kept = cache.thumbnails(paths, root, open_as_seen) if view == KEPT_VIEW else {}
+            return thumbnails(paths, view, root, workers, kept)
+
+        return by_thumbnails
 
     @lru_cache(maxsize=1)
     def opened() -> tuple[Accelerator, LoadedModel]:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
 import PIL
@@ -124,23 +124,59 @@ Verdict = tuple[int, int, str]  # width, height, reason; no reason: the image is
 CHUNK = 64  # images given to a worker at once
 
 
-def drop_unusable(
-    table: pd.DataFrame,
-    root: Path,
-    open_image: OpenImage,
-    workers: int,
-    name: str,
-    look: Callable[..., pd.DataFrame] | None = None,
-) -> tuple[pd.DataFrame, list[dict[str, str]]]:
-    """Return the rows whose image decodes, with columns from `look`, and the dropped files.
+def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
+    """Decode one image of a folder; return its verdict."""
+    path = os.path.join(root, image_path)
+    try:
+        if _leaves(root, image_path):
+            return 0, 0, "a link that leaves the source's folder"
+        width, height = open_image(Path(path)).size
+    except (UserError, ValueError) as error:  # ValueError: a NUL in the path
+        return 0, 0, str(error).replace(f"{path}: ", "", 1).replace(path, image_path)
+    return width, height, ""
 
-    A dropped file is {"file", "split", "reason"}. `name` labels the progress bar. `look` is `verify`,
-    which finds width and height, or `fingerprints`, which finds more.
+
+def _leaves(root: str, image_path: str) -> bool:
+    """Return whether a file's link leads out of the root, and of every folder on the way to it.
+
+    A data set's folder may be a link out of the root; a single file inside it may not.
+    """
+    real = os.path.realpath(os.path.join(root, image_path))
+    folders = (os.path.realpath(os.path.join(root, f)) for f in reversed(Path(image_path).parents))
+    return not any(os.path.commonpath([folder, real]) == folder for folder in folders)
+
+
+class Check(NamedTuple):
+    """What curation finds out about each image: `VERIFY` or `hashes.FINGERPRINTS`.
+
+    `look` maps a root, a decoder and an image_path to a row of `columns`, which begin with those of a `Verdict`.
+    """
+
+    name: str
+    look: Callable[[str, OpenImage, str], tuple[Any, ...]]
+    columns: tuple[str, ...]
+    version: str  # rows of another version are computed again
+
+
+VERIFY = Check("verified", decode, ("width", "height", "reason"), VERSION)
+
+
+def drop_unusable(
+    table: pd.DataFrame, root: Path, checked: pd.DataFrame, name: str
+) -> tuple[pd.DataFrame, list[dict[str, str]]]:
+    """Return the rows whose image is good, with the other columns of their check, and the dropped files.
+
+    A dropped file is {"file", "split", "reason"}.
+
+    Args:
+        root: folder that image_path starts from.
+        checked: the rows of a `Check`, by image_path.
+        name: of the source, for messages.
+
     Raises UserError if no image can be decoded at all.
     """
-    verdicts = (look or verify)(table["image_path"].unique(), root, open_image, workers, name)
-    bad = verdicts.loc[verdicts["reason"] != "", "reason"]
-    if len(bad) == len(verdicts):
+    bad = checked.loc[checked["reason"] != "", "reason"]
+    if len(bad) == len(checked):
         raise UserError(
             f"{name}: none of {len(bad):,} images can be used; the first, under {root}:"
             f" {bad.index[0]}: {bad.iloc[0]}; is this the folder that image_path starts from?"
@@ -151,7 +187,7 @@ def drop_unusable(
         {"file": str(root / path), "split": splits[path], "reason": reason}
         for path, reason in bad.items()
     ]
-    seen = verdicts.drop(columns="reason").reindex(table["image_path"]).set_axis(table.index)
+    seen = checked.drop(columns="reason").reindex(table["image_path"]).set_axis(table.index)
     return table.assign(**seen)[~unusable].reset_index(drop=True), files
 
 
@@ -163,18 +199,23 @@ def verify(
     `open_image` raises UserError on a file it cannot decode. Indexed by path, in the given order
     whatever the number of workers.
     """
-    verdicts = list(decode_all(paths, root, open_image, workers, name))
-    return pd.DataFrame(verdicts, index=list(paths), columns=["width", "height", "reason"])
+    rows = look_at_all(paths, root, open_image, workers, name)
+    return pd.DataFrame(list(rows), index=list(paths), columns=list(VERIFY.columns))
 
 
-def decode_all(
-    paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
-) -> Iterator[Verdict]:
-    """Yield the verdict on each path as soon as it is known, in order, with a progress bar."""
-    look = partial(decode, os.path.realpath(root), open_image)
+def look_at_all(
+    paths: Sequence[str],
+    root: Path,
+    open_image: OpenImage,
+    workers: int,
+    name: str,
+    look: Callable[[str, OpenImage, str], R] = decode,
+) -> Iterator[R]:
+    """Yield what `look` returns for each path as soon as it is known, in order, with a progress bar."""
+    one = partial(look, os.path.realpath(root), open_image)
     with tqdm(total=len(paths), desc=name, unit="img", disable=None) as bar:
-        for verdict in mapped(look, paths, workers):
-            yield verdict
+        for row in mapped(one, paths, workers):
+            yield row
             bar.update()
 
 
@@ -198,28 +239,6 @@ def mapped(
                     f"a process that decodes images was killed, perhaps because memory ran out; use"
                     f" fewer than {workers} workers"
                 ) from None
-
-
-def decode(root: str, open_image: OpenImage, image_path: str) -> Verdict:
-    """Decode one image of a folder; return its verdict."""
-    path = os.path.join(root, image_path)
-    try:
-        if _leaves(root, image_path):
-            return 0, 0, "a link that leaves the source's folder"
-        width, height = open_image(Path(path)).size
-    except (UserError, ValueError) as error:  # ValueError: a NUL in the path
-        return 0, 0, str(error).replace(f"{path}: ", "", 1).replace(path, image_path)
-    return width, height, ""
-
-
-def _leaves(root: str, image_path: str) -> bool:
-    """Return whether a file's link leads out of the root, and of every folder on the way to it.
-
-    A data set's folder may be a link out of the root; a single file inside it may not.
-    """
-    real = os.path.realpath(os.path.join(root, image_path))
-    folders = (os.path.realpath(os.path.join(root, f)) for f in reversed(Path(image_path).parents))
-    return not any(os.path.commonpath([folder, real]) == folder for folder in folders)
 
 
 # By split: training and embedding open images with different decoders.
@@ -365,7 +384,7 @@ def _decoded(
     """Return `_reasons` of files after decoding them, and store the good ones."""
     reasons, good, saved_at = {}, [], time.monotonic()
     name = decoder_key(decoder).replace("_", " ")
-    verdicts = decode_all(states["path"].tolist(), root, decoder, workers, name)
+    verdicts = look_at_all(states["path"].tolist(), root, decoder, workers, name)
     try:
         for row, path, (_, _, reason) in zip(states.index, states["path"], verdicts, strict=True):
             if reason:

@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 import xxhash
 from PIL import Image
 from scipy.fft import dctn
-from tqdm import tqdm
 
 from guie.data.image_checks.comparison import VIEWS, centre, content, reduction
-from guie.data.image_checks.decoding import OpenImage, Verdict, decode, mapped
+from guie.data.image_checks.decoding import (
+    VERIFY,
+    VERSION,
+    Check,
+    OpenImage,
+    Verdict,
+    decode,
+    look_at_all,
+    mapped,
+)
 from guie.data.images import open_as_seen
 
 SIDE_PX = 32
@@ -75,16 +82,10 @@ def fingerprints(
 
     Returns:
         Columns width and height in px, reason ("" if good), pixels (see `pixel_digest`), and
-        the perceptual hashes whole, content, mirrored. Indexed by path, in the given order.
+        the perceptual hashes whole, content, centre, mirrored. Indexed by path, in the given order.
     """
-    look = partial(_look, os.path.realpath(root), open_image)
-    rows = []
-    with tqdm(total=len(paths), desc=name, unit="img", disable=None) as bar:
-        for row in mapped(look, paths, workers):
-            rows.append(row)
-            bar.update()
-    columns = ["width", "height", "reason", *COLUMNS]
-    return pd.DataFrame(rows, index=list(paths), columns=columns)
+    rows = look_at_all(paths, root, open_image, workers, name, fingerprint)
+    return pd.DataFrame(list(rows), index=list(paths), columns=[*VERIFY.columns, *COLUMNS])
 
 
 def pixel_digest(image: Image.Image) -> str:
@@ -97,7 +98,10 @@ def pixel_digest(image: Image.Image) -> str:
     return digest.hexdigest()
 
 
-def _look(root: str, open_image: OpenImage, image_path: str) -> tuple[str | int, ...]:
+def fingerprint(
+    root: str, open_image: OpenImage, image_path: str, with_thumbnail: bool = False
+) -> tuple[Any, ...]:
+    """Return the row of `fingerprints` of one image; with its `thumbnail_pixels` as bytes if asked for."""
     seen: list[Image.Image] = []
 
     def open_and_keep(path: Path) -> Image.Image:
@@ -105,27 +109,62 @@ def _look(root: str, open_image: OpenImage, image_path: str) -> tuple[str | int,
         return seen[0]
 
     verdict: Verdict = decode(root, open_and_keep, image_path)
+    thumbnail: tuple[bytes, ...] = (b"",) if with_thumbnail else ()
     if verdict[-1]:
-        return (*verdict, *[""] * len(COLUMNS))
-    return (*verdict, pixel_digest(seen[0]), *perceptual_hashes(seen[0]))
+        return (*verdict, *[""] * len(COLUMNS), *thumbnail)
+    if with_thumbnail:
+        thumbnail = (thumbnail_pixels(VIEWS[KEPT_VIEW](seen[0])).tobytes(),)
+    return (*verdict, pixel_digest(seen[0]), *perceptual_hashes(seen[0]), *thumbnail)
 
 
 THUMBNAIL_PX = 16
+KEPT_VIEW = "content"  # of the thumbnails in the cache
+# All that cleaning compares of each image. Raise the number with this module and `comparison.content`.
+FINGERPRINTS = Check(
+    "fingerprints",
+    partial(fingerprint, with_thumbnail=True),
+    (*VERIFY.columns, *COLUMNS, "thumbnail"),
+    f"{VERSION}, hashes 1",
+)
 
 
-def thumbnails(paths: Sequence[str], view: str, root: Path, workers: int) -> np.ndarray:
+def thumbnails(
+    paths: Sequence[str],
+    view: str,
+    root: Path,
+    workers: int,
+    kept: Mapping[str, bytes] | None = None,
+) -> np.ndarray:
     """Return (N, 768) float32 of unit length: the pixels of each image's view minus their mean.
+
+    Args:
+        kept: the `thumbnail_pixels` of some of the paths, which are not decoded.
 
     Raises UserError naming a file that cannot be decoded.
     """
-    rows = list(mapped(partial(_thumbnail, Path(root), view), paths, workers))
-    return np.stack(rows) if rows else np.zeros((0, 3 * THUMBNAIL_PX**2), np.float32)
+    kept = kept or {}
+    absent = [path for path in paths if path not in kept]
+    computed = mapped(partial(_thumbnail, Path(root), view), absent, workers)
+    rows = [
+        np.frombuffer(kept[path], np.uint8) if path in kept else next(computed) for path in paths
+    ]
+    return (
+        np.stack([*map(_normalised, rows)])
+        if rows
+        else np.zeros((0, 3 * THUMBNAIL_PX**2), np.float32)
+    )
+
+
+def thumbnail_pixels(image: Image.Image) -> np.ndarray:
+    """Return (768,) uint8, the pixels of an RGB picture of 16 x 16."""
+    return np.asarray(image.resize((THUMBNAIL_PX, THUMBNAIL_PX), reducing_gap=2.0)).ravel()
 
 
 def _thumbnail(root: Path, view: str, image_path: str) -> np.ndarray:
-    image = VIEWS[view](open_as_seen(root / image_path))
-    small = np.asarray(
-        image.resize((THUMBNAIL_PX, THUMBNAIL_PX), reducing_gap=2.0), np.float32
-    ).ravel()
-    small -= small.mean()
-    return small / max(float(np.linalg.norm(small)), 1.0)  # a plain picture resembles no other
+    return thumbnail_pixels(VIEWS[view](open_as_seen(root / image_path)))
+
+
+def _normalised(pixels: np.ndarray) -> np.ndarray:
+    row = pixels.astype(np.float32)
+    row -= row.mean()
+    return row / max(float(np.linalg.norm(row)), 1.0)  # a plain picture resembles no other

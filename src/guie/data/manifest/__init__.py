@@ -21,7 +21,14 @@ from guie.data.manifest.reading import (
     read_sidecar,
     sidecar_path,
 )
-from guie.data.manifest.table import NOTED, SHOWN, Manifest, load_manifest, save_manifest
+from guie.data.manifest.table import (
+    NOTED,
+    SHOWN,
+    Manifest,
+    load_manifest,
+    rows_of_shard,
+    save_manifest,
+)
 
 __all__ = [
     "NOTED",
@@ -39,6 +46,7 @@ __all__ = [
     "queries_without_positive",
     "read_companion",
     "read_sidecar",
+    "rows_of_shard",
     "save_manifest",
     "sidecar_path",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
@@ -161,3 +162,12 @@ def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None
         stale.unlink()
     if sidecar and sidecar.domains:
         write_text(sidecar_path(path), yaml.safe_dump(sidecar.model_dump()))
+
+
+def rows_of_shard(table: pd.DataFrame, shard: tuple[int, int], batch_size: int = 1) -> pd.DataFrame:
+    """Return the rows of part N of M. Parts have whole batches, so what is computed has the bits of one job."""
+    paths = table["image_path"].drop_duplicates()
+    number, shards = shard
+    batches = math.ceil(len(paths) / batch_size)
+    first, last = (part * batches // shards * batch_size for part in (number, number + 1))
+    return table[table["image_path"].isin(paths.iloc[first:last])].reset_index(drop=True)

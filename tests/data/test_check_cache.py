@@ -1,0 +1,127 @@
+"""What curation found out about an image is kept until its file changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from guie.data.image_checks import cache as cache_module
+from guie.data.image_checks.cache import CheckCache
+from guie.data.image_checks.decoding import VERIFY, verify
+from guie.data.image_checks.hashes import FINGERPRINTS, fingerprints, thumbnails
+from guie.data.images import open_as_seen
+
+NAMES = [f"{number}.png" for number in range(5)]
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of five pictures and one that is none, and a cache of its own."""
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+    folder = tmp_path / "images"
+    folder.mkdir()
+    for number, name in enumerate(NAMES):
+        draw(folder / name, number)
+    (folder / "bad.png").write_text("none")
+    return folder
+
+
+def draw(path: Path, seed: int) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 256, (6, 6, 3), dtype=np.uint8)
+    Image.fromarray(pixels).resize((40 + seed, 30), Image.Resampling.BICUBIC).save(path)
+
+
+def rows(root: Path, names: list[str], check=FINGERPRINTS) -> pd.DataFrame:
+    return CheckCache(check, root).rows(names, root, open_as_seen, 1, "set")
+
+
+@pytest.fixture
+def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths that are looked at from here on."""
+    asked: list[str] = []
+    look_at_all = cache_module.look_at_all
+
+    def asked_for(paths, *rest):
+        asked.extend(paths)
+        return look_at_all(paths, *rest)
+
+    monkeypatch.setattr(cache_module, "look_at_all", asked_for)
+    return asked
+
+
+@pytest.mark.parametrize(("check", "plain"), [(VERIFY, verify), (FINGERPRINTS, fingerprints)])
+def test_rows_are_those_of_the_check_first_and_again(root: Path, looked, check, plain) -> None:
+    names = ["3.png", "bad.png", *NAMES[:3]]
+    expected = plain(names, root, open_as_seen, 1, "set")
+    for asked in (names, ["bad.png"]):  # a bad image may have been repaired
+        pd.testing.assert_frame_equal(rows(root, names, check), expected)
+        assert looked == asked
+        looked.clear()
+    pd.testing.assert_frame_equal(
+        rows(root, NAMES, check), plain(NAMES, root, open_as_seen, 1, "set")
+    )
+    assert looked == ["4.png"]
+    assert rows(root, [], check).empty
+
+
+def test_a_file_that_changes_is_looked_at_again(root: Path, looked: list[str]) -> None:
+    before = rows(root, NAMES)
+    draw(root / "1.png", 9)
+    looked.clear()
+    after = rows(root, NAMES)
+    assert looked == ["1.png"]
+    differs = (before != after).any(axis=1)
+    assert differs.index[differs].tolist() == ["1.png"]
+    assert after.loc["1.png", "width"] == 49
+
+
+def test_what_another_version_found_does_not_count(root: Path, looked: list[str]) -> None:
+    rows(root, NAMES, FINGERPRINTS._replace(version="older"))
+    looked.clear()
+    rows(root, NAMES)
+    assert looked == NAMES
+
+
+def test_a_stopped_check_keeps_what_it_has(root: Path, looked: list[str]) -> None:
+    def look(folder: str, open_image, path: str):
+        if path == "3.png":
+            raise KeyboardInterrupt
+        return FINGERPRINTS.look(folder, open_image, path)
+
+    with pytest.raises(KeyboardInterrupt):
+        rows(root, NAMES, FINGERPRINTS._replace(look=look))
+    looked.clear()
+    rows(root, NAMES)
+    assert looked == NAMES[3:]
+
+
+def test_rows_are_written_piece_by_piece(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_module, "SAVE_EVERY_S", -1.0)
+    found = rows(root, [*NAMES, "bad.png"])
+    assert len([*CheckCache(FINGERPRINTS, root).folder.iterdir()]) == len(NAMES)
+    pd.testing.assert_frame_equal(
+        found, fingerprints([*NAMES, "bad.png"], root, open_as_seen, 1, "")
+    )
+
+
+def test_a_damaged_file_of_the_cache_is_computed_again(root: Path, looked: list[str]) -> None:
+    whole = rows(root, NAMES[:2]), rows(root, NAMES)
+    first, second = CheckCache(FINGERPRINTS, root).folder.iterdir()
+    first.write_bytes(second.read_bytes()[:100])
+    looked.clear()
+    pd.testing.assert_frame_equal(rows(root, NAMES), whole[1])
+    assert 2 <= len(looked) <= 3
+
+
+def test_kept_thumbnails_are_those_of_the_pictures(root: Path, looked: list[str]) -> None:
+    rows(root, NAMES[1:])
+    kept = CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root, open_as_seen)
+    assert [*kept] == NAMES[1:]
+    expected = thumbnails(NAMES, "content", root, 1)
+    assert (thumbnails(NAMES, "content", root, 1, kept) == expected).all()
+    draw(root / "2.png", 8)
+    assert "2.png" not in CheckCache(FINGERPRINTS, root).thumbnails(NAMES, root, open_as_seen)
