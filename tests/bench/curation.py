@@ -5,14 +5,16 @@ python tests/bench/curation.py [table] [images] [hashes] [--rows 2830000] [--cla
 
 Everything is drawn, so it needs no data. Each part runs in a process of its own, whose peak memory
 is its own. `table` reads a manifest, applies every rule on class sizes, splits and writes. `images`
-is one worker, against plain decoding of the same JPEGs by Pillow. `hashes` searches as cleaning
-does, against faiss' flat index on a sample of the queries, and holds a sample of the answers against
-counting bits by numpy.
+is one worker, against plain decoding of the same JPEGs by Pillow, and what the cache of checks spares.
+`hashes` searches as cleaning does, against faiss' flat index on a sample of the queries, and holds a
+sample of the answers against counting bits by numpy.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -37,8 +39,9 @@ from guie.config.data import OversampleConfig
 from guie.curation.classes import cap_large, drop_rare, oversample, split_validation
 from guie.curation.duplicates.candidates import close_pairs
 from guie.curation.duplicates.hamming import _by_comparing
+from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.decoding import verify
-from guie.data.image_checks.hashes import fingerprints, pixel_digest
+from guie.data.image_checks.hashes import FINGERPRINTS, fingerprints, pixel_digest
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
 
@@ -136,11 +139,23 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
         for file in files:  # kept in a list, the pictures would take new memory, which is slow
             Image.open(file).convert("RGB")
 
+    os.environ["GUIE_CACHE"] = str(folder / "cache")
+    cache = CheckCache(FINGERPRINTS, folder)
+
+    def kept() -> None:
+        cache.rows(names, folder, open_as_seen, 1, "kept")
+
+    def first() -> None:
+        shutil.rmtree(cache.folder, ignore_errors=True)
+        kept()
+
     ways = {
         "plain decoding": plain,
         "decode check": lambda: verify(names, folder, open_as_seen, 1, "check"),
         "and content hash": lambda: verify(names, folder, hashed, 1, "content"),
         "and perceptual hashes": lambda: fingerprints(names, folder, open_as_seen, 1, "prints"),
+        "and thumbnails, kept": first,
+        "from the cache": kept,
     }
     taken = in_turn(ways, 5, wall_and_cpu, warm_up=False)
     rows = (

@@ -24,8 +24,8 @@ Extractor = ClipConfig | CleaningConfig | ProxyEvaluatorConfig  # each names a m
 def compute_shard(config: MixConfig, shard: tuple[int, int], workers: int) -> int:
     """Check part N of M of each source's images, compute their features, and return their number.
 
-    Results go into the caches that `curate` reads: checks, fingerprints and thumbnails in `GUIE_CACHE`, features
-    in the config's `features`. Later steps may drop an image that got features here. Raises UserError.
+    Results go into the caches that `curate` reads: checks with fingerprints in `GUIE_CACHE`, features in the
+    config's `features`. Later steps may drop an image that got features here. Raises UserError.
     """
     cache = CheckCache(FINGERPRINTS if config.clean else VERIFY, config.image_root)
     tables = []

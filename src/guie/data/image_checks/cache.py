@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -90,7 +91,8 @@ class CheckCache:
         """Return the rows of files that are not kept, in pieces of one minute, and keep the good ones."""
         paths = states.index.tolist()
         done: list[pd.DataFrame] = []
-        piece, began = [], time.monotonic()
+        piece: list[tuple[Any, ...]] = []
+        began = time.monotonic()
 
         def keep() -> None:
             first = sum(map(len, done))

@@ -24,7 +24,8 @@ CUT = 0.05  # of each side
 
 def content(image: Image.Image) -> Image.Image:
     """Crop plain borders: the picture's own margin, and a frame added around it."""
-    return _without_border(_without_border(image))
+    without_frame = _without_border(image)
+    return image if without_frame is image else _without_border(without_frame)
 
 
 def centre(image: Image.Image) -> Image.Image:

@@ -121,6 +121,8 @@ OpenImage = Callable[[Path], Image.Image]
 T = TypeVar("T")
 R = TypeVar("R")
 Verdict = tuple[int, int, str]  # width, height, reason; no reason: the image is good
+# Maps a root, a decoder and an image_path to a row that begins with a Verdict.
+Look = Callable[[str, OpenImage, str], tuple[Any, ...]]
 CHUNK = 64  # images given to a worker at once
 
 
@@ -147,13 +149,10 @@ def _leaves(root: str, image_path: str) -> bool:
 
 
 class Check(NamedTuple):
-    """What curation finds out about each image: `VERIFY` or `hashes.FINGERPRINTS`.
-
-    `look` maps a root, a decoder and an image_path to a row of `columns`, which begin with those of a `Verdict`.
-    """
+    """What curation finds out about each image: `VERIFY` or `hashes.FINGERPRINTS`."""
 
     name: str
-    look: Callable[[str, OpenImage, str], tuple[Any, ...]]
+    look: Look
     columns: tuple[str, ...]
     version: str  # rows of another version are computed again
 
@@ -209,8 +208,8 @@ def look_at_all(
     open_image: OpenImage,
     workers: int,
     name: str,
-    look: Callable[[str, OpenImage, str], R] = decode,
-) -> Iterator[R]:
+    look: Look = decode,
+) -> Iterator[tuple[Any, ...]]:
     """Yield what `look` returns for each path as soon as it is known, in order, with a progress bar."""
     one = partial(look, os.path.realpath(root), open_image)
     with tqdm(total=len(paths), desc=name, unit="img", disable=None) as bar:

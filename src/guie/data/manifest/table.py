@@ -165,7 +165,7 @@ def save_manifest(table: pd.DataFrame, path: str | Path, sidecar: Sidecar | None
 
 
 def rows_of_shard(table: pd.DataFrame, shard: tuple[int, int], batch_size: int = 1) -> pd.DataFrame:
-    """Return the rows of part N of M. Parts have whole batches, so what is computed has the bits of one job."""
+    """Return the rows of part N of M, in whole batches, so that embeddings have the bits of one job."""
     paths = table["image_path"].drop_duplicates()
     number, shards = shard
     batches = math.ceil(len(paths) / batch_size)
