@@ -14,7 +14,8 @@ as a page), and the findings of cleaning and selection. The output depends only 
 config and the seed, not on the number of workers.
 
 `--shard 2/8` checks only the third eighth of the images and computes their features, as one of eight jobs.
-The command without it finds all of that and writes the mix.
+Once all parts are checked, the same command compares its part of the similar pictures. The command without
+`--shard` finds all of that and writes the mix.
 
 `--shards DIR` also writes the images into tars (WebDataset's convention) and `DIR/index.parquet`, which every
 command takes as a manifest. The same command goes on after an interruption. `--index-shards DIR` writes the
@@ -79,10 +80,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.shard:
         from guie.curation.shard import compute_shard
 
-        images = compute_shard(config, args.shard, args.workers)
-        seconds = time.perf_counter() - started
-        number, shards = args.shard
-        print(f"shard {number} of {shards}: {images:,} good images in {seconds:.1f} s")
+        computed = compute_shard(config, args.shard, args.workers)
+        print(f"shard {'/'.join(map(str, args.shard))}: {computed}")
         return
     refuse_overwriting(config)
     account = summary.CurationReport(config, _command(args))

@@ -16,7 +16,6 @@ from guie.config.data import NearConfig
 from guie.curation.duplicates.candidates import ROOM, altered, measured, similarity_of_copies
 from guie.curation.duplicates.evidence import (
     UNLIKE,
-    Pixels,
     brighter,
     compressed,
     contrasted,
@@ -24,6 +23,7 @@ from guie.curation.duplicates.evidence import (
     limits,
     resized,
 )
+from guie.curation.duplicates.pixels import Pixels
 from guie.data.image_checks.comparison import NONE
 from guie.data.image_checks.hashes import fingerprints, thumbnails
 from guie.data.images import open_as_seen

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image, ImageDraw, ImageOps
 
 from guie.config.data import NearConfig
+from guie.curation.duplicates import pixels
 from guie.curation.duplicates.evidence import (
     ALIKE,
     ALTERATIONS,
@@ -17,7 +19,6 @@ from guie.curation.duplicates.evidence import (
     CROSS,
     UNLIKE,
     Grade,
-    Pixels,
     altered_copies,
     cut,
     fit_tail,
@@ -25,6 +26,7 @@ from guie.curation.duplicates.evidence import (
     limits,
     reach_of,
 )
+from guie.curation.duplicates.pixels import Pixels
 from guie.data.image_checks.comparison import (
     NONE,
     Placement,
@@ -218,3 +220,37 @@ def test_no_pair_needs_no_limit():
 
 def test_what_copies_reach_is_bounded_both_ways():
     assert reach_of(np.zeros(9)) == 0.5 and reach_of(np.full(9, 7.0)) == 1.0
+
+
+def test_what_was_measured_is_kept_by_the_pictures_digests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+    names = [f"{number}.png" for number in range(4)]
+    random = np.random.default_rng(0)
+    for name in names:
+        drawn = random.integers(0, 256, (7, 7, 3), dtype=np.uint8)
+        Image.fromarray(drawn).resize((70, 60), Image.Resampling.BICUBIC).save(tmp_path / name)
+    pairs = [("0.png", "1.png"), ("1.png", "2.png")]
+    plain = Pixels(tmp_path, 1)
+    expected = plain.between(pairs, False), plain.between(pairs, True), plain.altered(names)
+
+    def kept(digests: str) -> Pixels:
+        return Pixels(tmp_path, 1, dict(zip(names, digests, strict=True)))
+
+    assert (kept("abcd").between(pairs[:1], False) == expected[0][:1]).all()
+    compared: list[tuple[str, str]] = []
+    compare_files = pixels.compare_files
+    monkeypatch.setattr(
+        pixels, "compare_files", lambda *given: compared.append(given[2]) or compare_files(*given)
+    )
+    assert (kept("abcd").between(pairs, False) == expected[0]).all()
+    assert compared == pairs[1:]
+    assert (kept("abcd").between(pairs, True) == expected[1]).all()
+    assert compared == [*pairs[1:], *pairs]
+    for _ in range(2):
+        assert (kept("abcd").altered(names) == expected[2]).all()
+    compared.clear()
+    kept("abXd").between(pairs, False)  # another picture under the same name
+    assert compared == pairs[1:]
+    assert kept("abcd").between([], False).shape == kept("abcd").altered([]).shape == (0,)

@@ -21,6 +21,7 @@ from guie.base.files import write_text
 from guie.config import MixConfig, config_from
 from guie.config.base import Name
 from guie.config.data import SelectionConfig
+from guie.curation.duplicates import pixels
 from guie.curation.mix import score_by_training
 from guie.data.image_checks import cache, hashes
 from guie.data.manifest import load_manifest, save_manifest
@@ -176,7 +177,7 @@ def test_a_selection_keeps_what_earns_its_place(
 
 @pytest.mark.parametrize("thumbnails", [True, False])
 def test_jobs_compute_parts_and_the_mix_is_the_same(
-    toys: Path, clip: str, monkeypatch: pytest.MonkeyPatch, thumbnails: bool
+    toys: Path, clip: str, monkeypatch: pytest.MonkeyPatch, capsys, thumbnails: bool
 ) -> None:
     table = load_manifest(toys / "input/toys/manifest.csv").table
     domains = sorted({*first_test(table)["domain"], "cars", "dishes", "packages"})
@@ -196,11 +197,16 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
     monkeypatch.setenv("GUIE_CACHE", str(toys / "cache of three"))
     blocks |= {"max_images": 4, "features": str(toys / "features of three")}
     words = arguments(toys, domains, **blocks)
-    for number in range(3):
+    for number in (0, 1, 2, 0, 1):  # the third finds all images checked, and compares pictures
         curate.main([*words, "--shard", f"{number}/3"])
+    said = capsys.readouterr().out.splitlines()[-5:]
+    assert [line.endswith("comparison of similar pictures") for line in said] == [True] * 2 + [
+        False
+    ] * 3
     asked: list[str] = []
     monkeypatch.setattr(cache, "look_at_all", lambda paths, *_: asked.extend(paths) or [])
     thumbnail, embed_blocks = hashes._thumbnail, feature_cache.embed_blocks
+    compare_files = pixels.compare_files
 
     def thumbnail_asked(root: Path, view: str, path: str) -> np.ndarray:
         asked.extend([path] if view == "content" else [])
@@ -211,6 +217,11 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
         asked.extend(dataset.files[row] for row in range(len(dataset) if whole else 0))
         return embed_blocks(accelerator, embedder, dataset, **settings)
 
+    def comparison_asked(root: Path, mirror: bool, pair: tuple[str, str]):
+        asked.extend(pair if thumbnails else ())  # else CLIP's labels drop images before
+        return compare_files(root, mirror, pair)
+
+    monkeypatch.setattr(pixels, "compare_files", comparison_asked)
     monkeypatch.setattr(hashes, "_thumbnail", thumbnail_asked)
     monkeypatch.setattr(feature_cache, "embed_blocks", embedding_asked)
     joined, _ = run(toys, domains, **blocks)

@@ -17,8 +17,9 @@ from guie.base.errors import UserError
 from guie.config.data import CleaningConfig, NearConfig
 from guie.curation.cleaning import Evidence, clean
 from guie.curation.duplicates.candidates import Links, find_links
-from guie.curation.duplicates.evidence import Pixels, embed_for
+from guie.curation.duplicates.evidence import embed_for
 from guie.curation.duplicates.findings import refuse
+from guie.curation.duplicates.pixels import Pixels
 from guie.data.image_checks.hashes import thumbnails
 from guie.data.images import open_as_seen
 

@@ -68,6 +68,18 @@ def test_rows_are_those_of_the_check_first_and_again(root: Path, looked, check, 
     assert rows(root, [], check).empty
 
 
+def test_a_bad_image_is_checked_though_never_kept_as_good(root: Path, looked: list[str]) -> None:
+    cache = CheckCache(FINGERPRINTS, root)
+    names = [*NAMES, "bad.png"]
+    rows(root, NAMES)
+    assert not cache.are_kept(names, root, open_as_seen)
+    rows(root, names)
+    assert cache.are_kept(names, root, open_as_seen)
+    draw(root / "bad.png", 7)
+    assert not cache.are_kept(names, root, open_as_seen)
+    assert (rows(root, names)["reason"] == "").all() and cache.are_kept(names, root, open_as_seen)
+
+
 def test_a_file_that_changes_is_looked_at_again(root: Path, looked: list[str]) -> None:
     before = rows(root, NAMES)
     draw(root / "1.png", 9)
@@ -102,7 +114,7 @@ def test_a_stopped_check_keeps_what_it_has(root: Path, looked: list[str]) -> Non
 def test_rows_are_written_piece_by_piece(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache_module, "SAVE_EVERY_S", -1.0)
     found = rows(root, [*NAMES, "bad.png"])
-    assert len([*CheckCache(FINGERPRINTS, root).folder.iterdir()]) == len(NAMES)
+    assert len([*CheckCache(FINGERPRINTS, root).stored.folder.iterdir()]) == len(NAMES) + 1
     pd.testing.assert_frame_equal(
         found, fingerprints([*NAMES, "bad.png"], root, open_as_seen, 1, "")
     )
@@ -110,7 +122,7 @@ def test_rows_are_written_piece_by_piece(root: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_damaged_file_of_the_cache_is_computed_again(root: Path, looked: list[str]) -> None:
     whole = rows(root, NAMES[:2]), rows(root, NAMES)
-    first, second = CheckCache(FINGERPRINTS, root).folder.iterdir()
+    first, second = CheckCache(FINGERPRINTS, root).stored.folder.iterdir()
     first.write_bytes(second.read_bytes()[:100])
     looked.clear()
     pd.testing.assert_frame_equal(rows(root, NAMES), whole[1])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
@@ -13,8 +12,9 @@ from guie.config import MixConfig
 from guie.config.data import CleaningConfig
 from guie.curation.classes import apply_merges, find_outliers, suggest_merges
 from guie.curation.duplicates.candidates import Differences, Links, find_links
-from guie.curation.duplicates.evidence import Embed, Pixels
+from guie.curation.duplicates.evidence import Embed
 from guie.curation.duplicates.findings import Verdicts, dropped, findings, refuse, too_many
+from guie.curation.duplicates.pixels import Pixels
 from guie.curation.duplicates.rules import (
     find_conflicts,
     find_duplicates,
@@ -116,7 +116,8 @@ def clean_rows(
     Raises UserError for findings whose action is `stop`, or if a rule exceeds `share_max`.
     """
     verdicts = Verdicts.read(config.beside(".verdicts.csv"))
-    evidence = Evidence(embed, Pixels(Path(config.image_root), workers), verdicts)
+    digests = dict(zip(table["image_path"], table["pixels"], strict=True))
+    evidence = Evidence(embed, Pixels(config.image_root, workers, digests), verdicts)
     cleaned = clean(table, cleaning, evidence, account.after)
     account.findings, account.limits = cleaned.findings, cleaned.links.limits
     verdicts.write(cleaned.findings)

@@ -17,7 +17,8 @@ from scipy.sparse.csgraph import connected_components
 from guie.base.errors import UserError
 from guie.config.data import NearConfig
 from guie.curation.duplicates.candidates import Links, find_links
-from guie.curation.duplicates.evidence import Grade, Pixels
+from guie.curation.duplicates.evidence import Grade
+from guie.curation.duplicates.pixels import Pixels
 from guie.data.image_checks.hashes import fingerprints, thumbnails
 from guie.data.images import open_as_seen
 from guie.search.index import Index
@@ -44,7 +45,10 @@ def find_duplicates(index: Index, workers: int, mirrored: bool = False) -> pd.Da
             " update the index first: run the same `search.py index` again"
         )
     embed = partial(thumbnails, root=root, workers=workers)
-    links = find_links(table, NearConfig(mirrored=mirrored), embed, Pixels(root, workers))
+    differences = Pixels(
+        root, workers, dict(zip(table["image_path"], table["pixels"], strict=True))
+    )
+    links = find_links(table, NearConfig(mirrored=mirrored), embed, differences)
     return _grouped(index.files, links)
 
 

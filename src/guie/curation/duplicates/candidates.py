@@ -114,7 +114,7 @@ def _images(
 
 
 class Differences(Protocol):
-    """Pixel differences of images: see `guie.curation.duplicates.evidence.Pixels`."""
+    """Pixel differences of images: see `guie.curation.duplicates.pixels.Pixels`."""
 
     def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray: ...
     def altered(self, paths: Sequence[str]) -> np.ndarray: ...
@@ -189,8 +189,7 @@ def find_links(
         differences: computes pixel differences, for pairs with similar features.
         verdicts: a person's decisions on pairs.
     """
-    columns = ["image_path", "domain", "label", "pixels", *Hashes._fields]
-    images = table[columns].drop_duplicates("image_path").sort_values("image_path")
+    images = images_of(table)
     numbers = pd.Series(pd.factorize(images["pixels"])[0], images["image_path"], name="picture")
     pairs, found = pd.DataFrame(columns=PAIR), pd.DataFrame(columns=COLUMNS)
     if near is not None:
@@ -205,16 +204,31 @@ def find_links(
     return Links(numbers, _both_ways(pairs), found)
 
 
+def images_of(table: pd.DataFrame) -> pd.DataFrame:
+    """Return what links need of each image of a manifest, sorted by path."""
+    columns = ["image_path", "domain", "label", "pixels", *Hashes._fields]
+    return table[columns].drop_duplicates("image_path").sort_values("image_path")
+
+
 def measured(
-    pictures: pd.DataFrame, near: NearConfig, embed: Embed, differences: Differences
+    pictures: pd.DataFrame,
+    near: NearConfig,
+    embed: Embed,
+    differences: Differences,
+    shard: tuple[int, int] = (0, 1),
 ) -> pd.DataFrame:
     """Measure pairs of pictures, one row each: hashes propose pairs, features filter them.
+
+    Args:
+        shard: N and M, to measure only part N of M of the proposed pairs.
 
     Returns:
         Columns first < second (positions in `pictures`), distance, similarity, difference, and
         the domain and labels that `evidence.limits` expects.
     """
     pairs = close_pairs(pictures, near.distance_max, near.mirrored)
+    first, last = (part * len(pairs) // shard[1] for part in (shard[0], shard[0] + 1))
+    pairs = pairs.iloc[first:last].reset_index(drop=True)
     paths = pictures["image_path"].to_numpy(object)
     pairs = pairs.assign(similarity=_similarity(pairs, paths, embed))
     least = near.similarity_min
@@ -223,15 +237,13 @@ def measured(
         least = 1 - ROOM * (1 - similarity_of_copies(paths, embed))
     if least is not None:
         pairs = pairs[pairs["similarity"] >= least].reset_index(drop=True)
-    first, second = (
-        pictures.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second")
-    )
-    ends = list(zip(first["image_path"], second["image_path"], strict=True))
-    same = first["domain"] == second["domain"]
+    one, other = (pictures.iloc[pairs[end]].reset_index(drop=True) for end in ("first", "second"))
+    ends = list(zip(one["image_path"], other["image_path"], strict=True))
+    same = one["domain"] == other["domain"]
     return pairs.assign(
         difference=differences.between(ends, near.mirrored) if ends else np.empty(0),
-        domain=first["domain"].where(same, CROSS),
-        labels=_labels(first["label"], second["label"]),
+        domain=one["domain"].where(same, CROSS),
+        labels=_labels(one["label"], other["label"]),
     )
 
 

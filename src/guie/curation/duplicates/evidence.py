@@ -1,4 +1,4 @@
-"""Evidence for duplicates: features, pixel differences, and limits on those measured in each domain."""
+"""Evidence for duplicates: features, altered copies, and limits on differences measured in each domain."""
 
 from __future__ import annotations
 
@@ -7,20 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
 from PIL import Image, ImageEnhance
 from scipy.optimize import brentq
-from tqdm import tqdm
 
 from guie.base.devices import make_accelerator
 from guie.config.data import CleaningConfig, NearConfig
 from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.comparison import VIEWS, compare, compare_files, working
-from guie.data.image_checks.decoding import mapped
+from guie.data.image_checks.comparison import VIEWS
 from guie.data.image_checks.hashes import FINGERPRINTS, KEPT_VIEW, thumbnails
 from guie.data.images import open_as_seen
 from guie.evaluation.feature_cache import Features, cached_features
@@ -55,42 +53,6 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
         return cached_features(*opened(), paths, root, folder, workers=workers, view=look)
 
     return embed
-
-
-class Pixels(NamedTuple):
-    """Differences between images of a folder, measured by `image_checks.comparison.compare`."""
-
-    root: Path
-    workers: int
-
-    def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray:
-        """Return (P,) differences of path pairs. Raises UserError for an undecodable file."""
-        return self._all(partial(_between, self.root, mirrored), pairs, "copies", "pair")
-
-    def altered(self, paths: Sequence[str]) -> np.ndarray:
-        """Return (3 N,) differences between each image and altered copies of it."""
-        numbered = [*enumerate(paths)]
-        return self._all(partial(_altered, self.root), numbered, "altered", "img").ravel()
-
-    def _all(self, look: Any, items: Sequence[Any], name: str, unit: str) -> np.ndarray:
-        with tqdm(total=len(items), desc=name, unit=unit, leave=False, disable=None) as bar:
-            found = []
-            for answer in mapped(look, items, self.workers):
-                found.append(answer)
-                bar.update()
-        return np.round(np.array(found, np.float64), 4)
-
-
-def _between(root: Path, mirrored: bool, pair: tuple[str, str]) -> float:
-    return compare_files(root, mirrored, pair).difference
-
-
-def _altered(root: Path, numbered: tuple[int, str]) -> list[float]:
-    number, path = numbered
-    image = open_as_seen(root / path)
-    plain = working(image)
-    copies = altered_copies(image, number)
-    return [compare(plain, working(copy)).difference for copy in copies]
 
 
 EACH = 3  # altered copies of an image

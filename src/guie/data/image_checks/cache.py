@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -25,22 +25,61 @@ from guie.data.image_checks.decoding import (
 )
 from guie.data.images import decoder_key
 
+T = TypeVar("T")
 THUMBNAIL = "thumbnail"  # stays on disk until it is asked for
 
 
-class CheckCache:
-    """The rows of a check, by path, size, modification time and decoder of the file, in `GUIE_CACHE`.
+class StoredTable:
+    """Rows in `GUIE_CACHE/KIND/`, of one folder of images; jobs may add to them at the same time.
 
-    What is computed goes to disk every minute as one more Parquet file, so jobs can run at the same time. Bad
-    images are not kept: they are checked again until they are repaired.
+    Each `add` writes a Parquet file of its own, named by the hash of its rows.
+    """
+
+    def __init__(self, kind: str, root: str | Path):
+        of_root = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
+        self.folder = cache_folder() / kind / of_root
+
+    def read(self, columns: list[str], files: list[str] | None = None) -> Iterator[pd.DataFrame]:
+        """Yield columns of each Parquet file; `files` limits the rows to these values of `file`."""
+        asked = None if files is None else [("file", "in", files)]
+        for path in sorted(self.folder.glob("[0-9a-f]*.parquet")):
+            with suppress(OSError, ValueError):  # deleted meanwhile, or damaged
+                yield pd.read_parquet(path, columns=columns, filters=asked)
+
+    def add(self, rows: pd.DataFrame) -> None:
+        """Write some rows. Raises UserError if they cannot be written."""
+        if rows.empty:
+            return
+        name = hashlib.sha256(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+        with replacing(self.folder / f"{name.hexdigest()}.parquet") as temporary:
+            rows.to_parquet(temporary, index=False)
+
+
+def in_pieces(rows: Iterable[T], keep: Callable[[list[T]], None]) -> None:
+    """Give the rows to `keep`, those of a minute at a time; after Ctrl-C too, so that nothing is lost."""
+    piece: list[T] = []
+    began = time.monotonic()
+    try:
+        for row in rows:
+            piece.append(row)
+            if time.monotonic() - began > SAVE_EVERY_S:
+                done, piece, began = piece, [], time.monotonic()
+                keep(done)
+    finally:
+        keep(piece)
+
+
+class CheckCache:
+    """The rows of a check, by path, size, modification time and decoder of the file.
+
+    Bad images are kept too, but checked again whenever their rows are asked for: they may be repaired.
 
     Args:
         root: the folder that all images of the mix are in.
     """
 
     def __init__(self, check: Check, root: str | Path):
-        of_root = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
-        self.check, self.folder = check, cache_folder() / check.name / of_root
+        self.check, self.stored = check, StoredTable(check.name, root)
         self.columns = [name for name in check.columns if name != THUMBNAIL]
         self.text = dict.fromkeys(self.columns[2:], str)
 
@@ -53,24 +92,37 @@ class CheckCache:
         """
         # Before the files are opened, so that one that changes meanwhile is checked again next time.
         states = self._states(paths, root, open_image)
-        kept = [name for name in self.columns if name != "reason"]
-        known = pd.concat([pd.DataFrame(columns=[*KEY, *kept]), *self._read(kept)])
-        known = known.astype(TYPES).drop_duplicates(KEY)
-        found = states.merge(known, "left", on=KEY).set_axis(states.index)
-        absent = found["width"].isna()
-        new = self._compute(states[absent], root, open_image, workers, name)
-        rows = pd.concat([found[~absent].assign(reason="")[self.columns], *new])
-        return rows.loc[states.index].astype({"width": int, "height": int, **self.text})
+        known = self._known(states)
+        known = known[known["reason"] == ""]
+        absent = states[~states.index.isin(known.index)]
+        checked = [known]
+
+        def keep(piece: list[tuple[Any, ...]]) -> None:
+            first = sum(map(len, checked)) - len(known)
+            here = absent.index[first : first + len(piece)]
+            rows = pd.DataFrame(piece, index=here, columns=list(self.check.columns))
+            self.stored.add(absent.loc[here].join(rows))
+            checked.append(rows[self.columns])
+
+        paths = absent.index.tolist()
+        in_pieces(look_at_all(paths, root, open_image, workers, name, self.check.look), keep)
+        rows = pd.concat(checked).loc[states.index]
+        return rows.astype({"width": int, "height": int, **self.text})
+
+    def are_kept(self, paths: Sequence[str], root: Path, open_image: OpenImage) -> bool:
+        """Return whether all images were checked since they changed."""
+        return len(self._known(self._states(paths, root, open_image))) == len(paths)
 
     def thumbnails(
         self, paths: Sequence[str], root: Path, open_image: OpenImage
     ) -> dict[str, bytes]:
         """Return the kept thumbnails of those of the paths that have one."""
         states = self._states(paths, root, open_image)
-        found = [*self._read([THUMBNAIL], states["file"].tolist())]
+        found = [*self.stored.read([*KEY, THUMBNAIL], states["file"].tolist())]
         if not found:
             return {}
-        known = pd.concat(found).drop_duplicates(KEY)
+        known = pd.concat(found)
+        known = known[known[THUMBNAIL] != b""].drop_duplicates(KEY)
         known = states.rename_axis("path").reset_index().merge(known, on=KEY)
         return dict(zip(known["path"], known[THUMBNAIL], strict=True))
 
@@ -78,42 +130,10 @@ class CheckCache:
         states = file_states(absolute(root, paths), decoder_key(open_image))
         return states.assign(version=self.check.version).set_axis(pd.Index(paths, dtype=object))
 
-    def _read(self, columns: list[str], files: list[str] | None = None) -> Iterator[pd.DataFrame]:
-        """Yield KEY and columns of each Parquet file, of some images or of all."""
-        asked = None if files is None else [("file", "in", files)]
-        for path in sorted(self.folder.glob("[0-9a-f]*.parquet")):
-            with suppress(OSError, ValueError):  # deleted meanwhile, or damaged
-                yield pd.read_parquet(path, columns=[*KEY, *columns], filters=asked)
-
-    def _compute(
-        self, states: pd.DataFrame, root: Path, open_image: OpenImage, workers: int, name: str
-    ) -> list[pd.DataFrame]:
-        """Return the rows of files that are not kept, in pieces of one minute, and keep the good ones."""
-        paths = states.index.tolist()
-        done: list[pd.DataFrame] = []
-        piece: list[tuple[Any, ...]] = []
-        began = time.monotonic()
-
-        def keep() -> None:
-            first = sum(map(len, done))
-            here = states.index[first : first + len(piece)]
-            rows = pd.DataFrame(piece, index=here, columns=list(self.check.columns))
-            self._write(states.loc[here].join(rows)[rows["reason"] == ""].drop(columns="reason"))
-            done.append(rows[self.columns])
-
-        try:
-            for row in look_at_all(paths, root, open_image, workers, name, self.check.look):
-                piece.append(row)
-                if time.monotonic() - began > SAVE_EVERY_S:
-                    keep()
-                    piece, began = [], time.monotonic()
-        finally:  # after Ctrl-C too, so that the next run goes on from here
-            keep()
-        return done
-
-    def _write(self, rows: pd.DataFrame) -> None:
-        if rows.empty:
-            return
-        name = hashlib.sha256(rows[KEY].to_csv(index=False).encode()).hexdigest()
-        with replacing(self.folder / f"{name}.parquet") as temporary:
-            rows.to_parquet(temporary, index=False)
+    def _known(self, states: pd.DataFrame) -> pd.DataFrame:
+        columns = [*KEY, *self.columns]
+        found = pd.concat([pd.DataFrame(columns=columns), *self.stored.read(columns)])
+        good = found["reason"] == ""  # a file may have been bad at first
+        found = pd.concat([found[good], found[~good]]).astype(TYPES).drop_duplicates(KEY)
+        found = states.merge(found, "left", on=KEY).set_axis(states.index)
+        return found.loc[found["reason"].notna(), self.columns]
