@@ -1,0 +1,176 @@
+"""Does an index of several crops an image find more? On images as they are, and pasted into others.
+
+python tests/bench/regions.py --model timm:vit_tiny_patch16_224:WEIGHTS --manifest M [--size-px 112]
+                              [--classes 40] [--grids 0.75 0.5] [--object 0.5] [--out FILE.json]
+
+Queries are whole images. An index image's similarity is that of its best crop: the whole, and a grid of
+crops for each side length in --grids, which overlap by at least half. With clutter, every index image is
+pasted on a train image of another domain, at a random place, its longer side --object of the other's. The
+metrics are of the merged index, mean over domains, with the gain in R@1 and its 95 % interval over classes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from itertools import pairwise, product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from common import arguments, show
+from PIL import Image
+from tqdm import tqdm
+
+from guie.base.devices import make_accelerator
+from guie.base.files import write_text
+from guie.data.dataset import EvalDataset
+from guie.data.images import open_as_seen
+from guie.data.manifest import load_manifest
+from guie.data.manifest.companions import Box
+from guie.evaluation.bootstrap import paired
+from guie.evaluation.embedding import embed_dataset
+from guie.evaluation.embeddings import unit_vectors
+from guie.evaluation.metrics import ranking_metrics
+from guie.evaluation.opened import load_embedding_model
+from guie.evaluation.search import Images, searches
+
+KEYS = ("r_at_1", "mmp_at_5", "map_at_100")
+DEPTH = 100
+IMAGES = 6  # of a class, at most
+SIDE_PX = 320  # of an image with clutter
+
+
+def regions(grids: list[float]) -> list[tuple[float, float, float]]:
+    """Left, top and side of each crop, as shares of the image: the whole first."""
+    found = [(0.0, 0.0, 1.0)]
+    for side in grids:
+        starts = np.linspace(0, 1 - side, math.ceil(2 * (1 - side) / side) + 1)
+        found += [(float(x), float(y), side) for y, x in product(starts, starts)]
+    return found
+
+
+def cluttered(
+    table: pd.DataFrame, others: pd.DataFrame, root: Path, folder: Path, share: float
+) -> None:
+    """Write each image of the table, pasted on one of another domain, as `folder/<row>.jpg`."""
+    rng = np.random.default_rng(0)
+    domain_O = others["domain"].to_numpy(object)
+    for row, (path, domain) in enumerate(
+        zip(tqdm(table["image_path"], desc="clutter"), table["domain"], strict=True)
+    ):
+        other = rng.choice(np.flatnonzero(domain_O != domain))
+        around = open_as_seen(root / others["image_path"][other]).resize((SIDE_PX, SIDE_PX))
+        pasted = open_as_seen(root / path)
+        scale = SIDE_PX * share / max(pasted.size)
+        pasted = pasted.resize([max(round(scale * side), 1) for side in pasted.size])
+        room = SIDE_PX - pasted.width, SIDE_PX - pasted.height
+        around.paste(pasted, tuple(int(rng.integers(0, most + 1)) for most in room))
+        around.save(folder / f"{row}.jpg", quality=92)
+
+
+def main() -> None:
+    args = arguments(
+        __doc__,
+        model=str,
+        manifest=str,
+        split="test",
+        size_px=112,
+        classes=40,
+        grids=[0.75, 0.5],
+        object=0.5,
+        out=str | None,
+    )
+    manifest = load_manifest(args.manifest)
+    table = sampled(manifest.split(args.split), args.classes)
+    images = Images.of(table)
+    (search,) = searches("merged", images, table["domain"].to_numpy())
+    boxes = regions(args.grids)
+    accelerator = make_accelerator()
+    with tempfile.TemporaryDirectory() as name:
+        opened = load_embedding_model(args.model, accelerator, Path(name), args.size_px, "squash")
+        opened.embedder.to(accelerator.device)
+        folder = Path(name) / "clutter"
+        folder.mkdir()
+        cluttered(table, manifest.split("train"), manifest.root, folder, args.object)
+        files = {
+            "as they are": [str(manifest.root / path) for path in table["image_path"]],
+            "with clutter": [str(folder / f"{row}.jpg") for row in range(len(table))],
+        }
+        embedded = {
+            title: np.stack([embed(accelerator, opened, paths, box) for box in tqdm(boxes)], axis=1)
+            for title, paths in files.items()
+        }
+    rows = []
+    query_QD = embedded["as they are"][search.query_Q, 0]
+    counts = [len(regions(args.grids[:number])) for number in range(len(args.grids) + 1)]
+    for title, emb_TRD in embedded.items():
+        plain = None
+        for count in counts:
+            found = score(query_QD, emb_TRD[search.index_I, :count], search, table)
+            plain = found if plain is None else plain
+            domain_Q, label_Q = (
+                table[key].to_numpy()[search.query_Q] for key in ("domain", "label")
+            )
+            means = found.groupby(domain_Q).mean().mean()
+            ahead = paired(*(v["r_at_1"].to_numpy() for v in (plain, found)), label_Q, domain_Q)
+            gain = [round(float(v), 4) for v in (ahead.difference, ahead.low, ahead.high)]
+            rows.append((title, count, *(round(float(v), 4) for v in means), *gain))
+    heads = ["index images", "crops", "R@1", "mMP@5", "mAP@100", "gain in R@1", "from", "to"]
+    show(heads, rows, f"{len(table):,} images, {args.model}")
+    if args.out:
+        write_text(
+            args.out, json.dumps([dict(zip(heads, row, strict=True)) for row in rows], indent=1)
+        )
+
+
+def sampled(table: pd.DataFrame, classes: int) -> pd.DataFrame:
+    """Some classes of each domain, drawn at random, with some images of each."""
+    rng = np.random.default_rng(0)
+    table = table[table.groupby("label")["label"].transform("size") > 1]
+    kept = [
+        name
+        for _, rows in table.groupby("domain")
+        for name in rng.permutation(sorted(rows["label"].unique()))[:classes]
+    ]
+    rows = table[table["label"].isin(kept)]
+    return rows.groupby("label").head(IMAGES).reset_index(drop=True)
+
+
+def embed(accelerator, opened, paths: list[str], region: tuple[float, float, float]) -> np.ndarray:
+    """(T, D), unit vectors of one crop of each image."""
+    boxes = [in_pixels(path, *region) for path in paths]
+    dataset = EvalDataset(paths, opened.preprocess, boxes, open_as_seen)
+    emb_TD = embed_dataset(accelerator, opened.embedder, dataset, batch_size=64, workers=1)
+    return unit_vectors(emb_TD, np.array(paths))
+
+
+def in_pixels(path: str, left: float, top: float, side: float) -> Box:
+    with Image.open(path) as image:
+        width, height = image.size
+    sides = left * width, top * height, (left + side) * width, (top + side) * height
+    return Box(*(round(value) for value in sides))
+
+
+def score(query_QD: np.ndarray, index_IRD: np.ndarray, search, table: pd.DataFrame) -> pd.DataFrame:
+    """The metrics of each query by the best crop of every index image, without the query's own image."""
+    label_T = table["label"].to_numpy(object)
+    positives_Q = np.empty(len(query_QD), int)
+    relevant_QK = np.empty((len(query_QD), DEPTH), bool)
+    edges = [*range(0, len(query_QD), 512), len(query_QD)]
+    for start, stop in pairwise(edges):
+        near_BI = np.full((stop - start, len(index_IRD)), -1.0, np.float32)
+        for region in range(index_IRD.shape[1]):
+            np.maximum(near_BI, query_QD[start:stop] @ index_IRD[:, region].T, out=near_BI)
+        own = search.query_Q[start:stop, None] == search.index_I
+        same = label_T[search.query_Q[start:stop], None] == label_T[search.index_I]
+        near_BI[own] = -np.inf
+        order_BK = np.argsort(-near_BI, axis=1, kind="stable")[:, :DEPTH]
+        relevant_QK[start:stop] = np.take_along_axis(same & ~own, order_BK, axis=1)
+        positives_Q[start:stop] = (same & ~own).sum(axis=1)
+    return pd.DataFrame(ranking_metrics(relevant_QK, positives_Q, KEYS))
+
+
+if __name__ == "__main__":
+    main()
