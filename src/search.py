@@ -2,6 +2,7 @@
 
 python src/search.py index --model runs/demo --images ~/Pictures --out runs/pictures
 python src/search.py query --index runs/pictures photo.jpg [--box 10,20,200,300] [--html found.html]
+python src/search.py index --model runs/demo --images ~/Pictures --out runs/parts --regions 14
 python src/search.py query --index runs/pictures photo.jpg --rerank expand csls
 python src/search.py query --index runs/pictures --text "a red cup"
 python src/search.py serve --index runs/pictures [--host 0.0.0.0 --allow-host photos.example]
@@ -66,6 +67,12 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--batch-size", type=arguments.count, default=128, help="images per process and step")
     add("--workers", type=arguments.count, help="loaders per process (default: its share of cores)")
     add("--precision", choices=arguments.PRECISIONS, help=arguments.PRECISION_HELP)
+    add(
+        "--regions",
+        type=int,
+        choices=(1, 5, 14),
+        help="vectors of an image: the whole, 4 parts of 3/4 of a side, 9 of half a side (default: 1)",
+    )
     add("--fewer", action="store_true", help="allow that most indexed images are gone")
 
     add = commands.add_parser("merge", help="merge shards").add_argument
@@ -149,10 +156,11 @@ def index(args: argparse.Namespace) -> None:
     from guie.base.devices import from_main, make_accelerator, warn_of_slow_bf16
     from guie.evaluation.opened import embedding_precision, load_embedding_model
     from guie.search.building import build, claimed, describe
-    from guie.search.index import Facts, indexed_precision, pictures_of, shard_of
+    from guie.search.index import Facts, facts_of_existing, pictures_of, shard_of
     from guie.training.process_guard import Interrupts, ProcessGroupGuard
 
-    asked = args.precision or indexed_precision(args.out)
+    before = facts_of_existing(args.out)
+    asked = args.precision or ((before.precision or "no") if before else None)
     precision = embedding_precision(args.model, asked)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
     warn_of_slow_bf16(accelerator)
@@ -175,6 +183,7 @@ def index(args: argparse.Namespace) -> None:
             factory=args.factory,
             probes=_probes(args),
             shard="/".join(map(str, args.shard)) if args.shard else None,
+            regions=args.regions or (before.regions if before else 1),
         )
         settings = {"workers": args.workers, "fewer": args.fewer, "check": guard.check}
         with interrupts:

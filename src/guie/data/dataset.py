@@ -22,7 +22,6 @@ from guie.base.errors import UserError
 from guie.data.columns import StringColumn
 from guie.data.images import open_as_host, open_part, with_retries
 from guie.data.manifest import Manifest
-from guie.data.manifest.companions import Box
 
 if TYPE_CHECKING:  # albumentations takes a second to import, and only training draws views
     from guie.data.augmentation import Augment
@@ -246,11 +245,18 @@ class Samples(Dataset[Any]):
         raise NotImplementedError
 
 
+class Crop(Iterable[float], Protocol):
+    """A box in an image: `Box` in pixels, or `guie.search.regions.Region` in shares."""
+
+    def corners(self, size_px: tuple[int, int]) -> tuple[int, int, int, int]: ...
+
+
 class EvalDataset(Samples):
     """Images decoded like the scorer does, with the preprocessing that is exported.
 
     Args:
-        boxes: crop box of each image, None for the whole image.
+        boxes: crop box of each image, None for the whole image. Crops of a file that follow one another
+            decode it once.
         open_image: function that decodes an image file.
     """
 
@@ -258,12 +264,13 @@ class EvalDataset(Samples):
         self,
         files: Sequence[str | Path],
         preprocess: Callable[[Tensor], Tensor],
-        boxes: Sequence[Box | None] | None = None,
+        boxes: Sequence[Crop | None] | None = None,
         open_image: Callable[[Path], Image.Image] = open_as_host,
     ):
         self.files = StringColumn(map(str, files))
         self.preprocess, self.boxes = preprocess, boxes
         self.open_image = open_image
+        self._last: tuple[str, Image.Image] | None = None
 
     def __len__(self) -> int:
         return len(self.files)
@@ -277,9 +284,11 @@ class EvalDataset(Samples):
 
     def pixels(self, index: int) -> np.ndarray:
         """Return an image or its box, decoded: uint8 (H, W, 3)."""
-        image = with_retries(partial(self.open_image, Path(self.files[index])))
-        box = self.boxes[index] if self.boxes else None
-        return np.asarray(image.crop(box) if box else image)
+        file, box = self.files[index], self.boxes[index] if self.boxes else None
+        if box is None or self._last is None or self._last[0] != file:
+            self._last = file, with_retries(partial(self.open_image, Path(file)))
+        image = self._last[1]
+        return np.asarray(image.crop(box.corners(image.size)) if box else image)
 
     def prepared(self, image_HWC: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return what `__getitem__` returns for a decoded image."""

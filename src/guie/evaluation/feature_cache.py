@@ -24,10 +24,9 @@ from torch import Tensor, nn
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
-from guie.data.dataset import EvalDataset, as_batch
+from guie.data.dataset import Crop, EvalDataset, as_batch
 from guie.data.image_checks.decoding import KEY, TYPES, absolute, file_states
 from guie.data.images import decoder_key, open_as_host
-from guie.data.manifest.companions import Box
 from guie.evaluation.embedding import Embeds, embed_blocks
 from guie.models.pretrained import state_hash
 from guie.models.views import AnyPreprocess
@@ -87,7 +86,7 @@ class FeatureCache:
         self.recipe, self.dtype = recipe, np.dtype(dtype)
 
     def missing(self, states: pd.DataFrame) -> np.ndarray:
-        """Return the positions in `states` without cached features, each file once.
+        """Return the positions in `states` without cached features, each file and crop once.
 
         Every shard that holds some of `states` is verified. A damaged shard is logged and removed.
         """
@@ -98,7 +97,7 @@ class FeatureCache:
                 self._forget(name)
                 index = index[index["shard"] != name]
         place = states.merge(index, "left", on=KEY)["shard"]
-        absent = states.reset_index(drop=True)[place.isna()].drop_duplicates("file")
+        absent = states.reset_index(drop=True)[place.isna()].drop_duplicates(KEY)
         return absent.index.to_numpy()
 
     def begin(self) -> None:
@@ -278,7 +277,7 @@ def embed_into(
     embedder: Embeds,
     preprocess: Callable[[Tensor], Tensor],
     files: Sequence[str],
-    boxes: Sequence[Box | None] | None = None,
+    boxes: Sequence[Crop | None] | None = None,
     open_image: Callable[[Path], Image.Image] = open_as_host,
     **settings: Any,
 ) -> pd.DataFrame:

@@ -41,6 +41,7 @@ from guie.search.engines import (
     MakeFaiss,
     filled,
     measure_confidence,
+    of_images,
     trained,
 )
 from guie.search.index import (
@@ -58,6 +59,7 @@ from guie.search.index import (
     write_files,
     write_vectors,
 )
+from guie.search.regions import regions_of
 
 PARTS, DROPPED, DECODED = "parts", "dropped.csv", ".cache"
 LOCK = ".index.lock"  # not `.lock`, which a run folder has
@@ -163,14 +165,17 @@ def build(
     look = partial(_readable, out, pictures, loader_count(workers))
     files, unreadable = from_main(accelerator, look)
     row_N = from_main(accelerator, lambda: _rows_of(files, old))
+    regions = regions_of(facts.regions)
     missing = files[row_N < 0].reset_index(drop=True)
+    paths = np.repeat(missing["image_path"].to_numpy(object), len(regions)).tolist()
     cache = FeatureCache(out / PARTS, opened.recipe, np.float32)
     states = embed_into(
         cache,
         accelerator,
         opened.embedder,
         opened.preprocess,
-        absolute(pictures.root, missing["image_path"].tolist()),
+        absolute(pictures.root, paths),
+        [None, *regions[1:]] * len(missing),
         open_image=open_as_seen,
         batch_size=opened.batch_size,
         workers=workers,
@@ -179,7 +184,10 @@ def build(
     if not accelerator.is_main_process:
         return None
     index = finish(
-        out, facts, files, _blocks(files, row_N, old, cache.open(states, facts.dimension))
+        out,
+        facts,
+        files,
+        _blocks(files, row_N, old, cache.open(states, facts.dimension), len(regions)),
     )
     remove_caches(out / PARTS)
     return index, _changes(files, old, row_N, unreadable)
@@ -195,17 +203,18 @@ def finish(
     """Write the index: vectors, faiss' file if requested, confidence and recall.
 
     Args:
-        blocks: (B, D), unit vectors in the order of the files.
+        blocks: (B, D), unit vectors in the order of the files, those of an image's regions together.
         make: takes a factory string, all vectors (memory-mapped) and the folder, and writes FAISS there.
     """
     data = next_generation(out)
-    vectors_ND = write_vectors(data, blocks, len(files), facts.dimension)
+    vectors_ND = write_vectors(data, blocks, len(files) * facts.regions, facts.dimension)
     write_files(data, files)
     engine: Engine = Flat(vectors_ND)
     if facts.factory:
         engine = Approximate(make(facts.factory, vectors_ND, data), vectors_ND, facts.probes)
         facts = replace(facts, recall=recall(engine, vectors_ND))
-    sureness = measure_confidence(files, vectors_ND, engine)
+    whole_ND = vectors_ND[:: facts.regions]
+    sureness = measure_confidence(files, whole_ND, of_images(engine, facts.regions))
     return publish(data, replace(facts, pictures=len(files), sureness=sureness))
 
 
@@ -233,19 +242,26 @@ def _shared(found_BK: np.ndarray, exact: Sequence[np.ndarray], k: int) -> float:
 
 
 def _blocks(
-    files: pd.DataFrame, row_N: np.ndarray, old: Index | None, fresh: Features
+    files: pd.DataFrame, row_N: np.ndarray, old: Index | None, fresh: Features, regions: int
 ) -> Iterator[np.ndarray]:
     """Yield vectors in the order of the files, from the old index if it has them, else new ones."""
     new_N, path_N = np.cumsum(row_N < 0) - 1, files["image_path"].to_numpy()
-    for at in range(0, len(row_N), ADDED):
-        row_B, new_B = row_N[at : at + ADDED], new_N[at : at + ADDED]
+    images = max(1, ADDED // regions)
+    for at in range(0, len(row_N), images):
+        here = slice(at, at + images)
+        is_new_B = np.repeat(row_N[here] < 0, regions)
+        row_B, new_B = (_of_regions(each_N[here], regions) for each_N in (row_N, new_N))
         block_BD = np.empty((len(row_B), fresh.shape[1]), np.float32)
-        is_new_B = row_B < 0
-        paths = path_N[at : at + ADDED][is_new_B]
+        paths = np.repeat(path_N[here], regions)[is_new_B]
         block_BD[is_new_B] = unit_vectors(fresh[new_B[is_new_B]], paths)
         if old is not None:
             block_BD[~is_new_B] = old.vectors()[row_B[~is_new_B]]
         yield block_BD
+
+
+def _of_regions(image_B: np.ndarray, regions: int) -> np.ndarray:
+    """Return the rows of the vectors of images, by their rows."""
+    return (image_B[:, None] * regions + np.arange(regions)).ravel()
 
 
 def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | None:
@@ -263,6 +279,11 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
         raise UserError(
             f"{out}: made with the model {old.facts.model}, or with other weights of it; vectors of"
             " two models cannot be compared; choose another --out, or delete the folder"
+        )
+    if old.facts.regions != facts.regions:
+        raise UserError(
+            f"{out}: made with --regions {old.facts.regions}, not {facts.regions}; leave --regions out, or"
+            " choose another --out"
         )
     if old.facts.root != str(pictures.root):
         raise UserError(
@@ -347,7 +368,11 @@ def _shard_blocks(shard: Index) -> Iterator[np.ndarray]:
 def _common(shards: Sequence[Index]) -> Facts:
     first = shards[0]
     for shard in shards[1:]:
-        for key, what in (("recipe", "another model"), ("root", "another image folder")):
+        for key, what in (
+            ("recipe", "another model"),
+            ("root", "another image folder"),
+            ("regions", "other --regions"),
+        ):
             if getattr(shard.facts, key) != getattr(first.facts, key):
                 raise UserError(f"{shard.folder}: made from {what} than {first.folder}")
     return first.facts

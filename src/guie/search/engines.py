@@ -17,6 +17,7 @@ from guie.base.threads import search_threads
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.rerank.neighbours import Find
 from guie.search.index import FAISS, LISTS, REMEDY, Confidence, Index
+from guie.search.regions import BestRegion, Found
 
 CANDIDATES = 4  # times K, re-ranked by exact similarity
 FEWEST = 40
@@ -25,7 +26,6 @@ TRAINED_PER_LIST = 64  # of an inverted file; faiss warns below 39
 ADDED = 100_000  # vectors per call
 
 MakeFaiss = Callable[[str, np.ndarray, Path], faiss.Index]
-Found = tuple[np.ndarray, np.ndarray]  # rows (B, K), -1 where there is none, and similarities
 
 
 class Engine(Protocol):
@@ -133,8 +133,17 @@ def within(vectors_ND: np.ndarray, rows_R: np.ndarray) -> Find:
     return find
 
 
+def of_images(engine: Engine, regions: int) -> Engine:
+    """Return a search of images, from one of the vectors of their regions."""
+    return BestRegion(engine.search, regions) if regions > 1 else engine
+
+
 def engine_of(index: Index) -> Engine:
-    """Return the search engine of an index. Raises UserError if its files are damaged."""
+    """Return the search engine of an index's images. Raises UserError if its files are damaged."""
+    return of_images(_vector_engine(index), index.facts.regions)
+
+
+def _vector_engine(index: Index) -> Engine:
     vectors_ND = index.vectors()
     if index.facts.factory is None:
         return Flat(vectors_ND)

@@ -5,11 +5,11 @@ An index on disk has the images' paths, their vectors, and the name of the model
     index.json      `Facts`: what is indexed with which model, and the name of the current generation
     g1/             a generation, a folder that is replaced as a whole:
     files.parquet   one row per image: image_path, domain, label (empty if unknown), file size and time
-    vectors.npy     float32 (N, D), unit vectors in the order of the rows
+    vectors.npy     float32 (N R, D), unit vectors in the order of the rows, an image's regions together
     vectors.faiss   only with a faiss factory string
     .made-by-search marks the folder as made by this code, which may delete it
 
-Shapes: N images, D dimensions.
+Shapes: N images, R regions of an image, D dimensions.
 """
 
 from __future__ import annotations
@@ -155,6 +155,7 @@ class Facts:
     recall: dict[str, float] = field(default_factory=dict)
     sureness: Annotated[Confidence, AfterValidator(_paired)] | None = None
     shard: str | None = None
+    regions: Literal[1, 5, 14] = 1  # vectors of an image, see `guie.search.regions`
     # Must be a name in the folder: `../..` would read files outside it
     generation: Annotated[str, Field(pattern="^g[0-9]+$", validate_default=True)] = ""
     version: int = VERSION
@@ -183,19 +184,20 @@ class Index:
         facts = self.facts
         kind = facts.factory or "flat, exact"
         recall = "".join(f", {k.replace('_', ' ')} {v:.3f}" for k, v in facts.recall.items())
+        regions = f" of {facts.regions} regions" if facts.regions > 1 else ""
         return (
-            f"{self.folder}: {facts.pictures:,} pictures, {facts.dimension} dimensions"
+            f"{self.folder}: {facts.pictures:,} pictures{regions}, {facts.dimension} dimensions"
             f" ({kind}{recall})"
         )
 
     def vectors(self) -> np.ndarray:
-        """Memory-map the vectors (N, D). Raises UserError if they do not match the rows."""
+        """Memory-map the vectors (N R, D). Raises UserError if they do not match the rows."""
         path = self.data / FLAT
         try:
             vectors_ND = _mapped(path)
         except Exception as error:  # numpy raises almost anything on a damaged header
             raise UserError(f"{path}: cannot be read ({error}); {REMEDY}") from None
-        wanted = (self.facts.pictures, self.facts.dimension)
+        wanted = (self.facts.pictures * self.facts.regions, self.facts.dimension)
         if vectors_ND.shape != wanted or vectors_ND.dtype != np.float32:
             raise UserError(f"{path}: has shape {vectors_ND.shape}, not {wanted}; {REMEDY}")
         return vectors_ND
@@ -251,9 +253,9 @@ def read_facts(folder: Path) -> Facts:
     return facts
 
 
-def indexed_precision(folder: Path) -> str | None:
-    """Return the precision that an index was made with, so that an update uses it; None without one."""
-    return (read_facts(folder).precision or "no") if (folder / FACTS).exists() else None
+def facts_of_existing(folder: Path) -> Facts | None:
+    """Return the facts of the index in a folder, whose settings an update uses; None without one."""
+    return read_facts(folder) if (folder / FACTS).exists() else None
 
 
 def _check_files(data: Path, facts: Facts, every_byte: bool) -> None:

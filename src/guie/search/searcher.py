@@ -32,6 +32,7 @@ from guie.evaluation.rerank.reranker import Reranker
 from guie.models.pretrained import sha256_of
 from guie.search.engines import Engine, Found, among, engine_of, sure, within
 from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
+from guie.search.regions import BestRegion, regions_of
 
 if TYPE_CHECKING:
     from guie.evaluation.text import TextEncoder
@@ -42,7 +43,10 @@ KEPT_PATCHES = 4096  # images whose patches stay in memory: 77 MB for ViT-Ti/16 
 
 @dataclass(frozen=True)
 class Hit:
-    """A neighbour. `distance`: Euclidean, of unit vectors; `sure`: see `guie.search.engines.sure`."""
+    """A neighbour. `distance`: Euclidean, of unit vectors; `sure`: see `guie.search.engines.sure`.
+
+    `region`: left, top, right and bottom of the nearest part, in shares of the image; None for the whole.
+    """
 
     row: int
     image_path: str
@@ -51,13 +55,15 @@ class Hit:
     similarity: float
     distance: float
     sure: float | None
+    region: tuple[float, float, float, float] | None = None
 
     @property
     def description(self) -> str:
         """The line that search.py prints."""
         sure = "" if self.sure is None else f"  sure {self.sure:.2f}"
         about = f"  {self.label or self.domain}" if self.label or self.domain else ""
-        return f"  {self.distance:.3f}{sure}  {self.image_path}{about}"
+        part = f"  at {','.join(f'{at:.2f}' for at in self.region)}" if self.region else ""
+        return f"  {self.distance:.3f}{sure}  {self.image_path}{about}{part}"
 
 
 class Searcher:
@@ -78,8 +84,14 @@ class Searcher:
         rerank: Sequence[str] = (),
     ):
         self.index, self.engine = index, engine
-        self.vectors_ND = index.vectors()
+        self.vectors_ND = index.vectors()  # of regions, if the index has any
+        self.regions = regions_of(index.facts.regions)
         self.rerank = methods_of(rerank)
+        if self.rerank and len(self.regions) > 1:
+            raise UserError(
+                f"--rerank: {index.folder} has several regions of an image, which cannot be re-ranked;"
+                " index the pictures without --regions, into another --out"
+            )
         self._word = model or index.facts.model
         self._opened: EmbeddingModel | None = None
         self._encoder: TextEncoder | None = None
@@ -242,8 +254,12 @@ class Searcher:
 
     def like(self, row: int, k: int = 10, domain: str | None = None) -> list[Hit]:
         """Return the K images nearest to an image of the index, without itself."""
-        query_D = np.asarray(self.vectors_ND[row])
+        query_D = self.vector_of_row(row)
         return self.near(query_D, k, domain, own=row, patches_1PF=self.patches_of_row(row))
+
+    def vector_of_row(self, row: int) -> np.ndarray:
+        """Return the vector (D) of a whole image of the index."""
+        return np.asarray(self.vectors_ND[row * len(self.regions)])
 
     def near(
         self,
@@ -274,14 +290,31 @@ class Searcher:
         if self.rerank:
             rows_K = self._reranked(query_D, k, rows_R, own, patches_1PF)
             score_K = self.vectors_ND[rows_K] @ query_D
-        elif rows_R is not None:
+        elif rows_R is not None and len(self.regions) == 1:
             rows_K, score_K = among(self.vectors_ND, rows_R, query_D, k, own)
         else:
             owns = None if own is None else [own]
-            rows_1K, score_1K = self.engine.search(query_D[None], k, owns)
+            engine = self.engine if rows_R is None else self._best_region(rows_R)
+            rows_1K, score_1K = engine.search(query_D[None], k, owns)
             rows_K, score_K = rows_1K[0][rows_1K[0] >= 0], score_1K[0][rows_1K[0] >= 0]
         hits = [self._hit(int(r), float(s)) for r, s in zip(rows_K, score_K, strict=True)]
+        if len(self.regions) > 1:
+            hits = [replace(hit, region=self._region(query_D, hit.row)) for hit in hits]
         return [replace(hit, sure=None) for hit in hits] if is_text else hits
+
+    def _best_region(self, rows_R: np.ndarray) -> BestRegion:
+        """Return an exact search of some images by their regions."""
+        count = len(self.regions)
+        find = within(self.vectors_ND, (rows_R[:, None] * count + np.arange(count)).ravel())
+        return BestRegion(
+            lambda queries, k: find(queries, k, np.full((len(queries), 1), -1)), count
+        )
+
+    def _region(self, query_D: np.ndarray, row: int) -> tuple[float, float, float, float] | None:
+        first = row * len(self.regions)
+        nearest = int(np.argmax(self.vectors_ND[first : first + len(self.regions)] @ query_D))
+        left, top, side = self.regions[nearest]
+        return (left, top, left + side, top + side) if nearest else None
 
     def _reranked(
         self,

@@ -245,7 +245,7 @@ def _answer(app: Flask, searcher: Searcher) -> None:
         began = time.perf_counter()
         if "row" in request.args:
             row = _row(searcher.index, request.args["row"])
-            query = Query(np.asarray(searcher.vectors_ND[row]), False, searcher.patches_of_row(row))
+            query = Query(searcher.vector_of_row(row), False, searcher.patches_of_row(row))
             return neighbours(query, row, began)
         return neighbours(queries.get(request.args.get("token", "")), None, began)
 

@@ -78,6 +78,8 @@ function show({ hits, seconds }) {
 function card(hit) {
   const item = document.createElement("li");
   const button = document.createElement("button");
+  const seen = document.createElement("span");
+  const frame = document.createElement("span");
   const image = document.createElement("img");
   const name = document.createElement("span");
   const path = document.createElement("span");
@@ -90,7 +92,11 @@ function card(hit) {
   name.textContent = `${hit.distance.toFixed(3)} ${hit.label || hit.domain}`;
   path.className = "path";
   path.textContent = hit.image_path;
-  button.append(image, name);
+  seen.className = "seen";
+  frame.append(image);
+  seen.append(frame);
+  if (hit.region) frame.append(part(hit.region));
+  button.append(seen, name);
   if (hit.sure !== null) {
     const meter = document.createElement("meter");
     meter.value = hit.sure;
@@ -101,6 +107,16 @@ function card(hit) {
   button.addEventListener("click", () => searchOn(hit));
   item.append(button);
   return item;
+}
+
+// The part of a picture that is nearest to the query, in shares of its sides
+function part([left, top, right, bottom]) {
+  const box = document.createElement("span");
+  box.className = "part";
+  Object.assign(box.style, {
+    left: `${100 * left}%`, top: `${100 * top}%`, width: `${100 * (right - left)}%`, height: `${100 * (bottom - top)}%`,
+  });
+  return box;
 }
 
 function searchOn(hit) {
