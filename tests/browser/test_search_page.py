@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from werkzeug.serving import make_server
 
 from browsing import NARROW, WIDE, overflow
@@ -26,10 +28,17 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     indexed(run, pictures, place / "index")
     picture(3, 50, (200, 160)).save(place / "asked.png")
     (place / "words.txt").write_text("no picture")
-    app = make_app(open_index(place / "index"), ("127.0.0.1",))
+    with served(place / "index") as url:
+        yield f"{url} {place}"
+
+
+@contextmanager
+def served(index: Path) -> Iterator[str]:
+    """The address of the page over an index."""
+    app = make_app(open_index(index), ("127.0.0.1",))
     server = make_server("127.0.0.1", 0, app, threaded=True)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/ {place}"
+    yield f"http://127.0.0.1:{server.server_port}/"
     server.shutdown()
 
 
@@ -69,6 +78,28 @@ def test_a_search_from_a_file_to_a_neighbours_neighbours(
     page.fill("#domain", "nowhere")
     page.wait_for_selector("#said.fault")
     assert "no domain contains 'nowhere'" in page.inner_text("#said")
+
+
+def test_the_part_of_a_picture_that_was_found_is_framed(browse, tmp_path: Path) -> None:
+    pictures = folder_of(tmp_path, classes=4, each=1)
+    wide = Image.new("RGB", (200, 80), "white")
+    wide.paste(picture(9, 0, (100, 40)), (100, 40))
+    wide.save(pictures / "left" / "wide.png")
+    picture(9, 0, (100, 40)).save(tmp_path / "asked.png")
+    indexed(tiny_run(tmp_path / "run"), pictures, tmp_path / "index", regions=14)
+    with served(tmp_path / "index") as url:
+        page = browse()
+        page.goto(url)
+        page.set_input_files("#file", tmp_path / "asked.png")
+        first = page.locator(".hit").first
+        first.locator(".part").wait_for()
+        assert "wide.png" in first.locator(".path").inner_text()
+        image, part = (first.locator(name).bounding_box() for name in ("img", ".part"))
+        for start, size in (("x", "width"), ("y", "height")):
+            assert part[start] == pytest.approx(image[start] + image[size] / 2, abs=1)
+            assert part[size] == pytest.approx(image[size] / 2, abs=1)
+        assert image["width"] == pytest.approx(2.5 * image["height"], abs=2)
+        assert overflow(page) <= 0
 
 
 def test_what_is_no_picture_is_told_and_a_name_is_no_tag(browse, address: str) -> None:
