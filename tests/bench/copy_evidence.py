@@ -24,8 +24,9 @@ from guie.curation.duplicates.evidence import (
     resized,
 )
 from guie.curation.duplicates.pixels import Pixels
+from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.comparison import NONE
-from guie.data.image_checks.hashes import fingerprints, thumbnails
+from guie.data.image_checks.hashes import FINGERPRINTS, thumbnails
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
 
@@ -93,7 +94,7 @@ LOOKED_AT = {frozenset(pair.split()) for pair in TRUE_COPIES.strip().splitlines(
 
 
 def read(manifest: Path, workers: int) -> pd.DataFrame:
-    """The images of a manifest, each picture once, with the columns of `fingerprints`."""
+    """The images of a manifest, each picture once, with the columns of `FINGERPRINTS`."""
     loaded = load_manifest(manifest)
     table = loaded.table.drop_duplicates("image_path").sort_values("image_path")
     table["image_path"] = f"{os.path.abspath(loaded.root)}/" + table["image_path"]
@@ -102,7 +103,8 @@ def read(manifest: Path, workers: int) -> pd.DataFrame:
 
 def known(table: pd.DataFrame, workers: int) -> pd.DataFrame:
     paths = table["image_path"].tolist()
-    prints = fingerprints(paths, ROOT, open_as_seen, workers, "images").set_axis(table.index)
+    prints = CheckCache(FINGERPRINTS, ROOT).rows(paths, ROOT, open_as_seen, workers, "images")
+    prints = prints.set_axis(table.index)
     return table.assign(**prints).drop_duplicates("pixels").reset_index(drop=True)
 
 

@@ -40,8 +40,8 @@ from guie.curation.classes import cap_large, drop_rare, oversample, split_valida
 from guie.curation.duplicates.candidates import close_pairs
 from guie.curation.duplicates.hamming import _by_comparing
 from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.decoding import verify
-from guie.data.image_checks.hashes import FINGERPRINTS, fingerprints, pixel_digest
+from guie.data.image_checks.decoding import decode, look_at_all
+from guie.data.image_checks.hashes import FINGERPRINTS, fingerprint, pixel_digest
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
 
@@ -142,6 +142,10 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
     os.environ["GUIE_CACHE"] = str(folder / "cache")
     cache = CheckCache(FINGERPRINTS, folder)
 
+    def looked(open_image, look) -> None:
+        for _ in look_at_all(names, folder, open_image, 1, "check", look):
+            pass
+
     def kept() -> None:
         cache.rows(names, folder, open_as_seen, 1, "kept")
 
@@ -151,9 +155,9 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
 
     ways = {
         "plain decoding": plain,
-        "decode check": lambda: verify(names, folder, open_as_seen, 1, "check"),
-        "and content hash": lambda: verify(names, folder, hashed, 1, "content"),
-        "and perceptual hashes": lambda: fingerprints(names, folder, open_as_seen, 1, "prints"),
+        "decode check": lambda: looked(open_as_seen, decode),
+        "and content hash": lambda: looked(hashed, decode),
+        "and perceptual hashes": lambda: looked(open_as_seen, fingerprint),
         "and thumbnails, kept": first,
         "from the cache": kept,
     }

@@ -10,7 +10,8 @@ import pandas as pd
 from PIL import Image, ImageOps
 
 from guie.curation.duplicates.evidence import brighter, compressed, contrasted, cut
-from guie.data.image_checks.hashes import fingerprints
+from guie.data.image_checks.cache import CheckCache
+from guie.data.image_checks.hashes import FINGERPRINTS
 from guie.data.images import open_as_seen
 
 ALTERATIONS: dict[str, Callable[[Image.Image], Image.Image]] = {
@@ -42,6 +43,8 @@ def plant(table: pd.DataFrame, root: Path, folder: str, every: int) -> pd.DataFr
 
 def known(table: pd.DataFrame, root: Path, workers: int = 1) -> pd.DataFrame:
     """The table with what each image is known by."""
-    prints = fingerprints(table["image_path"].unique(), root, open_as_seen, workers, "known")
+    prints = CheckCache(FINGERPRINTS, root).rows(
+        table["image_path"].unique(), root, open_as_seen, workers, "known"
+    )
     prints = prints.reindex(table["image_path"]).set_axis(table.index)
     return table.assign(**prints).reset_index(drop=True)

@@ -22,9 +22,10 @@ from guie.curation.duplicates.candidates import (
 from guie.curation.duplicates.evidence import Grade
 from guie.curation.duplicates.findings import COLUMNS, SHOWN, dropped, findings, refuse
 from guie.curation.duplicates.rules import find_conflicts, find_duplicates, find_leaks
+from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.comparison import content
-from guie.data.image_checks.decoding import verify
-from guie.data.image_checks.hashes import fingerprints, hash_bytes, perceptual_hashes
+from guie.data.image_checks.decoding import VERIFY
+from guie.data.image_checks.hashes import FINGERPRINTS, hash_bytes, perceptual_hashes
 from guie.data.images import open_as_seen
 
 SURE = {"distance": 3, "similarity": 0.9, "difference": 0.1, "sure_limit": 0.3, "copy_limit": 0.3}
@@ -140,7 +141,7 @@ def test_no_hash_at_all_is_no_pair():
     assert close_pairs(rows("a x train 1", "b x train 2"), 10, True).empty
 
 
-def test_fingerprints_are_of_the_decoded_picture_and_agree_with_verify(tmp_path):
+def test_fingerprints_are_of_the_decoded_picture_and_agree_with_a_plain_check(tmp_path):
     image = picture(2)
     image.save(tmp_path / "a.png")
     image.save(tmp_path / "b.bmp")
@@ -150,10 +151,10 @@ def test_fingerprints_are_of_the_decoded_picture_and_agree_with_verify(tmp_path)
     image.rotate(180).save(tmp_path / "d.png", exif=turned)
     (tmp_path / "e.png").write_text("none")
     names = ["a.png", "b.bmp", "c.png", "d.png", "e.png", "f.png"]
-    prints = fingerprints(names, tmp_path, open_as_seen, 1, "set")
+    prints = CheckCache(FINGERPRINTS, tmp_path).rows(names, tmp_path, open_as_seen, 1, "set")
     pixels = prints["pixels"]
     assert pixels["a.png"] == pixels["b.bmp"] == pixels["d.png"] != pixels["c.png"]
-    verdicts = verify(names, tmp_path, open_as_seen, 1, "set")
+    verdicts = CheckCache(VERIFY, tmp_path).rows(names, tmp_path, open_as_seen, 1, "set")
     pd.testing.assert_frame_equal(prints[verdicts.columns.tolist()], verdicts)
     assert (prints.loc[["e.png", "f.png"], "pixels"] == "").all()
 

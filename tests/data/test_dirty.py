@@ -21,7 +21,8 @@ from PIL import Image
 import dirty_cases
 from guie.base.errors import UserError
 from guie.data.datasets import read_folder
-from guie.data.image_checks.decoding import drop_unusable, verify
+from guie.data.image_checks.cache import CheckCache
+from guie.data.image_checks.decoding import VERIFY, drop_unusable
 from guie.data.images import open_as_host, open_as_seen
 from guie.data.manifest import load_manifest
 
@@ -59,6 +60,10 @@ def manifest(request: pytest.FixtureRequest) -> Path:
     return request.getfixturevalue(request.param)
 
 
+def checked(paths, root: Path, open_image, workers: int) -> pd.DataFrame:
+    return CheckCache(VERIFY, root).rows(list(paths), root, open_image, workers, "dirty")
+
+
 def named(messages: list[str]) -> dict[int, str]:
     """{line: all that is said of it} from messages `file:line: what`."""
     found: dict[int, str] = {}
@@ -82,7 +87,7 @@ def outcomes(manifest: Path, work: Path, caplog: pytest.LogCaptureFixture) -> Ou
     with caplog.at_level(logging.WARNING):
         table = load_manifest(mended, manifest.parent).table
     notes = named(caplog.messages)
-    verdicts = verify(table["image_path"], manifest.parent, open_as_seen, workers=1, name="dirty")
+    verdicts = checked(table["image_path"], manifest.parent, open_as_seen, workers=1)
     bad = verdicts.loc[verdicts["reason"] != "", "reason"].to_dict()
 
     found: Outcomes = {n: ("reject", what) for n, what in faults.items()}
@@ -254,7 +259,7 @@ def test_links_pipes_and_names_made_on_the_spot(drawn, tmp_path):
 
 
 def verdict_reasons(root: Path, paths: list[str]) -> list[str]:
-    return verify(paths, root, open_as_host, workers=1, name="spot")["reason"].tolist()
+    return checked(paths, root, open_as_host, workers=1)["reason"].tolist()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads a file whatever its mode")
@@ -279,8 +284,8 @@ def test_a_dataset_may_be_linked_into_the_root_but_not_one_file_of_it(drawn, tmp
 def test_curation_of_the_whole_folder_drops_what_is_bad_and_nothing_else(drawn):
     root = drawn.parent / "images"
     table, _ = read_folder(root, "d", "train")
-    checked = verify(table["image_path"].unique(), root, open_as_seen, workers=2, name="dirty")
-    kept, files = drop_unusable(table, root, checked, "dirty")
+    looked = checked(table["image_path"].unique(), root, open_as_seen, workers=2)
+    kept, files = drop_unusable(table, root, looked, "dirty")
     dropped = {Path(entry["file"]).name for entry in files}
     assert dropped == {*dirty_cases.REJECTED, *dirty_cases.REFUSED_ODD}
     assert len(kept) == len(table) - len(dropped)

@@ -54,7 +54,7 @@ def clean(
     `findings.refuse` raises once they are written to disk.
 
     Args:
-        table: rows of all sources with the columns of `fingerprints`, indexed from 0.
+        table: rows of all sources with the columns of `FINGERPRINTS`, indexed from 0.
         config: the `clean` block.
         after: called with the name of each rule and the rows that it left.
     """

@@ -91,7 +91,7 @@ def read_sources(
 
     The test split of `test_fraction` is cut here: no later rule changes it.
     Column `source` holds the number of the source. A `clean` block adds the columns of
-    `fingerprints`. Raises UserError for an invalid source.
+    `FINGERPRINTS`. Raises UserError for an invalid source.
     """
     listed: list[pd.DataFrame] = []
     readable: list[pd.DataFrame] = []

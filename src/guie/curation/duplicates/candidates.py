@@ -183,7 +183,7 @@ def find_links(
     """Return the pictures of all images, and which of them are near-duplicates.
 
     Args:
-        table: a manifest's rows with the columns of `fingerprints`.
+        table: a manifest's rows with the columns of `FINGERPRINTS`.
         near: near-duplicate settings; None finds equal pixels only.
         embed: computes features, for images with a hash near another's.
         differences: computes pixel differences, for pairs with similar features.

@@ -36,13 +36,7 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
     """
     word = config.model
     if word is None:
-        cache = CheckCache(FINGERPRINTS, root)
-
-        def by_thumbnails(paths: Sequence[str], view: str) -> np.ndarray:
-            kept = cache.thumbnails(paths, root, open_as_seen) if view == KEPT_VIEW else {}
-            return thumbnails(paths, view, root, workers, kept)
-
-        return by_thumbnails
+        return thumbnails_of(root, workers)
 
     @lru_cache(maxsize=1)
     def opened() -> tuple[Accelerator, LoadedModel]:
@@ -51,6 +45,17 @@ def embed_for(config: CleaningConfig, root: Path, folder: Path, workers: int) ->
     def embed(paths: Sequence[str], view: str) -> Features:
         look = None if view == "whole" else (view, VIEWS[view])
         return cached_features(*opened(), paths, root, folder, workers=workers, view=look)
+
+    return embed
+
+
+def thumbnails_of(root: Path, workers: int) -> Embed:
+    """Return thumbnails in place of features; those of fingerprinted images come from the cache."""
+    cache = CheckCache(FINGERPRINTS, root)
+
+    def embed(paths: Sequence[str], view: str) -> np.ndarray:
+        kept = cache.thumbnails(paths, root, open_as_seen) if view == KEPT_VIEW else {}
+        return thumbnails(paths, view, root, workers, kept)
 
     return embed
 

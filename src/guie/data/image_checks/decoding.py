@@ -190,18 +190,6 @@ def drop_unusable(
     return table.assign(**seen)[~unusable].reset_index(drop=True), files
 
 
-def verify(
-    paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
-) -> pd.DataFrame:
-    """Decode `root / path` for each path; columns width and height in px, reason ("" if good).
-
-    `open_image` raises UserError on a file it cannot decode. Indexed by path, in the given order
-    whatever the number of workers.
-    """
-    rows = look_at_all(paths, root, open_image, workers, name)
-    return pd.DataFrame(list(rows), index=list(paths), columns=list(VERIFY.columns))
-
-
 def look_at_all(
     paths: Sequence[str],
     root: Path,

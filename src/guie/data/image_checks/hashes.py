@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 import xxhash
 from PIL import Image
 from scipy.fft import dctn
@@ -21,7 +20,6 @@ from guie.data.image_checks.decoding import (
     OpenImage,
     Verdict,
     decode,
-    look_at_all,
     mapped,
 )
 from guie.data.images import open_as_seen
@@ -72,20 +70,7 @@ def _hash(frequencies: np.ndarray | None) -> str:
     return np.packbits(frequencies > np.median(frequencies)).tobytes().hex()
 
 
-COLUMNS = ["pixels", *Hashes._fields]
-
-
-def fingerprints(
-    paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
-) -> pd.DataFrame:
-    """Decode each image like `verify`, and compute its pixel digest and perceptual hashes.
-
-    Returns:
-        Columns width and height in px, reason ("" if good), pixels (see `pixel_digest`), and
-        the perceptual hashes whole, content, centre, mirrored. Indexed by path, in the given order.
-    """
-    rows = look_at_all(paths, root, open_image, workers, name, fingerprint)
-    return pd.DataFrame(list(rows), index=list(paths), columns=[*VERIFY.columns, *COLUMNS])
+COLUMNS = ["pixels", *Hashes._fields]  # pixels: see `pixel_digest`
 
 
 def pixel_digest(image: Image.Image) -> str:
@@ -101,7 +86,7 @@ def pixel_digest(image: Image.Image) -> str:
 def fingerprint(
     root: str, open_image: OpenImage, image_path: str, with_thumbnail: bool = False
 ) -> tuple[Any, ...]:
-    """Return the row of `fingerprints` of one image; with its `thumbnail_pixels` as bytes if asked for."""
+    """Decode one image; return its verdict, the columns above, and its `thumbnail_pixels` if asked for."""
     seen: list[Image.Image] = []
 
     def open_and_keep(path: Path) -> Image.Image:
