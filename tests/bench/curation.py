@@ -40,7 +40,7 @@ from guie.curation.classes import cap_large, drop_rare, oversample, split_valida
 from guie.curation.duplicates.candidates import close_pairs
 from guie.curation.duplicates.hamming import _by_comparing
 from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.decoding import decode, look_at_all
+from guie.data.image_checks.decoding import check_all, decode
 from guie.data.image_checks.hashes import FINGERPRINTS, fingerprint, pixel_digest
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest, save_manifest
@@ -143,7 +143,7 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
     cache = CheckCache(FINGERPRINTS, folder)
 
     def looked(open_image, look) -> None:
-        for _ in look_at_all(names, folder, open_image, 1, "check", look):
+        for _ in check_all(names, folder, open_image, 1, "check", look):
             pass
 
     def kept() -> None:

@@ -176,7 +176,7 @@ def test_training_does_not_decode_again_what_curation_has(place, monkeypatch):
     manifest = load_manifest("input/mix.csv")
     trained = manifest.table[manifest.table["split"] == "train"]
     asked = []
-    monkeypatch.setattr(precheck, "look_at_all", lambda paths, *_: asked.extend(paths) or [])
+    monkeypatch.setattr(precheck, "check_all", lambda paths, *_: asked.extend(paths) or [])
     cache = decoded_folder(manifest.path)
     assert precheck.find_unreadable(trained, manifest.root, cache, 1).empty and not asked
     Path(manifest.file(trained["image_path"].iloc[0])).touch()

@@ -204,7 +204,7 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
         False
     ] * 3
     asked: list[str] = []
-    monkeypatch.setattr(cache, "look_at_all", lambda paths, *_: asked.extend(paths) or [])
+    monkeypatch.setattr(cache, "check_all", lambda paths, *_: asked.extend(paths) or [])
     thumbnail, embed_blocks = hashes._thumbnail, feature_cache.embed_blocks
     compare_files = pixels.compare_files
 

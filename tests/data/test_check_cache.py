@@ -43,19 +43,19 @@ def rows(root: Path, names: list[str], check=FINGERPRINTS) -> pd.DataFrame:
 def looked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths that are looked at from here on."""
     asked: list[str] = []
-    look_at_all = cache_module.look_at_all
+    check_all = cache_module.check_all
 
     def asked_for(paths, *rest):
         asked.extend(paths)
-        return look_at_all(paths, *rest)
+        return check_all(paths, *rest)
 
-    monkeypatch.setattr(cache_module, "look_at_all", asked_for)
+    monkeypatch.setattr(cache_module, "check_all", asked_for)
     return asked
 
 
 def plain(names: list[str], root: Path, check=FINGERPRINTS) -> pd.DataFrame:
     """What the check finds, without a cache and without thumbnails."""
-    found = [check.look(str(root), open_as_seen, name) for name in names]
+    found = [check.check_image(str(root), open_as_seen, name) for name in names]
     table = pd.DataFrame(found, index=names, columns=list(check.columns))
     return table.drop(columns="thumbnail", errors="ignore")
 
@@ -77,12 +77,12 @@ def test_a_bad_image_is_checked_though_never_kept_as_good(root: Path, looked: li
     cache = CheckCache(FINGERPRINTS, root)
     names = [*NAMES, "bad.png"]
     rows(root, NAMES)
-    assert not cache.are_kept(names, root, open_as_seen)
+    assert not cache.are_cached(names, root, open_as_seen)
     rows(root, names)
-    assert cache.are_kept(names, root, open_as_seen)
+    assert cache.are_cached(names, root, open_as_seen)
     draw(root / "bad.png", 7)
-    assert not cache.are_kept(names, root, open_as_seen)
-    assert (rows(root, names)["reason"] == "").all() and cache.are_kept(names, root, open_as_seen)
+    assert not cache.are_cached(names, root, open_as_seen)
+    assert (rows(root, names)["reason"] == "").all() and cache.are_cached(names, root, open_as_seen)
 
 
 def test_a_file_that_changes_is_looked_at_again(root: Path, looked: list[str]) -> None:
@@ -107,10 +107,10 @@ def test_a_stopped_check_keeps_what_it_has(root: Path, looked: list[str]) -> Non
     def look(folder: str, open_image, path: str):
         if path == "3.png":
             raise KeyboardInterrupt
-        return FINGERPRINTS.look(folder, open_image, path)
+        return FINGERPRINTS.check_image(folder, open_image, path)
 
     with pytest.raises(KeyboardInterrupt):
-        rows(root, NAMES, FINGERPRINTS._replace(look=look))
+        rows(root, NAMES, FINGERPRINTS._replace(check_image=look))
     looked.clear()
     rows(root, NAMES)
     assert looked == NAMES[3:]

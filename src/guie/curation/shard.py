@@ -1,4 +1,4 @@
-"""Compute a part of what a mix needs of each image, as one of several jobs; curating then finds it kept."""
+"""Compute a part of what a mix needs from each image, as one of several jobs, into the caches."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def compute_shard(config: MixConfig, shard: tuple[int, int], workers: int) -> st
     if config.clean is None or config.clean.near is None:
         return done
     if not all(
-        cache.are_kept(source.table["image_path"].unique(), source.root, open_as_seen)
+        cache.are_cached(source.table["image_path"].unique(), source.root, open_as_seen)
         for source in sources
     ):
         return f"{done}; run all parts again to share the comparison of similar pictures"

@@ -19,7 +19,7 @@ from guie.base.devices import make_accelerator
 from guie.config.data import CleaningConfig, NearConfig
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.comparison import VIEWS
-from guie.data.image_checks.hashes import FINGERPRINTS, KEPT_VIEW, thumbnails
+from guie.data.image_checks.hashes import CACHED_VIEW, FINGERPRINTS, thumbnails
 from guie.data.images import open_as_seen
 from guie.evaluation.feature_cache import Features, cached_features
 from guie.models.loading import LoadedModel, open_model
@@ -54,8 +54,8 @@ def thumbnails_of(root: Path, workers: int) -> Embed:
     cache = CheckCache(FINGERPRINTS, root)
 
     def embed(paths: Sequence[str], view: str) -> np.ndarray:
-        kept = cache.thumbnails(paths, root, open_as_seen) if view == KEPT_VIEW else {}
-        return thumbnails(paths, view, root, workers, kept)
+        cached = cache.thumbnails(paths, root, open_as_seen) if view == CACHED_VIEW else {}
+        return thumbnails(paths, view, root, workers, cached)
 
     return embed
 

@@ -1,4 +1,4 @@
-"""Measure how much the pixels of two pictures differ, and keep the result by the pictures' digests."""
+"""Measure how much the pixels of two pictures differ, and cache the result by the pictures' digests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.curation.duplicates.evidence import ALTERATIONS, EACH, altered_copies
-from guie.data.image_checks.cache import StoredTable, in_pieces
+from guie.data.image_checks.cache import StoredTable, save_in_pieces
 from guie.data.image_checks.comparison import compare, compare_files, working
 from guie.data.image_checks.decoding import mapped
 from guie.data.images import open_as_seen
@@ -26,8 +26,7 @@ class Pixels:
     """Differences between images of a folder, measured by `image_checks.comparison.compare`.
 
     Args:
-        digests: the `pixel_digest` of each image by path. Results are kept in `GUIE_CACHE` by digest; None:
-            nothing is kept.
+        digests: the `pixel_digest` of each image, by path; results are cached by digest. None: no cache.
     """
 
     def __init__(self, root: Path, workers: int, digests: Mapping[str, str] | None = None):
@@ -38,15 +37,15 @@ class Pixels:
         """Return (P,) differences of path pairs. Raises UserError for an undecodable file."""
         flip = " mirrored" if mirrored else ""
         names = [f"{self._of(one)} {self._of(other)}{flip}" for one, other in pairs]
-        look = partial(_between, self.root, mirrored)
-        return self._all(look, pairs, names, "copies", "pair").reshape(len(pairs))
+        measure = partial(_between, self.root, mirrored)
+        return self._all(measure, pairs, names, "copies", "pair").reshape(len(pairs))
 
     def altered(self, paths: Sequence[str]) -> np.ndarray:
         """Return (3 N,) differences between each image and altered copies of it."""
         numbered = [*enumerate(paths)]
         names = [f"{self._of(path)} altered {n % len(ALTERATIONS)}" for n, path in numbered]
-        look = partial(_altered, self.root)
-        return self._all(look, numbered, names, "altered", "img").reshape(EACH * len(paths))
+        measure = partial(_altered, self.root)
+        return self._all(measure, numbered, names, "altered", "img").reshape(EACH * len(paths))
 
     @cached_property
     def _known(self) -> dict[str, Sequence[float]]:
@@ -58,30 +57,30 @@ class Pixels:
 
     def _all(
         self,
-        look: Callable[[Any], list[float]],
+        measure: Callable[[Any], list[float]],
         items: Sequence[Any],
         names: Sequence[str],
         title: str,
         unit: str,
     ) -> np.ndarray:
-        """Return what `look` measures of each item, from the cache where it has the item's name."""
+        """Return the differences of each item, from the cache if it has the name."""
         names = [f"{VERSION} {name}" for name in names]
         known = self._known
         absent = [pair for pair in zip(names, items, strict=True) if pair[0] not in known]
 
         def measured() -> Iterator[tuple[str, tuple[float, ...]]]:
-            answers = mapped(look, [item for _, item in absent], self.workers)
+            answers = mapped(measure, [item for _, item in absent], self.workers)
             with tqdm(total=len(absent), desc=title, unit=unit, leave=False, disable=None) as bar:
                 for (name, _), answer in zip(absent, answers, strict=True):
                     yield name, tuple(np.round(answer, 4).tolist())
                     bar.update()
 
-        def keep(piece: list[tuple[str, tuple[float, ...]]]) -> None:
+        def save(piece: list[tuple[str, tuple[float, ...]]]) -> None:
             known.update(piece)
             if self.stored:
                 self.stored.add(pd.DataFrame(piece, columns=COLUMNS))
 
-        in_pieces(measured(), keep)
+        save_in_pieces(measured(), save)
         return np.array([known[name] for name in names], np.float64)
 
 

@@ -1,4 +1,4 @@
-"""Keep what curation found out about each image, so that another mix or job need not decode it again."""
+"""Cache the checks of images on disk, so that another mix or job need not decode them again."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from guie.data.image_checks.decoding import (
     Check,
     OpenImage,
     absolute,
+    check_all,
     file_states,
-    look_at_all,
 )
 from guie.data.images import decoder_key
 
@@ -41,10 +41,10 @@ class StoredTable:
 
     def read(self, columns: list[str], files: list[str] | None = None) -> Iterator[pd.DataFrame]:
         """Yield columns of each Parquet file; `files` limits the rows to these values of `file`."""
-        asked = None if files is None else [("file", "in", files)]
+        filters = None if files is None else [("file", "in", files)]
         for path in sorted(self.folder.glob("[0-9a-f]*.parquet")):
             with suppress(OSError, ValueError):  # deleted meanwhile, or damaged
-                yield pd.read_parquet(path, columns=columns, filters=asked)
+                yield pd.read_parquet(path, columns=columns, filters=filters)
 
     def add(self, rows: pd.DataFrame) -> None:
         """Write some rows. Raises UserError if they cannot be written."""
@@ -55,8 +55,8 @@ class StoredTable:
             rows.to_parquet(temporary, index=False)
 
 
-def in_pieces(rows: Iterable[T], keep: Callable[[list[T]], None]) -> None:
-    """Give the rows to `keep`, those of a minute at a time; after Ctrl-C too, so that nothing is lost."""
+def save_in_pieces(rows: Iterable[T], save: Callable[[list[T]], None]) -> None:
+    """Pass the rows to `save`, those of a minute at a time; also after Ctrl-C, so that nothing is lost."""
     piece: list[T] = []
     began = time.monotonic()
     try:
@@ -64,15 +64,15 @@ def in_pieces(rows: Iterable[T], keep: Callable[[list[T]], None]) -> None:
             piece.append(row)
             if time.monotonic() - began > SAVE_EVERY_S:
                 done, piece, began = piece, [], time.monotonic()
-                keep(done)
+                save(done)
     finally:
-        keep(piece)
+        save(piece)
 
 
 class CheckCache:
     """The rows of a check, by path, size, modification time and decoder of the file.
 
-    Bad images are kept too, but checked again whenever their rows are asked for: they may be repaired.
+    Bad images are cached too, but `rows` checks them again: they may have been repaired.
 
     Args:
         root: the folder that all images of the mix are in.
@@ -86,7 +86,7 @@ class CheckCache:
     def rows(
         self, paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
     ) -> pd.DataFrame:
-        """Return the check's rows by path, without thumbnails; compute those that are not kept.
+        """Return the check's rows by path, without thumbnails; compute those that are not cached.
 
         `name` labels the progress bar. Raises UserError if the cache cannot be written.
         """
@@ -97,7 +97,7 @@ class CheckCache:
         absent = states[~states.index.isin(known.index)]
         checked = [known]
 
-        def keep(piece: list[tuple[Any, ...]]) -> None:
+        def save(piece: list[tuple[Any, ...]]) -> None:
             first = sum(map(len, checked)) - len(known)
             here = absent.index[first : first + len(piece)]
             rows = pd.DataFrame(piece, index=here, columns=list(self.check.columns))
@@ -105,18 +105,20 @@ class CheckCache:
             checked.append(rows[self.columns])
 
         paths = absent.index.tolist()
-        in_pieces(look_at_all(paths, root, open_image, workers, name, self.check.look), keep)
+        save_in_pieces(
+            check_all(paths, root, open_image, workers, name, self.check.check_image), save
+        )
         rows = pd.concat(checked).loc[states.index]
         return rows.astype({"width": int, "height": int, **self.text})
 
-    def are_kept(self, paths: Sequence[str], root: Path, open_image: OpenImage) -> bool:
+    def are_cached(self, paths: Sequence[str], root: Path, open_image: OpenImage) -> bool:
         """Return whether all images were checked since they changed."""
         return len(self._known(self._states(paths, root, open_image))) == len(paths)
 
     def thumbnails(
         self, paths: Sequence[str], root: Path, open_image: OpenImage
     ) -> dict[str, bytes]:
-        """Return the kept thumbnails of those of the paths that have one."""
+        """Return the cached thumbnails, of those paths that have one."""
         states = self._states(paths, root, open_image)
         found = [*self.stored.read([*KEY, THUMBNAIL], states["file"].tolist())]
         if not found:

@@ -122,7 +122,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 Verdict = tuple[int, int, str]  # width, height, reason; no reason: the image is good
 # Maps a root, a decoder and an image_path to a row that begins with a Verdict.
-Look = Callable[[str, OpenImage, str], tuple[Any, ...]]
+CheckImage = Callable[[str, OpenImage, str], tuple[Any, ...]]
 CHUNK = 64  # images given to a worker at once
 
 
@@ -152,7 +152,7 @@ class Check(NamedTuple):
     """What curation finds out about each image: `VERIFY` or `hashes.FINGERPRINTS`."""
 
     name: str
-    look: Look
+    check_image: CheckImage
     columns: tuple[str, ...]
     version: str  # rows of another version are computed again
 
@@ -190,16 +190,16 @@ def drop_unusable(
     return table.assign(**seen)[~unusable].reset_index(drop=True), files
 
 
-def look_at_all(
+def check_all(
     paths: Sequence[str],
     root: Path,
     open_image: OpenImage,
     workers: int,
     name: str,
-    look: Look = decode,
+    check_image: CheckImage = decode,
 ) -> Iterator[tuple[Any, ...]]:
-    """Yield what `look` returns for each path as soon as it is known, in order, with a progress bar."""
-    one = partial(look, os.path.realpath(root), open_image)
+    """Yield the row of each path as soon as it is known, in order, with a progress bar."""
+    one = partial(check_image, os.path.realpath(root), open_image)
     with tqdm(total=len(paths), desc=name, unit="img", disable=None) as bar:
         for row in mapped(one, paths, workers):
             yield row
@@ -371,7 +371,7 @@ def _decoded(
     """Return `_reasons` of files after decoding them, and store the good ones."""
     reasons, good, saved_at = {}, [], time.monotonic()
     name = decoder_key(decoder).replace("_", " ")
-    verdicts = look_at_all(states["path"].tolist(), root, decoder, workers, name)
+    verdicts = check_all(states["path"].tolist(), root, decoder, workers, name)
     try:
         for row, path, (_, _, reason) in zip(states.index, states["path"], verdicts, strict=True):
             if reason:

@@ -98,12 +98,12 @@ def fingerprint(
     if verdict[-1]:
         return (*verdict, *[""] * len(COLUMNS), *thumbnail)
     if with_thumbnail:
-        thumbnail = (thumbnail_pixels(VIEWS[KEPT_VIEW](seen[0])).tobytes(),)
+        thumbnail = (thumbnail_pixels(VIEWS[CACHED_VIEW](seen[0])).tobytes(),)
     return (*verdict, pixel_digest(seen[0]), *perceptual_hashes(seen[0]), *thumbnail)
 
 
 THUMBNAIL_PX = 16
-KEPT_VIEW = "content"  # of the thumbnails in the cache
+CACHED_VIEW = "content"  # of the thumbnails in the cache
 # All that cleaning compares of each image. Raise the number with this module and `comparison.content`.
 FINGERPRINTS = Check(
     "fingerprints",
@@ -118,20 +118,21 @@ def thumbnails(
     view: str,
     root: Path,
     workers: int,
-    kept: Mapping[str, bytes] | None = None,
+    cached: Mapping[str, bytes] | None = None,
 ) -> np.ndarray:
     """Return (N, 768) float32 of unit length: the pixels of each image's view minus their mean.
 
     Args:
-        kept: the `thumbnail_pixels` of some of the paths, which are not decoded.
+        cached: the `thumbnail_pixels` of some of the paths, which are then not decoded.
 
     Raises UserError naming a file that cannot be decoded.
     """
-    kept = kept or {}
-    absent = [path for path in paths if path not in kept]
+    cached = cached or {}
+    absent = [path for path in paths if path not in cached]
     computed = mapped(partial(_thumbnail, Path(root), view), absent, workers)
     rows = [
-        np.frombuffer(kept[path], np.uint8) if path in kept else next(computed) for path in paths
+        np.frombuffer(cached[path], np.uint8) if path in cached else next(computed)
+        for path in paths
     ]
     return (
         np.stack([*map(_normalised, rows)])
