@@ -15,6 +15,7 @@ from guie.base.errors import UserError
 from guie.data import raw_batch
 from guie.data.dataset import EvalDataset, as_batch
 from guie.data.images import open_as_host
+from guie.data.manifest.companions import Box
 from guie.data.raw_batch import RawImages, packed
 from guie.evaluation import embedding
 from guie.evaluation.embedding import embed_dataset, embed_files
@@ -51,7 +52,7 @@ def test_a_batch_is_that_of_a_loader(
 ) -> None:
     monkeypatch.setattr(raw_batch, "LARGE_BYTES", large_bytes)
     made_by = LOOKS if fit == "views" else preprocess(fit)
-    boxes = [None, None, (2, 3, 300, 250), *[None] * 17]
+    boxes = [None, None, Box(2, 3, 300, 250), *[None] * 17]
     dataset = EvalDataset(files, made_by, boxes)
     raw = packed([RawImages(dataset)[n] for n in range(len(files))])
     sizes = [dataset.pixels(n).nbytes for n in range(len(files))]
