@@ -157,8 +157,8 @@ def measure_images(args: argparse.Namespace, folder: Path) -> None:
         "plain decoding": plain,
         "decode check": lambda: looked(open_as_seen, decode),
         "and content hash": lambda: looked(hashed, decode),
-        "and perceptual hashes": lambda: looked(open_as_seen, fingerprint),
-        "and thumbnails, kept": first,
+        "all that cleaning compares": lambda: looked(open_as_seen, fingerprint),
+        "the same, cached": first,
         "from the cache": kept,
     }
     taken = in_turn(ways, 5, wall_and_cpu, warm_up=False)

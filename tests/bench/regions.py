@@ -1,26 +1,24 @@
-"""Does an index of several crops an image find more? On images as they are, and pasted into others.
+"""Does an index of several regions an image find more? On images as they are, and pasted into others.
 
 python tests/bench/regions.py --model timm:vit_tiny_patch16_224:WEIGHTS --manifest M [--size-px 112]
-                              [--classes 40] [--grids 0.75 0.5] [--object 0.5] [--out FILE.json]
+                              [--classes 40] [--object 0.5] [--out FILE.json]
 
-Queries are whole images. An index image's similarity is that of its best crop: the whole, and a grid of
-crops for each side length in --grids, which overlap by at least half. With clutter, every index image is
-pasted on a train image of another domain, at a random place, its longer side --object of the other's. The
-metrics are of the merged index, mean over domains, with the gain in R@1 and its 95 % interval over classes.
+Queries are whole images. An index image is as near as its nearest region, see guie.search.regions. With
+clutter, every index image is pasted on a train image of another domain, at a random place. Its longer side is
+--object of the other's. The metrics are of the merged index, mean over domains. The gain in R@1 has its 95 %
+interval over classes.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import tempfile
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from common import arguments, show
-from PIL import Image
 from tqdm import tqdm
 
 from guie.base.devices import make_accelerator
@@ -28,27 +26,18 @@ from guie.base.files import write_text
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
 from guie.data.manifest import load_manifest
-from guie.data.manifest.companions import Box
 from guie.evaluation.bootstrap import paired
 from guie.evaluation.embedding import embed_dataset
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.metrics import ranking_metrics
 from guie.evaluation.opened import load_embedding_model
 from guie.evaluation.search import Images, searches
+from guie.search.regions import GRIDS, Region, regions_of
 
 KEYS = ("r_at_1", "mmp_at_5", "map_at_100")
 DEPTH = 100
 IMAGES = 6  # of a class, at most
 SIDE_PX = 320  # of an image with clutter
-
-
-def regions(grids: list[float]) -> list[tuple[float, float, float]]:
-    """Left, top and side of each crop, as shares of the image: the whole first."""
-    found = [(0.0, 0.0, 1.0)]
-    for side in grids:
-        starts = np.linspace(0, 1 - side, math.ceil(2 * (1 - side) / side) + 1)
-        found += [(float(x), float(y), side) for y, x in product(starts, starts)]
-    return found
 
 
 def cluttered(
@@ -78,7 +67,6 @@ def main() -> None:
         split="test",
         size_px=112,
         classes=40,
-        grids=[0.75, 0.5],
         object=0.5,
         out=str | None,
     )
@@ -86,7 +74,7 @@ def main() -> None:
     table = sampled(manifest.split(args.split), args.classes)
     images = Images.of(table)
     (search,) = searches("merged", images, table["domain"].to_numpy())
-    boxes = regions(args.grids)
+    regions = regions_of(max(GRIDS))
     accelerator = make_accelerator()
     with tempfile.TemporaryDirectory() as name:
         opened = load_embedding_model(args.model, accelerator, Path(name), args.size_px, "squash")
@@ -99,15 +87,16 @@ def main() -> None:
             "with clutter": [str(folder / f"{row}.jpg") for row in range(len(table))],
         }
         embedded = {
-            title: np.stack([embed(accelerator, opened, paths, box) for box in tqdm(boxes)], axis=1)
+            title: np.stack(
+                [embed(accelerator, opened, paths, one) for one in tqdm(regions)], axis=1
+            )
             for title, paths in files.items()
         }
     rows = []
     query_QD = embedded["as they are"][search.query_Q, 0]
-    counts = [len(regions(args.grids[:number])) for number in range(len(args.grids) + 1)]
     for title, emb_TRD in embedded.items():
         plain = None
-        for count in counts:
+        for count in GRIDS:
             found = score(query_QD, emb_TRD[search.index_I, :count], search, table)
             plain = found if plain is None else plain
             domain_Q, label_Q = (
@@ -117,7 +106,7 @@ def main() -> None:
             ahead = paired(*(v["r_at_1"].to_numpy() for v in (plain, found)), label_Q, domain_Q)
             gain = [round(float(v), 4) for v in (ahead.difference, ahead.low, ahead.high)]
             rows.append((title, count, *(round(float(v), 4) for v in means), *gain))
-    heads = ["index images", "crops", "R@1", "mMP@5", "mAP@100", "gain in R@1", "from", "to"]
+    heads = ["index images", "regions", "R@1", "mMP@5", "mAP@100", "gain in R@1", "from", "to"]
     show(heads, rows, f"{len(table):,} images, {args.model}")
     if args.out:
         write_text(
@@ -138,19 +127,11 @@ def sampled(table: pd.DataFrame, classes: int) -> pd.DataFrame:
     return rows.groupby("label").head(IMAGES).reset_index(drop=True)
 
 
-def embed(accelerator, opened, paths: list[str], region: tuple[float, float, float]) -> np.ndarray:
-    """(T, D), unit vectors of one crop of each image."""
-    boxes = [in_pixels(path, *region) for path in paths]
-    dataset = EvalDataset(paths, opened.preprocess, boxes, open_as_seen)
+def embed(accelerator, opened, paths: list[str], region: Region) -> np.ndarray:
+    """(T, D), unit vectors of one region of each image."""
+    dataset = EvalDataset(paths, opened.preprocess, [region] * len(paths), open_as_seen)
     emb_TD = embed_dataset(accelerator, opened.embedder, dataset, batch_size=64, workers=1)
     return unit_vectors(emb_TD, np.array(paths))
-
-
-def in_pixels(path: str, left: float, top: float, side: float) -> Box:
-    with Image.open(path) as image:
-        width, height = image.size
-    sides = left * width, top * height, (left + side) * width, (top + side) * height
-    return Box(*(round(value) for value in sides))
 
 
 def score(query_QD: np.ndarray, index_IRD: np.ndarray, search, table: pd.DataFrame) -> pd.DataFrame:

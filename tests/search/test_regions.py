@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from guie.base.errors import UserError
 from guie.data.dataset import EvalDataset
 from guie.data.images import open_as_seen
 from guie.search.building import merge
+from guie.search.index import Facts
 from guie.search.regions import GRIDS, Region, regions_of
 from guie.search.searcher import Searcher, open_index
 from some_pictures import folder_of, indexed, picture
@@ -34,6 +36,7 @@ def searcher(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Searcher:
 def test_regions_cover_the_image_and_neighbours_overlap(count: int) -> None:
     regions = regions_of(count)
     assert len(regions) == count and regions[0] == Region(0, 0, 1)
+    assert count in get_args(get_type_hints(Facts)["regions"])
     for side in GRIDS[count]:
         lefts = sorted({region.left for region in regions if region.side == side})
         assert lefts[0] == 0 and lefts[-1] + side == pytest.approx(1)

@@ -9,7 +9,6 @@ import pandas as pd
 
 from guie.base.devices import make_accelerator
 from guie.config import MixConfig
-from guie.config.data import CleaningConfig, ClipConfig, ProxyEvaluatorConfig
 from guie.curation.duplicates.candidates import images_of, measured
 from guie.curation.duplicates.evidence import embed_for
 from guie.curation.duplicates.pixels import Pixels
@@ -20,9 +19,7 @@ from guie.data.image_checks.hashes import FINGERPRINTS
 from guie.data.images import open_as_seen
 from guie.data.manifest import Manifest, rows_of_shard
 from guie.evaluation.feature_cache import cached_features
-from guie.models.loading import open_model
-
-Extractor = ClipConfig | CleaningConfig | ProxyEvaluatorConfig  # each names a model
+from guie.models.loading import LoadedModel, open_model
 
 
 def compute_shard(config: MixConfig, shard: tuple[int, int], workers: int) -> str:
@@ -36,9 +33,7 @@ def compute_shard(config: MixConfig, shard: tuple[int, int], workers: int) -> st
     sources = [read_one(source, config.seed, workers)[0] for source in config.sources]
     own = [rows_of_shard(source.table, shard) for source in sources]
     table = _checked(config, cache, sources, own, workers)
-    for extractor, rows in _features(config, table):
-        assert extractor.model is not None
-        model = open_model(extractor.model, extractor.size_px, getattr(extractor, "fit", "squash"))
+    for model, rows in _features(config, table):
         paths = rows["image_path"].drop_duplicates().tolist()
         root, folder = config.image_root, config.features
         cached_features(make_accelerator(), model, paths, root, folder, workers=workers)
@@ -79,15 +74,20 @@ def _checked(
     return combine(checked)
 
 
-def _features(config: MixConfig, table: pd.DataFrame) -> Iterator[tuple[Extractor, pd.DataFrame]]:
+def _features(config: MixConfig, table: pd.DataFrame) -> Iterator[tuple[LoadedModel, pd.DataFrame]]:
     """Yield each model whose features the steps of curation ask for, and the rows that need them."""
     train = table[table["split"] == "train"]
     if labels := config.pseudo_labels:
-        yield labels.clip, train[train["domain"].isin(labels.domains)]
+        clip = labels.clip
+        model = open_model(clip.model, clip.size_px, clip.fit)
+        yield model, train[train["domain"].isin(labels.domains)]
     clean = config.clean
-    if clean and (clean.outliers or clean.cap == "diverse" or clean.suggest_merges is not None):
-        yield clean, train
+    if clean and clean.model:
+        if clean.outliers or clean.cap == "diverse" or clean.suggest_merges is not None:
+            yield open_model(clean.model, clean.size_px), train
     if config.shares and config.shares.domain_source:
-        yield config.shares.domain_source.clip, train
-    if config.selection and config.selection.evaluator == "proxy" and config.selection.proxy:
-        yield config.selection.proxy, table
+        clip = config.shares.domain_source.clip
+        yield open_model(clip.model, clip.size_px, clip.fit), train
+    proxy = config.selection.proxy if config.selection else None
+    if proxy and config.selection and config.selection.evaluator == "proxy":
+        yield open_model(proxy.model, proxy.size_px, proxy.fit), table

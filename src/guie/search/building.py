@@ -59,7 +59,7 @@ from guie.search.index import (
     write_files,
     write_vectors,
 )
-from guie.search.regions import regions_of
+from guie.search.regions import regions_of, vector_rows
 
 PARTS, DROPPED, DECODED = "parts", "dropped.csv", ".cache"
 LOCK = ".index.lock"  # not `.lock`, which a run folder has
@@ -250,18 +250,13 @@ def _blocks(
     for at in range(0, len(row_N), images):
         here = slice(at, at + images)
         is_new_B = np.repeat(row_N[here] < 0, regions)
-        row_B, new_B = (_of_regions(each_N[here], regions) for each_N in (row_N, new_N))
+        row_B, new_B = (vector_rows(each_N[here], regions) for each_N in (row_N, new_N))
         block_BD = np.empty((len(row_B), fresh.shape[1]), np.float32)
         paths = np.repeat(path_N[here], regions)[is_new_B]
         block_BD[is_new_B] = unit_vectors(fresh[new_B[is_new_B]], paths)
         if old is not None:
             block_BD[~is_new_B] = old.vectors()[row_B[~is_new_B]]
         yield block_BD
-
-
-def _of_regions(image_B: np.ndarray, regions: int) -> np.ndarray:
-    """Return the rows of the vectors of images, by their rows."""
-    return (image_B[:, None] * regions + np.arange(regions)).ravel()
 
 
 def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | None:

@@ -46,6 +46,11 @@ def regions_of(count: int) -> list[Region]:
     return [Region(0.0, 0.0, 1.0), *(crop for side in GRIDS[count] for crop in grid(side))]
 
 
+def vector_rows(image_rows: np.ndarray, regions: int) -> np.ndarray:
+    """Return the rows of the vectors of images, which follow one another, by the images' rows."""
+    return (image_rows[:, None] * regions + np.arange(regions)).ravel()
+
+
 Found = tuple[np.ndarray, np.ndarray]  # rows (B, K), -1 where there is none, and similarities
 
 

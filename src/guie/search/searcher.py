@@ -32,7 +32,7 @@ from guie.evaluation.rerank.reranker import Reranker
 from guie.models.pretrained import sha256_of
 from guie.search.engines import Engine, Found, among, engine_of, sure, within
 from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
-from guie.search.regions import BestRegion, regions_of
+from guie.search.regions import BestRegion, regions_of, vector_rows
 
 if TYPE_CHECKING:
     from guie.evaluation.text import TextEncoder
@@ -305,7 +305,7 @@ class Searcher:
     def _best_region(self, rows_R: np.ndarray) -> BestRegion:
         """Return an exact search of some images by their regions."""
         count = len(self.regions)
-        find = within(self.vectors_ND, (rows_R[:, None] * count + np.arange(count)).ravel())
+        find = within(self.vectors_ND, vector_rows(rows_R, count))
         return BestRegion(
             lambda queries, k: find(queries, k, np.full((len(queries), 1), -1)), count
         )

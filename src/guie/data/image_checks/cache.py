@@ -84,14 +84,26 @@ class CheckCache:
         self.text = dict.fromkeys(self.columns[2:], str)
 
     def rows(
-        self, paths: Sequence[str], root: Path, open_image: OpenImage, workers: int, name: str
+        self,
+        paths: Sequence[str],
+        root: Path,
+        open_image: OpenImage,
+        workers: int,
+        name: str,
+        states: pd.DataFrame | None = None,
     ) -> pd.DataFrame:
         """Return the check's rows by path, without thumbnails; compute those that are not cached.
 
-        `name` labels the progress bar. Raises UserError if the cache cannot be written.
+        Args:
+            name: of the progress bar.
+            states: `file_states` of the paths, taken before; None: they are read here.
+
+        Raises UserError if the cache cannot be written.
         """
         # Before the files are opened, so that one that changes meanwhile is checked again next time.
-        states = self._states(paths, root, open_image)
+        states = (
+            self._states(paths, root, open_image) if states is None else self._own(states, paths)
+        )
         known = self._known(states)
         known = known[known["reason"] == ""]
         absent = states[~states.index.isin(known.index)]
@@ -129,7 +141,9 @@ class CheckCache:
         return dict(zip(known["path"], known[THUMBNAIL], strict=True))
 
     def _states(self, paths: Sequence[str], root: Path, open_image: OpenImage) -> pd.DataFrame:
-        states = file_states(absolute(root, paths), decoder_key(open_image))
+        return self._own(file_states(absolute(root, paths), decoder_key(open_image)), paths)
+
+    def _own(self, states: pd.DataFrame, paths: Sequence[str]) -> pd.DataFrame:
         return states.assign(version=self.check.version).set_axis(pd.Index(paths, dtype=object))
 
     def _known(self, states: pd.DataFrame) -> pd.DataFrame:

@@ -83,10 +83,8 @@ def pixel_digest(image: Image.Image) -> str:
     return digest.hexdigest()
 
 
-def fingerprint(
-    root: str, open_image: OpenImage, image_path: str, with_thumbnail: bool = False
-) -> tuple[Any, ...]:
-    """Decode one image; return its verdict, the columns above, and its `thumbnail_pixels` if asked for."""
+def fingerprint(root: str, open_image: OpenImage, image_path: str) -> tuple[Any, ...]:
+    """Decode one image; return its row of `FINGERPRINTS`."""
     seen: list[Image.Image] = []
 
     def open_and_keep(path: Path) -> Image.Image:
@@ -94,12 +92,10 @@ def fingerprint(
         return seen[0]
 
     verdict: Verdict = decode(root, open_and_keep, image_path)
-    thumbnail: tuple[bytes, ...] = (b"",) if with_thumbnail else ()
     if verdict[-1]:
-        return (*verdict, *[""] * len(COLUMNS), *thumbnail)
-    if with_thumbnail:
-        thumbnail = (thumbnail_pixels(VIEWS[CACHED_VIEW](seen[0])).tobytes(),)
-    return (*verdict, pixel_digest(seen[0]), *perceptual_hashes(seen[0]), *thumbnail)
+        return (*verdict, *[""] * len(COLUMNS), b"")
+    thumbnail = thumbnail_pixels(VIEWS[CACHED_VIEW](seen[0])).tobytes()
+    return (*verdict, pixel_digest(seen[0]), *perceptual_hashes(seen[0]), thumbnail)
 
 
 THUMBNAIL_PX = 16
@@ -107,7 +103,7 @@ CACHED_VIEW = "content"  # of the thumbnails in the cache
 # All that cleaning compares of each image. Raise the number with this module and `comparison.content`.
 FINGERPRINTS = Check(
     "fingerprints",
-    partial(fingerprint, with_thumbnail=True),
+    fingerprint,
     (*VERIFY.columns, *COLUMNS, "thumbnail"),
     f"{VERSION}, hashes 1",
 )
@@ -134,11 +130,7 @@ def thumbnails(
         np.frombuffer(cached[path], np.uint8) if path in cached else next(computed)
         for path in paths
     ]
-    return (
-        np.stack([*map(_normalised, rows)])
-        if rows
-        else np.zeros((0, 3 * THUMBNAIL_PX**2), np.float32)
-    )
+    return np.reshape([*map(_normalised, rows)], (-1, 3 * THUMBNAIL_PX**2)).astype(np.float32)
 
 
 def thumbnail_pixels(image: Image.Image) -> np.ndarray:
