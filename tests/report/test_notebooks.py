@@ -69,6 +69,13 @@ def test_defines_nothing(committed: NotebookNode) -> None:
         assert not any(isinstance(node, defining) for node in ast.walk(ast.parse(cell.source)))
 
 
+def test_imports_what_is_there(committed: NotebookNode) -> None:
+    for cell in code_cells(committed):
+        for node in ast.walk(ast.parse(cell.source)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                exec(ast.unparse(node), {})
+
+
 def test_outputs_are_clean(committed: NotebookNode) -> None:
     for cell in code_cells(committed):
         assert cell.execution_count is None
