@@ -104,7 +104,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
     # Imported here, so that the help and refusals come at once.
     import numpy as np
 
-    from guie.base.devices import from_main, make_accelerator, warn_of_slow_bf16
+    from guie.base.devices import from_main, make_accelerator
+    from guie.base.slow_bf16 import float32_products
     from guie.data.image_checks.decoding import TO_EMBED, absolute, readable
     from guie.data.manifest import load_manifest, rows_of_shard
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
@@ -114,8 +115,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
 
     precision = embedding_precision(args.model, args.precision)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
-    warn_of_slow_bf16(accelerator)
-    with ProcessGroupGuard(accelerator, interrupts) as guard:
+    with float32_products(accelerator), ProcessGroupGuard(accelerator, interrupts) as guard:
         opened = load_embedding_model(
             args.model, accelerator, out.parent, args.size_px, args.fit, args.batch_size, layers
         )

@@ -153,7 +153,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def index(args: argparse.Namespace) -> None:
     """Build or update an index."""
-    from guie.base.devices import from_main, make_accelerator, warn_of_slow_bf16
+    from guie.base.devices import from_main, make_accelerator
+    from guie.base.slow_bf16 import float32_products
     from guie.evaluation.opened import embedding_precision, load_embedding_model
     from guie.search.building import build, claimed, describe
     from guie.search.index import Facts, facts_of_existing, pictures_of, shard_of
@@ -163,8 +164,8 @@ def index(args: argparse.Namespace) -> None:
     asked = args.precision or ((before.precision or "no") if before else None)
     precision = embedding_precision(args.model, asked)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
-    warn_of_slow_bf16(accelerator)
     with ExitStack() as held, ProcessGroupGuard(accelerator, interrupts) as guard:
+        held.enter_context(float32_products(accelerator))
         pictures = from_main(accelerator, lambda: pictures_of(args.images, args.root))
         if args.shard:
             pictures = from_main(accelerator, lambda: shard_of(pictures, *args.shard))

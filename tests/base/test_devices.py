@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from guie.base.devices import deterministic_algorithms, make_accelerator, warn_of_slow_bf16
+from guie.base.devices import deterministic_algorithms, make_accelerator
 
 
 def test_the_precision_is_that_of_the_last_one_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,23 +25,6 @@ def test_no_test_sees_a_gpu() -> None:
     """Whatever the machine has: a process that has looked at one could not be forked."""
     assert os.environ["CUDA_VISIBLE_DEVICES"] == "" and not torch.cuda.is_available()
     assert make_accelerator().device.type == "cpu"
-
-
-@pytest.mark.parametrize(
-    ("supported", "precision"), [(True, "bf16"), (False, "bf16"), (False, "no")]
-)
-def test_a_cpu_without_bf16_is_told(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    supported: bool,
-    precision: str,
-) -> None:
-    operations = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: supported)
-    monkeypatch.setattr(torch.ops, "mkldnn", operations)
-    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
-    warn_of_slow_bf16(make_accelerator(mixed_precision=precision))
-    warned = "warning: precision: bf16: this CPU has no bf16" in capsys.readouterr().out
-    assert warned == (precision == "bf16" and not supported)
 
 
 @pytest.mark.parametrize("precision", ["no", "bf16"])

@@ -84,17 +84,6 @@ def deterministic_algorithms(precision: str) -> Iterator[None]:
         cudnn.deterministic, cudnn.benchmark, cudnn.allow_tf32, matmul.allow_tf32 = before
 
 
-def warn_of_slow_bf16(accelerator: Accelerator) -> None:
-    """Print a warning if bf16 would run on a CPU without instructions for it."""
-    on_cpu = accelerator.device.type == "cpu" and accelerator.mixed_precision == "bf16"
-    known = torch.backends.mkldnn.is_available()  # not in builds for Apple's processors
-    if on_cpu and known and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        accelerator.print(
-            "warning: precision: bf16: this CPU has no bf16 instructions, and some operations take 50"
-            " times as long; set precision to no"
-        )
-
-
 def _sharding() -> FullyShardedDataParallelPlugin | None:
     """Return the FSDP plugin that `accelerate launch --use_fsdp` requests; None without it."""
     if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() != "true":

@@ -9,13 +9,9 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from guie.base.devices import (
-    deterministic_algorithms,
-    from_main,
-    make_accelerator,
-    warn_of_slow_bf16,
-)
+from guie.base.devices import deterministic_algorithms, from_main, make_accelerator
 from guie.base.errors import UserError
+from guie.base.slow_bf16 import float32_products
 from guie.config import RunConfig
 from guie.config.stages import StageConfig
 from guie.data.image_checks.decoding import readable
@@ -67,7 +63,7 @@ def run_config(
         accelerator = make_accelerator(
             mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
         )
-        warn_of_slow_bf16(accelerator)
+        held.enter_context(float32_products(accelerator))
         for refuse in (refuse_unshardable, refuse_lone_images, refuse_unsynced):
             from_main(accelerator, partial(refuse, accelerator, config))
         guard = held.enter_context(ProcessGroupGuard(accelerator, interrupts))

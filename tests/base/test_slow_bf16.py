@@ -1,0 +1,88 @@
+"""bf16 on a CPU without instructions for it: float32 products of the same numbers, rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from guie.base.devices import make_accelerator
+from guie.base.slow_bf16 import Float32Products, float32_products
+
+
+@contextmanager
+def cpu(bf16: bool) -> Iterator[None]:
+    """A CPU that has instructions for bf16 or not."""
+    with pytest.MonkeyPatch.context() as patch:
+        operations = SimpleNamespace(_is_mkldnn_bf16_supported=lambda: bf16)
+        patch.setattr(torch.ops, "mkldnn", operations)
+        patch.setattr(torch.backends.mkldnn, "is_available", lambda: True)
+        yield
+
+
+def rounded(product: Tensor) -> Tensor:
+    return product.bfloat16()
+
+
+@pytest.mark.parametrize("gradients", [True, False])
+def test_products_are_rounded_float32_products(gradients: bool) -> None:
+    torch.manual_seed(0)
+    linear, conv = nn.Linear(64, 32), nn.Conv2d(3, 8, 3)
+    flat_ND, image_BCHW = torch.randn(16, 64).bfloat16(), torch.randn(2, 3, 8, 8).bfloat16()
+    for layer, x in ((linear, flat_ND), (conv, image_BCHW)):
+        lone = layer.bfloat16()
+        with torch.set_grad_enabled(gradients), Float32Products():
+            y = lone(x)
+        expected = rounded(layer.float()(x.float()))
+        assert y.dtype == torch.bfloat16 and torch.equal(y, expected)
+    one_BND, other_BDM = torch.randn(2, 4, 16).bfloat16(), torch.randn(2, 16, 8).bfloat16()
+    with torch.inference_mode(not gradients), Float32Products():
+        assert torch.equal(one_BND @ other_BDM, rounded(one_BND.float() @ other_BDM.float()))
+
+
+def test_float32_stays_as_it_is() -> None:
+    x_ND = torch.randn(16, 64)
+    layer = nn.Linear(64, 32)
+    plain = layer(x_ND)
+    with Float32Products():
+        assert torch.equal(layer(x_ND), plain)
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "mobilenetv2_050"])
+def test_gradients_are_as_near_to_float32_as_those_of_torch(name: str) -> None:
+    torch.manual_seed(0)
+    size = {"img_size": 32, "depth": 2} if name.startswith("vit") else {}
+    model = timm.create_model(name, num_classes=8, **size).eval()
+    images_BCHW = torch.randn(4, 3, 32, 32)
+
+    def gradient(bf16: bool, products: Float32Products | None = None) -> Tensor:
+        model.zero_grad()
+        with products or nullcontext():
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                logits_BK = model(images_BCHW)
+            logits_BK.float().logsumexp(1).mean().backward()
+        return torch.cat([weight.grad.flatten() for weight in model.parameters()])
+
+    true = gradient(bf16=False)
+    of_torch, ours = gradient(bf16=True), gradient(bf16=True, products=Float32Products())
+    assert ours.dtype == torch.float32
+    assert (ours - true).norm() < 1.2 * (of_torch - true).norm()
+
+
+@pytest.mark.parametrize(
+    ("supported", "precision"), [(True, "bf16"), (False, "bf16"), (False, "no")]
+)
+def test_only_where_the_cpu_needs_it(
+    supported: bool, precision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    accelerator = make_accelerator(mixed_precision=precision)
+    with cpu(supported), float32_products(accelerator):
+        modes = torch.utils._python_dispatch._len_torch_dispatch_stack()
+    needed = precision == "bf16" and not supported
+    assert modes == int(needed)
+    assert ("note: this CPU has no bf16" in capsys.readouterr().out) == needed
