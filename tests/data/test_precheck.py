@@ -282,13 +282,14 @@ def test_states_are_asked_for_at_the_same_time_and_stay_in_order(
         Path(file).write_bytes(bytes(number))
     together = threading.Barrier(4)
     monkeypatch.setattr(precheck, "STAT_FILES", 10)
-    found = precheck._sizes_and_times
+    found = precheck._size_and_time
 
-    def waiting(part):
-        together.wait(timeout=30)
-        return found(part)
+    def waiting(file):
+        if file in files[::10]:  # the first of its part
+            together.wait(timeout=30)
+        return found(file)
 
-    monkeypatch.setattr(precheck, "_sizes_and_times", waiting)
+    monkeypatch.setattr(precheck, "_size_and_time", waiting)
     states = precheck.file_states(files, "")
     assert states["size_bytes"].tolist() == [*range(39), -1]
     assert states["file"].tolist() == files

@@ -11,10 +11,10 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import pandas as pd
 import PIL
 from accelerate import Accelerator
@@ -51,6 +51,8 @@ class Decoded:
 
     def are_known(self, states: pd.DataFrame) -> pd.Series:
         """Return a boolean per row of `states`: this unchanged file was decoded before."""
+        if self._known.empty:
+            return pd.Series(False, states.index)
         merged = states.merge(self._known, "left", on=KEY, indicator="found")
         known = (merged["found"] == "both") & (merged["size_bytes"] >= 0)
         return known.set_axis(states.index)
@@ -82,8 +84,9 @@ def decoded_folder(manifest: Path) -> Path:
 
 def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
     """Return the files of image paths under the names that caches use."""
-    inside = os.path.abspath(root)
-    return [os.path.join(inside, path) for path in paths]
+    inside = os.path.join(os.path.abspath(root), "")
+    names = np.asarray(paths, object).tolist()  # a column of Arrow strings is slow to iterate over
+    return [path if path.startswith(os.sep) else inside + path for path in names]
 
 
 def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
@@ -91,20 +94,17 @@ def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
 
     An image in a shard has a number in place of the time that changes with its bytes.
     """
-    in_shards = states_in_shards(files)
-    asked = [file for row, file in enumerate(files) if row not in in_shards] if in_shards else files
-    parts = [asked[start : start + STAT_FILES] for start in range(0, len(asked), STAT_FILES)]
+    in_shard_N, size_N, time_N = states_in_shards(files)
+    loose = np.flatnonzero(~in_shard_N)
+    parts = np.split(loose, range(STAT_FILES, len(loose), STAT_FILES))
     with ThreadPoolExecutor(
         STAT_THREADS
     ) as pool:  # a network disk takes milliseconds for each file
-        found = chain.from_iterable(pool.map(_sizes_and_times, parts))
-        sizes_and_times = [in_shards.get(row) or next(found) for row in range(len(files))]
-    states = pd.DataFrame(sizes_and_times, columns=["size_bytes", "mtime_ns"], dtype=int)
-    return states.assign(file=list(files), decoder=decoder, version=VERSION)[KEY].astype(TYPES)
-
-
-def _sizes_and_times(files: Sequence[str]) -> list[tuple[int, int]]:
-    return [_size_and_time(file) for file in files]
+        asked = pool.map(lambda part: [_size_and_time(files[row]) for row in part], parts)
+        for part, found in zip(parts, asked, strict=True):
+            size_N[part], time_N[part] = np.reshape(found, (-1, 2)).T
+    states = pd.DataFrame({"file": files, "size_bytes": size_N, "mtime_ns": time_N})
+    return states.assign(decoder=decoder, version=VERSION)[KEY].astype(TYPES)
 
 
 def _size_and_time(file: str) -> tuple[int, int]:
@@ -355,8 +355,8 @@ def _reasons(
 ) -> dict[str, str]:
     """Return {path: reason} of unreadable files, without decoding known good files again."""
     states = states.assign(decoder=decoder_key(decoder)).reset_index()
-    known_good = known.are_known(states) | decoded_in_shards(states["file"], VERSION)
-    states = states[~known_good]
+    states = states[~decoded_in_shards(states["file"].tolist(), VERSION)]
+    states = states[~known.are_known(states)]
     if decoder is not open_as_host:
         return _decoded(states, root, decoder, known, workers)
     seen = known.are_known(states.assign(decoder=decoder_key(open_as_seen)))

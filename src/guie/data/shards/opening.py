@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +14,16 @@ from guie.data.shards.address import may_be_index, shown, split_address, url_of
 from guie.data.shards.index import Places, open_places
 from guie.data.shards.storage import fetch_ahead, read_range
 
-State = tuple[int, int]  # size in bytes, and what changes with the content
-GONE = (-1, -1)  # as of a file that cannot be read
+
+class States(NamedTuple):
+    """Of N paths: size in bytes, and a number that changes with the content; -1 if absent from its index.
+
+    `in_shard_N` is False where the path is that of a file; the others are then undefined.
+    """
+
+    in_shard_N: np.ndarray
+    size_N: np.ndarray
+    content_N: np.ndarray
 
 
 def open_in_shard(path: str) -> io.BytesIO | None:
@@ -47,21 +56,21 @@ def fetch_images(paths: Sequence[str]) -> None:
     fetch_ahead([one for one in found if one is not None])
 
 
-def states_in_shards(paths: Sequence[str]) -> dict[int, State]:
-    """Return size and content of those of the paths that are in shards, by position; `GONE` if absent.
+def states_in_shards(paths: Sequence[str]) -> States:
+    """Return the state of each image that is in a shard.
 
     Raises UserError if a shard is missing or has another size than indexed.
     """
-    states: dict[int, State] = {}
+    in_shard_N = np.zeros(len(paths), bool)
+    size_N, content_N = np.full((2, len(paths)), -1)
     for places, numbers, row_N in _located(paths):
         places.check_shards()
-        content_N = (places.content_N[row_N] >> np.uint64(1)).astype(np.int64)
-        found = zip(
-            numbers, row_N.tolist(), places.size_N[row_N].tolist(), content_N.tolist(), strict=True
-        )
-        for number, row, size, content in found:
-            states[number] = GONE if row < 0 else (size, content)
-    return states
+        in_shard_N[numbers] = True
+        found = row_N >= 0
+        numbers, row_N = numbers[found], row_N[found]
+        size_N[numbers] = places.size_N[row_N]
+        content_N[numbers] = places.content_N[row_N] >> np.uint64(1)
+    return States(in_shard_N, size_N, content_N)
 
 
 def decoded_in_shards(paths: Sequence[str], version: str) -> np.ndarray:
@@ -73,15 +82,22 @@ def decoded_in_shards(paths: Sequence[str], version: str) -> np.ndarray:
     return decoded_N
 
 
-def _located(paths: Sequence[str]) -> Iterator[tuple[Places, list[int], np.ndarray]]:
+def _located(paths: Sequence[str]) -> Iterator[tuple[Places, np.ndarray, np.ndarray]]:
     """Yield, for each index: its places, the positions of its images in `paths`, and their rows."""
     members: dict[str, tuple[list[int], list[str]]] = {}
     asked_once = cache(may_be_index)  # a million images of one index ask the disk a single time
+    prefix = "\0"
+    numbers: list[int] = []
+    names: list[str] = []
     for number, path in enumerate(paths):
-        if address := split_address(path, asked_once):
+        if not path.startswith(prefix):  # the index of the image before, and a slash
+            address = split_address(path, asked_once)
+            if address is None:
+                continue
+            prefix = f"{address[0]}/"
             numbers, names = members.setdefault(address[0], ([], []))
-            numbers.append(number)
-            names.append(address[1])
-    for index, (numbers, names) in members.items():
+        numbers.append(number)
+        names.append(path[len(prefix) :])
+    for index, (found, image_paths) in members.items():
         places = open_places(index)
-        yield places, numbers, places.rows_of(names)
+        yield places, np.array(found), places.rows_of(image_paths)
