@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
+from torch.distributed.tensor import DTensor
 
 from guie.base.devices import cpu_group
 
@@ -72,6 +73,11 @@ class _Gather(torch.autograd.Function):
         distributed.all_reduce(grad)
         first = distributed.get_rank() * ctx.rows
         return grad[first : first + ctx.rows]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """Return this process's part of a sharded tensor, in the same memory; other tensors unchanged."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
 def at_least_fp32(values: Tensor) -> Tensor:

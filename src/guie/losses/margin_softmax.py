@@ -10,13 +10,15 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor, distributed, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional
 
 from guie.config.losses import Init, RowLength
-from guie.losses.base import Criterion, at_least_fp32, on_device_of
+from guie.losses.base import Criterion, at_least_fp32, gather_rows, local, on_device_of
 from guie.losses.rules import CurricularFace, MarginRule
-from guie.losses.streamed import Hardening, softmax_terms
+from guie.losses.streamed import Hardening, Part, softmax_terms
 
 
 def drawn(
@@ -94,11 +96,30 @@ class MarginSoftmax(Criterion):
         self.register_buffer("place_C", None, persistent=False)
         self.cpu_place_C = None
         self.stage_edges = None
+        self.part: Part | None = None
 
     @property
     def classes(self) -> int:
         """C, the number of classes."""
         return len(self.weight_CD) // self.centers
+
+    def split(self, mesh: DeviceMesh) -> set[nn.Parameter]:
+        """Leave each process an equal part of the class weights, and return the parameters that have it.
+
+        Processes then pass equally many images, and each computes its classes' terms for all of them. The
+        parameters are DTensors, as FSDP's. If the sub-centres of a class would be at two processes, or a
+        process would have none, nothing changes and the result is empty.
+        """
+        rows = self.weight_CD if self.stage_AD is None else self.stage_AD
+        own = math.ceil(len(rows) / mesh.size())
+        if own % self.centers or own * (mesh.size() - 1) >= len(rows):
+            return set()
+        self.part = Part(own * mesh.get_local_rank() // self.centers, len(rows) // self.centers)
+        for name, whole in list(self.named_parameters(recurse=False)):
+            # Every process has the whole, so nothing needs to be sent
+            spread = distribute_tensor(whole.detach(), mesh, [Shard(0)], src_data_rank=None)
+            setattr(self, name, nn.Parameter(spread, whole.requires_grad))
+        return set(self.parameters(recurse=False))
 
     def set_epoch(self, epoch: float) -> None:
         """Update a scheduled margin to a (fractional) epoch, counted from 0."""
@@ -157,8 +178,11 @@ class MarginSoftmax(Criterion):
     def forward(self, emb_BD: Tensor, label_B: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the mean loss and the accuracy without margin, for unit-length embeddings and class ids."""
         with torch.autocast(emb_BD.device.type, enabled=False):
-            label_B, order_B = label_B.cpu().sort(stable=True)
-            emb_BD = at_least_fp32(emb_BD[on_device_of(order_B, emb_BD)])
+            label_B, emb_BD = label_B.cpu(), at_least_fp32(emb_BD)
+            if self.part:
+                label_B, emb_BD = gather_rows(label_B), gather_rows(emb_BD)
+            label_B, order_B = label_B.sort(stable=True)
+            emb_BD = emb_BD[on_device_of(order_B, emb_BD)]
             weight_AD, place_B, edges = self._competing(label_B)
             label_B = on_device_of(label_B, emb_BD)
             weight_AD = weight_AD.to(emb_BD.dtype)
@@ -170,6 +194,7 @@ class MarginSoftmax(Criterion):
                 edges=edges,
                 hardening=self._hardening(emb_BD.detach(), weight_AD.detach(), place_B, label_B),
                 block_logits=self.block_logits,
+                part=self.part,
             )
             own_B = self.scale * self.rule.own(terms.own_B / self.scale, label_B)
             # log(1 + exp(others - own)): exact if the softmax of the own class is close to 1.
@@ -193,20 +218,26 @@ class MarginSoftmax(Criterion):
     def _competing(self, label_B: Tensor) -> tuple[Tensor, Tensor, Sequence[int] | None]:
         """Return the weights of the classes in the softmax, each image's class index there, and the edges.
 
-        Labels and indices are on the CPU.
+        Of split class weights only this process's rows. Labels and indices are on the CPU.
         """
         if self.stage_AD is None or self.cpu_place_C is None:
-            return self.weight_CD, label_B, self.edges
-        return self.stage_AD, self.cpu_place_C[label_B], self.stage_edges
+            return local(self.weight_CD), label_B, self.edges
+        return local(self.stage_AD), self.cpu_place_C[label_B], self.stage_edges
 
     def _hardening(
         self, emb_BD: Tensor, weight_AD: Tensor, place_B: Tensor, label_B: Tensor
     ) -> Hardening | None:
         if not isinstance(self.rule, CurricularFace):
             return None
-        own_BkD = weight_AD.unflatten(0, (-1, self.centers))[on_device_of(place_B, weight_AD)]
-        own_BkD = functional.normalize(own_BkD, dim=-1)
+        weight_AkD = weight_AD.unflatten(0, (-1, self.centers))
+        row_B = place_B - (self.part.first if self.part else 0)
+        here_B = (row_B >= 0) & (row_B < len(weight_AkD))
+        row_B = row_B.clamp(0, len(weight_AkD) - 1)
+        own_BkD = functional.normalize(weight_AkD[on_device_of(row_B, weight_AD)], dim=-1)
         cos_B = (own_BkD * emb_BD[:, None]).sum(-1).amax(1)
+        if self.part:
+            cos_B = cos_B * on_device_of(here_B, cos_B)
+            distributed.all_reduce(cos_B)
         return self.rule.hardening(cos_B, label_B, self.scale)
 
 

@@ -17,7 +17,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, distributed
 from torch.autograd.function import once_differentiable
 
 from guie.losses.base import on_device_of
@@ -52,6 +52,13 @@ class Hardening(NamedTuple):
         return torch.where(hard_RK, raised_RK, logit_RK), torch.where(hard_RK, slope_RK, one)
 
 
+class Part(NamedTuple):
+    """The classes whose weights this process has; together the processes have all of them."""
+
+    first: int  # class id of its first row
+    classes: int  # C, of all processes
+
+
 class Block(NamedTuple):
     """A block of images and of classes in their softmax."""
 
@@ -60,18 +67,22 @@ class Block(NamedTuple):
     own: slice  # of the images: those whose own class is in this block
 
 
-def blocks(labels: Sequence[int], edges: Sequence[int], logits: int) -> Iterator[Block]:
+def blocks(
+    labels: Sequence[int], edges: Sequence[int], logits: int, present: range
+) -> Iterator[Block]:
     """Yield blocks of at most about `logits` logits.
 
     Args:
         labels: ascending.
         edges: an image of a class in [edges[i], edges[i + 1]) is compared with that range only.
         logits: R times K of a block.
+        present: the classes whose weights are here.
     """
     for low, high in pairwise(edges):
         rows = slice(bisect_left(labels, low), bisect_left(labels, high))
         if rows.start == rows.stop:
             continue
+        low, high = max(low, present.start), min(high, present.stop)
         width = max(1, logits // (rows.stop - rows.start))
         for first in range(low, high, width):
             classes = slice(first, min(first + width, high))
@@ -88,27 +99,37 @@ def softmax_terms(
     edges: Sequence[int] | None = None,
     hardening: Hardening | None = None,
     block_logits: int | None = None,
+    part: Part | None = None,
 ) -> Terms:
     """Return the own logit and the log-sum-exp of the others, differentiable in queries and weights.
 
     A class's logit is the largest inner product of the query with its k unit-length centres.
 
+    With a part, every process passes the same images and its own classes, and gets the same terms. A
+    gradient of the queries is that of its classes, times the number of processes: summed by
+    `gather_rows` and averaged over processes, as gradients are, it is that of all classes.
+
     Args:
         query_BD: embeddings times the softmax's scale, float32 or float64, in order of their labels.
-        weight_CD: (C * k, D) of any length, the centres of a class one after another.
+        weight_CD: (C * k, D) of any length, the centres of a class one after another; with a part, only
+            its rows.
         label_B: ascending class ids, on the CPU if no device is to be waited for.
         centers: k.
         edges: bounds of class ranges with a softmax each; None: one softmax over all.
         hardening: of CurricularFace, for the other classes.
         block_logits: logits per block; None: by device.
+        part: the classes of this process; None: it has all of them.
     """
-    labels, classes = label_B.tolist(), len(weight_CD) // centers
+    here = len(weight_CD) // centers
+    first, classes = part or (0, here)
+    labels = label_B.tolist()
     if labels and not 0 <= min(labels) <= max(labels) < classes:
         raise ValueError(f"labels {min(labels)} to {max(labels)} are not among {classes} classes")
     logits = block_logits or BLOCK_LOGITS.get(query_BD.device.type, BLOCK_LOGITS["cuda"])
-    walk = list(blocks(labels, edges or (0, classes), logits // centers))
+    present = range(first, first + here)
+    walk = list(blocks(labels, edges or (0, classes), logits // centers, present))
     label_B = on_device_of(label_B, query_BD)
-    return Terms(*_Streamed.apply(query_BD, weight_CD, label_B, walk, centers, hardening))
+    return Terms(*_Streamed.apply(query_BD, weight_CD, label_B, walk, centers, hardening, part))
 
 
 class _Streamed(torch.autograd.Function):
@@ -121,14 +142,16 @@ class _Streamed(torch.autograd.Function):
         walk: list[Block],
         centers: int,
         hardening: Hardening | None,
+        part: Part | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
+        first = part.first if part else 0
         nearest_B = query_BD.new_full((len(query_BD),), -torch.inf)
         own_B, total_B = torch.zeros_like(nearest_B), torch.zeros_like(nearest_B)
         # Finite, so that a block with own classes only does not subtract infinities.
         peak_B = torch.full_like(nearest_B, torch.finfo(nearest_B.dtype).min)
         for block in walk:
             rows = block.rows
-            unit_KD, _ = _unit(weight_CD, block, centers)
+            unit_KD, _ = _unit(weight_CD[_weights_of(block, centers, first)])
             logit_RK, _ = _logits(query_BD[rows], unit_KD, centers)
             own = _own(block, label_B)
             own_B[block.own] = logit_RK[own]
@@ -143,8 +166,15 @@ class _Streamed(torch.autograd.Function):
             total_B[rows] *= (peak_B[rows] - peak_R).exp_()
             total_B[rows] += logit_RK.sub_(peak_R[:, None]).exp_().sum(1)
             peak_B[rows] = peak_R
+        if part:
+            own_peak_B, maximum = peak_B.clone(), distributed.ReduceOp.MAX
+            distributed.all_reduce(peak_B, maximum)
+            distributed.all_reduce(nearest_B, maximum)
+            total_B *= (own_peak_B - peak_B).exp_()
+            distributed.all_reduce(total_B)
+            distributed.all_reduce(own_B)
         others_B = total_B.log_().add_(peak_B)
-        ctx.walk, ctx.centers, ctx.hardening = walk, centers, hardening
+        ctx.walk, ctx.centers, ctx.hardening, ctx.part = walk, centers, hardening, part
         ctx.save_for_backward(query_BD, weight_CD, label_B, others_B)
         ctx.mark_non_differentiable(nearest_B)
         return own_B, others_B, nearest_B
@@ -153,11 +183,13 @@ class _Streamed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_own_B: Tensor, grad_others_B: Tensor, _: Tensor) -> tuple:
         query_BD, weight_CD, label_B, others_B = ctx.saved_tensors
+        first = ctx.part.first if ctx.part else 0
         grad_query_BD = torch.zeros_like(query_BD) if ctx.needs_input_grad[0] else None
         grad_weight_CD = torch.zeros_like(weight_CD) if ctx.needs_input_grad[1] else None
         for block in ctx.walk:
             rows = block.rows
-            unit_KD, norm_K1 = _unit(weight_CD, block, ctx.centers)
+            weights = _weights_of(block, ctx.centers, first)
+            unit_KD, norm_K1 = _unit(weight_CD[weights])
             logit_RK, center_RK = _logits(query_BD[rows], unit_KD, ctx.centers)
             if ctx.hardening:
                 logit_RK, slope_RK = ctx.hardening.of(rows, logit_RK)
@@ -170,19 +202,22 @@ class _Streamed(torch.autograd.Function):
             if grad_query_BD is not None:
                 grad_query_BD[rows].addmm_(grad_RK, unit_KD)
             if grad_weight_CD is not None:
-                grad_KD = grad_weight_CD[_weights_of(block, ctx.centers)]
+                grad_KD = grad_weight_CD[weights]
                 torch.mm(grad_RK.T, query_BD[rows], out=grad_KD)
                 _through_norm(grad_KD, unit_KD, norm_K1)
-        return grad_query_BD, grad_weight_CD, None, None, None, None
+        if ctx.part and grad_query_BD is not None:
+            grad_query_BD.mul_(distributed.get_world_size())
+        return grad_query_BD, grad_weight_CD, None, None, None, None, None
 
 
-def _weights_of(block: Block, centers: int) -> slice:
-    return slice(block.classes.start * centers, block.classes.stop * centers)
+def _weights_of(block: Block, centers: int, first: int) -> slice:
+    """Return the block's rows of class weights that begin with class `first`."""
+    low, high = block.classes.start - first, block.classes.stop - first
+    return slice(low * centers, high * centers)
 
 
-def _unit(weight_CD: Tensor, block: Block, centers: int) -> tuple[Tensor, Tensor]:
-    """Return the block's centres at unit length, and their original lengths."""
-    weight_KD = weight_CD[_weights_of(block, centers)]
+def _unit(weight_KD: Tensor) -> tuple[Tensor, Tensor]:
+    """Return centres at unit length, and their original lengths."""
     norm_K1 = torch.linalg.vector_norm(weight_KD, dim=1, keepdim=True).clamp_min_(NORM_FLOOR)
     return weight_KD / norm_K1, norm_K1
 

@@ -25,7 +25,6 @@ from torch import Tensor
 from guie.base.errors import UserError
 from guie.base.files import replacing
 from guie.models.weights import read_frozen
-from guie.training.sharding import map_tensors
 
 FOLDER = "checkpoints"
 UNNAMED = "new.pt"  # complete, and about to be renamed
@@ -341,3 +340,14 @@ def _damage(path: Path) -> str | None:
 def _hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:HASH_CHARS]
+
+
+def map_tensors(make: Callable[[Tensor], Any], values: Any) -> Any:
+    """Replace every tensor in nested dicts and lists by `make(tensor)`."""
+    if isinstance(values, Tensor):
+        return make(values)
+    if isinstance(values, dict):
+        return type(values)((key, map_tensors(make, value)) for key, value in values.items())
+    if isinstance(values, list):
+        return [map_tensors(make, value) for value in values]
+    return values

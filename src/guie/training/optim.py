@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from guie.base.errors import UserError
 from guie.config.durations import Duration
 from guie.config.stages import LearningRates, OptimizerConfig, Schedule, StageConfig
-from guie.training.sharding import local
+from guie.losses.base import local
 from guie.training.tasks.base import Task
 
 Tensors: TypeAlias = list[Tensor] | tuple[Tensor, ...]

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import DistributedType, fsdp2_prepare_model
+from accelerate.utils import DistributedType
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from guie.base.errors import UserError
 from guie.config.training import RunConfig
+from guie.losses.margin_softmax import MarginSoftmax
 from guie.models.backbones.base import Backbone
+from guie.training.checkpoint import map_tensors
+from guie.training.tasks.classification import ClassificationTask
 
 T = TypeVar("T", bound=nn.Module)
 
@@ -59,49 +63,44 @@ class Shards(Generic[T]):
         self.frame = _without_weights(task) if is_sharded(accelerator) else None
         if self.frame is not None:
             _refuse_scalars(task)
-            _name_blocks(task)
 
     def prepare(self, task: T, optimizer: Optimizer) -> tuple[nn.Module, Optimizer]:
         """Return the task as wrapped by accelerate, here sharded in place, and its optimiser."""
-        if self.frame is None or self.accelerator.mixed_precision != "bf16":
+        if self.frame is None:
             return self.accelerator.prepare(task, optimizer)
         names = {parameter: name for name, parameter in task.named_parameters()}
         groups = [[names[p] for p in group["params"]] for group in optimizer.param_groups]
-        plugin = self.accelerator.state.fsdp_plugin
-        self._shard_blocks(task)
+        self.shard(task)
         _set_parameters(optimizer, task, groups)
-        classes, plugin.transformer_cls_names_to_wrap = plugin.transformer_cls_names_to_wrap, []
-        try:
-            model, optimizer = self.accelerator.prepare(task, optimizer)  # the rest
-        finally:
-            plugin.transformer_cls_names_to_wrap = classes
+        model, optimizer = self.accelerator.prepare(task, optimizer)
         # accelerate finds them by address, which empty parts have in common
         _set_parameters(optimizer, task, groups)
         return model, optimizer
 
-    def _shard_blocks(self, task: nn.Module) -> None:
-        """Shard the backbone's blocks, whose weights are sent as bf16: half as much.
+    def shard(self, module: nn.Module) -> None:
+        """Shard a task in place: class weights for good, blocks and the rest until a pass needs them.
 
-        There autocast casts matrices to bf16 anyway. Inputs, the gradients' sums, and weights outside of
-        blocks (class weights, the head) stay fp32.
+        With bf16 the weights of the backbone's blocks are sent as bf16: half as much. There autocast
+        casts matrices to bf16 anyway. Inputs, the gradients' sums, and weights outside of blocks stay fp32.
         """
+        if self.frame is None:
+            return
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
         plugin = self.accelerator.state.fsdp_plugin
-        policy = MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
-        for block in _blocks(task):
-            fully_shard(
-                block,
-                mp_policy=policy,
-                reshard_after_forward=plugin.reshard_after_forward,
-                offload_policy=plugin.cpu_offload,
+        mesh = init_device_mesh(self.accelerator.device.type, (self.accelerator.num_processes,))
+        of_blocks = plugin.mixed_precision_policy
+        if self.accelerator.mixed_precision == "bf16":
+            of_blocks = MixedPrecisionPolicy(
+                torch.bfloat16, torch.float32, cast_forward_inputs=False
             )
-
-    def shard(self, module: nn.Module) -> None:
-        """Shard a module that is not trained, in place."""
-        if self.frame is not None:
-            _name_blocks(module)
-            fsdp2_prepare_model(self.accelerator, module)
+        settings = {"mesh": mesh, "offload_policy": plugin.cpu_offload}
+        rows = [criterion.split(mesh) for criterion in _split_criteria(module)]
+        for block in _blocks(module):
+            again = plugin.reshard_after_forward
+            fully_shard(block, mp_policy=of_blocks, reshard_after_forward=again, **settings)
+        policy = plugin.mixed_precision_policy
+        fully_shard(module, mp_policy=policy, ignored_params=set().union(*rows), **settings)
 
     def whole(self, module: T) -> T:
         """Return the unsharded task with the module's weights, on this device; all processes call it.
@@ -144,22 +143,6 @@ def load_optimizer(optimizer: Optimizer, state: dict[str, Any]) -> None:
     optimizer.load_state_dict({**state, "state": parts, "param_groups": groups})
 
 
-def map_tensors(make: Callable[[Tensor], Any], values: Any) -> Any:
-    """Replace every tensor in nested dicts and lists by `make(tensor)`."""
-    if isinstance(values, Tensor):
-        return make(values)
-    if isinstance(values, dict):
-        return type(values)((key, map_tensors(make, value)) for key, value in values.items())
-    if isinstance(values, list):
-        return [map_tensors(make, value) for value in values]
-    return values
-
-
-def local(tensor: Tensor) -> Tensor:
-    """Return this process's part of a sharded tensor, in the same memory; other tensors unchanged."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 @torch.no_grad()
 def _full(tensor: Tensor, device: torch.device) -> Tensor:
     return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).to(device)
@@ -194,10 +177,11 @@ def _refuse_scalars(task: nn.Module) -> None:
         )
 
 
-def _name_blocks(module: nn.Module) -> None:
-    """Set the names of the classes that accelerate gathers one at a time."""
-    found = {type(block).__name__ for block in _blocks(module)}
-    module._no_split_modules = sorted(found)  # type: ignore[assignment]  # stubs: tensors, modules
+def _split_criteria(module: nn.Module) -> Iterator[MarginSoftmax]:
+    """Yield the losses whose class weights can be split: all processes give them equally many images."""
+    if isinstance(module, ClassificationTask):
+        losses = list(module.criterion.modules())
+        yield from (loss for loss in losses if isinstance(loss, MarginSoftmax))
 
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:

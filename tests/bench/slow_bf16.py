@@ -1,0 +1,45 @@
+"""A training step in bf16 on a CPU without instructions for it: torch's products, ours, and float32.
+
+TIMM_FUSED_ATTN=0 python tests/bench/slow_bf16.py [--tower vit_tiny_patch16_224] [--size-px 80] [--batch 32]
+
+Ours are float32 products rounded to bf16, see `guie.base.slow_bf16`. Where the CPU has the instructions,
+torch's are the fastest, and training uses those.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import timm
+import torch
+from common import arguments, in_turn, ratio, show
+from compiling import step
+
+from guie.base.slow_bf16 import Float32Products
+
+
+def main() -> None:
+    args = arguments(__doc__, tower="vit_tiny_patch16_224", size_px=80, batch=32, rounds=2)
+    torch.set_num_threads(1)
+    tower = timm.create_model(args.tower, num_classes=0, img_size=args.size_px).train()
+    images_BCHW = torch.randn(args.batch, 3, args.size_px, args.size_px)
+
+    def rounded() -> None:
+        with Float32Products():
+            step(tower, images_BCHW, bf16=True)
+
+    ways = {
+        "float32": partial(step, tower, images_BCHW, bf16=False),
+        "bf16, torch": partial(step, tower, images_BCHW, bf16=True),
+        "bf16, ours": rounded,
+    }
+    seconds = in_turn(ways, args.rounds)
+    rows = [
+        [name, *(value(seconds[name]) for value in (min, max)), ratio(seconds, name, "float32")]
+        for name in ways
+    ]
+    show(["one thread", "seconds, min", "max", "of float32"], rows)
+
+
+if __name__ == "__main__":
+    main()
