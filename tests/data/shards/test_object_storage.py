@@ -63,6 +63,10 @@ def both(troubled: Troubled, server: str, tmp_path: Path) -> tuple[Manifest, Man
 IMAGE = "val/02.v1.jpg"
 
 
+def shards_of(objects: Manifest) -> list[str]:
+    return [shard.name for shard in index.read_facts(objects.path)["shards"]]
+
+
 def test_images_and_states_come_from_objects(both) -> None:
     files, objects = both
     assert objects.sidecar == files.sidecar  # it was copied with the index
@@ -89,11 +93,12 @@ def test_the_images_of_a_batch_are_fetched_at_the_same_time(
     both, troubled, of, collate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storage, "TIMEOUT_S", 60)
+    monkeypatch.setattr(storage, "GAP_BYTES", -1)  # a request for each
     several = []
     for manifest in both:
         paths = absolute(manifest.root, manifest.table["image_path"].unique())
-        together = threading.Barrier(8, timeout=30)  # s3fs has ten connections
-        troubled.troubles = [together] * 8
+        together = threading.Barrier(23, timeout=30)
+        troubled.troubles = [together] * 23
         data = EvalDataset(paths, lambda image_1CHW: image_1CHW)
         batch = next(eval_loader(of(data), [list(range(len(data)))], 0, collate=collate))
         several.append(batch[0] if of is not RawImages else batch.pixels_N)
@@ -102,10 +107,26 @@ def test_the_images_of_a_batch_are_fetched_at_the_same_time(
     assert not troubled.troubles and not together.broken
 
 
+@pytest.mark.parametrize("part_bytes", [storage.PART_BYTES, 6_000])
+def test_neighbours_are_fetched_by_one_request(
+    both, troubled: Troubled, part_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, objects = both
+    monkeypatch.setattr(storage, "PART_BYTES", part_bytes)
+    paths = absolute(objects.root, objects.table["image_path"].unique())
+    fetch_images(paths)
+    requests = sum(".tar bytes=" in line for line in troubled.asked)
+    shards = len(shards_of(objects))
+    assert requests == shards if part_bytes > 6_000 else shards < requests < len(paths)
+    for path in objects.table["image_path"].unique():
+        assert open_as_seen(objects.file(path)) == open_as_seen(files.file(path))
+    assert sum(".tar bytes=" in line for line in troubled.asked) == requests
+
+
 def test_what_fails_ahead_is_asked_for_again(both, troubled: Troubled) -> None:
     _, objects = both
     paths = absolute(objects.root, objects.table["image_path"].unique())
-    troubled.troubles = [503] * len(paths)
+    troubled.troubles = [503] * len(shards_of(objects))
     fetch_images(paths)
     assert open_as_seen(objects.file(IMAGE))
 

@@ -11,7 +11,8 @@ import hashlib
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import lru_cache
@@ -27,6 +28,11 @@ from guie.data.shards.address import shown, url_of
 WAITS_S = (0.5, 1.0, 2.0, 4.0)  # before another try; object storage asks for patience by 503
 TIMEOUT_S = 30  # for an answer to begin
 STAT_THREADS = 32
+CONNECTIONS = 64  # of a process to a bucket; botocore's default is 10
+GAP_BYTES = (
+    64 * 1024
+)  # between two images that are fetched by one request: cheaper than another one
+PART_BYTES = 8 * 1024**2  # that one request fetches at most, if it is for several images
 BLOCK_BYTES = 4096  # of a disk
 LIMIT = "GUIE_SHARD_CACHE_GB"
 LIMIT_GB = 20.0
@@ -73,7 +79,8 @@ def read_range(shard: str, offset: int, size: int, content: int) -> bytes:
 def fetch_ahead(ranges: Sequence[tuple[str, int, int, int]]) -> None:
     """Fetch ranges of objects that are not cached, all at the same time, for `read_range` to take.
 
-    Those on disk are ignored, and what fails is left to `read_range`, which tries again and says why.
+    Neighbours in a shard are fetched by one request. Ranges on disk are ignored, and what fails is left to
+    `read_range`, which tries again and says why.
 
     Args:
         ranges: shard, offset, size and content of each, as for `read_range`.
@@ -85,18 +92,26 @@ def fetch_ahead(ranges: Sequence[tuple[str, int, int, int]]) -> None:
         if url and _cached(_copy_of(url), offset, size, content) is None:
             wanted.setdefault(url.partition(":")[0], []).append((url, offset, size, content))
     for found in wanted.values():
-        urls, starts, sizes, contents = zip(*found, strict=True)
         with suppress(Exception):  # see above
-            several = _filesystem(urls[0]).cat_ranges(
-                list(urls),
-                list(starts),
-                list(map(sum, zip(starts, sizes, strict=True))),
-                on_error="return",
-            )
-            for url, start, content, data in zip(urls, starts, contents, several, strict=True):
-                if isinstance(data, bytes) and content_hash(data) == content:
-                    _AHEAD[url, start] = data
-                    CACHE.keep(_copy_of(url), start, data)
+            for url, offset, content, data in _fetched(found):
+                if content_hash(data) == content:
+                    _AHEAD[url, offset] = data
+                    CACHE.keep(_copy_of(url), offset, data)
+
+
+def _fetched(ranges: Sequence[tuple[str, int, int, int]]) -> Iterator[tuple[str, int, int, bytes]]:
+    """Yield URL, offset, content and bytes of those ranges that can be fetched."""
+    urls, starts, sizes, _ = zip(*ranges, strict=True)
+    ends = map(sum, zip(starts, sizes, strict=True))
+    merge = optional_module("fsspec.utils", "object storage", "storage").merge_offset_ranges
+    parts = merge(list(urls), list(starts), list(ends), max_gap=GAP_BYTES, max_block=PART_BYTES)
+    several = _filesystem(urls[0]).cat_ranges(*parts, on_error="return")
+    heads = list(zip(*parts[:2], strict=True))
+    for url, offset, size, content in ranges:
+        number = bisect_right(heads, (url, offset)) - 1
+        first, data = offset - heads[number][1], several[number]
+        if isinstance(data, bytes):
+            yield url, offset, content, data[first : first + size]
 
 
 def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
@@ -195,6 +210,7 @@ def _filesystem(url: str) -> Any:
     settings: dict[str, Any] = {}
     if scheme == "s3":  # fail within a known time; the tries are counted here
         limits = {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S}
+        limits["max_pool_connections"] = CONNECTIONS
         settings["config_kwargs"] = {**limits, "retries": {"total_max_attempts": 1}}
     filesystem = optional_module("fsspec", f"{scheme}://", "storage").filesystem(scheme, **settings)
     if scheme == "s3":
