@@ -168,8 +168,10 @@ def _read_parquet(path: Path) -> Rows:
     table = pd.read_parquet(path).reset_index(drop=True)
     _refuse_columns(path, list(table.columns))
     text = [c for c in table.columns if c in (*REQUIRED, "dataset", "caption", "label_source")]
-    # object first: a null must become "", not the class "None"; a category column rejects new values
-    table = table.assign(**{c: table[c].astype(object).fillna("").astype(str) for c in text})
+    plain = {c: pd.api.types.is_string_dtype(table[c].dtype) for c in text}
+    # others are objects first: a null must become "", not the class "None"; a category rejects new values
+    known = {c: table[c] if plain[c] else table[c].astype(object) for c in text}
+    table = table.assign(**{c: values.fillna("").astype(str) for c, values in known.items()})
     return Rows(table, np.arange(len(table)), "row", [])
 
 
