@@ -1,4 +1,5 @@
-"""What a search costs beside bare faiss, in one run: queries, recall, the first answer, shards, indexing.
+"""What a search costs beside bare faiss, in one run: queries, recall, regions, the first answer, shards,
+indexing.
 
 python tests/bench/searching.py                                  # 10^4, 10^5 and 10^6 vectors of 64 numbers
 python tests/bench/searching.py --vectors 100000 --model runs/demo --manifest input/mix_demo.csv
@@ -15,6 +16,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import faiss
@@ -36,6 +38,7 @@ from guie.search.index import (
     write_files,
     write_vectors,
 )
+from guie.search.regions import GRIDS, BestRegion
 
 DIM, K, PROBES, TURNS = 64, 10, 32, 21
 KINDS = ("SQ8", "PQ16")
@@ -59,6 +62,8 @@ def main() -> None:
     ]
     drawings = {count: drawn(count) for count in args.vectors}
     show(heads, ((n, *row) for n, vectors in drawings.items() for row in queried(*vectors)))
+    pictures = args.vectors[0]
+    show(["regions", "ms a query", "bytes a picture"], regional(pictures), f"{pictures:,} pictures")
     vectors_ND, _ = drawings[args.vectors[-1]]
     with tempfile.TemporaryDirectory() as folder:
         print(opened(vectors_ND, Path(folder)))
@@ -97,6 +102,21 @@ def queried(vectors_ND: np.ndarray, queries_BD: np.ndarray) -> Iterator[tuple]:
         plain = recall(made.search(queries_BD, K)[1], exact_BK)
         for row in compared(partial(near.search, k=K), peer, queries_BD, exact_BK):
             yield f"IVF{lists},{kind}, {PROBES} probes", *row, plain
+
+
+def regional(pictures: int) -> Iterator[tuple]:
+    """Milliseconds of a query and bytes of an index, by the number of regions of a picture."""
+    finders, queries_BD = {}, drawn(pictures)[1]
+    for count in GRIDS:
+        vectors_ND, _ = drawn(pictures * count)
+        find = Flat(vectors_ND).search
+        finders[count] = find if count == 1 else BestRegion(find, count).search
+    ways = {
+        count: partial(lambda find, parts: find(next(parts), K), find, cycle(queries_BD[:, None]))
+        for count, find in finders.items()
+    }
+    for count, seconds in in_turn(ways, TURNS).items():
+        yield count, 1000 * np.median(seconds), 4 * DIM * count
 
 
 def compared(
