@@ -25,24 +25,21 @@ def cpu(bf16: bool) -> Iterator[None]:
         yield
 
 
-def rounded(product: Tensor) -> Tensor:
-    return product.bfloat16()
-
-
 @pytest.mark.parametrize("gradients", [True, False])
 def test_products_are_rounded_float32_products(gradients: bool) -> None:
     torch.manual_seed(0)
     linear, conv = nn.Linear(64, 32), nn.Conv2d(3, 8, 3)
     flat_ND, image_BCHW = torch.randn(16, 64).bfloat16(), torch.randn(2, 3, 8, 8).bfloat16()
     for layer, x in ((linear, flat_ND), (conv, image_BCHW)):
-        lone = layer.bfloat16()
+        layer.bfloat16()
         with torch.set_grad_enabled(gradients), Float32Products():
-            y = lone(x)
-        expected = rounded(layer.float()(x.float()))
+            y = layer(x)
+        expected = layer.float()(x.float()).bfloat16()
         assert y.dtype == torch.bfloat16 and torch.equal(y, expected)
     one_BND, other_BDM = torch.randn(2, 4, 16).bfloat16(), torch.randn(2, 16, 8).bfloat16()
     with torch.inference_mode(not gradients), Float32Products():
-        assert torch.equal(one_BND @ other_BDM, rounded(one_BND.float() @ other_BDM.float()))
+        expected = (one_BND.float() @ other_BDM.float()).bfloat16()
+        assert torch.equal(one_BND @ other_BDM, expected)
 
 
 def test_float32_stays_as_it_is() -> None:

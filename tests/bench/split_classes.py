@@ -8,7 +8,7 @@ memory above what it held before the loss was made. Gathered is what FSDP does w
 
 from __future__ import annotations
 
-import socket
+import tempfile
 import time
 
 import torch
@@ -25,11 +25,11 @@ PROCESSES = 2
 
 
 def step_costs(
-    rank: int, port: int, split: bool, sizes: dict[str, int], found: torch.Tensor
+    rank: int, folder: str, split: bool, sizes: dict[str, int], found: torch.Tensor
 ) -> None:
     """Write the seconds of a step, and the peak memory in GB, into the row of this process."""
     torch.set_num_threads(1)
-    address = f"tcp://localhost:{port}"
+    address = f"file://{folder}/rendezvous"
     distributed.init_process_group("gloo", init_method=address, rank=rank, world_size=PROCESSES)
     mesh, held = init_device_mesh("cpu", (PROCESSES,)), peak_gb()
     loss = MarginSoftmax(sizes["classes"], sizes["dim"], ArcFace(0.3), scale=30.0)
@@ -59,13 +59,11 @@ def main() -> None:
     sizes = vars(arguments(__doc__, classes=1_000_000, dim=64, batch=64, steps=3))
     rows = []
     for name, split in (("gathered", False), ("split", True)):
-        with socket.socket() as free:
-            free.bind(("localhost", 0))
-            port = free.getsockname()[1]
         found = torch.zeros(PROCESSES, 2).share_memory_()
-        torch.multiprocessing.start_processes(
-            step_costs, (port, split, sizes, found), PROCESSES, start_method="spawn"
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            torch.multiprocessing.start_processes(
+                step_costs, (folder, split, sizes, found), PROCESSES, start_method="spawn"
+            )
         rows.append([name, *found.amax(0).tolist()])
     show(["class weights", "seconds a step", "peak, GB"], rows)
 

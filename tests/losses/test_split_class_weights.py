@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import socket
+from pathlib import Path
 
 import torch
 from torch import Tensor, distributed, nn
@@ -63,9 +63,9 @@ def trained(loss: MarginSoftmax, own: slice) -> dict[str, Tensor]:
     return found
 
 
-def _one_of_two(rank: int, port: int, expected: dict[str, dict[str, Tensor]]) -> None:
+def _one_of_two(rank: int, folder: Path, expected: dict[str, dict[str, Tensor]]) -> None:
     distributed.init_process_group(
-        "gloo", init_method=f"tcp://localhost:{port}", rank=rank, world_size=2
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
     )
     mesh = init_device_mesh("cpu", (2,))
     half = slice(rank * IMAGES // 2, (rank + 1) * IMAGES // 2)
@@ -91,12 +91,9 @@ def _one_of_two(rank: int, port: int, expected: dict[str, dict[str, Tensor]]) ->
     leave()
 
 
-def test_two_processes_train_as_one() -> None:
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
+def test_two_processes_train_as_one(tmp_path: Path) -> None:
     expected = {name: trained(loss, slice(None)) for name, loss in losses().items()}
     assert expected["arcface"]["loss 0"] != expected["curricularface"]["loss 0"]
     torch.multiprocessing.start_processes(
-        _one_of_two, args=(port, expected), nprocs=2, start_method="forkserver"
+        _one_of_two, args=(tmp_path, expected), nprocs=2, start_method="forkserver"
     )

@@ -93,7 +93,7 @@ def one(config: Path) -> Path:
     return train.main(["--config", str(config)])
 
 
-# Class weights' gradients have no average of processes to begin with
+# There split class weights have right gradients, and all others twice theirs
 averaged_on_cpus = pytest.mark.skipif(
     torch.__version__ < (2, 8), reason="there gloo sums what FSDP asks it to average"
 )

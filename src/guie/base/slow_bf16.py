@@ -47,13 +47,13 @@ class Float32Products(TorchDispatchMode):
 
 @contextmanager
 def float32_products(accelerator: Accelerator) -> Iterator[None]:
-    """Context of `Float32Products`, if bf16 is asked for on a CPU that has no instructions for it.
+    """Context of `Float32Products`, if the precision is bf16 on a CPU that has no instructions for it.
 
-    torch's own products of bf16 take ten times as long there, and some 50 times.
+    With torch's own products a step takes ten times as long there: see tests/bench/slow_bf16.py.
     """
-    asked = accelerator.device.type == "cpu" and accelerator.mixed_precision == "bf16"
+    wanted = accelerator.device.type == "cpu" and accelerator.mixed_precision == "bf16"
     known = torch.backends.mkldnn.is_available()  # not in builds for Apple's processors
-    if not asked or not known or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if not wanted or not known or torch.ops.mkldnn._is_mkldnn_bf16_supported():
         yield
         return
     accelerator.print(

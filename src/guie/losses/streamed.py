@@ -68,7 +68,7 @@ class Block(NamedTuple):
 
 
 def blocks(
-    labels: Sequence[int], edges: Sequence[int], logits: int, present: range
+    labels: Sequence[int], edges: Sequence[int], logits: int, classes: int
 ) -> Iterator[Block]:
     """Yield blocks of at most about `logits` logits.
 
@@ -76,18 +76,18 @@ def blocks(
         labels: ascending.
         edges: an image of a class in [edges[i], edges[i + 1]) is compared with that range only.
         logits: R times K of a block.
-        present: the classes whose weights are here.
+        classes: the classes in [0, classes) are here; others are at other processes.
     """
     for low, high in pairwise(edges):
         rows = slice(bisect_left(labels, low), bisect_left(labels, high))
         if rows.start == rows.stop:
             continue
-        low, high = max(low, present.start), min(high, present.stop)
+        low, high = max(low, 0), min(high, classes)
         width = max(1, logits // (rows.stop - rows.start))
         for first in range(low, high, width):
-            classes = slice(first, min(first + width, high))
-            own = slice(bisect_left(labels, classes.start), bisect_left(labels, classes.stop))
-            yield Block(rows, classes, own)
+            some = slice(first, min(first + width, high))
+            own = slice(bisect_left(labels, some.start), bisect_left(labels, some.stop))
+            yield Block(rows, some, own)
 
 
 def softmax_terms(
@@ -126,10 +126,12 @@ def softmax_terms(
     if labels and not 0 <= min(labels) <= max(labels) < classes:
         raise ValueError(f"labels {min(labels)} to {max(labels)} are not among {classes} classes")
     logits = block_logits or BLOCK_LOGITS.get(query_BD.device.type, BLOCK_LOGITS["cuda"])
-    present = range(first, first + here)
-    walk = list(blocks(labels, edges or (0, classes), logits // centers, present))
-    label_B = on_device_of(label_B, query_BD)
-    return Terms(*_Streamed.apply(query_BD, weight_CD, label_B, walk, centers, hardening, part))
+    # From here on a class is numbered from the first one here
+    places = [label - first for label in labels]
+    bounds = [edge - first for edge in edges or (0, classes)]
+    walk = list(blocks(places, bounds, logits // centers, here))
+    place_B, split = on_device_of(label_B - first, query_BD), part is not None
+    return Terms(*_Streamed.apply(query_BD, weight_CD, place_B, walk, centers, hardening, split))
 
 
 class _Streamed(torch.autograd.Function):
@@ -142,16 +144,15 @@ class _Streamed(torch.autograd.Function):
         walk: list[Block],
         centers: int,
         hardening: Hardening | None,
-        part: Part | None,
+        split: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        first = part.first if part else 0
         nearest_B = query_BD.new_full((len(query_BD),), -torch.inf)
         own_B, total_B = torch.zeros_like(nearest_B), torch.zeros_like(nearest_B)
         # Finite, so that a block with own classes only does not subtract infinities.
         peak_B = torch.full_like(nearest_B, torch.finfo(nearest_B.dtype).min)
         for block in walk:
             rows = block.rows
-            unit_KD, _ = _unit(weight_CD[_weights_of(block, centers, first)])
+            unit_KD, _ = _unit(weight_CD, block, centers)
             logit_RK, _ = _logits(query_BD[rows], unit_KD, centers)
             own = _own(block, label_B)
             own_B[block.own] = logit_RK[own]
@@ -166,7 +167,7 @@ class _Streamed(torch.autograd.Function):
             total_B[rows] *= (peak_B[rows] - peak_R).exp_()
             total_B[rows] += logit_RK.sub_(peak_R[:, None]).exp_().sum(1)
             peak_B[rows] = peak_R
-        if part:
+        if split:
             own_peak_B, maximum = peak_B.clone(), distributed.ReduceOp.MAX
             distributed.all_reduce(peak_B, maximum)
             distributed.all_reduce(nearest_B, maximum)
@@ -174,7 +175,7 @@ class _Streamed(torch.autograd.Function):
             distributed.all_reduce(total_B)
             distributed.all_reduce(own_B)
         others_B = total_B.log_().add_(peak_B)
-        ctx.walk, ctx.centers, ctx.hardening, ctx.part = walk, centers, hardening, part
+        ctx.walk, ctx.centers, ctx.hardening, ctx.split = walk, centers, hardening, split
         ctx.save_for_backward(query_BD, weight_CD, label_B, others_B)
         ctx.mark_non_differentiable(nearest_B)
         return own_B, others_B, nearest_B
@@ -183,13 +184,11 @@ class _Streamed(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad_own_B: Tensor, grad_others_B: Tensor, _: Tensor) -> tuple:
         query_BD, weight_CD, label_B, others_B = ctx.saved_tensors
-        first = ctx.part.first if ctx.part else 0
         grad_query_BD = torch.zeros_like(query_BD) if ctx.needs_input_grad[0] else None
         grad_weight_CD = torch.zeros_like(weight_CD) if ctx.needs_input_grad[1] else None
         for block in ctx.walk:
             rows = block.rows
-            weights = _weights_of(block, ctx.centers, first)
-            unit_KD, norm_K1 = _unit(weight_CD[weights])
+            unit_KD, norm_K1 = _unit(weight_CD, block, ctx.centers)
             logit_RK, center_RK = _logits(query_BD[rows], unit_KD, ctx.centers)
             if ctx.hardening:
                 logit_RK, slope_RK = ctx.hardening.of(rows, logit_RK)
@@ -202,22 +201,21 @@ class _Streamed(torch.autograd.Function):
             if grad_query_BD is not None:
                 grad_query_BD[rows].addmm_(grad_RK, unit_KD)
             if grad_weight_CD is not None:
-                grad_KD = grad_weight_CD[weights]
+                grad_KD = grad_weight_CD[_weights_of(block, ctx.centers)]
                 torch.mm(grad_RK.T, query_BD[rows], out=grad_KD)
                 _through_norm(grad_KD, unit_KD, norm_K1)
-        if ctx.part and grad_query_BD is not None:
+        if ctx.split and grad_query_BD is not None:
             grad_query_BD.mul_(distributed.get_world_size())
         return grad_query_BD, grad_weight_CD, None, None, None, None, None
 
 
-def _weights_of(block: Block, centers: int, first: int) -> slice:
-    """Return the block's rows of class weights that begin with class `first`."""
-    low, high = block.classes.start - first, block.classes.stop - first
-    return slice(low * centers, high * centers)
+def _weights_of(block: Block, centers: int) -> slice:
+    return slice(block.classes.start * centers, block.classes.stop * centers)
 
 
-def _unit(weight_KD: Tensor) -> tuple[Tensor, Tensor]:
-    """Return centres at unit length, and their original lengths."""
+def _unit(weight_CD: Tensor, block: Block, centers: int) -> tuple[Tensor, Tensor]:
+    """Return the block's centres at unit length, and their original lengths."""
+    weight_KD = weight_CD[_weights_of(block, centers)]
     norm_K1 = torch.linalg.vector_norm(weight_KD, dim=1, keepdim=True).clamp_min_(NORM_FLOOR)
     return weight_KD / norm_K1, norm_K1
 

@@ -100,8 +100,8 @@ def file_states(files: Sequence[str], decoder: str) -> pd.DataFrame:
     with ThreadPoolExecutor(
         STAT_THREADS
     ) as pool:  # a network disk takes milliseconds for each file
-        asked = pool.map(lambda part: [_size_and_time(files[row]) for row in part], parts)
-        for part, found in zip(parts, asked, strict=True):
+        answers = pool.map(lambda part: [_size_and_time(files[row]) for row in part], parts)
+        for part, found in zip(parts, answers, strict=True):
             size_N[part], time_N[part] = np.reshape(found, (-1, 2)).T
     states = pd.DataFrame({"file": files, "size_bytes": size_N, "mtime_ns": time_N})
     return states.assign(decoder=decoder, version=VERSION)[KEY].astype(TYPES)

@@ -18,7 +18,7 @@ from guie.data.shards.storage import fetch_ahead, read_range
 class States(NamedTuple):
     """Of N paths: size in bytes, and a number that changes with the content; -1 if absent from its index.
 
-    `in_shard_N` is False where the path is that of a file; the others are then undefined.
+    `in_shard_N` is False where the path is that of a file; the others are -1 there, too.
     """
 
     in_shard_N: np.ndarray
