@@ -3,9 +3,11 @@
 python tests/bench/rows.py [--rows 1000000] [--classes 100000] [--images 64] [--size-px 112] [--workers 2]
 
 Packs a few drawn JPEGs into one shard. The index repeats them under as many names as there are rows. Then
-a process of its own starts as training does: read and check the index, map the places of the images, look
-up which were decoded, make data set and sampler (`shards`), load a first batch with worker processes. At
-the second start the places are in the cache. Memory is what the process holds more than after its imports.
+a process of its own starts as training does: read and check the index, look up which images were decoded,
+list the classes, hash the rows for a later resume, make data set and sampler (`shards`), load a first batch
+with worker processes. At the second start the checked table and the places are in the cache, mapped from
+disk. Memory is what the process itself holds at most, more than after its imports; mapped files are not
+counted, as all processes share them.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,16 +23,22 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from accelerate import Accelerator
-from common import apart, arguments, forget_peak, peak_gb, photographs, show
+from common import apart, arguments, photographs, show
 
 from guie.config.stages import AugmentConfig
 from guie.data.augmentation import Augment
-from guie.data.dataset import TrainDataset
+from guie.data.dataset import (
+    TrainDataset,
+    classes_of,
+    distinct_rows,
+    rows_hash,
+    training_rows,
+)
 from guie.data.image_checks.decoding import readable
 from guie.data.loader import train_loader
 from guie.data.manifest import load_manifest
 from guie.data.sampling import RankBatches, Sampler
-from guie.data.shards.index import open_places, read_facts, write_index
+from guie.data.shards.index import read_facts, write_index
 from guie.data.shards.packing import pack
 from guie.models.preprocess import Preprocess
 
@@ -56,33 +65,60 @@ def write_repeated(folder: Path, images: int, rows: int, classes: int) -> Path:
 def start(index: Path, size_px: int, workers: int) -> list[tuple[str, float, float]]:
     """Return (step, seconds, peak memory in GB above the imports) of a start."""
     multiprocessing.set_start_method("fork", force=True)  # Linux's default, which `apart` changed
-    begun = peak_gb()
-    forget_peak()
-    return [
-        (name, seconds, max(0.0, peak - begun))
-        for name, seconds, peak in _steps(index, size_px, workers)
-    ]
+    with OwnMemory() as memory:
+        begun = memory.peak_gb()
+        return [
+            (name, seconds, max(0.0, memory.peak_gb() - begun))
+            for name, seconds in _steps(index, size_px, workers)
+        ]
 
 
-def _steps(index: Path, size_px: int, workers: int) -> Iterator[tuple[str, float, float]]:
+class OwnMemory:
+    """The peak of this process's memory without mapped files, looked up every two milliseconds."""
+
+    def __enter__(self) -> OwnMemory:
+        self.seen, self.left = 0, threading.Event()
+        self.thread = threading.Thread(target=self._look)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.left.set()
+        self.thread.join()
+
+    def peak_gb(self) -> float:
+        """Return the peak since the last call."""
+        peak, self.seen = max(self.seen, self._now()), 0
+        return peak * 1024 / 1e9
+
+    def _look(self) -> None:
+        while not self.left.wait(0.002):
+            self.seen = max(self.seen, self._now())
+
+    @staticmethod
+    def _now() -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
+
+
+def _steps(index: Path, size_px: int, workers: int) -> Iterator[tuple[str, float]]:
     clock = time.perf_counter()
 
-    def step(name: str) -> tuple[str, float, float]:
+    def step(name: str) -> tuple[str, float]:
         nonlocal clock
         before, clock = clock, time.perf_counter()
-        peak = peak_gb()
-        forget_peak()
-        return name, clock - before, peak
+        return name, clock - before
 
     manifest = load_manifest(index)
     yield step("read and check the index")
-    open_places(str(index))
-    yield step("map the places of the images")
     one, dropped = Accelerator(cpu=True), index.with_name("dropped.csv")
     manifest = readable(one, manifest, ("train",), drop_bad=False, dropped=dropped)
-    rows = manifest.split("train")
-    yield step("look up which were decoded")
-    labels = sorted(rows["label"].unique())
+    yield step("map the places, look up which were decoded")
+    rows = training_rows(manifest)
+    labels = classes_of(distinct_rows([rows])).labels
+    yield step("list the classes")
+    rows_hash([rows])
+    yield step("hash the rows")
     preprocess = Preprocess(size_px, [0.5] * 3, [0.25] * 3)
     dataset = TrainDataset(
         rows, labels, manifest.root, Augment(AugmentConfig()), preprocess, (0, 0)

@@ -222,7 +222,8 @@ def test_a_class_list_is_read_as_it_was_written(end: str, tmp_path: Path) -> Non
 
 def states(**changes: tuple[int, int]) -> pd.DataFrame:
     of = {name: (100 + n, 10**18 + n) for n, name in enumerate(("a", "b", "c"))} | changes
-    return pd.DataFrame.from_dict(of, orient="index", columns=["size_bytes", "mtime_ns"])
+    found = pd.DataFrame.from_dict(of, orient="index", columns=["size_bytes", "mtime_ns"])
+    return found.rename_axis("image_path").reset_index()
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,12 @@ used: it counts references. A million strings so cost each worker about 100 MB, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import overload
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 
 class StringColumn:
@@ -39,3 +40,13 @@ class StringColumn:
         if isinstance(row, np.ndarray):
             return self.arrow.take(pa.array(row)).to_pylist()
         return self.arrow[int(row)].as_py()
+
+    def encoded(self) -> tuple[np.ndarray, list[str]]:
+        """Return the position of each string among the distinct ones, and these in order of first rows."""
+        found = self.arrow.dictionary_encode()
+        return found.indices.to_numpy(), found.dictionary.to_pylist()
+
+    def positions_in(self, values: Sequence[str]) -> np.ndarray:
+        """Return the position of each string in `values`, which has all of them: int32."""
+        found = pc.index_in(self.arrow, pa.array(values, pa.large_string()))
+        return found.to_numpy()

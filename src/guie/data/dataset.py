@@ -21,7 +21,7 @@ from torch.utils.data import Dataset, default_collate
 from guie.base.errors import UserError
 from guie.data.columns import StringColumn
 from guie.data.images import open_as_host, open_part, with_retries
-from guie.data.manifest import Manifest
+from guie.data.manifest import Manifest, rows_where
 
 if TYPE_CHECKING:  # albumentations takes a second to import, and only training draws views
     from guie.data.augmentation import Augment
@@ -182,9 +182,8 @@ class TrainDataset(Dataset):
         preprocess: Preprocess,
         seed: Sequence[int],
     ):
-        ids = {label: number for number, label in enumerate(classes)}
         self.paths = StringColumn(rows["image_path"])
-        self.labels = rows["label"].map(ids).to_numpy(np.int64)
+        self.labels = StringColumn(rows["label"]).positions_in(classes)
         self.captions = StringColumn(rows["caption"]) if "caption" in rows else None
         self.root, self.augment, self.preprocess = root, augment, preprocess
         self.seed = tuple(seed)
@@ -204,7 +203,7 @@ class TrainDataset(Dataset):
         sample = {
             "image": view_CHW,
             "shape": torch.tensor(image_shape(*size)),
-            "label": self.labels[row],
+            "label": int(self.labels[row]),
             "row": row,
         }
         if self.captions is not None:
@@ -331,7 +330,22 @@ def training_rows(manifest: Manifest, domains: Iterable[str] | None = None) -> p
             f"stages: unknown domains {', '.join(unknown)}; known: {', '.join(known)}, which have"
             " training images"
         )
-    return rows[rows["domain"].isin(domains)].reset_index(drop=True)
+    return rows_where(rows, rows["domain"].isin(domains))
+
+
+def distinct_rows(stages: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Concatenate the training rows of stages; an image that several stages use occurs once.
+
+    An image has one row in train, and a stage uses whole domains.
+    """
+    seen: set[str] = set()
+    parts = []
+    for rows in stages:
+        domains = set(rows["domain"].unique())
+        if new := domains - seen:
+            parts.append(rows_where(rows, rows["domain"].isin(new)))
+        seen |= domains
+    return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
 
 
 @dataclass(frozen=True)
@@ -347,17 +361,29 @@ class Classes:
 
 
 def classes_of(rows: pd.DataFrame) -> Classes:
-    """Return the classes of training rows; an image that several stages use counts once."""
-    groups = rows.drop_duplicates("image_path").groupby("label", sort=True)
+    """Return the classes of training rows, as of `distinct_rows`."""
+    class_N, labels = StringColumn(rows["label"]).encoded()
+    newest_N = np.maximum.accumulate(class_N)
+    first_C = np.append(0, np.flatnonzero(newest_N[1:] > newest_N[:-1]) + 1)
+    domains, sizes = rows["domain"].iloc[first_C].tolist(), np.bincount(class_N).tolist()
+    order = sorted(range(len(labels)), key=labels.__getitem__)
     return Classes(
-        labels=list(groups.groups),
-        sizes=groups.size().tolist(),
-        domains=groups["domain"].first().tolist(),
+        [labels[number] for number in order],
+        [sizes[number] for number in order],
+        [domains[number] for number in order],
     )
 
 
-def rows_hash(rows: pd.DataFrame) -> str:
-    """Return a hash of the training data: images, labels, domains and weights, in order."""
-    columns = [c for c in ("image_path", "label", "domain", "weight") if c in rows]
-    values = pd.util.hash_pandas_object(rows[columns], index=False)
-    return hashlib.sha256(values.to_numpy().tobytes()).hexdigest()[:16]
+HASHED_ROWS = 10_000  # at once: the strings of ten million would fill gigabytes
+
+
+def rows_hash(stages: Sequence[pd.DataFrame]) -> str:
+    """Return a hash of the training data of stages: images, labels, domains and weights, in order."""
+    digest, columns = hashlib.sha256(), ["image_path", "label", "domain"]
+    columns += ["weight"] if any("weight" in rows for rows in stages) else []
+    for rows in stages:
+        for first in range(0, len(rows), HASHED_ROWS):
+            part = rows.iloc[first : first + HASHED_ROWS].reindex(columns=columns)
+            hashes = pd.util.hash_pandas_object(part, index=False, categorize=False)
+            digest.update(hashes.to_numpy().tobytes())
+    return digest.hexdigest()[:16]

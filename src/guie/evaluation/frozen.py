@@ -193,7 +193,7 @@ class FrozenData:
         for visits_B, rows_B in draws:
             features_BF, shapes_B3 = _parts(self._rows(visits_B % len(self.views), rows_B))
             yield Batch(
-                label_B=torch.from_numpy(self.dataset.labels[rows_B]),
+                label_B=torch.from_numpy(self.dataset.labels[rows_B]).long(),
                 row_B=torch.from_numpy(rows_B),
                 shapes_B3=shapes_B3,
                 feat_BF=features_BF,

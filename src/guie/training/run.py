@@ -11,7 +11,8 @@ from accelerate import Accelerator
 
 from guie.base.devices import from_main
 from guie.config.training import RunConfig
-from guie.data.dataset import classes_of, rows_hash, training_rows
+from guie.data.dataset import classes_of, distinct_rows, rows_hash, training_rows
+from guie.data.image_checks.decoding import STATE
 from guie.data.manifest import Manifest
 from guie.models.loading import BEST
 from guie.models.pretrained import sha256_of, weights_record
@@ -61,7 +62,7 @@ class Run:
         self.accelerator, self.config, self.folder, self.guard = accelerator, config, folder, guard
         self.manifest, self.generic = manifest, generic
         self.rows = [training_rows(manifest, stage.domains) for stage in config.stages]
-        self.classes = classes_of(pd.concat(self.rows))
+        self.classes = classes_of(distinct_rows(self.rows))
         self.checkpoints = Checkpoints(folder, config.keep_checkpoints)
         self.state = TrainState()
 
@@ -73,7 +74,7 @@ class Run:
         self.began = time.monotonic()
         folder, main = self.folder, self.accelerator.is_main_process
         every = [*self.rows, self.generic.table] if self.generic else self.rows
-        self.identity = Identity(rows_hash(pd.concat(every)), code_version())
+        self.identity = Identity(rows_hash(every), code_version())
         from_main(self.accelerator, lambda: keep_classes(folder, self.classes.labels))
         saved = self.checkpoints.load(warn=main)
         if saved:
@@ -89,13 +90,10 @@ class Run:
         return saved
 
     def _image_states(self) -> pd.DataFrame | None:
-        """Return `Manifest.states` of training, then generic images; None if they were not read."""
-        sources = [(self.manifest, pd.concat(self.rows))]
-        sources += [(self.generic, self.generic.table)] if self.generic else []
-        found = [
-            m.states.loc[rows["image_path"].unique()] for m, rows in sources if m.states is not None
-        ]
-        return pd.concat(found) if found else None
+        """Return the states of training, then generic images; None if they were not read."""
+        sources = [distinct_rows(self.rows), *([self.generic.table] if self.generic else [])]
+        found = [rows[["image_path", *STATE]] for rows in sources if {*STATE} <= {*rows}]
+        return pd.concat(found, ignore_index=True) if found else None
 
     def finish(self, scored: Task, parameters: tuple[int, int]) -> dict[str, Any]:
         """Write the last model and the summary; return the summary. Only the main process calls it.

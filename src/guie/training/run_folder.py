@@ -27,6 +27,7 @@ from guie.base.files import append_text, held, replacing, save_arrays, write_jso
 from guie.config import RunConfig, load_config
 from guie.config.ensemble import COMPOSITION_FILE, FILES, CompositionConfig
 from guie.config.training import FREE
+from guie.data.image_checks.decoding import STATE
 from guie.models.weights import CLASS_WEIGHT, PATTERN, read_tensors
 from guie.training.checkpoint import FOLDER, UNNAMED, Checkpoints
 
@@ -159,7 +160,6 @@ def peak_memory_mb() -> int:
 
 CLASSES = "classes.txt"
 IMAGES = "images.npz"  # size and modification time of each training image
-STATE = ("size_bytes", "mtime_ns")
 LOCK = ".lock"
 SUMMARY = "summary.json"  # written last: it marks a finished run
 UNFINISHED = ".*.[0-9]*.tmp*"  # a write of `replacing` interrupted by a kill
@@ -301,7 +301,7 @@ def keep_images(folder: Path, states: pd.DataFrame | None) -> None:
     """Record size and modification time of a new run's training images, for `check_images`.
 
     Args:
-        states: size_bytes and mtime_ns of each, by image_path; None if they were not read.
+        states: image_path and STATE of each; None if they were not read.
     """
     if states is not None:
         with replacing(folder / IMAGES) as temporary:
@@ -342,8 +342,8 @@ def check_images(folder: Path, states: pd.DataFrame | None) -> None:
         what = f"{before:,} bytes, now {states['size_bytes'].iloc[first]:,}"
     raise UserError(
         f"{folder}: {changed:,} of {len(states):,} training images changed since the run started, first"
-        f" {states.index[first]} ({what}); restore the old ones, or --overwrite the run (if their content"
-        f" is the same, remove {file} and --resume)"
+        f" {states['image_path'].iloc[first]} ({what}); restore the old ones, or --overwrite the run (if"
+        f" their content is the same, remove {file} and --resume)"
     )
 
 

@@ -34,8 +34,9 @@ def test_samples_are_the_same_from_files_and_shards(tmp_path: Path) -> None:
         Preprocess(32, [0.5] * 3, [0.2] * 3),
     )
     several = [
-        TrainDataset(m.table, sorted(set(m.table["label"])), m.root, augment, preprocess, (0, 0))
+        TrainDataset(rows, sorted(set(rows["label"])), m.root, augment, preprocess, (0, 0))
         for m in packed(tmp_path)
+        for rows in [m.split("train")]
     ]
     for row in range(len(several[0])):
         one, other = (data[3, 1, row] for data in several)

@@ -28,12 +28,14 @@ from guie.base.files import cache_folder, replacing
 from guie.base.processes import follow_parent
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
+from guie.data.shards.index import is_index, open_places
 from guie.data.shards.opening import decoded_in_shards, states_in_shards
 
 # Another Pillow version may read fewer files, so it decodes all again. Raise the number with images.py.
 VERSION = f"1, Pillow {PIL.__version__}"
 TYPES = {"file": str, "decoder": str, "size_bytes": int, "mtime_ns": int, "version": str}
 KEY = list(TYPES)
+STATE = ["size_bytes", "mtime_ns"]  # of a file: what changes with its content
 STAT_THREADS, STAT_FILES = 32, 500  # threads that ask for states, and files that one takes at once
 
 
@@ -247,7 +249,8 @@ def readable(
 ) -> Manifest:
     """Check that all images decode: raise UserError, or with `drop_bad` drop the rows that do not.
 
-    Every process must call it. The main process decodes, and its manifest gets the `states` of the files.
+    Every process must call it. The main process decodes, and its manifest gets the STATE of each file. An
+    index of shards has it, and says which images were decoded before.
 
     Args:
         splits: splits whose images will be opened.
@@ -255,14 +258,20 @@ def readable(
         decoders: by split, the function that will open its images; None: as in training.
         shard: name of the job among others that run at the same time.
     """
-    rows = manifest.table[manifest.table["split"].isin(splits)]
+    table = manifest.table
+    used, indexed = table["split"].isin(splits), is_index(manifest.path)
+    if indexed:
+        from_main(accelerator, lambda: open_places(str(manifest.root)).check_shards())
+        used &= table["decoded"] != VERSION
+    rows = table[used]
     cache = decoded_folder(manifest.path)
     states = _states(rows, manifest.root) if accelerator.is_main_process else None
     cores = os.cpu_count() or 1
     look = partial(find_unreadable, rows, manifest.root, cache, cores, decoders, states, shard)
     bad = from_main(accelerator, look)
-    if states is not None:
-        manifest = replace(manifest, states=states[["size_bytes", "mtime_ns"]])
+    if states is not None and not indexed:
+        known = states[STATE].reindex(table["image_path"], fill_value=-1)
+        manifest = replace(manifest, table=table.assign(**known.set_axis(table.index)))
     if bad.empty:
         return manifest
     if not drop_bad:
@@ -292,7 +301,7 @@ def find_unreadable(
         cache: folder for `decoded.parquet`: a file is decoded again only after a change.
         workers: decoding processes.
         decoders: by split; None: as in training.
-        states: `Manifest.states` of the files; None: they are read here.
+        states: `file_states` of the files, by image_path; None: they are read here.
         shard: see `readable`.
 
     Returns:

@@ -27,6 +27,7 @@ from guie.data.manifest.table import (
     Manifest,
     load_manifest,
     rows_of_shard,
+    rows_where,
     save_manifest,
 )
 
@@ -47,6 +48,7 @@ __all__ = [
     "read_companion",
     "read_sidecar",
     "rows_of_shard",
+    "rows_where",
     "save_manifest",
     "sidecar_path",
 ]

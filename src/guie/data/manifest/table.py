@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import os
@@ -27,10 +28,18 @@ from guie.data.manifest.reading import (
     sidecars,
 )
 from guie.data.shards.address import as_path, shown, url_of
-from guie.data.shards.index import is_index, local_copy, read_facts
+from guie.data.shards.index import (
+    cached_folder,
+    is_index,
+    local_copy,
+    read_facts,
+    read_mapped,
+    write_mapped,
+)
 
 SHOWN = 50  # errors printed; the rest are counted
 NOTED = 5  # rows printed per kind of note; the rest are counted
+CHECKS = 1  # raised when `check` or `notes` changes, so that indexes are checked again
 
 logger = logging.getLogger(__name__)  # unconfigured, logging prints warnings to stderr
 
@@ -41,7 +50,6 @@ class Manifest:
 
     Attributes:
         companions: its companion tables, if they were read.
-        states: size_bytes and mtime_ns of each checked file by image_path, if files were checked.
     """
 
     table: pd.DataFrame
@@ -49,11 +57,10 @@ class Manifest:
     path: Path
     sidecar: Sidecar
     companions: Companions = field(default_factory=dict)
-    states: pd.DataFrame | None = None
 
     def split(self, name: str) -> pd.DataFrame:
         """Return the rows of one split, re-indexed from 0. Raises UserError if there are none."""
-        rows = self.table[self.table["split"] == name].reset_index(drop=True)
+        rows = rows_where(self.table, self.table["split"] == name)
         if rows.empty:
             found = ", ".join(sorted(self.table["split"].unique()))
             missing = f"{self.path}: no rows of split {name!r}; it has: {found}"
@@ -73,7 +80,9 @@ class Manifest:
 
         Raises UserError for an unknown domain, and if no domain would remain.
         """
-        known = set(self.table["domain"])
+        if not domains:
+            return self
+        known = set(self.table["domain"].unique())
         unknown = sorted(set(domains) - known)
         if unknown:
             raise UserError(
@@ -82,18 +91,29 @@ class Manifest:
             )
         if known <= set(domains):
             raise UserError(f"{self.path}: every domain is left out")
-        rows = self.table[~self.table["domain"].isin(list(domains))]
-        return replace(self, table=rows.reset_index(drop=True))
+        return replace(
+            self, table=rows_where(self.table, ~self.table["domain"].isin(list(domains)))
+        )
 
     def file(self, image_path: str) -> Path:
         """Return the file of an image of this manifest."""
         return self.root / image_path
 
 
+def rows_where(table: pd.DataFrame, wanted: pd.Series) -> pd.DataFrame:
+    """Return the rows of a mask, re-indexed from 0; rows that follow one another are not copied."""
+    wanted_N, count = wanted.to_numpy(bool), int(wanted.sum())
+    first = int(wanted_N.argmax()) if count else 0
+    if wanted_N[first : first + count].all():
+        return table.iloc[first : first + count].reset_index(drop=True)
+    return table[wanted_N].reset_index(drop=True)
+
+
 def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     """Read and check a manifest (CSV or Parquet, by extension), or the index of shards in its place.
 
-    The root of an index is the index itself. An index in object storage is copied into the cache.
+    The root of an index is the index itself. An index in object storage is copied into the cache. The table
+    of an index is checked once, and mapped from the cache; see `read_mapped`.
 
     Legal but unusual rows, such as queries without a positive, are logged as warnings. Of several
     processes only the first logs them.
@@ -102,9 +122,35 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     """
     named = as_path(path)
     path = local_copy(str(named), refresh=True) if url_of(named) else named
+    sidecar, indexed = read_sidecar(path), is_index(path)
+    if indexed and root:
+        raise UserError(
+            f"{shown(named)}: an index finds its shards beside it; leave out the root ({root})"
+        )
+    folder = as_path(root) if root else named if indexed else named.parent
+    table, unusual = _mapped(path, named, sidecar) if indexed else _checked(path, sidecar)
+    if os.environ.get("RANK", "0") == "0":  # as set by torchrun and accelerate launch
+        for note in unusual:
+            logger.warning(note)
+    return Manifest(table, folder, path, sidecar)
+
+
+def _mapped(path: Path, named: Path, sidecar: Sidecar) -> tuple[pd.DataFrame, list[str]]:
+    """Return what `_checked` returns for an index, from the cache if it was checked before."""
+    key = hashlib.sha256(f"{CHECKS} {sidecar.model_dump_json()}".encode()).hexdigest()[:16]
+    file = cached_folder(str(named)) / f"checked-{key}.arrow"
+    if found := read_mapped(file):
+        return found
+    read_facts(path)  # raises if it is none
+    checked = _checked(path, sidecar)
+    write_mapped(file, *checked)
+    return read_mapped(file) or checked
+
+
+def _checked(path: Path, sidecar: Sidecar) -> tuple[pd.DataFrame, list[str]]:
+    """Read and check the file of a manifest; return its table, and what is unusual about it, a line each."""
     begun = _state(path)
     rows = read_rows(path)
-    sidecar = read_sidecar(path)
     faults = sorted([*rows.faults, *check(rows.table, sidecar, rows.places, rows.unit)])
     if _state(path) != begun:  # half of a file may look like a whole one
         raise UserError(f"{path}: changed while it was read; run again once it is written")
@@ -112,20 +158,10 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
         lines = [f"{_at(path, place, rows)}: {what}" for place, what in faults[:SHOWN]]
         more = len(faults) - len(lines)
         raise UserError("\n".join(lines + ([f"{path}: and {more:,} more faults"] if more else [])))
-    if os.environ.get("RANK", "0") == "0":  # as set by torchrun and accelerate launch
-        for note in _noted(path, rows):
-            logger.warning(note)
-    table, folder = rows.table, as_path(root) if root else named.parent
-    if is_index(table.columns):
-        if root:
-            raise UserError(
-                f"{shown(named)}: an index finds its shards beside it; leave out the root ({root})"
-            )
-        read_facts(path)  # raises if it is none
-        table, folder = table.drop(columns=["offset", "size", "content", "decoded"]), named
+    table = rows.table
     if "weight" in table.columns:
         table = table.assign(weight=pd.to_numeric(table["weight"]))
-    return Manifest(table, folder, path, sidecar)
+    return table, list(_noted(path, rows))
 
 
 def _state(path: Path) -> tuple[int, int, int] | None:

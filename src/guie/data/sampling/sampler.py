@@ -131,8 +131,6 @@ class Sampler:
         shard_of_row: pd.Series | None = None,
     ):
         asked = sampler_config(sampler)
-        if isinstance(asked, ShardsConfig):
-            _refuse_no_shards(shard_of_row, weight_of_row)
         config = MixedConfig() if isinstance(asked, ShardsConfig) else asked
         self.seed, self.images = tuple(seed), _images_per_class(config, batch_size)
         pools = make_pools(config, domain_of_row, label_of_row, weight_of_row)
@@ -146,7 +144,8 @@ class Sampler:
         classes = 1 if mixes else batch_size // self.images
         self.streams: list[Draws] = [pool.stream(seed, classes, self.images) for pool in pools]
         if isinstance(asked, ShardsConfig):
-            self.streams = [ShardStream(pd.factorize(shard_of_row)[0], asked.window, seed)]
+            shard_N = _shard_numbers(shard_of_row, weight_of_row)
+            self.streams = [ShardStream(shard_N, asked.window, seed)]
         self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
         self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
 
@@ -215,7 +214,7 @@ def _plan(
     return Shuffled(domain_shares(config, domains, size_D), steps, units, seed)
 
 
-def _refuse_no_shards(shard_of_row: pd.Series | None, weight_of_row: pd.Series | None) -> None:
+def _shard_numbers(shard_of_row: pd.Series | None, weight_of_row: pd.Series | None) -> np.ndarray:
     if shard_of_row is None:
         raise UserError(
             "stages: sampler: shards needs an index of shards as data.manifest; write one by"
@@ -226,6 +225,7 @@ def _refuse_no_shards(shard_of_row: pd.Series | None, weight_of_row: pd.Series |
             "stages: sampler: shards draws all images equally often, but the manifest has a weight"
             " column; choose another sampler"
         )
+    return StringColumn(shard_of_row).encoded()[0]
 
 
 def _images_per_class(config: DomainSamplerConfig, batch_size: int) -> int:

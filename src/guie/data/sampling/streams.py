@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,6 +13,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.config.sampling import DomainSamplerConfig
+from guie.data.columns import StringColumn
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ def make_pools(
     """Return a pool per domain, sorted by name. Raises UserError if one has nothing to draw from."""
     if domain_of_row.empty:
         raise UserError("stages: sampler: there is no image to train on")
-    # As text: a categorical column would add categories without any rows.
-    rows_of = domain_of_row.groupby(domain_of_row.astype(str), sort=True).indices
+    domain_N, domains = StringColumn(domain_of_row).encoded()
+    rows = np.argsort(domain_N, kind="stable").astype(np.int32)
+    parts = dict(zip(domains, np.split(rows, np.bincount(domain_N).cumsum()[:-1]), strict=True))
+    rows_of = {domain: parts[domain] for domain in sorted(domains)}
     if config.images_per_class is None:
         weights = None
         if config.weights and weight_of_row is not None:
@@ -76,6 +79,8 @@ def make_pools(
 
 def merged(pools: Sequence[Pool]) -> Pool:
     """Merge all pools into one in manifest order, for a sampler that ignores domains."""
+    if len(pools) == 1:
+        return replace(pools[0], domain="all")
     rows = np.concatenate([pool.rows for pool in pools])
     order = np.argsort(rows)
 
@@ -256,15 +261,14 @@ class ShardStream(Draws):
     The rows of a window are shuffled together.
 
     Args:
-        shard_of_row: the shard of each row, as a number.
+        shard_of_row: the shard of each row, as a number from 0 on; none is left out.
         window: shards whose rows are shuffled together.
         seed: integers unique to this stream.
     """
 
     def __init__(self, shard_of_row: np.ndarray, window: int, seed: Sequence[int]):
-        self.rows = np.argsort(shard_of_row, kind="stable")
-        _, first = np.unique(shard_of_row[self.rows], return_index=True)
-        self.bounds = np.append(first, len(self.rows))
+        self.rows = np.argsort(shard_of_row, kind="stable").astype(np.int32)
+        self.bounds = np.append(0, np.bincount(shard_of_row).cumsum())
         self.window, self.seed = window, (*seed, key("shards"))
         self._dealt = lru_cache(maxsize=2)(self._deal)
         self._shuffled = lru_cache(maxsize=2)(self._shuffle)

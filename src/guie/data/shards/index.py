@@ -57,7 +57,11 @@ class Shard:
 
 
 def write_index(path: Path, table: pd.DataFrame, shards: Sequence[Shard], **about: Any) -> None:
-    """Write an index atomically; `about` is kept in its metadata as JSON."""
+    """Write an index atomically; `about` is kept in its metadata as JSON.
+
+    The rows of train come first: so a training maps them, and copies none.
+    """
+    table = table.sort_values("split", key=lambda split: split != "train", kind="stable")
     table = table.assign(
         shard=table["shard"].astype("category"),
         content=table["content"].astype(np.uint64),
@@ -87,9 +91,14 @@ def read_facts(path: Path) -> dict[str, Any]:
     return {**facts, "shards": shards}
 
 
-def is_index(columns: Sequence[str]) -> bool:
-    """Return whether a manifest with these columns is an index."""
-    return set(PLACE) <= set(columns)
+def is_index(path: Path) -> bool:
+    """Return whether a manifest is an index, by its columns."""
+    if path.suffix != ".parquet":
+        return False
+    try:
+        return set(PLACE) <= set(pq.read_schema(path).names)
+    except (OSError, pa.ArrowException):  # reading the manifest says what is wrong
+        return False
 
 
 class Places:
@@ -160,31 +169,68 @@ def open_places(index: str) -> Places:
     A local index that was replaced is read anew; one in object storage when its manifest is loaded.
     Raises UserError.
     """
-    if url_of(index):
-        known = _OPEN.get(index)
-        if known:
-            return known[1]
-        file = local_copy(index)
-        version = file.parent.name
-    else:
-        file = Path(index)
-        try:
-            state = file.stat()
-        except OSError as error:
-            raise UserError(f"{index}: cannot be read: {error.strerror}") from error
-        version = f"{state.st_size:x}-{state.st_mtime_ns:x}"
-        known = _OPEN.get(index)
-        if known and known[0] == version:
-            return known[1]
-    folder = _folder_of(index) / version / "places"
-    if not folder.is_dir():
-        _write(folder, file, index)
-        for other in _folder_of(index).iterdir():  # of earlier indexes at this place
-            if other.name != version:
+    if url_of(index) and index in _OPEN:
+        return _OPEN[index][1]
+    folder = cached_folder(index)
+    known = _OPEN.get(index)
+    if known and known[0] == folder.name:
+        return known[1]
+    if not (folder / "places").is_dir():
+        file = folder / NAME if url_of(index) else Path(index)
+        _write(folder / "places", file, index)
+        for other in folder.parent.iterdir():  # of earlier indexes at this place
+            if other.name != folder.name:
                 shutil.rmtree(other, ignore_errors=True)
-    places = Places(index, folder)
-    _OPEN[index] = version, places
+    places = Places(index, folder / "places")
+    _OPEN[index] = folder.name, places
     return places
+
+
+def cached_folder(index: str) -> Path:
+    """Return the folder for what the cache holds of an index as it is now. Raises UserError."""
+    if url_of(index):
+        return local_copy(index).parent
+    try:
+        state = Path(index).stat()
+    except OSError as error:
+        raise UserError(f"{index}: cannot be read: {error.strerror}") from error
+    return _folder_of(index) / f"{state.st_size:x}-{state.st_mtime_ns:x}"
+
+
+NOTES = b"guie.notes"
+
+
+def write_mapped(path: Path, table: pd.DataFrame, notes: list[str]) -> None:
+    """Write the checked table of an index, with what is unusual about it, for `read_mapped`.
+
+    Columns that only `Places` needs become size_bytes and mtime_ns, a state as `file_states` returns it.
+    """
+    content = table["content"].to_numpy(np.uint64) >> np.uint64(1)
+    table = table.assign(size_bytes=table["size"], mtime_ns=content.astype(np.int64))
+    rows = pa.Table.from_pandas(
+        table.drop(columns=["offset", "size", "content"]), preserve_index=False
+    )
+    types = [
+        kind if pa.types.is_primitive(kind) else pa.large_string() for kind in rows.schema.types
+    ]
+    rows = rows.cast(pa.schema(zip(rows.column_names, types, strict=True))).combine_chunks()
+    rows = rows.replace_schema_metadata({NOTES: json.dumps(notes)})
+    with replacing(path, durable=False) as temporary, pa.OSFile(str(temporary), "wb") as file:
+        with pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows)
+
+
+def read_mapped(path: Path) -> tuple[pd.DataFrame, list[str]] | None:
+    """Return what `write_mapped` wrote, or None if there is none.
+
+    The columns are mapped from disk: all processes share their memory, and a start does not read them.
+    (With pandas 2 texts are copied.)
+    """
+    try:
+        rows = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (OSError, pa.ArrowException):  # never written, or cut short by a power cut
+        return None
+    return rows.to_pandas(split_blocks=True), json.loads(rows.schema.metadata[NOTES])
 
 
 def local_copy(index: str, refresh: bool = False) -> Path:
