@@ -379,11 +379,18 @@ HASHED_ROWS = 10_000  # at once: the strings of ten million would fill gigabytes
 
 def rows_hash(stages: Sequence[pd.DataFrame]) -> str:
     """Return a hash of the training data of stages: images, labels, domains and weights, in order."""
-    digest, columns = hashlib.sha256(), ["image_path", "label", "domain"]
+    columns = ["image_path", "label", "domain"]
     columns += ["weight"] if any("weight" in rows for rows in stages) else []
+    digest, hashes = hashlib.sha256(), dict[int, bytes]()
     for rows in stages:
-        for first in range(0, len(rows), HASHED_ROWS):
-            part = rows.iloc[first : first + HASHED_ROWS].reindex(columns=columns)
-            hashes = pd.util.hash_pandas_object(part, index=False, categorize=False)
-            digest.update(hashes.to_numpy().tobytes())
+        if id(rows) not in hashes:  # most stages train on all rows
+            whole = rows.reindex(columns=columns)
+            parts = (
+                whole[first : first + HASHED_ROWS] for first in range(0, len(rows), HASHED_ROWS)
+            )
+            hashes[id(rows)] = b"".join(
+                pd.util.hash_pandas_object(part, index=False, categorize=False).to_numpy().tobytes()
+                for part in parts
+            )
+        digest.update(hashes[id(rows)])
     return digest.hexdigest()[:16]

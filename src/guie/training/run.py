@@ -38,7 +38,8 @@ from guie.training.tasks.base import Task
 class Run:
     """A run: what is the same for all of its stages.
 
-    Attributes: `rows`, the training rows of each stage; `classes`, of all stages; `state`, its progress.
+    Attributes: `rows`, the training rows of each stage; `images`, those of all stages; `classes`, of these;
+    `state`, its progress.
 
     Args:
         folder: open and locked, see `open_run`.
@@ -61,8 +62,11 @@ class Run:
     ):
         self.accelerator, self.config, self.folder, self.guard = accelerator, config, folder, guard
         self.manifest, self.generic = manifest, generic
-        self.rows = [training_rows(manifest, stage.domains) for stage in config.stages]
-        self.classes = classes_of(distinct_rows(self.rows))
+        wanted = [stage.domains and tuple(stage.domains) for stage in config.stages]
+        rows_of = {domains: training_rows(manifest, domains) for domains in set(wanted)}
+        self.rows = [rows_of[domains] for domains in wanted]
+        self.images = distinct_rows(self.rows)
+        self.classes = classes_of(self.images)
         self.checkpoints = Checkpoints(folder, config.keep_checkpoints)
         self.state = TrainState()
 
@@ -91,7 +95,7 @@ class Run:
 
     def _image_states(self) -> pd.DataFrame | None:
         """Return the states of training, then generic images; None if they were not read."""
-        sources = [distinct_rows(self.rows), *([self.generic.table] if self.generic else [])]
+        sources = [self.images, *([self.generic.table] if self.generic else [])]
         found = [rows[["image_path", *STATE]] for rows in sources if {*STATE} <= {*rows}]
         return pd.concat(found, ignore_index=True) if found else None
 
