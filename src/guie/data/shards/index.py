@@ -29,6 +29,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
@@ -107,7 +108,7 @@ class Places:
     Processes share their memory. Two names with one hash are refused when the arrays are made.
 
     Attributes: `hash_N`, `content_N` uint64; `offset_N`, `size_N` int64; `shard_N` int32, a position in
-    `shards`; `version_N` int16, a position in `versions`.
+    `shards`; `version_N` int32, a position in `versions`.
 
     Args:
         index: its path or URL as a path, for messages and to find the shards.
@@ -285,22 +286,24 @@ def _write(folder: Path, file: Path, index: str) -> None:
         if missing:
             raise UserError(f"{shown(index)}: no column {', '.join(missing)}; {REMEDY}")
         for batch in parquet.iter_batches(columns=columns, use_threads=False):
-            rows = batch.to_pandas()
-            shard = rows["shard"].astype(str).map(number_of)
-            if shard.isna().any():
-                name = rows["shard"][shard.isna()].iloc[0]
-                raise UserError(f"{shown(index)}: shard {name!r} is not in its list; {REMEDY}")
-            version = rows["decoded"].astype(object).fillna("").astype(str)
-            for name in version.unique():
+            image_path, shard, version = (
+                batch[name].cast(pa.large_string()) for name in ("image_path", "shard", "decoded")
+            )
+            shard_N = pc.index_in(shard, pa.array(list(number_of), pa.large_string()))
+            if shard_N.null_count:
+                name = shard.filter(shard_N.is_null())[0]
+                raise UserError(f"{shown(index)}: shard '{name}' is not in its list; {REMEDY}")
+            version = version.fill_null("")
+            for name in version.unique().to_pylist():
                 versions.setdefault(name, len(versions))
             parts.append(
                 (
-                    np.fromiter(map(_hash, rows["image_path"]), np.uint64, len(rows)),
-                    rows["content"].to_numpy(np.uint64),
-                    rows["offset"].to_numpy(np.int64),
-                    rows["size"].to_numpy(np.int64),
-                    shard.to_numpy(np.int32),
-                    version.map(versions).to_numpy(np.int16),
+                    np.fromiter(map(_hash, image_path.to_pylist()), np.uint64, len(batch)),
+                    batch["content"].to_numpy(),
+                    batch["offset"].to_numpy(),
+                    batch["size"].to_numpy(),
+                    shard_N.to_numpy(),
+                    pc.index_in(version, pa.array(list(versions), pa.large_string())).to_numpy(),
                 )
             )
     arrays = [np.concatenate(part) for part in zip(*parts, strict=True)]
