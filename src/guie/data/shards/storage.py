@@ -8,7 +8,9 @@ write at once, can leave nothing wrong. `GUIE_SHARD_CACHE_GB` is its limit, 20 b
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
+import re
 import sys
 import time
 from bisect import bisect_right
@@ -29,9 +31,7 @@ WAITS_S = (0.5, 1.0, 2.0, 4.0)  # before another try; object storage asks for pa
 TIMEOUT_S = 30  # for an answer to begin
 STAT_THREADS = 32
 CONNECTIONS = 64  # of a process to a bucket; botocore's default is 10
-GAP_BYTES = (
-    64 * 1024
-)  # between two images that are fetched by one request: cheaper than another one
+GAP_BYTES = 64 * 1024  # between two images of one request: cheaper than another request
 PART_BYTES = 8 * 1024**2  # that one request fetches at most, if it is for several images
 BLOCK_BYTES = 4096  # of a disk
 LIMIT = "GUIE_SHARD_CACHE_GB"
@@ -41,6 +41,7 @@ CREDENTIALS = {
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
     "az": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and _KEY",
 }
+DENIED = "^Forbidden|failed to authenticate"  # gcsfs and adlfs have no error of its own for it
 MODULES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
 T = TypeVar("T")
@@ -207,6 +208,8 @@ def _filesystem(url: str) -> Any:
     """Return fsspec's file system for a URL; it keeps one a process and thread."""
     scheme = url.partition(":")[0]
     optional_module(MODULES[scheme], f"{scheme}://", "storage")
+    if scheme == "gs":  # it logs tracebacks of what is said here in a line
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     settings: dict[str, Any] = {}
     if scheme == "s3":  # fail within a known time; the tries are counted here
         limits = {"connect_timeout": TIMEOUT_S, "read_timeout": TIMEOUT_S}
@@ -240,13 +243,15 @@ def _reason(url: str, error: Exception) -> tuple[str, bool]:
     kind = type(error).__name__
     if isinstance(error, FileNotFoundError):
         return "no such object; copy it there, or correct the name", False
-    if kind in ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError"):
+    absent = ("NoCredentialsError", "PartialCredentialsError", "DefaultCredentialsError")
+    if kind in absent or (scheme == "az" and isinstance(error, ValueError)):
         return f"no credentials; {CREDENTIALS[scheme]}", False
-    if isinstance(error, PermissionError):
+    denied = kind == "ClientAuthenticationError" or re.search(DENIED, str(error))
+    if denied or isinstance(error, PermissionError):
         return f"access is denied ({_first_line(error)}); {CREDENTIALS[scheme]}", False
     if isinstance(error, TimeoutError) or "Timeout" in kind:
         return f"no answer within {TIMEOUT_S} s", True
-    return f"cannot be read: {_first_line(error)}", True
+    return f"cannot be read: {_first_line(error)}", scheme != "gs"  # gcsfs has tried six times
 
 
 def _first_line(error: Exception) -> str:
