@@ -6,10 +6,12 @@ A benchmark is its set-up and the ways that it compares, as functions without ar
 from __future__ import annotations
 
 import argparse
+import json
 import multiprocessing
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from types import GenericAlias, UnionType
 from typing import Any
@@ -20,8 +22,10 @@ import torch
 from PIL import Image
 
 from guie.base.errors import UserError
+from guie.base.files import write_text
 from guie.config import real_root
 from guie.data.manifest import Manifest, load_manifest
+from guie.evaluation.search import Images
 
 GRAIN = 4.0  # grey levels of noise: 2.5 bits a pixel, as photographs of quality 85 to 90 have
 DOMAINS = ("landmarks", "nature", "food", "products", "art", "retail", "clothes", "cars")
@@ -125,6 +129,15 @@ def show(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -
         _print_row([shown(value) for value in row], widths)
 
 
+def keep(path: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table as JSON, numbers rounded to four digits."""
+    said = [
+        {head: round(float(v), 4) if isinstance(v, float) else v for head, v in pairs}
+        for pairs in (zip(heads, row, strict=True) for row in rows)
+    ]
+    write_text(path, json.dumps(said, indent=1) + "\n")
+
+
 def show_frame(table: pd.DataFrame, title: str = "") -> None:
     """Print a table whose index is the first column."""
     rows = ([name, *row] for name, row in zip(table.index, table.to_numpy(object), strict=True))
@@ -203,3 +216,12 @@ def real_benchmark() -> tuple[Manifest, str]:
     return load_manifest(
         root / "data/mini-uned/manifest.csv"
     ), f"timm:vit_tiny_patch16_224:{weights}"
+
+
+def queries_of(table: pd.DataFrame, domains: Sequence[str]) -> Images:
+    """Return the images of a split, with queries in these domains only, if any is named."""
+    images = Images.of(table)
+    if not any(domains):
+        return images
+    asked_T = images.is_query_T & table["domain"].isin(domains).to_numpy()
+    return replace(images, is_query_T=asked_T)

@@ -1,6 +1,7 @@
 """What re-ranking gains and costs: R@1, mMP@5, mAP@100 of the merged index, CPU time of a query.
 
 python tests/bench/reranking.py --embeddings E.npz --manifest M [--domains emoji leaves] [--model RUN]
+                                [--out FILE.json]
 
 The mean is over domains, or over those named: the ones that the model did not train on. The gain in R@1
 has its 95 % interval over classes. Queries of the time come one at a time, as in search.py, first and
@@ -11,11 +12,10 @@ also `local`, whose time is without computing patches.
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from common import arguments, show
+from common import arguments, keep, queries_of, show
 
 from guie.data.manifest import load_manifest
 from guie.evaluation.bootstrap import paired
@@ -23,7 +23,7 @@ from guie.evaluation.embeddings import load_embeddings, unit_vectors
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.patches import embed_patches
 from guie.evaluation.rerank.reranker import Rerank, Reranker, exact
-from guie.evaluation.search import Images, SearchScorer, searches
+from guie.evaluation.search import SearchScorer, searches
 
 WAYS = (
     (),
@@ -42,16 +42,19 @@ TIMED = 200  # queries
 
 def main() -> None:
     args = arguments(
-        __doc__, embeddings=str, manifest=str, split="test", domains=[""], model=str | None
+        __doc__,
+        embeddings=str,
+        manifest=str,
+        split="test",
+        domains=[""],
+        model=str | None,
+        out=str | None,
     )
     manifest = load_manifest(args.manifest)
     table = manifest.split(args.split).reset_index(drop=True)
     unit_TD = unit_vectors(load_embeddings(args.embeddings, table), table["image_path"].to_numpy())
     patches_TPF = embed_patches(args.model, manifest, table) if args.model else None
-    images = Images.of(table)
-    if any(args.domains):
-        asked_T = images.is_query_T & table["domain"].isin(args.domains).to_numpy()
-        images = replace(images, is_query_T=asked_T)
+    images = queries_of(table, args.domains)
     (search,) = searches("merged", images, table["domain"].to_numpy())
     domain_Q, label_Q = (table[key].to_numpy()[search.query_Q] for key in ("domain", "label"))
     index_I = search.index_I
@@ -68,10 +71,13 @@ def main() -> None:
         reranker = Reranker(unit_TD[index_I], find, methods, patches_of=patches_of)
         asked = unit_TD[timed_Q], None if patches_TPF is None else patches_TPF[timed_Q]
         times = [milliseconds(reranker, *asked) for _ in range(2)]
-        gain = f"{ahead.difference:+.3f} ({ahead.low:+.3f} to {ahead.high:+.3f})"
-        rows.append((" ".join(methods) or "none", *means, gain, *times))
-    heads = ["re-ranking", "R@1", "mMP@5", "mAP@100", "gain in R@1", "ms, first", "ms, again"]
+        gain = ahead.difference, ahead.low, ahead.high
+        rows.append((" ".join(methods) or "none", *means, *gain, *times))
+    heads = ["re-ranking", "R@1", "mMP@5", "mAP@100", "gain in R@1", "from", "to"]
+    heads += ["ms, first", "ms, again"]
     show(heads, rows, f"{args.embeddings}, {len(index_I):,} x {unit_TD.shape[1]}")
+    if args.out:
+        keep(args.out, heads, rows)
 
 
 def taken(patches_TPF: np.ndarray, index_I: np.ndarray, places: np.ndarray) -> np.ndarray:
