@@ -21,7 +21,7 @@ from guie.data.loader import eval_loader
 from guie.data.manifest import Manifest, load_manifest
 from guie.data.raw_batch import RawImages
 from guie.data.raw_batch import packed as packed_batch
-from guie.data.shards import index, storage
+from guie.data.shards import cached, index, storage
 from guie.data.shards.opening import fetch_images
 from object_storage import Troubled, s3, set_environment, upload
 from sharded import packed
@@ -44,7 +44,7 @@ def troubled(server: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
     monkeypatch.setattr(storage, "WAITS_S", (0.01, 0.01))
     monkeypatch.setattr(storage, "TIMEOUT_S", 2)
     monkeypatch.setattr(storage, "CACHE", storage._Cache())
-    index._OPEN.clear()
+    cached._OPEN.clear()
     s3fs.S3FileSystem.clear_instance_cache()
     yield proxy
     proxy.close()

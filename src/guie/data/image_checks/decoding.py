@@ -28,7 +28,8 @@ from guie.base.files import cache_folder, replacing
 from guie.base.processes import follow_parent
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
-from guie.data.shards.index import is_index, open_places
+from guie.data.shards.cached import open_places
+from guie.data.shards.index import is_index
 from guie.data.shards.opening import decoded_in_shards, states_in_shards
 
 # Another Pillow version may read fewer files, so it decodes all again. Raise the number with images.py.

@@ -6,7 +6,8 @@ command takes it in place of a manifest, and finds an image by its address: `sha
 | module | content |
 |---|---|
 | `address` | names: an image's address, and object storage as a path |
-| `index` | the index file; mapped from the cache, its checked table, and `Places` of its images |
+| `index` | the index file |
+| `cached` | mapped from the cache: the checked table of an index, and the places of its images |
 | `storage` | byte ranges of a local file or an object, with retries and a bounded cache |
 | `opening` | the bytes and the state of an image by its address; `guie.data.images` calls it |
 | `packing` | write shards and index from a manifest (`curate.py --shards`) |

@@ -11,7 +11,7 @@ import numpy as np
 
 from guie.base.errors import UserError
 from guie.data.shards.address import may_be_index, shown, split_address, url_of
-from guie.data.shards.index import Places, open_places
+from guie.data.shards.cached import Places, open_places
 from guie.data.shards.storage import fetch_ahead, read_range
 
 

@@ -1,0 +1,265 @@
+"""What the cache holds of an index: its checked table and the places of its images, mapped from disk.
+
+Processes share what they map. Each version of an index has a folder of its own, named by size and time of the
+file, or by the entity tag of the object; an object's folder has a copy of the index, too.
+Shapes: N images, sorted by the hash of their image_path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import xxhash
+
+from guie.base.errors import UserError
+from guie.base.files import cache_folder, replacing
+from guie.data.shards.address import shown, url_of
+from guie.data.shards.index import NAME, PLACE, REMEDY, Shard, read_facts
+from guie.data.shards.storage import sizes_of, version_of, whole_object
+
+
+class Places:
+    """Where each image of an index is: arrays sorted by the hash of the image_path, mapped from disk.
+
+    Processes share their memory. Two names with one hash are refused when the arrays are made.
+
+    Attributes: `hash_N`, `content_N` uint64; `offset_N`, `size_N` int64; `shard_N` int32, a position in
+    `shards`; `version_N` int32, a position in `versions`.
+
+    Args:
+        index: its path or URL as a path, for messages and to find the shards.
+        folder: written by `_write`.
+    """
+
+    def __init__(self, index: str, folder: Path):
+        self.index = index
+        facts = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
+        self.shards = [Shard(**shard) for shard in facts["shards"]]
+        self.versions: list[str] = facts["versions"]
+        arrays = {name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS}
+        # plain arrays over the mapped memory: a memmap takes much longer to index
+        self.hash_N, self.content_N, self.offset_N, self.size_N, self.shard_N, self.version_N = (
+            arrays[name].view(np.ndarray) for name in ARRAYS
+        )
+        self.checked = False
+
+    def rows_of(self, image_paths: Sequence[str]) -> np.ndarray:
+        """Return the position of each image in the arrays; -1 if the index has none of that name."""
+        hashes = np.fromiter(map(_hash, image_paths), np.uint64, len(image_paths))
+        found = np.searchsorted(self.hash_N, hashes)
+        found[found == len(self.hash_N)] = 0
+        return np.where(self.hash_N[found] == hashes, found, -1)
+
+    def range_of(self, image_path: str) -> tuple[str, int, int, int] | None:
+        """Return path of the shard, offset, size and content of an image; None if it has no such image."""
+        (row,) = self.rows_of([image_path])
+        if row < 0:
+            return None
+        shard = os.path.join(os.path.dirname(self.index), self.shards[self.shard_N[row]].name)
+        return shard, int(self.offset_N[row]), int(self.size_N[row]), int(self.content_N[row])
+
+    def check_shards(self) -> None:
+        """Raise UserError, once a process, if a shard is missing or has another size than indexed."""
+        if self.checked:
+            return
+        folder = os.path.dirname(self.index)
+        found = sizes_of(folder, [shard.name for shard in self.shards])
+        wrong = [shard for shard in self.shards if found.get(shard.name) != shard.size]
+        if wrong:
+            first, count = wrong[0], f"{len(wrong):,} of {len(self.shards):,} shards"
+            size = found.get(first.name)
+            fault = "missing" if size is None else f"{size:,} bytes long"
+            raise UserError(
+                f"{shown(self.index)}: {first.name} is {fault}, and the index was written for one of"
+                f" {first.size:,} bytes ({count} differ); copy the shards that belong to it"
+            )
+        self.checked = True
+
+
+# Companions of an index in object storage, as of any manifest
+COMPANIONS = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
+ARRAYS = ("hash", "content", "offset", "size", "shard", "version")
+_OPEN: dict[str, tuple[str, Places]] = {}
+
+
+def open_places(index: str) -> Places:
+    """Return the table of an index, a path or a URL as a path; it is written into the cache at first.
+
+    A local index that was replaced is read anew; one in object storage when its manifest is loaded.
+    Raises UserError.
+    """
+    if url_of(index) and index in _OPEN:
+        return _OPEN[index][1]
+    folder = cached_folder(index)
+    known = _OPEN.get(index)
+    if known and known[0] == folder.name:
+        return known[1]
+    if not (folder / "places").is_dir():
+        file = folder / NAME if url_of(index) else Path(index)
+        _write(folder / "places", file, index)
+        for other in folder.parent.iterdir():  # of earlier indexes at this place
+            if other.name != folder.name:
+                shutil.rmtree(other, ignore_errors=True)
+    places = Places(index, folder / "places")
+    _OPEN[index] = folder.name, places
+    return places
+
+
+def cached_folder(index: str) -> Path:
+    """Return the folder for what the cache holds of an index as it is now. Raises UserError."""
+    if url_of(index):
+        return local_copy(index).parent
+    try:
+        state = Path(index).stat()
+    except OSError as error:
+        raise UserError(f"{index}: cannot be read: {error.strerror}") from error
+    return _folder_of(index) / f"{state.st_size:x}-{state.st_mtime_ns:x}"
+
+
+NOTES = b"guie.notes"
+
+
+def write_mapped(path: Path, table: pd.DataFrame, notes: list[str]) -> None:
+    """Write the checked table of an index, with what is unusual about it, for `read_mapped`.
+
+    Columns that only `Places` needs become size_bytes and mtime_ns, a state as `file_states` returns it.
+    """
+    content = table["content"].to_numpy(np.uint64) >> np.uint64(1)
+    table = table.assign(size_bytes=table["size"], mtime_ns=content.astype(np.int64))
+    rows = pa.Table.from_pandas(
+        table.drop(columns=["offset", "size", "content"]), preserve_index=False
+    )
+    types = [
+        kind if pa.types.is_primitive(kind) else pa.large_string() for kind in rows.schema.types
+    ]
+    rows = rows.cast(pa.schema(zip(rows.column_names, types, strict=True))).combine_chunks()
+    rows = rows.replace_schema_metadata({NOTES: json.dumps(notes)})
+    with replacing(path, durable=False) as temporary, pa.OSFile(str(temporary), "wb") as file:
+        with pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows)
+
+
+def read_mapped(path: Path) -> tuple[pd.DataFrame, list[str]] | None:
+    """Return what `write_mapped` wrote, or None if there is none.
+
+    The columns are mapped from disk: all processes share their memory, and a start does not read them.
+    (With pandas 2 texts are copied.)
+    """
+    try:
+        rows = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+    except (OSError, pa.ArrowException):  # never written, or cut short by a power cut
+        return None
+    return rows.to_pandas(split_blocks=True), json.loads(rows.schema.metadata[NOTES])
+
+
+def local_copy(index: str, refresh: bool = False) -> Path:
+    """Return a local copy of an index in object storage, with the sidecar and companions beside it.
+
+    Args:
+        refresh: ask whether the object has changed; else any copy will do.
+
+    Raises UserError.
+    """
+    url = url_of(index)
+    assert url is not None
+    folder = _folder_of(index)
+    copies = sorted(folder.glob("*/" + NAME), key=lambda file: file.stat().st_mtime_ns)
+    if copies and not refresh:
+        return copies[-1]
+    file = folder / version_of(url) / NAME
+    if not file.is_file():
+        for suffix in COMPANIONS:
+            data = whole_object(url.removesuffix(".parquet") + suffix, optional=True)
+            if data is not None:
+                with replacing(file.with_suffix(suffix)) as temporary:
+                    temporary.write_bytes(data)
+        data = whole_object(url)
+        with replacing(file) as temporary:
+            temporary.write_bytes(data or b"")
+    else:
+        os.utime(file)  # the newest copy
+    _OPEN.pop(index, None)
+    return file
+
+
+def _folder_of(index: str) -> Path:
+    name = index if url_of(index) else os.path.realpath(index)
+    key = hashlib.sha256(os.fsencode(name)).hexdigest()[:16]
+    return cache_folder() / "shards" / key
+
+
+def _hash(image_path: str) -> int:
+    return xxhash.xxh3_64_intdigest(image_path.encode("utf-8", "surrogateescape"))
+
+
+def _write(folder: Path, file: Path, index: str) -> None:
+    """Write the arrays of `Places` into a new folder. Raises UserError for an index that is damaged."""
+    shards: list[Shard] = read_facts(file)["shards"]
+    number_of = {shard.name: number for number, shard in enumerate(shards)}
+    versions: dict[str, int] = {"": 0}
+    parts: list[tuple[np.ndarray, ...]] = []
+    columns = ["image_path", *PLACE, "decoded"]
+    with pq.ParquetFile(file) as parquet:
+        missing = [column for column in columns if column not in parquet.schema_arrow.names]
+        if missing:
+            raise UserError(f"{shown(index)}: no column {', '.join(missing)}; {REMEDY}")
+        for batch in parquet.iter_batches(columns=columns, use_threads=False):
+            image_path, shard, version = (
+                batch[name].cast(pa.large_string()) for name in ("image_path", "shard", "decoded")
+            )
+            shard_N = pc.index_in(shard, pa.array(list(number_of), pa.large_string()))
+            if shard_N.null_count:
+                name = shard.filter(shard_N.is_null())[0]
+                raise UserError(f"{shown(index)}: shard '{name}' is not in its list; {REMEDY}")
+            version = version.fill_null("")
+            for name in version.unique().to_pylist():
+                versions.setdefault(name, len(versions))
+            parts.append(
+                (
+                    np.fromiter(map(_hash, image_path.to_pylist()), np.uint64, len(batch)),
+                    batch["content"].to_numpy(),
+                    batch["offset"].to_numpy(),
+                    batch["size"].to_numpy(),
+                    shard_N.to_numpy(),
+                    pc.index_in(version, pa.array(list(versions), pa.large_string())).to_numpy(),
+                )
+            )
+    arrays = [np.concatenate(part) for part in zip(*parts, strict=True)]
+    order = np.argsort(arrays[0], kind="stable")
+    arrays = [array[order] for array in arrays]
+    same = arrays[0][1:] == arrays[0][:-1]  # an image with two rows has one place
+    for one in arrays[1:4]:
+        if (one[1:] != one[:-1])[same].any():
+            raise UserError(f"{shown(index)}: an image is at two places; {REMEDY}")
+    arrays = [array[np.append(True, ~same)] for array in arrays]
+    end_S = np.array([shard.size for shard in shards])
+    _, _, offset_N, size_N, shard_N, _ = arrays
+    if (offset_N < 0).any() or (size_N <= 0).any() or (offset_N + size_N > end_S[shard_N]).any():
+        raise UserError(f"{shown(index)}: an image lies outside its shard; {REMEDY}")
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.with_name(f".places.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    try:
+        for name, array in zip(ARRAYS, arrays, strict=True):
+            with replacing(temporary / f"{name}.npy", durable=False) as path:
+                np.save(path, array)
+        facts = {"shards": [asdict(shard) for shard in shards], "versions": list(versions)}
+        (temporary / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
+        with suppress(OSError):  # another process wrote the same meanwhile
+            temporary.rename(folder)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
