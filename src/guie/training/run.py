@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ class Run:
     ):
         self.accelerator, self.config, self.folder, self.guard = accelerator, config, folder, guard
         self.manifest, self.generic = manifest, generic
-        wanted = [stage.domains and tuple(stage.domains) for stage in config.stages]
-        rows_of = {domains: training_rows(manifest, domains) for domains in set(wanted)}
-        self.rows = [rows_of[domains] for domains in wanted]
+        rows_of = cache(partial(training_rows, manifest))  # most stages train on all domains
+        wanted = (stage.domains for stage in config.stages)
+        self.rows = [rows_of(None if names is None else tuple(names)) for names in wanted]
         self.images = distinct_rows(self.rows)
         self.classes = classes_of(self.images)
         self.checkpoints = Checkpoints(folder, config.keep_checkpoints)
