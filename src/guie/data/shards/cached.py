@@ -102,30 +102,34 @@ def open_places(index: str) -> Places:
     """
     if url_of(index) and index in _OPEN:
         return _OPEN[index][1]
-    folder = cached_folder(index)
-    known = _OPEN.get(index)
-    if known and known[0] == folder.name:
+    version, known = _version(index), _OPEN.get(index)
+    if known and known[0] == version:
         return known[1]
+    folder = _folder_of(index) / version
     if not (folder / "places").is_dir():
         file = folder / NAME if url_of(index) else Path(index)
         _write(folder / "places", file, index)
         for other in folder.parent.iterdir():  # of earlier indexes at this place
-            if other.name != folder.name:
+            if other.name != version:
                 shutil.rmtree(other, ignore_errors=True)
     places = Places(index, folder / "places")
-    _OPEN[index] = folder.name, places
+    _OPEN[index] = version, places
     return places
 
 
 def cached_folder(index: str) -> Path:
     """Return the folder for what the cache holds of an index as it is now. Raises UserError."""
+    return _folder_of(index) / _version(index)
+
+
+def _version(index: str) -> str:
     if url_of(index):
-        return local_copy(index).parent
+        return local_copy(index).parent.name
     try:
         state = Path(index).stat()
     except OSError as error:
         raise UserError(f"{index}: cannot be read: {error.strerror}") from error
-    return _folder_of(index) / f"{state.st_size:x}-{state.st_mtime_ns:x}"
+    return f"{state.st_size:x}-{state.st_mtime_ns:x}"
 
 
 NOTES = b"guie.notes"
