@@ -1,10 +1,10 @@
 """What the number of rows costs at the start of a training from shards: seconds and memory, step by step.
 
-python tests/bench/rows.py [--rows 1000000] [--classes 100000] [--images 64] [--size-px 112] [--workers 2]
+python tests/bench/rows.py [--rows 1000000] [--classes 100000] [--images 64] [--size-px 112] [--workers 2] [--sampler shards]
 
 Packs a few drawn JPEGs into one shard. The index repeats them under as many names as there are rows. Then
 a process of its own starts as training does: read and check the index, look up which images were decoded,
-list the classes, hash the rows for a later resume, make data set and sampler (`shards`), load a first batch
+list the classes, hash the rows for a later resume, make data set and sampler, load a first batch
 with worker processes. At the second start the checked table and the places are in the cache, mapped from
 disk. Memory is what the process itself holds at most, more than after its imports; mapped files are not
 counted, as all processes share them.
@@ -62,14 +62,14 @@ def write_repeated(folder: Path, images: int, rows: int, classes: int) -> Path:
     return index
 
 
-def start(index: Path, size_px: int, workers: int) -> list[tuple[str, float, float]]:
+def start(index: Path, size_px: int, workers: int, sampler: str) -> list[tuple[str, float, float]]:
     """Return (step, seconds, peak memory in GB above the imports) of a start."""
     multiprocessing.set_start_method("fork", force=True)  # Linux's default, which `apart` changed
     with OwnMemory() as memory:
         begun = memory.peak_gb()
         return [
             (name, seconds, max(0.0, memory.peak_gb() - begun))
-            for name, seconds in _steps(index, size_px, workers)
+            for name, seconds in _steps(index, size_px, workers, sampler)
         ]
 
 
@@ -101,7 +101,7 @@ class OwnMemory:
         return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
-def _steps(index: Path, size_px: int, workers: int) -> Iterator[tuple[str, float]]:
+def _steps(index: Path, size_px: int, workers: int, kind: str) -> Iterator[tuple[str, float]]:
     clock = time.perf_counter()
 
     def step(name: str) -> tuple[str, float]:
@@ -124,7 +124,7 @@ def _steps(index: Path, size_px: int, workers: int) -> Iterator[tuple[str, float
         rows, labels, manifest.root, Augment(AugmentConfig()), preprocess, (0, 0)
     )
     yield step("make the data set")
-    sampler = Sampler(rows["domain"], "shards", BATCH, (0, 0), shard_of_row=rows["shard"])
+    sampler = Sampler(rows["domain"], kind, BATCH, (0, 0), shard_of_row=rows["shard"])
     batches = RankBatches(sampler, 0, 8, 0, 1)
     yield step("make the sampler")
     loading = iter(train_loader(dataset, batches, workers=workers).loader)
@@ -133,14 +133,22 @@ def _steps(index: Path, size_px: int, workers: int) -> Iterator[tuple[str, float
 
 
 def main() -> None:
-    args = arguments(__doc__, rows=1_000_000, classes=100_000, images=64, size_px=112, workers=2)
+    args = arguments(
+        __doc__,
+        rows=1_000_000,
+        classes=100_000,
+        images=64,
+        size_px=112,
+        workers=2,
+        sampler="shards",
+    )
     with tempfile.TemporaryDirectory() as name:
         os.environ["GUIE_CACHE"] = str(Path(name) / "cache")
         index = apart(write_repeated, Path(name), args.images, args.rows, args.classes)
         size_mb = index.stat().st_size / 1e6
         print(f"{args.rows:,} rows of {args.classes:,} classes, an index of {size_mb:.0f} MB")
         for title in ("First start", "Second start"):
-            steps = apart(start, index, args.size_px, args.workers)
+            steps = apart(start, index, args.size_px, args.workers, args.sampler)
             whole = ("in all", sum(row[1] for row in steps), max(row[2] for row in steps))
             show(["", "seconds", "peak, GB"], [*steps, whole], title)
 

@@ -140,13 +140,13 @@ class Walk:
         while count > 0:
             number, offset = divmod(start, self.chunk)
             part = self._shuffled(number)[offset : offset + count]
-            parts.append(number * self.chunk + part)
+            parts.append(number * self.chunk + part.astype(np.int64))
             start, count = start + len(part), count - len(part)
         visits, items = divmod(np.concatenate(parts), self.size)
         return visits, items if self.circle is None else self.circle[items]
 
     def _shuffle(self, number: int) -> np.ndarray:
-        return self._rng(number).permutation(self.chunk)
+        return self._rng(number).permutation(self.chunk).astype(np.int32)  # half of the memory
 
     def _rng(self, number: int) -> np.random.Generator:
         return np.random.default_rng([*self.seed, number])
