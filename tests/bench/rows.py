@@ -1,6 +1,7 @@
 """What the number of rows costs at the start of a training from shards: seconds and memory, step by step.
 
-python tests/bench/rows.py [--rows 1000000] [--classes 100000] [--images 64] [--size-px 112] [--workers 2] [--sampler shards]
+python tests/bench/rows.py [--rows 1000000] [--classes 100000] [--images 64] [--size-px 112]
+                            [--workers 2] [--sampler shards]
 
 Packs a few drawn JPEGs into one shard. The index repeats them under as many names as there are rows. Then
 a process of its own starts as training does: read and check the index, look up which images were decoded,
