@@ -6,12 +6,14 @@ Every Markdown file but the dated logs is read, and the examples in the scripts'
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 from collections.abc import Iterator
 from functools import cache
 from itertools import takewhile
 from pathlib import Path
+from statistics import mean
 
 import pytest
 import yaml
@@ -238,3 +240,46 @@ def sentences(document: Path) -> Iterator[str]:
 def test_sentences_are_short(document):
     long = [sentence for sentence in sentences(document) if len(sentence.split()) > 25]
     assert not long
+
+
+MODELS = {"trained": ["trained"], "unseen": ["unseen_a", "unseen_b"], "raw": ["raw"]}
+
+
+def measured(benchmark: str, model: str, **wanted: object) -> str:
+    """Return R@1 / mMP@5 / mAP@100 of a benchmark's row, the mean over both folds of unseen domains."""
+    files = [ROOT / f"tests/bench/results/{benchmark}_{name}.json" for name in MODELS[model]]
+    rows = [
+        row for file in files for row in json.loads(text(file)) if wanted.items() <= row.items()
+    ]
+    if not rows:  # not measured
+        return ""
+    assert len(rows) == len(files)
+    return " / ".join(
+        f"{mean(row[key] for row in rows):.3f}" for key in ("R@1", "mMP@5", "mAP@100")
+    )
+
+
+def rows_of_search(heading: str) -> list[list[str]]:
+    section = text(ROOT / "src/guie/search/README.md").partition(f"\n## {heading}\n")[2]
+    table = re.findall(r"^\| (.*) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    return [[cell.strip() for cell in row.split("|")] for row in table]
+
+
+def test_the_table_of_re_ranking_is_the_benchmarks() -> None:
+    rows = rows_of_search("Re-ranking")[1:]
+    assert len(rows) == 11
+    for name, *cells, _ in rows:
+        key = {"re-ranking": name.strip("`")}
+        assert cells == [measured("reranking", model, **key) for model in MODELS]
+
+
+def test_the_table_of_regions_is_the_benchmarks() -> None:
+    rows = rows_of_search("Regions")[1:]
+    assert len(rows) == 3
+    for count, *cells in rows:
+        found = [
+            measured("regions", model, regions=int(count), **{"index images": title})
+            for model in ("trained", "unseen")
+            for title in ("as they are", "with clutter")
+        ]
+        assert cells == found

@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def sampled(table: pd.DataFrame, classes: int) -> pd.DataFrame:
-    """Some classes of each domain, drawn at random, with some images of each."""
+    """Some classes of each domain, with some images of each, all drawn at random."""
     rng = np.random.default_rng(0)
     table = table[table.groupby("label")["label"].transform("size") > 1]
     kept = [
@@ -119,8 +119,8 @@ def sampled(table: pd.DataFrame, classes: int) -> pd.DataFrame:
         for _, rows in table.groupby("domain")
         for name in rng.permutation(sorted(rows["label"].unique()))[:classes]
     ]
-    rows = table[table["label"].isin(kept)]
-    return rows.groupby("label").head(IMAGES).reset_index(drop=True)
+    rows = table[table["label"].isin(kept)].sample(frac=1.0, random_state=0)
+    return rows.groupby("label").head(IMAGES).sort_index().reset_index(drop=True)
 
 
 def embed(accelerator, opened, paths: list[str], region: Region) -> np.ndarray:
