@@ -241,7 +241,8 @@ def test_embedding_goes_on_where_it_was_stopped(
     assert kept[:2] == [64, 64] and not job.out.exists()
     done = sum(kept)
     kept.clear()
-    victim.write_bytes(content)
+    if stop == "fault":  # a file that is written again would be embedded again
+        victim.write_bytes(content)
     embed.main(job.words)
     assert job.out.read_bytes() == whole and not job.out.with_name("E.npz.parts").exists()
     assert sum(kept) == len(np.load(job.out)["image_path"]) - done
