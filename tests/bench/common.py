@@ -129,7 +129,7 @@ def show(heads: Sequence[str], rows: Iterable[Sequence[Any]], title: str = "") -
         _print_row([shown(value) for value in row], widths)
 
 
-def keep(path: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def save_table(path: str, heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Write a table as JSON, numbers rounded to four digits."""
     said = [
         {head: round(float(v), 4) if isinstance(v, float) else v for head, v in pairs}

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from common import arguments, keep, queries_of, show
+from common import arguments, queries_of, save_table, show
 from tqdm import tqdm
 
 from guie.base.devices import make_accelerator
@@ -107,7 +107,7 @@ def main() -> None:
     heads = ["index images", "regions", "R@1", "mMP@5", "mAP@100", "gain in R@1", "from", "to"]
     show(heads, rows, f"{len(table):,} images, {args.model}")
     if args.out:
-        keep(args.out, heads, rows)
+        save_table(args.out, heads, rows)
 
 
 def sampled(table: pd.DataFrame, classes: int) -> pd.DataFrame:

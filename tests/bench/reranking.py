@@ -15,7 +15,7 @@ import time
 from functools import partial
 
 import numpy as np
-from common import arguments, keep, queries_of, show
+from common import arguments, queries_of, save_table, show
 
 from guie.data.manifest import load_manifest
 from guie.evaluation.bootstrap import paired
@@ -77,7 +77,7 @@ def main() -> None:
     heads += ["ms, first", "ms, again"]
     show(heads, rows, f"{args.embeddings}, {len(index_I):,} x {unit_TD.shape[1]}")
     if args.out:
-        keep(args.out, heads, rows)
+        save_table(args.out, heads, rows)
 
 
 def taken(patches_TPF: np.ndarray, index_I: np.ndarray, places: np.ndarray) -> np.ndarray:

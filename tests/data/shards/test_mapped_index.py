@@ -100,7 +100,7 @@ def test_rows_of_a_mask() -> None:
         pd.testing.assert_frame_equal(rows_where(rows, mask), rows[mask].reset_index(drop=True))
 
 
-def test_the_hash_of_the_rows_is_that_of_a_whole_table(tmp_path: Path) -> None:
+def test_the_hash_of_the_rows_is_that_of_a_whole_table() -> None:
     """Runs of earlier versions hashed the concatenated stages at once; they must resume."""
     rng = np.random.default_rng(0)
     stages = [

@@ -142,10 +142,12 @@ class Sampler:
         mixes = isinstance(config, MixedConfig) and not one_stream
         self.unit = self.images if mixes else batch_size  # images per unit of one domain
         classes = 1 if mixes else batch_size // self.images
-        self.streams: list[Draws] = [pool.stream(seed, classes, self.images) for pool in pools]
+        self.streams: list[Draws]
         if isinstance(asked, ShardsConfig):
             shard_N = _shard_numbers(shard_of_row, weight_of_row)
             self.streams = [ShardStream(shard_N, asked.window, seed)]
+        else:
+            self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
         self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
         self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
 
@@ -215,6 +217,7 @@ def _plan(
 
 
 def _shard_numbers(shard_of_row: pd.Series | None, weight_of_row: pd.Series | None) -> np.ndarray:
+    """Return a number for the shard of each row. Raises UserError without shards, or with weights."""
     if shard_of_row is None:
         raise UserError(
             "stages: sampler: shards needs an index of shards as data.manifest; write one by"

@@ -211,8 +211,8 @@ def _hash(image_path: str) -> int:
 def _write(folder: Path, file: Path, index: str) -> None:
     """Write the arrays of `Places` into a new folder. Raises UserError for an index that is damaged."""
     shards: list[Shard] = read_facts(file)["shards"]
-    number_of = {shard.name: number for number, shard in enumerate(shards)}
-    versions: dict[str, int] = {"": 0}
+    names = pa.array([shard.name for shard in shards], pa.large_string())
+    versions = [""]
     parts: list[tuple[np.ndarray, ...]] = []
     columns = ["image_path", *PLACE, "decoded"]
     with pq.ParquetFile(file) as parquet:
@@ -223,13 +223,12 @@ def _write(folder: Path, file: Path, index: str) -> None:
             image_path, shard, version = (
                 batch[name].cast(pa.large_string()) for name in ("image_path", "shard", "decoded")
             )
-            shard_N = pc.index_in(shard, pa.array(list(number_of), pa.large_string()))
+            shard_N = pc.index_in(shard, names)
             if shard_N.null_count:
                 name = shard.filter(shard_N.is_null())[0]
                 raise UserError(f"{shown(index)}: shard '{name}' is not in its list; {REMEDY}")
             version = version.fill_null("")
-            for name in version.unique().to_pylist():
-                versions.setdefault(name, len(versions))
+            versions += [name for name in version.unique().to_pylist() if name not in versions]
             parts.append(
                 (
                     np.fromiter(map(_hash, image_path.to_pylist()), np.uint64, len(batch)),
@@ -237,7 +236,7 @@ def _write(folder: Path, file: Path, index: str) -> None:
                     batch["offset"].to_numpy(),
                     batch["size"].to_numpy(),
                     shard_N.to_numpy(),
-                    pc.index_in(version, pa.array(list(versions), pa.large_string())).to_numpy(),
+                    pc.index_in(version, pa.array(versions, pa.large_string())).to_numpy(),
                 )
             )
     arrays = [np.concatenate(part) for part in zip(*parts, strict=True)]
@@ -261,7 +260,7 @@ def _write(folder: Path, file: Path, index: str) -> None:
         for name, array in zip(ARRAYS, arrays, strict=True):
             with replacing(temporary / f"{name}.npy", durable=False) as path:
                 np.save(path, array)
-        facts = {"shards": [asdict(shard) for shard in shards], "versions": list(versions)}
+        facts = {"shards": [asdict(shard) for shard in shards], "versions": versions}
         (temporary / "facts.json").write_text(json.dumps(facts), encoding="utf-8")
         with suppress(OSError):  # another process wrote the same meanwhile
             temporary.rename(folder)

@@ -41,7 +41,7 @@ CREDENTIALS = {
     "gs": "set GOOGLE_APPLICATION_CREDENTIALS",
     "az": "set AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT_NAME and _KEY",
 }
-DENIED = "^Forbidden|failed to authenticate"  # gcsfs and adlfs have no error of its own for it
+DENIED = "^Forbidden|failed to authenticate"  # neither gcsfs nor adlfs has a class of error for it
 MODULES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 
 T = TypeVar("T")
