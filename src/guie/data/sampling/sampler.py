@@ -142,14 +142,15 @@ class Sampler:
         mixes = isinstance(config, MixedConfig) and not one_stream
         self.unit = self.images if mixes else batch_size  # images per unit of one domain
         classes = 1 if mixes else batch_size // self.images
+        self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
+        self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
         self.streams: list[Draws]
         if isinstance(asked, ShardsConfig):
+            del pools  # 40 MB for ten million rows
             shard_N = _shard_numbers(shard_of_row, weight_of_row)
             self.streams = [ShardStream(shard_N, asked.window, seed)]
         else:
             self.streams = [pool.stream(seed, classes, self.images) for pool in pools]
-        self.domains, self.steps_per_epoch = [pool.domain for pool in pools], steps
-        self.plan = _plan(config, pools, steps, batch_size // self.unit, self.seed)
 
     def batch(self, step: int) -> np.ndarray:
         """Return the row numbers of this step's global batch, length `batch_size`."""
