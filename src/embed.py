@@ -18,7 +18,7 @@ computes only the third eighth of them, as one of eight jobs. The command withou
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas as pd
 
+    from guie.data.manifest import Manifest
     from guie.evaluation.feature_cache import Features
 
 SPLITS = ("train", "val", "test")
@@ -111,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
     from guie.data.manifest.companions import Box, boxes_of, read_boxes
     from guie.evaluation.feature_cache import FeatureCache, embed_into, remove_caches
     from guie.evaluation.opened import embed_queries, embedding_precision, load_embedding_model
-    from guie.training.process_guard import Interrupts, ProcessGroupGuard, Stopped
+    from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, Stopped
 
     precision = embedding_precision(args.model, args.precision)
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
@@ -127,29 +128,33 @@ def main(argv: Sequence[str] | None = None) -> Path:
         if args.shard:
             table = rows_of_shard(table, args.shard, opened.batch_size)
         manifest = replace(manifest, table=table)
-        look = partial(readable, accelerator, decoders=TO_EMBED, shard=shard)
-        manifest = look(manifest, SPLITS, drop_bad=args.drop_bad, dropped=dropped)
-        table = manifest.table
-        paths = table["image_path"].drop_duplicates().to_numpy(str)
-        files = absolute(manifest.root, paths)
-        boxes: list[Box | None] = [None] * len(paths)
-        if args.boxes:
-            crop = partial(boxes_of, Path(args.boxes), sides, manifest.root, paths)
-            boxes = from_main(accelerator, crop)
         # Partial results stay until the end, so that the same command resumes after a stop.
         parts = out.with_name(f"{out.name}.parts")
         cache = FeatureCache(parts, opened.recipe, np.float32)
         made_by = (accelerator, opened.embedder, opened.preprocess)
         settings = {"batch_size": opened.batch_size, "workers": args.workers, "check": guard.check}
+
+        def computed(manifest: Manifest) -> pd.DataFrame:
+            paths = manifest.table["image_path"].drop_duplicates().to_numpy(str)
+            boxes: list[Box | None] | None = None
+            if args.boxes:
+                crop = partial(boxes_of, Path(args.boxes), sides, manifest.root, paths)
+                boxes = from_main(accelerator, crop)
+            return embed_into(cache, *made_by, absolute(manifest.root, paths), boxes, **settings)
+
+        look = partial(readable, accelerator, splits=SPLITS, decoders=TO_EMBED, shard=shard)
+        look = partial(look, drop_bad=args.drop_bad, dropped=dropped)
         with interrupts:
             try:
-                states = embed_into(cache, *made_by, files, boxes, **settings)
-            except Stopped:
-                kept = "partial results are kept, and the same command resumes"
-                accelerator.print(f"{out}: stopped; {kept}")
+                manifest, states = embed_readable(manifest, computed, look)
+            except Stopped as stopped:
+                if stopped.cause != Cause.FAULT:
+                    kept = "partial results are kept, and the same command resumes"
+                    accelerator.print(f"{out}: stopped; {kept}")
                 raise
+        table = manifest.table
         if args.shard:
-            accelerator.print(f"{parts}: {len(paths):,} images of shard {shard}")
+            accelerator.print(f"{parts}: {len(states):,} images of shard {shard}")
         elif accelerator.is_main_process:
             features = cache.open(states, opened.embedder.dim)
             write(out, table, features, args.texts, names, texts_TD)
@@ -160,6 +165,32 @@ def main(argv: Sequence[str] | None = None) -> Path:
         accelerator.wait_for_everyone()
         accelerator.end_training()
     return out
+
+
+def embed_readable(
+    manifest: Manifest,
+    computed: Callable[[Manifest], pd.DataFrame],
+    look: Callable[[Manifest], Manifest],
+) -> tuple[Manifest, pd.DataFrame]:
+    """Embed a manifest's images, and decode them only for that; return those embedded, and their states.
+
+    If one cannot be read, `look` checks all: it raises an error that lists the bad ones, or drops them.
+    An index of shards says which images were decoded before, and is checked first.
+    """
+    from guie.data.shards.index import is_index
+    from guie.training.process_guard import Cause, Stopped
+
+    if is_index(manifest.path):
+        manifest = look(manifest)
+    try:
+        return manifest, computed(manifest)
+    except (errors.UserError, Stopped) as fault:
+        if isinstance(fault, Stopped) and fault.cause != Cause.FAULT:
+            raise
+        usable = look(manifest)
+        if len(usable.table) == len(manifest.table):  # the fault is no image's
+            raise
+    return usable, computed(usable)
 
 
 def write(

@@ -194,15 +194,17 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
     alone, _ = run(toys, domains, **blocks, max_images=4)
     (toys / "input/mix.selection.jsonl").unlink(missing_ok=True)
 
-    monkeypatch.setenv("GUIE_CACHE", str(toys / "cache of three"))
-    blocks |= {"max_images": 4, "features": str(toys / "features of three")}
+    monkeypatch.setenv("GUIE_CACHE", str(toys / "cache of two"))
+    blocks |= {"max_images": 4, "features": str(toys / "features of two")}
     words = arguments(toys, domains, **blocks)
-    for number in (0, 1, 2, 0, 1):  # the third finds all images checked, and compares pictures
-        curate.main([*words, "--shard", f"{number}/3"])
-    said = capsys.readouterr().out.splitlines()[-5:]
-    assert [line.endswith("comparison of similar pictures") for line in said] == [True] * 2 + [
-        False
-    ] * 3
+    for number in (0, 1, 0):  # the second finds all images checked, and compares pictures
+        curate.main([*words, "--shard", f"{number}/2"])
+    said = capsys.readouterr().out.splitlines()[-3:]
+    assert [line.endswith("comparison of similar pictures") for line in said] == [
+        True,
+        False,
+        False,
+    ]
     asked: list[str] = []
     monkeypatch.setattr(cache, "check_all", lambda paths, *_: asked.extend(paths) or [])
     thumbnail, embed_blocks = hashes._thumbnail, feature_cache.embed_blocks

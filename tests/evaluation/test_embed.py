@@ -19,6 +19,7 @@ from torch.nn import functional
 
 import embed
 from guie.base.errors import UserError
+from guie.data.image_checks import decoding
 from guie.evaluation import feature_cache as computing
 from guie.models import open_model
 from guie.models.backbones.open_clip import import_open_clip
@@ -92,7 +93,6 @@ def test_a_folder_of_images_that_is_not_ours_stays_as_it_is(job, tmp_path, monke
     job[job.index("--out") + 1] = str(tmp_path / "own" / "E.npz")
     assert len(embedded(job)) == 2
     assert sorted(path.name for path in foreign.iterdir()) == ["i.png", "mix.csv", "q.png"]
-    assert [path.name for path in (tmp_path / "cache").rglob("*.parquet")] == ["decoded.parquet"]
     assert [path.name for path in (tmp_path / "own").iterdir()] == ["E.npz"]
 
 
@@ -287,6 +287,27 @@ def test_a_shard_lists_its_own_bad_images(many, tmp_path) -> None:
         embed.main([*words[:-1], "--shard", "1/2"])
     embed.main([*words, "--shard", "1/2"])
     assert len(embedded(many, "--drop-bad")) == 9
+
+
+def test_an_image_is_decoded_once_and_all_are_checked_only_if_one_is_bad(
+    many, tmp_path, monkeypatch, capsys
+) -> None:
+    whole = embedded(many)
+    checked: list[str] = []
+    monkeypatch.setattr(
+        decoding, "_decoded", lambda states, *_: checked.extend(states["path"]) or {}
+    )
+    assert embedded(many).keys() == whole.keys() and not checked
+    monkeypatch.undo()
+    (tmp_path / "7.png").write_bytes(b"no image")
+    (tmp_path / "9.png").unlink()
+    with pytest.raises(UserError, match=r"(?s)2 rows have an image.*7\.png .*9\.png "):
+        embed.main([*many, "--out", str(tmp_path / "B.npz")])
+    assert not (tmp_path / "B.npz").exists()
+    usable = embedded(many, "--drop-bad")
+    assert usable.keys() == whole.keys() - {"7.png", "9.png"}
+    for name, row in usable.items():
+        np.testing.assert_allclose(row, whole[name], atol=1e-6)
 
 
 @pytest.mark.parametrize("shard", ["2/2", "1", "x/2", "-1/2", "0/0"])

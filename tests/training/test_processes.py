@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -98,9 +99,13 @@ def test_two_processes_resume_to_the_same_bits_with_dropout(config: Path, one: P
 
 
 def test_no_image_is_lost_or_doubled(one: Path, toy_manifest: Path, tmp_path: Path) -> None:
-    pd.read_csv(toy_manifest).iloc[:199].to_csv(tmp_path / "odd.csv", index=False)
-    common = ["--model", str(one), "--manifest", str(tmp_path / "odd.csv"), "--batch-size", "32"]
-    common += ["--root", str(toy_manifest.parent)]
+    toys = tmp_path / "toys"
+    shutil.copytree(toy_manifest.parent, toys)
+    table = pd.read_csv(toy_manifest).iloc[:200]
+    (toys / table["image_path"][150]).write_bytes(b"no image")  # a share of the second process
+    table.to_csv(toys / "odd.csv", index=False)
+    common = ["--model", str(one), "--manifest", str(toys / "odd.csv"), "--batch-size", "32"]
+    common += ["--drop-bad"]
     embed.main([*common, "--out", str(tmp_path / "one.npz"), "--workers", "0"])
     two_processes.run("embed", [*common, "--out", str(tmp_path / "two.npz")])
     single, double = np.load(tmp_path / "one.npz"), np.load(tmp_path / "two.npz")
