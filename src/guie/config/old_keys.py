@@ -38,7 +38,7 @@ FIRST_NAMES = {
     for old, new in OLD_KEYS.items()
     if not old.endswith(UNITS)
 }
-# Written by commands, so nobody can be asked to edit them
+# Written by commands, so nobody has to edit them
 RECORDS = ("config.yaml", "composition.yaml", "ensemble.yaml")
 
 

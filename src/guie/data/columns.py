@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 
 class StringColumn:
-    """An immutable sequence of strings; each is made when it is asked for."""
+    """An immutable sequence of strings; each is created when it is read."""
 
     def __init__(self, values: Iterable[str]):
         if isinstance(values, np.ndarray):

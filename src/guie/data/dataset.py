@@ -153,7 +153,7 @@ MARGIN = 1.5
 
 @runtime_checkable
 class ImageFiles(Protocol):
-    """A data set that knows the files of samples before it opens them; an object store is asked for all."""
+    """A data set that knows the files of samples before it opens them, so that all can be fetched at once."""
 
     def files_of(self, keys: Sequence[Any]) -> list[str]:
         """Return the image files of samples by their keys."""

@@ -22,7 +22,7 @@ from guie.data.dataset import EvalDataset, image_shape
 # Larger images are resized by the loader, as memory holds many that wait. A photo of 4 megapixels.
 LARGE_BYTES = 12_000_000
 
-Prepared = tuple[Tensor, Tensor]  # network input and `image_shape`, as of `EvalDataset`
+Prepared = tuple[Tensor, Tensor]  # network input and `image_shape`, like a sample of `EvalDataset`
 
 
 @dataclass(frozen=True)

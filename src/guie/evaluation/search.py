@@ -346,7 +346,7 @@ class SearchScorer:
 
 
 def unanswerable(queries: int) -> UserError:
-    """Return the error for queries of which none has a positive."""
+    """Return the error for queries without any positive."""
     return UserError(
         f"none of {queries} queries has a positive in the index; check the columns label and role"
     )

@@ -26,7 +26,7 @@ from guie.data.image_checks.decoding import (
 from guie.data.images import decoder_key
 
 T = TypeVar("T")
-THUMBNAIL = "thumbnail"  # stays on disk until it is asked for
+THUMBNAIL = "thumbnail"  # stays on disk until it is needed
 
 
 class StoredTable:

@@ -119,7 +119,7 @@ def load_manifest(path: str | Path, root: str | Path | None = None) -> Manifest:
     sidecar, indexed = read_sidecar(path), is_index(path)
     if indexed and root:
         raise UserError(
-            f"{shown(named)}: an index finds its shards beside it; leave out the root ({root})"
+            f"{shown(named)}: the shards of an index must be in its folder; leave out the root ({root})"
         )
     folder = as_path(root) if root else named if indexed else named.parent
     table, unusual = _mapped(path, named, sidecar) if indexed else _checked(path, sidecar)

@@ -88,16 +88,16 @@ class Places:
         self.checked = True
 
 
-# Companions of an index in object storage, as of any manifest
+# Companion files of an index in object storage; any manifest has the same
 COMPANIONS = (".sidecar.yaml", ".relevance.csv", ".boxes.csv", ".subsets.csv", ".texts.csv")
 ARRAYS = ("hash", "content", "offset", "size", "shard", "version")
 _OPEN: dict[str, tuple[str, Places]] = {}
 
 
 def open_places(index: str) -> Places:
-    """Return the table of an index, a path or a URL as a path; it is written into the cache at first.
+    """Return the table of an index, a path or a URL as a path; it is written to the cache on first use.
 
-    A local index that was replaced is read anew; one in object storage when its manifest is loaded.
+    A replaced index is read again: a local one at once, one in object storage when its manifest is loaded.
     Raises UserError.
     """
     if url_of(index) and index in _OPEN:
@@ -169,7 +169,7 @@ def read_mapped(path: Path) -> tuple[pd.DataFrame, list[str]] | None:
 
 
 def local_copy(index: str, refresh: bool = False) -> Path:
-    """Return a local copy of an index in object storage, with the sidecar and companions beside it.
+    """Return a local copy of an index in object storage, with its sidecar and companions in the same folder.
 
     Args:
         refresh: ask whether the object has changed; else any copy will do.

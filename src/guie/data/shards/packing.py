@@ -5,7 +5,7 @@ reads the tars, and `curate.py --index-shards` could write the index again. Imag
 order: then a few neighbouring shards are a fair sample, which `sampler: shards` needs.
 
 The plan (which image is in which shard) depends only on the manifest, the files' sizes and the shard size. A
-shard is complete or absent, and the same command goes on after an interruption.
+shard is complete or absent, and the same command resumes after an interruption.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def pack_mix(
 
 
 def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Path:
-    """Write shards and their index into a folder, or go on where a stopped packing ended; return the index.
+    """Write shards and their index into a folder, or resume a stopped packing; return the index.
 
     Args:
         manifest: its images are decoded first, unless `decoded.parquet` knows them.

@@ -27,7 +27,7 @@ from guie.base.errors import DISK_FULL, UserError, optional_module
 from guie.base.files import cache_folder
 from guie.data.shards.address import shown, url_of
 
-WAITS_S = (0.5, 1.0, 2.0, 4.0)  # before another try; object storage asks for patience by 503
+WAITS_S = (0.5, 1.0, 2.0, 4.0)  # before another try; object storage asks to wait by 503
 TIMEOUT_S = 30  # for an answer to begin
 STAT_THREADS = 32
 CONNECTIONS = 64  # of a process to a bucket; botocore's default is 10
@@ -130,7 +130,9 @@ def sizes_of(folder: str, shards: Sequence[str]) -> dict[str, int]:
         filesystem.invalidate_cache()
         return filesystem.ls(url, detail=True)
 
-    found = {entry["name"].rpartition("/")[2]: entry["size"] for entry in _patiently(url, listed)}
+    found = {
+        entry["name"].rpartition("/")[2]: entry["size"] for entry in _with_retries(url, listed)
+    }
     return {name: int(found[name]) for name in shards if found.get(name)}
 
 
@@ -152,7 +154,7 @@ def version_of(url: str) -> str:
         filesystem.invalidate_cache()
         return filesystem.info(url)
 
-    found = _patiently(url, about)
+    found = _with_retries(url, about)
     keys = ("ETag", "etag", "md5Hash", "size", "LastModified", "mtime", "last_modified")
     return hashlib.sha256(repr([str(found.get(key)) for key in keys]).encode()).hexdigest()[:16]
 
@@ -168,7 +170,7 @@ def whole_object(url: str, optional: bool = False) -> bytes | None:
                 return None
             raise
 
-    return _patiently(url, fetched)
+    return _with_retries(url, fetched)
 
 
 @lru_cache(maxsize=256)
@@ -221,7 +223,7 @@ def _filesystem(url: str) -> Any:
     return filesystem
 
 
-def _patiently(url: str, ask: Callable[[], T]) -> T:
+def _with_retries(url: str, ask: Callable[[], T]) -> T:
     """Return `ask()`, retried with a printed line. Raises UserError in one line that names the remedy."""
     for wait_s in (*WAITS_S, None):
         try:
@@ -264,7 +266,9 @@ def _cached_range(url: str, offset: int, size: int, content: int) -> bytes:
     known = _AHEAD.pop((url, offset), None) or _cached(copy, offset, size, content)
     if known is not None and content_hash(known) == content:
         return known
-    data = _patiently(url, lambda: _filesystem(url).cat_file(url, start=offset, end=offset + size))
+    data = _with_retries(
+        url, lambda: _filesystem(url).cat_file(url, start=offset, end=offset + size)
+    )
     if content_hash(data) == content:
         CACHE.keep(copy, offset, data)
     return data
@@ -272,7 +276,8 @@ def _cached_range(url: str, offset: int, size: int, content: int) -> bytes:
 
 def _cached(copy: Path, offset: int, size: int, content: int) -> bytes | None:
     with suppress(OSError):  # no copy yet
-        file = _Descriptor(str(copy))  # not a kept one: the copy may be deleted and begun again
+        # Not a cached descriptor: the copy may be deleted and created again
+        file = _Descriptor(str(copy))
         data = os.pread(file.number, size, offset)
         if len(data) == size and content_hash(data) == content:
             return data

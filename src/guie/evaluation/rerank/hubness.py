@@ -1,4 +1,4 @@
-"""Lower the scores of hubs: index images that are near to too many queries.
+"""Lower the scores of hubs: index images that are neighbours of too many queries.
 
 Both corrections need a bank of queries. Images of the index take their place, so that no file of
 queries has to be kept. `guie.evaluation.diagnosis.hubness` measures hubs.

@@ -11,7 +11,7 @@ from threading import Lock
 
 import numpy as np
 
-LISTED = 12  # neighbours of each image: ten, and room for a query's own image in two rows
+LISTED = 12  # neighbours of each image: ten, and two more for rows of the query's own image
 SEARCHED = 4096  # rows searched at once
 
 # Return the k most similar rows of each query [B, k], best first and -1 past the end, without its own

@@ -7,6 +7,7 @@ import io
 import re
 import warnings
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from xml.etree import ElementTree
@@ -31,6 +32,13 @@ def write_page(path: str | Path, template: str, values: Mapping[str, Any]) -> No
 
     Raises UserError if the file cannot be written.
     """
+    page = _templates().get_template(template).render(values)
+    # a file name may contain bytes that are not UTF-8
+    write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))
+
+
+@cache
+def _templates() -> Environment:
     environment = Environment(
         loader=PackageLoader("guie.report.pages"),
         autoescape=True,
@@ -40,9 +48,7 @@ def write_page(path: str | Path, template: str, values: Mapping[str, Any]) -> No
         keep_trailing_newline=True,
     )
     environment.filters["thousands"] = "{:,}".format
-    page = environment.get_template(template).render(values)
-    # a file name may contain bytes that are not UTF-8
-    write_text(path, page.encode("utf-8", "backslashreplace").decode("utf-8"))
+    return environment
 
 
 # CSS variables of the page, lighter in dark mode
