@@ -14,7 +14,7 @@ from guie.base.errors import UserError
 from guie.config import RunConfig
 from guie.config.losses import MultiSimilarityConfig
 from guie.data.dataset import Batch
-from guie.losses import PeerLoss
+from guie.losses.metric_learning import PeerLoss
 from guie.training.checkpoint import TrainState
 from guie.training.step import (
     LossWatch,

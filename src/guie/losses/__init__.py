@@ -7,7 +7,6 @@ from guie.losses.base import Criterion
 from guie.losses.build import build_loss
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.losses.metric_learning import PeerLoss
 from guie.losses.nested import NestedLoss
 from guie.losses.random_groups import MetaclassLoss
 from guie.losses.rules import ArcFace, CosFace, CurricularFace
@@ -22,6 +21,5 @@ __all__ = [
     "MarginSoftmax",
     "MetaclassLoss",
     "NestedLoss",
-    "PeerLoss",
     "build_loss",
 ]

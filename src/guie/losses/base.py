@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.distributed.tensor import DTensor
 
 from guie.base.devices import cpu_group
 
@@ -77,7 +76,10 @@ class _Gather(torch.autograd.Function):
 
 def local(tensor: Tensor) -> Tensor:
     """Return this process's part of a sharded tensor, in the same memory; other tensors unchanged."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    to_local = getattr(
+        tensor, "to_local", None
+    )  # of a DTensor, whose class takes a second to import
+    return to_local() if to_local else tensor
 
 
 def at_least_fp32(values: Tensor) -> Tensor:

@@ -19,12 +19,13 @@ from guie.config.losses import (
     Margin,
     MarginSchedule,
     MarginSoftmaxConfig,
+    PairConfig,
+    ProxyConfig,
     SoftmaxConfig,
 )
 from guie.losses.base import Criterion
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
 from guie.losses.margin_softmax import MarginSoftmax
-from guie.losses.metric_learning import BUILDERS, PeerLoss
 from guie.losses.rules import ArcFace, CosFace, CurricularFace, MarginRule, class_size_margins
 
 
@@ -42,6 +43,10 @@ def build_loss(
     Raises:
         UserError: if a softmax per domain is configured and classes are not sorted by domain.
     """
+    if isinstance(config, PairConfig | ProxyConfig):
+        from guie.losses.metric_learning import PeerLoss  # takes a second to import
+
+        return PeerLoss(config, len(sizes), dim)
     return CRITERIA[type(config)](config, dim, sizes, domains)
 
 
@@ -62,10 +67,6 @@ def _margin_softmax(
 def _curricularface(config: CurricularFaceConfig, sizes: Sequence[int]) -> MarginRule:
     per_class = config.running_mean == "class"
     return CurricularFace(_margin(config.margin_rad, sizes), len(sizes) if per_class else None)
-
-
-def _peer(config: Any, dim: int, sizes: Sequence[int], domains: Sequence[str]) -> PeerLoss:
-    return PeerLoss(config, len(sizes), dim)
 
 
 def _margin(margin: Margin, sizes: Sequence[int]) -> float | Tensor | MarginSchedule:
@@ -95,10 +96,10 @@ RULES: dict[type, Callable[[Any, Sequence[int]], MarginRule]] = {
     CurricularFaceConfig: _curricularface,
 }
 
-# A new loss needs a config, a criterion, and a line here.
+# A new loss needs a config, a criterion, and a line here; or one in metric_learning.py, if it is of
+# pytorch-metric-learning.
 CRITERIA: dict[type, Callable[[Any, int, Sequence[int], Sequence[str]], Criterion]] = {
     **dict.fromkeys(RULES, _margin_softmax),
-    **dict.fromkeys(BUILDERS, _peer),
     BatchAllConfig: lambda config, *_: BatchAllTriplet(config.length),
     HyperbolicConfig: lambda config, *_: Hyperbolic(
         config.curvature, config.radius, config.temperature

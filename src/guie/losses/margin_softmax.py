@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Generator, Tensor, distributed, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import Shard, distribute_tensor
 from torch.nn import functional
 
 from guie.config.losses import Init, RowLength
@@ -110,6 +109,8 @@ class MarginSoftmax(Criterion):
         parameters are DTensors, as FSDP's. If the sub-centres of a class would be at two processes, or a
         process would have none, nothing changes and the result is empty.
         """
+        from torch.distributed.tensor import Shard, distribute_tensor  # only FSDP waits for it
+
         rows = self.weight_CD if self.stage_AD is None else self.stage_AD
         own = math.ceil(len(rows) / mesh.size())
         if own % self.centers or own * (mesh.size() - 1) >= len(rows):

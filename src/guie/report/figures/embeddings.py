@@ -15,7 +15,6 @@ from matplotlib.figure import Figure
 from matplotlib.mlab import GaussianKDE
 from matplotlib.offsetbox import AnnotationBbox, OffsetImage
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
-from sklearn.manifold import TSNE
 
 from guie.report.figures.style import (
     FAINT,
@@ -100,6 +99,8 @@ def project(emb_ND: np.ndarray, seed: int = 0) -> np.ndarray:
 
     Only neighbourhoods are meaningful, not the distances between clusters or their sizes.
     """
+    from sklearn.manifold import TSNE  # takes a second, and most figures need none
+
     perplexity = min(30.0, (len(emb_ND) - 1) / 3)
     # Coarser forces and half the default steps take seconds instead of half a minute.
     tsne = TSNE(perplexity=perplexity, angle=0.7, max_iter=500, init="pca", random_state=seed)
