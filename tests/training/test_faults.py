@@ -21,6 +21,8 @@ import kills
 import two_processes
 from guie.base.errors import UserError
 from guie.data import images
+from guie.data.image_checks import decoding
+from guie.data.manifest import load_manifest
 from guie.evaluation import embedding
 from guie.evaluation import feature_cache as computing
 from guie.training.run_folder import read_metrics
@@ -200,7 +202,7 @@ def job(toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     return Job([*words, "--out", str(tmp_path / "E.npz")], tmp_path / "E.npz", tmp_path / "toy")
 
 
-def test_images_that_cannot_be_decoded_are_listed_before_embedding(job: Job, capsys) -> None:
+def test_images_that_cannot_be_decoded_are_all_listed(job: Job, capsys) -> None:
     first, second = sorted(job.images.rglob("*.jpg"))[:2]
     for file in (first, second):
         file.write_bytes(file.read_bytes()[:99])
@@ -255,12 +257,13 @@ def test_embedding_goes_on_where_it_was_stopped(
 def test_an_image_that_breaks_after_the_look_ends_embedding(
     job: Job, workers: str, processes: int
 ) -> None:
-    embed.main(job.words)
+    manifest = load_manifest(job.words[job.words.index("--manifest") + 1])
+    cache = decoding.decoded_folder(manifest.path)
+    decoding.find_unreadable(manifest.table, manifest.root, cache, 1, decoding.TO_EMBED)
     victim = sorted(job.images.rglob("*.jpg"))[100]
     state, content = victim.stat(), victim.read_bytes()
     victim.write_bytes(bytes(32) + content[32:])
     os.utime(victim, ns=(state.st_atime_ns, state.st_mtime_ns))  # what tells a changed file
-    job.out.unlink()
     words = [*job.words, "--workers", workers]
     if processes == 1:
         with pytest.raises(UserError, match=f"{victim}: not a readable image"):
