@@ -5,7 +5,7 @@ UV := .cache/uv/bin/uv
 # Threads that wait must not spin: on a busy machine spinning made everything many times slower.
 export OMP_WAIT_POLICY := PASSIVE
 .DEFAULT_GOAL := help
-.PHONY: help setup demo tour test test-lowest test-slow judges formats browser chromium lint format kill gpu guard \
+.PHONY: help setup demo tour best test test-lowest test-slow judges formats browser chromium lint format kill gpu guard \
 	mutations bench notebooks torch111 lock lock-lowest lock-judges lock-export lock-browser clean
 
 help:  ## list the targets
@@ -39,6 +39,23 @@ demo: setup  ## draw, curate, train, export and score: notebooks 01 to 06, about
 
 tour: setup  ## all notebooks in order, about 25 minutes on 2 CPU cores
 	$(BIN)/python notebooks/run.py --all
+
+# Each step runs once, and a training that was stopped resumes. Only the existence of a step's file counts
+REAL := $(or $(GUIE_REAL),../shared)/data/mini-uned/manifest.csv
+TRAIN = $(BIN)/accelerate launch src/train.py --resume --config
+best: submissions/best/score.json  ## train, export and score the best model on real images (GUIE_REAL), about 2.5 hours on 2 CPU cores
+submissions/best/score.json: | submissions/best/submission.zip
+	$(BIN)/python src/score.py --submission submissions/best/submission.zip --manifest $(REAL) --out $@
+submissions/best/submission.zip: | runs/best/best_64/summary.json
+	$(BIN)/python src/export.py --run runs/best/best_64 --out submissions/best
+runs/best/best_64/summary.json: | runs/best/student/summary.json
+	$(BIN)/python src/compose.py --config configs/compose/best_64.yaml
+runs/best/student/summary.json: | runs/best/start/summary.json
+	$(TRAIN) configs/best_real.yaml
+runs/best/start/summary.json: | runs/best/arcface/summary.json runs/best/supcon/summary.json
+	$(BIN)/python src/compose.py --config configs/compose/best_start.yaml
+runs/best/%/summary.json: | setup
+	$(TRAIN) configs/teachers/$*.yaml
 
 notebooks: setup  ## run the notebooks on the smoke configs, as CI does
 	$(BIN)/python notebooks/run.py --smoke

@@ -38,7 +38,7 @@ CHECKED = {
     "unseen R@1 (one seed)": "unseen r_at_1",
 }
 COMPARED_WITH_RECORDS = {
-    *("adapters", "compositions", "distillation", "dreml", "few_shot"),
+    *("adapters", "best", "compositions", "distillation", "dreml", "few_shot"),
     *("losses", "nested", "rates", "specialists_112", "students"),
 }
 

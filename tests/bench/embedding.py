@@ -3,7 +3,8 @@
 python tests/bench/embedding.py [commands] [worker] [--images 5000] [--size-px 112] [--side 500]
 
 `commands` needs the real images and weights (GUIE_REAL). Both ways are whole commands, from the start
-of Python to the .npz, with the same model, images, size and batch; they take turns.
+of Python to the .npz, with the same model, images, size and batch; they take turns. The model alone, on
+random numbers, is the limit: what loading images for nothing would give.
 `worker` is one core's rate of loading photographs to embed, in CPU time, beside decoding alone.
 """
 
@@ -73,6 +74,18 @@ with torch.inference_mode():
     rows = [torch.nn.functional.normalize(model(images)) for images in loader]
 np.savez(out, image_path=paths.to_numpy(str), embedding=torch.cat(rows).numpy())
 """
+ALONE = """
+import sys
+import timm
+import torch
+
+name, images, size, batch = sys.argv[1], *map(int, sys.argv[2:])
+model = timm.create_model(name, num_classes=0, img_size=size).eval()
+drawn = torch.randn(batch, 3, size, size)
+with torch.inference_mode():
+    for start in range(0, images, batch):
+        model(drawn[: images - start])
+"""
 
 
 def children() -> np.ndarray:
@@ -106,11 +119,12 @@ def commands(folder: Path, images: int, size_px: int, rounds: int, batch: int) -
         "plain loop": plain,
         "embed.py": lambda: ours("no"),
         "embed.py --precision bf16": lambda: ours("bf16"),
+        "the model alone": lambda: _run(["-c", ALONE, name, str(images), str(size_px), str(batch)]),
     }
     taken = in_turn(ways, rounds, children, warm_up=False)
     rows = [
         (way, *np.median(taken[way], axis=0), *ratio(taken, "plain loop", way), cosine)
-        for way, cosine in zip(ways, _cosines(folder), strict=True)
+        for way, cosine in zip(ways, [*_cosines(folder), ""], strict=True)
     ]
     heads = ["", "s, wall", "s, CPU", "speed, wall", "speed, CPU", "cosine to plain"]
     show(heads, rows, f"{images:,} images of {size_px} px")
