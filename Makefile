@@ -43,7 +43,7 @@ tour: setup  ## all notebooks in order, about 25 minutes on 2 CPU cores
 # Each step runs once, and a training that was stopped resumes. Only the existence of a step's file counts
 REAL := $(or $(GUIE_REAL),../shared)/data/mini-uned/manifest.csv
 TRAIN = $(BIN)/accelerate launch src/train.py --resume --config
-best: submissions/best/score.json  ## train, export and score the best model on real images (GUIE_REAL), about 2.5 hours on 2 CPU cores
+best: submissions/best/score.json  ## train, export and score the best model on mini-uned (GUIE_REAL), 2.5 hours on 2 CPU cores (estimated)
 submissions/best/score.json: | submissions/best/submission.zip
 	$(BIN)/python src/score.py --submission submissions/best/submission.zip --manifest $(REAL) --out $@
 submissions/best/submission.zip: | runs/best/best_64/summary.json

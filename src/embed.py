@@ -142,8 +142,8 @@ def main(argv: Sequence[str] | None = None) -> Path:
                 boxes = from_main(accelerator, crop)
             return embed_into(cache, *made_by, absolute(manifest.root, paths), boxes, **settings)
 
-        look = partial(readable, accelerator, splits=SPLITS, decoders=TO_EMBED, shard=shard)
-        look = partial(look, drop_bad=args.drop_bad, dropped=dropped)
+        bad = {"drop_bad": args.drop_bad, "dropped": dropped, "shard": shard}
+        look = partial(readable, accelerator, splits=SPLITS, decoders=TO_EMBED, **bad)
         with interrupts:
             try:
                 manifest, states = embed_readable(manifest, computed, look)
@@ -172,10 +172,10 @@ def embed_readable(
     computed: Callable[[Manifest], pd.DataFrame],
     look: Callable[[Manifest], Manifest],
 ) -> tuple[Manifest, pd.DataFrame]:
-    """Embed a manifest's images, and decode them only for that; return those embedded, and their states.
+    """Embed a manifest's images, each decoded once; return the manifest of those embedded, and their states.
 
-    If one cannot be read, `look` checks all: it raises an error that lists the bad ones, or drops them.
-    An index of shards says which images were decoded before, and is checked first.
+    Only if an image cannot be read does `look` check all. It lists the bad ones in an error, or drops them.
+    An index of shards records which images were decoded before, so its check is quick and comes first.
     """
     from guie.data.shards.index import is_index
     from guie.training.process_guard import Cause, Stopped

@@ -78,8 +78,8 @@ def test_a_refusal_imports_nothing_heavy(script: str, words: list[str], message:
 
 
 def test_what_takes_a_second_is_imported_only_where_it_is_used() -> None:
-    rooms = "guie.curation.mix, guie.report.scoring, guie.losses"
+    modules = "guie.curation.mix, guie.report.scoring, guie.losses"
     slow = {"torchvision", "timm", "sklearn", "scipy.stats", "torch.distributed.tensor"}
-    code = f"import sys, {rooms}; sys.exit(', '.join({slow} & sys.modules.keys()) or None)"
+    code = f"import sys, {modules}; sys.exit(', '.join({slow} & sys.modules.keys()) or None)"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ended.returncode == 0 and not ended.stderr, ended.stderr

@@ -76,9 +76,8 @@ class _Gather(torch.autograd.Function):
 
 def local(tensor: Tensor) -> Tensor:
     """Return this process's part of a sharded tensor, in the same memory; other tensors unchanged."""
-    to_local = getattr(
-        tensor, "to_local", None
-    )  # of a DTensor, whose class takes a second to import
+    # A DTensor has it; to import that class takes a second
+    to_local = getattr(tensor, "to_local", None)
     return to_local() if to_local else tensor
 
 

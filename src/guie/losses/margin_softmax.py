@@ -109,7 +109,7 @@ class MarginSoftmax(Criterion):
         parameters are DTensors, as FSDP's. If the sub-centres of a class would be at two processes, or a
         process would have none, nothing changes and the result is empty.
         """
-        from torch.distributed.tensor import Shard, distribute_tensor  # only FSDP waits for it
+        from torch.distributed.tensor import Shard, distribute_tensor  # takes a second; for FSDP
 
         rows = self.weight_CD if self.stage_AD is None else self.stage_AD
         own = math.ceil(len(rows) / mesh.size())
