@@ -30,6 +30,7 @@ CRITERIA = [
     {"relation": {"name": "rkd", "angle": 1.0}, "domains": THREE},
     {"relation": {"name": "matching", "standardise": {"name": "phi_s", "steps": 1}, "drop": 0.5}},
     {"relation": {"name": "logits"}},
+    {"relation": {"name": "similarity"}},
 ]
 
 
@@ -52,6 +53,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "metaclasses": {
         "task": {"metaclasses": {"count": 4}},
         "model": {"head": {"dim": 16, "parts": 4}},
+        "train": {"softmax_over": "stage", "clip_grad_value": 1.0},
     },
     "nested widths": {"task": {"nested": [4, 8]}},
     "SAM, EMA, clipping, micro-batches, checkpointing": {
