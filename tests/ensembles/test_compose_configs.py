@@ -94,7 +94,9 @@ def test_its_twin_is_made_and_saved(
     twins = Twins(tmp_path, val | {"domains": ["apparel", "cars", "packages", "storefronts"]})
     config = twins.of("", read_yaml(file)) | {"val": val}
     model = open_model(
-        composition(tmp_path / "twin", **{k: v for k, v in config.items() if k not in ("name", "out")})
+        composition(
+            tmp_path / "twin", **{k: v for k, v in config.items() if k not in ("name", "out")}
+        )
     )
     saved = tmp_path / "saved_model.pt"
     package(model.embedder, model.preprocess, saved)
