@@ -22,7 +22,8 @@ FIELDS = ["who", "score", "departs", "command"]
 
 
 @pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.stem)
-def test_it_loads_and_says_how_it_is_run(file: Path) -> None:
+def test_it_loads_and_says_how_it_is_run(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GUIE_REAL", "anywhere")
     load_config(file, ComposeConfig)
     text = re.match(r"(#.*\n)+", file.read_text(encoding="utf-8"))[0]
     assert f"python src/compose.py --config configs/compose/{file.name}" in text
