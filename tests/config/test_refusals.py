@@ -189,6 +189,9 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
         ([*CONTRASTIVE, "stages.1.augment.mixup=0.5"], "a blend of two images has no label"),
         ([*CONTRASTIVE, "stages.0.cached_views=2"], "task contrastive trains the whole backbone"),
         ([*CONTRASTIVE, "model.adapters={kind: lora}"], "task contrastive trains a plain CLIP"),
+        ([*CONTRASTIVE, "model.layers={of: [x]}"], "task contrastive trains a plain CLIP"),
+        ([*CONTRASTIVE, "model.backbone.reset=[x]"], "task contrastive trains a plain CLIP"),
+        ([*CONTRASTIVE, "model.backbone.features=pooled"], "task contrastive compares projected"),
         ([*OF_CARS, "stages.1.augment.mixup=0.5"], "a blend may mix two domains"),
         ([*DISTILLED, "stages.0.cached_views=1", "stages.0.repeated_views=2"], "cached_views alre"),
         (
@@ -200,7 +203,12 @@ SOFTMAXES = "is for the losses softmax, arcface, cosface and curricularface"
         ([NO_CLASSES, TASK.replace("rkd", "rkd, distance: 0")], "task.criteria.0.relation: dista"),
         ([NO_CLASSES, TASK.replace("rkd", "logits")], "relation logits needs exactly one loss"),
         ([NO_CLASSES, WIDE], "task.criteria.0.relation: perplexity 128 must be below 127"),
+        (
+            ["train.accumulate=8", NO_CLASSES, WIDE.replace("128", "15")],
+            "task.criteria.0.relation: perplexity 15 must be below 15",
+        ),
         ([ARCFACE_OF_CARS, "train.sampler=mixed"], "mixes domains in a batch, but the loss of ta"),
+        ([ARCFACE_OF_CARS, "train.sampler={name: shards}"], "mixes domains in a batch, but the l"),
     ],
 )
 def test_settings_that_exclude_each_other(minimal: Path, overrides: list[str], said: str) -> None:

@@ -9,12 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from sklearn.random_projection import GaussianRandomProjection
 
 import export
 from composing import composition, random_clip, record
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.config.reading import read_yaml
 from guie.data.dataset import EvalDataset
 from guie.data.manifest import load_manifest
 from guie.ensembles.samples import Fits
@@ -94,6 +96,21 @@ def test_a_librarys_model_becomes_a_run(
     printed = capsys.readouterr().out
     assert "128 dimensions, val R@1" in printed and "reduced to 32 dimensions, which" in printed
     export.main(["--run", str(out), "--out", str(tmp_path / "submission")])
+
+
+def test_a_run_with_lora_is_reduced(mix: Path, toy_manifest: Path, tmp_path: Path) -> None:
+    """Its adapters are merged, so the rates that trained them no longer apply."""
+    run = tiny_run(tmp_path / "a", adapters=[{"kind": "lora", "rank": 2}])
+    config = read_yaml(run / "config.yaml")
+    config["stages"][0]["lr"] = {"adapters": 1e-3, "head": 1e-3, "classes": 1e-3}
+    (run / "config.yaml").write_text(yaml.safe_dump(config))
+    root = toy_manifest.parent
+    out = main(run, mix, root, tmp_path / "out", 8)
+    fit_ND, _ = embedded(run, mix, root, "train")
+    val_ND, _ = embedded(run, mix, root, "val")
+    found_NR, _ = embedded(out, mix, root, "val")
+    expected_NR = by_hand(val_ND, fit_ND, 8, whiten=False)
+    np.testing.assert_allclose(found_NR @ found_NR.T, expected_NR @ expected_NR.T, atol=1e-4)
 
 
 def test_texts_are_enough(mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch) -> None:

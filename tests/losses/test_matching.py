@@ -30,6 +30,14 @@ def test_a_standard_makes_mean_0_and_deviation_1(kind) -> None:
         torch.testing.assert_close(apart, apart[:1].expand_as(apart), rtol=1e-3, atol=0)
 
 
+def test_a_batch_without_an_image_of_the_teacher_is_not_measured() -> None:
+    one = ByDimension(3, steps=1)
+    one.measure(torch.zeros(0, 3))
+    assert not one.settled
+    one.measure(torch.randn(9, 3))
+    assert one.settled and one(torch.randn(2, 3)).isfinite().all()
+
+
 @pytest.mark.parametrize("size", [1, 2, 12, 64, 192, 384, 768, 1024, 1152, 1280, 1536])
 def test_hadamard_matrices_of_towers_features(size) -> None:
     matrix = hadamard(size)

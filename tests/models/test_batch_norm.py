@@ -120,12 +120,15 @@ def _shared(rank: int, folder: str) -> None:
     distributed.init_process_group(
         "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=2
     )
-    layers = {"one": nn.BatchNorm2d(3), "two": nn.BatchNorm2d(2)}
-    for layer in layers.values():
+    tower = nn.ModuleDict(
+        {"one": nn.BatchNorm2d(3), "two": nn.BatchNorm2d(2), "still": nn.BatchNorm2d(2)}
+    )
+    for layer in tower.values():
         layer.running_mean.fill_(rank + 0.1)
         layer.running_var.fill_(rank + 2.3)
-    share_statistics(layers)
-    torch.save({name: layer.state_dict() for name, layer in layers.items()}, f"{folder}/{rank}.pt")
+    tower["still"].eval()
+    share_statistics(tower)
+    torch.save(tower.state_dict(), f"{folder}/{rank}.pt")
     two_processes.leave()
 
 
@@ -134,5 +137,7 @@ def test_all_processes_take_the_statistics_of_the_first(tmp_path: Path) -> None:
         _shared, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
     )
     first, second = (torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in (0, 1))
-    torch.testing.assert_close(second, first, rtol=0, atol=0)
-    assert torch.equal(first["one"]["running_var"], torch.full((3,), 2.3))
+    still = [second.pop(f"still.{name}") for name in ("running_mean", "running_var")]
+    assert still == [pytest.approx([1.1] * 2), pytest.approx([3.3] * 2)]
+    torch.testing.assert_close(second, {name: first[name] for name in second}, rtol=0, atol=0)
+    assert torch.equal(first["one.running_var"], torch.full((3,), 2.3))

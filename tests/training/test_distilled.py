@@ -162,6 +162,7 @@ def test_another_teacher_is_refused_on_resume(
 
 REFUSALS = {
     "task.teachers.0.domains=[moon]": r"task\.teachers\.0\.domains: moon: not among the training domains",
+    "task.criteria.1.domains=[moon]": r"task\.criteria\.1\.domains: moon: not among the training domains",
     "task.teachers.0.model=nowhere": "nowhere: no such run folder",
     "task.criteria=[{weight: 1}]": "a criterion is a loss or a relation",
     "task.criteria=[{loss: {name: arcface}}]": "criteria has no relation",

@@ -24,6 +24,8 @@ from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
 from guie.config import RunConfig, load_config
 from guie.data.dataset import Batch, Classes
+from guie.models import build_embedder
+from guie.training import sharding
 from guie.training.checkpoint import Checkpoints
 from guie.training.optim import averaged
 from guie.training.run_folder import read_metrics
@@ -296,3 +298,12 @@ def test_what_cannot_be_sharded_is_refused(
     clip = nn.ParameterDict({"logit_scale": nn.Parameter(torch.ones(()))})
     with pytest.raises(UserError, match="cannot shard scalar parameters: logit_scale"):
         Shards(Accelerator(), clip)
+
+
+def test_a_stage_is_sharded_after_its_blocks(tmp_path: Path) -> None:
+    backbone = {"library": "timm", "name": "test_convnext", "pretrained": None}
+    embedder = build_embedder(tiny_config(tmp_path, backbone=backbone).model)
+    names = {id(module): name for name, module in embedder.named_modules()}
+    found = [names[id(module)] for module in sharding._blocks(embedder)]
+    stage = next(name for name in found if name.endswith("stages.0"))
+    assert found.index(f"{stage}.blocks.0") < found.index(stage)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,13 +13,16 @@ from safetensors.torch import load_file, save_file
 from toy_configs import write_config
 
 import train
+from guie.base.devices import make_accelerator
 from guie.config.model import BackboneConfig
+from guie.data.dataset import Classes
 from guie.models import open_model, weights
 from guie.models.backbones import create_clip
 from guie.training import loop, stage
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run_folder import read_metrics
-from tiny_runs import TINY_CLIP, assert_same_bits
+from guie.training.tasks import build_task
+from tiny_runs import TINY_CLIP, assert_same_bits, tiny_config
 
 FEW = ["packages", "cars"]
 RATES = {"backbone": 1e-4, "head": 1e-2, "classes": 1e-2}
@@ -150,6 +154,28 @@ def test_which_weights_follow_an_average(goes_on: str, written, tmp_path: Path) 
     for name in raw:
         assert torch.equal(after[name], wanted[name]), name
         assert not torch.equal(raw[name], load_file(folder / "last.safetensors")[name])
+
+
+def test_an_average_is_carried_on_without_counters_and_queues(tmp_path: Path) -> None:
+    config = tiny_config(tmp_path)
+    classes = Classes(["a/0", "a/1"], [4, 4], ["a", "a"])
+    live, scored = build_task(config, classes), build_task(config, classes)
+    for task, value in ((live, 7), (scored, 3)):
+        task.register_buffer("queue", torch.tensor(float(value)))
+        task.register_buffer("seen", torch.tensor(value))
+    ended = SimpleNamespace(
+        run=SimpleNamespace(accelerator=make_accelerator()),
+        scored=lambda: scored,
+        shards=SimpleNamespace(whole=lambda task: task),
+        ema=scored,
+        config=SimpleNamespace(ema_carry="averaged"),
+        model=live,
+        optimizer=None,
+    )
+    task, _ = stage.Stage.release(ended)
+    assert (task.queue, task.seen) == (7, 7)
+    for name, parameter in scored.named_parameters():
+        assert torch.equal(task.get_parameter(name), parameter), name
 
 
 @pytest.mark.slow

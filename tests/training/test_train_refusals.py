@@ -15,6 +15,7 @@ import train
 from guie.base.errors import UserError
 from guie.evaluation.validation import quick_scores
 from guie.training import loop
+from guie.training.run_folder import read_metrics
 from tiny_runs import TINY_CLIP
 
 
@@ -31,6 +32,28 @@ def test_contrast_needs_captions(mix: Path, toy_manifest: Path, tmp_path: Path) 
     )
     with pytest.raises(UserError, match="caption"):
         train.main(["--config", str(config)])
+
+
+def test_a_later_stages_size_is_refused_before_the_first_step(
+    mix: Path, toy_manifest: Path, tmp_path: Path
+) -> None:
+    words = ["--config", str(write_config(tmp_path / "c.yaml", mix, toy_manifest.parent))]
+    with pytest.raises(UserError, match="image size 33 px: not a whole number of patches"):
+        train.main([*words, "--set", "stages.1.size_px=33"])
+    assert read_metrics(tmp_path / "runs/t/metrics.jsonl") == []
+
+
+def test_a_warm_up_that_outlasts_its_stage_is_told(
+    mix: Path, toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = {"epochs": 0.5, "warmup": "1000 steps", "lr": {"head": 1e-3, "classes": 1e-2}}
+    train.main(
+        [
+            "--config",
+            str(write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, stages=[first])),
+        ]
+    )
+    assert "the warm-up of 1000 steps never reaches the peak rates" in capsys.readouterr().out
 
 
 def test_a_diverged_loss_stops_with_its_place(

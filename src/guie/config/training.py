@@ -29,10 +29,11 @@ from guie.config.losses import (
     MetaclassesConfig,
 )
 from guie.config.model import BackboneConfig, ModelConfig
-from guie.config.sampling import MixedConfig
+from guie.config.sampling import MixedConfig, ShardsConfig
 from guie.config.stages import NonNegative, StageConfig
 
-# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding.
+# Changing these gives the same run; for accumulate and on_out_of_memory, up to rounding, unless a loss
+# compares the images of a micro-batch.
 FREE = {
     *("workers", "keep_checkpoints", "checkpoint_every", "copy_frozen"),
     *("accumulate", "on_out_of_memory", "trackers"),
@@ -255,9 +256,17 @@ class RunConfig(Config):
             yield "compile", f"{hooks}; set compile to false"
         if isinstance(task, OnlineConfig) and task.backprop_to == "head" and not head:
             yield "task.backprop_to", "is head, but model.head is null; set it to backbone"
-        for key in ("adapters", "prompts"):
-            if task.name == "contrastive" and getattr(self.model, key):
-                yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
+        if task.name == "contrastive":
+            for key in ("adapters", "prompts", "layers"):
+                if getattr(self.model, key):
+                    yield f"model.{key}", "task contrastive trains a plain CLIP; leave it out"
+            if self.model.backbone.reset:
+                yield "model.backbone.reset", "task contrastive trains a plain CLIP; leave it out"
+            if self.model.backbone.features != "projected":
+                yield (
+                    "model.backbone.features",
+                    "task contrastive compares projected features; leave it out",
+                )
 
     def _faults_of_batch_norm(self) -> Iterator[Fault]:
         modes: set[str] = set()
@@ -277,15 +286,15 @@ class RunConfig(Config):
             for place, snd in enumerate(term.relation for term in task.criteria):
                 if not isinstance(snd, SndConfig):
                     continue
-                others = stage.batch_size - 1 + snd.queue
+                others = stage.batch_size // stage.accumulate - 1 + snd.queue  # of a micro-batch
                 for sigma in (snd.sigma, snd.student_sigma):
                     if isinstance(sigma, Perplexity) and sigma.perplexity >= others:
                         yield (
                             f"task.criteria.{place}.relation",
                             f"perplexity {sigma.perplexity:g} must be below {others}, the other images of"
-                            " batch and queue; lower it, or raise batch_size or queue",
+                            " micro-batch and queue; lower it or accumulate, or raise batch_size or queue",
                         )
-            if some and isinstance(stage.sampler, MixedConfig):
+            if some and isinstance(stage.sampler, MixedConfig | ShardsConfig):
                 yield (
                     f"stages.{number}.sampler",
                     f"mixes domains in a batch, but the loss of task.criteria.{some[0]} is for some"

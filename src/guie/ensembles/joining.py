@@ -183,14 +183,16 @@ def refuse_existing(out: Path) -> None:
 def write(out: Path, made: EnsembleResult, config: ComposeConfig) -> None:
     """Write a folder that `open_model` reads: weights, config, record, scores.
 
-    A single model is written as a run: the one that trained it, with the new model; for a library's model
-    one without training. Raises UserError if a file cannot be written.
+    A single model is written as a run: the one that trained it, with the new model. A library's model, or
+    one that lost a part that had been trained (LoRA is merged), gets a run without training.
+
+    Raises UserError if a file cannot be written.
     """
     begin_record(out)  # first: it marks the folder as ours, so a later try may replace it
     model, part, scores = made.model, made.model.self_contained(), made.scores
     if isinstance(part, MemberConfig):
         run = part.run
-        if run is None:
+        if run is None or set(run.task.parts(run.model)) - set(run.task.parts(part.model)):
             stage = StageConfig(name="none", epochs=1, lr=LearningRates(classes=0.0))
             data = DataConfig(manifest=config.manifest)
             run = RunConfig(name="derived", data=data, model=part.model, stages=[stage])

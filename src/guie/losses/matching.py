@@ -44,8 +44,8 @@ class Standard(HostCounters):
 
     @torch.no_grad()
     def measure(self, feat_NT: Tensor) -> None:
-        """Measure a batch, unless measuring is finished."""
-        if self.settled:
+        """Measure a batch with images of the teacher, unless measuring is finished."""
+        if self.settled or not len(feat_NT):
             return
         feat_NT = feat_NT.double()
         self.sum_T += feat_NT.sum(0)

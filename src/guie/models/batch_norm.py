@@ -54,13 +54,17 @@ def synchronise(tower: nn.Module, layers: dict[str, _BatchNorm]) -> None:
 
 
 @torch.no_grad()
-def share_statistics(layers: dict[str, _BatchNorm]) -> None:
+def share_statistics(tower: nn.Module) -> None:
     """Give every process the running statistics of the first, in one message.
 
-    Each process normalises by its own images. Without this, they would validate different models.
+    They are those of all layers in train mode, which each process moves by its own images. Without this,
+    the processes would validate different models.
     """
-    found: list[Any] = [one for layer in layers.values() for one in _statistics(layer)]
-    if not found or not distributed.is_initialized():
+    if not distributed.is_initialized():
+        return
+    moving = [layer for layer in batch_norms(tower).values() if layer.training]
+    found: list[Any] = [one for layer in moving for one in _statistics(layer)]
+    if not found:
         return
     flat = torch.cat([one_C.float() for one_C in found])
     distributed.broadcast(flat, src=0)

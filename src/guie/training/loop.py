@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
+from torch import nn
 from tqdm import tqdm
 
 from guie.base.devices import deterministic_algorithms, from_main, make_accelerator
@@ -25,7 +26,7 @@ from guie.training.process_guard import Cause, Interrupts, ProcessGroupGuard, St
 from guie.training.run import Run
 from guie.training.run_folder import best_score_text, locked, open_run, read_summary
 from guie.training.sharding import refuse_unshardable
-from guie.training.stage import Stage
+from guie.training.stage import Stage, image_size
 from guie.training.starting import load_start
 from guie.training.step import (
     LossWatch,
@@ -64,6 +65,8 @@ def run_config(
             mixed_precision=config.precision, log_with=list(config.trackers), project_dir=config.out
         )
         held.enter_context(float32_products(accelerator))
+        if config.precision == "fp16" and accelerator.device.type == "cpu":
+            accelerator.print("precision: fp16 needs a GPU; this run computes in float32")
         for refuse in (refuse_unshardable, refuse_lone_images, refuse_unsynced):
             from_main(accelerator, partial(refuse, accelerator, config))
         guard = held.enter_context(ProcessGroupGuard(accelerator, interrupts))
@@ -118,9 +121,18 @@ def train(run: Run) -> None:
         ) from None
     if config.start_from and saved is None:
         accelerator.print(load_start(task.embedder, config))
-    for stage_config in config.stages:
+    backbone = task.embedder.backbone
+    for (
+        stage_config
+    ) in config.stages:  # a fault of a later stage is no reason to lose an earlier one
         refuse_unknown_blocks(task, stage_config.lr)
-        trained(task.embedder.backbone.tower, stage_config.batch_norm)  # raises for unknown names
+        trained(backbone.tower, stage_config.batch_norm)  # raises for unknown names
+        backbone.refuse_misfit(*image_size(config, stage_config))
+        if stage_config.batch_size % accelerator.num_processes:
+            raise UserError(
+                f"batch_size {stage_config.batch_size}: must be divisible by the"
+                f" {accelerator.num_processes} processes"
+            )
     with run.checkpoints:
         while run.state.stage < len(config.stages):
             stage = Stage(run, task, saved)
@@ -165,10 +177,12 @@ def train_stage(run: Run, stage: Stage) -> None:
             if settings.clip_grad_norm:
                 accelerator.clip_grad_norm_(model.parameters(), settings.clip_grad_norm)
             if settings.clip_grad_value:
-                accelerator.clip_grad_value_(model.parameters(), settings.clip_grad_value)
+                if not settings.clip_grad_norm:  # which has unscaled fp16's gradients
+                    accelerator.unscale_gradients()
+                nn.utils.clip_grad_value_(model.parameters(), settings.clip_grad_value)
             optimizer.step()
             optimizer.zero_grad()
-            share_statistics(task.embedder.backbone.trained_batch_norms())
+            share_statistics(task.embedder.backbone.tower)
             if stage.ema:
                 stage.ema.update_parameters(task)
             if sampler.learns:

@@ -153,7 +153,7 @@ def peak_gpu_memory_mb(device: torch.device) -> int | None:
 
 
 def peak_memory_mb() -> int:
-    """Return the peak memory of this process, and of each of its loader workers, in MB."""
+    """Return the peak memory of this process, without its loader workers, in MB."""
     kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return math.ceil(kilobytes / 1024)
 

@@ -186,7 +186,8 @@ def _split_criteria(module: nn.Module) -> Iterator[MarginSoftmax]:
 
 def _blocks(module: nn.Module) -> Iterator[nn.Module]:
     kinds = {type(child) for child in module.modules() if isinstance(child, Backbone)}
-    found = list(module.named_modules())  # sharding changes the classes
+    # Listed at once, because sharding changes the classes; a stage after its blocks, as FSDP wants it
+    found = reversed(list(module.named_modules()))
     yield from (child for name, child in found if any(kind.is_block(name) for kind in kinds))
 
 

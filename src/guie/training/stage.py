@@ -19,6 +19,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from guie.base.errors import UserError
 from guie.config import RunConfig
+from guie.config.stages import StageConfig
 from guie.data.augmentation import Augment
 from guie.data.dataset import Batch, TrainDataset
 from guie.data.loader import (
@@ -113,10 +114,6 @@ class Stage:
         run, config, stage = self.run, self.run.config, self.config
         accelerator, seed = run.accelerator, (config.seed, run.state.stage)
         rank, ranks = accelerator.process_index, accelerator.num_processes
-        if stage.batch_size % ranks:
-            raise UserError(
-                f"batch_size {stage.batch_size}: must be divisible by the {ranks} processes"
-            )
         self.sampler = Sampler(
             self.rows["domain"],
             stage.sampler,
@@ -150,10 +147,10 @@ class Stage:
         elif stage.repeated_views:
             views = RankViews(RankDraws(*steps), stage.repeated_views, dataset.paths)
             self.batches = load(dataset, views, taught=taught)
-        elif run.generic:
-            assert config.retention and config.retention.generic  # it names these images
-            generic = run.generic, config.retention.generic.batch_size
-            self.batches = load(*with_generic(dataset, RankBatches(*steps), *generic))
+        elif self.task.retention and (generic := self.task.retention.generic):
+            assert run.generic  # loaded with the config
+            more = run.generic, generic.batch_size
+            self.batches = load(*with_generic(dataset, RankBatches(*steps), *more))
         else:
             self.batches = load(dataset, RankBatches(*steps))
 
@@ -169,8 +166,15 @@ class Stage:
             f" {self.total_steps} steps of {self.config.batch_size} images{cached} at"
             f" {self.preprocess.size_px} px, {len(rows)} images{rare},"
             f" {rows['label'].nunique()} classes, {rows['domain'].nunique()} domains;"
-            f" {trainable:,} of {total:,} parameters train"
+            f" {trainable:,} of {total:,} parameters train{self._cut_warmup()}"
         )
+
+    def _cut_warmup(self) -> str:
+        """Return a warning if the warm-up outlasts the stage, else nothing."""
+        warmup = self.config.warmup
+        steps = warmup.steps(self.total_steps / self.config.epochs) if warmup else 0
+        longer = f"; the warm-up of {steps:.0f} steps never reaches the peak rates"
+        return longer if steps >= self.total_steps else ""
 
     def log(self, logs: Mapping[str, Tensor], rates: dict[str, float]) -> dict[str, float]:
         """Log a step as means over all processes; return the task's values."""
@@ -259,10 +263,21 @@ class Stage:
         """Return two unsharded tasks: one for the next stage to continue from, and the scored one."""
         accelerator, scored = self.run.accelerator, self.scored()
         unwrapped = accelerator.unwrap_model(self.model, keep_fp32_wrapper=False)
-        averaged_on = self.ema is not None and self.config.ema_carry == "averaged"
-        task = scored if averaged_on else self.shards.whole(unwrapped)
+        task = self.shards.whole(unwrapped)
+        if self.ema and self.config.ema_carry == "averaged":
+            # Not counters, queues and other states of losses: their average means nothing
+            means: dict[str, Tensor] = dict(scored.named_parameters())
+            buffers = scored.embedder.named_buffers()
+            means |= {f"embedder.{k}": v for k, v in buffers if v.is_floating_point()}
+            task.load_state_dict(means, strict=False)
         accelerator.free_memory(self.model, self.optimizer)
         return task, scored
+
+
+def image_size(config: RunConfig, stage: StageConfig) -> tuple[int, int | None]:
+    """Return a stage's image size, and the stride of its patches if one is set, in pixels."""
+    stride_px = stage.stride_px or config.model.backbone.stride_px
+    return stage.size_px or config.model.image.size_px, stride_px
 
 
 def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Preprocess:
@@ -273,8 +288,8 @@ def set_model(task: Task, config: RunConfig, number: int, class_ids: Any) -> Pre
         class_ids: as in `Task.begin_stage`.
     """
     stage, backbone = config.stages[number], task.embedder.backbone
-    size_px = stage.size_px or config.model.image.size_px
-    backbone.set_image_size(size_px, stage.stride_px or config.model.backbone.stride_px)
+    size_px, stride_px = image_size(config, stage)
+    backbone.set_image_size(size_px, stride_px)
     if config.gradient_checkpointing:
         backbone.checkpoint_gradients()
     backbone.set_batch_norm(stage.batch_norm)

@@ -49,7 +49,7 @@ def refuse_unsynced(accelerator: Accelerator, config: RunConfig) -> None:
 
 
 def train_mode(task: Task, stage: StageConfig) -> None:
-    """Set train mode; frozen parts of the backbone stay in eval mode, without randomness.
+    """Set train mode; a wholly frozen backbone, adapters or prompts stay in eval mode, without randomness.
 
     BatchNorm layers that the stage's `batch_norm` trains do so in a frozen backbone too.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -190,6 +191,18 @@ def test_two_processes_train_as_one(loss: str, config: Path, tmp_path: Path) -> 
     two_processes.run("train", [*words, "--set", f"out={tmp_path / 'two'}"])
     two = tmp_path / "two" / one.name
     assert logged_losses(two) == pytest.approx(logged_losses(one), rel=1e-3)
+
+
+def test_a_stage_may_lack_a_teachers_domain() -> None:
+    task = online(loss={"name": "arcface", "init": "he_uniform"})
+    alone = {"softmax_over": "stage", "classes": "reset"}
+    task.config.stages[0] = task.config.stages[0].model_copy(update=alone)
+    before = task.teachers[1].criterion.weight_CD.clone()
+    task.begin_stage(0, range(3))  # of domain a
+    labels = torch.tensor([0, 1, 2, 0, 1, 2])
+    loss = task(replace(batch(), label_B=labels))[0]
+    assert loss.isfinite()
+    assert torch.equal(task.teachers[1].criterion.weight_CD, before)
 
 
 def test_lessons_that_reach_nobody_are_refused(config: Path, tmp_path: Path) -> None:

@@ -197,8 +197,18 @@ class Backbone(nn.Module):
         """Set the side of the square images, and the stride of their patches.
 
         Position embeddings are interpolated, weights kept. Without a stride, patches do not overlap,
-        whatever was set before. Raises UserError if patches do not fit the image. The pretraining's size
-        is always allowed: some backbones drop its last pixels (SigLIP's 384 px in patches of 14).
+        whatever was set before. Raises UserError as `refuse_misfit`.
+        """
+        self.refuse_misfit(size_px, stride_px)
+        stride_px = stride_px or self.patch_px
+        self.resize(size_px, stride_px)
+        self.size_px, self.stride_px = size_px, None if stride_px == self.patch_px else stride_px
+
+    def refuse_misfit(self, size_px: int, stride_px: int | None = None) -> None:
+        """Raise UserError if patches do not fit the image, or there are none to set a stride of.
+
+        The pretraining's size is always allowed: some backbones drop its last pixels (SigLIP's 384 px in
+        patches of 14).
         """
         patch_px = self.patch_px
         if patch_px:
@@ -210,8 +220,6 @@ class Backbone(nn.Module):
                 f"stride_px {stride_px}: {type(self.tower).__name__} has no patches with a stride to"
                 " set; remove it"
             )
-        self.resize(size_px, stride_px)
-        self.size_px, self.stride_px = size_px, None if stride_px == patch_px else stride_px
 
     def checkpoint_gradients(self) -> None:
         """Enable gradient checkpointing: keep each block's input only, and recompute in the backward pass.

@@ -42,7 +42,7 @@ class DistillationTask(Task):
     in its own terms; in a batch of one domain, that domain's terms count fully. Feng et al., Unifying
     Specialist Image Embedding into Universal Image Embedding, 4.
 
-    Raises UserError as `open_teachers`.
+    Raises UserError as `open_teachers`, and for a criterion of an unknown domain.
     """
 
     def __init__(self, config: RunConfig, classes: Classes, weights: bool = True):
@@ -63,6 +63,11 @@ class DistillationTask(Task):
                 self.relations[str(number)] = nn.ModuleList(
                     _relation(term.relation, dim, teacher, classes.labels)
                     for teacher in self.teachers.teachers
+                )
+            if unknown := sorted(set(term.domains or ()) - set(classes.domains)):
+                raise UserError(
+                    f"task.criteria.{number}.domains: {', '.join(unknown)}: not among the training"
+                    f" domains of this run: {', '.join(sorted(set(classes.domains)))}"
                 )
             mask_C = torch.tensor([d in (term.domains or classes.domains) for d in classes.domains])
             self.masks.append(mask_C)

@@ -110,8 +110,13 @@ class OnlineTask(Task):
         for place, teacher in enumerate(self._by_domain().values()):
             own = teacher.place_C[list(class_ids)]
             of_own = own[own >= 0].tolist()
-            again = reset and (*reset, place)
-            teacher.criterion.begin_stage(of_own, margin=stage.margin, alone=alone, reset=again)
+            some = bool(
+                of_own
+            )  # no rows can be drawn, or stand alone, where the stage lacks the domain
+            again = (*reset, place) if reset and some else None
+            teacher.criterion.begin_stage(
+                of_own, margin=stage.margin, alone=alone and some, reset=again
+            )
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = batch.feat_BF
