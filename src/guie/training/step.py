@@ -104,8 +104,8 @@ def gradients_within_memory(
     Raises UserError if the config or the batch size allows no halving, or if there are other processes:
     they would wait for this one in the middle of a step.
     """
-    stage = config.stages[state.stage]
-    before = moving_state(model)
+    stage, alone = config.stages[state.stage], accelerator.num_processes == 1
+    before = moving_state(model) if alone else None  # several processes stop at once
     while True:
         pieces = stage.accumulate * 2**state.halvings
         torch.manual_seed(int(np.random.SeedSequence(draw).generate_state(1, np.uint64)[0]) >> 1)
@@ -119,8 +119,8 @@ def gradients_within_memory(
             if not out_of_memory(error):
                 raise
             model.zero_grad(set_to_none=True)
-            restore(model, before)
-            alone = accelerator.num_processes == 1
+            if before:
+                restore(model, before)
             small = pieces * 2 > len(batch)
             if config.on_out_of_memory == "stop" or small or not alone:
                 raise UserError(_advice(stage, state, pieces, small)) from None
