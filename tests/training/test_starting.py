@@ -57,6 +57,15 @@ def test_a_soup_is_one_model_to_start_from(tmp_path: Path) -> None:
     assert same(embedder.state_dict(), open_model(tmp_path / "soup").embedder.state_dict())
 
 
+def test_a_reduction_is_taken_too(tmp_path: Path) -> None:
+    run = tiny_run(tmp_path / "a")
+    composition(tmp_path / "small", [run], reduce={"name": "random", "dim": 8})
+    head = {"dim": 16, "reduced_dim": 8}
+    embedder, said = begun(tmp_path / "small", tmp_path / "new", head=head)
+    assert same(embedder.state_dict(), open_model(tmp_path / "small").embedder.state_dict())
+    assert said == f"starts from {tmp_path / 'small'}"
+
+
 def test_a_head_of_other_shapes_and_new_adapters_begin_anew(tmp_path: Path) -> None:
     other = tiny_run(tmp_path / "other", start=3)
     model = {"head": {"dim": 8}, "adapters": [{"kind": "stochastic", "dim": 4}]}

@@ -14,14 +14,14 @@ from guie.models.loading import LoadedModel, at_size, open_model
 from guie.models.preprocess import Preprocess
 
 TOWER = "backbone.tower."
-PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.")
+PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", "reduction.")
 
 
 def load_start(embedder: Embedder, config: RunConfig) -> str:
     """Load the weights of `config.start_from` into a new embedder, in place; return a message.
 
-    Position embeddings are resampled for another image size. Heads, adapters and prompts whose shapes
-    differ are trained from scratch.
+    Position embeddings are resampled for another image size. Heads, reductions, adapters and prompts
+    whose shapes differ begin anew.
 
     Raises UserError if there is no such model, it is an ensemble, or its backbone differs.
     """
