@@ -175,6 +175,28 @@ def test_quirks_are_off_unless_named_and_told() -> None:
         protocol_of("sop2")
 
 
+@pytest.mark.parametrize("apart", [False, True])
+def test_query_counts_is_the_loop_of_pumas_code(apart: bool) -> None:
+    table = shop(apart)
+    unit_TD = noisy(table, 2)
+    unit_TD /= np.linalg.norm(unit_TD, axis=1, keepdims=True)
+    found = run_protocol(protocol_of("puma"), unit_TD, table, draws=0, quirks=["query_counts"])[1]
+    values, labels = found["separate"].values, table["label"].to_numpy()
+    for row in values.dropna(subset="r_precision").index:
+        own = (table["dataset"] == table["dataset"][row]) & (table["role"] != "query")
+        gallery = np.flatnonzero(own)
+        counted = sum(labels[other] == labels[row] for other in gallery)
+        others = [other for other in gallery if other != row]
+        others.sort(key=lambda other: -float(unit_TD[row] @ unit_TD[other]))
+        hits, precisions = 0, 0.0
+        for rank, other in enumerate(others[:counted], start=1):
+            if labels[other] == labels[row]:
+                hits += 1
+                precisions += hits / rank
+        assert values["r_precision"][row] == pytest.approx(hits / counted)
+        assert values["map_at_r"][row] == pytest.approx(precisions / counted)
+
+
 def test_a_lead_is_of_the_same_queries() -> None:
     protocol, table = protocol_of("challenge"), shop()
     headline = protocol.headlines[0]
