@@ -147,6 +147,19 @@ def test_scores_of_each_query_are_written(case):
         assert set(of_domain["class"].str.partition("/")[0]) == {domain}
 
 
+def test_scores_of_each_query_are_there_before_the_report(case, monkeypatch):
+    """study.py takes a report for a complete test, so a kill must not come between the two."""
+    folder, _, _, arguments = case
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("guie.report.scoring.write_query_scores", killed)
+    with pytest.raises(KeyboardInterrupt):
+        validate.main([*arguments, "--draws", "0", "--write-queries", str(folder / "Q.csv")])
+    assert not (folder / "new/report.json").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [

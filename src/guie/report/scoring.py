@@ -64,6 +64,9 @@ def search(
             grades=grades,
             rerank=rerank,
         )
+        if args.write_queries:  # before the report, which tells study.py that both are there
+            write_query_scores(args.write_queries, protocols, scores)
+            print(f"wrote {args.write_queries}")
         finish(args, protocols, next(iter(reports.values())))
         if args.html:
             # Imported here: the page needs matplotlib and scikit-learn, the other results do not.
@@ -75,9 +78,6 @@ def search(
             pictures = None if args.no_images else manifest.root
             write_evaluation(args.html, judged, protocols, table, pictures, about)
             print(f"wrote {args.html}")
-        if args.write_queries:
-            write_query_scores(args.write_queries, protocols, scores)
-            print(f"wrote {args.write_queries}")
         if args.write_results:
             write_rankings(args.write_results, as_units(given, table), table)
             print(f"wrote {args.write_results}")
