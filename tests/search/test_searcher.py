@@ -31,7 +31,7 @@ from guie.search.engines import (
     measure_confidence,
     sure,
 )
-from guie.search.index import Facts, recipe_hash
+from guie.search.index import Confidence, Facts, recipe_hash
 from some_pictures import folder_of, indexed, picture
 
 
@@ -157,6 +157,21 @@ def test_how_sure_it_is(searcher: Searcher) -> None:
         measure_confidence(files[:9], vectors[:9], Flat(vectors[:9])) is None
         and sure(None, 0.5) is None
     )
+
+
+def test_an_image_alone_in_its_list_has_no_confidence() -> None:
+    def measured(together: int) -> Confidence | None:
+        vectors = np.eye(8, dtype=np.float32)[[0] * together + [1]]
+        lists = faiss.index_factory(8, "IVF2,Flat", faiss.METRIC_INNER_PRODUCT)
+        lists.quantizer.add(np.eye(8, dtype=np.float32)[:2])
+        lists.is_trained = True
+        lists.add(vectors)
+        files = pd.DataFrame({"label": [""] * len(vectors)})
+        return measure_confidence(files, vectors, Approximate(lists, vectors, 1))
+
+    found = measured(25)
+    assert found and found["pictures"] == 25 and min(found["similarity"]) == 1
+    assert measured(19) is None, "20 images, but one has no neighbour"
 
 
 def test_a_submission_is_known_by_its_hash_before_it_is_opened(
