@@ -56,7 +56,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, required=True, help="folder of the index")
     add("--factory", help="faiss factory string (default: exact search)")
     add("--probes", type=arguments.count, help="inverted lists searched per query (default: 32)")
-    add("--shard", type=arguments.shard, help="N/M: every Mth image from the Nth on")
+    add("--shard", type=arguments.shard, help="N/M: part N, from 0 on, of M, by a hash of the path")
     add("--size-px", type=arguments.count, help="image size for a model LIBRARY:NAME:TAG")
     add(
         "--fit",

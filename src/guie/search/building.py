@@ -286,9 +286,10 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
         )
     left = old.files["image_path"].isin(pictures.files["image_path"]).sum()
     if left < LEFT * len(old.files) and not fewer:
+        other = " or in another --shard (older versions divided by row)" if facts.shard else ""
         raise UserError(
             f"{pictures.root}: {len(old.files) - left:,} of the {len(old.files):,} pictures in {out} are"
-            " gone; check that the folder is complete, and pass --fewer if it is"
+            f" gone{other}; check that the folder is complete, and pass --fewer if it is"
         )
     return old
 
