@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
 from guie.base.errors import UserError
-from guie.base.files import replacing, write_text
+from guie.base.files import refuse_replacing, replacing, write_text
 from guie.evaluation.rerank.catalogue import METHODS
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ def join(args: argparse.Namespace) -> None:
 
 def query(args: argparse.Namespace) -> None:
     """List the neighbours of pictures, and of a text."""
+    refuse_replacing([args.json, args.html], [*args.pictures, args.model])
     from guie.data.images import open_as_seen
     from guie.search.searcher import cropped, open_index
 
@@ -246,6 +247,7 @@ def serve(args: argparse.Namespace) -> None:
 
 def duplicates(args: argparse.Namespace) -> None:
     """Write groups of copies."""
+    refuse_replacing([args.out, args.html], [])
     from guie.base.processes import loader_count
     from guie.search.duplicates import find_duplicates
     from guie.search.index import read_index

@@ -224,6 +224,19 @@ def test_an_option_of_a_false_value_is_one_line(
     assert f"error: argument {words[1]}: " in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "photo.jpg", "--json", "photo.jpg"],
+        ["query", "photo.jpg", "--json", "found", "--html", "./found"],
+        ["duplicates", "--out", "copies.csv", "--html", "copies.csv"],
+    ],
+)
+def test_results_replace_no_picture_and_no_other_result(words: list[str]) -> None:
+    with pytest.raises(UserError, match="would replace .*; write it elsewhere"):
+        search.main([*words, "--index", "none"])
+
+
 def test_a_name_that_is_not_utf_8_is_refused_at_once() -> None:
     with pytest.raises(UserError, match=r"'a\\udce9': is not UTF-8; rename"):
         search.main(["query", "--index", "a\udce9", "a.png"])
