@@ -8,7 +8,7 @@ from scored_tables import table_of
 from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
-from guie.evaluation.protocols.evaluating import compare, is_public, run_protocol
+from guie.evaluation.protocols.evaluating import against, compare, is_public, run_protocol
 from guie.evaluation.protocols.retrieval import read_grades
 from guie.evaluation.search import Images, searches
 from scorer import retrieval
@@ -252,6 +252,25 @@ def test_met_ranks_its_distractors() -> None:
     unsure = sure.copy()
     unsure[2] = [1, 0.9]
     assert run_protocol(protocol_of("met"), unsure, table, draws=0)[0]["headline"]["GAP"] == 1.0
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_groups_of_only_queries_or_only_index_images_are_legal(name: str) -> None:
+    """And hard positives that no query has: nothing to compare."""
+    table = table_of(
+        ("q.jpg", "d/x", "query"), ("r.jpg", "d/y", "query"),
+        *((f"{i}.jpg", f"d/{chr(120 + i % 2)}", "index") for i in range(4)),
+        *((f"e{i}.jpg", "e/x", "index") for i in range(3)), ("f.jpg", "f/y", "query"),
+    )  # fmt: skip
+    embeddings_TD = np.random.default_rng(0).normal(size=(len(table), 4)).astype(np.float32)
+    grades = pd.DataFrame([("q.jpg", "0.jpg", "easy")], columns=["query", "image", "grade"])
+    protocol = protocol_of(name)
+    report, scores = run_protocol(protocol, embeddings_TD, table, grades=grades, draws=20)
+    if not any(part.gallery_draws for part in protocol.parts):
+        domains = next(iter(report["parts"].values()))["domains"]
+        assert set(domains) == {"d", "f"} and domains["f"]["queries_without_positive"] == 1
+    found = against(protocol, scores, scores, ("a", "b"))["differences"]
+    assert "mAP, hard" not in found
 
 
 @pytest.mark.parametrize(

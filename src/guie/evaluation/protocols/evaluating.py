@@ -126,13 +126,14 @@ def against(
         names: names of this model and of the other.
 
     Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]},
-    without headlines that are not a mean over queries (GAP, NMI).
+    without headlines that are not a mean over queries (GAP, NMI), or that no query has a value of.
     """
     found = {
         headline.title: compare(theirs[headline.part], ours[headline.part], headline)
         for headline in protocol.headlines
         if headline.statistic in ("mean", "pooled", "harmonic")
         and headline.metric in ours[headline.part].values
+        and ours[headline.part].values[headline.metric].notna().any()
     }
     mine, other = names
     return {
