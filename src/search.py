@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
 from guie.base.errors import UserError
-from guie.base.files import refuse_replacing, replacing, write_text
+from guie.base.files import refuse_replacing, replacing, shown, write_text
 from guie.evaluation.rerank.catalogue import METHODS
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ def query(args: argparse.Namespace) -> None:
     if args.text is not None:
         results.append((args.text, None, searcher.query_text(args.text, args.k, args.domain)))
     for name, _, hits in results:
-        print("\n".join([name, *(hit.description for hit in hits)]))
+        print("\n".join([shown(name), *(hit.description for hit in hits)]))
     if args.json:
         values = [
             {"query": name, "hits": [asdict(hit) for hit in hits]} for name, _, hits in results

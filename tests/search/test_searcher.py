@@ -32,6 +32,7 @@ from guie.search.engines import (
     sure,
 )
 from guie.search.index import Confidence, Facts, recipe_hash
+from guie.search.searcher import Hit
 from some_pictures import folder_of, indexed, picture
 
 
@@ -157,6 +158,11 @@ def test_how_sure_it_is(searcher: Searcher) -> None:
         measure_confidence(files[:9], vectors[:9], Flat(vectors[:9])) is None
         and sure(None, 0.5) is None
     )
+
+
+def test_a_name_does_not_command_the_terminal() -> None:
+    hit = Hit(0, "left/\x1b]0;mine\x07 ü.png", "left", "", 1.0, 0.0, None)
+    assert hit.description == r"  0.000  left/\x1b]0;mine\x07 ü.png  left"
 
 
 def test_an_image_alone_in_its_list_has_no_confidence() -> None:
