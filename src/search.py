@@ -49,7 +49,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    add = commands.add_parser("index", help="build or update an index").add_argument
+    make = commands.add_parser("index", help="build or update an index")
+    add = make.add_argument
     add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
     add("--images", type=Path, required=True, help="folder, archive or manifest")
     add("--root", type=Path, help="folder of a manifest's images (default: its folder)")
@@ -61,8 +62,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--fit",
         choices=("squash", "pad", "crop"),
-        default="squash",
-        help="for a model LIBRARY:NAME:TAG",
+        help="for a model LIBRARY:NAME:TAG (default: squash)",
     )
     add("--batch-size", type=arguments.count, default=128, help="images per process and step")
     add("--workers", type=arguments.count, help="loaders per process (default: its share of cores)")
@@ -132,6 +132,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
             help="correct the order: " + "; ".join(f"{n}: {w}" for n, w in METHODS.items()),
         )
     args = parser.parse_args(argv)
+    if args.command == "index":
+        if (args.size_px or args.fit) and ":" not in args.model:
+            make.error("--size-px and --fit: need a model LIBRARY:NAME:TAG; others have their own")
+        args.fit = args.fit or "squash"
     if args.command == "query" and not args.pictures:
         if args.text is None:
             query.error("give a picture, or --text")

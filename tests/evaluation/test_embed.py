@@ -258,9 +258,10 @@ def test_a_limit_that_the_system_does_not_enforce_is_told(
     [
         *(("--batch-size", "0"), ("--batch-size", "-1"), ("--workers", "-1")),
         *(("--size-px", "0"), ("--split", "dev")),
+        *(("--pool", "max"), ("--size-px", "64"), ("--fit", "pad")),
     ],
 )
-def test_a_number_or_a_split_that_cannot_be_is_refused(words, job, capsys) -> None:
+def test_an_option_that_cannot_be_is_refused(words, job, capsys) -> None:
     with pytest.raises(SystemExit) as refused:
         embed.main([*job, *words])
     assert refused.value.code == 2 and words[0] in capsys.readouterr().err

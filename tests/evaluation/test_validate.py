@@ -171,6 +171,13 @@ def test_scores_of_each_query_are_there_before_the_report(case, monkeypatch):
         (["--results", "R.json", "--embeddings", "E.npz"], "not allowed with argument"),
         (["--embeddings", "E.npz", "--unlisted-negative"], "--unlisted-negative: needs --results"),
         (["--embeddings", "E.npz", "--seed", "1"], "--seed: needs --reduce random"),
+        (["--results", "R.json", "--quirk", "x", "--protocol", "ilias"], "leave out --against"),
+        (["--embeddings", "E.npz", "--join", "mean"], "--join: needs --specialists"),
+        (["--embeddings", "E.npz", "--fit", "F.npz"], "--fit: needs --reduce"),
+        (
+            ["--embeddings", "E.npz", "--reduce", "pca", "--fit", "F.npz", "G.npz"],
+            "--fit: one model has one file",
+        ),
     ],
 )
 def test_words_that_do_not_go_together_are_refused(case, words, fault, capsys):

@@ -385,3 +385,10 @@ def test_copies_of_an_index(run: Path, tmp_path: Path) -> None:
     assert group.loc["one.png", "kind"] == "equal" == group.loc["right/the_same.bmp", "kind"]
     assert group.loc["smaller.jpg", "kind"] in ("copy", "alike")
     assert "smaller.jpg" in (tmp_path / "copies.html").read_text()
+
+
+def test_a_run_states_its_own_image_size(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--size-px", "64"], ["--fit", "pad"]):
+        with pytest.raises(SystemExit):
+            search.main(["index", "--model", "runs/demo", "--images", "i", "--out", "o", *words])
+        assert "--size-px and --fit: need a model LIBRARY:NAME:TAG" in capsys.readouterr().err

@@ -108,11 +108,12 @@ def rerank_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame)
 
 def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Embeddings:
     """Return the embeddings to score: one model's, or those of the joined specialists."""
-    given = read_embeddings(args.specialists or args.embeddings, table, args.join)
+    join = args.join or "oracle"
+    given = read_embeddings(args.specialists or args.embeddings, table, join)
     if not args.reduce:
         return given
     fit = args.fit if args.specialists or not args.fit else Path(args.fit[0])
-    return reduce_embeddings(given, args.reduce, args.dim, fit, manifest, args.join, args.seed)
+    return reduce_embeddings(given, args.reduce, args.dim, fit, manifest, join, args.seed)
 
 
 def finish(
