@@ -49,7 +49,7 @@ def test_what_is_no_image_of_a_class_is_counted(folder):
     root = folder(
         "a/1.jpg", "a/._1.jpg", "a/.hidden.png", "a/Thumbs.db", ".git/1.jpg", "a/notes.txt",
         "a/README", "top.jpg", "a|b/1.jpg", "a/line\nbreak.jpg",
-        "a/red\x1b[31m.jpg", "a/c1\x9b.jpg", "a/line\u2028.jpg", "a/tab.\t",
+        "a/red\x1b[31m.jpg", "a/c1\x9b.jpg", "a/line\u2028.jpg", "a/suffix.\x07",
     )  # fmt: skip
     (root / os.fsdecode(b"a/latin\xe9.jpg")).touch()
     table, skipped = read_folder(root, "d", "train")

@@ -106,8 +106,8 @@ def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
         file_there = os.path.realpath(entry.path)
         if os.path.commonpath([folder, file_there]) != folder:
             return "link that leaves the folder"
-    # surrogates represent bytes that are not UTF-8, which a manifest cannot store
-    if re.search(f"{CONTROL}|[\ud800-\udfff]", file):
+    # a tab does no harm; surrogates represent bytes that are not UTF-8, which a manifest cannot store
+    if re.search(f"(?!\t){CONTROL}|[\ud800-\udfff]", file):
         return "name with a control character or not in UTF-8"
     if suffix not in IMAGE_SUFFIXES:
         return f"no image by its extension ({suffix or 'none'})"
