@@ -32,7 +32,7 @@ from pathlib import Path
 
 from guie.base import arguments
 from guie.base.errors import run
-from guie.base.files import quoted
+from guie.base.files import quoted, shown
 from guie.config import MixConfig, load_config
 
 NAMED = 5  # images left out of an index that are printed
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         done = index_tars(args.index_shards, args.domain, args.split, args.workers)
         print(f"{done.images:,} images in {done.shards:,} shards -> {done.path}")
         for row in done.dropped.head(NAMED).itertuples():
-            print(f"left out: {row.image_path}: {row.reason}")
+            print(f"left out: {shown(row.image_path)}: {row.reason}")
         if len(done.dropped):
             print(
                 f"{len(done.dropped):,} images left out, listed in {done.path.with_name(DROPPED)}"

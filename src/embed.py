@@ -60,12 +60,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--shard", type=arguments.shard, metavar="N/M", help="only part N of M, counted from 0"
     )
     parser.add_argument("--size-px", type=int, help="image size of a library's model")
-    parser.add_argument("--fit", choices=("squash", "pad", "crop"), default="squash")
+    parser.add_argument(
+        "--fit", choices=("squash", "pad", "crop"), help="of a library's model (default: squash)"
+    )
     parser.add_argument(
         "--layers", nargs="+", metavar="NAME", help="backbone layers to embed, not the output"
     )
     parser.add_argument(
-        "--pool", choices=("avg", "max", "gem", "token"), default="avg", help="pooling of --layers"
+        "--pool", choices=("avg", "max", "gem", "token"), help="pooling of --layers (default: avg)"
     )
     parser.add_argument("--batch-size", type=int, default=128, help="images per process and step")
     parser.add_argument(
@@ -89,6 +91,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     for name, least in {"size_px": 1, "batch_size": 1, "workers": 0}.items():
         if (number := getattr(args, name)) is not None and number < least:
             parser.error(f"--{name.replace('_', '-')} {number}: must be {least} or more")
+    if args.pool and not args.layers:
+        parser.error("--pool: needs --layers; leave it out")
+    if (args.size_px or args.fit) and ":" not in args.model:
+        parser.error("--size-px and --fit: need a model LIBRARY:NAME:TAG; others have their own")
     return args
 
 
@@ -101,7 +107,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
         f"{out.name}.{shard}.dropped.csv" if shard else f"{out.name}.dropped.csv"
     )
     refuse_replacing([out, dropped], [args.manifest, args.model, args.boxes, args.texts])
-    layers = LayersConfig(of=args.layers, pool=args.pool) if args.layers else None
+    layers = LayersConfig(of=args.layers, pool=args.pool or "avg") if args.layers else None
     # Imported here, so that the help and refusals come at once.
     import numpy as np
 
@@ -118,7 +124,13 @@ def main(argv: Sequence[str] | None = None) -> Path:
     interrupts, accelerator = Interrupts(), make_accelerator(mixed_precision=precision)
     with float32_products(accelerator), ProcessGroupGuard(accelerator, interrupts) as guard:
         opened = load_embedding_model(
-            args.model, accelerator, out.parent, args.size_px, args.fit, args.batch_size, layers
+            args.model,
+            accelerator,
+            out.parent,
+            args.size_px,
+            args.fit or "squash",
+            args.batch_size,
+            layers,
         )
         names, texts_TD = from_main(accelerator, partial(embed_queries, args.texts, opened))
         manifest = load_manifest(args.manifest, args.root)

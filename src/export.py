@@ -42,7 +42,7 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=Path, required=True, help="folder of the result")
     weights = "model: best by validation; last: of the last step (default: model)"
     add("--weights", choices=("model", "last"), default="model", help=weights)
-    add("--torch", choices=("1.11", "current"), default="1.11", help="runtime (default: 1.11)")
+    add("--torch", choices=("1.11", "current"), help="runtime (default: 1.11)")
     formats = ("torchscript", "onnx", "pt2", "hub")
     add(
         "--format", choices=formats, default=formats[0], help="default: torchscript, the submission"
@@ -56,6 +56,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if args.half and args.format != "torchscript":
         parser.error(f"--half needs --format torchscript, not {args.format}")
+    if args.torch and args.format != "torchscript":
+        parser.error(f"--torch needs --format torchscript, not {args.format}")
     if args.dim is not None and args.dim < 1:
         parser.error(f"--dim {args.dim}: must be 1 or more")
     if args.push and args.format != "hub":
@@ -95,7 +97,7 @@ def export_submission(model: LoadedModel, args: argparse.Namespace, facts: dict[
     """Write submission.zip, card.md and export.json."""
     from guie.export.submission import write_submission
 
-    facts = write_submission(model, args.out, facts, args.torch, args.half)
+    facts = write_submission(model, args.out, facts, args.torch or "1.11", args.half)
     made, rows = facts["torchscript"], facts["torchscript"]["parity"]
     worst = max(row["difference"] for row in rows)
     print(

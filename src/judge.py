@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from guie.base import errors
+from guie.base import arguments, errors
 from guie.base.errors import UserError
 
 SHOWN = ("hit_rate_at_1", "map_at_5", "ndcg_at_10")  # the main metrics of these tasks
@@ -30,10 +30,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     asked.add_argument("--manifest", help="CSV or Parquet")
     parser.add_argument("--split", choices=("val", "test"), default="test", help="manifest split")
     parser.add_argument("--root", help="folder of its images; default: the manifest's")
-    parser.add_argument("--batch-size", type=int, default=128, help="images per step")
+    parser.add_argument("--batch-size", type=arguments.count, default=128, help="images per step")
     parser.add_argument("--workers", type=int, default=2, help="loader processes")
     parser.add_argument("--out", required=True, help="folder of mteb's results")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.workers < 0:
+        parser.error(f"--workers {args.workers}: must be 0 or more")
+    return args
 
 
 def main(argv: Sequence[str] | None = None) -> None:

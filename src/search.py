@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from guie.base import arguments, errors
 from guie.base.errors import UserError
-from guie.base.files import replacing, write_text
+from guie.base.files import refuse_replacing, replacing, shown, write_text
 from guie.evaluation.rerank.catalogue import METHODS
 
 if TYPE_CHECKING:
@@ -49,20 +49,20 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    add = commands.add_parser("index", help="build or update an index").add_argument
+    make = commands.add_parser("index", help="build or update an index")
+    add = make.add_argument
     add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
     add("--images", type=Path, required=True, help="folder, archive or manifest")
     add("--root", type=Path, help="folder of a manifest's images (default: its folder)")
     add("--out", type=Path, required=True, help="folder of the index")
     add("--factory", help="faiss factory string (default: exact search)")
     add("--probes", type=arguments.count, help="inverted lists searched per query (default: 32)")
-    add("--shard", type=arguments.shard, help="N/M: every Mth image from the Nth on")
+    add("--shard", type=arguments.shard, help="N/M: part N, from 0 on, of M, by a hash of the path")
     add("--size-px", type=arguments.count, help="image size for a model LIBRARY:NAME:TAG")
     add(
         "--fit",
         choices=("squash", "pad", "crop"),
-        default="squash",
-        help="for a model LIBRARY:NAME:TAG",
+        help="for a model LIBRARY:NAME:TAG (default: squash)",
     )
     add("--batch-size", type=arguments.count, default=128, help="images per process and step")
     add("--workers", type=arguments.count, help="loaders per process (default: its share of cores)")
@@ -132,6 +132,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
             help="correct the order: " + "; ".join(f"{n}: {w}" for n, w in METHODS.items()),
         )
     args = parser.parse_args(argv)
+    if args.command == "index":
+        if (args.size_px or args.fit) and ":" not in args.model:
+            make.error("--size-px and --fit: need a model LIBRARY:NAME:TAG; others have their own")
+        args.fit = args.fit or "squash"
     if args.command == "query" and not args.pictures:
         if args.text is None:
             query.error("give a picture, or --text")
@@ -209,6 +213,7 @@ def join(args: argparse.Namespace) -> None:
 
 def query(args: argparse.Namespace) -> None:
     """List the neighbours of pictures, and of a text."""
+    refuse_replacing([args.json, args.html], [*args.pictures, args.model])
     from guie.data.images import open_as_seen
     from guie.search.searcher import cropped, open_index
 
@@ -221,7 +226,7 @@ def query(args: argparse.Namespace) -> None:
     if args.text is not None:
         results.append((args.text, None, searcher.query_text(args.text, args.k, args.domain)))
     for name, _, hits in results:
-        print("\n".join([name, *(hit.description for hit in hits)]))
+        print("\n".join([shown(name), *(hit.description for hit in hits)]))
     if args.json:
         values = [
             {"query": name, "hits": [asdict(hit) for hit in hits]} for name, _, hits in results
@@ -246,6 +251,7 @@ def serve(args: argparse.Namespace) -> None:
 
 def duplicates(args: argparse.Namespace) -> None:
     """Write groups of copies."""
+    refuse_replacing([args.out, args.html], [])
     from guie.base.processes import loader_count
     from guie.search.duplicates import find_duplicates
     from guie.search.index import read_index

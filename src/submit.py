@@ -45,6 +45,8 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     args = parser.parse_args(argv)
     if (args.root or args.no_images) and not args.manifest:
         parser.error("--root and --no-images need --manifest")
+    if args.slug and not args.user:
+        parser.error("--slug needs --user")
     if args.leaderboard and len(args.leaderboard) > 2:
         parser.error(
             "--leaderboard takes one or two scores: the public, and optionally the private one"

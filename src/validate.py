@@ -86,7 +86,14 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--write-queries": args.write_queries,
         "--html": args.html,
         "--rerank": args.rerank,
+        "--quirk": args.quirk,
     }
+    if args.join and not args.specialists:
+        parser.error("--join: needs --specialists; leave it out")
+    if args.fit and not args.reduce:
+        parser.error("--fit: needs --reduce; leave it out")
+    if len(args.fit or ()) > 1 and not args.specialists:
+        parser.error("--fit: one model has one file; leave out the others")
     if args.results and any(of_embeddings.values()):
         parser.error(
             f"--results: rankings have no embeddings; leave out {', '.join(of_embeddings)}"
@@ -131,7 +138,7 @@ def _add_sources(parser: argparse.ArgumentParser) -> None:
         help="count images of --results that are not in the manifest as distractors",
     )
     add("--texts", type=Path, metavar="FILE", help="text queries, as for embed.py --texts")
-    add("--join", choices=JOINS, default="oracle", help="how specialists are joined, see below")
+    add("--join", choices=JOINS, help="how specialists are joined, see below (default: oracle)")
     add(
         "--reduce",
         choices=REDUCTIONS,

@@ -49,6 +49,7 @@ def test_what_is_no_image_of_a_class_is_counted(folder):
     root = folder(
         "a/1.jpg", "a/._1.jpg", "a/.hidden.png", "a/Thumbs.db", ".git/1.jpg", "a/notes.txt",
         "a/README", "top.jpg", "a|b/1.jpg", "a/line\nbreak.jpg",
+        "a/red\x1b[31m.jpg", "a/c1\x9b.jpg", "a/line\u2028.jpg", "a/suffix.\x07",
     )  # fmt: skip
     (root / os.fsdecode(b"a/latin\xe9.jpg")).touch()
     table, skipped = read_folder(root, "d", "train")
@@ -59,7 +60,7 @@ def test_what_is_no_image_of_a_class_is_counted(folder):
         "no image by its extension (none)": 1,
         "not in a class folder": 1,
         "class name with |, which joins several labels": 1,
-        "name with a line break or not in UTF-8": 2,
+        "name with a control character or not in UTF-8": 6,
     }
 
 

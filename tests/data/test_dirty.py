@@ -247,7 +247,7 @@ def test_links_pipes_and_names_made_on_the_spot(drawn, tmp_path):
         "link to a folder or to nowhere": 2,
         "link that leaves the folder": 1,
         "not a regular file": 1,
-        "name with a line break or not in UTF-8": 2,
+        "name with a control character or not in UTF-8": 2,
     }
     reasons = verdict_reasons(root, ["a/dangling.jpg", "a/out.jpg", "a/pipe.jpg", "a/loop"])
     assert reasons == [

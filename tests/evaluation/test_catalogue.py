@@ -8,9 +8,10 @@ from scored_tables import table_of
 from guie.base.errors import UserError
 from guie.evaluation import metrics
 from guie.evaluation.protocols.catalogue import PROTOCOLS, RECALLS, protocol_of
-from guie.evaluation.protocols.evaluating import compare, is_public, run_protocol
+from guie.evaluation.protocols.evaluating import against, compare, is_public, run_protocol
 from guie.evaluation.protocols.retrieval import read_grades
 from guie.evaluation.search import Images, searches
+from guie.report.tables import reports_table
 from scorer import retrieval
 
 SIZES = {"cars": [2, 3, 9, 6], "food": [4, 4, 30], "toys": [2, 5]}
@@ -150,6 +151,19 @@ def test_puma_has_each_data_sets_depths_and_harmonic_means() -> None:
     assert report["headline"]["unified R@1"] == pytest.approx(unified.mean())
 
 
+def test_a_mean_over_domains_of_one_class_each_has_no_interval() -> None:
+    """With two classes in one of them it has, and the queries of both domains vary together."""
+    rows = [(f"{n}.jpg", f"{'ab'[n % 2]}/{n % 2}", "both") for n in range(12)]
+    for table, has_interval in ((table_of(*rows), False), (shop(), True)):
+        embeddings_TD = np.random.default_rng(0).normal(size=(len(table), 4)).astype(np.float32)
+        report = run_protocol(protocol_of("uned"), embeddings_TD, table, draws=20)[0]
+        found = report["parts"]["merged"]["intervals"]
+        assert ("r_at_1" in found["mean"]) == has_interval and "r_at_1" in found["pooled"]
+        assert (
+            "of 20 draws" in reports_table([protocol_of("uned")], [report], True)
+        ) == has_interval
+
+
 def test_quirks_are_off_unless_named_and_told() -> None:
     table = shop()
     embeddings_TD = noisy(table, 1)
@@ -173,6 +187,28 @@ def test_quirks_are_off_unless_named_and_told() -> None:
         run_protocol(puma, perfect(table), table, quirks=["round"])
     with pytest.raises(UserError, match="unknown; known: merged, separate, challenge"):
         protocol_of("sop2")
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_query_counts_is_the_loop_of_pumas_code(apart: bool) -> None:
+    table = shop(apart)
+    unit_TD = noisy(table, 2)
+    unit_TD /= np.linalg.norm(unit_TD, axis=1, keepdims=True)
+    found = run_protocol(protocol_of("puma"), unit_TD, table, draws=0, quirks=["query_counts"])[1]
+    values, labels = found["separate"].values, table["label"].to_numpy()
+    for row in values.dropna(subset="r_precision").index:
+        own = (table["dataset"] == table["dataset"][row]) & (table["role"] != "query")
+        gallery = np.flatnonzero(own)
+        counted = sum(labels[other] == labels[row] for other in gallery)
+        others = [other for other in gallery if other != row]
+        others.sort(key=lambda other: -float(unit_TD[row] @ unit_TD[other]))
+        hits, precisions = 0, 0.0
+        for rank, other in enumerate(others[:counted], start=1):
+            if labels[other] == labels[row]:
+                hits += 1
+                precisions += hits / rank
+        assert values["r_precision"][row] == pytest.approx(hits / counted)
+        assert values["map_at_r"][row] == pytest.approx(precisions / counted)
 
 
 def test_a_lead_is_of_the_same_queries() -> None:
@@ -230,6 +266,25 @@ def test_met_ranks_its_distractors() -> None:
     unsure = sure.copy()
     unsure[2] = [1, 0.9]
     assert run_protocol(protocol_of("met"), unsure, table, draws=0)[0]["headline"]["GAP"] == 1.0
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_groups_of_only_queries_or_only_index_images_are_legal(name: str) -> None:
+    """And hard positives that no query has: nothing to compare."""
+    table = table_of(
+        ("q.jpg", "d/x", "query"), ("r.jpg", "d/y", "query"),
+        *((f"{i}.jpg", f"d/{chr(120 + i % 2)}", "index") for i in range(4)),
+        *((f"e{i}.jpg", "e/x", "index") for i in range(3)), ("f.jpg", "f/y", "query"),
+    )  # fmt: skip
+    embeddings_TD = np.random.default_rng(0).normal(size=(len(table), 4)).astype(np.float32)
+    grades = pd.DataFrame([("q.jpg", "0.jpg", "easy")], columns=["query", "image", "grade"])
+    protocol = protocol_of(name)
+    report, scores = run_protocol(protocol, embeddings_TD, table, grades=grades, draws=20)
+    if not any(part.gallery_draws for part in protocol.parts):
+        domains = next(iter(report["parts"].values()))["domains"]
+        assert set(domains) == {"d", "f"} and domains["f"]["queries_without_positive"] == 1
+    found = against(protocol, scores, scores, ("a", "b"))["differences"]
+    assert "mAP, hard" not in found
 
 
 @pytest.mark.parametrize(

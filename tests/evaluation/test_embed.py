@@ -23,6 +23,7 @@ from guie.data.image_checks import decoding
 from guie.evaluation import feature_cache as computing
 from guie.models import open_model
 from guie.models.backbones.open_clip import import_open_clip
+from scorer.process import ModelProcess
 from tiny_runs import tiny_run
 
 BOX = (3, 2, 17, 13)
@@ -185,6 +186,11 @@ class Crashes(torch.nn.Module):
         return images.float().mean([2, 3]) + images.size(2) % (images.size(1) - 3)
 
 
+class Varies(torch.nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images.float().mean([1, 2])
+
+
 class Overwrites(torch.nn.Module):
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         torch.save(images, "mix.csv")
@@ -218,6 +224,7 @@ def test_a_submission_embeds_raw_images(job, tmp_path) -> None:
         (Overwrites(), "operators that read or write files: save"),
         (Reads(), "operators that read or write files: from_file"),
         (Crashes(), "its process went away: SIGFPE"),
+        (Varies(), "dimensions for one image, and 8 for another"),
     ],
 )
 def test_a_foreign_submission_is_confined(job, tmp_path, monkeypatch, module, message) -> None:
@@ -228,14 +235,33 @@ def test_a_foreign_submission_is_confined(job, tmp_path, monkeypatch, module, me
     assert (tmp_path / "mix.csv").read_bytes() == before
 
 
+@pytest.mark.parametrize("unheld", ["", "network", "reads, writes"])
+def test_a_limit_that_the_system_does_not_enforce_is_told(
+    unheld, job, tmp_path, monkeypatch, capsys
+) -> None:
+    ask = ModelProcess.ask
+
+    def asked(self, what, *given, **words):
+        message, numbers = ask(self, what, *given, **words)
+        for name, limit in message.get("limits", {}).items():
+            limit["held"] = name not in unheld
+        return message, numbers
+
+    monkeypatch.setattr(ModelProcess, "ask", asked)
+    embedded(job, *submission(MeanColour(), tmp_path))
+    told = f"foreign.zip: limits that this system does not enforce: {unheld}\n"
+    assert (told in capsys.readouterr().err) == bool(unheld)
+
+
 @pytest.mark.parametrize(
     "words",
     [
         *(("--batch-size", "0"), ("--batch-size", "-1"), ("--workers", "-1")),
         *(("--size-px", "0"), ("--split", "dev")),
+        *(("--pool", "max"), ("--size-px", "64"), ("--fit", "pad")),
     ],
 )
-def test_a_number_or_a_split_that_cannot_be_is_refused(words, job, capsys) -> None:
+def test_an_option_that_cannot_be_is_refused(words, job, capsys) -> None:
     with pytest.raises(SystemExit) as refused:
         embed.main([*job, *words])
     assert refused.value.code == 2 and words[0] in capsys.readouterr().err

@@ -165,6 +165,16 @@ def test_a_decompression_bomb_is_refused(tmp_path, monkeypatch) -> None:
         load_embeddings(tmp_path / "E.parquet", table)
 
 
+def test_a_long_path_in_many_rows_is_a_bomb(tmp_path, monkeypatch) -> None:
+    """A dictionary holds it once."""
+    monkeypatch.setattr(embeddings, "BOMB_BYTES", 2**20)
+    monkeypatch.setattr(embedding_parquet, "read_parquet", None)
+    columns = {"image_path": ["x" * 10_000] * 1000, "embedding": lists(*[[1.0]] * 1000)}
+    pq.write_table(pa.table(columns), tmp_path / "E.parquet")
+    with pytest.raises(UserError, match="E.parquet: unpacks from .* to 10,000,000 bytes"):
+        load_embeddings(tmp_path / "E.parquet", pd.DataFrame({"image_path": ["x"]}))
+
+
 def test_a_failed_write_leaves_the_old_file(tmp_path) -> None:
     path = written(tmp_path, mixed_table())
     whole = path.read_bytes()

@@ -153,7 +153,22 @@ def test_a_decompression_bomb_is_refused_unread(tmp_path, monkeypatch):
     path, table = tmp_path / "E.npz", mixed_table()
     zeros_ND = np.zeros((len(table), 50_000), np.float32)
     np.savez_compressed(path, image_path=arrays_for(table)["image_path"], embedding=zeros_ND)
-    with pytest.raises(UserError, match="E.npz: embedding.npy unpacks .* decompression bomb"):
+    with pytest.raises(UserError, match="E.npz: unpacks .* decompression bomb"):
+        load_embeddings(path, table)
+
+
+def test_arrays_that_are_not_read_may_be_of_any_size(tmp_path, monkeypatch):
+    """And the two that are read count together."""
+    monkeypatch.setattr(embeddings, "BOMB_BYTES", 2**20)
+    path, table = tmp_path / "E.npz", mixed_table()
+    arrays = arrays_for(table)
+    np.savez_compressed(path, **arrays, other=np.zeros(2**20))
+    np.testing.assert_array_equal(load_embeddings(path, table), align(arrays, table))
+    zeros_ND = np.zeros((len(table), 2**18 // len(table)), np.float16)
+    wide = arrays["image_path"].astype("U1500")  # four bytes a letter
+    assert max(zeros_ND.nbytes, wide.nbytes) < 2**20
+    np.savez_compressed(path, image_path=wide, embedding=zeros_ND)
+    with pytest.raises(UserError, match="E.npz: unpacks .* decompression bomb"):
         load_embeddings(path, table)
 
 

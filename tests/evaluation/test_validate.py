@@ -147,6 +147,19 @@ def test_scores_of_each_query_are_written(case):
         assert set(of_domain["class"].str.partition("/")[0]) == {domain}
 
 
+def test_scores_of_each_query_are_there_before_the_report(case, monkeypatch):
+    """study.py takes a report for a complete test, so a kill must not come between the two."""
+    folder, _, _, arguments = case
+
+    def killed(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("guie.report.scoring.write_query_scores", killed)
+    with pytest.raises(KeyboardInterrupt):
+        validate.main([*arguments, "--draws", "0", "--write-queries", str(folder / "Q.csv")])
+    assert not (folder / "new/report.json").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "fault"),
     [
@@ -158,6 +171,13 @@ def test_scores_of_each_query_are_written(case):
         (["--results", "R.json", "--embeddings", "E.npz"], "not allowed with argument"),
         (["--embeddings", "E.npz", "--unlisted-negative"], "--unlisted-negative: needs --results"),
         (["--embeddings", "E.npz", "--seed", "1"], "--seed: needs --reduce random"),
+        (["--results", "R.json", "--quirk", "x", "--protocol", "ilias"], "leave out --against"),
+        (["--embeddings", "E.npz", "--join", "mean"], "--join: needs --specialists"),
+        (["--embeddings", "E.npz", "--fit", "F.npz"], "--fit: needs --reduce"),
+        (
+            ["--embeddings", "E.npz", "--reduce", "pca", "--fit", "F.npz", "G.npz"],
+            "--fit: one model has one file",
+        ),
     ],
 )
 def test_words_that_do_not_go_together_are_refused(case, words, fault, capsys):

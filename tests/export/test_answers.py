@@ -152,6 +152,16 @@ def test_a_folder_without_such_answers_is_refused(folder: Path) -> None:
         answers(folder)
 
 
+@pytest.mark.parametrize(("name", "key"), [("score", "submission"), ("export", "file")])
+def test_a_file_that_names_no_submission_is_told(folder: Path, name: str, key: str) -> None:
+    path = folder / f"{name}.json"
+    values = json.loads(path.read_text())
+    for changed in ({**values, key: None}, {k: v for k, v in values.items() if k != key}):
+        path.write_text(json.dumps(changed))
+        with pytest.raises(UserError, match="export.json names no submission.zip; export and"):
+            answers(folder)
+
+
 def test_an_image_that_is_gone_is_told(folder: Path) -> None:
     for name in FOUND:
         (folder.parent / f"{name}.png").unlink()

@@ -117,6 +117,12 @@ def test_names_and_scores_that_cannot_be_are_refused(words: tuple[str, ...], fol
     assert not (folder.parent / "log.csv").exists()
 
 
+def test_a_slug_needs_a_user(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        call(folder, "--slug", "guie-demo")
+    assert "--slug needs --user" in capsys.readouterr().err
+
+
 def test_the_log_has_each_file_once_and_is_drawn(folder: Path) -> None:
     log = folder.parent / "log.csv"
     call(folder)

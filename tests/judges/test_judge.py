@@ -35,6 +35,13 @@ def test_a_task_that_is_not_of_images_alone_is_refused(asked, name):
         judge.main([*asked, "--tasks", "SOPI2IRetrieval", name])
 
 
+@pytest.mark.parametrize("words", [["--batch-size", "0"], ["--workers", "-3"]])
+def test_a_number_that_cannot_be_is_refused(words, capsys):
+    with pytest.raises(SystemExit):
+        judge.main(["--model", "runs/demo", "--out", "o", "--manifest", "m.csv", *words])
+    assert words[0] in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_without_mteb_it_says_what_sets_it_up(asked, monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(UserError, match="no module mteb: .*make judges"):

@@ -31,7 +31,8 @@ from guie.search.engines import (
     measure_confidence,
     sure,
 )
-from guie.search.index import Facts, recipe_hash
+from guie.search.index import Confidence, Facts, recipe_hash
+from guie.search.searcher import Hit
 from some_pictures import folder_of, indexed, picture
 
 
@@ -159,6 +160,26 @@ def test_how_sure_it_is(searcher: Searcher) -> None:
     )
 
 
+def test_a_name_does_not_command_the_terminal() -> None:
+    hit = Hit(0, "left/\x1b]0;mine\x07 ü.png", "left", "", 1.0, 0.0, None)
+    assert hit.description == r"  0.000  left/\x1b]0;mine\x07 ü.png  left"
+
+
+def test_an_image_alone_in_its_list_has_no_confidence() -> None:
+    def measured(together: int) -> Confidence | None:
+        vectors = np.eye(8, dtype=np.float32)[[0] * together + [1]]
+        lists = faiss.index_factory(8, "IVF2,Flat", faiss.METRIC_INNER_PRODUCT)
+        lists.quantizer.add(np.eye(8, dtype=np.float32)[:2])
+        lists.is_trained = True
+        lists.add(vectors)
+        files = pd.DataFrame({"label": [""] * len(vectors)})
+        return measure_confidence(files, vectors, Approximate(lists, vectors, 1))
+
+    found = measured(25)
+    assert found and found["pictures"] == 25 and min(found["similarity"]) == 1
+    assert measured(19) is None, "20 images, but one has no neighbour"
+
+
 def test_a_submission_is_known_by_its_hash_before_it_is_opened(
     searcher: Searcher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +228,19 @@ def test_an_option_of_a_false_value_is_one_line(
         search.main([*words, *rest])
     assert ended.value.code == 2
     assert f"error: argument {words[1]}: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["query", "photo.jpg", "--json", "photo.jpg"],
+        ["query", "photo.jpg", "--json", "found", "--html", "./found"],
+        ["duplicates", "--out", "copies.csv", "--html", "copies.csv"],
+    ],
+)
+def test_results_replace_no_picture_and_no_other_result(words: list[str]) -> None:
+    with pytest.raises(UserError, match="would replace .*; write it elsewhere"):
+        search.main([*words, "--index", "none"])
 
 
 def test_a_name_that_is_not_utf_8_is_refused_at_once() -> None:
@@ -351,3 +385,10 @@ def test_copies_of_an_index(run: Path, tmp_path: Path) -> None:
     assert group.loc["one.png", "kind"] == "equal" == group.loc["right/the_same.bmp", "kind"]
     assert group.loc["smaller.jpg", "kind"] in ("copy", "alike")
     assert "smaller.jpg" in (tmp_path / "copies.html").read_text()
+
+
+def test_a_run_states_its_own_image_size(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--size-px", "64"], ["--fit", "pad"]):
+        with pytest.raises(SystemExit):
+            search.main(["index", "--model", "runs/demo", "--images", "i", "--out", "o", *words])
+        assert "--size-px and --fit: need a model LIBRARY:NAME:TAG" in capsys.readouterr().err

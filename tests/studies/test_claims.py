@@ -103,6 +103,18 @@ def test_classes_widen_the_interval(folder: Path) -> None:
     assert effect.high - effect.value == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_score_on_val_has_no_classes(folder: Path) -> None:
+    study_plan = plan(folder, seeds=1)
+    scored = with_classes([3, 6, 9], [4, 6, 10])
+    now = known(study_plan, {("softmax", 0): {"test": 0.5}, ("plain", 0): {"test": 0.5}})
+    for record_of_row in now.done.values():
+        record_of_row["test"]["classes"] = scored["classes"]
+    found = effect_of(claim(score="val R@1"), study_plan, now)
+    assert found is not None and found.covers == "" and math.isnan(found.low)
+    found = effect_of(claim(), study_plan, now)
+    assert found is not None and found.covers == "classes"
+
+
 def test_the_variance_of_classes_is_that_of_the_bootstrap() -> None:
     rng = np.random.default_rng(0)
     one, other, values, clusters, groups = {}, {}, [], [], []

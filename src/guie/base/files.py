@@ -28,6 +28,10 @@ PROBE_BYTES = 2**16
 BLOCK_BYTES = 512  # unit of stat's st_blocks on every file system
 PLAIN = f"{string.ascii_letters}{string.digits} ./_-"  # needs no escape in $'...'
 
+# Characters that break files with one label per line, and terminals. Not a raw string: pandas may pass it
+# to Arrow, whose regular expressions do not know \u
+CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+
 
 def cache_folder() -> Path:
     """Return the folder of what can be computed again: `GUIE_CACHE`, by default `runs/.cache`.
@@ -74,6 +78,11 @@ def read_json(path: Path, remedy: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise UserError(f"{path}: not a JSON object; {remedy}")
     return value
+
+
+def shown(name: str) -> str:
+    """Return a name with its control characters escaped, which a terminal would obey."""
+    return re.sub(CONTROL, lambda found: ascii(found[0])[1:-1], name)
 
 
 def quoted(path: str | Path) -> str:

@@ -86,13 +86,31 @@ def read_parquet(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:
 
 
 def decoded_bytes(path: Path) -> int:
-    """Return how many bytes the columns that are read take in memory, by the file's own metadata."""
+    """Return how many bytes the columns that are read take in memory, by the file's own metadata.
+
+    Paths that a dictionary holds once for several rows take more: see `path_bytes`.
+    """
     metadata = pq.read_metadata(path)
     groups = (metadata.row_group(number) for number in range(metadata.num_row_groups))
     columns = (group.column(place) for group in groups for place in range(group.num_columns))
     read = [one for one in columns if one.path_in_schema.partition(".")[0] in COLUMNS]
     # An encoded value takes four bytes at least once it is decoded, however often it is repeated.
     return sum(max(one.total_uncompressed_size, 4 * one.num_values) for one in read)
+
+
+def path_bytes(path: Path) -> int:
+    """Return how many bytes the paths take once every row has its own, which this does not decode.
+
+    Returns 0 without a column of strings, which `read_parquet` refuses.
+    """
+    if pq.read_schema(path).names.count(COLUMNS[0]) != 1:
+        return 0
+    with pq.ParquetFile(path, read_dictionary=COLUMNS[:1], page_checksum_verification=True) as file:
+        names = file.read(COLUMNS[:1]).column(0)
+    if not pa.types.is_dictionary(names.type):
+        return 0
+    lengths = (pc.binary_length(chunk.dictionary).take(chunk.indices) for chunk in names.chunks)
+    return sum(pc.sum(length_B).as_py() or 0 for length_B in lengths)
 
 
 def _number_type(path: Path, schema: pa.Schema) -> pa.DataType:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from guie.base.errors import UserError
 from guie.base.files import refuse_special
-from guie.evaluation.embedding_parquet import decoded_bytes, read_parquet
+from guie.evaluation.embedding_parquet import COLUMNS, decoded_bytes, path_bytes, read_parquet
 
 # Those of one model [T, D], or by domain those of its specialist, which embeds that domain's queries and
 # the whole index.
@@ -32,7 +32,7 @@ def load_embeddings(path: str | Path, table: pd.DataFrame) -> np.ndarray:
         if is_parquet:
             rows = _parquet_rows(Path(path), pd.Index(table["image_path"].unique()))
         else:
-            rows = _checked(_arrays(path), str(path))
+            rows = _npz_rows(Path(path))
     except UserError:
         raise
     except MemoryError:
@@ -137,32 +137,31 @@ def refuse(paths: Sequence[str] | np.ndarray | pd.Index, fault: str, remedy: str
 
 def _parquet_rows(path: Path, wanted: pd.Index) -> tuple[np.ndarray, np.ndarray]:
     """Return the wanted rows of a Parquet file. Raises UserError for a suspected decompression bomb."""
-    size_bytes, decoded = path.stat().st_size, decoded_bytes(path)
-    if decoded > max(BOMB_BYTES, BOMB_RATIO * size_bytes):
-        raise UserError(
-            f"{path}: unpacks from {size_bytes:,} to {decoded:,} bytes; refused as a decompression bomb"
-        )
+    _refuse_bomb(path, path.stat().st_size, decoded_bytes(path))
+    _refuse_bomb(path, path.stat().st_size, path_bytes(path))
     return read_parquet(path, wanted)
 
 
-def _arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Return all arrays of an .npz. Raises UserError for a suspected decompression bomb."""
+def _npz_rows(path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the paths and embeddings of an .npz. Raises UserError for a suspected decompression bomb."""
     with zipfile.ZipFile(path) as archive:
-        for member in archive.infolist():
-            if member.file_size > max(BOMB_BYTES, BOMB_RATIO * member.compress_size):
-                raise UserError(
-                    f"{path}: {member.filename} unpacks from {member.compress_size:,} to"
-                    f" {member.file_size:,} bytes; refused as a decompression bomb"
-                )
+        read = [one for one in archive.infolist() if one.filename.removesuffix(".npy") in COLUMNS]
+    packed_bytes = sum(one.compress_size for one in read)
+    _refuse_bomb(path, packed_bytes, sum(one.file_size for one in read))
     with np.load(path, allow_pickle=False) as file:
-        arrays = {name: file[name] for name in file.files}
-    if not all(isinstance(array, np.ndarray) for array in arrays.values()):
-        raise ValueError("a member is not an array")
-    return arrays
+        return _checked(file, str(path))  # reads these two arrays, and no other
+
+
+def _refuse_bomb(path: Path, packed_bytes: int, unpacked_bytes: int) -> None:
+    if unpacked_bytes > max(BOMB_BYTES, BOMB_RATIO * packed_bytes):
+        raise UserError(
+            f"{path}: unpacks from {packed_bytes:,} to {unpacked_bytes:,} bytes; refused as a decompression"
+            " bomb"
+        )
 
 
 def _checked(arrays: Mapping[str, np.ndarray], source: str) -> tuple[np.ndarray, np.ndarray]:
-    for key in ("image_path", "embedding"):
+    for key in COLUMNS:
         if key not in arrays:
             raise UserError(f"{source}: no array {key!r}, only {sorted(arrays)}; run embed.py")
     path_N, embedding_ND = arrays["image_path"], arrays["embedding"]

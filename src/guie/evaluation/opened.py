@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 import weakref
 from collections.abc import Iterator
@@ -51,9 +52,13 @@ class Submission(nn.Module):
     """A submission's model that embeds raw images, one at a time.
 
     It is untrusted code, so it runs in the scorer's sandbox: a separate process that reads only
-    itself and libraries, and writes nothing. The process ends with this object.
+    itself and libraries, writes nothing and has no network, where the system enforces that. The
+    process ends with this object.
 
-    Raises UserError if the file is not a submission, or the model fails on an image.
+    Attributes: `open_limits`, which of reads, writes and network this system does not limit.
+
+    Raises UserError if the file is not a submission, or the model fails on an image or varies its
+    dimension.
     """
 
     def __init__(self, path: Path, device: torch.device, folder: Path):
@@ -79,12 +84,22 @@ class Submission(nn.Module):
             self.process.load()
             unpacked.unlink()  # gigabytes that a killed process would leave behind
             self.dim = len(self.embedding(self.process, np.zeros((8, 8, 3), np.uint8)))
+        limits = self.process.limits
+        self.open_limits = [
+            one for one in ("reads", "writes", "network") if not limits[one]["held"]
+        ]
 
     def forward(self, images_BCHW: Tensor, shapes_B3: Tensor | None = None) -> Tensor:
         """Map (1, 3, H, W) uint8 to (1, D). The model reads the image's shape itself."""
         pixels_HW3 = images_BCHW[0].permute(1, 2, 0).cpu().contiguous().numpy()
         with self._refusals():
-            return torch.tensor(self.embedding(self.process, pixels_HW3))[None]
+            embedding_D = self.embedding(self.process, pixels_HW3)
+        if len(embedding_D) != self.dim:
+            raise UserError(
+                f"{self.path}: {len(embedding_D)} dimensions for one image, and {self.dim} for another; a"
+                " submission must return as many for every image"
+            )
+        return torch.tensor(embedding_D)[None]
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -128,6 +143,11 @@ def load_embedding_model(
         if layers:
             raise UserError("--layers: a submission returns only its embedding; give the run")
         submission = Submission(Path(word), accelerator.device, folder).eval()
+        if submission.open_limits:
+            unheld = ", ".join(submission.open_limits)
+            accelerator.print(
+                f"{word}: limits that this system does not enforce: {unheld}", file=sys.stderr
+            )
         made_of = {"submission_sha256": sha256_of(Path(word))}
         # Raw images differ in size, so there is no preprocessing here and batches have one image.
         return EmbeddingModel(submission, nn.Identity(), made_of, batch_size=1)

@@ -289,7 +289,8 @@ class SearchScorer:
     Attributes:
         kept: blocks of an earlier run and of this process. Rows of other processes' blocks are NaN
             until those blocks exist.
-        query_counts: R-precision and MAP@R count the query as one of its positives, like PUMA's code.
+        query_counts: R of R-precision and MAP@R counts all index images that share a label, with the
+            query's own image where it is in the index, like PUMA's code.
         rerank: corrections of every ranking.
     """
 
@@ -314,35 +315,32 @@ class SearchScorer:
     ) -> Iterator[tuple[np.ndarray, pd.DataFrame]]:
         """Yield, block by block, rows of queries and their scores."""
         kept, search = self.kept, ranking.search
-        positives_Q = self.images.count_positives(search.query_Q, search.index_I)
+        positives_Q = window_Q = self.images.count_positives(search.query_Q, search.index_I)
+        if self.query_counts:
+            window_Q = self.images.labels.count_shared(search.query_Q, search.index_I)
         # Sorted, so that only the blocks of large classes need many ranks.
-        order_Q = np.argsort(positives_Q, kind="stable")
+        order_Q = np.argsort(window_Q, kind="stable")
         order_Q = order_Q[positives_Q[order_Q] > 0]
-        query_Q, positives_Q = search.query_Q[order_Q], positives_Q[order_Q]
+        query_Q, positives_Q, window_Q = (
+            each_Q[order_Q] for each_Q in (search.query_Q, positives_Q, window_Q)
+        )
         ranking = replace(ranking, search=replace(search, query_Q=query_Q))
-        blocks = _blocks(positives_Q, keys)
+        blocks = _blocks(window_Q, keys)
         for number, block in enumerate(tqdm(blocks, "search", delay=5, disable=None)):
-            rows_B, positives_B = query_Q[block], positives_Q[block]
+            rows_B, window_B = query_Q[block], window_Q[block]
             values = kept.get(search.name, number) if kept else None
             if values is None and (kept is None or kept.is_mine(number)):
-                k = metrics.depth_of(keys, positives_B[-1])
-                found_BK, _ = ranking.nearest(block, k)
-                values = self._measured(
-                    self.images.are_relevant(rows_B, found_BK), positives_B, keys
-                )
+                found_BK, _ = ranking.nearest(block, metrics.depth_of(keys, window_B[-1]))
+                relevant_BK = self.images.are_relevant(rows_B, found_BK)
+                found = metrics.ranking_metrics(relevant_BK, positives_Q[block], keys)
+                if self.query_counts:
+                    asked = [key for key in keys if key in metrics.ALL_POSITIVES]
+                    found |= metrics.ranking_metrics(relevant_BK, window_B, asked)
+                values = pd.DataFrame(found)
                 if kept:
                     kept.add(search.name, number, values)
             if values is not None:
                 yield rows_B, values
-
-    def _measured(
-        self, relevant_BK: np.ndarray, positives_B: np.ndarray, keys: Sequence[str]
-    ) -> pd.DataFrame:
-        found = metrics.ranking_metrics(relevant_BK, positives_B, keys)
-        if self.query_counts:
-            asked = [key for key in keys if key in metrics.ALL_POSITIVES]
-            found |= metrics.ranking_metrics(relevant_BK, positives_B + 1, asked)
-        return pd.DataFrame(found)
 
 
 def unanswerable(queries: int) -> UserError:
@@ -370,15 +368,15 @@ def galleries(search: Search, images: Images, table: pd.DataFrame, draws: int) -
     return drawn
 
 
-def _blocks(positives_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
+def _blocks(window_Q: np.ndarray, keys: Sequence[str]) -> list[slice]:
     """Return blocks of consecutive queries; a block is smaller if its last query needs more ranks."""
 
     def needed(last: int) -> int:
-        return metrics.depth_of(keys, positives_Q[last])
+        return metrics.depth_of(keys, window_Q[last])
 
     blocks, start = [], 0
-    while start < len(positives_Q):
-        size = min(MOST_QUERIES, len(positives_Q) - start)
+    while start < len(window_Q):
+        size = min(MOST_QUERIES, len(window_Q) - start)
         while size > (fits := block_size(needed(start + size - 1), MOST_QUERIES)):
             size = fits
         blocks.append(slice(start, start + size))

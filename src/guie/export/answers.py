@@ -111,7 +111,13 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
         raise UserError(
             f"{folder / 'score.json'}: verdict {score.get('verdict')}: there are no answers"
         )
-    if score["submission"]["sha256"] != facts["file"]["sha256"]:
+    try:
+        scored, exported = score["submission"]["sha256"], facts["file"]["sha256"]
+    except (KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder}: score.json or export.json names no submission.zip; export and score it again"
+        ) from error
+    if scored != exported:
         raise UserError(
             f"{folder / 'score.json'}: belongs to another submission.zip; score it again"
         )
@@ -120,7 +126,7 @@ def read_answers(folder: Path, manifest: Manifest, split: str) -> Answers:
         neighbours = pd.read_csv(path, dtype={"query": str, "image_path": str})
     except (OSError, ValueError) as error:
         raise UserError(f"{path}: cannot be read: {error}; score the submission again") from None
-    if set(neighbours.get("submission", [])) != {facts["file"]["sha256"]}:
+    if set(neighbours.get("submission", [])) != {exported}:
         raise UserError(f"{path}: belongs to another submission.zip; score it again")
     rows = manifest.split(split)
     known = set(rows["image_path"])

@@ -64,6 +64,9 @@ def search(
             grades=grades,
             rerank=rerank,
         )
+        if args.write_queries:  # before the report, which tells study.py that both are there
+            write_query_scores(args.write_queries, protocols, scores)
+            print(f"wrote {args.write_queries}")
         finish(args, protocols, next(iter(reports.values())))
         if args.html:
             # Imported here: the page needs matplotlib and scikit-learn, the other results do not.
@@ -75,9 +78,6 @@ def search(
             pictures = None if args.no_images else manifest.root
             write_evaluation(args.html, judged, protocols, table, pictures, about)
             print(f"wrote {args.html}")
-        if args.write_queries:
-            write_query_scores(args.write_queries, protocols, scores)
-            print(f"wrote {args.write_queries}")
         if args.write_results:
             write_rankings(args.write_results, as_units(given, table), table)
             print(f"wrote {args.write_results}")
@@ -108,11 +108,12 @@ def rerank_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame)
 
 def embeddings_of(args: argparse.Namespace, manifest: Manifest, table: pd.DataFrame) -> Embeddings:
     """Return the embeddings to score: one model's, or those of the joined specialists."""
-    given = read_embeddings(args.specialists or args.embeddings, table, args.join)
+    join = args.join or "oracle"
+    given = read_embeddings(args.specialists or args.embeddings, table, join)
     if not args.reduce:
         return given
     fit = args.fit if args.specialists or not args.fit else Path(args.fit[0])
-    return reduce_embeddings(given, args.reduce, args.dim, fit, manifest, args.join, args.seed)
+    return reduce_embeddings(given, args.reduce, args.dim, fit, manifest, join, args.seed)
 
 
 def finish(

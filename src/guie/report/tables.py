@@ -51,7 +51,7 @@ def report_table(report: Mapping[str, Any]) -> str:
         lines.append(f"harmonic means over domains: {', '.join(harmonic)}")
     dimension = f", {report['dimension']}-D" if "dimension" in report else ""
     lines.append(f"{report['index']} index{dimension}")
-    if "intervals" in report:
+    if report.get("intervals", {}).get("mean"):
         lines.append(_certainty(report))
     return "\n".join(lines)
 

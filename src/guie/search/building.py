@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import held, replacing
+from guie.base.files import held, replacing, shown
 from guie.base.processes import loader_count
 from guie.base.threads import search_threads
 from guie.data.image_checks.decoding import absolute, find_unreadable
@@ -93,7 +93,9 @@ def describe(made: Index, changes: Changes) -> str:
     """Describe an index, its changes and its unreadable files."""
     lines = [made.description + f": {changes.description}"]
     bad = changes.unreadable
-    lines += [f"left out: {row.image_path}: {row.reason}" for row in bad.head(NAMED).itertuples()]
+    lines += [
+        f"left out: {shown(row.image_path)}: {row.reason}" for row in bad.head(NAMED).itertuples()
+    ]
     if len(bad) > NAMED:
         lines.append(f"and {len(bad) - NAMED:,} more in {made.folder / DROPPED}")
     return "\n".join(lines)
@@ -286,9 +288,10 @@ def _known(out: Path, facts: Facts, pictures: Pictures, fewer: bool) -> Index | 
         )
     left = old.files["image_path"].isin(pictures.files["image_path"]).sum()
     if left < LEFT * len(old.files) and not fewer:
+        other = " or in another --shard (older versions divided by row)" if facts.shard else ""
         raise UserError(
             f"{pictures.root}: {len(old.files) - left:,} of the {len(old.files):,} pictures in {out} are"
-            " gone; check that the folder is complete, and pass --fewer if it is"
+            f" gone{other}; check that the folder is complete, and pass --fewer if it is"
         )
     return old
 

@@ -217,7 +217,8 @@ def measure_confidence(
 ) -> Confidence | None:
     """Measure what `sure` needs; None for too few images.
 
-    Only images that share a label with another image count, as the others have no right neighbour.
+    Only images that share a label with another image count, as the others have no right neighbour. An
+    image for which an approximate engine finds no other image does not count either.
     """
     labels = files["label"].to_numpy(object)
     sizes = files["label"].value_counts()
@@ -228,13 +229,16 @@ def measure_confidence(
         return None
     rows = np.sort(np.random.default_rng(seed).permutation(rows)[:SAMPLE])
     found_B1, score_B1 = engine.search(np.asarray(vectors_ND[rows]), 1, rows.tolist())
-    score_B = score_B1[:, 0].astype(float)
+    is_found_B = found_B1[:, 0] >= 0
+    if is_found_B.sum() < FEWEST_PAIRS:
+        return None
+    rows, found_B, score_B = (
+        each_B[is_found_B] for each_B in (rows, found_B1[:, 0], score_B1[:, 0].astype(float))
+    )
     grid = np.quantile(score_B, np.linspace(0, 1, STEPS))
     if not labelled:
         return {"labelled": False, "pictures": len(rows), "similarity": grid.round(5).tolist()}
-    right_B = [
-        _share(labels[row], labels[found]) for row, found in zip(rows, found_B1[:, 0], strict=True)
-    ]
+    right_B = [_share(labels[row], labels[found]) for row, found in zip(rows, found_B, strict=True)]
     # Imported here, as a query does not need it, and scikit-learn takes a second.
     from sklearn.isotonic import IsotonicRegression
 

@@ -33,6 +33,7 @@ from typing_extensions import TypedDict
 
 from guie.base.errors import UserError
 from guie.base.files import replacing, write_json
+from guie.base.seeds import seeded_draws
 from guie.data.archives import unpacked
 from guie.data.datasets.folder import image_files
 from guie.data.image_checks.decoding import absolute, file_states
@@ -73,8 +74,12 @@ def pictures_of(source: Path, root: Path | None = None) -> Pictures:
 
 
 def shard_of(pictures: Pictures, number: int, count: int) -> Pictures:
-    """Return every `count`th image from `number` on. Raises UserError if there is none."""
-    files = pictures.files.iloc[number::count].reset_index(drop=True)
+    """Return one of `count` parts, chosen by a hash of the path. Raises UserError if it is empty.
+
+    So every image stays in its part when others are added or removed.
+    """
+    draw_N = seeded_draws(0, pictures.files["image_path"])
+    files = pictures.files[draw_N % np.uint64(count) == number].reset_index(drop=True)
     if files.empty:
         raise UserError(
             f"--shard {number}/{count}: has none of the {len(pictures.files):,} pictures; use fewer shards"

@@ -22,6 +22,7 @@ from PIL import Image
 from guie.base.arguments import Corners
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
+from guie.base.files import shown
 from guie.data.dataset import as_batch, image_shapes
 from guie.data.images import open_as_seen
 from guie.evaluation.embeddings import unit_vectors
@@ -63,7 +64,7 @@ class Hit:
         sure = "" if self.sure is None else f"  sure {self.sure:.2f}"
         about = f"  {self.label or self.domain}" if self.label or self.domain else ""
         part = f"  at {','.join(f'{at:.2f}' for at in self.region)}" if self.region else ""
-        return f"  {self.distance:.3f}{sure}  {self.image_path}{about}{part}"
+        return f"  {self.distance:.3f}{sure}  {shown(self.image_path)}{about}{part}"
 
 
 class Searcher:

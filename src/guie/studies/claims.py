@@ -83,7 +83,7 @@ def effect_of(claim: ClaimConfig, plan: Plan, now: StudyStatus) -> Effect | None
     if difference_S.empty:
         return None
     squares, covered = 0.0, []
-    if metric == "R@1":
+    if metric == "R@1" and where in ("test", "unseen"):  # records have no classes of val
         seeds = list(difference_S.index)
         one, other = (_class_tables(row, seeds, where, claim.domain, plan, now) for row in rows)
         if one and other:

@@ -341,13 +341,16 @@ class Workshop:
             self._run(folder, "embed.py", "--model", folder, "--out", emb, *words)
             return ["--embeddings", str(emb)]
         words += ["--layers", *how.layers] if how.layers else []
-        for key, value in (("pool", how.pool), ("size-px", how.size_px), ("fit", how.fit)):
-            words += [f"--{key}", value] if value is not None else []
+        words += ["--pool", how.pool] if how.pool is not None else []
+        of_library: list[Any] = []
+        for key, value in (("size-px", how.size_px), ("fit", how.fit)):
+            of_library += [f"--{key}", value] if value is not None else []
         files = []
         for number, (domain, name) in enumerate(how.each().items()):
             need, emb = job.needs.get(name), folder / f"{split}_{number}.npz"
             model = self.out / self.folder_name(need) if need else expanded(name, "evaluate.models")
-            self._run(folder, "embed.py", "--model", model, "--out", emb, *words)
+            more = of_library if ":" in str(model) else []  # embed.py refuses them for a folder
+            self._run(folder, "embed.py", "--model", model, "--out", emb, *words, *more)
             files.append(f"{domain}={emb}" if domain else str(emb))
         if option or isinstance(how.models, str):
             return [option or "--embeddings", *files]

@@ -11,6 +11,7 @@ from pathlib import Path
 import pandas as pd
 
 from guie.base.errors import UserError
+from guie.base.files import CONTROL
 from guie.data.datasets.base import IMAGE_SUFFIXES
 
 COLUMNS = ("image_path", "label", "domain", "split", "role")
@@ -105,11 +106,11 @@ def _why_not(file: str, entry: os.DirEntry, folder: str) -> str | None:
         file_there = os.path.realpath(entry.path)
         if os.path.commonpath([folder, file_there]) != folder:
             return "link that leaves the folder"
+    # a tab does no harm; surrogates represent bytes that are not UTF-8, which a manifest cannot store
+    if re.search(f"(?!\t){CONTROL}|[\ud800-\udfff]", file):
+        return "name with a control character or not in UTF-8"
     if suffix not in IMAGE_SUFFIXES:
         return f"no image by its extension ({suffix or 'none'})"
-    # surrogates represent bytes that are not UTF-8, which a manifest cannot store
-    if re.search(r"[\n\r\ud800-\udfff]", file):
-        return "name with a line break or not in UTF-8"
     return None
 
 

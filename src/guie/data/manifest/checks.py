@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from guie.base.files import CONTROL
 from guie.data.manifest.reading import ROLES, Fault, Sidecar, one_class_each
 
 
@@ -52,9 +53,6 @@ def _foreign_prefixes(table: pd.DataFrame) -> Iterator[Fault]:
 # The length of an epoch is the sum of the weights, and its order must fit into memory.
 WEIGHTS = (1e-9, 1000)  # minimum and maximum per image
 EPOCH_MAX = 500_000_000
-# Characters that break files with one label per line, and terminals. Not a raw string: pandas may pass it
-# to Arrow, whose regular expressions do not know \u
-CONTROL = "[\x00-\x1f\x7f-\x9f\u2028\u2029]"
 
 
 def check(

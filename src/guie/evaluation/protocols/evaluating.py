@@ -70,7 +70,7 @@ def intervals(scores: Scores, draws: int = DRAWS, level: float = LEVEL) -> dict[
     """Return bootstrap intervals of all values of `report_of`, over queries clustered by class.
 
     Returns {"level", "draws", "mean": {metric: [low, high]}, "pooled": .., "domains": {name: ..}}. A
-    group with a single class has no interval; if every group is such, no metric has one.
+    group with a single class has no interval; if every group is such, nor has the mean.
     """
     common = scores.common
     mean: dict[str, Any] = {}
@@ -78,13 +78,15 @@ def intervals(scores: Scores, draws: int = DRAWS, level: float = LEVEL) -> dict[
     for keys in _alike(scores.values[common]):
         values_QM = scores.values[keys].to_numpy()
         by_group = resample(values_QM, scores.cluster_Q, scores.group_Q, draws, 0)
-        for m, key in enumerate(keys):
+        alone = by_group.lone_groups == len(by_group.mean_GM)  # nothing is drawn, the width is zero
+        for m, key in enumerate(() if alone else keys):
             drawn_DG = by_group.mean_DGM[:, :, m]
             mean[key] = percentiles(mean_headline(drawn_DG), level)
             if key in HARMONIC:
                 mean[f"harmonic_{key}"] = percentiles(harmonic_headline(drawn_DG), level)
         drawn = resample(values_QM, scores.cluster_Q, None, draws, 0)
-        pooled |= _of_each(drawn.mean_DGM[:, 0], keys, level)
+        if not drawn.lone_groups:
+            pooled |= _of_each(drawn.mean_DGM[:, 0], keys, level)
     return {
         "level": level,
         "draws": draws,
@@ -126,13 +128,14 @@ def against(
         names: names of this model and of the other.
 
     Returns {"embeddings": the other's name, "differences": {headline: ..}, "verdicts": [sentence]},
-    without headlines that are not a mean over queries (GAP, NMI).
+    without headlines that are not a mean over queries (GAP, NMI), or that no query has a value of.
     """
     found = {
         headline.title: compare(theirs[headline.part], ours[headline.part], headline)
         for headline in protocol.headlines
         if headline.statistic in ("mean", "pooled", "harmonic")
         and headline.metric in ours[headline.part].values
+        and ours[headline.part].values[headline.metric].notna().any()
     }
     mine, other = names
     return {

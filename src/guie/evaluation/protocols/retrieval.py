@@ -81,8 +81,9 @@ def recognition_scores(
         for rows in np.array_split(np.arange(len(query_Q)), parts) if parts else ():
             block = slice(rows[0], rows[-1] + 1)
             found_B1, similarity_B1 = ranking.nearest(block, 1)
-            confidence.append(similarity_B1[:, 0])
-            correct.append(images.are_relevant(query_Q[block], found_B1)[:, 0])
+            # No columns where the index is empty
+            confidence.append(similarity_B1.max(axis=1, initial=-np.inf))
+            correct.append(images.are_relevant(query_Q[block], found_B1).any(axis=1))
         answered.append(images.count_positives(query_Q, index_I) > 0)
     confidence_Q, correct_Q, answered_Q = map(np.concatenate, (confidence, correct, answered))
     return {
@@ -213,11 +214,12 @@ def search_part(
     found = []
     for search in searches(part.index, images, group_T):
         if part.graded:
-            found.append(graded_scores(images, table, embedded, search, options))
+            if len(search.query_Q):
+                found.append(graded_scores(images, table, embedded, search, options))
             continue
-        groups = pd.unique(group_T[search.query_Q])
-        keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
         drawn = galleries(search, images, table, part.gallery_draws) or [search]
+        groups = pd.unique(group_T[drawn[0].query_Q])
+        keys = list(dict.fromkeys(key for group in groups for key in part.keys(group)))
         found += [searcher.score(one, keys) for one in drawn]
     return found
 
