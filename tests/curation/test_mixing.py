@@ -23,6 +23,9 @@ from guie.config.base import Name
 from guie.config.data import SelectionConfig
 from guie.curation.duplicates import pixels
 from guie.curation.mix import score_by_training
+from guie.curation.pipeline import select_rows
+from guie.curation.selection import Score
+from guie.curation.summary import CurationReport
 from guie.data.image_checks import cache, hashes
 from guie.data.manifest import load_manifest, save_manifest
 from guie.evaluation import feature_cache
@@ -251,12 +254,52 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
     assert score.value == 0.5
 
 
+def training() -> dict:
+    """The config of a short run."""
+    model = {"backbone": {"library": "open_clip", "name": "guie-tiny"}, "image": {"size_px": 32}}
+    run = {"name": "judge", "model": model, "data": {"manifest": "given", "workers": 0}}
+    run["train"] = {"epochs": 0.5, "batch_size": 16, "lr": {"head": 1e-3, "classes": 1e-2}}
+    return run
+
+
+def judged(folder: Path, train, metric: str = "r_at_1", **changed) -> None:
+    """Select between two domains by whole trainings."""
+    (folder / "judge.yaml").write_text(yaml.safe_dump(training() | changed))
+    rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
+    full = {"evaluator": "full", "full": str(folder / "judge.yaml"), "rule": rule, "metric": metric}
+    sources = [{"kind": "toy", "path": "t"}]
+    values = {"name": "m", "out": str(folder / "m.csv"), "sources": sources, "selection": full}
+    config = config_from(values, MixConfig)
+    rows = [
+        (
+            f"{domain}{n}.png",
+            f"{domain}/{n}",
+            domain,
+            split,
+            "train" if split == "train" else "both",
+        )
+        for domain in ("cars", "toys")
+        for n, split in enumerate(("train", "val"))
+    ]
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
+    account = CurationReport(config, "")
+    select_rows(table.assign(source=0), config.selection, config, 1, account, train)
+
+
+def test_scores_of_whole_trainings_belong_to_their_metric_and_config(tmp_path: Path) -> None:
+    def train(*_: object) -> Score:
+        return Score(0.5, {})
+
+    judged(tmp_path, train)
+    judged(tmp_path, None)  # from the log
+    for other in ({"metric": "mmp_at_5"}, {"precision": "bf16"}):
+        with pytest.raises(UserError, match="contains scores of other images, features or set"):
+            judged(tmp_path, train, **other)
+
+
 @pytest.mark.slow
 def test_whole_trainings_judge_a_selection(toys: Path) -> None:
-    model = {"backbone": {"library": "open_clip", "name": "guie-tiny"}, "image": {"size_px": 32}}
-    training = {"name": "judge", "model": model, "data": {"manifest": "given", "workers": 0}}
-    training["train"] = {"epochs": 0.5, "batch_size": 16, "lr": {"head": 1e-3, "classes": 1e-2}}
-    (toys / "judge.yaml").write_text(yaml.safe_dump(training))
+    (toys / "judge.yaml").write_text(yaml.safe_dump(training()))
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
     selection = {"evaluator": "full", "full": str(toys / "judge.yaml"), "rule": rule}
     table, _ = run(toys, ["cars", "packages"], selection=selection)

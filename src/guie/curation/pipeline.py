@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -19,7 +20,7 @@ import pandas as pd
 import toydomains
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.config import MixConfig
+from guie.config import MixConfig, RunConfig, load_config
 from guie.config.data import (
     ClipConfig,
     DatasetSource,
@@ -454,8 +455,13 @@ def select_rows(
         identity = proxy.identity()
         judge = lambda rows, name, seed: proxy.score(rows, seed)  # noqa: E731
     else:
+        assert selection.full is not None  # the evaluator is `full`
+        given = ["name=run", "data.manifest=mix"]  # a training gets its own
+        settings = load_config(selection.full, RunConfig, given).model_dump_json()
         rows = table[["image_path", "label", "domain", "split", "role"]]
-        identity = f"{selection.full} {pd.util.hash_pandas_object(rows, index=False).sum():x}"
+        digest = hashlib.sha256(settings.encode())
+        digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+        identity = f"{digest.hexdigest()[:16]} {selection.metric}"
         val = table[table["split"] == "val"]
         judge = lambda rows, name, seed: train(  # noqa: E731
             pd.concat([rows, val], ignore_index=True), name, seed
