@@ -250,7 +250,7 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
     config = config_from(values, MixConfig)
     row = dict.fromkeys(("image_path", "label", "domain", "split", "role"), "x")
     selection = SelectionConfig(evaluator="full", full="judge.yaml")
-    score = score_by_training(pd.DataFrame([row]), mix, 3, config, selection, trained)
+    score = score_by_training(pd.DataFrame([row]), mix, 3, "a1", config, selection, trained)
     assert score.value == 0.5
 
 
@@ -262,7 +262,7 @@ def training() -> dict:
     return run
 
 
-def judged(folder: Path, train, metric: str = "r_at_1", **changed) -> None:
+def judged(folder: Path, train, metric: str = "r_at_1", label: str = "cars/0", **changed) -> None:
     """Select between two domains by whole trainings."""
     (folder / "judge.yaml").write_text(yaml.safe_dump(training() | changed))
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
@@ -282,6 +282,7 @@ def judged(folder: Path, train, metric: str = "r_at_1", **changed) -> None:
         for n, split in enumerate(("train", "val"))
     ]
     table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
+    table.loc[0, "label"] = label
     account = CurationReport(config, "")
     select_rows(table.assign(source=0), config.selection, config, 1, account, train)
 
@@ -297,6 +298,20 @@ def test_scores_of_whole_trainings_belong_to_their_metric_and_config(tmp_path: P
             judged(tmp_path, train, **other)
 
 
+def test_a_run_on_other_rows_has_another_folder(tmp_path: Path) -> None:
+    folders = []
+
+    def train(rows: pd.DataFrame, name: str, seed: int, folder: str) -> Score:
+        folders.append(folder)
+        return Score(0.5, {})
+
+    for label in ("cars/0", "cars/0", "cars/2"):  # as if cleaning had changed
+        judged(tmp_path, train, label=label)
+        (tmp_path / "m.selection.jsonl").unlink()
+    first, again, other = (set(folders[at : at + 4]) for at in (0, 4, 8))
+    assert first == again != other and len(first | other) == 2
+
+
 @pytest.mark.slow
 def test_whole_trainings_judge_a_selection(toys: Path) -> None:
     (toys / "judge.yaml").write_text(yaml.safe_dump(training()))
@@ -304,13 +319,14 @@ def test_whole_trainings_judge_a_selection(toys: Path) -> None:
     selection = {"evaluator": "full", "full": str(toys / "judge.yaml"), "rule": rule}
     table, _ = run(toys, ["cars", "packages"], selection=selection)
     message = json.loads((toys / "input/mix.selection.json").read_text())
-    runs = sorted(path.name for path in (toys / "input/mix.selection").glob("*-?"))
+    (runs_in,) = (toys / "input/mix.selection").iterdir()
+    runs = sorted(path.name for path in runs_in.glob("*-?"))
     assert (
         runs == ["cars-0", "cars-1", "packages-0", "packages-1"] and message["stopped"] == "budget"
     )
     score = {}
     for name in runs:
-        summary = json.loads((toys / "input/mix.selection" / name / "summary.json").read_text())
+        summary = json.loads((runs_in / name / "summary.json").read_text())
         score[name] = summary["best"]["val_r_at_1"]
     mean = {
         domain: (score[f"{domain}-0"] + score[f"{domain}-1"]) / 2 for domain in ("cars", "packages")

@@ -71,13 +71,18 @@ def score_by_training(
     rows: pd.DataFrame,
     name: str,
     seed: int,
+    trained: str,
     config: MixConfig,
     selection: SelectionConfig,
     train: Train,
 ) -> Score:
-    """Score a mix by a full run of train.py: the best val score of the metric."""
+    """Score a mix by a full run of train.py: the best val score of the metric.
+
+    Args:
+        trained: the folder's name, which changes with the rows and the training config.
+    """
     assert selection.full is not None  # the evaluator is `full`
-    folder = config.beside(".selection")
+    folder = config.beside(".selection") / trained
     slug = re.sub(r"[^\w.-]", "_", name)[:SLUG_CHARS]
     if slug != name:  # names of several sources or caps contain characters not allowed in a run's
         slug += f"_{hashlib.sha256(name.encode()).hexdigest()[:8]}"

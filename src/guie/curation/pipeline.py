@@ -419,8 +419,8 @@ def _features(
     )
 
 
-# Trains on a mix: (train and val rows, name of the mix, seed) -> score.
-Train = Callable[[pd.DataFrame, str, int], Score]
+# Trains on a mix: (train and val rows, name of the mix, seed, hash of all rows and the config) -> score.
+Train = Callable[[pd.DataFrame, str, int, str], Score]
 
 
 def select_rows(
@@ -444,7 +444,7 @@ def select_rows(
     if selection.by not in table or (table[selection.by] == "").any():
         raise UserError(f"selection.by: some rows have no {selection.by}; set it to domain")
     held_out = table[table["split"] != "train"]
-    judge: Train
+    judge: Callable[[pd.DataFrame, str, int], Score]
     if selection.evaluator == "proxy" and selection.proxy is not None:
         model = open_model(selection.proxy.model, selection.proxy.size_px, selection.proxy.fit)
         paths = table["image_path"].tolist()
@@ -461,10 +461,11 @@ def select_rows(
         rows = table[["image_path", "label", "domain", "split", "role"]]
         digest = hashlib.sha256(settings.encode())
         digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-        identity = f"{digest.hexdigest()[:16]} {selection.metric}"
+        trained = digest.hexdigest()[:16]
+        identity = f"{trained} {selection.metric}"
         val = table[table["split"] == "val"]
         judge = lambda rows, name, seed: train(  # noqa: E731
-            pd.concat([rows, val], ignore_index=True), name, seed
+            pd.concat([rows, val], ignore_index=True), name, seed, trained
         )
     log = Evaluations(
         config.beside(".selection.jsonl"),
