@@ -27,7 +27,13 @@ from guie.curation.pipeline import select_rows
 from guie.curation.selection import Score
 from guie.curation.summary import CurationReport
 from guie.data.image_checks import cache, hashes
-from guie.data.manifest import load_manifest, save_manifest
+from guie.data.manifest import (
+    DomainDeclaration,
+    Sidecar,
+    load_manifest,
+    read_sidecar,
+    save_manifest,
+)
 from guie.evaluation import feature_cache
 from guie.models.backbones.open_clip import import_open_clip
 
@@ -239,6 +245,7 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
         values = dict(word.split("=", 1) for word in words if "=" in word)
         assert TypeAdapter(Name).validate_python(values["name"]) and values["name"].endswith("-3")
         assert Path(values["data.manifest"]).parent == Path(values["out"])
+        assert read_sidecar(Path(values["data.manifest"])).domains["x"].index_is_train
         write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
         return tmp_path
 
@@ -250,7 +257,9 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
     config = config_from(values, MixConfig)
     row = dict.fromkeys(("image_path", "label", "domain", "split", "role"), "x")
     selection = SelectionConfig(evaluator="full", full="judge.yaml")
-    score = score_by_training(pd.DataFrame([row]), mix, 3, "a1", config, selection, trained)
+    declared = Sidecar(domains={"x": DomainDeclaration(index_is_train=True)})
+    rows = pd.DataFrame([row])
+    score = score_by_training(rows, mix, 3, "a1", config, selection, declared, trained)
     assert score.value == 0.5
 
 
