@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import socket
@@ -99,7 +100,8 @@ def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
     path = Path(path)
     _make_folder(path)
     # Keep the suffix last: numpy, pandas and matplotlib choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    own = f"{os.getpid()}-{secrets.token_hex(4)}"  # containers with one disk may share the number
+    temporary = path.with_name(f".{path.stem}.{own}.tmp{path.suffix}")
     try:
         yield temporary
         if durable:

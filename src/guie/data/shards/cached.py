@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -106,13 +107,18 @@ def open_places(index: str) -> Places:
     if known and known[0] == version:
         return known[1]
     folder = _folder_of(index) / version
+    file = folder / NAME if url_of(index) else Path(index)
     if not (folder / "places").is_dir():
-        file = folder / NAME if url_of(index) else Path(index)
         _write(folder / "places", file, index)
         for other in folder.parent.iterdir():  # of earlier indexes at this place
             if other.name != version:
                 shutil.rmtree(other, ignore_errors=True)
-    places = Places(index, folder / "places")
+    try:
+        places = Places(index, folder / "places")
+    except (OSError, ValueError, EOFError):  # damaged by a power cut
+        shutil.rmtree(folder / "places", ignore_errors=True)
+        _write(folder / "places", file, index)
+        places = Places(index, folder / "places")
     _OPEN[index] = version, places
     return places
 
@@ -253,8 +259,8 @@ def _write(folder: Path, file: Path, index: str) -> None:
         raise UserError(f"{shown(index)}: an image lies outside its shard; {REMEDY}")
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".places.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    # Containers that share a cache may share a process number
+    temporary = folder.with_name(f".places.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     temporary.mkdir()
     try:
         for name, array in zip(ARRAYS, arrays, strict=True):
