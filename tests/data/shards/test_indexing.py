@@ -109,6 +109,7 @@ BAD = {
         lambda tar: tar_of(tar, [("b.jpg", picture_bytes(0)), ("b.cls", b"a\nb")]),
         r"x.tar: x/b.jpg: label 'art/a\\nb' has a line break",
     ),
+    "no image": (lambda tar: tar_of(tar, [("b.cls", b"1")]), "no member of its tars has the name"),
     "nothing": (lambda tar: tar.unlink(), "no .tar in it"),
 }
 

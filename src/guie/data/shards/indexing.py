@@ -85,6 +85,11 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
         pass
     tables = [pd.read_parquet(part) for part in parts]
     everything = pd.concat(tables, ignore_index=True)
+    if everything.empty:
+        raise UserError(
+            f"{folder}: no member of its tars has the name of an image, such as 0001.jpg; is this the"
+            " right folder?"
+        )
     everything = everything.dropna(axis="columns", how="all")
     for column in set(everything) - {"width", "height", "weight", "offset", "size", "content"}:
         everything[column] = everything[column].astype(object).fillna("").astype(str)
