@@ -323,6 +323,16 @@ def test_a_lock_takes_no_file_of_somebodys(tmp_path: Path) -> None:
     assert path.read_text() == "my notes\n"
 
 
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "flock", refused)
+    with pytest.raises(UserError, match="lock: cannot be locked: No locks available; use a folder"):
+        with held(tmp_path / ".lock", "taken", "wait"):
+            pass
+
+
 def test_a_name_that_is_not_in_utf_8_is_told(tmp_path: Path) -> None:
     """On stdout it stands escaped; where it would stand in a file it is refused."""
     program = """

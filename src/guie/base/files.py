@@ -235,12 +235,18 @@ def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator
 
     Child processes that have the file open hold the lock too, and may briefly outlive a killed parent.
     Raises UserError (`said`, the holder, `remedy`) if another process holds it for `wait_s` seconds,
-    and if the file is not a lock file.
+    if the file system has no locks, and if the file is not a lock file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         file.seek(0)
-        if not _taken(file, wait_s):
+        try:
+            free = _taken(file, wait_s)
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be locked: {error.strerror}; use a folder on a disk that has locks"
+            ) from None
+        if not free:
             raise UserError(f"{said} ({file.read()}); {remedy}")
         file.seek(0)
         if not HOLDER.fullmatch(file.read(HOLDER_CHARS)):
