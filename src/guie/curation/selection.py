@@ -227,17 +227,15 @@ class Step:
         return {**vars(self), "mix": mix_name(self.mix)}
 
 
-def select(
-    candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule, start: Mix = frozenset()
-) -> Iterator[Step]:
+def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule) -> Iterator[Step]:
     """Yield the steps of the search.
 
     A forward step adds a candidate, or changes the cap of a source. A backward step removes one.
-    The search starts from `start`. If that is empty and the first direction is backward, it starts
-    from every source with its largest cap. No mix is visited twice, so the search ends.
+    The search starts without a source. If the first direction is backward, it starts from every
+    source with its largest cap. No mix is visited twice, so the search ends.
     """
-    mix = start
-    if not mix and rule.directions[0] == "backward":
+    mix: Mix = frozenset()
+    if rule.directions[0] == "backward":
         mix = frozenset({c.source: c for c in sorted(candidates, key=_size)}.values())
     visited, first_seed = {mix}, 0
     for direction in rule.directions:
@@ -332,7 +330,6 @@ def search(
     evaluations: Evaluations,
     rule: SelectionRule,
     out: Path,
-    start: Mix = frozenset(),
 ) -> SearchResult:
     """Select greedily until no move gains or the budget is spent.
 
@@ -345,7 +342,7 @@ def search(
     steps: list[Step] = []
     stopped = "no gain"
     try:
-        for step in select(candidates, evaluations.scores, rule, start):
+        for step in select(candidates, evaluations.scores, rule):
             steps.append(step)
             tqdm.write(_step_line(step))
             _write(out, steps, evaluations, "not yet")
