@@ -337,7 +337,7 @@ def search(
         out: JSON file with the steps so far, rewritten after each step.
 
     Raises:
-        UserError: the budget ends before the first step does.
+        UserError: no step is possible, or the budget ends before the first step does.
     """
     steps: list[Step] = []
     stopped = "no gain"
@@ -348,8 +348,16 @@ def search(
             _write(out, steps, evaluations, "not yet")
     except BudgetSpent:
         stopped = "budget"
+    if not steps and stopped != "budget":
+        raise UserError(
+            "selection: there is one source only, and backward can remove none; add sources, or leave"
+            " selection out"
+        )
     if not steps:
         needed = len(candidates) * rule.seeds + rule.confirm_seeds
+        if rule.directions[0] == "backward":  # each removal is compared with the whole mix
+            sources = len({candidate.source for candidate in candidates})
+            needed = (sources + 1) * rule.seeds + 2 * rule.confirm_seeds
         raise UserError(
             "selection.rule: the budget ends within the first step; set max_evaluations to"
             f" {needed} or more, and max_minutes to the time that these take"
