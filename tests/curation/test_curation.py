@@ -15,6 +15,7 @@ from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.curation import summary
 from guie.curation.classes import (
+    apply_merges,
     cap_large,
     choose_test_classes,
     drop_rare,
@@ -190,6 +191,24 @@ def test_images_of_several_test_classes_move_with_them():
     assert choose_test_classes(table, 0.5, 2, leave=["z"]) == choose_test_classes(
         table[table["domain"] == "d"], 0.5, 2
     )
+
+
+@pytest.mark.parametrize("merge", [{"a/0": "b/0", "a/1": "b/1"}, {"b/0": "a/0", "b/1": "a/1"}])
+def test_classes_that_join_a_domain_with_a_test_split_stay_in_train(merge):
+    rows = [
+        (f"{domain}{n}-{i}", f"{domain}/{n}", domain, "train")
+        for domain, classes in (("a", 5), ("b", 2))
+        for n in range(classes)
+        for i in range(2)
+    ]
+    rows.append(("test", "b/9", "b", "test"))
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split"])
+    table = table.assign(role=table["split"].replace("test", "both"))
+    moved = apply_merges(
+        move_to_test(table, choose_test_classes(table, 0.9, seed=2, merge=merge)), merge
+    )
+    classes = moved.groupby("split")["label"].agg(set)
+    assert not classes["train"] & classes["test"] and classes["test"] >= {"a/3", "b/9"}
 
 
 def test_domains_that_bring_val_or_are_left_stay_as_they_are():
