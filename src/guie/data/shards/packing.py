@@ -106,7 +106,7 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
         for left in folder.glob(".shard-*.tmp.tar"):  # by a process that was killed
             left.unlink()
         _claim(folder, plan)
-        _refuse_small_disk(folder, plan, parts)
+        _refuse_small_disk(folder, plan)
         names = [f"shard-{number:06d}.tar" for number in range(len(plan.first))]
         write = partial(_write_shard, folder, manifest, plan, _Rows(manifest.table, plan))
         bar = tqdm(total=len(plan.order), desc=f"pack {folder}", unit="img", disable=None)
@@ -179,7 +179,7 @@ def _claim(folder: Path, plan: Plan) -> None:
         )
 
 
-def _refuse_small_disk(folder: Path, plan: Plan, parts: Path) -> None:
+def _refuse_small_disk(folder: Path, plan: Plan) -> None:
     done = sum(path.stat().st_size for path in folder.glob("shard-*.tar"))
     needed = int(plan.sizes.sum()) + len(plan.sizes) * SAMPLE_BYTES - done
     free = shutil.disk_usage(folder).free
