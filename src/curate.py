@@ -25,7 +25,6 @@ index of existing WebDataset tars. See input/README.md, "Shards and object stora
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +32,7 @@ from pathlib import Path
 from guie.base import arguments
 from guie.base.errors import run
 from guie.base.files import quoted, shown
+from guie.base.processes import usable_cores
 from guie.config import MixConfig, load_config
 
 NAMED = 5  # images left out of an index that are printed
@@ -123,7 +123,10 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--set", action="append", default=[], metavar="KEY=VALUE", help="override a config key"
     )
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count(), help="decoding processes (default: cores)"
+        "--workers",
+        type=arguments.count,
+        default=usable_cores(),
+        help="decoding processes (default: cores)",
     )
     parser.add_argument(
         "--shard",

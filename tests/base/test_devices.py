@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 
+from guie.base import devices
 from guie.base.devices import deterministic_algorithms, make_accelerator
 
 
@@ -19,6 +20,18 @@ def test_the_precision_is_that_of_the_last_one_made(monkeypatch: pytest.MonkeyPa
     assert make_accelerator().mixed_precision == "bf16"
     monkeypatch.delenv("ACCELERATE_MIXED_PRECISION")
     assert make_accelerator().mixed_precision == "no"
+
+
+def test_processes_share_the_cores_that_they_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container of six cores on a machine of many."""
+    values = {"ACCELERATE_MIXED_PRECISION": "no", "OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": "2"}
+    for name, value in values.items():
+        monkeypatch.setenv(name, value)
+    threads: list[int] = []
+    monkeypatch.setattr(devices, "usable_cores", lambda: 6)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    make_accelerator()
+    assert threads == [3]
 
 
 def test_no_test_sees_a_gpu() -> None:

@@ -302,6 +302,14 @@ def test_a_shell_takes_a_printed_path_as_one_word(name: str, tmp_path: Path) -> 
     assert not list(tmp_path.iterdir())
 
 
+def test_two_processes_of_one_number_write_to_different_names(tmp_path: Path) -> None:
+    """Containers number their processes alike, and may share a disk."""
+    with replacing(tmp_path / "a.txt") as one, replacing(tmp_path / "a.txt") as other:
+        one.write_text("one")
+        other.write_text("other")
+    assert (tmp_path / "a.txt").read_text() == "one" and len(list(tmp_path.iterdir())) == 1
+
+
 def test_a_lock_takes_no_file_of_somebodys(tmp_path: Path) -> None:
     path = tmp_path / ".lock"
     for content in ("", "process 12 on a-host"):  # what a lock leaves
@@ -313,6 +321,16 @@ def test_a_lock_takes_no_file_of_somebodys(tmp_path: Path) -> None:
         with held(path, "taken", "wait"):
             pass
     assert path.read_text() == "my notes\n"
+
+
+def test_a_disk_without_locks_is_named(tmp_path: Path, monkeypatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(files.fcntl, "flock", refused)
+    with pytest.raises(UserError, match="lock: cannot be locked: No locks available; use a folder"):
+        with held(tmp_path / ".lock", "taken", "wait"):
+            pass
 
 
 def test_a_name_that_is_not_in_utf_8_is_told(tmp_path: Path) -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from common import arguments, show
 
 from guie.base.devices import make_accelerator
 from guie.base.errors import run
 from guie.config.data import ClipConfig
 from guie.curation.pseudo_labels import (
-    calibration_error,
     fit_scale,
     guess,
     least_confidence,
@@ -38,6 +38,13 @@ def domain_names(path: Path, captions: int) -> dict[str, list[str]]:
         domain: rows["caption"].sample(min(captions, len(rows)), random_state=0).tolist()
         for domain, rows in train.groupby("domain")
     }
+
+
+def calibration_error(confidence_N: np.ndarray, right_N: np.ndarray, bins: int = 15) -> float:
+    """Return the expected calibration error over equal bins of confidence (Guo et al. 2017, eq. 3)."""
+    bin_N = np.minimum((confidence_N * bins).astype(int), bins - 1)
+    table = pd.DataFrame({"gap": right_N - confidence_N.astype(np.float64), "bin": bin_N})
+    return float(table.groupby("bin")["gap"].sum().abs().sum() / len(table))
 
 
 def measure(emb_ND: np.ndarray, truth_N: np.ndarray, text_CD: np.ndarray, scale: float) -> None:

@@ -79,6 +79,13 @@ def test_command_line_tells_a_user_error_in_one_line(place, monkeypatch, capsys)
     assert capsys.readouterr().err == "error: nowhere.yaml: no such config file\n"
 
 
+@pytest.mark.parametrize("workers", ["0", "-1"])
+def test_no_workers_are_refused(workers: str, capsys):
+    with pytest.raises(SystemExit):
+        curate.main(["--manifest", "m.csv", "--shards", "out", "--workers", workers])
+    assert f"--workers: {workers}: must be 1 to" in capsys.readouterr().err
+
+
 def test_config_or_list_must_be_given(capsys):
     with pytest.raises(SystemExit):
         curate.main([])

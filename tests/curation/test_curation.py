@@ -15,6 +15,7 @@ from guie.base.errors import UserError
 from guie.base.seeds import seeded_draws
 from guie.curation import summary
 from guie.curation.classes import (
+    apply_merges,
     cap_large,
     choose_test_classes,
     drop_rare,
@@ -192,6 +193,24 @@ def test_images_of_several_test_classes_move_with_them():
     )
 
 
+@pytest.mark.parametrize("merge", [{"a/0": "b/0", "a/1": "b/1"}, {"b/0": "a/0", "b/1": "a/1"}])
+def test_classes_that_join_a_domain_with_a_test_split_stay_in_train(merge):
+    rows = [
+        (f"{domain}{n}-{i}", f"{domain}/{n}", domain, "train")
+        for domain, classes in (("a", 5), ("b", 2))
+        for n in range(classes)
+        for i in range(2)
+    ]
+    rows.append(("test", "b/9", "b", "test"))
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split"])
+    table = table.assign(role=table["split"].replace("test", "both"))
+    moved = apply_merges(
+        move_to_test(table, choose_test_classes(table, 0.9, seed=2, merge=merge)), merge
+    )
+    classes = moved.groupby("split")["label"].agg(set)
+    assert not classes["train"] & classes["test"] and classes["test"] >= {"a/3", "b/9"}
+
+
 def test_domains_that_bring_val_or_are_left_stay_as_they_are():
     brings = pd.concat([rows(["a", "a", "b", "b"]), rows(["v", "v"], "val")])
     table = pd.concat([brings, rows(["m", "m", "n", "n"], domain="met")], ignore_index=True)
@@ -268,9 +287,9 @@ def test_losses_count_classes_that_lost_their_last_image():
         "d": {"min_images": {"classes": 1, "images": 1}, "max_images": {"classes": 0, "images": 2}}
     }
     nothing = pd.Series(dtype=bool)
-    twice = summary.by_domain(stages["max_images"], [losses, losses], nothing)["d"]
-    assert twice["dropped"]["max_images"] == {"classes": 0, "images": 4}
-    assert twice["train"] == {"classes": 2, "images": 5}
+    counts = summary.by_domain(stages["max_images"], losses, nothing)["d"]
+    assert counts["dropped"] == losses["d"]
+    assert counts["train"] == {"classes": 2, "images": 5}
 
 
 def test_losses_name_a_domain_that_is_gone():

@@ -23,8 +23,17 @@ from guie.config.base import Name
 from guie.config.data import SelectionConfig
 from guie.curation.duplicates import pixels
 from guie.curation.mix import score_by_training
+from guie.curation.pipeline import select_rows
+from guie.curation.selection import Score
+from guie.curation.summary import CurationReport
 from guie.data.image_checks import cache, hashes
-from guie.data.manifest import load_manifest, save_manifest
+from guie.data.manifest import (
+    DomainDeclaration,
+    Sidecar,
+    load_manifest,
+    read_sidecar,
+    save_manifest,
+)
 from guie.evaluation import feature_cache
 from guie.models.backbones.open_clip import import_open_clip
 
@@ -236,6 +245,7 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
         values = dict(word.split("=", 1) for word in words if "=" in word)
         assert TypeAdapter(Name).validate_python(values["name"]) and values["name"].endswith("-3")
         assert Path(values["data.manifest"]).parent == Path(values["out"])
+        assert read_sidecar(Path(values["data.manifest"])).domains["x"].index_is_train
         write_text(tmp_path / "metrics.jsonl", '{"step": 1, "val_r_at_1": 0.5}\n')
         return tmp_path
 
@@ -247,27 +257,85 @@ def test_a_whole_training_has_a_name_that_a_run_can_have(mix: str, tmp_path: Pat
     config = config_from(values, MixConfig)
     row = dict.fromkeys(("image_path", "label", "domain", "split", "role"), "x")
     selection = SelectionConfig(evaluator="full", full="judge.yaml")
-    score = score_by_training(pd.DataFrame([row]), mix, 3, config, selection, trained)
+    declared = Sidecar(domains={"x": DomainDeclaration(index_is_train=True)})
+    rows = pd.DataFrame([row])
+    score = score_by_training(rows, mix, 3, "a1", config, selection, declared, trained)
     assert score.value == 0.5
+
+
+def training() -> dict:
+    """The config of a short run."""
+    model = {"backbone": {"library": "open_clip", "name": "guie-tiny"}, "image": {"size_px": 32}}
+    run = {"name": "judge", "model": model, "data": {"manifest": "given", "workers": 0}}
+    run["train"] = {"epochs": 0.5, "batch_size": 16, "lr": {"head": 1e-3, "classes": 1e-2}}
+    return run
+
+
+def judged(folder: Path, train, metric: str = "r_at_1", label: str = "cars/0", **changed) -> None:
+    """Select between two domains by whole trainings."""
+    (folder / "judge.yaml").write_text(yaml.safe_dump(training() | changed))
+    rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
+    full = {"evaluator": "full", "full": str(folder / "judge.yaml"), "rule": rule, "metric": metric}
+    sources = [{"kind": "toy", "path": "t"}]
+    values = {"name": "m", "out": str(folder / "m.csv"), "sources": sources, "selection": full}
+    config = config_from(values, MixConfig)
+    rows = [
+        (
+            f"{domain}{n}.png",
+            f"{domain}/{n}",
+            domain,
+            split,
+            "train" if split == "train" else "both",
+        )
+        for domain in ("cars", "toys")
+        for n, split in enumerate(("train", "val"))
+    ]
+    table = pd.DataFrame(rows, columns=["image_path", "label", "domain", "split", "role"])
+    table.loc[0, "label"] = label
+    account = CurationReport(config, "")
+    select_rows(table.assign(source=0), config.selection, config, 1, account, train)
+
+
+def test_scores_of_whole_trainings_belong_to_their_metric_and_config(tmp_path: Path) -> None:
+    def train(*_: object) -> Score:
+        return Score(0.5, {})
+
+    judged(tmp_path, train)
+    judged(tmp_path, None)  # from the log
+    for other in ({"metric": "mmp_at_5"}, {"precision": "bf16"}):
+        with pytest.raises(UserError, match="contains scores of other images, features or set"):
+            judged(tmp_path, train, **other)
+
+
+def test_a_run_on_other_rows_has_another_folder(tmp_path: Path) -> None:
+    folders = []
+
+    def train(rows: pd.DataFrame, name: str, seed: int, folder: str) -> Score:
+        folders.append(folder)
+        return Score(0.5, {})
+
+    for label in ("cars/0", "cars/0", "cars/2"):  # as if cleaning had changed
+        judged(tmp_path, train, label=label)
+        (tmp_path / "m.selection.jsonl").unlink()
+    first, again, other = (set(folders[at : at + 4]) for at in (0, 4, 8))
+    assert first == again != other and len(first | other) == 2
 
 
 @pytest.mark.slow
 def test_whole_trainings_judge_a_selection(toys: Path) -> None:
-    model = {"backbone": {"library": "open_clip", "name": "guie-tiny"}, "image": {"size_px": 32}}
-    training = {"name": "judge", "model": model, "data": {"manifest": "given", "workers": 0}}
-    training["train"] = {"epochs": 0.5, "batch_size": 16, "lr": {"head": 1e-3, "classes": 1e-2}}
-    (toys / "judge.yaml").write_text(yaml.safe_dump(training))
+    (toys / "judge.yaml").write_text(yaml.safe_dump(training()))
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 4}
     selection = {"evaluator": "full", "full": str(toys / "judge.yaml"), "rule": rule}
     table, _ = run(toys, ["cars", "packages"], selection=selection)
     message = json.loads((toys / "input/mix.selection.json").read_text())
-    runs = sorted(path.name for path in (toys / "input/mix.selection").glob("*-?"))
+    (runs_in,) = (toys / "input/mix.selection").iterdir()
+    runs = sorted(path.name for path in runs_in.glob("*-?"))
     assert (
         runs == ["cars-0", "cars-1", "packages-0", "packages-1"] and message["stopped"] == "budget"
     )
     score = {}
     for name in runs:
-        summary = json.loads((toys / "input/mix.selection" / name / "summary.json").read_text())
+        summary = json.loads((runs_in / name / "summary.json").read_text())
         score[name] = summary["best"]["val_r_at_1"]
     mean = {
         domain: (score[f"{domain}-0"] + score[f"{domain}-1"]) / 2 for domain in ("cars", "packages")

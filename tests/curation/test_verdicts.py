@@ -15,6 +15,7 @@ from test_evidence import picture
 import curate
 from guie.base.errors import UserError
 from guie.config.data import CleaningConfig
+from guie.curation import cleaning
 from guie.curation.cleaning import clean
 from guie.curation.duplicates.findings import Verdicts
 from guie.curation.duplicates.rules import disjoint
@@ -78,6 +79,18 @@ def test_a_word_holds_where_equal_pixels_alone_are_looked_for(folders):
         file.write("birds/class2/02.png,birds/class3/03.png,copy\n")
     left = mixed(folders, "clean.share_max=0.5", "clean.near=null")
     assert len(left) == 15 and not left["image_path"].str.contains("02|03").any()
+
+
+def test_a_word_written_while_cleaning_runs_is_kept(folders, monkeypatch):
+    line = "birds/class2/02.png,birds/class3/03.png,copy"
+
+    def slowly(*given):
+        (folders / "mix.verdicts.csv").write_text(f"image_path,other_path,verdict\n{line}\n")
+        return clean(*given)
+
+    monkeypatch.setattr(cleaning, "clean", slowly)
+    mixed(folders, "clean.share_max=0.5")
+    assert line in (folders / "mix.verdicts.csv").read_text()
 
 
 def test_a_word_on_what_is_not_in_the_mix_is_kept_and_named(folders, capsys):

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from accelerate import Accelerator
 from PIL import Image
 
 from guie.base.errors import UserError
@@ -194,6 +195,19 @@ def test_two_checks_share_a_cache_without_forgetting(manifest, opened):
     opened.clear()
     find(manifest)
     assert opened == []
+
+
+def test_all_cores_that_may_be_used_decode(manifest, monkeypatch):
+    asked, find = [], find_unreadable
+
+    def counted(table, root, cache, workers, *more):
+        asked.append(workers)
+        return find(table, root, cache, 1, *more)
+
+    monkeypatch.setattr(precheck, "usable_cores", lambda: 7)
+    monkeypatch.setattr(precheck, "find_unreadable", counted)
+    precheck.readable(Accelerator(), manifest, ["train"], drop_bad=False, dropped=manifest.root)
+    assert asked == [7]
 
 
 def test_processes_find_what_one_finds(tmp_path):

@@ -13,6 +13,7 @@ import torch
 from accelerate import Accelerator
 
 from guie.base.errors import UserError
+from guie.base.files import replacing
 from guie.config.data import CleaningConfig
 from guie.curation.duplicates.evidence import embed_for
 from guie.data.image_checks.comparison import content
@@ -209,7 +210,10 @@ def test_only_what_a_cache_wrote_is_removed_with_it(tmp_path):
     for cache in caches:
         cache.begin()
         cache.add(states, np.ones((1, 4)))
-    (caches[0].folder / f".{'a' * 64}.7.tmp.npy").touch()  # of a killed process
+    with replacing(caches[0].folder / f"{'a' * 64}.npy") as temporary:
+        left = temporary.name
+        temporary.touch()
+    (caches[0].folder / f"{'a' * 64}.npy").rename(caches[0].folder / left)  # as after a kill
     (caches[1].folder / "notes.txt").touch()
     shutil.copytree(caches[0].folder, tmp_path / "away")
     other = tmp_path / "parts" / "0123456789abcdef"

@@ -22,6 +22,7 @@ from accelerate.utils import (
 from torch import distributed
 
 from guie.base.errors import UserError
+from guie.base.processes import usable_cores
 
 T = TypeVar("T")
 # Other processes wait while the main process opens every image of a new data set.
@@ -55,7 +56,7 @@ def make_accelerator(**settings: Any) -> Accelerator:
     launched = PRECISION in os.environ
     if accelerator.device.type == "cpu" and launched and os.environ.get("OMP_NUM_THREADS") == "1":
         processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        torch.set_num_threads(max(1, (os.cpu_count() or 1) // processes))
+        torch.set_num_threads(max(1, usable_cores() // processes))
     return accelerator
 
 

@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import re
+import secrets
 import shlex
 import shutil
 import socket
@@ -108,7 +109,8 @@ def replacing(path: str | Path, durable: bool = True) -> Iterator[Path]:
     path = Path(path)
     _make_folder(path)
     # Keep the suffix last: numpy, pandas and matplotlib choose the format by it.
-    temporary = path.with_name(f".{path.stem}.{os.getpid()}.tmp{path.suffix}")
+    own = f"{os.getpid()}-{secrets.token_hex(4)}"  # containers with one disk may share the number
+    temporary = path.with_name(f".{path.stem}.{own}.tmp{path.suffix}")
     try:
         yield temporary
         if durable:
@@ -242,12 +244,18 @@ def held(path: Path, said: str, remedy: str, wait_s: float = WAIT_S) -> Iterator
 
     Child processes that have the file open hold the lock too, and may briefly outlive a killed parent.
     Raises UserError (`said`, the holder, `remedy`) if another process holds it for `wait_s` seconds,
-    and if the file is not a lock file.
+    if the file system has no locks, and if the file is not a lock file.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
         file.seek(0)
-        if not _taken(file, wait_s):
+        try:
+            free = _taken(file, wait_s)
+        except OSError as error:
+            raise UserError(
+                f"{path}: cannot be locked: {error.strerror}; use a folder on a disk that has locks"
+            ) from None
+        if not free:
             raise UserError(f"{said} ({file.read()}); {remedy}")
         file.seek(0)
         if not HOLDER.fullmatch(file.read(HOLDER_CHARS)):

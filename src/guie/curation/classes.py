@@ -329,17 +329,21 @@ def choose_test_classes(
 ) -> set[str]:
     """Choose a share of each domain's train classes to test on, as `held_out_classes` does.
 
-    Domains that have a test split, and those in `leave`, keep all their classes in train.
+    Domains that have a test split, and those in `leave`, keep all their classes in train. So do classes
+    of other domains that cleaning will join to one of them.
 
     Args:
         merge: classes that cleaning will rename; they move with the class that absorbs them.
     """
     leave = {*leave, *table.loc[table["split"] == "test", "domain"]}
     renamed = apply_merges(table, merge or {})
-    train = renamed[(renamed["split"] == "train") & ~table["domain"].isin(leave)]
+    left = table["domain"].isin(leave) | renamed["domain"].isin(leave)
+    train = renamed["split"] == "train"
+    stay = set(memberships(renamed[train & left])["label"])
     chosen: set[str] = set()
-    for _, members in memberships(train).groupby("domain"):
-        rows = members.loc[members["label"].isin(held_out_classes(members, fraction, seed)), "row"]
+    for _, members in memberships(renamed[train & ~left]).groupby("domain"):
+        held_out = held_out_classes(members, fraction, seed, stay)
+        rows = members.loc[members["label"].isin(held_out), "row"]
         chosen.update(name for label in table["label"][rows] for name in label.split("|"))
     return chosen
 
@@ -374,11 +378,14 @@ def split_validation(
     )
 
 
-def held_out_classes(members: pd.DataFrame, fraction: float, seed: int) -> set[str]:
+def held_out_classes(
+    members: pd.DataFrame, fraction: float, seed: int, stay: Collection[str] = ()
+) -> set[str]:
     """Choose the held-out classes of one domain: a rounded share, at least one, never all.
 
     Classes that share an image move together. A class with one image stays in train, because its
-    query would have no positive. The order depends only on the seed and the class names.
+    query would have no positive, and so do those in `stay`. The order depends only on the seed and
+    the class names.
     """
     images = members["label"].value_counts().to_dict()
     target = min(max(1, round(fraction * len(images))), len(images) - 1)
@@ -386,7 +393,8 @@ def held_out_classes(members: pd.DataFrame, fraction: float, seed: int) -> set[s
     chosen: set[str] = set()
     for position in np.argsort(seeded_draws(seed, (group[0] for group in groups))):
         group = groups[position]
-        if len(chosen) + len(group) <= target and all(images[label] > 1 for label in group):
+        free = all(images[label] > 1 and label not in stay for label in group)
+        if len(chosen) + len(group) <= target and free:
             chosen.update(group)
         if len(chosen) == target:
             break

@@ -120,7 +120,7 @@ def clean_rows(
     evidence = Evidence(embed, Pixels(config.image_root, workers, digests), verdicts)
     cleaned = clean(table, cleaning, evidence, account.after)
     account.findings, account.limits = cleaned.findings, cleaned.links.limits
-    verdicts.write(cleaned.findings)
+    Verdicts.read(verdicts.path).write(cleaned.findings)  # a person may have written meanwhile
     account.notes += [
         *_placeholders(cleaned),
         *_emptied_notes(cleaned),

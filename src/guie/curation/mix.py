@@ -57,7 +57,11 @@ def curate(
         table = refuse_late_leaks(table, links, config.clean, account)
     if config.selection:
         evaluate = partial(
-            score_by_training, config=config, selection=config.selection, train=train
+            score_by_training,
+            config=config,
+            selection=config.selection,
+            sidecar=sidecar,
+            train=train,
         )
         table = select_rows(table, config.selection, config, workers, account, evaluate)
     if config.clean and config.clean.oversample:
@@ -71,18 +75,25 @@ def score_by_training(
     rows: pd.DataFrame,
     name: str,
     seed: int,
+    trained: str,
     config: MixConfig,
     selection: SelectionConfig,
+    sidecar: Sidecar,
     train: Train,
 ) -> Score:
-    """Score a mix by a full run of train.py: the best val score of the metric."""
+    """Score a mix by a full run of train.py: the best val score of the metric.
+
+    Args:
+        trained: the folder's name, which changes with the rows and the training config.
+        sidecar: the overlaps that the mix declares.
+    """
     assert selection.full is not None  # the evaluator is `full`
-    folder = config.beside(".selection")
+    folder = config.beside(".selection") / trained
     slug = re.sub(r"[^\w.-]", "_", name)[:SLUG_CHARS]
     if slug != name:  # names of several sources or caps contain characters not allowed in a run's
         slug += f"_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
     manifest = folder / f"{slug}.csv"
-    save_manifest(rows, manifest)
+    save_manifest(rows, manifest, sidecar)
     words = [f"data.manifest={manifest}", f"data.root={config.image_root}", f"seed={seed}"]
     words += [f"name={slug}-{seed}", f"out={folder}"]
     done = train(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -19,7 +20,7 @@ import pandas as pd
 import toydomains
 from guie.base.devices import make_accelerator
 from guie.base.errors import UserError
-from guie.config import MixConfig
+from guie.config import MixConfig, RunConfig, load_config
 from guie.config.data import (
     ClipConfig,
     DatasetSource,
@@ -418,8 +419,8 @@ def _features(
     )
 
 
-# Trains on a mix: (train and val rows, name of the mix, seed) -> score.
-Train = Callable[[pd.DataFrame, str, int], Score]
+# Trains on a mix: (train and val rows, name of the mix, seed, hash of all rows and the config) -> score.
+Train = Callable[[pd.DataFrame, str, int, str], Score]
 
 
 def select_rows(
@@ -443,7 +444,7 @@ def select_rows(
     if selection.by not in table or (table[selection.by] == "").any():
         raise UserError(f"selection.by: some rows have no {selection.by}; set it to domain")
     held_out = table[table["split"] != "train"]
-    judge: Train
+    judge: Callable[[pd.DataFrame, str, int], Score]
     if selection.evaluator == "proxy" and selection.proxy is not None:
         model = open_model(selection.proxy.model, selection.proxy.size_px, selection.proxy.fit)
         paths = table["image_path"].tolist()
@@ -454,11 +455,17 @@ def select_rows(
         identity = proxy.identity()
         judge = lambda rows, name, seed: proxy.score(rows, seed)  # noqa: E731
     else:
+        assert selection.full is not None  # the evaluator is `full`
+        given = ["name=run", "data.manifest=mix"]  # a training gets its own
+        settings = load_config(selection.full, RunConfig, given).model_dump_json()
         rows = table[["image_path", "label", "domain", "split", "role"]]
-        identity = f"{selection.full} {pd.util.hash_pandas_object(rows, index=False).sum():x}"
+        digest = hashlib.sha256(settings.encode())
+        digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+        trained = digest.hexdigest()[:16]
+        identity = f"{trained} {selection.metric}"
         val = table[table["split"] == "val"]
         judge = lambda rows, name, seed: train(  # noqa: E731
-            pd.concat([rows, val], ignore_index=True), name, seed
+            pd.concat([rows, val], ignore_index=True), name, seed, trained
         )
     log = Evaluations(
         config.beside(".selection.jsonl"),

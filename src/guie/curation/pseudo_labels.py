@@ -41,13 +41,6 @@ def fit_scale(cos_NC: np.ndarray, truth_N: np.ndarray, start: float) -> float:
     return math.exp(found.x)
 
 
-def calibration_error(confidence_N: np.ndarray, right_N: np.ndarray, bins: int = 15) -> float:
-    """Return the expected calibration error over equal bins of confidence (Guo et al., eq. 3)."""
-    bin_N = np.minimum((confidence_N * bins).astype(int), bins - 1)
-    table = pd.DataFrame({"gap": right_N - confidence_N.astype(np.float64), "bin": bin_N})
-    return float(table.groupby("bin")["gap"].sum().abs().sum() / len(table))
-
-
 def precision_curve(confidence_N: np.ndarray, right_N: np.ndarray) -> pd.DataFrame:
     """Return precision and coverage at each confidence threshold, from strict to lax.
 

@@ -227,17 +227,15 @@ class Step:
         return {**vars(self), "mix": mix_name(self.mix)}
 
 
-def select(
-    candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule, start: Mix = frozenset()
-) -> Iterator[Step]:
+def select(candidates: Sequence[Candidate], scores: Scores, rule: SelectionRule) -> Iterator[Step]:
     """Yield the steps of the search.
 
     A forward step adds a candidate, or changes the cap of a source. A backward step removes one.
-    The search starts from `start`. If that is empty and the first direction is backward, it starts
-    from every source with its largest cap. No mix is visited twice, so the search ends.
+    The search starts without a source. If the first direction is backward, it starts from every
+    source with its largest cap. No mix is visited twice, so the search ends.
     """
-    mix = start
-    if not mix and rule.directions[0] == "backward":
+    mix: Mix = frozenset()
+    if rule.directions[0] == "backward":
         mix = frozenset({c.source: c for c in sorted(candidates, key=_size)}.values())
     visited, first_seed = {mix}, 0
     for direction in rule.directions:
@@ -332,7 +330,6 @@ def search(
     evaluations: Evaluations,
     rule: SelectionRule,
     out: Path,
-    start: Mix = frozenset(),
 ) -> SearchResult:
     """Select greedily until no move gains or the budget is spent.
 
@@ -340,19 +337,27 @@ def search(
         out: JSON file with the steps so far, rewritten after each step.
 
     Raises:
-        UserError: the budget ends before the first step does.
+        UserError: no step is possible, or the budget ends before the first step does.
     """
     steps: list[Step] = []
     stopped = "no gain"
     try:
-        for step in select(candidates, evaluations.scores, rule, start):
+        for step in select(candidates, evaluations.scores, rule):
             steps.append(step)
             tqdm.write(_step_line(step))
             _write(out, steps, evaluations, "not yet")
     except BudgetSpent:
         stopped = "budget"
+    if not steps and stopped != "budget":
+        raise UserError(
+            "selection: there is one source only, and backward can remove none; add sources, or leave"
+            " selection out"
+        )
     if not steps:
         needed = len(candidates) * rule.seeds + rule.confirm_seeds
+        if rule.directions[0] == "backward":  # each removal is compared with the whole mix
+            sources = len({candidate.source for candidate in candidates})
+            needed = (sources + 1) * rule.seeds + 2 * rule.confirm_seeds
         raise UserError(
             "selection.rule: the budget ends within the first step; set max_evaluations to"
             f" {needed} or more, and max_minutes to the time that these take"

@@ -40,23 +40,17 @@ def losses(stages: Mapping[str, pd.DataFrame]) -> dict[str, Counts]:
 
 
 def by_domain(
-    table: pd.DataFrame, lost: Sequence[Mapping[str, Counts]], alone: pd.Series
+    table: pd.DataFrame, lost: Mapping[str, Counts], alone: pd.Series
 ) -> dict[str, Counts]:
     """Return {domain: {split: counts, "dropped": {rule: counts}}}, including emptied domains.
 
-    `lost` holds the `losses` of each source. `alone` states for every query of `table`, by index,
+    `lost` is what `losses` returns. `alone` states for every query of `table`, by index,
     whether it has no positive.
     """
     counts_of = contents(table, alone)
-    dropped: dict[str, Counts] = {domain: {} for account in lost for domain in account}
-    for account in lost:
-        for domain, rules in account.items():
-            for rule, counts in rules.items():
-                total = dropped[domain].setdefault(rule, dict.fromkeys(counts, 0))
-                dropped[domain][rule] = {key: total[key] + counts[key] for key in counts}
     return {
-        domain: {**counts_of.get(domain, {}), "dropped": dropped.get(domain, {})}
-        for domain in sorted({*counts_of, *dropped})
+        domain: {**counts_of.get(domain, {}), "dropped": lost.get(domain, {})}
+        for domain in sorted({*counts_of, *lost})
     }
 
 
@@ -192,7 +186,7 @@ class CurationReport:
         """Return the summary. It depends only on sources and config, so it contains no times."""
         held_out = (table[table["split"] == split] for split in ("val", "test"))
         alone = pd.concat([queries_without_positive(rows) for rows in held_out])
-        domains = by_domain(table, [losses(self.stages)], alone)
+        domains = by_domain(table, losses(self.stages), alone)
         return {
             "name": self.config.name,
             "command": self.command,

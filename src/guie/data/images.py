@@ -237,7 +237,8 @@ def _part(
 def _jpeg(image: ImageFile.ImageFile, reduction: int) -> np.ndarray | None:
     """Decode with OpenCV: equal to Pillow to the bit, as both use libjpeg-turbo, but faster.
 
-    Return None if the two could differ, or the file is damaged: Pillow then reports the error.
+    Return None if the two could differ, or OpenCV cannot decode the file: Pillow then reports the error.
+    But OpenCV decodes some damaged baseline files that Pillow refuses: only checks of images name those.
     """
     if image.fp is None or image.format != "JPEG" or image.mode not in ("RGB", "L"):
         return None

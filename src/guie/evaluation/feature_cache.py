@@ -33,7 +33,9 @@ from guie.models.views import AnyPreprocess
 
 INDEX_TYPES = {**TYPES, "shard": str, "row": int}
 # A shard's files, and the temporary files of a killed process (see `replacing`)
-OWN_FILE = re.compile(r"[0-9a-f]{64}\.(npy|parquet)|\.([0-9a-f]{64}|model)\.\d+\.tmp\.\w+")
+OWN_FILE = re.compile(
+    r"[0-9a-f]{64}\.(npy|parquet)|\.([0-9a-f]{64}|model)\.\d+(-[0-9a-f]{8})?\.tmp\.\w+"
+)
 
 logger = logging.getLogger(__name__)
 

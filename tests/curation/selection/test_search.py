@@ -135,6 +135,20 @@ def test_a_budget_below_one_step_is_refused(tmp_path):
         run(tmp_path, max_evaluations=FIRST_STEP - 1)
 
 
+def test_the_budget_of_a_backward_step_counts_the_whole_mix(tmp_path):
+    rule = RULE.model_copy(update={"directions": ["backward"]})
+    with pytest.raises(UserError, match="set max_evaluations to 16 or more"):
+        run(tmp_path, rule=rule, max_evaluations=15)
+    assert run(tmp_path, rule=rule, max_evaluations=16).steps
+
+
+def test_backward_from_a_single_source_has_nothing_to_remove(tmp_path):
+    rule = RULE.model_copy(update={"directions": ["backward"]})
+    evaluations = Evaluations(tmp_path / "log.jsonl", "x", Counter())
+    with pytest.raises(UserError, match="one source only, and backward can remove none"):
+        search(candidates("a"), evaluations, rule, tmp_path / "steps.json")
+
+
 def test_a_score_that_is_no_number_is_refused(tmp_path):
     evaluations = Evaluations(tmp_path / "log.jsonl", "x", lambda mix, seed: Score(np.nan, {}))
     with pytest.raises(UserError, match="a: its score is nan"):

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 import pandas as pd
 import pytest
 from PIL import Image
 
+from guie.base.errors import UserError
 from guie.data.datasets import thinning
 from guie.data.datasets.thinning import distinct, keep_classes, thin_test
 
@@ -95,6 +99,13 @@ def test_no_more_images_are_opened_than_needed(folder):
 
     assert distinct(Folder(folder), 2, 6, OTHER) == OTHER[:2]
     assert opened == OTHER[:2]
+
+
+def test_a_killed_worker_is_said_in_a_line(folder, monkeypatch):
+    monkeypatch.setattr(thinning, "_hash", lambda path: os.kill(os.getpid(), signal.SIGKILL))
+    classes = {f"class{n}": [name] for n, name in enumerate(OTHER)}  # more than one worker takes
+    with pytest.raises(UserError, match="was killed.* use fewer than 2 workers"):
+        thinned(table(**classes), folder, bits=6, workers=2)
 
 
 def test_choice_depends_on_the_seed_alone(folder):

@@ -141,3 +141,5 @@ def test_a_box_that_cannot_be_is_refused_by_its_line(line: str, fault: str, tmp_
     with pytest.raises(UserError, match=fault) as caught:
         crops(tmp_path, "a.png,0,0,4,4", line)
     assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=fault.replace("csv:3", "csv:5")):
+        crops(tmp_path, "", "a.png,0,0,4,4", "", line)

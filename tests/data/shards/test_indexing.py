@@ -109,6 +109,7 @@ BAD = {
         lambda tar: tar_of(tar, [("b.jpg", picture_bytes(0)), ("b.cls", b"a\nb")]),
         r"x.tar: x/b.jpg: label 'art/a\\nb' has a line break",
     ),
+    "no image": (lambda tar: tar_of(tar, [("b.cls", b"1")]), "no member of its tars has the name"),
     "nothing": (lambda tar: tar.unlink(), "no .tar in it"),
 }
 
@@ -139,6 +140,19 @@ def test_tars_that_were_read_are_not_read_again(tmp_path: Path) -> None:
     labels = load_manifest(tmp_path / "index.parquet").table["label"]
     assert labels.tolist() == ["art/kept"] * 3 + ["art/1", "art/0", "art/1"]
     assert written and good.exists()
+
+
+def test_tars_are_read_again_for_another_domain_or_split(tmp_path: Path) -> None:
+    tar_of(tmp_path / "a.tar", samples(0))
+    bad = tar_of(tmp_path / "b.tar", samples(3))
+    whole = bad.read_bytes()
+    cut(bad, 2000)
+    with pytest.raises(UserError, match=r"b\.tar"):
+        index_tars(tmp_path, "art", "train", 1)
+    bad.write_bytes(whole)
+    index_tars(tmp_path, "birds", "val", 1)
+    table = load_manifest(tmp_path / "index.parquet").table
+    assert set(table["domain"]) == {"birds"} and set(table["split"]) == {"val"}
 
 
 def test_an_index_is_not_replaced(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ from guie.base.files import cache_folder
 from guie.data.dataset import classes_of, distinct_rows, rows_hash
 from guie.data.image_checks.decoding import readable
 from guie.data.manifest import Manifest, load_manifest, rows_where, sidecar_path, table
+from guie.data.shards import cached
+from guie.data.shards.cached import cached_folder, open_places
 from guie.data.shards.index import read_facts, write_index
 from sharded import packed
 
@@ -78,6 +80,16 @@ def test_a_damaged_copy_is_made_anew(tmp_path: Path, checks: list[int]) -> None:
     checks.clear()
     pd.testing.assert_frame_equal(load_manifest(shards.path).table, shards.table)
     assert checks == [len(shards.table)]
+
+
+def test_damaged_places_are_made_anew(tmp_path: Path) -> None:
+    _, shards = packed(tmp_path)
+    index, image = str(shards.path), shards.table["image_path"][0]
+    known = open_places(index).range_of(image)
+    for name, damage in (("facts.json", b""), ("hash.npy", b"\0" * 40), ("size.npy", b"")):
+        cached._OPEN.clear()
+        (cached_folder(index) / "places" / name).write_bytes(damage)
+        assert open_places(index).range_of(image) == known
 
 
 def buffers(column: pd.Series) -> set[int]:

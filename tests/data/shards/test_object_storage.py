@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from torch.utils.data import default_collate
 
 from guie.base.errors import UserError
@@ -19,6 +20,7 @@ from guie.data.image_checks.decoding import absolute, file_states
 from guie.data.images import open_as_seen
 from guie.data.loader import eval_loader
 from guie.data.manifest import Manifest, load_manifest
+from guie.data.manifest.companions import read_companions
 from guie.data.raw_batch import RawImages
 from guie.data.raw_batch import packed as packed_batch
 from guie.data.shards import cached, index, storage
@@ -260,6 +262,33 @@ def test_an_index_that_changes_is_read_anew(both, server: str, tmp_path: Path) -
     assert sorted(again.table["image_path"]) == sorted(some)
     for path in some:
         assert open_as_seen(again.file(path)) == open_as_seen(files.file(path))
+
+
+def test_companions_follow_those_of_an_index_that_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    objects = MemoryFileSystem()
+    fetched: list[str] = []
+    whole = objects.cat_file
+    monkeypatch.setattr(objects, "cat_file", lambda url: fetched.append(url) or whole(url))
+    monkeypatch.setattr(storage, "_filesystem", lambda url: objects)
+    monkeypatch.setenv("GUIE_CACHE", str(tmp_path / "cache"))
+    _, shards = packed(tmp_path)
+    stem = f"s3://{tmp_path.name}/index"
+    objects.pipe_file(f"{stem}.parquet", shards.path.read_bytes())
+    declared = "domains: {art: {index_is_train: true, shared_classes: true}}"
+    objects.pipe_file(f"{stem}.sidecar.yaml", declared.encode())
+    assert load_manifest(f"{stem}.parquet").sidecar.domains["art"].shared_classes
+    fetched.clear()
+    load_manifest(f"{stem}.parquet")
+    assert not fetched
+    objects.pipe_file(f"{stem}.texts.csv", b"image_path,text,label,domain\nt,a cup,art/c,art\n")
+    objects.pipe_file(f"{stem}.sidecar.yaml", b"domains: {art: {index_is_train: true}}")
+    again = load_manifest(f"{stem}.parquet")
+    assert read_companions(again.path)["texts"]["text"].tolist() == ["a cup"]
+    assert not again.sidecar.domains["art"].shared_classes and len(fetched) == 2
+    objects.rm(f"{stem}.texts.csv")
+    assert not read_companions(load_manifest(f"{stem}.parquet").path)
 
 
 def test_single_images_in_object_storage_are_refused(troubled: Troubled) -> None:

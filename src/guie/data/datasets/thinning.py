@@ -7,8 +7,6 @@ describe how). Here two images are near-duplicates if their perceptual hashes ar
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -18,9 +16,9 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.base.errors import UserError
-from guie.base.processes import follow_parent
 from guie.base.seeds import seeded_draws
 from guie.data.datasets.base import present
+from guie.data.image_checks.decoding import mapped
 from guie.data.image_checks.hashes import perceptual_hashes
 from guie.data.images import open_as_seen
 
@@ -67,7 +65,7 @@ def thin_test(
     else:
         choose = partial(distinct, folder, limit, near_duplicate_bits)
         bar = partial(tqdm, total=len(classes), desc="near-duplicates", unit="class", disable=None)
-        chosen = list(bar(_mapped(choose, classes, workers)))
+        chosen = list(bar(mapped(choose, classes, workers, chunk=4)))
     kept = frozenset(path for paths in chosen for path in paths)
     gone = test.index[~present(test["image_path"], kept)]
     return table.drop(index=gone).reset_index(drop=True)
@@ -98,11 +96,3 @@ def _hash(path: Path) -> int | None:
     except UserError:
         return None
     return int(digits, 16) if digits else None
-
-
-def _mapped(choose: partial, classes: list[list[str]], workers: int) -> Iterator[list[str]]:
-    if workers <= 1:
-        yield from map(choose, classes)
-        return
-    with ProcessPoolExecutor(workers, initializer=follow_parent) as pool:
-        yield from pool.map(choose, classes, chunksize=4)

@@ -25,7 +25,7 @@ from tqdm import tqdm
 from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.base.files import cache_folder, replacing
-from guie.base.processes import follow_parent
+from guie.base.processes import follow_parent, usable_cores
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
 from guie.data.shards.cached import open_places
@@ -267,8 +267,9 @@ def readable(
     rows = table[used]
     cache = decoded_folder(manifest.path)
     states = _states(rows, manifest.root) if accelerator.is_main_process else None
-    cores = os.cpu_count() or 1
-    look = partial(find_unreadable, rows, manifest.root, cache, cores, decoders, states, shard)
+    look = partial(
+        find_unreadable, rows, manifest.root, cache, usable_cores(), decoders, states, shard
+    )
     bad = from_main(accelerator, look)
     if states is not None and not indexed:
         known = states[STATE].reindex(table["image_path"], fill_value=-1)

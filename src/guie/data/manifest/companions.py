@@ -43,19 +43,20 @@ def companion_path(manifest: Path, kind: str) -> Path:
 
 
 def read_companion(path: Path, kind: str) -> pd.DataFrame:
-    """Return its columns as text, indexed from 0. Raises UserError."""
+    """Return its columns as text, indexed by the line in the file. Raises UserError."""
     needed = ", ".join(COLUMNS[kind])
-    rows = read_csv_rows(path).table
+    rows = read_csv_rows(path)
     for column in COLUMNS[kind]:
-        if column not in rows:
+        if column not in rows.table:
             raise UserError(f"{path}: no column {column!r}; the columns must be {needed}")
-    return rows[list(COLUMNS[kind])]
+    return rows.table[list(COLUMNS[kind])].set_axis(rows.places)
 
 
 def read_companions(manifest: Path) -> Companions:
-    """Return all companions of a manifest. Raises UserError."""
+    """Return all companions of a manifest, indexed from 0. Raises UserError."""
     paths = {kind: companion_path(manifest, kind) for kind in COLUMNS}
-    return {kind: read_companion(path, kind) for kind, path in paths.items() if path.is_file()}
+    found = {kind: path for kind, path in paths.items() if path.is_file()}
+    return {kind: read_companion(path, kind).reset_index(drop=True) for kind, path in found.items()}
 
 
 def write_companions(manifest: Path, companions: Companions) -> None:
@@ -63,11 +64,6 @@ def write_companions(manifest: Path, companions: Companions) -> None:
     for kind, rows in companions.items():
         with replacing(manifest.with_suffix(f".{kind}.csv")) as temporary:
             rows[list(COLUMNS[kind])].to_csv(temporary, index=False, lineterminator="\n")
-
-
-def line_of(row: int) -> int:
-    """Return the line in the file of a row of `read_companion`."""
-    return row + 2
 
 
 def renamed(companions: Companions, rename: Callable[[pd.Series], pd.Series]) -> Companions:
@@ -121,7 +117,7 @@ class Box(NamedTuple):
 
 
 def read_boxes(path: Path, images: Collection[str]) -> pd.DataFrame:
-    """Return the companion `boxes`: image_path and the four sides as whole numbers, indexed from 0.
+    """Return the companion `boxes`: image_path and the four sides as whole numbers, indexed by line.
 
     Args:
         images: those of the manifest.
@@ -149,10 +145,10 @@ def boxes_of(
 
     Raises UserError naming the line of a box outside its image.
     """
-    found = {name: (row, Box(*sides)) for row, name, *sides in boxes.itertuples(name=None)}
+    found = {name: (line, Box(*sides)) for line, name, *sides in boxes.itertuples(name=None)}
     crops: list[Box | None] = []
     for image in images:
-        row, box = found.get(image, (-1, None))
+        line, box = found.get(image, (-1, None))
         crops.append(box)
         if box is None:
             continue
@@ -161,7 +157,7 @@ def boxes_of(
         if beyond > BEYOND_PX:
             sides = ", ".join(map(str, box))
             raise UserError(
-                f"{path}:{line_of(row)}: {image}: its box {sides} is outside the image, which is"
+                f"{path}:{line}: {image}: its box {sides} is outside the image, which is"
                 f" {width} x {height}"
             )
     return crops
@@ -169,5 +165,5 @@ def boxes_of(
 
 def _refuse_boxes(path: Path, boxes: pd.DataFrame, bad: pd.Series, fault: str) -> None:
     if bad.any():
-        row = int(bad.to_numpy().argmax())
-        raise UserError(f"{path}:{line_of(row)}: {boxes['image_path'][row]}: {fault}")
+        line = bad.idxmax()
+        raise UserError(f"{path}:{line}: {boxes['image_path'][line]}: {fault}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Sequence
 from contextlib import suppress
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 import xxhash
 
 from guie.base.errors import UserError
-from guie.base.files import cache_folder, replacing
+from guie.base.files import cache_folder, replacing, write_json
 from guie.data.shards.address import shown, url_of
 from guie.data.shards.index import NAME, PLACE, REMEDY, Shard, read_facts
 from guie.data.shards.storage import sizes_of, version_of, whole_object
@@ -106,13 +107,18 @@ def open_places(index: str) -> Places:
     if known and known[0] == version:
         return known[1]
     folder = _folder_of(index) / version
+    file = folder / NAME if url_of(index) else Path(index)
     if not (folder / "places").is_dir():
-        file = folder / NAME if url_of(index) else Path(index)
         _write(folder / "places", file, index)
         for other in folder.parent.iterdir():  # of earlier indexes at this place
             if other.name != version:
                 shutil.rmtree(other, ignore_errors=True)
-    places = Places(index, folder / "places")
+    try:
+        places = Places(index, folder / "places")
+    except (OSError, ValueError, EOFError):  # damaged by a power cut
+        shutil.rmtree(folder / "places", ignore_errors=True)
+        _write(folder / "places", file, index)
+        places = Places(index, folder / "places")
     _OPEN[index] = version, places
     return places
 
@@ -172,7 +178,7 @@ def local_copy(index: str, refresh: bool = False) -> Path:
     """Return a local copy of an index in object storage, with its sidecar and companions in the same folder.
 
     Args:
-        refresh: ask whether the object has changed; else any copy will do.
+        refresh: ask whether one of these objects has changed; else any copy will do.
 
     Raises UserError.
     """
@@ -183,12 +189,8 @@ def local_copy(index: str, refresh: bool = False) -> Path:
     if copies and not refresh:
         return copies[-1]
     file = folder / version_of(url) / NAME
+    _copy_companions(url, file)
     if not file.is_file():
-        for suffix in COMPANIONS:
-            data = whole_object(url.removesuffix(".parquet") + suffix, optional=True)
-            if data is not None:
-                with replacing(file.with_suffix(suffix)) as temporary:
-                    temporary.write_bytes(data)
         data = whole_object(url)
         with replacing(file) as temporary:
             temporary.write_bytes(data or b"")
@@ -196,6 +198,26 @@ def local_copy(index: str, refresh: bool = False) -> Path:
         os.utime(file)  # the newest copy
     _OPEN.pop(index, None)
     return file
+
+
+def _copy_companions(url: str, file: Path) -> None:
+    """Fetch the companions of an index that are new or have changed; remove copies of those that are gone."""
+    note = file.with_name("companions.json")
+    known = json.loads(note.read_text(encoding="utf-8")) if note.is_file() else {}
+    found = {}
+    for suffix in COMPANIONS:
+        source, copy = url.removesuffix(".parquet") + suffix, file.with_suffix(suffix)
+        found[suffix] = version_of(source, optional=True)
+        if copy.is_file() and found[suffix] == known.get(suffix):
+            continue
+        data = whole_object(source, optional=True) if found[suffix] else None
+        if data is None:
+            copy.unlink(missing_ok=True)
+        else:
+            with replacing(copy) as temporary:
+                temporary.write_bytes(data)
+    if found != known:
+        write_json(note, found)
 
 
 def _folder_of(index: str) -> Path:
@@ -253,8 +275,8 @@ def _write(folder: Path, file: Path, index: str) -> None:
         raise UserError(f"{shown(index)}: an image lies outside its shard; {REMEDY}")
 
     folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = folder.with_name(f".places.{os.getpid()}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
+    # Containers that share a cache may share a process number
+    temporary = folder.with_name(f".places.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     temporary.mkdir()
     try:
         for name, array in zip(ARRAYS, arrays, strict=True):

@@ -78,12 +78,18 @@ def index_tars(folder: Path, domain: str, split: str, workers: int) -> Indexed:
     tars = sorted(path for path in folder.glob("[!.]*.tar*") if path.name.endswith(SUFFIXES))
     if not tars:
         raise UserError(f"{folder}: no .tar in it")
-    parts = [folder / PARTS / f"{tar.name}.{_state(tar)}.parquet" for tar in tars]
+    asked = hashlib.sha256(repr([domain, split, VERSION]).encode()).hexdigest()[:8]
+    parts = [folder / PARTS / f"{tar.name}.{_state(tar)}.{asked}.parquet" for tar in tars]
     todo = [pair for pair in zip(tars, parts, strict=True) if not pair[1].exists()]
     for _ in mapped(partial(_index_tar, domain, split), todo, workers, chunk=1):
         pass
     tables = [pd.read_parquet(part) for part in parts]
     everything = pd.concat(tables, ignore_index=True)
+    if everything.empty:
+        raise UserError(
+            f"{folder}: no member of its tars has the name of an image, such as 0001.jpg; is this the"
+            " right folder?"
+        )
     everything = everything.dropna(axis="columns", how="all")
     for column in set(everything) - {"width", "height", "weight", "offset", "size", "content"}:
         everything[column] = everything[column].astype(object).fillna("").astype(str)

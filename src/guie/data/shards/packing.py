@@ -91,12 +91,7 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
     """
     index = folder / NAME
     plan = _plan(manifest, shard_bytes)
-    if index.exists():
-        if read_facts(index).get("plan") != plan.digest:
-            raise UserError(
-                f"{index}: is the index of another manifest, of changed images or another --shard-mb;"
-                " write elsewhere, or delete that folder"
-            )
+    if _is_packed(index, plan):
         return index
     for decoder in (open_as_seen, open_as_host):  # training and scoring open images differently
         decoders = dict.fromkeys(DECODERS, decoder)
@@ -104,12 +99,14 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
         bad = find_unreadable(manifest.table, manifest.root, cache, workers, decoders)
         refuse_unreadable(bad, manifest)
     parts = folder / PARTS
-    parts.mkdir(parents=True, exist_ok=True)
     with held(parts / "lock", f"{folder}: another process writes shards there", "wait for it"):
+        if _is_packed(index, plan):  # by another process meanwhile
+            shutil.rmtree(parts, ignore_errors=True)
+            return index
         for left in folder.glob(".shard-*.tmp.tar"):  # by a process that was killed
             left.unlink()
         _claim(folder, plan)
-        _refuse_small_disk(folder, plan, parts)
+        _refuse_small_disk(folder, plan)
         names = [f"shard-{number:06d}.tar" for number in range(len(plan.first))]
         write = partial(_write_shard, folder, manifest, plan, _Rows(manifest.table, plan))
         bar = tqdm(total=len(plan.order), desc=f"pack {folder}", unit="img", disable=None)
@@ -122,8 +119,20 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
                 pool.shutdown(cancel_futures=True)
                 raise
         _write_index(index, manifest, plan, parts, names)
-    shutil.rmtree(parts)
+        shutil.rmtree(parts, ignore_errors=True)  # NFS keeps the lock file while it is open
     return index
+
+
+def _is_packed(index: Path, plan: Plan) -> bool:
+    """Return whether the index is there. Raises UserError if it is that of another plan."""
+    if not index.exists():
+        return False
+    if read_facts(index).get("plan") != plan.digest:
+        raise UserError(
+            f"{index}: is the index of another manifest, of changed images or another --shard-mb;"
+            " write elsewhere, or delete that folder"
+        )
+    return True
 
 
 def _plan(manifest: Manifest, shard_bytes: int) -> Plan:
@@ -170,7 +179,7 @@ def _claim(folder: Path, plan: Plan) -> None:
         )
 
 
-def _refuse_small_disk(folder: Path, plan: Plan, parts: Path) -> None:
+def _refuse_small_disk(folder: Path, plan: Plan) -> None:
     done = sum(path.stat().st_size for path in folder.glob("shard-*.tar"))
     needed = int(plan.sizes.sum()) + len(plan.sizes) * SAMPLE_BYTES - done
     free = shutil.disk_usage(folder).free

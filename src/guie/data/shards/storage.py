@@ -143,18 +143,25 @@ def _local_size(path: str) -> int | None:
         return None
 
 
-def version_of(url: str) -> str:
+def version_of(url: str, optional: bool = False) -> str:
     """Return a string that changes with an object's content: of entity tag, size and time.
 
-    Raises UserError.
+    It is empty if there is no object and it is `optional`. Raises UserError.
     """
 
-    def about() -> dict[str, Any]:
+    def about() -> dict[str, Any] | None:
         filesystem = _filesystem(url)
         filesystem.invalidate_cache()
-        return filesystem.info(url)
+        try:
+            return filesystem.info(url)
+        except FileNotFoundError:
+            if optional:
+                return None
+            raise
 
     found = _with_retries(url, about)
+    if found is None:
+        return ""
     keys = ("ETag", "etag", "md5Hash", "size", "LastModified", "mtime", "last_modified")
     return hashlib.sha256(repr([str(found.get(key)) for key in keys]).encode()).hexdigest()[:16]
 

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from guie.base.errors import UserError
-from guie.data.manifest.companions import line_of, read_companion
+from guie.data.manifest.companions import read_companion
 from guie.evaluation import graded, metrics, recognition
 from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.graded import Rankings, map_at_1k, recall_at_1k
@@ -103,14 +103,14 @@ def read_grades(path: Path) -> pd.DataFrame:
     Raises UserError that names the file and its first bad row.
     """
     grades = read_companion(path, "relevance")
-    bad = np.flatnonzero(~grades["grade"].isin(CODES))
+    bad = grades.index[~grades["grade"].isin(CODES)]
     if len(bad):
         word = grades["grade"][bad[0]]
         known = ", ".join(CODES)
-        raise UserError(f"{path}:{line_of(bad[0])}: unknown grade {word!r}; known: {known}")
-    again = np.flatnonzero(grades.duplicated(["query", "image"]))
+        raise UserError(f"{path}:{bad[0]}: unknown grade {word!r}; known: {known}")
+    again = grades.index[grades.duplicated(["query", "image"])]
     if len(again):
-        raise UserError(f"{path}:{line_of(again[0])}: this pair is already graded; delete one row")
+        raise UserError(f"{path}:{again[0]}: this pair is already graded; delete one row")
     return grades
 
 
