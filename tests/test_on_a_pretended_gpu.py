@@ -165,7 +165,13 @@ def material(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
 KNOWN = {"triplet with memory": {LIBRARY, "training/step.py gradients"}}  # and its gradients
 
 
-@pytest.mark.parametrize("name", RUNS)
+# One of each kind of batch; the others take minutes together
+QUICK = {"classification", "distillation", "adapters and prompts", "triplet with memory"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in RUNS]
+)
 def test_training_is_the_cpus_and_its_steps_wait_for_nothing(
     name: str, material: Material, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

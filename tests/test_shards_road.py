@@ -85,6 +85,7 @@ def assert_same_run(one: Path, other: Path) -> None:
     assert logs[0] == logs[1]
 
 
+@pytest.mark.slow
 def test_a_run_from_shards_ends_at_the_same_bits(run: Path, shards: Path, tmp_path: Path) -> None:
     assert_same_run(run, trained(tmp_path, shards, 0))
 
@@ -139,6 +140,7 @@ def test_embeddings_and_reports_are_the_same(
         assert report == other_report
 
 
+@pytest.mark.slow
 def test_a_search_index_is_the_same(run: Path, files: Path, shards: Path, tmp_path: Path) -> None:
     vectors = []
     for name, manifest in (("files", files), ("shards", shards)):

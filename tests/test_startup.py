@@ -77,6 +77,7 @@ def test_a_refusal_imports_nothing_heavy(script: str, words: list[str], message:
     assert not heavy
 
 
+@pytest.mark.slow
 def test_what_takes_a_second_is_imported_only_where_it_is_used() -> None:
     modules = "guie.curation.mix, guie.report.scoring, guie.losses"
     slow = {"torchvision", "timm", "sklearn", "scipy.stats", "torch.distributed.tensor"}

@@ -116,6 +116,7 @@ def fill(folder: Path, leave_bytes: int) -> None:
     (folder / "filler").write_bytes(bytes(free.f_bavail * free.f_frsize - leave_bytes))
 
 
+@pytest.mark.slow
 def test_every_writer_at_every_point_ends_in_one_line(tmp_path: Path) -> None:
     message = told_by_writers(tmp_path, *LIMITS_BYTES)
     assert [row[0] for row in message] == WRITERS * len(LIMITS_BYTES)
@@ -128,6 +129,7 @@ def test_every_writer_at_every_point_ends_in_one_line(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(WRITERS)
 
 
+@pytest.mark.slow
 def test_every_writer_on_a_full_disk(small_disk: Path) -> None:
     leave_bytes = 8192
     for name in WRITERS:
@@ -240,6 +242,7 @@ def test_a_command_hides_no_fault_of_ours(fault: Exception) -> None:
         errors.run(lambda argv: (_ for _ in ()).throw(fault))
 
 
+@pytest.mark.slow
 def test_tensorboard_on_a_full_disk_ends_a_command_in_one_line(small_disk: Path) -> None:
     program = """
 import sys

@@ -51,6 +51,7 @@ def trained(
     return of
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", [*map(marked, RECIPES)])
 def test_a_twin_trains_to_the_end(recipe: Path, trained: Callable) -> None:
     """Every stage takes its steps; what it freezes keeps its bits, all else moves."""

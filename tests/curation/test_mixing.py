@@ -116,6 +116,7 @@ def test_cleaning_stops_at_a_leak_and_drops_it_when_told(toys: Path, clip: str) 
     assert (toys / "input/mix.merges.csv").exists()
 
 
+@pytest.mark.slow
 def test_clips_labels_are_kept_apart(toys: Path, clip: str) -> None:
     table = load_manifest(toys / "input/toys/manifest.csv").table
     domain = table["domain"].iloc[0]
@@ -135,6 +136,7 @@ def test_clips_labels_are_kept_apart(toys: Path, clip: str) -> None:
         run(toys, [domain], pseudo_labels={**wanted, "domains": ["nowhere"]})
 
 
+@pytest.mark.slow
 def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
     found = toys / "input/toys/manifest.csv"
     table = load_manifest(found).table
@@ -167,6 +169,7 @@ def test_shares_are_met(toys: Path) -> None:
     assert images["packages"] == pytest.approx(2 * images["cars"], abs=1)
 
 
+@pytest.mark.slow
 def test_a_selection_keeps_what_earns_its_place(
     toys: Path, clip: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -184,6 +187,7 @@ def test_a_selection_keeps_what_earns_its_place(
     assert again.equals(table) and (toys / "input/mix.html").read_bytes() == first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("thumbnails", [True, False])
 def test_jobs_compute_parts_and_the_mix_is_the_same(
     toys: Path, clip: str, monkeypatch: pytest.MonkeyPatch, capsys, thumbnails: bool

@@ -81,6 +81,7 @@ def test_near_copies_without_a_model(copied):
     assert all_pairs["precision"] >= 0.98 and all_pairs["recall"] >= 0.95
 
 
+@pytest.mark.slow
 def test_near_copies_confirmed_by_a_real_model(copied, real_folder, tmp_path):
     root, table = copied
     table = table[table["domain"].isin(sorted(table["domain"].unique())[::3])]
@@ -133,6 +134,7 @@ def faulty(toy_manifest, tmp_path_factory):
     return root, known(table, root), truth
 
 
+@pytest.mark.slow
 def test_planted_faults_are_all_found_and_nothing_else(faulty):
     root, table, truth = faulty
     config = CleaningConfig(leaks="drop_train")
@@ -151,6 +153,7 @@ def test_planted_faults_are_all_found_and_nothing_else(faulty):
     assert leaked and not leaked & left
 
 
+@pytest.mark.slow
 def test_a_leak_stops_with_the_pairs_unless_declared(faulty):
     root, table, truth = faulty
     seen = Evidence(partial(thumbnails, root=root, workers=1), Pixels(root, 1))
@@ -188,6 +191,7 @@ def test_the_readmes_table(tmp_path, real_folder):
         assert measures["recall"].iloc[0] > 0.95 and measures["precision"].iloc[0] > 0.98
 
 
+@pytest.mark.slow
 def test_mirror_images_are_found_where_they_are_asked_for_without_a_model(toy_manifest, tmp_path):
     root = tmp_path / "set"
     shutil.copytree(toy_manifest.parent, root)

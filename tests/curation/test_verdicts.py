@@ -63,6 +63,7 @@ def test_a_word_against_a_copy_keeps_both_at_the_next_run_and_every_later_one(fo
     assert len(mixed(folders, "clean.share_max=0.5")) == 15
 
 
+@pytest.mark.slow
 def test_a_word_for_a_copy_drops_what_no_pixel_told(folders):
     with (folders / "mix.verdicts.csv").open("w") as file:
         file.write("image_path,other_path,verdict\n")
@@ -93,6 +94,7 @@ def test_a_word_written_while_cleaning_runs_is_kept(folders, monkeypatch):
     assert line in (folders / "mix.verdicts.csv").read_text()
 
 
+@pytest.mark.slow
 def test_a_word_on_what_is_not_in_the_mix_is_kept_and_named(folders, capsys):
     line = "elsewhere/a.png,elsewhere/b.png,copy"
     (folders / "mix.verdicts.csv").write_text(f"image_path,other_path,verdict\n{line}\n")
@@ -106,6 +108,7 @@ def test_a_word_on_what_is_not_in_the_mix_is_kept_and_named(folders, capsys):
     assert said in capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.slow
 def test_what_may_be_a_copy_is_kept_and_counted(folders, capsys):
     nearly = picture(0)
     ImageDraw.Draw(nearly).rectangle((60, 50, 61, 51), fill=(90, 90, 90))
@@ -114,6 +117,7 @@ def test_what_may_be_a_copy_is_kept_and_counted(folders, capsys):
     assert "note: 2 images may be copies of others and were kept: " in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_columns_of_a_person_stay_as_they_are(folders):
     """And with them rows that have a remark and no verdict, whether their pair is found or not."""
     path = folders / "mix.verdicts.csv"
@@ -128,6 +132,7 @@ def test_columns_of_a_person_stay_as_they_are(folders):
         assert lines[2].startswith(f",{other},, later,")
 
 
+@pytest.mark.slow
 def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
     path = folders / "mix.verdicts.csv"
     one, other = "birds/class2/02.png", "birds/class3/03.png"
@@ -184,6 +189,7 @@ def test_a_rule_that_takes_too_much_stops_with_the_page(folders):
     assert (folders / "mix.html").exists() and (folders / "mix.findings.csv").exists()
 
 
+@pytest.mark.slow
 def test_a_class_is_not_emptied_without_a_word(folders, capsys):
     for name in ("class0/00", "class0/04", "class0/08", "class0/12"):
         Image.open(folders / f"birds/{name}.png").save(folders / f"birds/class3/{name[-2:]}x.png")
@@ -223,6 +229,7 @@ def test_labels_that_share_a_class_count_once():
     assert disjoint([]) == 0
 
 
+@pytest.mark.slow
 def test_placeholders_are_told_with_their_count(folders, capsys):
     for n in range(4):
         for k in range(3):

@@ -105,6 +105,7 @@ NEAR = {action: NearConfig(action=action, distance_max=BITS, similarity_min=COSI
         for action in ("drop", "report")} | {"none": None}  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("near", ["drop", "report", pytest.param("none", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("labels", LABELS)
 def test_the_images_dropped_are_those_that_all_pairs_would_drop(labels, near):
@@ -172,6 +173,7 @@ def test_the_witness_of_a_leak_is_the_one_that_differs_least():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("conflicts", "labels"), [("report", "{}"), ("keep_first", "all|{}")])
 def test_placeholders_cost_what_their_images_cost(conflicts, labels):
     """3,000 files of seven pictures: all pairs would be millions, and four times those of half."""

@@ -98,6 +98,7 @@ def test_a_members_own_layer_takes_the_place_of_its_embedding(
     assert not any("resblocks.1" in name for name in one.embedder.state_dict())
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_an_average_is_the_mean_of_embeddings_and_strangers_are_told(
     runs: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
@@ -142,6 +143,7 @@ def test_a_folder_of_ensemble_py_still_opens(runs: list[Path], tmp_path: Path) -
         main(runs, out)
 
 
+@pytest.mark.slow
 def test_it_is_scored_reduced_and_exported(
     runs: list[Path],
     mix: Path,
@@ -185,6 +187,7 @@ def test_it_is_scored_reduced_and_exported(
     assert f"### Model 1: `{runs[0].name}`" in card and "2 epochs" not in card
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_compositions_are_members_of_others(runs: list[Path], tmp_path: Path) -> None:
     """From a folder and as it stands in the config; two soups side by side are the 4th place's."""
@@ -201,6 +204,7 @@ def test_compositions_are_members_of_others(runs: list[Path], tmp_path: Path) ->
     assert message[1]["model"] == "soup of a, b"
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
     runs: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -223,6 +227,7 @@ def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
     torch.testing.assert_close(open_model(twice).scored(pictures()[0]), apart)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_joined_is_refused(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="side_by_side needs at least two"):
         main(runs[:1], tmp_path / "one")

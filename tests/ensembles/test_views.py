@@ -231,6 +231,7 @@ COMPOSITIONS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in COMPOSITIONS]
 )

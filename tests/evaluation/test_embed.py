@@ -210,6 +210,7 @@ def submission(module: torch.nn.Module, folder: Path) -> list[str]:
     return ["--model", str(folder / "foreign.zip")]
 
 
+@pytest.mark.slow
 def test_a_submission_embeds_raw_images(job, tmp_path) -> None:
     found = embedded(job, *submission(MeanColour(), tmp_path))
     with Image.open(tmp_path / "q.png") as image:
@@ -279,6 +280,7 @@ def many(job: list[str], tmp_path: Path) -> list[str]:
     return [*job, "--batch-size", "2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2, 5, 20])
 def test_jobs_of_shards_give_the_bits_of_one_job(
     shards, many, tmp_path, monkeypatch, capsys

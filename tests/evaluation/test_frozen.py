@@ -53,6 +53,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return counts
 
 
+@pytest.mark.slow
 def test_a_frozen_stage_trains_as_through_the_backbone(manifest: Manifest, tmp_path: Path) -> None:
     cached, direct = Stage(manifest, tmp_path), Stage(manifest, tmp_path)
     data = cached.data()
@@ -159,6 +160,7 @@ def test_a_damaged_shard_is_computed_again(
     np.testing.assert_allclose(after, before, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_more_views_add_and_others_are_kept_apart(
     manifest: Manifest, computed: list, tmp_path: Path
 ) -> None:

@@ -76,6 +76,7 @@ def test_blocks_of_other_embeddings_are_not_taken(words: list[str], tmp_path: Pa
     assert out.read_bytes() == first and not parts.exists()
 
 
+@pytest.mark.slow
 def test_two_processes_share_the_blocks(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

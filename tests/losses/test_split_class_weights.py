@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from torch import Tensor, distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -13,6 +14,8 @@ from torch.nn import functional
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import ArcFace, CosFace, CurricularFace
 from two_processes import leave
+
+pytestmark = pytest.mark.slow
 
 CLASSES, DIM, IMAGES = 11, 6, 10
 EDGES = (0, 4, CLASSES)

@@ -132,6 +132,7 @@ def _shared(rank: int, folder: str) -> None:
     two_processes.leave()
 
 
+@pytest.mark.slow
 def test_all_processes_take_the_statistics_of_the_first(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
         _shared, args=(str(tmp_path),), nprocs=2, start_method="forkserver"

@@ -83,6 +83,7 @@ def kind_of(backbone: Backbone) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(names), frozenset(type(module).__name__ for module in backbone.modules())
 
 
+@pytest.mark.slow
 def test_each_backbone_of_the_configs_is_of_a_kind_tested_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -171,6 +171,7 @@ def test_blocks_are_found_by_its_own_names() -> None:
     assert not TorchvisionVit.is_block("tower.encoder.layers.encoder_layer_3.mlp")
 
 
+@pytest.mark.slow
 def test_a_library_is_imported_when_it_builds_a_model() -> None:
     code = """
 import sys, train, embed, export

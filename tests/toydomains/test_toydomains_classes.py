@@ -18,6 +18,7 @@ from toydomains.toys import KINDS as TOY_KINDS
 from toydomains.toys import TOYS
 
 
+@pytest.mark.slow
 def test_no_class_is_described_in_both_parts_whatever_the_seed():
     phrases = {
         part: {

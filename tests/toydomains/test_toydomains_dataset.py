@@ -86,6 +86,7 @@ def test_captions_name_what_the_picture_shows(toy):
     assert a("orange duck") == "an orange duck" and count(3, "shelf") == "three shelves"
 
 
+@pytest.mark.slow
 def test_the_number_of_workers_does_not_matter(toy, tmp_path, capsys):
     shared = draw(tmp_path / "shared", images=200, seed=1, workers=2)
     assert capsys.readouterr().out == ""

@@ -65,6 +65,7 @@ def statistics(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {name: value for name, value in state.items() if "running" in name}
 
 
+@pytest.mark.slow
 def test_checkpoints_hold_the_statistics_of_a_frozen_stage(run: Path, resnet: dict) -> None:
     """All of them move, and no weight of the backbone."""
     found = [load_checkpoint(path) for path in Checkpoints(run, 1).paths()]
@@ -74,6 +75,7 @@ def test_checkpoints_hold_the_statistics_of_a_frozen_stage(run: Path, resnet: di
     assert moved and moved == set(statistics(first))
 
 
+@pytest.mark.slow
 def test_it_resumes_to_the_same_bits(
     run: Path, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def run(config: Path) -> Path:
     return train.main(["--config", str(config)])
 
 
+@pytest.mark.slow
 def test_every_teacher_is_heard_and_none_is_kept(run: Path, teachers: list) -> None:
     lines = [line for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
     said = {key for line in lines for key in line}
@@ -94,6 +95,7 @@ def test_every_teacher_is_heard_and_none_is_kept(run: Path, teachers: list) -> N
     open_model(run)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_in_the_same_bits(
     run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_teacher_sees_the_students_view_at_its_own_size(teachers: list, tmp_pa
     assert not opened.teachers[0].model.embedder.training
 
 
+@pytest.mark.slow
 def test_another_teacher_is_refused_on_resume(
     config: Path, teachers: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +186,7 @@ def test_what_cannot_be_is_refused_by_name(change: str, config: Path, tmp_path: 
     assert len(str(caught.value).splitlines()) <= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_what_teachers_make_of_fixed_views_is_computed_once(
     frozen: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

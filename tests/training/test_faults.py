@@ -98,6 +98,7 @@ class Started:
         return self.process.exitcode, self.said.read_text().splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_images_that_vanish_end_the_run_at_its_last_good_step(
     run: Run, workers: int, monkeypatch: pytest.MonkeyPatch
@@ -217,6 +218,7 @@ def test_images_that_cannot_be_decoded_are_all_listed(job: Job, capsys) -> None:
     assert len((job.out.with_name("E.npz.dropped.csv")).read_text().splitlines()) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, "fault"])
 def test_embedding_goes_on_where_it_was_stopped(
     job: Job, stop: signal.Signals | str, monkeypatch: pytest.MonkeyPatch
@@ -250,6 +252,7 @@ def test_embedding_goes_on_where_it_was_stopped(
     assert sum(kept) == len(np.load(job.out)["image_path"]) - done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("processes", "workers"),
     [(1, "0"), (1, "2"), pytest.param(2, "0", marks=pytest.mark.slow), (2, "2")],

@@ -101,6 +101,7 @@ averaged_on_cpus = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @averaged_on_cpus
 @pytest.mark.parametrize("begin", [forked, pytest.param(launched, marks=pytest.mark.slow)])
 def test_begun_sharded_and_ended_by_one(begin: Callable, config: Path, one: Path) -> None:
@@ -213,6 +214,7 @@ def _shards_of_two(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_every_process_holds_its_part_and_can_have_the_whole(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
         _shards_of_two, args=(str(tmp_path),), nprocs=2, start_method="forkserver"
@@ -264,6 +266,7 @@ def _blocks_in_bf16(rank: int, folder: str) -> None:
     torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 def test_only_weights_of_blocks_are_sent_in_bf16(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
         _blocks_in_bf16, args=(str(tmp_path),), nprocs=2, start_method="forkserver"

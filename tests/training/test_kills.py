@@ -18,6 +18,8 @@ from guie.training import stage, step
 from guie.training.checkpoint import Checkpoints, load_checkpoint
 from guie.training.run_folder import read_metrics
 
+pytestmark = pytest.mark.slow
+
 
 class Whole(NamedTuple):
     """The run that nobody touched."""
@@ -36,9 +38,7 @@ def whole(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole
     return Whole(words, folder / "run", kills.count_lines(folder / "run" / "metrics.jsonl"))
 
 
-@pytest.mark.parametrize(
-    ("workers", "shares"), [(0, (0.3, 0.7)), pytest.param(2, (0.6,), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize(("workers", "shares"), [(0, (0.3, 0.7)), (2, (0.6,))])
 def test_killed_and_resumed_to_the_same_bits(
     whole: Whole, workers: int, shares: tuple[float, ...], tmp_path: Path
 ) -> None:

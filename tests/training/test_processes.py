@@ -73,6 +73,7 @@ def one(config: Path) -> Path:
     return train.main(["--config", str(config)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "begin", [two_processes.begin, pytest.param(launched, marks=pytest.mark.slow)]
 )
@@ -98,6 +99,7 @@ def test_two_processes_resume_to_the_same_bits_with_dropout(config: Path, one: P
     assert kills.differences(whole, cut) == []
 
 
+@pytest.mark.slow
 def test_no_image_is_lost_or_doubled(one: Path, toy_manifest: Path, tmp_path: Path) -> None:
     toys = tmp_path / "toys"
     shutil.copytree(toy_manifest.parent, toys)
@@ -139,6 +141,7 @@ def batch_norm_case() -> tuple[GlobalBatchNorm1d, torch.Tensor, torch.Tensor]:
     return norm, feat_BF, torch.randn(8, 5, generator=generator)
 
 
+@pytest.mark.slow
 def test_batch_norm_of_two_processes_is_torchs_over_the_global_batch(tmp_path: Path) -> None:
     torch.multiprocessing.start_processes(
         _normalised_by_two, args=(str(tmp_path),), nprocs=2, start_method="forkserver"

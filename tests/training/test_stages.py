@@ -104,6 +104,7 @@ def stopped_and_resumed(config: Path, steps: int, monkeypatch: pytest.MonkeyPatc
     return train.main(["--config", str(config), "--set", "name=cut", "--resume"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=lambda sampler: "-".join(map(str, sampler)))
 def test_every_sampler(sampler: dict, written, monkeypatch: pytest.MonkeyPatch) -> None:
     config = written([{"domains": FEW, "sampler": sampler, "lr": RATES}])
@@ -111,6 +112,7 @@ def test_every_sampler(sampler: dict, written, monkeypatch: pytest.MonkeyPatch) 
     assert_same_bits(stopped_and_resumed(config, 3, monkeypatch), whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: "-".join(schedule))
 def test_every_schedule(schedule: dict, written, monkeypatch: pytest.MonkeyPatch) -> None:
     config = written([{"domains": FEW, "lr": RATES, "epochs": 3, **schedule}])
@@ -139,6 +141,7 @@ def test_a_stage_may_train_on_what_is_not_scored(written, monkeypatch: pytest.Mo
     assert open_model(run).preprocess.fit == "crop"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("goes_on", ["raw", "averaged"])
 def test_which_weights_follow_an_average(goes_on: str, written, tmp_path: Path) -> None:
     still = {"head": 1e-30, "classes": 0.0}  # weights stay where the stage began
@@ -227,6 +230,7 @@ def test_stages_of_every_kind(
     assert model.preprocess.size_px == 32 and model.embedder.backbone.stride_px is None
 
 
+@pytest.mark.slow
 def test_frozen_weights_are_hashed_once_a_stage(
     mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def test_what_does_not_fit_is_refused(
         begun(tmp_path / start, tmp_path / "new", **model)
 
 
+@pytest.mark.slow
 def test_a_run_starts_from_another_and_resumes_without_it(
     mix: Path,
     toy_manifest: Path,

@@ -75,6 +75,7 @@ def run(config: Path) -> Path:
     return train.main(["--config", str(config)])
 
 
+@pytest.mark.slow
 def test_the_loss_falls_and_the_tower_stays(run: Path, base: Path) -> None:
     lines = [line for line in read_metrics(run / "metrics.jsonl") if "loss" in line]
     assert lines[-1]["loss"] < lines[0]["loss"]
@@ -105,6 +106,7 @@ def test_only_what_was_trained_is_saved(run: Path) -> None:
     assert summary["trainable_parameters"] < summary["parameters"] / 3
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_it_ends_in_the_same_bits(
     run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,6 +259,7 @@ def runs(config: Path) -> tuple[Path, Path]:
     return tuple(train.main([*words, f"name={n.replace('=', '')}", "--set", n]) for n in names)
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_one_tower_in_memory_serves_several(runs: tuple[Path, Path], run: Path) -> None:
     first = open_model(runs[0])
@@ -276,6 +279,7 @@ def test_one_tower_in_memory_serves_several(runs: tuple[Path, Path], run: Path) 
         open_beside(changed, runs[0])
 
 
+@pytest.mark.slow
 @torch.no_grad()
 def test_a_soup_of_adapters_is_their_average(runs: tuple[Path, Path], tmp_path: Path) -> None:
     composition(tmp_path / "soup", runs, join="soup")

@@ -15,6 +15,8 @@ import train
 from guie.training.checkpoint import Checkpoints
 from tiny_runs import TINY_CLIP, assert_same_bits, interrupted_after, logged_losses
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_tiny_clip_pretrains_and_its_weights_load(
     mix: Path, toy_manifest: Path, tmp_path: Path

@@ -170,6 +170,7 @@ def run(config: Path) -> Path:
     return train.main(["--config", str(config)])
 
 
+@pytest.mark.slow
 def test_it_trains_and_resumes_to_the_same_bits(
     run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,6 +255,7 @@ def process(rank: int, folder: str) -> None:
     two_processes.leave()
 
 
+@pytest.mark.slow
 def test_curricularface_in_two_processes_equals_one(tmp_path: Path) -> None:
     multiprocessing.start_processes(
         process, args=(str(tmp_path),), nprocs=2, start_method="forkserver"

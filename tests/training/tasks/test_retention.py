@@ -281,6 +281,7 @@ def _process(rank: int, weights: str, folder: str) -> None:
     two_processes.leave()
 
 
+@pytest.mark.slow
 def test_two_processes_equal_one(weights: Path, tmp_path: Path) -> None:
     multiprocessing.start_processes(
         _process, args=(str(weights), str(tmp_path)), nprocs=2, start_method="forkserver"
