@@ -72,7 +72,7 @@ PLAIN := $(addprefix --ignore=tests/, data/archives data/datasets data/manifest 
 test-lowest: .venv-lowest/ready  ## tests that depend on libraries, on the lowest versions that requirements.txt allows
 	.venv-lowest/bin/python -m pytest -n 2 $(VERSIONED) $(PLAIN)
 
-test-slow: setup  ## studies of minutes, which make test leaves out
+test-slow: setup  ## tests of whole runs, of several processes and of minutes, which make test leaves out
 	$(BIN)/python -m pytest -n 2 -m slow
 
 judges: .venv-judges/ready  ## agreement with mteb, torchmetrics and peft; vector databases; shards in S3
