@@ -12,10 +12,10 @@ from guie.base.devices import from_main
 from guie.base.errors import UserError
 from guie.data.manifest import Manifest
 from guie.evaluation.embedding import Check, embed_files, raise_fault
+from guie.evaluation.embeddings import as_units
 from guie.evaluation.frozen import FrozenData, embed_rows
-from guie.evaluation.protocols.base import Part
-from guie.evaluation.protocols.evaluating import score_part
-from guie.evaluation.search import Images, searches, unanswerable
+from guie.evaluation.metrics import plain
+from guie.evaluation.search import Images, SearchScorer, searches, unanswerable
 from guie.models.embedder import Embedder
 from guie.models.ensemble import Ensemble
 from guie.models.views import AnyPreprocess
@@ -68,12 +68,18 @@ def validate(
 def quick_scores(embeddings_TD: np.ndarray, table: pd.DataFrame) -> dict[str, Any]:
     """Return R@1 and mMP@5 over the merged index: the means over the domains, and of each domain.
 
-    They and the errors raised are those of `guie.evaluation.protocols.evaluating.score_part`.
+    They equal those of `guie.evaluation.protocols.evaluating.evaluate`, which also raises the same errors.
 
-    Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5", counts of queries}}}.
+    Returns {"r_at_1", "mmp_at_5", "domains": {name: {"r_at_1", "mmp_at_5"}}}.
     """
-    report, _ = score_part(Part("val", "merged", QUICK), embeddings_TD, table)
-    return {**{key: report["mean"][key] for key in QUICK}, "domains": report["domains"]}
+    images = Images.of(table)
+    (search,) = searches("merged", images, images.domain_T)
+    scores = SearchScorer(images, as_units(embeddings_TD, table)).score(search, QUICK)
+    if scores.isna().all(axis=None):
+        raise unanswerable(len(scores))
+    by_domain = scores.groupby(images.domain_T[search.query_Q]).mean()
+    domains = {name: plain(by_domain.loc[name]) for name in by_domain.index}
+    return {**plain(by_domain.mean()), "domains": domains}
 
 
 def flat_scores(scores: dict[str, Any]) -> dict[str, float]:
