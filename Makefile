@@ -67,7 +67,7 @@ test: setup  ## the test suite
 # (configs, manifests, studies, what a killed run leaves) are tested once, by `make test`.
 VERSIONED := $(addprefix tests/, losses models data evaluation training ensembles report export scorer test_road.py)
 PLAIN := $(addprefix --ignore=tests/, data/archives data/datasets data/manifest training/test_faults.py \
-	training/test_kills.py training/test_starting.py training/test_train_refusals.py)
+	training/test_starting.py training/test_train_refusals.py)
 
 test-lowest: .venv-lowest/ready  ## tests that depend on libraries, on the lowest versions that requirements.txt allows
 	.venv-lowest/bin/python -m pytest -n 2 $(VERSIONED) $(PLAIN)
