@@ -106,7 +106,7 @@ NEAR = {action: NearConfig(action=action, distance_max=BITS, similarity_min=COSI
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("near", ["drop", "report", pytest.param("none", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("near", ["drop", "report", "none"])
 @pytest.mark.parametrize("labels", LABELS)
 def test_the_images_dropped_are_those_that_all_pairs_would_drop(labels, near):
     policies = itertools.product(("stop", "drop_train"), ("drop_all", "keep_first", "report"))

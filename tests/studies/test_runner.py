@@ -145,7 +145,7 @@ def test_a_script_is_given_its_words_and_its_environment(tmp_path: Path) -> None
 def test_cores_are_shared_out_and_cards_taken_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 5)
+    monkeypatch.setattr(runner, "usable_cores", lambda: 5)
     assert [threads_of_each(jobs) for jobs in (1, 2, 9)] == [5, 2, 1]
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert gpus() == ["0", "1"]

@@ -187,7 +187,7 @@ def test_what_cannot_be_is_refused_by_name(change: str, config: Path, tmp_path: 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("frozen", [False, True])
 def test_what_teachers_make_of_fixed_views_is_computed_once(
     frozen: bool, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

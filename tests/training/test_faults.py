@@ -253,10 +253,7 @@ def test_embedding_goes_on_where_it_was_stopped(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("processes", "workers"),
-    [(1, "0"), (1, "2"), pytest.param(2, "0", marks=pytest.mark.slow), (2, "2")],
-)
+@pytest.mark.parametrize(("processes", "workers"), [(1, "0"), (1, "2"), (2, "0"), (2, "2")])
 def test_an_image_that_breaks_after_the_look_ends_embedding(
     job: Job, workers: str, processes: int
 ) -> None:

@@ -103,7 +103,7 @@ averaged_on_cpus = pytest.mark.skipif(
 
 @pytest.mark.slow
 @averaged_on_cpus
-@pytest.mark.parametrize("begin", [forked, pytest.param(launched, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("begin", [forked, launched])
 def test_begun_sharded_and_ended_by_one(begin: Callable, config: Path, one: Path) -> None:
     words = ["--config", str(config), "--set", f"name={begin.__name__}"]
     begun = begin(words, lines=6)

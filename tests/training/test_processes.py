@@ -74,9 +74,7 @@ def one(config: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "begin", [two_processes.begin, pytest.param(launched, marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("begin", [two_processes.begin, launched])
 def test_two_processes_equal_one_also_resumed_by_one(
     begin: Callable, config: Path, one: Path
 ) -> None:

@@ -30,15 +30,10 @@ SAMPLERS = [
     {"name": "mixed", "temperature": 2.0, "factors": {"cars": 2.0}},
     {"name": "dataset_size", "images_per_class": 3, "rare_classes": "leave_out"},
     {"name": "loss_driven", "period": "2 steps"},
-    *(
-        pytest.param(sampler, marks=pytest.mark.slow)
-        for sampler in (
-            {"name": "mixed", "images_per_class": 3},
-            {"name": "balanced"},
-            {"name": "round_robin"},
-            {"name": "specialist_steps", "steps": {"packages": 3, "cars": 1}},
-        )
-    ),
+    {"name": "mixed", "images_per_class": 3},
+    {"name": "balanced"},
+    {"name": "round_robin"},
+    {"name": "specialist_steps", "steps": {"packages": 3, "cars": 1}},
 ]
 SCHEDULES = [
     {"optimizer": "adam", "schedule": {"name": "cosine", "end": 0.1}, "warmup": "0.5 epochs"},
@@ -47,20 +42,15 @@ SCHEDULES = [
         **{"schedule": {"name": "cosine", "every": "1 epoch"}, "decay_vectors": True},
         **{"warmup": "1 epoch", "warmup_start": 0.01, "warmup_every": "0.5 epochs"},
     },
-    *(
-        pytest.param(schedule, marks=pytest.mark.slow)
-        for schedule in (
-            {
-                "optimizer": {"name": "sgd", "momentum": 0.9},
-                "schedule": {"name": "step", "epochs": [1, 2]},
-            },
-            {
-                "schedule": {"name": "exponential", "every": "0.5 epochs", "factor": 0.8},
-                "warmup": "2 steps",
-            },
-            {"weight_decay": {"backbone": 1e-3, "head": 1e-5}, "layer_decay": 0.7, "accumulate": 2},
-        )
-    ),
+    {
+        "optimizer": {"name": "sgd", "momentum": 0.9},
+        "schedule": {"name": "step", "epochs": [1, 2]},
+    },
+    {
+        "schedule": {"name": "exponential", "every": "0.5 epochs", "factor": 0.8},
+        "warmup": "2 steps",
+    },
+    {"weight_decay": {"backbone": 1e-3, "head": 1e-5}, "layer_decay": 0.7, "accumulate": 2},
 ]
 
 

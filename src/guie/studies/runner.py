@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from guie.base.errors import UserError
 from guie.base.files import append_text, write_text
+from guie.base.processes import usable_cores
 from guie.config.base import expanded
 from guie.data.image_checks.decoding import decoded_folder, find_unreadable
 from guie.data.manifest import load_manifest
@@ -136,15 +137,16 @@ def look_at_images(jobs: Iterable[Job]) -> None:
     for name, root in sorted(named, key=str):
         folder = expanded(root, "data.root") if root else None
         manifest = load_manifest(expanded(name, "data.manifest"), folder)
-        cache, workers = decoded_folder(manifest.path), os.cpu_count() or 1
-        find_unreadable(manifest.table, manifest.root, cache, workers)
+        find_unreadable(
+            manifest.table, manifest.root, decoded_folder(manifest.path), usable_cores()
+        )
 
 
 def threads_of_each(jobs: int) -> int:
     """Return the cores for each of `jobs` parallel jobs, or OMP_NUM_THREADS if it is a number above 0."""
     said = os.environ.get("OMP_NUM_THREADS", "")
     own = int(said) if re.fullmatch("[0-9]{1,9}", said) else 0
-    return own or max(1, (os.cpu_count() or 1) // jobs)
+    return own or max(1, usable_cores() // jobs)
 
 
 def gpus() -> list[str]:

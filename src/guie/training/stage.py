@@ -161,20 +161,16 @@ class Stage:
         left_out = self.sampler.left_out
         rare = f" ({left_out} of them skipped: too few in their class)" if left_out else ""
         trainable, total = self.parameters
+        warmup = self.config.warmup
+        steps = warmup.steps(self.total_steps / self.config.epochs) if warmup else 0
+        cut = f"; the warm-up of {steps:.0f} steps never reaches the peak rates"
         return (
             f"stage {number + 1}/{len(self.run.config.stages)} {self.config.name}:"
             f" {self.total_steps} steps of {self.config.batch_size} images{cached} at"
             f" {self.preprocess.size_px} px, {len(rows)} images{rare},"
             f" {rows['label'].nunique()} classes, {rows['domain'].nunique()} domains;"
-            f" {trainable:,} of {total:,} parameters train{self._cut_warmup()}"
+            f" {trainable:,} of {total:,} parameters train{cut if steps >= self.total_steps else ''}"
         )
-
-    def _cut_warmup(self) -> str:
-        """Return a warning if the warm-up outlasts the stage, else nothing."""
-        warmup = self.config.warmup
-        steps = warmup.steps(self.total_steps / self.config.epochs) if warmup else 0
-        longer = f"; the warm-up of {steps:.0f} steps never reaches the peak rates"
-        return longer if steps >= self.total_steps else ""
 
     def log(self, logs: Mapping[str, Tensor], rates: dict[str, float]) -> dict[str, float]:
         """Log a step as means over all processes; return the task's values."""

@@ -130,17 +130,28 @@ def _open(config: TeacherConfig, number: int, run: RunConfig, domains: Sequence[
     where = f"task.teachers.{number}"
     if Path(config.model).resolve() == (Path(run.out) / run.name).resolve():
         raise UserError(f"{where}.model: {config.model} is the run itself; name another model")
-    unknown = sorted(set(config.domains or ()) - set(domains))
-    if unknown:
+    classes_C = classes_of(config.domains, domains, where)
+    model = open_model(config.model, config.size_px)
+    model.embedder.eval().requires_grad_(False)
+    return Teacher(Path(config.model).name, model, classes_C)
+
+
+def classes_of(wanted: Sequence[str] | None, domains: Sequence[str], where: str) -> Tensor:
+    """Return a mask (C,) of the classes of some domains; None: of all.
+
+    Args:
+        domains: the domain of every training class, by id.
+        where: the key of the config that names the wanted domains.
+
+    Raises UserError if one of them has no classes.
+    """
+    if unknown := sorted(set(wanted or ()) - set(domains)):
         raise UserError(
             f"{where}.domains: {', '.join(unknown)}: not among the training domains of this run:"
             f" {', '.join(sorted(set(domains)))}"
         )
-    model = open_model(config.model, config.size_px)
-    model.embedder.eval().requires_grad_(False)
-    taught = set(config.domains or domains)
-    classes_C = torch.tensor([domain in taught for domain in domains])
-    return Teacher(Path(config.model).name, model, classes_C)
+    taught = set(wanted or domains)
+    return torch.tensor([domain in taught for domain in domains])
 
 
 class TeacherTower(nn.Module):

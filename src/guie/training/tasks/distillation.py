@@ -32,7 +32,7 @@ from guie.models.embedder import build_embedder, build_preprocess
 from guie.models.pretrained import state_hash
 from guie.training.run_folder import read_class_weights
 from guie.training.tasks.base import Output, Task
-from guie.training.teachers import Teacher, TeacherOutput, open_teachers
+from guie.training.teachers import Teacher, TeacherOutput, classes_of, open_teachers
 
 
 class DistillationTask(Task):
@@ -64,13 +64,8 @@ class DistillationTask(Task):
                     _relation(term.relation, dim, teacher, classes.labels)
                     for teacher in self.teachers.teachers
                 )
-            if unknown := sorted(set(term.domains or ()) - set(classes.domains)):
-                raise UserError(
-                    f"task.criteria.{number}.domains: {', '.join(unknown)}: not among the training"
-                    f" domains of this run: {', '.join(sorted(set(classes.domains)))}"
-                )
-            mask_C = torch.tensor([d in (term.domains or classes.domains) for d in classes.domains])
-            self.masks.append(mask_C)
+            where = f"task.criteria.{number}"
+            self.masks.append(classes_of(term.domains, classes.domains, where))
 
     @property
     def classifier(self) -> MarginSoftmax | None:

@@ -1,4 +1,4 @@
-"""Training, teachers, embedding on a pretended GPU: devices never mix, and steps wait for nothing.
+"""Training, teachers, embedding on a simulated GPU: devices never mix, and steps wait for nothing.
 
 Within a step, the CPU should queue work and never wait for the GPU; where it does, the wait is listed
 here by name, with its reason. `tests/gpu` repeats this on a real one.
@@ -29,21 +29,21 @@ from guie.evaluation.text import embed_texts
 from guie.losses import build_loss
 from guie.losses.metric_learning import PeerLoss
 from guie.models import open_model
-from pretended_gpu import CUDA, OnGPU, PretendedGPU, Wait, pretended_gpu
 from runs_of_every_task import ADAPTED, MODELS, RUNS, Material, material_of, within_steps, written
+from simulated_gpu import CUDA, OnGPU, SimulatedGPU, Wait, simulated_gpu
 from tiny_runs import logged_losses, tiny_run
 
 
 @pytest.fixture
-def gpu() -> Iterator[PretendedGPU]:
-    with pretended_gpu() as gpu:
+def gpu() -> Iterator[SimulatedGPU]:
+    with simulated_gpu() as gpu:
         yield gpu
 
 
-# ---------------------------------------------------------------- the pretended GPU itself
+# ---------------------------------------------------------------- the simulated GPU itself
 
 
-def test_it_is_taken_for_a_gpu(gpu: PretendedGPU) -> None:
+def test_it_is_taken_for_a_gpu(gpu: SimulatedGPU) -> None:
     assert make_accelerator().device.type == "cuda"
     made = [torch.zeros(2, device="cuda"), torch.ones(2).to("cuda"), torch.tensor(1, device=CUDA)]
     made += [made[0] + 1, made[0][0], torch.ones(2).to(made[0]), made[0].new_tensor([1])]
@@ -68,7 +68,7 @@ def test_it_is_taken_for_a_gpu(gpu: PretendedGPU) -> None:
         lambda x, cpu: functional.linear(x, cpu),
     ],
 )
-def test_devices_that_mix_fail(gpu: PretendedGPU, mix: Any) -> None:
+def test_devices_that_mix_fail(gpu: SimulatedGPU, mix: Any) -> None:
     with pytest.raises(RuntimeError, match="Expected all tensors to be on the same device"):
         mix(torch.randn(3, 3, device="cuda"), torch.randn(3, 3))
 
@@ -90,12 +90,12 @@ def test_devices_that_mix_fail(gpu: PretendedGPU, mix: Any) -> None:
         (lambda x: torch.cuda.synchronize(), "synchronize"),
     ],
 )
-def test_waits_are_counted_and_refused(gpu: PretendedGPU, waits: Any, what: str) -> None:
+def test_waits_are_counted_and_refused(gpu: SimulatedGPU, waits: Any, what: str) -> None:
     x = torch.randn(3, 3, device="cuda")
     before = len(gpu.waits)
     waits(x)
     (wait,) = gpu.waits[before:]
-    assert wait.startswith(f"test_on_a_pretended_gpu.py <lambda>: {what}")
+    assert wait.startswith(f"test_on_a_simulated_gpu.py <lambda>: {what}")
     gpu.known = ()
     with pytest.raises(Wait, match="waits for the GPU"):
         waits(x)
@@ -103,7 +103,7 @@ def test_waits_are_counted_and_refused(gpu: PretendedGPU, waits: Any, what: str)
     waits(x)
 
 
-def test_what_waits_for_nothing_passes(gpu: PretendedGPU) -> None:
+def test_what_waits_for_nothing_passes(gpu: SimulatedGPU) -> None:
     x = torch.randn(3, 3, device="cuda")
     gpu.known = ()
     x[x > 1] = 0.0
@@ -138,7 +138,7 @@ LOSSES = [
 
 
 @pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: "-".join(map(str, loss.values())))
-def test_no_loss_mixes_devices_or_waits(gpu: PretendedGPU, loss: dict[str, Any]) -> None:
+def test_no_loss_mixes_devices_or_waits(gpu: SimulatedGPU, loss: dict[str, Any]) -> None:
     torch.manual_seed(0)
     config = TypeAdapter(LossConfig).validate_python(loss)
     criterion = build_loss(config, 8, [4, 4, 2, 6], ["a", "a", "b", "b"]).to("cuda")
@@ -177,16 +177,16 @@ def test_training_is_the_cpus_and_its_steps_wait_for_nothing(
 ) -> None:
     words = ["--config", str(written(RUNS[name], material, tmp_path))]
     plain = train.main(words)
-    with pretended_gpu() as gpu:
+    with simulated_gpu() as gpu:
         starts, seen = [], []
         within_steps(
             monkeypatch,
             begin=lambda: starts.append(len(gpu.waits)),
             end=lambda: seen.extend(gpu.waits[starts[-1] :]),
         )
-        pretended = train.main([*words, "--set", "name=gpu"])
+        simulated = train.main([*words, "--set", "name=gpu"])
     assert places(seen) == KNOWN.get(name, set()), seen
-    assert logged_losses(pretended) == pytest.approx(logged_losses(plain), rel=1e-3)
+    assert logged_losses(simulated) == pytest.approx(logged_losses(plain), rel=1e-3)
 
 
 def places(waits: list[str]) -> set[str]:
@@ -212,7 +212,7 @@ def test_embedding_is_the_cpus_and_waits_once_a_block(
     model = MODELS[kind](tmp_path / "plain")
     plain_ND = job(make_accelerator(), model.embedder, model.preprocess)
     waits: list[Counter[str]] = []
-    with pretended_gpu() as gpu:
+    with simulated_gpu() as gpu:
         model = MODELS[kind](tmp_path / "plain")
         made_by = (make_accelerator(), model.embedder, model.preprocess)
         job(*made_by)  # moves the weights
@@ -237,9 +237,9 @@ def test_weights_of_prompts_and_texts_are_the_cpus(material: Material, tmp_path:
         return table.to_numpy(), embed_texts(opened.model, ["a car", "a toy"])
 
     plain = made()
-    with pretended_gpu():
-        pretended = made()
-    for ours, theirs in zip(pretended, plain, strict=True):
+    with simulated_gpu():
+        simulated = made()
+    for ours, theirs in zip(simulated, plain, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
@@ -248,6 +248,6 @@ def test_embed_and_its_cache_are_the_cpus(material: Material, tmp_path: Path) ->
     words = ["--model", str(run), "--manifest", str(material.mix), "--split", "val"]
     words += ["--root", str(material.root), "--workers", "0", "--out"]
     plain = np.load(embed.main([*words, str(tmp_path / "cpu.npz")]))["embedding"]
-    with pretended_gpu():
-        pretended = np.load(embed.main([*words, str(tmp_path / "gpu.npz")]))["embedding"]
-    np.testing.assert_allclose(pretended, plain, rtol=1e-5, atol=1e-6)
+    with simulated_gpu():
+        simulated = np.load(embed.main([*words, str(tmp_path / "gpu.npz")]))["embedding"]
+    np.testing.assert_allclose(simulated, plain, rtol=1e-5, atol=1e-6)

@@ -1,6 +1,6 @@
-"""A GPU that is pretended: its tensors are in the CPU's memory and say that they are on `cuda:0`.
+"""A GPU that is simulated: its tensors are in the CPU's memory and say that they are on `cuda:0`.
 
-    with pretended_gpu() as gpu:    # torch and accelerate see one GPU
+    with simulated_gpu() as gpu:    # torch and accelerate see one GPU
         ...                         # mixed devices in one operation raise RuntimeError
         gpu.known = ()
         ...                         # an operation in which the CPU would wait for the GPU raises Wait
@@ -8,7 +8,7 @@
 Mixed devices fail as on CUDA: a CPU tensor among a GPU's must have no dimensions; copies may mix. Waits
 are those that `torch.cuda.set_sync_debug_mode("error")` refuses: reading a number, results whose size
 depends on values, a number written by indices, and copies between devices that are not `non_blocking`.
-Numbers are the CPU's. Not pretended: kernels, streams, memory, `torch.compile`, threads and other processes.
+Numbers are the CPU's. Not simulated: kernels, streams, memory, `torch.compile`, threads and other processes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Wait(AssertionError):
 
 
 class OnGPU(Tensor):
-    """A tensor of the pretended GPU."""
+    """A tensor of the simulated GPU."""
 
     __torch_function__ = torch._C._disabled_torch_function_impl
     device = property(lambda self: CUDA)
@@ -76,7 +76,7 @@ class OnGPU(Tensor):
     def __torch_dispatch__(
         cls, func: Any, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return PretendedGPU.now().dispatched(func, args, kwargs or {})
+        return SimulatedGPU.now().dispatched(func, args, kwargs or {})
 
     def get_device(self) -> int:
         return 0
@@ -91,7 +91,7 @@ class OnGPU(Tensor):
         return torch.tensor(data, **{"device": CUDA, "dtype": self.dtype, **how})
 
     def tolist(self) -> Any:
-        PretendedGPU.now().wait("tolist")
+        SimulatedGPU.now().wait("tolist")
         return in_memory(self).tolist()
 
     def numpy(self, *_: Any, **__: Any) -> Any:
@@ -106,14 +106,14 @@ class OnGPU(Tensor):
         return in_memory(self).__reduce_ex__(protocol)  # loaded on the CPU, as by map_location
 
 
-class PretendedGPU(TorchDispatchMode):
+class SimulatedGPU(TorchDispatchMode):
     """Operations that name the GPU, or have one of its tensors.
 
     Attributes: `waits`, where the CPU waited and for what; `known`, of these the only ones that are
     allowed; None: all are.
     """
 
-    running: list[PretendedGPU] = []
+    running: list[SimulatedGPU] = []
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,8 +121,8 @@ class PretendedGPU(TorchDispatchMode):
         self.known: Collection[str] | None = None
 
     @classmethod
-    def now(cls) -> PretendedGPU:
-        """Return the one that is pretended now."""
+    def now(cls) -> SimulatedGPU:
+        """Return the one that is simulated now."""
         return cls.running[-1] if cls.running else cls()
 
     def __torch_dispatch__(
@@ -171,7 +171,7 @@ class PretendedGPU(TorchDispatchMode):
         if threading.current_thread() is threading.main_thread():
             self.wait("synchronize")
 
-    def record_event(self, *_: Any) -> PretendedGPU:
+    def record_event(self, *_: Any) -> SimulatedGPU:
         """Return an event of the one stream, which is this object too."""
         return self
 
@@ -212,9 +212,9 @@ class PretendedGPU(TorchDispatchMode):
 
 
 @contextmanager
-def pretended_gpu() -> Iterator[PretendedGPU]:
+def simulated_gpu() -> Iterator[SimulatedGPU]:
     """Context in which there is one GPU, and `Accelerator` takes it."""
-    gpu = PretendedGPU()
+    gpu = SimulatedGPU()
     with ExitStack() as held:
         replace = {
             **{
@@ -229,7 +229,7 @@ def pretended_gpu() -> Iterator[PretendedGPU]:
             },
             **{"synchronize": gpu.synchronize, "device": nullcontext},
             **{"current_stream": lambda *_: gpu},
-            **{"get_device_name": lambda *_: "pretended", "is_bf16_supported": lambda *_: True},
+            **{"get_device_name": lambda *_: "simulated", "is_bf16_supported": lambda *_: True},
             **{"get_device_capability": lambda *_: (9, 0), "max_memory_allocated": lambda *_: 0},
             **{"get_rng_state": lambda *_: torch.get_rng_state(), "set_rng_state": lambda *_: None},
         }
@@ -248,8 +248,8 @@ def pretended_gpu() -> Iterator[PretendedGPU]:
             held.enter_context(patch.object(torch, name, _made_there(getattr(torch, name))))
         AcceleratorState._reset_state(reset_partial_state=True)
         held.callback(AcceleratorState._reset_state, reset_partial_state=True)
-        PretendedGPU.running.append(gpu)
-        held.callback(PretendedGPU.running.pop)
+        SimulatedGPU.running.append(gpu)
+        held.callback(SimulatedGPU.running.pop)
         with gpu:
             yield gpu
 
@@ -338,7 +338,7 @@ def _made_there(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Return `functional.one_hot`, which compares with a range made in C++."""
     if num_classes < 0 and isinstance(tensor, OnGPU):
-        PretendedGPU.now().wait("one_hot")
+        SimulatedGPU.now().wait("one_hot")
     made = ONE_HOT(in_memory(tensor), num_classes)
     return _moved(made) if isinstance(tensor, OnGPU) else made
 
