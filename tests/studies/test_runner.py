@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from guie.studies import runner
 from guie.studies.grid import Job
 from guie.studies.results import Record
 from guie.studies.runner import Children, Failed, Halted, gpus, threads_of_each, work_off
