@@ -45,9 +45,10 @@ def main(argv: Sequence[str] | None = None) -> Path:
     """Train as configured; return the run folder."""
     args = parse_args(argv)
     config = load_config(args.config, RunConfig, args.set)
-    if config.model.head and config.model.head.reduced_dim:
+    if config.model.head and config.model.head.reduced_dim and not config.start_from:
         raise UserError(
-            "model.head.reduced_dim: fitted only after training; remove it, then run compose.py"
+            "model.head.reduced_dim: fitted by compose.py, not in training; remove it, or set start_from to a"
+            " reduced model"
         )
     for name in config.trackers:
         if not find_spec(name):

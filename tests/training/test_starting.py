@@ -66,6 +66,15 @@ def test_a_reduction_is_taken_too(tmp_path: Path) -> None:
     assert said == f"starts from {tmp_path / 'small'}"
 
 
+def test_a_start_without_the_reduction_is_refused(tmp_path: Path) -> None:
+    """A new one would keep the first numbers of a head that was not trained for that."""
+    run = tiny_run(tmp_path / "a")
+    composition(tmp_path / "small", [run], reduce={"name": "random", "dim": 4})
+    for start in (run, tmp_path / "small"):
+        with pytest.raises(UserError, match="start_from: .* has no reduction from 16 to 8 numbers"):
+            begun(start, tmp_path / "new", head={"dim": 16, "reduced_dim": 8})
+
+
 def test_a_head_of_other_shapes_and_new_adapters_begin_anew(tmp_path: Path) -> None:
     other = tiny_run(tmp_path / "other", start=3)
     model = {"head": {"dim": 8}, "adapters": [{"kind": "stochastic", "dim": 4}]}

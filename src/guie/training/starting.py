@@ -13,17 +13,18 @@ from guie.models.embedder import Embedder, build_preprocess
 from guie.models.loading import LoadedModel, at_size, open_model
 from guie.models.preprocess import Preprocess
 
-TOWER = "backbone.tower."
-PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", "reduction.")
+TOWER, REDUCTION = "backbone.tower.", "reduction."
+PARTS = (TOWER, "backbone.adapters.", "backbone.prompts.", "head.", REDUCTION)
 
 
 def load_start(embedder: Embedder, config: RunConfig) -> str:
     """Load the weights of `config.start_from` into a new embedder, in place; return a message.
 
-    Position embeddings are resampled for another image size. Heads, reductions, adapters and prompts
-    whose shapes differ begin anew.
+    Position embeddings are resampled for another image size. Heads, adapters and prompts whose shapes
+    differ begin anew. A reduction stays as it was fitted, while head and backbone below it train.
 
-    Raises UserError if there is no such model, it is an ensemble, or its backbone differs.
+    Raises UserError if there is no such model, it is an ensemble, its backbone differs, or it lacks a
+    reduction to `reduced_dim`.
     """
     assert config.start_from is not None
     backbone, size_px = config.model.backbone, config.model.image.size_px
@@ -39,6 +40,13 @@ def load_start(embedder: Embedder, config: RunConfig) -> str:
         raise UserError(
             f"start_from: {config.start_from} has another backbone than model.backbone, {backbone.name};"
             " name a run with the same backbone, or remove start_from"
+        )
+    if REDUCTION not in taken and _shapes(own, REDUCTION):
+        assert config.model.head is not None
+        head = config.model.head
+        raise UserError(
+            f"start_from: {config.start_from} has no reduction from {head.dim} to {head.reduced_dim} numbers;"
+            " make one by compose.py, or remove model.head.reduced_dim"
         )
     own |= {name: state[name] for part in taken for name in _shapes(own, part)}
     embedder.load_state_dict(own)
