@@ -185,6 +185,16 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"unseen": {"A": ["cars"], "B": ["cars"]}}, "unseen: cars is left out by two folds"),
     ({"rows": {"plain": {"unseen": 0}}, "unseen": {"A": ["cars"]}}, "unseen.*greater than"),
     ({"unseen": {"A": []}}, "unseen.A: .*at least 1"),
+    (
+        {
+            "rows": {
+                "plain": {"unseen": True},
+                "small": {"unseen": True, "evaluate": {"models": "plain", "reduce": "pca"}},
+            },
+            "unseen": {"A": ["cars"]},
+        },
+        "rows.small.unseen: .*fitted on all domains; use compose",
+    ),
     ({"test": {"split": "train"}}, "test.split: .*'val' or 'test'"),
     ({"test": {"root": "x"}}, "test.root: needs manifest"),
     (

@@ -96,6 +96,11 @@ class RowConfig(Config):
                 "evaluate",
                 "excludes compose; give the ensemble a row of its own, and name it here",
             )
+        if self.unseen and self.evaluate and (self.evaluate.reduce or "").startswith("pca"):
+            yield (
+                "unseen",
+                "does not apply to a PCA of evaluate, which is fitted on all domains; use compose",
+            )
 
 
 class StudyConfig(Config):
