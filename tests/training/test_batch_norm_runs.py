@@ -133,6 +133,15 @@ def changed(resnet: dict, stages: list[dict[str, Any]], **more: Any) -> RunConfi
     return config_from(values, RunConfig)
 
 
+def test_checkpointing_of_new_layers_is_refused() -> None:
+    """Without pretrained weights they learn their statistics, whatever the stage's `batch_norm`."""
+    values = changed({"library": "timm", "name": "test_resnet"}, [{"epochs": 1, "lr": RATES}])
+    config = values.model_copy(update={"gradient_checkpointing": True})
+    task = build_task(config, Classes(["a/0", "a/1"], [4, 4], ["a", "a"]))
+    with pytest.raises(UserError, match="gradient_checkpointing: .* normalisation of new modules"):
+        set_model(task, config, 0, [0, 1])
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

@@ -30,13 +30,13 @@ def trained(tower: nn.Module, setting: BatchNorm) -> dict[str, _BatchNorm]:
     named = {"": setting} if isinstance(setting, str) else setting
     found = batch_norms(tower)
     for name in named:
-        if not any(_is_below(layer, name) for layer in found):
+        if not any(is_below(layer, name) for layer in found):
             where = f" in {name!r}" if name else ""
             known = f"it has {', '.join(list(found)[:40])}" if found else "remove batch_norm"
             raise UserError(
                 f"batch_norm: {type(tower).__name__} has no batch normalisation{where}; {known}"
             )
-    above = {layer: [name for name in named if _is_below(layer, name)] for layer in found}
+    above = {layer: [name for name in named if is_below(layer, name)] for layer in found}
     return {
         layer: found[layer]
         for layer, names in above.items()
@@ -76,5 +76,6 @@ def _statistics(layer: _BatchNorm) -> tuple[Any, ...]:
     return (layer.running_mean, layer.running_var) if layer.track_running_stats else ()
 
 
-def _is_below(layer: str, name: str) -> bool:
+def is_below(layer: str, name: str) -> bool:
+    """Whether a layer is the named module or lies in it; all lie in the module without a name."""
     return not name or f"{layer}.".startswith(f"{name}.")

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from guie.base.errors import UserError
 from guie.config.model import LIBRARIES, BackboneConfig, BatchNorm, LayersConfig
 from guie.models.backbones.structure import VitStructure
-from guie.models.batch_norm import batch_norms, synchronise, trained
+from guie.models.batch_norm import batch_norms, is_below, synchronise, trained
 from guie.models.layers import Layers
 
 
@@ -224,8 +224,14 @@ class Backbone(nn.Module):
     def checkpoint_gradients(self) -> None:
         """Enable gradient checkpointing: keep each block's input only, and recompute in the backward pass.
 
-        Raises UserError if the backbone does not support it.
+        Raises UserError if the backbone does not support it, or has new BatchNorm layers, whose running
+        statistics would count each batch twice.
         """
+        if self._new_batch_norms():
+            raise UserError(
+                "gradient_checkpointing: computes blocks twice, which would count a batch twice in the batch"
+                " normalisation of new modules; set it to false"
+            )
         try:
             self.tower.set_grad_checkpointing(True)
         except (AttributeError, AssertionError):
@@ -241,11 +247,14 @@ class Backbone(nn.Module):
         """
         super().train(mode)
         moving = self.trained_batch_norms() if mode else {}
-        for name, module in batch_norms(self.tower).items():
-            new = any(not own or f"{name}.".startswith(f"{own}.") for own in self.new)
-            if not new:
-                module.train(name in moving)
+        for name in batch_norms(self.tower).keys() - self._new_batch_norms():
+            self.tower.get_submodule(name).train(name in moving)
         return self
+
+    def _new_batch_norms(self) -> set[str]:
+        """Return the names of the BatchNorm layers in modules that were not pretrained."""
+        layers = batch_norms(self.tower)
+        return {name for name in layers if any(is_below(name, module) for module in self.new)}
 
     def set_batch_norm(self, setting: BatchNorm) -> None:
         """Set how BatchNorm layers train. Raises UserError as `guie.models.batch_norm.trained`."""
