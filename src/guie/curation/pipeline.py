@@ -111,7 +111,8 @@ def read_sources(
             states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
             checked = cache.rows(paths, read.root, open_as_seen, workers, source.path, states)
             table, dropped = drop_unusable(table, read.root, checked, source.path)
-            decoded.add(states[pd.Index(paths).isin(table["image_path"])])
+            good = states[pd.Index(paths).isin(table["image_path"])]
+            decoded.add(good[~decoded.are_known(good)])
         account.add_source(source, skipped, dropped)
         account.companions.append(renamed(read.companions, partial(add, prefix)))
         for tables, rows in ((listed, read.table), (readable, table)):
