@@ -129,8 +129,7 @@ def read_sources(
 
 
 def _test_classes(table: pd.DataFrame, config: MixConfig, sidecar: Sidecar) -> set[str]:
-    # The test index of a Met-like domain is its train images, so none of them can be held out.
-    leave = [name for name, declared in sidecar.domains.items() if declared.index_is_train]
+    leave = sidecar.whole()
     if config.pseudo_labels and config.pseudo_labels.mode == "label":
         leave += config.pseudo_labels.domains  # CLIP will label them: they have no true classes
     merge = config.clean.merge if config.clean else {}

@@ -26,6 +26,7 @@ from guie.base.processes import follow_parent, usable_cores
 from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
+from guie.data.manifest.reading import class_names
 from guie.data.shards.cached import open_places
 from guie.data.shards.index import is_index
 from guie.data.shards.opening import decoded_in_shards, states_in_shards
@@ -379,7 +380,7 @@ def _listed(bad: pd.DataFrame) -> list[str]:
 def _changes(split: str, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[str]:
     """Yield what a split lost: images, classes, and queries that the metrics now skip."""
     yield f"{len(before) - len(after):,} of {len(before):,} images dropped"
-    lost = sorted(_classes(before) - _classes(after))
+    lost = sorted(class_names(before["label"]) - class_names(after["label"]))
     if lost:
         more = ", ..." if len(lost) > SHOWN else ""
         yield f"{len(lost):,} classes lost with their last image: {', '.join(lost[:SHOWN])}{more}"
@@ -389,7 +390,3 @@ def _changes(split: str, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[
         if newly.any():
             yield f"{int(newly.sum()):,} queries lost their last positive"
         yield "scores are not comparable with those on the whole set"
-
-
-def _classes(rows: pd.DataFrame) -> set[str]:
-    return set(rows["label"].str.split("|").explode())
