@@ -154,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> Path:
                 boxes = from_main(accelerator, crop)
             return embed_into(cache, *made_by, absolute(manifest.root, paths), boxes, **settings)
 
-        bad = {"drop_bad": args.drop_bad, "dropped": dropped, "shard": shard}
+        bad = {"drop_bad": args.drop_bad, "dropped": dropped}
         look = partial(readable, accelerator, splits=SPLITS, decoders=TO_EMBED, **bad)
         with interrupts:
             try:

@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from guie.data.image_checks import cache as cache_module
+from guie.data.image_checks import stored
 from guie.data.image_checks.cache import CheckCache
 from guie.data.image_checks.decoding import VERIFY
 from guie.data.image_checks.hashes import FINGERPRINTS, thumbnails
@@ -117,7 +118,7 @@ def test_a_stopped_check_keeps_what_it_has(root: Path, looked: list[str]) -> Non
 
 
 def test_rows_are_written_piece_by_piece(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_module, "SAVE_EVERY_S", -1.0)
+    monkeypatch.setattr(stored, "SAVE_EVERY_S", -1.0)
     found = rows(root, [*NAMES, "bad.png"])
     assert len([*CheckCache(FINGERPRINTS, root).stored.folder.iterdir()]) == len(NAMES) + 1
     pd.testing.assert_frame_equal(found, plain([*NAMES, "bad.png"], root))

@@ -152,20 +152,33 @@ def test_another_version_of_the_decoders_decodes_all_again(manifest, opened, mon
 @pytest.mark.parametrize("content", [b"", b"no parquet", None])
 def test_a_damaged_cache_is_no_more_than_a_slow_start(manifest, opened, content):
     find(manifest)
-    cache = manifest.root / "cache/decoded.parquet"
-    if content is None:  # somebody else's table
-        pd.DataFrame({"a": [1]}).to_parquet(cache)
-    else:
-        cache.write_bytes(content)
+    for file in (manifest.root / "cache").iterdir():
+        if content is None:  # somebody else's table
+            pd.DataFrame({"a": [1]}).to_parquet(file)
+        else:
+            file.write_bytes(content)
     opened.clear()
     assert find(manifest).empty and len(opened) == 11
     opened.clear()
     assert find(manifest).empty and opened == []
 
 
+def test_the_files_of_older_versions_still_count(manifest, opened):
+    """They had one file, and one more for each job among others."""
+    files = [str(manifest.file(row.split(",")[0]).absolute()) for row in ROWS]
+    states = [
+        decoded.file_states(files[:5], "open_as_seen"),
+        decoded.file_states(files[5:], "open_as_host"),
+    ]
+    (manifest.root / "cache").mkdir()
+    for name, rows in zip(("decoded", "decoded.1-of-2"), states, strict=True):
+        rows.to_parquet(manifest.root / f"cache/{name}.parquet", index=False)
+    assert find(manifest).empty and opened == []
+
+
 def test_a_cache_that_cannot_be_written_is_named(manifest):
     (manifest.root / "cache").write_text("a file where the folder should be")
-    with pytest.raises(UserError, match="cache/decoded.parquet: cannot be written"):
+    with pytest.raises(UserError, match="cache/[0-9a-f]+.parquet: cannot be written"):
         find(manifest)
 
 

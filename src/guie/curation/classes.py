@@ -20,7 +20,7 @@ from guie.base.threads import search_threads
 from guie.config.data import OutlierConfig, OversampleConfig
 from guie.curation.duplicates.evidence import Embed
 from guie.curation.duplicates.findings import findings
-from guie.data.manifest.reading import class_sizes, memberships
+from guie.data.manifest.reading import class_names, class_sizes, memberships
 from guie.evaluation.feature_cache import Features
 
 CHUNK = 65_536
@@ -48,7 +48,7 @@ def drop_rare(table: pd.DataFrame, min_images: int) -> pd.DataFrame:
 
     An image with several labels loses the rare ones; it is dropped when no label remains.
     """
-    members = memberships(table[table["split"] == "train"])
+    members = _members(table)
     rare = class_sizes(members) < min_images
     kept, lost = members[~rare], members[rare]
     partly = kept[kept["row"].isin(lost["row"])]
@@ -64,31 +64,16 @@ def cap_large(table: pd.DataFrame, max_images: int, seed: int) -> pd.DataFrame:
     The choice depends only on the seed, the label and the image paths of the class. An image with
     several labels stays if one of its classes keeps it, so other classes may exceed the cap.
     """
-    members = memberships(table[table["split"] == "train"])
-    large = members[class_sizes(members) > max_images]
-    names = large["label"] + "/" + table["image_path"].reindex(large["row"]).to_numpy()
-    drawn = large.assign(draw=seeded_draws(seed, names)).sort_values("draw")
-    surplus = drawn[drawn.groupby("label").cumcount() >= max_images]
-    return without(table, members, surplus)
-
-
-def without(table: pd.DataFrame, members: pd.DataFrame, surplus: pd.DataFrame) -> pd.DataFrame:
-    """Drop the rows that are surplus in all of their classes.
-
-    Args:
-        members: the memberships of the train rows.
-        surplus: the memberships that a cap removes.
-    """
-    kept = members.drop(index=surplus.index)
-    gone = surplus.loc[~surplus["row"].isin(kept["row"]), "row"]
-    return table.drop(index=gone.unique()).reset_index(drop=True)
+    large = _large(table, max_images)
+    draws = seeded_draws(seed, large["label"] + "/" + large["image_path"])
+    drawn = large.assign(draw=draws).sort_values("draw")
+    return _without(table, drawn[drawn.groupby("label").cumcount() >= max_images])
 
 
 def cap_first(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
     """Keep the first `max_images`, by path, of each train class that has more."""
-    large = _large(table, max_images)
-    surplus = large[large.groupby("label").cumcount() >= max_images]
-    return without(table, _members(table), surplus)
+    large = _large(table, max_images).sort_values(["label", "image_path"])
+    return _without(table, large[large.groupby("label").cumcount() >= max_images])
 
 
 def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFrame:
@@ -96,13 +81,31 @@ def cap_diverse(table: pd.DataFrame, max_images: int, embed: Embed) -> pd.DataFr
 
     An image with several labels stays if one of its classes keeps it.
     """
-    large = _large(table, max_images)
-    surplus = []
+    large = _large(table, max_images).sort_values(["label", "image_path"])
+    chosen: list[int] = []
     for _, members in large.groupby("label"):
         features_ND = np.asarray(embed(members["image_path"].to_numpy(), "whole"), np.float32)
-        chosen = farthest_points(features_ND, max_images)
-        surplus.append(members.drop(index=members.index[chosen]))
-    return without(table, _members(table), pd.concat(surplus)) if surplus else table
+        chosen += members.index[farthest_points(features_ND, max_images)].tolist()
+    return _without(table, large.drop(index=chosen))
+
+
+def _members(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the memberships of the train rows, with their image paths."""
+    members = memberships(table[table["split"] == "train"])
+    return members.assign(image_path=table["image_path"].reindex(members["row"]).to_numpy())
+
+
+def _large(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
+    """Return the `_members` of the classes above the cap."""
+    members = _members(table)
+    return members[class_sizes(members) > max_images]
+
+
+def _without(table: pd.DataFrame, surplus: pd.DataFrame) -> pd.DataFrame:
+    """Drop the train rows all of whose `_members` are surplus."""
+    kept = _members(table).drop(index=surplus.index)
+    gone = surplus.loc[~surplus["row"].isin(kept["row"]), "row"]
+    return table.drop(index=gone.unique()).reset_index(drop=True)
 
 
 def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
@@ -130,18 +133,6 @@ def farthest_points(features_ND: np.ndarray, count: int) -> np.ndarray:
     return np.array(chosen)
 
 
-def _large(table: pd.DataFrame, max_images: int) -> pd.DataFrame:
-    """Return the memberships in classes above the cap, sorted by label and path."""
-    members = _members(table)
-    large = members[members.groupby("label")["label"].transform("size") > max_images]
-    paths = table["image_path"].reindex(large["row"]).to_numpy()
-    return large.assign(image_path=paths).sort_values(["label", "image_path"])
-
-
-def _members(table: pd.DataFrame) -> pd.DataFrame:
-    return memberships(table[table["split"] == "train"])
-
-
 COLUMNS = [
     *("label", "into", "similarity", "dataset", "into_dataset", "images", "into_images"),
     *("image_path", "into_path"),
@@ -157,8 +148,7 @@ def suggest_merges(table: pd.DataFrame, similarity_min: float, embed: Embed) -> 
     Returns:
         The COLUMNS above, the most similar first; image_path and into_path are examples.
     """
-    members = memberships(table[table["split"] == "train"]).reset_index(drop=True)
-    members["image_path"] = table["image_path"].reindex(members["row"]).to_numpy()
+    members = _members(table)
     dataset = table["dataset"] if "dataset" in table else table["domain"]
     members["dataset"] = dataset.reindex(members["row"]).to_numpy()
     codes, names = pd.factorize(members["label"], sort=True)
@@ -249,12 +239,10 @@ def find_outliers(table: pd.DataFrame, config: OutlierConfig, embed: Embed) -> p
     Returns:
         Findings; `other_path` is the most typical image of the class, `similarity` the cosine to it.
     """
-    members = memberships(table[table["split"] == "train"])
-    members = members[members.groupby("label")["label"].transform("size") >= LEAST]
+    members = _members(table)
+    members = members[class_sizes(members) >= LEAST].reset_index(drop=True)
     if members.empty:
         return findings([])
-    members = members.assign(image_path=table["image_path"].reindex(members["row"]).to_numpy())
-    members = members.reset_index(drop=True)
     features_ND = np.asarray(embed(members["image_path"].to_numpy(), "whole"), np.float32)
     members["similarity"], other = class_cosines(members, features_ND)
     members["distance"] = other - members["similarity"]
@@ -312,7 +300,7 @@ def oversample(table: pd.DataFrame, config: OversampleConfig) -> pd.DataFrame:
     place of the challenge repeated images up to 20 a class). Smaller powers oversample less.
     `table` is indexed from 0.
     """
-    members = memberships(table[table["split"] == "train"])
+    members = _members(table)
     images = class_sizes(members)
     factor = ((config.target / images) ** config.power).clip(1.0, config.limit)
     by_row = factor.groupby(members["row"]).max().reindex(table.index).fillna(1.0)
@@ -340,21 +328,14 @@ def choose_test_classes(
     left = table["domain"].isin(leave) | renamed["domain"].isin(leave)
     train = renamed["split"] == "train"
     stay = set(memberships(renamed[train & left])["label"])
-    chosen: set[str] = set()
-    for _, members in memberships(renamed[train & ~left]).groupby("domain"):
-        held_out = held_out_classes(members, fraction, seed, stay)
-        rows = members.loc[members["label"].isin(held_out), "row"]
-        chosen.update(name for label in table["label"][rows] for name in label.split("|"))
-    return chosen
+    return class_names(table.loc[_held_out(renamed[train & ~left], fraction, seed, stay), "label"])
 
 
 def move_to_test(table: pd.DataFrame, classes: Collection[str]) -> pd.DataFrame:
     """Move the train images of these classes to test, each as both query and index."""
     # Classes that share an image move together, so the first label of an image decides.
     moved = (table["split"] == "train") & table["label"].str.split("|").str[0].isin(classes)
-    return table.assign(
-        split=table["split"].mask(moved, "test"), role=table["role"].mask(moved, "both")
-    )
+    return _moved(table, moved, "test")
 
 
 def split_validation(
@@ -368,14 +349,25 @@ def split_validation(
         return table
     leave = {*leave, *table.loc[table["split"] == "val", "domain"]}
     train = table[(table["split"] == "train") & ~table["domain"].isin(leave)]
-    moved = [
-        members.loc[members["label"].isin(held_out_classes(members, fraction, seed)), "row"]
-        for _, members in memberships(train).groupby("domain")
-    ]
-    to_val = table.index.isin(pd.concat(moved)) if moved else np.zeros(len(table), dtype=bool)
+    return _moved(table, table.index.isin(_held_out(train, fraction, seed)), "val")
+
+
+def _moved(table: pd.DataFrame, rows: pd.Series | np.ndarray, split: str) -> pd.DataFrame:
+    """Move the rows of a mask to a split, each as both query and index."""
     return table.assign(
-        split=table["split"].mask(to_val, "val"), role=table["role"].mask(to_val, "both")
+        split=table["split"].mask(rows, split), role=table["role"].mask(rows, "both")
     )
+
+
+def _held_out(
+    train: pd.DataFrame, fraction: float, seed: int, stay: Collection[str] = ()
+) -> list[int]:
+    """Return the rows of the `held_out_classes` of each domain."""
+    rows: list[int] = []
+    for _, members in memberships(train).groupby("domain"):
+        held_out = members["label"].isin(held_out_classes(members, fraction, seed, stay))
+        rows += members.loc[held_out, "row"].tolist()
+    return rows
 
 
 def held_out_classes(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pandas as pd
@@ -22,6 +22,7 @@ from guie.curation.duplicates.rules import (
     find_placeholders,
 )
 from guie.curation.summary import CurationReport
+from guie.data.manifest.reading import class_names
 
 
 class Evidence(NamedTuple):
@@ -70,33 +71,23 @@ def clean(
     outliers = config.outliers
     if outliers is not None:
         rules["outliers"] = lambda rows: find_outliers(rows, outliers, evidence.embed)
-    tables, excess, emptied = [], {}, {}
+    tables = []
+    excess: dict[str, list[str]] = {}
+    emptied: dict[str, list[str]] = {}
     for name, rule in rules.items():
         own = findings([rule(table)])
         tables.append(own)
         trained = table["split"] == "train"
         going = trained & table["image_path"].isin(dropped(own))
         left, gone = table[~going].reset_index(drop=True), table[going]
-        excess[name] = too_many(own, table[trained], gone, config.share_max)
-        emptied[name] = _emptied(gone, left)
+        if lines := too_many(own, table[trained], gone, config.share_max):
+            excess[name] = lines
+        kept = left.loc[left["split"] == "train", "label"]
+        if lost := class_names(gone["label"]) - class_names(kept):
+            emptied[name] = sorted(lost)
         table = left
         after(name, table)
-    return Cleaned(table, findings(tables), links, *map(_without_empty, (excess, emptied)))
-
-
-def _emptied(gone: pd.DataFrame, left: pd.DataFrame) -> list[str]:
-    """Return the classes of the dropped rows that have no training image left."""
-    kept = left.loc[left["split"] == "train", "label"]
-    lost, still = (_classes(labels) for labels in (gone["label"], kept))
-    return sorted(lost - still)
-
-
-def _classes(labels: pd.Series) -> set[str]:
-    return {name for label in labels.unique() for name in label.split("|")}
-
-
-def _without_empty(by_rule: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {rule: lines for rule, lines in by_rule.items() if lines}
+    return Cleaned(table, findings(tables), links, excess, emptied)
 
 
 NAMED = 10  # classes and placeholders; the rest are counted
@@ -121,12 +112,7 @@ def clean_rows(
     cleaned = clean(table, cleaning, evidence, account.after)
     account.findings, account.limits = cleaned.findings, cleaned.links.limits
     Verdicts.read(verdicts.path).write(cleaned.findings)  # a person may have written meanwhile
-    account.notes += [
-        *_placeholders(cleaned),
-        *_emptied_notes(cleaned),
-        *_doubtful(cleaned, verdicts),
-    ]
-    account.notes += _unknown(verdicts, table["image_path"])
+    account.notes += _notes(cleaned, verdicts, table["image_path"])
     _refuse(cleaned.table, account, cleaned.excess, cleaning.share_max)
     if cleaning.suggest_merges is not None:
         account.merges = suggest_merges(cleaned.table, cleaning.suggest_merges, embed)
@@ -148,6 +134,25 @@ def refuse_late_leaks(
     return table
 
 
+def _notes(cleaned: Cleaned, verdicts: Verdicts, images: pd.Series) -> Iterator[str]:
+    """Yield what was done that a person may not expect, and what a person should look at."""
+    yield from _placeholders(cleaned)
+    for rule, classes in cleaned.emptied.items():
+        yield f"{rule} left no training image of {len(classes):,} classes: {_listed(classes)}"
+    doubtful = (~cleaned.findings["sure"].astype(bool)).sum()
+    if doubtful:
+        yield (
+            f"{doubtful:,} images may be copies of others and were kept: look at them on the page,"
+            f" and write copy or not a copy into {verdicts.path.name}"
+        )
+    # The mix may have lost these images, or a name is mistyped.
+    if names := verdicts.unknown(images):
+        yield (
+            f"{verdicts.path.name} has verdicts on {len(names):,} images that are not in the mix:"
+            f" {_listed(names)}"
+        )
+
+
 def _placeholders(cleaned: Cleaned) -> list[str]:
     placeholders = cleaned.findings[cleaned.findings["kind"] == "placeholder"]
     pictures = cleaned.links.pictures.reindex(placeholders["image_path"]).to_numpy()
@@ -161,33 +166,8 @@ def _placeholders(cleaned: Cleaned) -> list[str]:
     return lines[:NAMED] + more
 
 
-def _emptied_notes(cleaned: Cleaned) -> list[str]:
-    return [
-        f"{rule} left no training image of {len(classes):,} classes: {', '.join(classes[:NAMED])}"
-        + (", ..." if len(classes) > NAMED else "")
-        for rule, classes in cleaned.emptied.items()
-    ]
-
-
-def _doubtful(cleaned: Cleaned, verdicts: Verdicts) -> list[str]:
-    doubtful = (~cleaned.findings["sure"].astype(bool)).sum()
-    if not doubtful:
-        return []
-    return [
-        f"{doubtful:,} images may be copies of others and were kept: look at them on the page,"
-        f" and write copy or not a copy into {verdicts.path.name}"
-    ]
-
-
-def _unknown(verdicts: Verdicts, images: pd.Series) -> list[str]:
-    """Note verdicts on images that the mix lacks: it may have lost them, or a name is mistyped."""
-    names = verdicts.unknown(images)
-    if not names:
-        return []
-    shown = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-    return [
-        f"{verdicts.path.name} has verdicts on {len(names):,} images that are not in the mix: {shown}"
-    ]
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
 
 
 def _refuse(

@@ -50,9 +50,7 @@ def curate(
     table = limit_classes(table, config, embed, account)
     if config.shares:
         table = match_domains(table, config.shares, config, workers, account)
-    # Met-like domains use their train images as the test index, so none of them can move to val.
-    whole = [name for name, declared in sidecar.domains.items() if declared.index_is_train]
-    table = split_validation(table, config.val_fraction, config.seed, leave=whole)
+    table = split_validation(table, config.val_fraction, config.seed, leave=sidecar.whole())
     if config.clean and links is not None:
         table = refuse_late_leaks(table, links, config.clean, account)
     if config.selection:

@@ -111,7 +111,8 @@ def read_sources(
             states = file_states(absolute(read.root, paths), decoder_key(open_as_seen))
             checked = cache.rows(paths, read.root, open_as_seen, workers, source.path, states)
             table, dropped = drop_unusable(table, read.root, checked, source.path)
-            decoded.add(states[pd.Index(paths).isin(table["image_path"])])
+            good = states[pd.Index(paths).isin(table["image_path"])]
+            decoded.add(good[~decoded.are_known(good)])
         account.add_source(source, skipped, dropped)
         account.companions.append(renamed(read.companions, partial(add, prefix)))
         for tables, rows in ((listed, read.table), (readable, table)):
@@ -128,8 +129,7 @@ def read_sources(
 
 
 def _test_classes(table: pd.DataFrame, config: MixConfig, sidecar: Sidecar) -> set[str]:
-    # The test index of a Met-like domain is its train images, so none of them can be held out.
-    leave = [name for name, declared in sidecar.domains.items() if declared.index_is_train]
+    leave = sidecar.whole()
     if config.pseudo_labels and config.pseudo_labels.mode == "label":
         leave += config.pseudo_labels.domains  # CLIP will label them: they have no true classes
     merge = config.clean.merge if config.clean else {}

@@ -13,9 +13,9 @@ import pandas as pd
 from tqdm import tqdm
 
 from guie.curation.duplicates.evidence import ALTERATIONS, EACH, altered_copies
-from guie.data.image_checks.cache import StoredTable, save_in_pieces
 from guie.data.image_checks.comparison import compare, compare_files, working
 from guie.data.image_checks.decoding import mapped
+from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
 from guie.data.images import open_as_seen
 
 VERSION = "1"  # raise it with `image_checks.comparison` and the alterations
@@ -31,7 +31,8 @@ class Pixels:
 
     def __init__(self, root: Path, workers: int, digests: Mapping[str, str] | None = None):
         self.root, self.workers, self.digests = root, workers, digests
-        self.stored = StoredTable("differences", root) if digests is not None else None
+        folder = stored_folder("differences", root)
+        self.stored = StoredTable(folder) if digests is not None else None
 
     def between(self, pairs: Sequence[tuple[str, str]], mirrored: bool) -> np.ndarray:
         """Return (P,) differences of path pairs. Raises UserError for an undecodable file."""

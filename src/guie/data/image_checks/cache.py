@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pandas as pd
 
-from guie.base.files import cache_folder, replacing
 from guie.data.image_checks.decoding import (
     KEY,
-    SAVE_EVERY_S,
     TYPES,
     Check,
     OpenImage,
@@ -23,50 +17,10 @@ from guie.data.image_checks.decoding import (
     check_all,
     file_states,
 )
+from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
 from guie.data.images import decoder_key
 
-T = TypeVar("T")
 THUMBNAIL = "thumbnail"  # stays on disk until it is needed
-
-
-class StoredTable:
-    """Rows in `GUIE_CACHE/KIND/`, of one folder of images; jobs may add to them at the same time.
-
-    Each `add` writes a Parquet file of its own, named by the hash of its rows.
-    """
-
-    def __init__(self, kind: str, root: str | Path):
-        of_root = hashlib.sha256(os.fsencode(os.path.realpath(root))).hexdigest()[:16]
-        self.folder = cache_folder() / kind / of_root
-
-    def read(self, columns: list[str], files: list[str] | None = None) -> Iterator[pd.DataFrame]:
-        """Yield columns of each Parquet file; `files` limits the rows to these values of `file`."""
-        filters = None if files is None else [("file", "in", files)]
-        for path in sorted(self.folder.glob("[0-9a-f]*.parquet")):
-            with suppress(OSError, ValueError):  # deleted meanwhile, or damaged
-                yield pd.read_parquet(path, columns=columns, filters=filters)
-
-    def add(self, rows: pd.DataFrame) -> None:
-        """Write some rows. Raises UserError if they cannot be written."""
-        if rows.empty:
-            return
-        name = hashlib.sha256(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-        with replacing(self.folder / f"{name.hexdigest()}.parquet") as temporary:
-            rows.to_parquet(temporary, index=False)
-
-
-def save_in_pieces(rows: Iterable[T], save: Callable[[list[T]], None]) -> None:
-    """Pass the rows to `save`, those of a minute at a time; also after Ctrl-C, so that nothing is lost."""
-    piece: list[T] = []
-    began = time.monotonic()
-    try:
-        for row in rows:
-            piece.append(row)
-            if time.monotonic() - began > SAVE_EVERY_S:
-                done, piece, began = piece, [], time.monotonic()
-                save(done)
-    finally:
-        save(piece)
 
 
 class CheckCache:
@@ -79,7 +33,7 @@ class CheckCache:
     """
 
     def __init__(self, check: Check, root: str | Path):
-        self.check, self.stored = check, StoredTable(check.name, root)
+        self.check, self.stored = check, StoredTable(stored_folder(check.name, root))
         self.columns = [name for name in check.columns if name != THUMBNAIL]
         self.text = dict.fromkeys(self.columns[2:], str)
 

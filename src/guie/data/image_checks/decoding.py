@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +21,12 @@ from tqdm import tqdm
 
 from guie.base.devices import from_main
 from guie.base.errors import UserError
-from guie.base.files import cache_folder, replacing
+from guie.base.files import replacing
 from guie.base.processes import follow_parent, usable_cores
+from guie.data.image_checks.stored import StoredTable, save_in_pieces, stored_folder
 from guie.data.images import decoder_key, open_as_host, open_as_host_once_seen, open_as_seen
 from guie.data.manifest import Manifest, queries_without_positive
+from guie.data.manifest.reading import class_names
 from guie.data.shards.cached import open_places
 from guie.data.shards.index import is_index
 from guie.data.shards.opening import decoded_in_shards, states_in_shards
@@ -41,48 +40,32 @@ STAT_THREADS, STAT_FILES = 32, 500  # threads that ask for states, and files tha
 
 
 class Decoded:
-    """`decoded.parquet` in a folder: good files by path, size, modification time and decoder.
+    """The good files in a folder's `StoredTable`, by path, size, modification time and decoder.
 
-    Only good files are stored, so bad ones are checked on every run until they are repaired. Jobs that run at
-    the same time each write `decoded.SHARD.parquet`; all of these files are read.
+    Bad files are not stored, so they are checked on every run until they are repaired.
     """
 
-    def __init__(self, folder: str | Path, shard: str = ""):
-        self.path = Path(folder) / (f"decoded.{shard}.parquet" if shard else "decoded.parquet")
-        self._pattern = self.path.name if shard else "decoded*.parquet"  # what `add` rewrites
-        self._known = self._read("decoded*.parquet")
+    def __init__(self, folder: str | Path):
+        self.stored = StoredTable(folder)
+        own = [rows[rows["version"] == VERSION] for rows in self.stored.read(KEY)]
+        self._known = pd.concat([pd.DataFrame(columns=KEY), *own]).astype(TYPES)
 
     def are_known(self, states: pd.DataFrame) -> pd.Series:
         """Return a boolean per row of `states`: this unchanged file was decoded before."""
-        if self._known.empty:
-            return pd.Series(False, states.index)
-        merged = states.merge(self._known, "left", on=KEY, indicator="found")
-        known = (merged["found"] == "both") & (merged["size_bytes"] >= 0)
-        return known.set_axis(states.index)
+        known = self._known.drop_duplicates()
+        merged = states.merge(known, "left", on=KEY, indicator="found")
+        found = (merged["found"] == "both") & (merged["size_bytes"] >= 0)
+        return found.set_axis(states.index)
 
     def add(self, states: pd.DataFrame) -> None:
         """Store good files, on disk too. Raises UserError if that cannot be written."""
-        if states.empty:
-            return
-        merged = pd.concat([self._read(self._pattern), states], ignore_index=True)
-        merged = merged.drop_duplicates(["file", "decoder"], keep="last")
-        with replacing(self.path) as temporary:
-            merged.to_parquet(temporary, index=False)
-        self._known = self._read("decoded*.parquet")
-
-    def _read(self, pattern: str) -> pd.DataFrame:
-        tables = [pd.DataFrame(columns=KEY).astype(TYPES)]
-        for path in sorted(self.path.parent.glob(pattern)):
-            with suppress(OSError, ValueError):  # deleted meanwhile, or not in our format
-                known = pd.read_parquet(path, columns=KEY)
-                tables.append(known[known["version"] == VERSION].astype(TYPES))
-        return pd.concat(tables, ignore_index=True).drop_duplicates(KEY)
+        self.stored.add(states[KEY])
+        self._known = pd.concat([self._known, states[KEY]])
 
 
 def decoded_folder(manifest: Path) -> Path:
-    """Return the folder for `decoded.parquet` of the manifests in one folder, shared by all runs."""
-    folder = os.path.realpath(manifest.parent)
-    return cache_folder() / "decoded" / hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
+    """Return the folder for `Decoded` of the manifests in one folder, shared by all runs."""
+    return stored_folder("decoded", manifest.parent)
 
 
 def absolute(root: str | Path, paths: Sequence[str]) -> list[str]:
@@ -235,7 +218,6 @@ def mapped(
 DECODERS = {"train": open_as_seen, "val": open_as_host, "test": open_as_host}
 TO_EMBED = dict.fromkeys(DECODERS, open_as_host)
 SHOWN = 20  # files listed; the rest are counted
-SAVE_EVERY_S = 60.0
 
 
 def readable(
@@ -246,7 +228,6 @@ def readable(
     drop_bad: bool,
     dropped: Path,
     decoders: Mapping[str, OpenImage] | None = None,
-    shard: str = "",
 ) -> Manifest:
     """Check that all images decode: raise UserError, or with `drop_bad` drop the rows that do not.
 
@@ -257,7 +238,6 @@ def readable(
         splits: splits whose images will be opened.
         dropped: file to write the list of dropped rows to.
         decoders: by split, the function that will open its images; None: as in training.
-        shard: name of the job among others that run at the same time.
     """
     table = manifest.table
     used, indexed = table["split"].isin(splits), is_index(manifest.path)
@@ -267,9 +247,7 @@ def readable(
     rows = table[used]
     cache = decoded_folder(manifest.path)
     states = _states(rows, manifest.root) if accelerator.is_main_process else None
-    look = partial(
-        find_unreadable, rows, manifest.root, cache, usable_cores(), decoders, states, shard
-    )
+    look = partial(find_unreadable, rows, manifest.root, cache, usable_cores(), decoders, states)
     bad = from_main(accelerator, look)
     if states is not None and not indexed:
         known = states[STATE].reindex(table["image_path"], fill_value=-1)
@@ -293,18 +271,16 @@ def find_unreadable(
     workers: int,
     decoders: Mapping[str, OpenImage] | None = None,
     states: pd.DataFrame | None = None,
-    shard: str = "",
 ) -> pd.DataFrame:
     """Return the rows of a manifest whose image does not decode with its split's decoder.
 
     Args:
         table: rows with image_path and split.
         root: folder that image_path starts from.
-        cache: folder for `decoded.parquet`: a file is decoded again only after a change.
+        cache: folder of a `Decoded`: a file is decoded again only after a change.
         workers: decoding processes.
         decoders: by split; None: as in training.
         states: `file_states` of the files, by image_path; None: they are read here.
-        shard: see `readable`.
 
     Returns:
         Columns image_path, split and reason, indexed like `table`.
@@ -312,7 +288,7 @@ def find_unreadable(
     Raises:
         UserError: the cache cannot be written.
     """
-    known, unreadable = Decoded(cache, shard), []
+    known, unreadable = Decoded(cache), []
     # Before the files are opened, so that a file that changes meanwhile is decoded again next time.
     states = _states(table, root) if states is None else states
     used = table["split"].map(decoders or DECODERS).to_numpy(object)
@@ -380,20 +356,18 @@ def _decoded(
     states: pd.DataFrame, root: Path, decoder: OpenImage, known: Decoded, workers: int
 ) -> dict[str, str]:
     """Return `_reasons` of files after decoding them, and store the good ones."""
-    reasons, good, saved_at = {}, [], time.monotonic()
+    reasons = {}
     name = decoder_key(decoder).replace("_", " ")
     verdicts = check_all(states["path"].tolist(), root, decoder, workers, name)
-    try:
+
+    def good() -> Iterator[int]:
         for row, path, (_, _, reason) in zip(states.index, states["path"], verdicts, strict=True):
             if reason:
                 reasons[path] = reason
             else:
-                good.append(row)
-            if time.monotonic() - saved_at > SAVE_EVERY_S:
-                known.add(states.loc[good].drop(columns="path"))
-                good, saved_at = [], time.monotonic()
-    finally:  # after Ctrl-C too, so that the next run resumes from here
-        known.add(states.loc[good].drop(columns="path"))
+                yield row
+
+    save_in_pieces(good(), lambda rows: known.add(states.loc[rows]))
     return reasons
 
 
@@ -406,7 +380,7 @@ def _listed(bad: pd.DataFrame) -> list[str]:
 def _changes(split: str, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[str]:
     """Yield what a split lost: images, classes, and queries that the metrics now skip."""
     yield f"{len(before) - len(after):,} of {len(before):,} images dropped"
-    lost = sorted(_classes(before) - _classes(after))
+    lost = sorted(class_names(before["label"]) - class_names(after["label"]))
     if lost:
         more = ", ..." if len(lost) > SHOWN else ""
         yield f"{len(lost):,} classes lost with their last image: {', '.join(lost[:SHOWN])}{more}"
@@ -416,7 +390,3 @@ def _changes(split: str, before: pd.DataFrame, after: pd.DataFrame) -> Iterator[
         if newly.any():
             yield f"{int(newly.sum()):,} queries lost their last positive"
         yield "scores are not comparable with those on the whole set"
-
-
-def _classes(rows: pd.DataFrame) -> set[str]:
-    return set(rows["label"].str.split("|").explode())

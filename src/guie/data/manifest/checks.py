@@ -156,7 +156,7 @@ def _repeat_faults(table: pd.DataFrame, sidecar: Sidecar) -> Iterator[tuple[int,
     """
     rows = table[table.duplicated("image_path", keep=False) & (table["image_path"] != "")]
     image = rows["image_path"]
-    declared = [d for d, v in sidecar.domains.items() if v.index_is_train]
+    declared = sidecar.whole()
     train = rows["split"] == "train"
     fitting = rows["domain"].isin(declared) & (train | (rows["role"] == "index"))
     fitting &= ~rows.duplicated(["image_path", "split"], keep=False)

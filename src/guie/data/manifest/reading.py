@@ -45,6 +45,10 @@ class Sidecar(Config):
 
     domains: dict[str, DomainDeclaration] = {}
 
+    def whole(self) -> list[str]:
+        """Return the domains whose test index is their train images, so none may be held out."""
+        return [name for name, declared in self.domains.items() if declared.index_is_train]
+
 
 def sidecar_path(path: Path) -> Path:
     """Return the sidecar's path: `mix/manifest.csv` -> `mix/manifest.sidecar.yaml`."""
@@ -99,6 +103,11 @@ def memberships(table: pd.DataFrame) -> pd.DataFrame:
 def class_sizes(members: pd.DataFrame) -> pd.Series:
     """Return the number of images in the class of each row of `memberships`."""
     return members.groupby("label", sort=False)["label"].transform("size")
+
+
+def class_names(labels: pd.Series) -> set[str]:
+    """Return the classes that some images have; `a|b` names two."""
+    return {name for label in labels.unique() for name in label.split("|")}
 
 
 SAVE_AS = "save it as CSV in UTF-8, with commas between the columns"

@@ -81,7 +81,7 @@ def pack(manifest: Manifest, folder: Path, shard_bytes: int, workers: int) -> Pa
     """Write shards and their index into a folder, or resume a stopped packing; return the index.
 
     Args:
-        manifest: its images are decoded first, unless `decoded.parquet` knows them.
+        manifest: its images are decoded first, unless a `Decoded` knows them.
         shard_bytes: of a shard, at most; a single larger image has a shard of its own.
         workers: shards written at once.
 
