@@ -50,7 +50,42 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True)
     make = commands.add_parser("index", help="build or update an index")
-    add = make.add_argument
+    join = commands.add_parser("merge", help="merge shards")
+    query = commands.add_parser("query", help="list the neighbours of images, or of a text")
+    serve = commands.add_parser("serve", help="open a search page in the browser")
+    copies = commands.add_parser("duplicates", help="find copies and look-alikes")
+    _add_index_options(make)
+    _add_merge_options(join)
+    _add_query_options(query)
+    _add_serve_options(serve)
+    _add_duplicates_options(copies)
+    for command in (query, serve, copies):
+        command.add_argument("--index", type=Path, required=True)
+    for command in (query, serve):
+        command.add_argument("--model", help="new path of the index' model")
+        command.add_argument(
+            "--rerank",
+            nargs="+",
+            default=[],
+            choices=METHODS,
+            metavar="NAME",
+            help="correct the order: " + "; ".join(f"{n}: {w}" for n, w in METHODS.items()),
+        )
+    args = parser.parse_args(argv)
+    if args.command == "index":
+        if (args.size_px or args.fit) and ":" not in args.model:
+            make.error("--size-px and --fit: need a model LIBRARY:NAME:TAG; others have their own")
+        args.fit = args.fit or "squash"
+    if args.command == "query" and not args.pictures:
+        if args.text is None:
+            query.error("give a picture, or --text")
+        if args.box:
+            query.error("--box: is a part of a picture; give one, or leave it out")
+    return args
+
+
+def _add_index_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--model", required=True, help="run folder, submission.zip or LIBRARY:NAME:TAG")
     add("--images", type=Path, required=True, help="folder, archive or manifest")
     add("--root", type=Path, help="folder of a manifest's images (default: its folder)")
@@ -75,33 +110,31 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     add("--fewer", action="store_true", help="allow that most indexed images are gone")
 
-    add = commands.add_parser("merge", help="merge shards").add_argument
+
+def _add_merge_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("--shards", type=Path, nargs="+", required=True, help="their folders")
     add("--out", type=Path, required=True, help="folder of the whole")
     add("--factory", help="faiss string with an inverted file, IVF... (default: exact)")
     add("--probes", type=arguments.count, help="as for index")
 
-    query = commands.add_parser("query", help="list the neighbours of images, or of a text")
-    query.add_argument("pictures", type=Path, nargs="*")
-    query.add_argument("--text", help="query with a description, in an index made with a CLIP")
-    query.add_argument(
-        "--box", type=arguments.corners, help="left,top,right,bottom: query with this part"
-    )
-    query.add_argument("--k", type=arguments.count, default=10)
-    query.add_argument("--domain", help="only domains that contain this text")
-    query.add_argument(
-        "--json", type=arguments.file, metavar="FILE", help="write the results as JSON"
-    )
-    query.add_argument(
-        "--html", type=arguments.file, metavar="FILE", help="write a page of results"
-    )
 
-    serve = commands.add_parser("serve", help="open a search page in the browser")
-    serve.add_argument("--port", type=arguments.port, default=8000)
-    serve.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: only this machine)"
-    )
-    serve.add_argument(
+def _add_query_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("pictures", type=Path, nargs="*")
+    add("--text", help="query with a description, in an index made with a CLIP")
+    add("--box", type=arguments.corners, help="left,top,right,bottom: query with this part")
+    add("--k", type=arguments.count, default=10)
+    add("--domain", help="only domains that contain this text")
+    add("--json", type=arguments.file, metavar="FILE", help="write the results as JSON")
+    add("--html", type=arguments.file, metavar="FILE", help="write a page of results")
+
+
+def _add_serve_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--port", type=arguments.port, default=8000)
+    add("--host", default="127.0.0.1", help="address to listen on (default: only this machine)")
+    add(
         "--allow-host",
         metavar="NAME",
         type=arguments.host_name,
@@ -110,38 +143,13 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         help="a host name of this machine for browsers (repeatable)",
     )
 
-    copies = commands.add_parser("duplicates", help="find copies and look-alikes")
-    copies.add_argument(
-        "--out", type=arguments.file, required=True, help="CSV: one row per image of a group"
-    )
-    copies.add_argument(
-        "--html", type=arguments.file, metavar="FILE", help="write a page of groups"
-    )
-    copies.add_argument("--mirrored", action="store_true", help="a mirror image is also a copy")
-    copies.add_argument("--workers", type=arguments.count, help="processes (default: cores)")
-    for command in (query, serve, copies):
-        command.add_argument("--index", type=Path, required=True)
-    for command in (query, serve):
-        command.add_argument("--model", help="new path of the index' model")
-        command.add_argument(
-            "--rerank",
-            nargs="+",
-            default=[],
-            choices=METHODS,
-            metavar="NAME",
-            help="correct the order: " + "; ".join(f"{n}: {w}" for n, w in METHODS.items()),
-        )
-    args = parser.parse_args(argv)
-    if args.command == "index":
-        if (args.size_px or args.fit) and ":" not in args.model:
-            make.error("--size-px and --fit: need a model LIBRARY:NAME:TAG; others have their own")
-        args.fit = args.fit or "squash"
-    if args.command == "query" and not args.pictures:
-        if args.text is None:
-            query.error("give a picture, or --text")
-        if args.box:
-            query.error("--box: is a part of a picture; give one, or leave it out")
-    return args
+
+def _add_duplicates_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--out", type=arguments.file, required=True, help="CSV: one row per image of a group")
+    add("--html", type=arguments.file, metavar="FILE", help="write a page of groups")
+    add("--mirrored", action="store_true", help="a mirror image is also a copy")
+    add("--workers", type=arguments.count, help="processes (default: cores)")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -75,6 +75,11 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         "--write-queries", type=Path, metavar="Q.csv", help="write each query's scores"
     )
     args = parser.parse_args(argv)
+    _refuse_contradictions(parser, args)
+    return args
+
+
+def _refuse_contradictions(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     if args.protocol and args.index:
         parser.error("--index: --protocol already defines the index; use one of the two")
     if args.quirk and not args.protocol:
@@ -119,7 +124,6 @@ def parse_args(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"--seed {args.seed}: must be from 0 to {2**32 - 1:,}")
     if args.unlisted_negative and not args.results:
         parser.error("--unlisted-negative: needs --results; leave it out")
-    return args
 
 
 def _add_sources(parser: argparse.ArgumentParser) -> None:

@@ -44,8 +44,7 @@ def ours(queries_QD: np.ndarray, index_ND: np.ndarray, depth: int) -> None:
     index = ExactIndex(index_ND)
     for q in tqdm(range(0, len(queries_QD), BLOCK), "ours"):
         block_BD = queries_QD[q : q + BLOCK]
-        own_B = np.arange(len(block_BD))
-        index.search(block_BD, depth, (own_B, q + own_B))
+        index.search(block_BD, depth, q + np.arange(len(block_BD)))
 
 
 def whole(queries: int, index_ND: np.ndarray, keys: tuple[str, ...]) -> None:

@@ -22,7 +22,7 @@ from guie.evaluation.bootstrap import paired
 from guie.evaluation.embeddings import load_embeddings, unit_vectors
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.patches import embed_patches
-from guie.evaluation.rerank.reranker import Rerank, Reranker, exact
+from guie.evaluation.rerank.reranker import Rerank, Reranker
 from guie.evaluation.search import SearchScorer, searches
 
 WAYS = (
@@ -66,7 +66,7 @@ def main() -> None:
         plain = found if plain is None else plain
         means = found.groupby(domain_Q).mean().mean()
         ahead = paired(*(v["r_at_1"].to_numpy() for v in (plain, found)), label_Q, domain_Q)
-        find = exact(ExactIndex(unit_TD[index_I]))
+        find = ExactIndex(unit_TD[index_I]).search
         patches_of = None if patches_TPF is None else partial(taken, patches_TPF, index_I)
         reranker = Reranker(unit_TD[index_I], find, methods, patches_of=patches_of)
         asked = unit_TD[timed_Q], None if patches_TPF is None else patches_TPF[timed_Q]
@@ -93,7 +93,7 @@ def milliseconds(
     for place, query_D in enumerate(queries_BD):
         patches_1PF = None if patches_BPF is None else patches_BPF[[place]]
         began = time.process_time()
-        reranker.search(query_D[None], 10, np.array([[-1]]), patches_1PF)
+        reranker.search(query_D[None], 10, np.array([-1]), patches_1PF)
         seconds.append(time.process_time() - began)
     return 1e3 * float(np.median(seconds))
 

@@ -9,17 +9,13 @@ from guie.evaluation.knn import ExactIndex, block_size, first_equal_row
 from guie.evaluation.search import LabelSets
 
 
-def hide(pairs):
-    return tuple(np.array(pairs, dtype=np.int64).reshape(-1, 2).T)
-
-
-def slow_search(queries_QD, index_ND, k, pairs):
+def slow_search(queries_QD, index_ND, k, own_Q):
     found = []
     for q, query in enumerate(queries_QD.tolist()):
         ranking = [
             (-sum(a * b for a, b in zip(query, image, strict=True)), row)
             for row, image in enumerate(index_ND.tolist())
-            if (q, row) not in pairs
+            if row != own_Q[q]
         ]
         rows = [row for _, row in sorted(ranking)][:k]
         found.append(rows + [-1] * (min(k, len(index_ND)) - len(rows)))
@@ -32,14 +28,15 @@ def test_search_equals_a_full_sort_with_many_ties(k):
     # Small integers: their products are exact in float32, so ties are ties in both.
     queries_QD = rng.integers(-1, 2, (12, 6)).astype(np.float32)
     index_ND = rng.integers(-1, 2, (40, 6)).astype(np.float32)
-    pairs = [(0, 0), (3, 17), (3, 18), (11, 39)]
-    found_QK, _ = ExactIndex(index_ND).search(queries_QD, k, hide(pairs))
-    np.testing.assert_array_equal(found_QK, slow_search(queries_QD, index_ND, k, pairs))
+    own_Q = np.full(12, -1)
+    own_Q[[0, 3, 11]] = 0, 17, 39
+    found_QK, _ = ExactIndex(index_ND).search(queries_QD, k, own_Q)
+    np.testing.assert_array_equal(found_QK, slow_search(queries_QD, index_ND, k, own_Q))
 
 
 def test_search_hides_rows_before_ranking_and_pads_with_minus_one():
     index_ND = np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)
-    found_QK, _ = ExactIndex(index_ND).search(index_ND[:1], 9, hide([(0, 0)]))
+    found_QK, _ = ExactIndex(index_ND).search(index_ND[:1], 9, np.array([0]))
     assert found_QK.tolist() == [[1, 2, -1]]
 
 
@@ -50,7 +47,7 @@ def test_equal_vectors_tie_exactly_wherever_they_stand(size, queries):
     rng = np.random.default_rng(0)
     index_ND = np.repeat(rng.normal(size=(1, 64)), size, axis=0).astype(np.float32)
     queries_QD = rng.normal(size=(queries, 64)).astype(np.float32)
-    found_QK, _ = ExactIndex(index_ND).search(queries_QD, 10, hide([]))
+    found_QK, _ = ExactIndex(index_ND).search(queries_QD, 10)
     assert (found_QK == np.arange(10)).all()
 
 
@@ -61,10 +58,10 @@ def test_rows_and_similarities_are_those_of_the_full_product(k, twins):
     index_ND = np.repeat(rng.normal(size=(300, 16)), twins, axis=0).astype(np.float32)
     index_ND = index_ND[rng.permutation(len(index_ND))]
     queries_QD = index_ND[:40]
-    own = (np.arange(40), np.arange(40))
-    rows_QK, scores_QK = ExactIndex(index_ND).search(queries_QD, k, own)
+    own_Q = np.arange(40)
+    rows_QK, scores_QK = ExactIndex(index_ND).search(queries_QD, k, own_Q)
     product_QN = queries_QD.astype(np.float64) @ index_ND.astype(np.float64).T
-    product_QN[own] = -np.inf
+    product_QN[own_Q, own_Q] = -np.inf
     np.testing.assert_allclose(scores_QK, np.take_along_axis(product_QN, rows_QK, 1), atol=1e-5)
     np.testing.assert_allclose(scores_QK, -np.sort(-product_QN, axis=1)[:, :k], atol=1e-5)
     groups_N = first_equal_row(index_ND)

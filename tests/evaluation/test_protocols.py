@@ -185,9 +185,9 @@ def test_memory_is_bounded_by_blocks(budget, monkeypatch):
     held = []
     search = neighbours.ExactIndex.search
 
-    def spy(self, queries_BD, k, hidden):
+    def spy(self, queries_BD, k, own_B):
         held.append((len(queries_BD), k * len(queries_BD) * neighbours.CANDIDATE_BYTES))
-        return search(self, queries_BD, k, hidden)
+        return search(self, queries_BD, k, own_B)
 
     monkeypatch.setattr(neighbours.ExactIndex, "search", spy)
     assert evaluate(embeddings_TD, table) == whole

@@ -13,7 +13,7 @@ from guie.evaluation.rerank.catalogue import METHODS, methods_of
 from guie.evaluation.rerank.expansion import NEIGHBOURS, augmented_scores, expanded_queries
 from guie.evaluation.rerank.hubness import csls, inverted_softmax
 from guie.evaluation.rerank.neighbours import LISTED, Find, NeighbourLists
-from guie.evaluation.rerank.reranker import Reranker, exact
+from guie.evaluation.rerank.reranker import Reranker
 
 COUNT, K, ALPHA, BETA = 60, 4, 3.0, 20.0
 
@@ -33,14 +33,14 @@ def index() -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def find(index: np.ndarray) -> Find:
-    return exact(ExactIndex(index))
+    return ExactIndex(index).search
 
 
 @pytest.fixture(scope="module")
 def asked(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Four queries from outside, and four images of the index, whose own rows are hidden."""
     queries = np.concatenate([units(4, 1), index[[3, 8, 20, 41]]])
-    return queries, np.array([[-1]] * 4 + [[3], [8], [20], [41]])
+    return queries, np.array([-1, -1, -1, -1, 3, 8, 20, 41])
 
 
 def plain_nearest(vector: np.ndarray, index: np.ndarray, left: list[int], k: int) -> list[int]:
@@ -60,10 +60,10 @@ def plain_mean(vector: np.ndarray, others: np.ndarray) -> np.ndarray:
 def test_lists_skip_the_query_s_own_image(index: np.ndarray, find: Find) -> None:
     lists = NeighbourLists(index, find)
     rows = np.array([[5, 9, -1], [5, 20, 0]])
-    own = np.array([[-1, -1], [lists_first(index, 5), 20]])
+    own = np.array([-1, lists_first(index, 5)])
     found, score = lists.without(rows, own, K)
     for b, c in ((0, 0), (0, 1), (1, 0), (1, 2)):
-        expected = plain_nearest(index[rows[b, c]], index, [rows[b, c], *own[b]], K)
+        expected = plain_nearest(index[rows[b, c]], index, [rows[b, c], own[b]], K)
         assert found[b, c].tolist() == expected
         np.testing.assert_allclose(score[b, c], index[expected] @ index[rows[b, c]], atol=1e-6)
     assert (found[0, 2] == -1).all() and np.isneginf(score[0, 2]).all()
@@ -75,8 +75,8 @@ def lists_first(index: np.ndarray, row: int) -> int:
 
 def test_lists_of_an_index_with_few_images() -> None:
     index = units(3, 0)
-    lists = NeighbourLists(index, exact(ExactIndex(index)))
-    found, score = lists.without(np.array([[0]]), np.array([[1]]), LISTED)
+    lists = NeighbourLists(index, ExactIndex(index).search)
+    found, score = lists.without(np.array([[0]]), np.array([1]), LISTED)
     assert found[0, 0].tolist() == [2] + [-1] * (LISTED - 1)
     assert np.isfinite(score[0, 0]).tolist() == [True] + [False] * (LISTED - 1)
 
@@ -87,7 +87,7 @@ def test_query_expansion_is_alpha_weighted_over_mutual_neighbours(
     queries, owns = asked
     found = expanded_queries(queries, owns, NeighbourLists(index, find), find, K, ALPHA)
     sizes = set()
-    for query, own, mean in zip(queries, owns[:, 0], found, strict=True):
+    for query, own, mean in zip(queries, owns, found, strict=True):
         mutual = []
         for row in plain_nearest(query, index, [own], K):
             # With the query in the index, and without its own image, which is the same vector
@@ -106,7 +106,7 @@ def test_database_augmentation_leaves_the_query_s_own_image_out(
     queries, owns = asked
     rows, _ = find(queries, 30, owns)
     found = augmented_scores(queries, rows, owns, NeighbourLists(index, find), K, ALPHA)
-    for b, own in enumerate(owns[:, 0]):
+    for b, own in enumerate(owns):
         for c, row in enumerate(rows[b]):
             near = plain_nearest(index[row], index, [row, own], K)
             mutual = [o for o in near if row in plain_nearest(index[o], index, [o, own], K)]
@@ -120,7 +120,7 @@ def test_csls_is_its_equation(
     queries, owns = asked
     rows, score = find(queries, 30, owns)
     found = csls(score, rows, owns, NeighbourLists(index, find), K)
-    for b, own in enumerate(owns[:, 0]):
+    for b, own in enumerate(owns):
         r_query = np.mean(
             [index[o] @ queries[b] for o in plain_nearest(queries[b], index, [own], K)]
         )
@@ -138,7 +138,7 @@ def test_inverted_softmax_is_its_equation(
     rows, score = find(queries, 30, owns)
     bank = np.arange(0, COUNT, 2)  # has the own images 8 and 20, not 3 and 41
     found = inverted_softmax(score, rows, owns, index, bank, BETA)
-    for b, own in enumerate(owns[:, 0]):
+    for b, own in enumerate(owns):
         for c, row in enumerate(rows[b]):
             left = [n for n in bank if n not in (row, own)]
             total = sum(math.exp(BETA * float(index[n] @ index[row])) for n in left)
@@ -155,7 +155,7 @@ def test_a_hub_loses_its_place() -> None:
     index[np.arange(2, 42), np.arange(3, 43)] = math.sqrt(0.19)
     query[0, [0, 1]] = 0.75, math.sqrt(1 - 0.75**2)
     index, query = index.astype(np.float32), query.astype(np.float32)
-    find, nobody = exact(ExactIndex(index)), np.array([[-1]])
+    find, nobody = ExactIndex(index).search, np.array([-1])
     assert find(query, 1, nobody)[0].tolist() == [[0]]
     for name in ("csls", "softmax"):
         rows, _ = Reranker(index, find, [name]).search(query, 3, nobody)
@@ -166,26 +166,25 @@ def test_a_hub_loses_its_place() -> None:
 def test_an_own_image_changes_nothing(index: np.ndarray, methods: list[str]) -> None:
     """An image of the index finds what the same picture from outside finds in an index without it."""
     rows = np.array([3, 8, 20, 41])
-    reranker = Reranker(index, exact(ExactIndex(index)), methods)
-    found, score = reranker.search(index[rows], 10, rows[:, None])
+    reranker = Reranker(index, ExactIndex(index).search, methods)
+    found, score = reranker.search(index[rows], 10, rows)
     for place, row in enumerate(rows):
         kept = np.delete(np.arange(COUNT), row)
-        without = Reranker(index[kept], exact(ExactIndex(index[kept])), methods)
-        expected, expected_score = without.search(index[[row]], 10, np.array([[-1]]))
+        without = Reranker(index[kept], ExactIndex(index[kept]).search, methods)
+        expected, expected_score = without.search(index[[row]], 10, np.array([-1]))
         assert found[place].tolist() == kept[expected[0]].tolist()
         np.testing.assert_allclose(score[place], expected_score[0], atol=1e-5)
 
 
 def test_blocks_and_ranks_past_the_end(index: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    reranker = Reranker(index, exact(ExactIndex(index)), ["csls"])
-    queries, nobody = units(9, 2), np.full((9, 1), -1)
+    reranker = Reranker(index, ExactIndex(index).search, ["csls"])
+    queries, nobody = units(9, 2), np.full(9, -1)
     whole = reranker.search(queries, 100, nobody)
     monkeypatch.setattr("guie.evaluation.rerank.reranker.ENTRIES", 2 * LISTED * COUNT)
     parts = reranker.search(queries, 100, nobody)
     np.testing.assert_array_equal(whole[0], parts[0])
     assert whole[0].shape == (9, COUNT)
-    owns = np.arange(9)[:, None]
-    rows, score = reranker.search(index[:9], 100, owns)
+    rows, score = reranker.search(index[:9], 100, np.arange(9))
     assert (rows[:, -1] == -1).all() and np.isneginf(score[:, -1]).all()
     assert NEIGHBOURS < LISTED
 

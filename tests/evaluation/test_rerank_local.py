@@ -19,7 +19,7 @@ from guie.evaluation.knn import ExactIndex
 from guie.evaluation.patches import PatchFeatures
 from guie.evaluation.rerank import local
 from guie.evaluation.rerank.local import DEPTH, WEIGHT, consistent_shares, reordered
-from guie.evaluation.rerank.reranker import Reranker, exact
+from guie.evaluation.rerank.reranker import Reranker
 from guie.models import open_model
 from guie.search import open_index
 from some_pictures import folder_of, indexed
@@ -140,9 +140,9 @@ def test_a_picture_is_re_ranked_by_its_patches(place: Path) -> None:
     root, paths = Path(searcher.index.facts.root), searcher.index.files["image_path"]
     vectors, query = np.asarray(searcher.vectors_ND), searcher.vectors_ND[[7]]
     every = searcher._patches_of(np.arange(30))
-    find = exact(ExactIndex(vectors))
+    find = ExactIndex(vectors).search
     reranker = Reranker(vectors, find, ["local"], patches_of=every.__getitem__)
-    expected, score = reranker.search(query, 6, np.array([[-1]]), every[[7]])
+    expected, score = reranker.search(query, 6, np.array([-1]), every[[7]])
     found = searcher.query(root / paths[7], 6)
     assert [hit.row for hit in found] == expected[0].tolist() and found[0].row == 7
     assert score[0, 0] == pytest.approx(1 + WEIGHT, abs=1e-3)

@@ -13,7 +13,7 @@ from guie.base.errors import UserError
 from guie.evaluation.embeddings import unit_vectors
 from guie.evaluation.knn import ExactIndex
 from guie.evaluation.protocols.evaluating import evaluate
-from guie.evaluation.rerank.reranker import Reranker, exact
+from guie.evaluation.rerank.reranker import Reranker
 from guie.report.tables import report_table
 
 
@@ -283,8 +283,8 @@ def test_re_ranking_corrects_the_rankings_of_the_report(case, capsys):
     unit_TD = unit_vectors(embeddings_TD[rows.index], rows["image_path"].to_numpy())
     is_index_T = (rows["role"] == "both").to_numpy()
     index_ND, label_N = unit_TD[is_index_T], rows["label"].to_numpy()[is_index_T]
-    reranker = Reranker(index_ND, exact(ExactIndex(index_ND)), ["expand", "csls"])
-    found, _ = reranker.search(index_ND, 1, np.arange(len(index_ND))[:, None])
+    reranker = Reranker(index_ND, ExactIndex(index_ND).search, ["expand", "csls"])
+    found, _ = reranker.search(index_ND, 1, np.arange(len(index_ND)))
     right = pd.Series(label_N[found[:, 0]] == label_N)
     means = right.groupby(rows["domain"].to_numpy()[is_index_T]).mean()
     assert {name: report["domains"][name]["r_at_1"] for name in means.index} == means.to_dict()

@@ -17,7 +17,7 @@ from PIL import Image
 import search
 from guie.base.errors import UserError
 from guie.evaluation.knn import ExactIndex
-from guie.evaluation.rerank.reranker import Reranker, exact
+from guie.evaluation.rerank.reranker import Reranker
 from guie.models.pretrained import sha256_of
 from guie.search import Searcher, engines, open_index
 from guie.search.building import finish
@@ -333,17 +333,17 @@ def test_re_ranking_is_that_of_validation(searcher: Searcher) -> None:
     methods = ["expand", "csls"]
     reranked = open_index(searcher.index.folder, rerank=methods)
     vectors = np.asarray(searcher.vectors_ND)
-    find = exact(ExactIndex(vectors))
+    find = ExactIndex(vectors).search
     for row in (0, 7, 29):
-        expected, _ = Reranker(vectors, find, methods).search(vectors[[row]], 8, np.array([[row]]))
+        expected, _ = Reranker(vectors, find, methods).search(vectors[[row]], 8, np.array([row]))
         hits = reranked.like(row, 8)
         assert [hit.row for hit in hits] == expected[0].tolist()
         cosine = vectors[expected[0]] @ vectors[row]
         assert [hit.similarity for hit in hits] == pytest.approx(cosine.tolist(), abs=1e-6)
     left = np.flatnonzero(searcher.index.files["domain"] == "left")
     found = [hit.row for hit in reranked.like(int(left[2]), 8, domain="left")]
-    alone = Reranker(vectors[left], exact(ExactIndex(vectors[left])), methods)
-    expected, _ = alone.search(vectors[left[[2]]], 8, np.array([[2]]))
+    alone = Reranker(vectors[left], ExactIndex(vectors[left]).search, methods)
+    expected, _ = alone.search(vectors[left[[2]]], 8, np.array([2]))
     assert found == left[expected[0]].tolist()
     with pytest.raises(UserError, match="--rerank x: unknown"):
         open_index(searcher.index.folder, rerank=["x"])
@@ -356,14 +356,10 @@ def test_an_approximate_index_is_re_ranked(tmp_path: Path) -> None:
     flat = faiss.IndexFlatIP(8)
     flat.add(vectors)
     engine = Approximate(flat, vectors, None)
-
-    def find(queries: np.ndarray, k: int, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return engine.search(queries, k, own[:, 0].tolist())
-
     for methods in (["expand"], ["augment", "csls"], ["softmax"]):
-        own = np.array([[4], [-1]])
-        near = Reranker(vectors, find, methods).search(vectors[[4, 9]], 5, own)
-        true = Reranker(vectors, exact(ExactIndex(vectors)), methods).search(
+        own = np.array([4, -1])
+        near = Reranker(vectors, engine.search, methods).search(vectors[[4, 9]], 5, own)
+        true = Reranker(vectors, ExactIndex(vectors).search, methods).search(
             vectors[[4, 9]], 5, own
         )
         assert near[0].tolist() == true[0].tolist()

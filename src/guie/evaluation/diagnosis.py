@@ -296,8 +296,7 @@ def _measured(
     cosine_BI = unit_TD[query_B] @ unit_TD[index_I].T
     distance_BI = np.sqrt(np.maximum(2 - 2 * cosine_BI, 0))
     shared_BI = images.labels.shared(query_B, np.broadcast_to(index_I, distance_BI.shape))
-    own_BI = np.zeros_like(shared_BI)
-    own_BI[images.same_image(query_B, index_I)] = True
+    own_BI = images.image_T[query_B][:, None] == images.image_T[index_I]
     right_BI, wrong_BI = shared_BI & ~own_BI, ~shared_BI & ~own_BI
     draw_BI = rng.random(distance_BI.shape, dtype=np.float32)
     return (

@@ -1,7 +1,7 @@
 """Find exact nearest neighbours with deterministic ties, by faiss, without N x N memory.
 
 Shape legend: B queries of one block, N index rows, U distinct unit vectors, D dimensions, K ranks
-(best first), C candidates of a query before exclusions, P pairs (query, index row).
+(best first), C candidates of a query before exclusions.
 """
 
 from __future__ import annotations
@@ -39,24 +39,22 @@ class ExactIndex:
             self.count_U = np.diff(np.append(self.start_U, self.size))
 
     def search(
-        self, queries_BD: np.ndarray, k: int, hidden: tuple[np.ndarray, np.ndarray] | None = None
+        self, queries_BD: np.ndarray, k: int, own_B: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the min(k, N) most similar rows of each query, best first, and their similarities.
 
         Args:
             queries_BD: float32.
             k: number of ranks.
-            hidden: (query, index row) pairs to exclude before ranking, as two arrays: the query's
-                own image.
+            own_B: row of each query's own image, excluded before ranking; -1 for none.
 
         Returns: rows [B, K] and similarities [B, K]; ranks without a row have -1 and -inf.
         """
-        own_P, row_P = hidden if hidden is not None else (np.empty(0, int), np.empty(0, int))
+        own_B = np.full(len(queries_BD), -1) if own_B is None else own_B
         k = min(k, self.size)
-        deep = k + int(np.bincount(own_P, minlength=1).max())
+        deep = k + int((own_B >= 0).any())
         row_BC, score_BC = self._candidates(np.ascontiguousarray(queries_BD, np.float32), deep)
-        pair, place = np.nonzero(row_BC[own_P] == np.asarray(row_P)[:, None])
-        score_BC[np.asarray(own_P)[pair], place] = NOTHING
+        score_BC[row_BC == own_B[:, None]] = NOTHING
         order_BK = np.argsort(score_BC == NOTHING, axis=1, kind="stable")[:, :k]
         row_BK, score_BK = (np.take_along_axis(x, order_BK, 1) for x in (row_BC, score_BC))
         row_BK[score_BK == NOTHING] = -1

@@ -25,8 +25,7 @@ from guie.evaluation import knn as neighbours
 from guie.evaluation import metrics
 from guie.evaluation.embeddings import Embeddings
 from guie.evaluation.knn import ExactIndex, block_size
-from guie.evaluation.rerank.neighbours import own_rows
-from guie.evaluation.rerank.reranker import NO_RERANK, Rerank, Reranker, exact
+from guie.evaluation.rerank.reranker import NO_RERANK, Rerank, Reranker
 
 
 class LabelSets:
@@ -160,12 +159,9 @@ class Images:
         asked_T, held_T = self.is_query_T & member_T, self.is_index_T & member_T
         return replace(self, is_query_T=asked_T, is_index_T=held_T)
 
-    def same_image(self, query_Q: np.ndarray, index_I: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions (in query_Q, in index_I) of the same image, in query order."""
-        asked = pd.DataFrame({"image": self.image_T[query_Q], "query": np.arange(len(query_Q))})
-        held = pd.DataFrame({"image": self.image_T[index_I], "index": np.arange(len(index_I))})
-        pairs = asked.merge(held, on="image")  # an inner merge keeps the order of the left
-        return pairs["query"].to_numpy(), pairs["index"].to_numpy()
+    def own_places(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
+        """Return the place of each query's own image in the index, [Q]; -1 if it is not there."""
+        return pd.Index(self.image_T[index_I]).get_indexer(self.image_T[query_Q])
 
     def are_relevant(self, query_B: np.ndarray, found_BK: np.ndarray) -> np.ndarray:
         """Return whether query and retrieved image share a label: bool [B, K], False for row -1."""
@@ -173,9 +169,8 @@ class Images:
 
     def count_positives(self, query_Q: np.ndarray, index_I: np.ndarray) -> np.ndarray:
         """Count each query's relevant index images without its own image."""
-        own_P, _ = self.same_image(query_Q, index_I)
-        own_Q = np.bincount(own_P, minlength=len(query_Q))
-        return self.labels.count_shared(query_Q, index_I) - own_Q
+        is_held_Q = self.own_places(query_Q, index_I) >= 0
+        return self.labels.count_shared(query_Q, index_I) - is_held_Q
 
 
 @dataclass(frozen=True)
@@ -236,12 +231,12 @@ class Ranking:
             assert patches_TPF is not None
             return patches_TPF[index_I[places]]
 
-        methods, find = self.rerank.methods, exact(self._index)
+        methods, find = self.rerank.methods, self._index.search
         return Reranker(self.unit_TD[index_I], find, methods, patches_of=patches_of)
 
     @cached_property
-    def _own(self) -> tuple[np.ndarray, np.ndarray]:
-        return self.images.same_image(self.search.query_Q, self.search.index_I)
+    def _own_Q(self) -> np.ndarray:
+        return self.images.own_places(self.search.query_Q, self.search.index_I)
 
     def nearest(self, block: slice, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k nearest images of a block of queries, best first, and their similarities.
@@ -249,17 +244,13 @@ class Ranking:
         Returns: rows T [B, K], -1 past the end; similarities [B, K], -inf past the end. With `rerank`,
         corrected scores take the place of similarities.
         """
-        own_P, place_P = self._own
-        pairs = slice(*np.searchsorted(own_P, [block.start, block.stop]))
-        hidden = (own_P[pairs] - block.start, place_P[pairs])
-        queries_BD = self.unit_TD[self.search.query_Q[block]]
+        asked_B, own_B = self.search.query_Q[block], self._own_Q[block]
+        queries_BD, patches_TPF = self.unit_TD[asked_B], self.rerank.patches_TPF
         if self.rerank.methods:
-            own_BO, patches_TPF = own_rows(*hidden, len(queries_BD)), self.rerank.patches_TPF
-            asked_B = self.search.query_Q[block]
             patches_BPF = None if patches_TPF is None else patches_TPF[asked_B]
-            place_BK, score_BK = self._reranker.search(queries_BD, k, own_BO, patches_BPF)
+            place_BK, score_BK = self._reranker.search(queries_BD, k, own_B, patches_BPF)
         else:
-            place_BK, score_BK = self._index.search(queries_BD, k, hidden)
+            place_BK, score_BK = self._index.search(queries_BD, k, own_B)
         return np.where(place_BK >= 0, self.search.index_I[place_BK], -1), score_BK
 
     def blocks(self, size: int) -> list[slice]:

@@ -228,7 +228,7 @@ def recall(engine: Engine, vectors_ND: np.ndarray) -> dict[str, float]:
     rng = np.random.default_rng(0)
     rows = np.sort(rng.permutation(len(vectors_ND))[:RECALLED])
     queries_BD = np.ascontiguousarray(vectors_ND[rows])
-    found_BK, _ = engine.search(queries_BD, max(RANKS), rows.tolist())
+    found_BK, _ = engine.search(queries_BD, max(RANKS), rows)
     blocks = (vectors_ND[at : at + ADDED] for at in range(0, len(vectors_ND), ADDED))
     more = min(max(RANKS) + 1, len(vectors_ND))  # an image finds itself
     with search_threads():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
@@ -31,8 +31,8 @@ MakeFaiss = Callable[[str, np.ndarray, Path], faiss.Index]
 class Engine(Protocol):
     """Nearest rows of an index."""
 
-    def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
-        """Return the K most similar rows, except `own_B`; ties go to the lower row."""
+    def search(self, queries_BD: np.ndarray, k: int, own_B: np.ndarray | None = None) -> Found:
+        """Return the K most similar rows, except `own_B` (-1: none); ties go to the lower row."""
         ...
 
 
@@ -46,10 +46,9 @@ class Flat:
     def _exact(self) -> ExactIndex:
         return ExactIndex(np.asarray(self.vectors_ND))
 
-    def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
+    def search(self, queries_BD: np.ndarray, k: int, own_B: np.ndarray | None = None) -> Found:
         """See `Engine.search`."""
-        hidden = (np.arange(len(own_B)), np.asarray(own_B)) if own_B is not None else None
-        return self._exact.search(queries_BD, k, hidden)
+        return self._exact.search(queries_BD, k, own_B)
 
 
 class Approximate:
@@ -66,7 +65,7 @@ class Approximate:
                     " --probes"
                 ) from None
 
-    def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
+    def search(self, queries_BD: np.ndarray, k: int, own_B: np.ndarray | None = None) -> Found:
         """See `Engine.search`."""
         count = min(max(CANDIDATES * k, FEWEST), len(self.vectors_ND))
         queries_BD = np.ascontiguousarray(queries_BD, np.float32)
@@ -81,7 +80,7 @@ class Approximate:
         score_BC = np.einsum("bcd,bd->bc", self.vectors_ND[rows_BC], queries_BD)
         score_BC[rows_BC < 0] = -np.inf
         if own_B is not None:
-            score_BC[rows_BC == np.asarray(own_B)[:, None]] = -np.inf
+            score_BC[rows_BC == own_B[:, None]] = -np.inf
         order_BK = np.argsort(-score_BC, axis=1, kind="stable")[:, :k]
         rows_BK, score_BK = (np.take_along_axis(x, order_BK, 1) for x in (rows_BC, score_BC))
         return np.where(np.isfinite(score_BK), rows_BK, -1), score_BK
@@ -122,11 +121,11 @@ def among(
 def within(vectors_ND: np.ndarray, rows_R: np.ndarray) -> Find:
     """Return the search of `among` for several queries, for re-ranking."""
 
-    def find(queries_BD: np.ndarray, k: int, own_BO: np.ndarray) -> Found:
+    def find(queries_BD: np.ndarray, k: int, own_B: np.ndarray) -> Found:
         rows_BK = np.full((len(queries_BD), min(k, len(rows_R))), -1)
         score_BK = np.full(rows_BK.shape, -np.inf, np.float32)
-        for place, (query_D, own_O) in enumerate(zip(queries_BD, own_BO, strict=True)):
-            row_K, score_K = among(vectors_ND, rows_R, query_D, rows_BK.shape[1], int(own_O[0]))
+        for place, (query_D, own) in enumerate(zip(queries_BD, own_B, strict=True)):
+            row_K, score_K = among(vectors_ND, rows_R, query_D, rows_BK.shape[1], int(own))
             rows_BK[place, : len(row_K)], score_BK[place, : len(row_K)] = row_K, score_K
         return rows_BK, score_BK
 
@@ -228,7 +227,7 @@ def measure_confidence(
     if len(rows) < FEWEST_PAIRS:
         return None
     rows = np.sort(np.random.default_rng(seed).permutation(rows)[:SAMPLE])
-    found_B1, score_B1 = engine.search(np.asarray(vectors_ND[rows]), 1, rows.tolist())
+    found_B1, score_B1 = engine.search(np.asarray(vectors_ND[rows]), 1, rows)
     is_found_B = found_B1[:, 0] >= 0
     if is_found_B.sum() < FEWEST_PAIRS:
         return None

@@ -6,7 +6,7 @@ Shapes: B queries, C vectors found, K images, D dimensions.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -65,7 +65,7 @@ class BestRegion:
     def __init__(self, find: Callable[[np.ndarray, int], Found], regions: int):
         self.find, self.regions = find, regions
 
-    def search(self, queries_BD: np.ndarray, k: int, own_B: Sequence[int] | None = None) -> Found:
+    def search(self, queries_BD: np.ndarray, k: int, own_B: np.ndarray | None = None) -> Found:
         """See `guie.search.engines.Engine.search`, of images."""
         # Exact: k images and the query's own have no more vectors than these
         vectors_BC, score_BC = self.find(queries_BD, (k + 1) * self.regions)

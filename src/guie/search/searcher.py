@@ -31,7 +31,7 @@ from guie.evaluation.patches import PatchFeatures
 from guie.evaluation.rerank.catalogue import LOCAL, methods_of
 from guie.evaluation.rerank.reranker import Reranker
 from guie.models.pretrained import sha256_of
-from guie.search.engines import Engine, Found, among, engine_of, sure, within
+from guie.search.engines import Engine, among, engine_of, sure, within
 from guie.search.index import FLAT, REMEDY, Index, read_index, recipe_hash
 from guie.search.regions import BestRegion, regions_of, vector_rows
 
@@ -287,16 +287,16 @@ class Searcher:
             path = self.index.data / FLAT
             raise UserError(f"{path}: row {own}: a value that is not finite; {REMEDY}")
         query_D = query_D.astype(np.float32)
+        own_1 = np.array([-1 if own is None else own])
         rows_R = self._rows_of(domain) if domain else None
         if self.rerank:
-            rows_K = self._reranked(query_D, k, rows_R, own, patches_1PF)
+            rows_K = self._reranked(query_D, k, rows_R, own_1, patches_1PF)
             score_K = self.vectors_ND[rows_K] @ query_D
         elif rows_R is not None and len(self.regions) == 1:
             rows_K, score_K = among(self.vectors_ND, rows_R, query_D, k, own)
         else:
-            owns = None if own is None else [own]
             engine = self.engine if rows_R is None else self._best_region(rows_R)
-            rows_1K, score_1K = engine.search(query_D[None], k, owns)
+            rows_1K, score_1K = engine.search(query_D[None], k, own_1)
             rows_K, score_K = rows_1K[0][rows_1K[0] >= 0], score_1K[0][rows_1K[0] >= 0]
         hits = [self._hit(int(r), float(s)) for r, s in zip(rows_K, score_K, strict=True)]
         if len(self.regions) > 1:
@@ -307,9 +307,7 @@ class Searcher:
         """Return an exact search of some images by their regions."""
         count = len(self.regions)
         find = within(self.vectors_ND, vector_rows(rows_R, count))
-        return BestRegion(
-            lambda queries, k: find(queries, k, np.full((len(queries), 1), -1)), count
-        )
+        return BestRegion(lambda queries, k: find(queries, k, np.full(len(queries), -1)), count)
 
     def _region(self, query_D: np.ndarray, row: int) -> tuple[float, float, float, float] | None:
         first = row * len(self.regions)
@@ -322,7 +320,7 @@ class Searcher:
         query_D: np.ndarray,
         k: int,
         rows_R: np.ndarray | None,
-        own: int | None,
+        own_1: np.ndarray,
         patches_1PF: np.ndarray | None,
     ) -> np.ndarray:
         """Return the first K rows after re-ranking, among all rows or some."""
@@ -330,15 +328,12 @@ class Searcher:
         if rows_R is not None:
             find = within(self.vectors_ND, rows_R)
             reranker = Reranker(self.vectors_ND, find, self.rerank, rows_R, self._patches_of)
-        own_11 = np.array([[-1 if own is None else own]])
-        rows_1K, _ = reranker.search(query_D[None], k, own_11, patches_1PF)
+        rows_1K, _ = reranker.search(query_D[None], k, own_1, patches_1PF)
         return rows_1K[0][rows_1K[0] >= 0]
 
     @cached_property
     def _reranker(self) -> Reranker:
-        def find(queries_BD: np.ndarray, k: int, own_BO: np.ndarray) -> Found:
-            return self.engine.search(queries_BD, k, own_BO[:, 0].tolist())
-
+        find = self.engine.search
         return Reranker(self.vectors_ND, find, self.rerank, patches_of=self._patches_of)
 
     def _rows_of(self, letters: str) -> np.ndarray:

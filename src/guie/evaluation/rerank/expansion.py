@@ -4,7 +4,7 @@ For queries this is alpha query expansion, for index images database augmentatio
 neighbours if each is among the other's K nearest (Zhong et al., Re-ranking Person Re-identification
 with k-reciprocal Encoding, CVPR 2017).
 
-Shapes: N index rows, D dimensions, B queries, C candidates of a query, K neighbours, O own rows.
+Shapes: N index rows, D dimensions, B queries, C candidates of a query, K neighbours.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def weighted_mean(
 
 def expanded_queries(
     queries_BD: np.ndarray,
-    own_BO: np.ndarray,
+    own_B: np.ndarray,
     lists: NeighbourLists,
     find: Find,
     k: int = NEIGHBOURS,
@@ -48,8 +48,8 @@ def expanded_queries(
 
     A query is among an image's k nearest if fewer than k other images are nearer to the image.
     """
-    row_BK, score_BK = find(queries_BD, k, own_BO)
-    _, theirs_BKK = lists.without(row_BK, own_BO, k)
+    row_BK, score_BK = find(queries_BD, k, own_B)
+    _, theirs_BKK = lists.without(row_BK, own_B, k)
     is_mutual_BK = score_BK >= theirs_BKK[:, :, -1]
     score_BK = np.where(is_mutual_BK & (row_BK >= 0), score_BK, -np.inf)
     return weighted_mean(queries_BD, lists.vectors_ND[row_BK], score_BK, alpha)
@@ -58,7 +58,7 @@ def expanded_queries(
 def augmented_scores(
     queries_BD: np.ndarray,
     rows_BC: np.ndarray,
-    own_BO: np.ndarray,
+    own_B: np.ndarray,
     lists: NeighbourLists,
     k: int = NEIGHBOURS,
     alpha: float = ALPHA,
@@ -68,11 +68,11 @@ def augmented_scores(
     The query's own image enters no mean, and takes no place among the neighbours: otherwise, an
     evaluation would find the query inside the images that it looks for.
     """
-    row_BCK, score_BCK = lists.without(rows_BC, own_BO, k)
+    row_BCK, score_BCK = lists.without(rows_BC, own_B, k)
     lists.of(row_BCK.ravel())
     mutual_BCK = np.zeros(row_BCK.shape, bool)
     for place in range(row_BCK.shape[2]):
-        theirs_BCK, _ = lists.without(row_BCK[:, :, place], own_BO, k)
+        theirs_BCK, _ = lists.without(row_BCK[:, :, place], own_B, k)
         mutual_BCK[:, :, place] = (theirs_BCK == rows_BC[:, :, None]).any(axis=2)
     score_BCK = np.where(mutual_BCK & (row_BCK >= 0), score_BCK, -np.inf)
     found = np.empty(rows_BC.shape, np.float32)

@@ -3,7 +3,7 @@
 Both corrections need a bank of queries. Images of the index take their place, so that no file of
 queries has to be kept. `guie.evaluation.diagnosis.hubness` measures hubs.
 
-Shapes: B queries, C candidates of a query, K neighbours, O own rows, M images of the bank, D dimensions.
+Shapes: B queries, C candidates of a query, K neighbours, M images of the bank, D dimensions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BETA = 10.0  # inverse temperature of the inverted softmax
 def csls(
     score_BC: np.ndarray,
     rows_BC: np.ndarray,
-    own_BO: np.ndarray,
+    own_B: np.ndarray,
     lists: NeighbourLists,
     k: int = NEIGHBOURS,
 ) -> np.ndarray:
@@ -32,14 +32,14 @@ def csls(
     Args:
         score_BC: cosines of queries and candidates, best first; -inf where there is none.
     """
-    _, theirs_BCK = lists.without(rows_BC, own_BO, k)
+    _, theirs_BCK = lists.without(rows_BC, own_B, k)
     return (2 * score_BC - _mean(score_BC[:, :k])[:, None] - _mean(theirs_BCK)).astype(np.float32)
 
 
 def inverted_softmax(
     score_BC: np.ndarray,
     rows_BC: np.ndarray,
-    own_BO: np.ndarray,
+    own_B: np.ndarray,
     vectors_ND: np.ndarray,
     bank_M: np.ndarray,
     beta: float = BETA,
@@ -59,13 +59,12 @@ def inverted_softmax(
     exp_UM = np.exp(beta * (np.asarray(vectors_ND[distinct_U]) @ bank_MD.T - 1), dtype=np.float64)
     exp_UM[distinct_U[:, None] == bank_M] = 0
     sum_BC = exp_UM.sum(axis=1)[place_BC.reshape(rows_BC.shape)]
-    for own_B in own_BO.T:  # what a query's own image added
-        is_banked_B = np.isin(own_B, bank_M)
-        own_BD = np.asarray(vectors_ND[own_B])
-        cosine_BC = np.einsum("bd,bcd->bc", own_BD, np.asarray(vectors_ND[rows_BC]))
-        added_BC = np.exp(beta * (cosine_BC - 1), dtype=np.float64)
-        is_own_BC = rows_BC == own_B[:, None]
-        sum_BC = sum_BC - np.where(is_banked_B[:, None] & ~is_own_BC, added_BC, 0)
+    # Less what the query's own image added
+    own_BD = np.asarray(vectors_ND[own_B])
+    cosine_BC = np.einsum("bd,bcd->bc", own_BD, np.asarray(vectors_ND[rows_BC]))
+    added_BC = np.exp(beta * (cosine_BC - 1), dtype=np.float64)
+    is_banked_B1, is_own_BC = np.isin(own_B, bank_M)[:, None], rows_BC == own_B[:, None]
+    sum_BC = sum_BC - np.where(is_banked_B1 & ~is_own_BC, added_BC, 0)
     with np.errstate(divide="ignore"):
         log_BC = np.log(np.maximum(sum_BC, np.finfo(np.float64).tiny))
     return (beta * (score_BC - 1) - log_BC).astype(np.float32)

@@ -1,7 +1,6 @@
 """Find the nearest index images of index images, as if a query's own image were not in the index.
 
-Shapes: N index rows, D dimensions, R requested rows, K neighbours, B queries, C candidates of a query,
-O rows of a query's own image, padded with -1.
+Shapes: N index rows, D dimensions, R requested rows, K neighbours, B queries, C candidates of a query.
 """
 
 from __future__ import annotations
@@ -11,25 +10,13 @@ from threading import Lock
 
 import numpy as np
 
-LISTED = 12  # neighbours of each image: ten, and two more for rows of the query's own image
+LISTED = 12  # neighbours of each image: more than are used, as a query's own image is left out
 SEARCHED = 4096  # rows searched at once
 
-# Return the k most similar rows of each query [B, k], best first and -1 past the end, without its own
-# rows [B, O], and their similarities. `ExactIndex` and the engines of an index can both be such a search.
+# Return the k most similar rows of each query [B, k], best first and -1 past the end, and their
+# similarities. The rows of the queries' own images [B], -1 for none, are left out. `ExactIndex` and the
+# engines of an index have such a search.
 Find = Callable[[np.ndarray, int, np.ndarray], tuple[np.ndarray, np.ndarray]]
-
-
-def own_rows(query_P: np.ndarray, row_P: np.ndarray, queries: int) -> np.ndarray:
-    """Return pairs of query and index row of the same image as a table [B, O], padded with -1.
-
-    Args:
-        query_P: ascending.
-    """
-    count_B = np.bincount(query_P, minlength=queries)
-    own_BO = np.full((queries, max(1, int(count_B.max(initial=0)))), -1)
-    place_P = np.arange(len(query_P)) - (np.cumsum(count_B) - count_B)[query_P]
-    own_BO[query_P, place_P] = row_P
-    return own_BO
 
 
 class NeighbourLists:
@@ -53,29 +40,27 @@ class NeighbourLists:
             for at in range(0, len(missing), SEARCHED):
                 own = missing[at : at + SEARCHED]
                 queries_BD = np.asarray(self.vectors_ND[own])
-                row_BK, score_BK = self._find(queries_BD, LISTED, own[:, None])
+                row_BK, score_BK = self._find(queries_BD, LISTED, own)
                 found = row_BK.shape[1]
                 self.row_NK[own], self.score_NK[own] = -1, -np.inf
                 self.row_NK[own, :found], self.score_NK[own, :found] = row_BK, score_BK
                 self._known_N[own] = True
 
     def without(
-        self, rows_BC: np.ndarray, own_BO: np.ndarray, k: int
+        self, rows_BC: np.ndarray, own_B: np.ndarray, k: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the k nearest neighbours of each candidate, other than the query's own image.
 
         Args:
             rows_BC: candidates of each query; -1 where there is none.
-            k: at most LISTED less the own rows, or a list may be shorter.
+            own_B: rows of the queries' own images; -1 for none.
+            k: less than LISTED, or a list may be shorter.
 
         Returns: rows [B, C, k], -1 past the end, and similarities, -inf past the end.
         """
         self.of(rows_BC)
         row_BCK, score_BCK = self.row_NK[rows_BC], self.score_NK[rows_BC]
-        is_own_BCK = np.zeros(row_BCK.shape, bool)
-        for own_B in own_BO.T:
-            is_own_BCK |= (row_BCK == own_B[:, None, None]) & (own_B >= 0)[:, None, None]
-        left_BCK = is_own_BCK | (rows_BC < 0)[:, :, None]
+        left_BCK = (row_BCK == own_B[:, None, None]) | (rows_BC < 0)[:, :, None]
         row_BCK = np.where(left_BCK, -1, row_BCK)
         score_BCK = np.where(left_BCK, -np.inf, score_BCK)
         order_BCK = np.argsort(left_BCK, axis=2, kind="stable")[:, :, :k]

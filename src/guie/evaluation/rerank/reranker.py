@@ -1,6 +1,6 @@
 """Search, then correct the order of the first candidates.
 
-Shapes: N index rows, D dimensions, B queries, C candidates of a query, K ranks, O own rows.
+Shapes: N index rows, D dimensions, B queries, C candidates of a query, K ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from functools import cached_property
 
 import numpy as np
 
-from guie.evaluation.knn import ExactIndex
 from guie.evaluation.rerank.catalogue import LOCAL
 from guie.evaluation.rerank.expansion import augmented_scores, expanded_queries
 from guie.evaluation.rerank.hubness import BANK, csls, inverted_softmax
@@ -21,16 +20,6 @@ from guie.evaluation.rerank.neighbours import LISTED, Find, NeighbourLists
 CANDIDATES = 4  # times K, whose order is corrected
 FEWEST = 100
 ENTRIES = 2**20  # candidates times neighbours that are in memory at once
-
-
-def exact(index: ExactIndex) -> Find:
-    """Return the exact search as a search that hides own rows."""
-
-    def find(queries_BD: np.ndarray, k: int, own_BO: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        query_P, place_P = np.nonzero(own_BO >= 0)
-        return index.search(queries_BD, k, (query_P, own_BO[query_P, place_P]))
-
-    return find
 
 
 @dataclass(frozen=True)
@@ -82,14 +71,14 @@ class Reranker:
         self,
         queries_BD: np.ndarray,
         k: int,
-        own_BO: np.ndarray,
+        own_B: np.ndarray,
         patches_BPF: np.ndarray | None = None,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return the first k rows of each query in the corrected order, and their corrected scores.
 
         Args:
             queries_BD: unit vectors.
-            own_BO: rows of the query's own image, which are not found; -1 for none.
+            own_B: rows of the queries' own images, which are not found; -1 for none.
             patches_BPF: the queries' patches; None leaves `local` out, as for a text.
 
         Returns: rows [B, k], -1 past the end, and scores, -inf past the end. A score is a cosine only
@@ -99,7 +88,7 @@ class Reranker:
             self._reranked(
                 queries_BD[block],
                 k,
-                own_BO[block],
+                own_B[block],
                 None if patches_BPF is None else patches_BPF[block],
             )
             for block in self._blocks(len(queries_BD), k)
@@ -115,17 +104,17 @@ class Reranker:
         return min(max(CANDIDATES * k, FEWEST), len(self._rows_R))
 
     def _reranked(
-        self, queries_BD: np.ndarray, k: int, own_BO: np.ndarray, patches_BPF: np.ndarray | None
+        self, queries_BD: np.ndarray, k: int, own_B: np.ndarray, patches_BPF: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
         if "expand" in self.methods:
-            queries_BD = expanded_queries(queries_BD, own_BO, self.lists, self._find)
-        rows_BC, score_BC = self._find(queries_BD, self._depth(k), own_BO)
+            queries_BD = expanded_queries(queries_BD, own_B, self.lists, self._find)
+        rows_BC, score_BC = self._find(queries_BD, self._depth(k), own_B)
         if "augment" in self.methods:
-            score_BC = augmented_scores(queries_BD, rows_BC, own_BO, self.lists)
+            score_BC = augmented_scores(queries_BD, rows_BC, own_B, self.lists)
         if "csls" in self.methods:
-            score_BC = csls(score_BC, rows_BC, own_BO, self.lists)
+            score_BC = csls(score_BC, rows_BC, own_B, self.lists)
         if "softmax" in self.methods:
-            score_BC = inverted_softmax(score_BC, rows_BC, own_BO, self.vectors_ND, self._bank_M)
+            score_BC = inverted_softmax(score_BC, rows_BC, own_B, self.vectors_ND, self._bank_M)
         score_BC = np.where(rows_BC >= 0, score_BC, -np.inf)
         order_BC = np.lexsort((rows_BC, -score_BC), axis=-1)
         rows_BC, score_BC = (np.take_along_axis(x, order_BC, 1) for x in (rows_BC, score_BC))
