@@ -42,7 +42,7 @@ def test_margins_arrive() -> None:
     assert margins.argmin() == 3 and margins[1] == margins[2] == 0.5
     schedule = {"start": 0.3, "rise_per_epoch": 0.1, "limit": 0.8, "every": "epoch"}
     head = built(name="arcface", margin_rad=schedule)
-    head.set_epoch(2.9)
+    head.rule.set_epoch(2.9)
     assert head.rule.margin_C.item() == pytest.approx(0.5)
     assert built(name="softmax").rule.margin_C.item() == 0.0
     rules = [built(name="curricularface", running_mean=m).rule for m in ("scalar", "class")]

@@ -124,9 +124,6 @@ class Criterion(nn.Module):
         """Return the scalar loss, and further values to log."""
         raise NotImplementedError
 
-    def set_epoch(self, epoch: float) -> None:
-        """Update schedules to a (fractional) epoch, counted from 0."""
-
     def begin_stage(
         self,
         class_ids: Sequence[int],

@@ -122,10 +122,6 @@ class MarginSoftmax(Criterion):
             setattr(self, name, nn.Parameter(spread, whole.requires_grad))
         return set(self.parameters(recurse=False))
 
-    def set_epoch(self, epoch: float) -> None:
-        """Update a scheduled margin to a (fractional) epoch, counted from 0."""
-        self.rule.set_epoch(epoch)
-
     def begin_stage(
         self,
         class_ids: Sequence[int],

@@ -50,10 +50,6 @@ class NestedLoss(Criterion):
         ]
         return torch.stack([loss for loss, _ in found]).mean(), found[-1][1]
 
-    def set_epoch(self, epoch: float) -> None:
-        for loss in self._criteria():
-            loss.set_epoch(epoch)
-
     def begin_stage(
         self,
         class_ids: Sequence[int],

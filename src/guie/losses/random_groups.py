@@ -76,10 +76,6 @@ class MetaclassLoss(Criterion):
         logs = {name: torch.stack([one[name] for _, one in found]).mean() for name in found[0][1]}
         return torch.stack([loss for loss, _ in found]).mean(), logs
 
-    def set_epoch(self, epoch: float) -> None:
-        for member in self._criteria():
-            member.set_epoch(epoch)
-
     def begin_stage(
         self,
         class_ids: Sequence[int],

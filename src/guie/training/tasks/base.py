@@ -16,6 +16,7 @@ from guie.config import RunConfig
 from guie.data.dataset import Batch
 from guie.losses.base import HostCounters
 from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.rules import MarginRule
 from guie.models.embedder import Embedder
 from guie.models.weights import CLASS_WEIGHT, save_model, save_weights
 from guie.training.retention import Retention
@@ -72,7 +73,10 @@ class Task(nn.Module):
         raise NotImplementedError
 
     def set_epoch(self, epoch: float) -> None:
-        """Set the run's progress, in epochs, for whatever changes with it."""
+        """Update all scheduled margins to the run's progress, in (fractional) epochs from 0."""
+        for module in self.modules():
+            if isinstance(module, MarginRule):
+                module.set_epoch(epoch)
 
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         """Prepare for a stage of the config.

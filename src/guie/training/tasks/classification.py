@@ -58,9 +58,6 @@ class ClassificationTask(Task):
             parts["projector"] = dict(self.projector.named_parameters())
         return parts
 
-    def set_epoch(self, epoch: float) -> None:
-        self.criterion.set_epoch(epoch)
-
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
         stage = self.config.stages[number]

@@ -79,10 +79,6 @@ class DistillationTask(Task):
                 parts[name] = parameters
         return parts
 
-    def set_epoch(self, epoch: float) -> None:
-        for criterion in self._criteria():
-            criterion.set_epoch(epoch)
-
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
         stage = self.config.stages[number]

@@ -97,10 +97,6 @@ class OnlineTask(Task):
             },
         }
 
-    def set_epoch(self, epoch: float) -> None:
-        for criterion in (self.criterion, *(one.criterion for one in self._by_domain().values())):
-            criterion.set_epoch(epoch)
-
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
         stage = self.config.stages[number]
