@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data.dataset import Batch
-from guie.losses.base import HostCounters
+from guie.losses.base import HostCounters, LossStage
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import MarginRule
 from guie.models.embedder import Embedder
@@ -93,6 +93,15 @@ class Task(nn.Module):
         for module in self.modules():
             if isinstance(module, HostCounters):
                 module.read_counts()  # a weight average has buffers of its own
+
+    def loss_stage(self, number: int) -> LossStage:
+        """Return what a stage of the config sets in the task's losses."""
+        stage = self.config.stages[number]
+        return LossStage(
+            stage.margin,
+            alone=stage.softmax_over == "stage",
+            reset=(self.config.seed, number) if stage.classes == "reset" else None,
+        )
 
     def sampler_loss(self, logs: dict[str, Tensor]) -> Tensor:
         """Return, from a step's logs, the loss that drives a loss-driven sampler."""

@@ -81,14 +81,8 @@ class DistillationTask(Task):
 
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
-        stage = self.config.stages[number]
         for place, criterion in enumerate(self._criteria()):
-            criterion.begin_stage(
-                class_ids,
-                margin=stage.margin,
-                alone=stage.softmax_over == "stage",
-                reset=(self.config.seed, number, place) if stage.classes == "reset" else None,
-            )
+            criterion.begin_stage(class_ids, self.loss_stage(number).of_part(place))
         backbone = self.embedder.backbone
         device = next(backbone.parameters()).device
         preprocess = build_preprocess(self.config.model, backbone, backbone.size_px)

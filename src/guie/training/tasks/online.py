@@ -17,7 +17,7 @@ from torch.nn import functional
 from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import at_least_fp32, gather_rows, on_device_of, rows_of
+from guie.losses.base import LossStage, at_least_fp32, gather_rows, on_device_of, rows_of
 from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
@@ -99,20 +99,14 @@ class OnlineTask(Task):
 
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
-        stage = self.config.stages[number]
-        alone = stage.softmax_over == "stage"
-        reset = (self.config.seed, number) if stage.classes == "reset" else None
-        self.criterion.begin_stage(class_ids, margin=stage.margin, alone=alone, reset=reset)
+        stage = self.loss_stage(number)
+        self.criterion.begin_stage(class_ids, stage)
+        # Where the stage lacks a domain, no rows of it can be drawn, or stand alone
+        lacking = LossStage(stage.margin)
         for place, teacher in enumerate(self._by_domain().values()):
             own = teacher.place_C[list(class_ids)]
-            of_own = own[own >= 0].tolist()
-            some = bool(
-                of_own
-            )  # no rows can be drawn, or stand alone, where the stage lacks the domain
-            again = (*reset, place) if reset and some else None
-            teacher.criterion.begin_stage(
-                of_own, margin=stage.margin, alone=alone and some, reset=again
-            )
+            own_ids = own[own >= 0].tolist()
+            teacher.criterion.begin_stage(own_ids, stage.of_part(place) if own_ids else lacking)
 
     def forward(self, batch: Batch) -> Output:
         feat_BF = batch.feat_BF
