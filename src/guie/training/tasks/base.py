@@ -72,6 +72,11 @@ class Task(nn.Module):
         """Return the loss of a batch."""
         raise NotImplementedError
 
+    def features(self, batch: Batch) -> Tensor:
+        """Return the backbone's features of a batch, (B, F), not normalised: cached, or of its images."""
+        cached_BF = batch.feat_BF
+        return self.embedder.backbone(batch.images_BCHW) if cached_BF is None else cached_BF
+
     def set_epoch(self, epoch: float) -> None:
         """Update all scheduled margins to the run's progress, in (fractional) epochs from 0."""
         for module in self.modules():

@@ -63,9 +63,7 @@ class ClassificationTask(Task):
         self.criterion.begin_stage(class_ids, self.loss_stage(number))
 
     def forward(self, batch: Batch) -> Output:
-        feat_BF = batch.feat_BF
-        if feat_BF is None:
-            feat_BF = self.embedder.backbone(batch.images_BCHW)
+        feat_BF = self.features(batch)
         loss, logs = self.criterion(self._compared(feat_BF, batch.shapes_B3), batch.label_B)
         return self.finished(batch, feat_BF, loss, logs)
 

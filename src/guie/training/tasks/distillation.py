@@ -90,9 +90,7 @@ class DistillationTask(Task):
         self.teachers.to(device)
 
     def forward(self, batch: Batch) -> Output:
-        feat_BF = batch.feat_BF
-        if feat_BF is None:
-            feat_BF = self.embedder.backbone(batch.images_BCHW)
+        feat_BF = self.features(batch)
         emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
         taught = self.teachers(batch, self.preprocess)
         total = emb_BD.new_zeros((), dtype=torch.float32)
