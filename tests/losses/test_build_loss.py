@@ -13,7 +13,7 @@ from torch import nn
 from guie.base.errors import UserError
 from guie.config.base import Config, load_config
 from guie.config.losses import LossConfig
-from guie.losses import CurricularFace, build_loss
+from guie.losses import CurricularFace, LossStage, build_loss
 from guie.losses.build import domain_edges
 from guie.losses.margin_softmax import drawn
 
@@ -42,7 +42,7 @@ def test_margins_arrive() -> None:
     assert margins.argmin() == 3 and margins[1] == margins[2] == 0.5
     schedule = {"start": 0.3, "rise_per_epoch": 0.1, "limit": 0.8, "every": "epoch"}
     head = built(name="arcface", margin_rad=schedule)
-    head.set_epoch(2.9)
+    head.rule.set_epoch(2.9)
     assert head.rule.margin_C.item() == pytest.approx(0.5)
     assert built(name="softmax").rule.margin_C.item() == 0.0
     rules = [built(name="curricularface", running_mean=m).rule for m in ("scalar", "class")]
@@ -137,7 +137,7 @@ def test_rows_that_start_anew_alone_start_by_their_own_number() -> None:
     loss = build_loss(config, 64, [1] * 900, ["a"] * 900)
     before = loss.weight_CD.square().mean().sqrt().item()
     assert before == pytest.approx((2 / (900 + 64)) ** 0.5, rel=0.05)
-    loss.begin_stage(range(90), alone=True, reset=(0, 1))
+    loss.begin_stage(range(90), LossStage(alone=True, reset=(0, 1)))
     found = loss.stage_AD.square().mean().sqrt().item()
     assert found == pytest.approx((2 / (90 + 64)) ** 0.5, rel=0.05)  # .114
 
@@ -158,7 +158,7 @@ def test_rows_that_start_anew_in_a_stage_start_alike() -> None:
         config = TypeAdapter(LossConfig).validate_python(values)
         loss = build_loss(config, 64, [1] * 900, ["a"] * 900)
         first = loss.weight_CD.detach().clone()
-        loss.begin_stage(range(300), alone=False, reset=(0, 1))
+        loss.begin_stage(range(300), LossStage(reset=(0, 1)))
         assert not torch.equal(loss.weight_CD[:300], first[:300])
         assert torch.equal(loss.weight_CD[300:], first[300:])
         lengths = [w.detach().square().sum(1).mean().sqrt() for w in (first, loss.weight_CD[:300])]

@@ -10,12 +10,12 @@ import twins
 from torch import Tensor
 from torch.nn import functional
 
-from guie.losses import ArcFace, CosFace, CurricularFace, MarginSoftmax
+from guie.losses import ArcFace, CosFace, CurricularFace, LossStage, MarginSoftmax
 
 CLASSES, DIM = 12, 5
 STAGE = [7, 2, 3, 10]  # in no order, and neither end among them
-CARRIED = {"alone": False, "reset": None}
-ALONE = {"alone": True, "reset": None}
+CARRIED = LossStage()
+ALONE = LossStage(alone=True)
 
 
 def softmax(rule=None, **changes) -> MarginSoftmax:
@@ -39,7 +39,7 @@ def rows(classes: list[int], centers: int) -> list[int]:
 @pytest.mark.parametrize("edges", [None, (0, 3, 8, 8, 12)])
 def test_over_a_stage_it_equals_the_twin_of_a_subset(centers: int, edges) -> None:
     head = softmax(centers=centers, edges=edges).double()
-    head.begin_stage(STAGE, **ALONE)
+    head.begin_stage(STAGE, ALONE)
     emb, labels = batch(STAGE)
     loss, logs = head(emb, labels)
     loss.backward()
@@ -65,19 +65,19 @@ def test_over_a_stage_it_equals_the_twin_of_a_subset(centers: int, edges) -> Non
 
 def test_without_margin_it_is_torchs_cross_entropy_over_the_subset() -> None:
     head = softmax(CosFace(0.0)).double()
-    head.begin_stage(STAGE, **ALONE)
+    head.begin_stage(STAGE, ALONE)
     emb, labels = batch(STAGE)
     weight = functional.normalize(head.weight_CD.detach()[[2, 3, 7, 10]])
     place = torch.tensor([[2, 3, 7, 10].index(label) for label in labels.tolist()])
     expected = functional.cross_entropy(20.0 * emb.detach() @ weight.T, place)
     torch.testing.assert_close(head(emb, labels)[0], expected)
-    head.begin_stage(STAGE, **CARRIED)
+    head.begin_stage(STAGE, CARRIED)
     assert head(emb, labels)[0] > expected + 0.1  # all twelve compete again
 
 
 def test_curricularface_keeps_its_means_by_the_runs_classes() -> None:
     head = softmax(CurricularFace(0.3, CLASSES, momentum=0.5)).double()
-    head.begin_stage(STAGE, **ALONE)
+    head.begin_stage(STAGE, ALONE)
     emb, labels = batch(STAGE)
     head(emb, labels)
     seen = torch.zeros(CLASSES, dtype=torch.bool)
@@ -109,13 +109,13 @@ def test_decay_and_momentum_move_the_rows_of_the_stage_alone(name: str, centers:
     for classes, how in stages:
         for parameter in head.parameters():
             parameter.requires_grad_(True)  # as `freeze` does at the start of a stage
-        head.begin_stage(classes, **how)
+        head.begin_stage(classes, how)
         before = head.weight_CD.detach().clone()
         trained = [part for part, p in head.named_parameters() if p.requires_grad]
-        assert trained == (["stage_AD"] if how["alone"] else ["weight_CD"])  # DDP waits for each
+        assert trained == (["stage_AD"] if how.alone else ["weight_CD"])  # DDP waits for each
         optimizer = OPTIMIZERS[name]([p for p in head.parameters() if p.requires_grad])
         train(head, optimizer, list(classes))
-        head.begin_stage(classes, **CARRIED)  # brings the rows home
+        head.begin_stage(classes, CARRIED)  # brings the rows home
         moved.append((head.weight_CD != before).any(dim=1).view(CLASSES, centers))
     assert moved[0].all() and moved[2].all()
     assert moved[1][STAGE].all() and not moved[1][others].any()
@@ -125,26 +125,26 @@ def test_decay_and_momentum_move_the_rows_of_the_stage_alone(name: str, centers:
 def test_class_weights_that_are_frozen_stay_so() -> None:
     head = softmax()
     head.weight_CD.requires_grad_(False)
-    head.begin_stage(STAGE, **ALONE)
+    head.begin_stage(STAGE, ALONE)
     assert not any(p.requires_grad for p in head.parameters())
 
 
 def test_a_stage_goes_on_from_its_checkpoint_to_the_same_bits() -> None:
     head = softmax(centers=2)
-    head.begin_stage(STAGE, alone=True, reset=(4, 1))
+    head.begin_stage(STAGE, LossStage(alone=True, reset=(4, 1)))
     optimizer = OPTIMIZERS["adamw"]([head.stage_AD])
     train(head, optimizer, STAGE)
     saved = copy.deepcopy((head.state_dict(), optimizer.state_dict()))
     again = softmax(centers=2)
     torch.nn.init.zeros_(again.weight_CD)
-    again.begin_stage(STAGE, alone=True, reset=(4, 1))
+    again.begin_stage(STAGE, LossStage(alone=True, reset=(4, 1)))
     optimizer_again = OPTIMIZERS["adamw"]([again.stage_AD])
     again.load_state_dict(saved[0])
     optimizer_again.load_state_dict(saved[1])
     for each, its_optimizer in ((head, optimizer), (again, optimizer_again)):
         torch.manual_seed(1)
         train(each, its_optimizer, STAGE)
-        each.begin_stage([0, 1], **ALONE)
+        each.begin_stage([0, 1], ALONE)
     assert head.weight_CD.shape == (CLASSES * 2, DIM)
     torch.testing.assert_close(again.state_dict(), head.state_dict(), rtol=0, atol=0)
 
@@ -156,7 +156,7 @@ def test_reset_draws_the_rows_of_the_stage_and_no_others(alone: bool) -> None:
     rule.t_C.fill_(0.7)
     before = head.weight_CD.detach().clone()
     state = torch.get_rng_state()
-    head.begin_stage(STAGE, alone=alone, reset=(4, 1))
+    head.begin_stage(STAGE, LossStage(alone=alone, reset=(4, 1)))
     assert torch.equal(torch.get_rng_state(), state)  # the global stream is left alone
     drawn = torch.zeros(CLASSES, dtype=torch.bool)
     drawn[STAGE] = True
@@ -168,9 +168,9 @@ def test_reset_draws_the_rows_of_the_stage_and_no_others(alone: bool) -> None:
 def test_a_single_running_mean_starts_anew_with_the_classes() -> None:
     head = softmax(CurricularFace(0.3))
     head.rule.t_C.fill_(0.7)
-    head.begin_stage(STAGE, **ALONE)
+    head.begin_stage(STAGE, ALONE)
     assert head.rule.t_C.item() == pytest.approx(0.7)
-    head.begin_stage(STAGE, alone=False, reset=(4, 1))
+    head.begin_stage(STAGE, LossStage(reset=(4, 1)))
     assert head.rule.t_C.item() == 0.0
 
 
@@ -180,7 +180,7 @@ def test_reset_is_a_function_of_its_seed() -> None:
         torch.manual_seed(len(drawn))  # whatever the global stream was
         head = MarginSoftmax(1000, 64, CosFace(0.0), scale=1.0)
         other = head.weight_CD.std().item()
-        head.begin_stage(range(1000), alone=False, reset=seed)
+        head.begin_stage(range(1000), LossStage(reset=seed))
         drawn.append(head.weight_CD.detach().clone())
         assert head.weight_CD.std().item() == pytest.approx(other, rel=0.02)  # as at the first
     assert torch.equal(drawn[0], drawn[1])
@@ -190,7 +190,7 @@ def test_reset_is_a_function_of_its_seed() -> None:
 @pytest.mark.parametrize("stranger", [0, 5, 11])
 def test_an_image_of_another_stage_is_refused(stranger: int) -> None:
     head = softmax()
-    head.begin_stage(STAGE, **ALONE)
+    head.begin_stage(STAGE, ALONE)
     emb, _ = batch(STAGE, 3)
     with pytest.raises(ValueError, match="not among 4 classes"):
         head(emb, torch.tensor([2, stranger, 10]))

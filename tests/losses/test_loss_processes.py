@@ -12,7 +12,7 @@ from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
 from guie.config.losses import LossConfig
-from guie.losses import build_loss
+from guie.losses import LossStage, build_loss
 from two_processes import leave
 
 DIM, CLASSES, STEPS = 6, 5, 3
@@ -40,7 +40,7 @@ class Task(nn.Module):
         self.head = nn.Linear(4, DIM)
         self.classes = build_loss(config, DIM, [3] * CLASSES, ["a", "a", "b", "b", "b"])
         if stage:
-            self.classes.begin_stage(stage, alone=True, reset=(0, 1))
+            self.classes.begin_stage(stage, LossStage(alone=True, reset=(0, 1)))
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
         return self.classes(functional.normalize(self.head(x), dim=-1), labels)[0]

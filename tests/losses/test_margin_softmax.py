@@ -289,11 +289,11 @@ def test_a_schedule_sets_the_margin_and_is_no_state(rule: type) -> None:
     emb = functional.normalize(torch.randn(8, 4), dim=-1)
     labels = torch.randint(6, (8,))
     before = head(emb, labels)[0].item()
-    head.set_epoch(1.5)
+    head.rule.set_epoch(1.5)
     assert head(emb, labels)[0].item() == pytest.approx(fixed(emb, labels)[0].item(), rel=1e-6)
-    head.set_epoch(0.0)
+    head.rule.set_epoch(0.0)
     assert head(emb, labels)[0].item() == before
-    fixed.set_epoch(3.0)  # a fixed margin stays
+    fixed.rule.set_epoch(3.0)  # a fixed margin stays
     assert fixed.rule.margin_C.item() == pytest.approx(0.4)
     assert set(head.state_dict()) == {"weight_CD"}
 

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from guie.config.losses import ArcFaceConfig, CurricularFaceConfig, SupConConfig
-from guie.losses import NestedLoss, build_loss
+from guie.losses import LossStage, NestedLoss, build_loss
 from guie.losses.margin_softmax import MarginSoftmax
 
 SIZES, DOMAINS = [3, 1, 4, 1, 5], ["a"] * 5
@@ -52,7 +52,7 @@ def test_a_loss_of_one_width_is_the_plain_loss() -> None:
 
 def test_a_stage_begins_for_each_width_with_its_own_draw() -> None:
     loss = NestedLoss(ArcFaceConfig(), [12, 12], SIZES, DOMAINS)
-    loss.begin_stage([0, 2], margin=0.1, alone=True, reset=(7, 1))
+    loss.begin_stage([0, 2], LossStage(0.1, alone=True, reset=(7, 1)))
     one, other = (part for part in loss.losses if isinstance(part, MarginSoftmax))
     assert one.stage_AD is not None and other.stage_AD is not None
     assert one.stage_AD.shape == (2, 12) and not torch.equal(one.stage_AD, other.stage_AD)

@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 from torch.nn import functional
 
+from guie.losses import LossStage
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.losses.rules import ArcFace, CosFace, CurricularFace
 from two_processes import leave
@@ -37,7 +38,7 @@ def losses() -> dict[str, MarginSoftmax]:
         ),
         "a stage's own classes": MarginSoftmax(CLASSES, DIM, ArcFace(0.3), scale=16.0),
     }
-    built["a stage's own classes"].begin_stage(range(2, 9), alone=True)
+    built["a stage's own classes"].begin_stage(range(2, 9), LossStage(alone=True))
     return built
 
 

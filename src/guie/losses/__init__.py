@@ -3,7 +3,7 @@
 Every loss takes unit-length embeddings (B, D) and class ids (B,), and returns (loss, logs).
 """
 
-from guie.losses.base import Criterion
+from guie.losses.base import Criterion, LossStage
 from guie.losses.build import build_loss
 from guie.losses.in_batch import BatchAllTriplet, Hyperbolic
 from guie.losses.margin_softmax import MarginSoftmax
@@ -18,6 +18,7 @@ __all__ = [
     "Criterion",
     "CurricularFace",
     "Hyperbolic",
+    "LossStage",
     "MarginSoftmax",
     "MetaclassLoss",
     "NestedLoss",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -112,6 +113,23 @@ class HostCounters(nn.Module):
         self.read_counts()
 
 
+@dataclass(frozen=True)
+class LossStage:
+    """What a stage sets in a loss with class weights.
+
+    Attributes: `margin`, of all classes, None: the loss's own; `alone`: the softmax is over the stage's
+    classes only; `reset`, seed to redraw their weights with, None: keep the weights.
+    """
+
+    margin: float | None = None
+    alone: bool = False
+    reset: tuple[int, ...] | None = None
+
+    def of_part(self, number: int) -> LossStage:
+        """Return the same for one of several losses, which redraws its weights with its own seed."""
+        return replace(self, reset=self.reset and (*self.reset, number))
+
+
 class Criterion(nn.Module):
     """A loss on unit-length embeddings (B, D) and class ids (B,); returns (loss, logs).
 
@@ -124,22 +142,9 @@ class Criterion(nn.Module):
         """Return the scalar loss, and further values to log."""
         raise NotImplementedError
 
-    def set_epoch(self, epoch: float) -> None:
-        """Update schedules to a (fractional) epoch, counted from 0."""
-
-    def begin_stage(
-        self,
-        class_ids: Sequence[int],
-        *,
-        margin: float | None = None,
-        alone: bool = False,
-        reset: Sequence[int] | None = None,
-    ) -> None:
+    def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:
         """Begin a stage, after its trainable parts are set and before its optimiser is made.
 
         Args:
             class_ids: classes with training images in the stage.
-            margin: for all classes in this stage; None: the loss's own.
-            alone: the softmax is over these classes only.
-            reset: seed to redraw their weights with; None: keep the weights.
         """

@@ -15,7 +15,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn import functional
 
 from guie.config.losses import Init, RowLength
-from guie.losses.base import Criterion, at_least_fp32, gather_rows, local, on_device_of
+from guie.losses.base import (
+    Criterion,
+    LossStage,
+    at_least_fp32,
+    gather_rows,
+    local,
+    on_device_of,
+)
 from guie.losses.rules import CurricularFace, MarginRule
 from guie.losses.streamed import Hardening, Part, softmax_terms
 
@@ -122,26 +129,15 @@ class MarginSoftmax(Criterion):
             setattr(self, name, nn.Parameter(spread, whole.requires_grad))
         return set(self.parameters(recurse=False))
 
-    def set_epoch(self, epoch: float) -> None:
-        """Update a scheduled margin to a (fractional) epoch, counted from 0."""
-        self.rule.set_epoch(epoch)
-
-    def begin_stage(
-        self,
-        class_ids: Sequence[int],
-        *,
-        margin: float | None = None,
-        alone: bool = False,
-        reset: Sequence[int] | None = None,
-    ) -> None:
+    def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:
         """Begin a stage: see `Criterion`."""
         self._close_stage()
-        self.rule.set_margin(margin)
+        self.rule.set_margin(stage.margin)
         own_C = torch.zeros(self.classes, dtype=torch.bool)
         own_C[list(class_ids)] = True
-        if reset is not None:
-            self._reset(own_C, reset, alone)
-        if alone:
+        if stage.reset is not None:
+            self._reset(own_C, stage.reset, stage.alone)
+        if stage.alone:
             self._part(own_C)
 
     @torch.no_grad()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from guie.config.losses import LossConfig
-from guie.losses.base import Criterion
+from guie.losses.base import Criterion, LossStage
 from guie.losses.build import build_loss
 
 
@@ -50,21 +50,6 @@ class NestedLoss(Criterion):
         ]
         return torch.stack([loss for loss, _ in found]).mean(), found[-1][1]
 
-    def set_epoch(self, epoch: float) -> None:
-        for loss in self._criteria():
-            loss.set_epoch(epoch)
-
-    def begin_stage(
-        self,
-        class_ids: Sequence[int],
-        *,
-        margin: float | None = None,
-        alone: bool = False,
-        reset: Sequence[int] | None = None,
-    ) -> None:
-        for number, loss in enumerate(self._criteria()):
-            again = reset and (*reset, number)
-            loss.begin_stage(class_ids, margin=margin, alone=alone, reset=again)
-
-    def _criteria(self) -> list[Criterion]:
-        return cast("list[Criterion]", list(self.losses))
+    def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:
+        for number, loss in enumerate(cast("list[Criterion]", self.losses)):
+            loss.begin_stage(class_ids, stage.of_part(number))

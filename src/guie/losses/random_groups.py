@@ -16,7 +16,7 @@ from torch.nn import functional
 
 from guie.base.errors import UserError
 from guie.config.losses import LossConfig, MetaclassesConfig
-from guie.losses.base import Criterion
+from guie.losses.base import Criterion, LossStage
 from guie.losses.build import build_loss
 
 
@@ -76,25 +76,10 @@ class MetaclassLoss(Criterion):
         logs = {name: torch.stack([one[name] for _, one in found]).mean() for name in found[0][1]}
         return torch.stack([loss for loss, _ in found]).mean(), logs
 
-    def set_epoch(self, epoch: float) -> None:
-        for member in self._criteria():
-            member.set_epoch(epoch)
-
-    def begin_stage(
-        self,
-        class_ids: Sequence[int],
-        *,
-        margin: float | None = None,
-        alone: bool = False,
-        reset: Sequence[int] | None = None,
-    ) -> None:
-        for number, (member, own_C) in enumerate(zip(self._criteria(), self.group_LC, strict=True)):
-            groups = own_C[list(class_ids)].unique().tolist()
-            again = reset and (*reset, number)
-            member.begin_stage(groups, margin=margin, alone=alone, reset=again)
-
-    def _criteria(self) -> list[Criterion]:
-        return cast("list[Criterion]", list(self.members))
+    def begin_stage(self, class_ids: Sequence[int], stage: LossStage) -> None:
+        for number, member in enumerate(cast("list[Criterion]", self.members)):
+            groups = self.group_LC[number, list(class_ids)].unique().tolist()
+            member.begin_stage(groups, stage.of_part(number))
 
 
 def partition(domains: Sequence[str], groups: int, seed: Sequence[int]) -> np.ndarray:

@@ -58,7 +58,7 @@ class MarginRule(nn.Module):
         self.fixed = False
 
     def set_epoch(self, epoch: float) -> None:
-        """Update a scheduled margin to a (fractional) epoch; keep other margins."""
+        """Update a scheduled margin to a (fractional) epoch, counted from 0; keep other margins."""
         if self.schedule and not self.fixed:
             self.margin_C.fill_(scheduled_margin(self.schedule, epoch))
 

@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
 from tqdm import tqdm
 
 from guie.base.devices import deterministic_algorithms, from_main, make_accelerator
@@ -30,6 +29,7 @@ from guie.training.stage import Stage, image_size
 from guie.training.starting import load_start
 from guie.training.step import (
     LossWatch,
+    clip_gradients,
     gradients_within_memory,
     out_of_memory,
     refuse_lone_images,
@@ -122,9 +122,8 @@ def train(run: Run) -> None:
     if config.start_from and saved is None:
         accelerator.print(load_start(task.embedder, config))
     backbone = task.embedder.backbone
-    for (
-        stage_config
-    ) in config.stages:  # a fault of a later stage is no reason to lose an earlier one
+    # All stages before the first: a fault of a later one is no reason to lose an earlier one
+    for stage_config in config.stages:
         refuse_unknown_blocks(task, stage_config.lr)
         trained(backbone.tower, stage_config.batch_norm)  # raises for unknown names
         backbone.refuse_misfit(*image_size(config, stage_config))
@@ -174,12 +173,7 @@ def train_stage(run: Run, stage: Stage) -> None:
                 if state.step and accelerator.num_processes == 1:
                     stage.save()  # several processes are in the middle of this step
                 raise
-            if settings.clip_grad_norm:
-                accelerator.clip_grad_norm_(model.parameters(), settings.clip_grad_norm)
-            if settings.clip_grad_value:
-                if not settings.clip_grad_norm:  # which has unscaled fp16's gradients
-                    accelerator.unscale_gradients()
-                nn.utils.clip_grad_value_(model.parameters(), settings.clip_grad_value)
+            clip_gradients(accelerator, model, settings)
             optimizer.step()
             optimizer.zero_grad()
             share_statistics(task.embedder.backbone.tower)

@@ -23,9 +23,8 @@ from guie.losses.base import HostCounters
 from guie.training.checkpoint import TrainState
 from guie.training.tasks.base import Task
 
-NO_STATISTICS = (
-    "Expected more than 1 value per channel"  # torch's batch normalisation, for one image
-)
+# torch's batch normalisation, for one image
+NO_STATISTICS = "Expected more than 1 value per channel"
 
 
 def refuse_lone_images(accelerator: Accelerator, config: RunConfig) -> None:
@@ -213,6 +212,16 @@ def _climb(model: nn.Module, rho: float) -> list[tuple[nn.Parameter, Tensor]]:
         by = grad * (rho / (norm + 1e-12)).to(grad.device)
         parameter.add_(by.nan_to_num(0.0, 0.0, 0.0))  # an infinite gradient gives 0 * inf
     return here
+
+
+def clip_gradients(accelerator: Accelerator, model: nn.Module, stage: StageConfig) -> None:
+    """Clip the gradients' norm, then each gradient, where the stage says so; fp16's are unscaled first."""
+    if stage.clip_grad_norm:
+        accelerator.clip_grad_norm_(model.parameters(), stage.clip_grad_norm)
+    if stage.clip_grad_value:
+        if not stage.clip_grad_norm:  # which has unscaled them
+            accelerator.unscale_gradients()
+        nn.utils.clip_grad_value_(model.parameters(), stage.clip_grad_value)
 
 
 class LossWatch:

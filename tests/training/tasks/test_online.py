@@ -17,6 +17,7 @@ import two_processes
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.data.dataset import Batch, Classes
+from guie.losses import LossStage
 from guie.losses.margin_softmax import MarginSoftmax
 from guie.training.tasks import OnlineTask, build_task
 from tiny_runs import (
@@ -145,7 +146,7 @@ def test_cosines_are_to_the_nearest_centre_also_in_a_stage_of_its_own() -> None:
     weight = functional.normalize(criterion.weight_CD, dim=1).view(5, 3, 8)
     expected = torch.einsum("nd,ckd->nck", emb, weight).amax(2)[:, [1, 3]]
     torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
-    criterion.begin_stage([1, 3], alone=True)
+    criterion.begin_stage([1, 3], LossStage(alone=True))
     torch.testing.assert_close(criterion.cosines(emb, torch.tensor([1, 3])), expected)
     every = torch.einsum("nd,ckd->nck", emb, weight).amax(2)
     torch.testing.assert_close(criterion.cosines(emb, torch.arange(5)), every)

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 
 from guie.config import RunConfig
 from guie.data.dataset import Batch
-from guie.losses.base import HostCounters
+from guie.losses.base import HostCounters, LossStage
 from guie.losses.margin_softmax import MarginSoftmax
+from guie.losses.rules import MarginRule
 from guie.models.embedder import Embedder
 from guie.models.weights import CLASS_WEIGHT, save_model, save_weights
 from guie.training.retention import Retention
@@ -71,8 +72,16 @@ class Task(nn.Module):
         """Return the loss of a batch."""
         raise NotImplementedError
 
+    def features(self, batch: Batch) -> Tensor:
+        """Return the backbone's features of a batch, (B, F), not normalised: cached, or of its images."""
+        cached_BF = batch.feat_BF
+        return self.embedder.backbone(batch.images_BCHW) if cached_BF is None else cached_BF
+
     def set_epoch(self, epoch: float) -> None:
-        """Set the run's progress, in epochs, for whatever changes with it."""
+        """Update all scheduled margins to the run's progress, in (fractional) epochs from 0."""
+        for module in self.modules():
+            if isinstance(module, MarginRule):
+                module.set_epoch(epoch)
 
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         """Prepare for a stage of the config.
@@ -89,6 +98,15 @@ class Task(nn.Module):
         for module in self.modules():
             if isinstance(module, HostCounters):
                 module.read_counts()  # a weight average has buffers of its own
+
+    def loss_stage(self, number: int) -> LossStage:
+        """Return what a stage of the config sets in the task's losses."""
+        stage = self.config.stages[number]
+        return LossStage(
+            stage.margin,
+            alone=stage.softmax_over == "stage",
+            reset=(self.config.seed, number) if stage.classes == "reset" else None,
+        )
 
     def sampler_loss(self, logs: dict[str, Tensor]) -> Tensor:
         """Return, from a step's logs, the loss that drives a loss-driven sampler."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import cast
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -49,8 +48,9 @@ class ClassificationTask(Task):
 
     @property
     def classifier(self) -> MarginSoftmax | None:
-        alone = isinstance(self.criterion, MarginSoftmax) and not len(self.projector)
-        return cast(MarginSoftmax, self.criterion) if alone else None
+        if len(self.projector) or not isinstance(self.criterion, MarginSoftmax):
+            return None
+        return self.criterion
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
         parts = super().parts() | {"classes": dict(self.criterion.named_parameters())}
@@ -58,23 +58,12 @@ class ClassificationTask(Task):
             parts["projector"] = dict(self.projector.named_parameters())
         return parts
 
-    def set_epoch(self, epoch: float) -> None:
-        self.criterion.set_epoch(epoch)
-
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
-        stage = self.config.stages[number]
-        self.criterion.begin_stage(
-            class_ids,
-            margin=stage.margin,
-            alone=stage.softmax_over == "stage",
-            reset=(self.config.seed, number) if stage.classes == "reset" else None,
-        )
+        self.criterion.begin_stage(class_ids, self.loss_stage(number))
 
     def forward(self, batch: Batch) -> Output:
-        feat_BF = batch.feat_BF
-        if feat_BF is None:
-            feat_BF = self.embedder.backbone(batch.images_BCHW)
+        feat_BF = self.features(batch)
         loss, logs = self.criterion(self._compared(feat_BF, batch.shapes_B3), batch.label_B)
         return self.finished(batch, feat_BF, loss, logs)
 

@@ -79,20 +79,10 @@ class DistillationTask(Task):
                 parts[name] = parameters
         return parts
 
-    def set_epoch(self, epoch: float) -> None:
-        for criterion in self._criteria():
-            criterion.set_epoch(epoch)
-
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
-        stage = self.config.stages[number]
         for place, criterion in enumerate(self._criteria()):
-            criterion.begin_stage(
-                class_ids,
-                margin=stage.margin,
-                alone=stage.softmax_over == "stage",
-                reset=(self.config.seed, number, place) if stage.classes == "reset" else None,
-            )
+            criterion.begin_stage(class_ids, self.loss_stage(number).of_part(place))
         backbone = self.embedder.backbone
         device = next(backbone.parameters()).device
         preprocess = build_preprocess(self.config.model, backbone, backbone.size_px)
@@ -100,9 +90,7 @@ class DistillationTask(Task):
         self.teachers.to(device)
 
     def forward(self, batch: Batch) -> Output:
-        feat_BF = batch.feat_BF
-        if feat_BF is None:
-            feat_BF = self.embedder.backbone(batch.images_BCHW)
+        feat_BF = self.features(batch)
         emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
         taught = self.teachers(batch, self.preprocess)
         total = emb_BD.new_zeros((), dtype=torch.float32)

@@ -17,7 +17,7 @@ from torch.nn import functional
 from guie.config import RunConfig
 from guie.config.distillation import OnlineConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.base import at_least_fp32, gather_rows, on_device_of, rows_of
+from guie.losses.base import LossStage, at_least_fp32, gather_rows, on_device_of, rows_of
 from guie.losses.build import build_loss
 from guie.losses.distillation import Similarity, kl_of_logits
 from guie.losses.margin_softmax import MarginSoftmax
@@ -70,11 +70,11 @@ class OnlineTask(Task):
         built = build_loss(self.task.loss, self.embedder.dim, classes.sizes, classes.domains)
         self.criterion = cast(MarginSoftmax, built)
         features = self.embedder.backbone.dim
-        self.domains = sorted(set(classes.domains))
-        self.teachers = nn.ModuleList()
-        for domain in self.domains:
+        teachers = nn.ModuleList()
+        for domain in sorted(set(classes.domains)):
             own = [number for number, other in enumerate(classes.domains) if other == domain]
-            self.teachers.append(OnlineTeacher(self.task, features, own, classes))
+            teachers.append(OnlineTeacher(self.task, features, own, classes))
+        self.teachers = cast("Sequence[OnlineTeacher]", teachers)
         self.similarity = Similarity()
 
     @property
@@ -82,46 +82,26 @@ class OnlineTask(Task):
         return self.criterion
 
     def parts(self) -> dict[str, dict[str, nn.Parameter]]:
-        named = {"student": self.criterion}
-        named |= {d: teacher.criterion for d, teacher in self._by_domain().items()}
+        criteria = [self.criterion, *(teacher.criterion for teacher in self.teachers)]
+        heads = [teacher.head for teacher in self.teachers]
         return super().parts() | {
-            "classes": {
-                f"{name}.{key}": parameter
-                for name, criterion in named.items()
-                for key, parameter in criterion.named_parameters()
-            },
-            "teachers": {
-                f"{name}.{key}": parameter
-                for name, teacher in self._by_domain().items()
-                for key, parameter in teacher.head.named_parameters()
-            },
+            "classes": dict(nn.ModuleList(criteria).named_parameters()),
+            "teachers": dict(nn.ModuleList(heads).named_parameters()),
         }
-
-    def set_epoch(self, epoch: float) -> None:
-        for criterion in (self.criterion, *(one.criterion for one in self._by_domain().values())):
-            criterion.set_epoch(epoch)
 
     def begin_stage(self, number: int, class_ids: Sequence[int]) -> None:
         super().begin_stage(number, class_ids)
-        stage = self.config.stages[number]
-        alone = stage.softmax_over == "stage"
-        reset = (self.config.seed, number) if stage.classes == "reset" else None
-        self.criterion.begin_stage(class_ids, margin=stage.margin, alone=alone, reset=reset)
-        for place, teacher in enumerate(self._by_domain().values()):
+        stage = self.loss_stage(number)
+        self.criterion.begin_stage(class_ids, stage)
+        # Where the stage lacks a domain, no rows of it can be drawn, or stand alone
+        lacking = LossStage(stage.margin)
+        for place, teacher in enumerate(self.teachers):
             own = teacher.place_C[list(class_ids)]
-            of_own = own[own >= 0].tolist()
-            some = bool(
-                of_own
-            )  # no rows can be drawn, or stand alone, where the stage lacks the domain
-            again = (*reset, place) if reset and some else None
-            teacher.criterion.begin_stage(
-                of_own, margin=stage.margin, alone=alone and some, reset=again
-            )
+            own_ids = own[own >= 0].tolist()
+            teacher.criterion.begin_stage(own_ids, stage.of_part(place) if own_ids else lacking)
 
     def forward(self, batch: Batch) -> Output:
-        feat_BF = batch.feat_BF
-        if feat_BF is None:
-            feat_BF = self.embedder.backbone(batch.images_BCHW)
+        feat_BF = self.features(batch)
         emb_BD = self.embedder.embed(feat_BF, batch.shapes_B3)
         taught_BD = emb_BD
         if self.task.backprop_to == "head":
@@ -146,7 +126,7 @@ class OnlineTask(Task):
         terms = {"teachers": nothing, "logits": nothing}
         # Of each image, the embedding by its domain's teacher
         emb_BT = feat_BF.new_zeros((len(label_B), self.task.teacher_dim), dtype=torch.float32)
-        for teacher in self._by_domain().values():
+        for teacher in self.teachers:
             own_B = teacher.place_C[label_B] >= 0
             own = on_device_of(rows_of(own_B), feat_BF)
             emb_NT, theirs_NC, loss = teacher(feat_BF[own], label_B[own_B])
@@ -170,15 +150,12 @@ class OnlineTask(Task):
             label_N, emb_NT = gather_rows(label_B), gather_rows(emb_BT)
             student_ND = gather_rows(at_least_fp32(emb_BD))
             total = emb_BD.new_zeros((), dtype=torch.float32)
-            for teacher in self._by_domain().values():
+            for teacher in self.teachers:
                 own_N = teacher.place_C[label_N] >= 0
                 own = on_device_of(rows_of(own_N), emb_BD)
                 unlike = self.similarity(student_ND[own], emb_NT[own]) * own_N.float().mean()
                 total = total + unlike
             return total
-
-    def _by_domain(self) -> dict[str, OnlineTeacher]:
-        return dict(zip(self.domains, cast("list[OnlineTeacher]", self.teachers), strict=True))
 
 
 @contextmanager
