@@ -5,8 +5,8 @@ python src/submit.py --submission submissions/demo --manifest mix.parquet --root
 python src/submit.py --submission submissions/demo --leaderboard 0.612 0.618
 
 --user writes dataset-metadata.json, kernel-metadata.json and submit.ipynb next to submission.zip. It checks
-them without a network (the notebook is run on copies of Kaggle's folders). Then it lists the files to upload
-and prints the client's commands. Nothing is uploaded.
+that submission.zip is the file that export.py wrote. Then it lists the files to upload and prints the client's
+commands. Nothing is uploaded.
 
 --manifest adds what the submission finds, and its limits, to card.md: charts, galleries, tables. It reads
 score.json and score.neighbours.csv, which score.py wrote. The pictures are in card/, which is not uploaded.
@@ -93,15 +93,21 @@ def describe(folder: Path, manifest: Path, split: str, root: Path | None, images
 
 
 def prepare_upload(folder: Path, user: str, slug: str | None) -> None:
-    """Write and check the files for Kaggle's client, and print its commands."""
-    from guie.export.kaggle import check_kaggle_folder, client_commands, write_kaggle_folder
+    """Write the files for Kaggle's client, check the submission, and print the client's commands."""
+    from guie.export.kaggle import (
+        check_archive,
+        client_commands,
+        files_to_upload,
+        write_kaggle_folder,
+    )
 
     slug = slug or f"guie-{folder.resolve().name.lower().replace('_', '-')}"
     write_kaggle_folder(folder, user, slug)
-    for name, size_bytes in check_kaggle_folder(folder):
+    check_archive(folder)
+    for name, size_bytes in files_to_upload(folder):
         print(f"to upload: {name}, {size_bytes:,} bytes")
     print("dry run: the folder is valid. To upload it:")
-    print(*client_commands(folder), sep="\n")
+    print(*client_commands(folder, user, slug), sep="\n")
 
 
 def enter_log(folder: Path, log: Path, leaderboard: list[float] | None) -> None:

@@ -3,13 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
-import tempfile
-import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -24,7 +18,7 @@ from guie.export.card import file_facts
 
 COMPETITION = "google-universal-image-embedding"
 DATASET, KERNEL, NOTEBOOK = "dataset-metadata.json", "kernel-metadata.json", "submit.ipynb"
-ZIP, MODEL = "submission.zip", "saved_model.pt"
+ZIP = "submission.zip"
 SLUG = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 LIMITS = (6, 50)  # characters of a data set's name and title
 
@@ -87,93 +81,32 @@ def write_kaggle_folder(folder: Path, user: str, slug: str) -> None:
     write_text(folder / NOTEBOOK, json.dumps(_notebook(), indent=1) + "\n")
 
 
-def check_kaggle_folder(folder: Path) -> list[tuple[str, int]]:
-    """Check the folder without a network; return (name, bytes) of the files to upload.
+def check_archive(folder: Path) -> None:
+    """Raise UserError if submission.zip is missing, or is not the file that export.py wrote."""
+    path = folder / ZIP
+    if not path.is_file():
+        raise UserError(f"{path}: no such file; export.py makes it")
+    exported = read_json(folder / "export.json", "export.py and submit.py make it")
+    if exported.get("file") != file_facts(path):
+        raise UserError(f"{path}: is not the file in export.json; export it again")
 
-    The notebook is run here on copies of Kaggle's folders.
 
-    Raises UserError if the archive is not the exported one, the metadata is not what the client needs, or
-    the notebook does not produce the same file.
-    """
-    _check_archive(folder)
-    dataset, kernel = (_read(folder / name) for name in (DATASET, KERNEL))
-    needed = {DATASET: ("title", "id", "licenses"), KERNEL: ("title", "id", "code_file")}
-    for name, found in ((DATASET, dataset), (KERNEL, kernel)):
-        for key in needed[name]:
-            if key not in found:
-                raise UserError(f"{folder / name}: the key {key!r} is missing")
-    if kernel.get("dataset_sources") != [dataset["id"]]:
-        raise UserError(f"{folder / KERNEL}: dataset_sources must be [{dataset['id']!r}]")
-    if kernel["id"].partition("/")[2] != kernel["title"].replace(" ", "-"):
-        raise UserError(f"{folder / KERNEL}: title and id do not match")
-    if not (folder / kernel["code_file"]).is_file():
-        raise UserError(f"{folder / KERNEL}: code_file {kernel['code_file']} does not exist")
-    _run_notebook(folder, packed=True)
-    _run_notebook(folder, packed=False)
+def files_to_upload(folder: Path) -> list[tuple[str, int]]:
+    """Return (name, bytes) of what the client uploads: every file except both metadata files."""
     files = [path for path in sorted(folder.iterdir()) if path.is_file()]
     return [
         (file.name, file.stat().st_size) for file in files if file.name not in (DATASET, KERNEL)
     ]
 
 
-def client_commands(folder: Path) -> list[str]:
+def client_commands(folder: Path, user: str, slug: str) -> list[str]:
     """Return the upload commands; the client (`pip install kaggle`) needs its token."""
-    kernel = _read(folder / KERNEL)["id"]
     return [
         f"kaggle datasets create -p {quoted(folder)}",
         f"kaggle kernels push -p {quoted(folder)}",
-        f"kaggle competitions submit {COMPETITION} -k {quoted(kernel)} -v 1 -f {ZIP}"
+        f"kaggle competitions submit {COMPETITION} -k {user}/{slug}-submit -v 1 -f {ZIP}"
         f" -m {quoted(folder.resolve().name)}",
     ]
-
-
-def _check_archive(folder: Path) -> None:
-    path = folder / ZIP
-    if not path.is_file():
-        raise UserError(f"{path}: no such file; export.py makes it")
-    if _read(folder / "export.json").get("file") != file_facts(path):
-        raise UserError(f"{path}: is not the file in export.json; export it again")
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except zipfile.BadZipFile as error:
-        raise UserError(f"{path}: not a zip archive ({error}); export it again") from None
-    if names != [MODEL]:
-        raise UserError(f"{path}: contains {names}; it must contain only {MODEL}")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    return read_json(path, "export.py and submit.py make it")
-
-
-def _run_notebook(folder: Path, packed: bool) -> None:
-    """Run it on the data set as uploaded (`packed`), or as unpacked by Kaggle, and compare the result."""
-    cells = _read(folder / NOTEBOOK)["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    with tempfile.TemporaryDirectory(prefix=".kaggle-", dir=folder) as scratch:
-        data, working = Path(scratch, "input", "a-data-set"), Path(scratch, "working")
-        data.mkdir(parents=True)
-        working.mkdir()
-        if packed:
-            (data / ZIP).symlink_to((folder / ZIP).resolve())
-        else:
-            with zipfile.ZipFile(folder / ZIP) as archive, archive.open(MODEL) as packed_model:
-                with (data / MODEL).open("wb") as alone:
-                    shutil.copyfileobj(packed_model, alone)
-        places = {"KAGGLE_INPUT": str(data.parent), "KAGGLE_WORKING": str(working)}
-        command = [sys.executable, "-c", code]
-        done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True)
-        if done.returncode or not _same(working / ZIP, folder / ZIP):
-            reason = (done.stderr.strip().splitlines() or ["it writes another file"])[-1]
-            raise UserError(f"{folder / NOTEBOOK}: does not copy the submission: {reason}")
-
-
-def _same(copied: Path, sent: Path) -> bool:
-    """Return whether both contain the same model."""
-    if not copied.is_file():
-        return False
-    with zipfile.ZipFile(copied) as one, zipfile.ZipFile(sent) as other:
-        return one.getinfo(MODEL).CRC == other.getinfo(MODEL).CRC
 
 
 def _notebook() -> dict[str, Any]:
