@@ -4,8 +4,8 @@ python src/submit.py --submission submissions/demo --user NAME --manifest input/
 python src/submit.py --submission submissions/demo --manifest mix.parquet --root input --no-images
 python src/submit.py --submission submissions/demo --leaderboard 0.612 0.618
 
---user writes dataset-metadata.json, kernel-metadata.json and submit.ipynb next to submission.zip. It checks
-that submission.zip is the file that export.py wrote. Then it lists the files to upload and prints the client's
+--user checks that submission.zip is the file that export.py wrote, and writes dataset-metadata.json,
+kernel-metadata.json and submit.ipynb next to it. Then it lists the files to upload and prints the client's
 commands. Nothing is uploaded.
 
 --manifest adds what the submission finds, and its limits, to card.md: charts, galleries, tables. It reads
@@ -93,7 +93,7 @@ def describe(folder: Path, manifest: Path, split: str, root: Path | None, images
 
 
 def prepare_upload(folder: Path, user: str, slug: str | None) -> None:
-    """Write the files for Kaggle's client, check the submission, and print the client's commands."""
+    """Check the submission, write the files for Kaggle's client, and print its commands."""
     from guie.export.kaggle import (
         check_archive,
         client_commands,
@@ -102,8 +102,8 @@ def prepare_upload(folder: Path, user: str, slug: str | None) -> None:
     )
 
     slug = slug or f"guie-{folder.resolve().name.lower().replace('_', '-')}"
-    write_kaggle_folder(folder, user, slug)
     check_archive(folder)
+    write_kaggle_folder(folder, user, slug)
     for name, size_bytes in files_to_upload(folder):
         print(f"to upload: {name}, {size_bytes:,} bytes")
     print("dry run: the folder is valid. To upload it:")
