@@ -12,9 +12,9 @@ from PIL import Image
 from guie.data.image_checks import cache as cache_module
 from guie.data.image_checks import stored
 from guie.data.image_checks.cache import CheckCache
-from guie.data.image_checks.decoding import VERIFY
+from guie.data.image_checks.decoding import VERIFY, file_states
 from guie.data.image_checks.hashes import FINGERPRINTS, thumbnails
-from guie.data.images import open_as_seen
+from guie.data.images import decoder_key, open_as_seen
 
 NAMES = [f"{number}.png" for number in range(5)]
 
@@ -59,6 +59,19 @@ def plain(names: list[str], root: Path, check=FINGERPRINTS) -> pd.DataFrame:
     found = [check.check_image(str(root), open_as_seen, name) for name in names]
     table = pd.DataFrame(found, index=names, columns=list(check.columns))
     return table.drop(columns="thumbnail", errors="ignore")
+
+
+def test_a_file_that_appears_meanwhile_is_not_taken_for_good_later(root: Path) -> None:
+    """Its state was taken while it was missing, and it may be missing again."""
+    away = root.parent / "away.png"
+    (root / "0.png").rename(away)
+    cache = CheckCache(FINGERPRINTS, root)
+    missing = file_states(np.array([str(root / "0.png")]), decoder_key(open_as_seen))
+    away.rename(root / "0.png")
+    found = cache.rows(["0.png"], root, open_as_seen, 1, "set", missing)
+    assert found["reason"].tolist() == [""]
+    (root / "0.png").unlink()
+    assert rows(root, ["0.png"])["reason"].tolist() != [""]
 
 
 @pytest.mark.parametrize("check", [VERIFY, FINGERPRINTS])

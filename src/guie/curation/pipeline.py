@@ -226,7 +226,7 @@ def combine(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     for column in {"width", "height"} & set(table.columns):
         table[column] = pd.to_numeric(table[column], errors="coerce").astype("Int64")
     text = table.columns.difference(["weight", "width", "height"])
-    table[text] = table[text].fillna("")
+    table[text] = table[text].where(table[text].notna(), "")
     return table
 
 

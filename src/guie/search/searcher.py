@@ -281,9 +281,10 @@ class Searcher:
 
         Raises UserError if no domain contains the text.
         """
-        if not np.isfinite(
-            query_D
-        ).all():  # possible in a large index, which is not fully checked when opened
+        if not np.isfinite(query_D).all():
+            if own is None:
+                raise UserError("the query's embedding has a value that is not finite; check the model")
+            # Possible in a large index, which is not fully checked when opened
             path = self.index.data / FLAT
             raise UserError(f"{path}: row {own}: a value that is not finite; {REMEDY}")
         query_D = query_D.astype(np.float32)

@@ -67,7 +67,9 @@ class CheckCache:
             first = sum(map(len, checked)) - len(known)
             here = absent.index[first : first + len(piece)]
             rows = pd.DataFrame(piece, index=here, columns=list(self.check.columns))
-            self.stored.add(absent.loc[here].join(rows))
+            full = absent.loc[here].join(rows)
+            # A file that appeared only now would count as good whenever it is missing again
+            self.stored.add(full[(full["size_bytes"] >= 0) | (full["reason"] != "")])
             checked.append(rows[self.columns])
 
         paths = absent.index.tolist()
