@@ -283,7 +283,9 @@ class Searcher:
         """
         if not np.isfinite(query_D).all():
             if own is None:
-                raise UserError("the query's embedding has a value that is not finite; check the model")
+                raise UserError(
+                    "the query's embedding has a value that is not finite; check the model"
+                )
             # Possible in a large index, which is not fully checked when opened
             path = self.index.data / FLAT
             raise UserError(f"{path}: row {own}: a value that is not finite; {REMEDY}")
