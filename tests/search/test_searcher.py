@@ -256,6 +256,8 @@ def test_what_is_not_finite_is_no_neighbour(searcher: Searcher, tmp_path: Path) 
     damaged.vectors_ND = vectors
     with pytest.raises(UserError, match=r"vectors.npy: row 3: a value that is not finite"):
         damaged.like(3)
+    with pytest.raises(UserError, match="the query's embedding has a value that is not finite"):
+        damaged.near(np.full(vectors.shape[1], np.nan))
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(np.array(searcher.vectors_ND))
     rows, _ = Approximate(flat, vectors, None).search(vectors[:1], 30)
