@@ -89,10 +89,10 @@ def test_the_notebook_copies_the_submission_packed_or_not(
     working.mkdir()
     with zipfile.ZipFile(folder / "submission.zip") as archive:
         model = archive.read("saved_model.pt")
-        if name == "saved_model.pt":
-            archive.extractall(source)
-        else:
-            shutil.copy(folder / name, source)
+    if name == "saved_model.pt":
+        (source / name).write_bytes(model)
+    else:
+        shutil.copy(folder / name, source)
     cells = nbformat.read(folder / "submit.ipynb", as_version=4).cells
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     places = {"KAGGLE_INPUT": str(source.parent), "KAGGLE_WORKING": str(working)}
