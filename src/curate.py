@@ -39,33 +39,40 @@ NAMED = 5  # images left out of an index that are printed
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Curate the mix that a config describes. Raises UserError for invalid input."""
+    """Do what the arguments name. Raises UserError for invalid input."""
     args = parse_args(argv)
     if args.list:
         from guie.data.datasets.finding import listing
 
         print(listing())
-        return
-    if args.index_shards:
-        from guie.data.shards.indexing import DROPPED, index_tars
-
-        done = index_tars(args.index_shards, args.domain, args.split, args.workers)
-        print(f"{done.images:,} images in {done.shards:,} shards -> {done.path}")
-        for row in done.dropped.head(NAMED).itertuples():
-            print(f"left out: {shown(row.image_path)}: {row.reason}")
-        if len(done.dropped):
-            print(
-                f"{len(done.dropped):,} images left out, listed in {done.path.with_name(DROPPED)}"
-            )
-        return
-    if args.manifest:
+    elif args.index_shards:
+        index_shards(args)
+    elif args.manifest:
         from guie.data.manifest import load_manifest
         from guie.data.shards.packing import pack
 
         manifest = load_manifest(args.manifest, args.root)
         index = pack(manifest, args.shards, round(args.shard_mb * 1e6), args.workers)
         print(f"{len(manifest.table):,} rows -> {index}")
-        return
+    else:
+        curate_mix(args)
+
+
+def index_shards(args: argparse.Namespace) -> None:
+    """Write the index of existing tars."""
+    from guie.data.shards.indexing import DROPPED, index_tars
+
+    done = index_tars(args.index_shards, args.domain, args.split, args.workers)
+    print(f"{done.images:,} images in {done.shards:,} shards -> {done.path}")
+    for row in done.dropped.head(NAMED).itertuples():
+        print(f"left out: {shown(row.image_path)}: {row.reason}")
+    if len(done.dropped):
+        listed = done.path.with_name(DROPPED)
+        print(f"{len(done.dropped):,} images left out, listed in {listed}")
+
+
+def curate_mix(args: argparse.Namespace) -> None:
+    """Curate the mix that a config describes, or check one part of its images."""
     started = time.perf_counter()
     config = load_config(args.config, MixConfig, args.set)
     # Imported here, so that the help and refusals come at once.
