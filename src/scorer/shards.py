@@ -1,7 +1,7 @@
 """Images in shards: byte ranges of tars that an index names, as `curate.py --shards` writes them.
 
-An index, `index.parquet` beside its tars, takes the place of the folder of the images: the file of an image
-is then `index.parquet/<image_path>`. On disk, or in object storage where fsspec is installed.
+An index, `index.parquet` in the folder of its tars, takes the place of the folder of the images: the file
+of an image is then `index.parquet/<image_path>`. On disk, or in object storage where fsspec is installed.
 """
 
 from __future__ import annotations

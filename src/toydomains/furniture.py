@@ -50,7 +50,7 @@ class Furniture(Subject):
 
     @property
     def style(self) -> str:
-        """What its name tells besides the kind: the fabric or the wood."""
+        """What its name says after the kind: the fabric or the wood."""
         return self.fabric if self.kind in UPHOLSTERED else self.wood
 
     @property

@@ -23,7 +23,7 @@ def search_threads(processes: int = 1) -> Iterator[None]:
 
     By default the other processes of a run wait meanwhile. The outermost of several nested blocks decides.
     Without a launcher, and with any OMP_NUM_THREADS but 1, nothing changes: faiss takes all cores then,
-    or as many as the user chose. A launcher's 1 cannot be told from a user's.
+    or as many as the user chose. A launcher's 1 looks the same as a user's.
 
     Args:
         processes: how many processes of this machine search at the same time, and share its cores.

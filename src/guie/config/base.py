@@ -140,7 +140,7 @@ def _keys_of(models: list[Model]) -> list[str]:
 
 
 def _names_of(model: Model) -> tuple[str, ...]:
-    """Return the values of `name` or `kind` by which a union chooses the model."""
+    """Return the values of `name` or `kind` that choose the model of a union."""
     field = model.model_fields.get("name") or model.model_fields.get("kind")
     return get_args(field.annotation) if field else ()
 

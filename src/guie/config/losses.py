@@ -112,7 +112,7 @@ class TripletConfig(_WithMemory):
     """Triplet loss on mined triplets."""
 
     name: Literal["triplet"]
-    margin_distance: Distance = 0.2  # by which the negative should be farther than the positive
+    margin_distance: Distance = 0.2  # the negative should be farther than the positive by this
     distance: Literal["euclidean", "cosine"] = "euclidean"  # of the loss; cosine: 1 - cos
     # semihard: negatives farther than the positive, within the margin. batch_hard: of each anchor the
     # farthest positive and the nearest negative (PUMA's baseline)

@@ -229,7 +229,7 @@ class HeadConfig(Config):
     # Equal parts of the embedding, each normalised to unit length: ensemble members on one backbone
     # (DREML)
     parts: PositiveInt = 1
-    # Output dimension of a fitted linear map after the embedding; set by compose.py, or beside start_from
+    # Output dimension of a fitted linear map after the embedding; set by compose.py, or with start_from
     reduced_dim: Width | None = None
 
     def faults(self) -> Iterator[Fault]:

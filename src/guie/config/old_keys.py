@@ -72,7 +72,7 @@ def _warn(source: str, old: str, key: str) -> None:
 
 
 def with_old_names(values: Any, place: tuple[str, ...] = ()) -> Any:
-    """Return the values of a config under the names by which study jobs were first hashed."""
+    """Return the values of a config under the key names that the hashes of old study jobs used."""
     if isinstance(values, list):
         return [with_old_names(item, place) for item in values]
     if not isinstance(values, dict):

@@ -149,7 +149,7 @@ class RunConfig(Config):
         BeforeValidator(lambda value: "no" if value is False else value),  # YAML's bare no
     ] = "no"
     log_every: Steps = 20  # a line of metrics.jsonl
-    # Where the log goes besides metrics.jsonl; each must be installed
+    # Where the log goes, in addition to metrics.jsonl; each must be installed
     trackers: list[Tracker] = ["tensorboard"]
     checkpoint_every: Steps = 500  # a checkpoint to resume from
     keep_checkpoints: PositiveInt = 2  # the newest; a damaged one falls back to the previous

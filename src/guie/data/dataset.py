@@ -361,7 +361,7 @@ class Classes:
 
 
 def classes_of(rows: pd.DataFrame) -> Classes:
-    """Return the classes of training rows, of which an image has one; see `distinct_rows`."""
+    """Return the classes of training rows, one row an image; see `distinct_rows`."""
     class_N, labels = StringColumn(rows["label"]).encoded()
     newest_N = np.maximum.accumulate(class_N)
     first_C = np.append(0, np.flatnonzero(newest_N[1:] > newest_N[:-1]) + 1)

@@ -96,8 +96,8 @@ RULES: dict[type, Callable[[Any, Sequence[int]], MarginRule]] = {
     CurricularFaceConfig: _curricularface,
 }
 
-# A new loss needs a config, a criterion, and a line here; or one in metric_learning.py, if it is of
-# pytorch-metric-learning.
+# A new loss needs a config, a criterion, and a line here; a loss of pytorch-metric-learning, a config and a
+# line in metric_learning.py.
 CRITERIA: dict[type, Callable[[Any, int, Sequence[int], Sequence[str]], Criterion]] = {
     **dict.fromkeys(RULES, _margin_softmax),
     BatchAllConfig: lambda config, *_: BatchAllTriplet(config.length),

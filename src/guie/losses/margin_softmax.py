@@ -35,7 +35,7 @@ def drawn(
     Args:
         rows: C, the number of rows.
         dim: D.
-        start: root mean square length of the rows, or a rule by which it falls with their number:
+        start: root mean square length of the rows, or a rule that lowers it with their number:
             Xavier's, sqrt(2 D / (C + D)) (Glorot and Bengio, AISTATS 2010, eq. 16); he_uniform,
             sqrt(2 D / C) (He et al., ICCV 2015, eq. 14, on the rows).
         generator: None: torch's global one.

@@ -142,7 +142,7 @@ class CurricularFace(ArcFace):
     def _update(self, cos_B: Tensor, place_B: Tensor) -> None:
         """Update the t of every index in the batch by its mean cosine.
 
-        Online distillation calls it with a domain's images, of which processes have different numbers.
+        Online distillation calls it with a domain's images; each process may have another number of them.
         """
         cos_B, place_B = gather_uneven(cos_B, place_B)
         same_BB = place_B[:, None] == place_B

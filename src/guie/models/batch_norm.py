@@ -77,5 +77,5 @@ def _statistics(layer: _BatchNorm) -> tuple[Any, ...]:
 
 
 def is_below(layer: str, name: str) -> bool:
-    """Whether a layer is the named module or lies in it; all lie in the module without a name."""
+    """Whether a layer is the named module or inside it; all are inside the module without a name."""
     return not name or f"{layer}.".startswith(f"{name}.")

@@ -50,8 +50,8 @@ class Ensemble(nn.Module):
     with its members (Xuan et al., ECCV 2018, 3.2). average: the mean, useful if members share an
     embedding space, as models trained from one head do (1st place).
 
-    A mean is of embeddings of unit length. With `average: raw` it is of the members' raw outputs, and
-    normalised afterwards (5th place, make_torchscript_wcls.py:161).
+    Embeddings have unit length before their mean. With `average: raw` the members' raw outputs
+    are averaged, and normalised afterwards (5th place, make_torchscript_wcls.py:161).
 
     If a view depends on the image's shape or domain, forward passes that no image needs are skipped. For
     this the module is scripted around traced members (`exchanged`).

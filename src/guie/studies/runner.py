@@ -224,8 +224,8 @@ class Workshop:
     """Where and how the jobs of a study run, several at once in threads.
 
     Attributes: `out`, folder of the runs, with shared caches; `scripts`, folder of train.py and others;
-    `code`, version at the start of the study; `code_now` returns the current version; `gpus`, of which each
-    thread takes one.
+    `code`, version at the start of the study; `code_now` returns the current version; `gpus`, one for
+    each thread.
     """
 
     out: Path

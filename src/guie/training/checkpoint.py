@@ -243,7 +243,7 @@ def without_frozen(parts: dict[str, Any], frozen: Iterable[str]) -> dict[str, An
 class HostCopies:
     """Copies of a state in host memory, which is used again for the next state.
 
-    Of a state on a GPU they are in page-locked memory, and copied while the GPU goes on.
+    Copies of a state on a GPU are in page-locked memory, and are made while the GPU computes.
     """
 
     def __init__(self) -> None:

@@ -21,7 +21,8 @@ def load_start(embedder: Embedder, config: RunConfig) -> str:
     """Load the weights of `config.start_from` into a new embedder, in place; return a message.
 
     Position embeddings are resampled for another image size. Heads, adapters and prompts whose shapes
-    differ begin anew. A reduction stays as it was fitted, while head and backbone below it train.
+    differ keep their initial weights. A reduction stays as it was fitted, while head and backbone below
+    it train.
 
     Raises UserError if there is no such model, it is an ensemble, its backbone differs, or it lacks a
     reduction to `reduced_dim`.

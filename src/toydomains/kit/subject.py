@@ -56,7 +56,7 @@ class Subject(Sampled, ABC):
     """One class of a domain: everything that its views have in common."""
 
     kin: ClassVar[tuple[str, ...]]  # fields that sister classes share; the first is the kind
-    title: ClassVar[str]  # the name's format, of which field 0 is the class
+    title: ClassVar[str]  # the name's format; field 0 is the class
     media: ClassVar[tuple[str, ...]] = ("a photo of", "a picture of", "a snapshot of")
 
     def sister(self, rng: np.random.Generator) -> Subject:

@@ -272,7 +272,7 @@ def _write(folder: Path, file: Path, index: str) -> None:
     end_S = np.array([shard.size for shard in shards])
     _, _, offset_N, size_N, shard_N, _ = arrays
     if (offset_N < 0).any() or (size_N <= 0).any() or (offset_N + size_N > end_S[shard_N]).any():
-        raise UserError(f"{shown(index)}: an image lies outside its shard; {REMEDY}")
+        raise UserError(f"{shown(index)}: an image is outside its shard; {REMEDY}")
 
     folder.parent.mkdir(parents=True, exist_ok=True)
     # Containers that share a cache may share a process number

@@ -12,8 +12,8 @@ import cv2
 import numpy as np
 
 DEPTH = 50  # candidates that are compared patch by patch
-WEIGHT = 1.0  # of the share of consistent patches, beside a cosine
-TOLERANCE = 1.0  # patches by which a consistent match may be off
+WEIGHT = 1.0  # of the share of consistent patches, added to a cosine
+TOLERANCE = 1.0  # largest error of a consistent match, in patches
 FEWEST = 3  # matches: two fit any similarity transform
 DRAWS = 200  # of RANSAC
 
