@@ -26,6 +26,7 @@ from guie.config.data import (
     DatasetSource,
     DomainShares,
     FolderSource,
+    ProxyEvaluatorConfig,
     PseudoLabelConfig,
     SelectionConfig,
     Source,
@@ -411,9 +412,13 @@ def _calibrated(
 
 
 def _features(
-    clip: ClipConfig, paths: pd.Series, root: Path, config: MixConfig, workers: int
+    by: ClipConfig | ProxyEvaluatorConfig,
+    paths: pd.Series,
+    root: Path,
+    config: MixConfig,
+    workers: int,
 ) -> Features:
-    model = open_model(clip.model, clip.size_px, clip.fit)
+    model = open_model(by.model, by.size_px, by.fit)
     return cached_features(
         make_accelerator(), model, paths.tolist(), root, config.features, workers=workers
     )
@@ -421,6 +426,8 @@ def _features(
 
 # Trains on a mix: (train and val rows, name of the mix, seed, hash of all rows and the config) -> score.
 Train = Callable[[pd.DataFrame, str, int, str], Score]
+# Scores a mix: (its train rows, its name, seed) -> score.
+Evaluate = Callable[[pd.DataFrame, str, int], Score]
 
 
 def select_rows(
@@ -444,33 +451,16 @@ def select_rows(
     if selection.by not in table or (table[selection.by] == "").any():
         raise UserError(f"selection.by: some rows have no {selection.by}; set it to domain")
     held_out = table[table["split"] != "train"]
-    judge: Callable[[pd.DataFrame, str, int], Score]
+    metric = selection.metric
     if selection.evaluator == "proxy" and selection.proxy is not None:
-        model = open_model(selection.proxy.model, selection.proxy.size_px, selection.proxy.fit)
-        paths = table["image_path"].tolist()
-        feat_NF = cached_features(
-            make_accelerator(), model, paths, config.image_root, config.features, workers=workers
-        )
-        proxy = Proxy(feat_NF, table, selection.proxy, selection.metric)
-        identity = proxy.identity()
-        judge = lambda rows, name, seed: proxy.score(rows, seed)  # noqa: E731
+        identity, evaluate = _by_proxy(table, metric, selection.proxy, config, workers)
     else:
         assert selection.full is not None  # the evaluator is `full`
-        given = ["name=run", "data.manifest=mix"]  # a training gets its own
-        settings = load_config(selection.full, RunConfig, given).model_dump_json()
-        rows = table[["image_path", "label", "domain", "split", "role"]]
-        digest = hashlib.sha256(settings.encode())
-        digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
-        trained = digest.hexdigest()[:16]
-        identity = f"{trained} {selection.metric}"
-        val = table[table["split"] == "val"]
-        judge = lambda rows, name, seed: train(  # noqa: E731
-            pd.concat([rows, val], ignore_index=True), name, seed, trained
-        )
+        identity, evaluate = _by_training(table, metric, selection.full, train)
     log = Evaluations(
         config.beside(".selection.jsonl"),
         f"{identity} {selection.by} {config.seed}",
-        lambda mix, seed: judge(
+        lambda mix, seed: evaluate(
             mix_rows(table, mix, selection.by, config.seed), mix_name(mix), seed
         ),
         selection.rule.max_evaluations,
@@ -484,3 +474,32 @@ def select_rows(
     table = pd.concat([chosen, held_out], ignore_index=True)
     account.after("selection", table)
     return table
+
+
+def _by_proxy(
+    table: pd.DataFrame,
+    metric: str,
+    settings: ProxyEvaluatorConfig,
+    config: MixConfig,
+    workers: int,
+) -> tuple[str, Evaluate]:
+    """Return the identity of the proxy's scores, and the function that scores a mix."""
+    feat_NF = _features(settings, table["image_path"], config.image_root, config, workers)
+    proxy = Proxy(feat_NF, table, settings, metric)
+    return proxy.identity(), lambda rows, name, seed: proxy.score(rows, seed)
+
+
+def _by_training(table: pd.DataFrame, metric: str, run: str, train: Train) -> tuple[str, Evaluate]:
+    """Return the identity of the scores of full trainings, and the function that trains and scores."""
+    given = ["name=run", "data.manifest=mix"]  # a training gets its own
+    settings = load_config(run, RunConfig, given).model_dump_json()
+    rows = table[["image_path", "label", "domain", "split", "role"]]
+    digest = hashlib.sha256(settings.encode())
+    digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
+    trained = digest.hexdigest()[:16]
+    val = table[table["split"] == "val"]
+
+    def evaluate(rows: pd.DataFrame, name: str, seed: int) -> Score:
+        return train(pd.concat([rows, val], ignore_index=True), name, seed, trained)
+
+    return f"{trained} {metric}", evaluate
