@@ -6,6 +6,7 @@ import ast
 import re
 import runpy
 import sys
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -31,6 +32,7 @@ SCORER_MAY_IMPORT = {"scorer", "torch", "PIL", "numpy", "pandas", "faiss", "tqdm
 TOYDOMAINS_MAY_IMPORT = {"toydomains", "PIL", "numpy", "pandas", "tqdm"}
 
 
+@cache
 def imported(file: Path) -> set[str]:
     """Dotted names of the modules that a file imports, wherever it does so."""
     names = set()
@@ -70,15 +72,16 @@ def test_the_package_is_its_rooms() -> None:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text())), folder
 
 
-@pytest.mark.parametrize("file", PACKAGE, ids=lambda file: str(file.relative_to(SRC)))
-def test_imports_go_downward(file: Path) -> None:
-    own = file.relative_to(SRC / "guie").parts[0]
-    for name in imported(file):
-        top, _, rest = name.partition(".")
-        assert top not in {script.stem for script in SCRIPTS}, f"imports the script {top}"
-        room = rest.split(".")[0]
-        if top == "guie" and room in ROOMS and own in ROOMS:
-            assert ROOMS.index(room) <= ROOMS.index(own), f"{own} imports {name} from below"
+def test_imports_go_downward() -> None:
+    scripts = {script.stem for script in SCRIPTS}
+    for file in PACKAGE:
+        own = file.relative_to(SRC / "guie").parts[0]
+        for name in imported(file):
+            top, _, rest = name.partition(".")
+            assert top not in scripts, f"{file}: imports the script {top}"
+            room = rest.split(".")[0]
+            if top == "guie" and room in ROOMS and own in ROOMS:
+                assert ROOMS.index(room) <= ROOMS.index(own), f"{file}: {name} is from below"
 
 
 def test_no_script_shadows_a_module() -> None:
@@ -86,16 +89,15 @@ def test_no_script_shadows_a_module() -> None:
     assert not names & (set(sys.stdlib_module_names) | HUGGING_FACE)
 
 
-@pytest.mark.parametrize("file", [SRC / "score.py", *SCORER])
-def test_the_scorer_stands_alone(file: Path) -> None:
-    tops = {name.partition(".")[0] for name in imported(file)}
-    assert tops <= SCORER_MAY_IMPORT | set(sys.stdlib_module_names)
-
-
-@pytest.mark.parametrize("file", TOYDOMAINS, ids=lambda file: str(file.relative_to(SRC)))
-def test_toydomains_stands_alone(file: Path) -> None:
-    tops = {name.partition(".")[0] for name in imported(file)}
-    assert tops <= TOYDOMAINS_MAY_IMPORT | set(sys.stdlib_module_names)
+@pytest.mark.parametrize(
+    ("files", "allowed"),
+    [([SRC / "score.py", *SCORER], SCORER_MAY_IMPORT), (TOYDOMAINS, TOYDOMAINS_MAY_IMPORT)],
+    ids=["scorer", "toydomains"],
+)
+def test_it_stands_alone(files: list[Path], allowed: set[str]) -> None:
+    for file in files:
+        tops = {name.partition(".")[0] for name in imported(file)}
+        assert tops <= allowed | set(sys.stdlib_module_names), file
 
 
 def test_only_the_judge_needs_the_judges() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -20,61 +21,52 @@ HEAVY = {
 # The process that scores imports no torch at all; pandas and faiss take half a second.
 NEEDED = {"score": {"pandas", "faiss"}}
 WRONG_KEY = ["--set", "nonsense=1"]
+FILES = ["--embeddings", "E", "--manifest", "M", "--out", "O"]
+REFUSED = [
+    *((script, ["--no-such-flag"], f"usage: {script}.py") for script in [*SCRIPTS, *FOLDERS]),
+    ("get_small", ["--only", "cars", "--from", "/nowhere", "--out", "/nowhere"], "no such archive"),
+    ("train", ["--config", "configs/demo/train.yaml", *WRONG_KEY], "nonsense"),
+    ("train", ["--config", "configs/demo/train.yaml", "--set", "seed=x"], "seed"),
+    ("curate", ["--config", "configs/demo/mix.yaml", *WRONG_KEY], "nonsense"),
+    ("compose", ["--config", "configs/compose/soup.yaml", *WRONG_KEY], "nonsense"),
+    ("validate", [*FILES, "--draws", "-1"], "0 to"),
+    ("validate", ["--embeddings", "E", "--manifest", "E", "--out", "E"], "would replace"),
+    ("embed", ["--model", "M", "--manifest", "E", "--out", "E"], "would replace"),
+    ("search", ["query", "--index", "I", "--box", "1,2", "a.jpg"], "left,top,right,bottom"),
+    ("search", ["index", "--shard", "4/4"], "from 0 to M - 1"),
+]
+HELPED = [(script, ["--help"], "usage:") for script in [*SCRIPTS, *FOLDERS]]
+
+# Runs scripts one after the other; a heavy package is told by the first that has imported it.
+RUNS = """
+import io, json, runpy, sys
+from contextlib import redirect_stderr, redirect_stdout
+
+ended = []
+for path, words in json.loads(sys.argv[1]):
+    before, code, said = set(sys.modules), None, io.StringIO()
+    sys.argv, sys.path[0] = [path, *words], path.rpartition("/")[0]
+    with redirect_stdout(said), redirect_stderr(said):
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except SystemExit as stop:
+            code = stop.code or 0
+    ended.append((code, said.getvalue(), sorted(set(sys.modules) - before)))
+print(json.dumps(ended))
+"""
 
 
-def run(script: str, *words: str) -> tuple[int, str, set[str]]:
-    """Run a script; return its exit code, what it printed, and the heavy packages it imported."""
-    command = [
-        sys.executable,
-        "-X",
-        "importtime",
-        f"{FOLDERS.get(script, 'src')}/{script}.py",
-        *words,
-    ]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    lines = ended.stderr.splitlines()
-    imports = [line for line in lines if line.startswith("import time:")]
-    names = {line.rpartition("|")[2].strip().partition(".")[0] for line in imports}
-    assert "argparse" in names, "the list of imports has another form"
-    said = "\n".join(line for line in lines if line not in imports)
-    return ended.returncode, ended.stdout + said, names & HEAVY - NEEDED.get(script, set())
-
-
-@pytest.mark.parametrize("script", [*SCRIPTS, *FOLDERS])
-def test_help_imports_nothing_heavy(script: str) -> None:
-    code, printed, heavy = run(script, "--help")
-    assert code == 0 and printed.startswith("usage:")
-    assert not heavy
-
-
-@pytest.mark.parametrize(
-    "script, words, message",
-    [
-        *((script, ["--no-such-flag"], f"usage: {script}.py") for script in [*SCRIPTS, *FOLDERS]),
-        (
-            "get_small",
-            ["--only", "cars", "--from", "/nowhere", "--out", "/nowhere"],
-            "no such archive",
-        ),
-        ("train", ["--config", "configs/demo/train.yaml", *WRONG_KEY], "nonsense"),
-        ("train", ["--config", "configs/demo/train.yaml", "--set", "seed=x"], "seed"),
-        ("curate", ["--config", "configs/demo/mix.yaml", *WRONG_KEY], "nonsense"),
-        ("compose", ["--config", "configs/compose/soup.yaml", *WRONG_KEY], "nonsense"),
-        (
-            "validate",
-            ["--embeddings", "E", "--manifest", "M", "--out", "O", "--draws", "-1"],
-            "0 to",
-        ),
-        ("validate", ["--embeddings", "E", "--manifest", "E", "--out", "E"], "would replace"),
-        ("embed", ["--model", "M", "--manifest", "E", "--out", "E"], "would replace"),
-        ("search", ["query", "--index", "I", "--box", "1,2", "a.jpg"], "left,top,right,bottom"),
-        ("search", ["index", "--shard", "4/4"], "from 0 to M - 1"),
-    ],
-)
-def test_a_refusal_imports_nothing_heavy(script: str, words: list[str], message: str) -> None:
-    code, printed, heavy = run(script, *words)
-    assert code == 2 and message in printed
-    assert not heavy
+def test_neither_help_nor_a_refusal_imports_what_is_heavy() -> None:
+    cases = sorted([*HELPED, *REFUSED], key=lambda case: case[0] in NEEDED)  # these come last
+    files = [str(ROOT / FOLDERS.get(name, "src") / f"{name}.py") for name, _, _ in cases]
+    words = json.dumps([(file, case[1]) for file, case in zip(files, cases, strict=True)])
+    command = [sys.executable, "-c", RUNS, words]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    for case, (code, said, modules) in zip(cases, json.loads(done.stdout), strict=True):
+        script, _, message = case
+        assert code == (0 if case in HELPED else 2) and message in said, (case, said)
+        heavy = {name.partition(".")[0] for name in modules} & HEAVY - NEEDED.get(script, set())
+        assert not heavy, (case, heavy)
 
 
 @pytest.mark.slow

@@ -172,8 +172,11 @@ def test_an_ensemble_is_embedded_as_all_its_members_were_trained(
 
 
 def test_the_precision_asked_for_is_used_and_known_by(run: Path, toy_manifest, tmp_path) -> None:
-    words = ["--model", str(run), "--manifest", str(toy_manifest), "--split", "test"]
-    words += ["--workers", "0", "--out", str(tmp_path / "E.npz")]
+    table = pd.read_csv(toy_manifest)
+    table[table["split"] == "test"].head(12).to_csv(tmp_path / "few.csv", index=False)
+    words = ["--model", str(run), "--manifest", str(tmp_path / "few.csv"), "--split", "test"]
+    words += ["--root", str(toy_manifest.parent), "--workers", "0"]
+    words += ["--out", str(tmp_path / "E.npz")]
     found = {}
     for precision in ([], ["--precision", "no"], ["--precision", "bf16"]):
         with np.load(embed.main([*words, *precision])) as file:

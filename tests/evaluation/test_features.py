@@ -37,8 +37,8 @@ def model() -> LoadedModel:
 
 @pytest.fixture
 def images(toy_manifest: Path, tmp_path: Path) -> tuple[Path, list[str]]:
-    """A folder with forty toy images, in an order that is not that of the paths."""
-    paths = pd.read_csv(toy_manifest)["image_path"].iloc[::5].tolist()[::-1]
+    """A folder with twenty toy images, in an order that is not that of the paths."""
+    paths = pd.read_csv(toy_manifest)["image_path"].iloc[::10].tolist()[::-1]
     for path in paths:
         (tmp_path / "set" / path).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(toy_manifest.parent / path, tmp_path / "set" / path)
@@ -47,7 +47,7 @@ def images(toy_manifest: Path, tmp_path: Path) -> tuple[Path, list[str]]:
 
 @pytest.fixture
 def computed(monkeypatch) -> list[int]:
-    """How many images each shard that is computed from here on has; shards are of 16."""
+    """How many images each shard that is computed from here on has; shards are of 8."""
     counts: list[int] = []
 
     def counted(*words, **settings):
@@ -56,7 +56,7 @@ def computed(monkeypatch) -> list[int]:
             yield block
 
     monkeypatch.setattr(computing, "embed_blocks", counted)
-    monkeypatch.setattr(embedding, "BLOCK", 16)
+    monkeypatch.setattr(embedding, "BLOCK", 8)
     return counts
 
 
@@ -76,11 +76,11 @@ def test_rows_are_those_of_the_model_in_the_order_asked(model, images, computed,
     order = np.random.default_rng(0).permutation(len(paths))
     np.testing.assert_array_equal(found[order], np.asarray(found)[order])
     np.testing.assert_array_equal(found[3], np.asarray(found)[3])
-    np.testing.assert_array_equal(found[5:30:7], np.asarray(found)[5:30:7])
+    np.testing.assert_array_equal(found[5:20:7], np.asarray(found)[5:20:7])
     assert found[order].dtype == np.float32 and found[[]].shape == (0, found.shape[1])
     again = cached_features(Accelerator(), model, paths[::-1], root, tmp_path / "c", workers=0)
     np.testing.assert_array_equal(again[::-1], np.asarray(found))
-    assert computed == [16, 16, len(paths) - 32]
+    assert computed == [8, 8, len(paths) - 16]
 
 
 def test_the_whole_embedder_moves_to_the_device(model, images, monkeypatch) -> None:
@@ -100,10 +100,10 @@ def test_the_whole_embedder_moves_to_the_device(model, images, monkeypatch) -> N
 
 def test_only_new_and_changed_images_are_computed(model, images, computed, tmp_path):
     root, paths = images
-    before = np.asarray(features(model, (root, paths[:20]), tmp_path / "c"))
+    before = np.asarray(features(model, (root, paths[:10]), tmp_path / "c"))
     computed.clear()
     features(model, images, tmp_path / "c")
-    assert computed == [16, len(paths) - 36]
+    assert computed == [8, len(paths) - 18]
     computed.clear()
     shutil.copy(root / paths[1], root / paths[0])
     after = np.asarray(features(model, images, tmp_path / "c"))
@@ -137,7 +137,7 @@ def test_a_killed_run_goes_on_at_the_next_shard(model, images, computed, tmp_pat
             features(model, images, tmp_path / "c")
     computed.clear()
     features(model, images, tmp_path / "c")
-    assert sum(computed) == len(images[1]) - 16
+    assert sum(computed) == len(images[1]) - 8
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "gone", "index"])

@@ -38,6 +38,16 @@ def manifest(toy_manifest: Path, tmp_path_factory: pytest.TempPathFactory) -> Ma
     return load_manifest(path, toy_manifest.parent)
 
 
+@pytest.fixture(scope="module")
+def kept(manifest: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose cache has all that a stage computes, in shards of 24."""
+    folder = tmp_path_factory.mktemp("kept")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(embedding, "BLOCK", 24)
+        Stage(manifest, folder).data()
+    return folder
+
+
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(view, images) of each shard that is computed from here on; shards are of 24."""
@@ -66,9 +76,9 @@ def test_a_frozen_stage_trains_as_through_the_backbone(manifest: Manifest, tmp_p
 
 
 def test_validation_needs_no_image_of_a_frozen_stage(
-    manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    manifest: Manifest, kept: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Stage(manifest, tmp_path)
+    one = Stage(manifest, kept)
     data, scores = one.data(), []
     for frozen_rows in (None, data):
         scores.append(
@@ -79,8 +89,8 @@ def test_validation_needs_no_image_of_a_frozen_stage(
     assert scores[0]["val_r_at_1"] == pytest.approx(scores[1]["val_r_at_1"], abs=0.05)
 
 
-def test_a_batch_is_that_of_the_image_loader(manifest: Manifest, tmp_path: Path) -> None:
-    one = Stage(manifest, tmp_path)
+def test_a_batch_is_that_of_the_image_loader(manifest: Manifest, kept: Path) -> None:
+    one = Stage(manifest, kept)
     (batch,) = one.data().batches(one.draws(17, 18))
     (images,) = one.images(17, 18)
     for name in ("label_B", "row_B"):
@@ -93,21 +103,19 @@ def test_a_batch_is_that_of_the_image_loader(manifest: Manifest, tmp_path: Path)
 
 
 def test_a_resumed_stage_goes_on_with_the_same_bits(
-    manifest: Manifest, computed: list, tmp_path: Path
+    manifest: Manifest, kept: Path, computed: list
 ) -> None:
-    one = Stage(manifest, tmp_path)
+    one, again = Stage(manifest, kept), Stage(manifest, kept)
     whole = list(one.data().batches(one.draws(0, 30)))
-    computed.clear()
-    again = Stage(manifest, tmp_path)
     for late, batch in zip(again.data().batches(again.draws(19, 30)), whole[19:], strict=True):
         for name in ("label_B", "row_B", "shapes_B3", "feat_BF"):
             assert torch.equal(getattr(late, name), getattr(batch, name))
     assert computed == []
 
 
-def test_views_come_in_turn(manifest: Manifest, tmp_path: Path) -> None:
+def test_views_come_in_turn(manifest: Manifest, kept: Path) -> None:
     """An image's first, second ... draw, whatever its domain's share, is of view 0, 1, 2, 0 ..."""
-    one = Stage(manifest, tmp_path)
+    one = Stage(manifest, kept)
     data, numbers = one.data(), {}
     for batch in data.batches(one.draws(0, 40)):
         for row, feat_F in zip(batch.row_B.tolist(), batch.feat_BF.numpy(), strict=True):
@@ -144,8 +152,9 @@ def test_a_killed_computation_goes_on_at_its_shard(
 
 
 def test_a_damaged_shard_is_computed_again(
-    manifest: Manifest, computed: list, tmp_path: Path, caplog
+    manifest: Manifest, kept: Path, computed: list, tmp_path: Path, caplog
 ) -> None:
+    shutil.copytree(kept, tmp_path, dirs_exist_ok=True)
     one = Stage(manifest, tmp_path)
     before = [np.asarray(view) for view in one.data().views]
     shards = tmp_path.glob(".cache/features/*/*.npy")
@@ -154,7 +163,7 @@ def test_a_damaged_shard_is_computed_again(
     content = bytearray(victim.read_bytes())
     content[-3] ^= 1
     victim.write_bytes(content)
-    computed.clear()
+    assert computed == []
     after = [np.asarray(view) for view in one.data().views]
     assert "damaged" in caplog.text and [images for _, images in computed] == [lost]
     np.testing.assert_allclose(after, before, atol=1e-3)
@@ -176,12 +185,10 @@ def test_more_views_add_and_others_are_kept_apart(
     assert views_of(cached_views=2, lr={"head": 1e-4, "classes": 1e-4}) == []
 
 
-def test_rows_and_embeddings_of_one_backbone_are_kept_apart(
-    manifest: Manifest, tmp_path: Path
-) -> None:
-    one = Stage(manifest, tmp_path)
+def test_rows_and_embeddings_of_one_backbone_are_kept_apart(manifest: Manifest, kept: Path) -> None:
+    one = Stage(manifest, kept)
     model = one.config.model.model_copy(update={"head": None})
-    folder = tmp_path / ".cache" / "features"
+    folder = kept / ".cache" / "features"
     for _ in range(2):
         rows = one.data().val
         member = MemberConfig(source="t", model=model)
@@ -192,18 +199,20 @@ def test_rows_and_embeddings_of_one_backbone_are_kept_apart(
         assert np.linalg.norm(found, axis=1) == pytest.approx(1, abs=1e-3)
 
 
-def test_views_and_seeds_differ(manifest: Manifest, tmp_path: Path) -> None:
-    first, second, _ = (np.asarray(view) for view in Stage(manifest, tmp_path).data().views)
-    other = np.asarray(Stage(manifest, tmp_path, seed=(1, 0)).data().views[0])
+def test_views_and_seeds_differ(manifest: Manifest, kept: Path, tmp_path: Path) -> None:
+    first, second, _ = (np.asarray(view) for view in Stage(manifest, kept).data().views)
+    other = np.asarray(Stage(manifest, tmp_path, seed=(1, 0), cached_views=1).data().views[0])
     for one, two in ((first, second), (first, other)):
         assert (np.abs(one - two)[:, :-3].max(axis=1) > 1e-3).mean() > 0.95
         np.testing.assert_array_equal(one[:, -3:], two[:, -3:])  # the image's own shape
 
 
-def test_a_view_does_not_change_with_other_rows(manifest: Manifest, tmp_path: Path) -> None:
-    whole = Stage(manifest, tmp_path / "a").data()
+def test_a_view_does_not_change_with_other_rows(
+    manifest: Manifest, kept: Path, tmp_path: Path
+) -> None:
+    whole = Stage(manifest, kept).data()
     half = manifest.table.iloc[1::2].reset_index(drop=True)
-    fewer = Stage(Manifest(half, manifest.root, manifest.path, manifest.sidecar), tmp_path / "b")
+    fewer = Stage(Manifest(half, manifest.root, manifest.path, manifest.sidecar), tmp_path)
     paths = pd.Index(training_rows(manifest)["image_path"])
     rows = paths.get_indexer(fewer.dataset.paths)
     np.testing.assert_allclose(np.asarray(fewer.data().views[1]), whole.views[1][rows], atol=1e-3)

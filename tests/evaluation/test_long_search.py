@@ -27,7 +27,7 @@ def words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setattr(searching, "MOST_QUERIES", 9)
     monkeypatch.setattr(long_search, "LONG", 0)
     files = ["--embeddings", str(tmp_path / "E.npz"), "--manifest", str(tmp_path / "m.csv")]
-    return [*files, "--protocol", "uned", "merged", "--draws", "50"]
+    return [*files, "--protocol", "uned", "merged", "--draws", "5"]
 
 
 class Killed(BaseException):

@@ -65,9 +65,15 @@ def small_blocks(monkeypatch):
     monkeypatch.setattr(searching, "MOST_QUERIES", 7)
 
 
-@pytest.mark.parametrize("index", ["merged", "separate"])
-@pytest.mark.parametrize("make", [tied_embeddings, gaussian_embeddings])
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize(  # each pair of these once
+    ("index", "make", "dtype"),
+    [
+        ("merged", tied_embeddings, np.float32),
+        ("merged", gaussian_embeddings, np.float16),
+        ("separate", tied_embeddings, np.float16),
+        ("separate", gaussian_embeddings, np.float32),
+    ],
+)
 def test_report_equals_the_slow_twin(index, make, dtype, small_blocks):
     table = mixed_table()
     embeddings_TD = make(len(table)).astype(dtype)

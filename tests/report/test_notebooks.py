@@ -36,7 +36,7 @@ def runner() -> ModuleType:
     return module
 
 
-@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.fixture(scope="module", params=NOTEBOOKS, ids=lambda path: path.stem)
 def committed(request: pytest.FixtureRequest) -> NotebookNode:
     return nbformat.read(request.param, as_version=4)
 
@@ -175,14 +175,16 @@ def write_notebook(path: Path, *sources: str) -> Path:
     return path
 
 
-BAR = "import sys; sys.stderr.write('1%\\\\r'); sys.stderr.write('100%\\\\n'); print('done')"
+# In two writes, as a bar's states come.
+BAR = "import sys\nsys.stderr.write('1%\\r'); sys.stderr.write('100%\\n'); print('done')"
 
 
 def test_execution_and_cleaning(runner: ModuleType, tmp_path: Path) -> None:
     path = write_notebook(
         tmp_path / "01_a.ipynb",
-        "from pathlib import Path\nfrom guie.report.notebook import SIZE, run\nprint(SIZE, Path.cwd().name)",
-        f'run("""python -c "{BAR}" """)',
+        "import os\nfrom guie.base import errors\n"
+        "print(os.environ['GUIE_SIZE'], os.path.basename(os.getcwd()))",
+        BAR,
         "1 + 1",
     )
     before = path.read_bytes()

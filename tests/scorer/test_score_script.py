@@ -121,18 +121,9 @@ def test_neighbours_explain_the_score(submission, manifest, tmp_path):
     assert result["pooled"]["r_at_1"] == rows[rows["rank"] == 1]["relevant"].mean()
 
 
-def test_two_scorings_in_one_folder_keep_their_neighbours(submission, manifest, tmp_path):
-    for name in ("one", "other"):
-        score.main(arguments(submission, manifest, tmp_path / f"{name}.json"))
-    assert {path.name for path in tmp_path.glob("*neighbours*")} == {
-        *("one.neighbours.csv", "other.neighbours.csv")
-    }
-
-
-def test_a_violation_is_one_line_and_leaves_the_checks(submission, manifest, tmp_path, capsys):
-    out = tmp_path / "score.json"
-    score.main(arguments(submission, manifest, out))
-    capsys.readouterr()
+def test_a_violation_is_one_line_and_leaves_the_checks(manifest, tmp_path, capsys):
+    out, earlier = tmp_path / "score.json", tmp_path / "score.neighbours.csv"
+    earlier.write_text("of an earlier submission, by its hash")
     unlucky = tmp_path / pd.read_csv(manifest)["image_path"][3]
     Image.new("RGB", (70, 77)).save(unlucky)
     broken = write_submission(tmp_path / "broken.zip", FailsAtOneHeight(77))
@@ -148,7 +139,7 @@ def test_a_violation_is_one_line_and_leaves_the_checks(submission, manifest, tmp
     }
     assert result["verdict"] == "not_finite"
     assert [check["passed"] for check in result["checks"]] == [True] * 13 + [False]
-    assert len(pd.read_csv(tmp_path / "score.neighbours.csv")), "of the earlier file, by its hash"
+    assert earlier.read_text().startswith("of an earlier")
 
 
 def test_a_model_that_changes_on_the_way_is_told(manifest, tmp_path, capsys):
@@ -187,6 +178,8 @@ def test_a_killed_scoring_goes_on(submission, manifest, tmp_path, monkeypatch):
     one, other = (json.loads(path.read_text()) for path in (out, again))
     assert (one["images_resumed"], other["images_resumed"]) == (6, 0)
     assert one["domains"] == other["domains"]
+    names = {path.name for path in tmp_path.glob("*neighbours*")}
+    assert names == {"score.neighbours.csv", "again.neighbours.csv"}, "each its own"
     assert not left.exists(), "the model that the killed scoring had unpacked"
     assert not (tmp_path / "score.embeddings").exists()
 

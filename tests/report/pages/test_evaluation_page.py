@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from functools import partial
+from contextlib import redirect_stdout
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,19 +41,41 @@ def table(root):
 
 
 @pytest.fixture(scope="module")
-def written(root, table):
-    return partial(write_scored, root / "page.html", root, table)
+def arguments(root, table, tmp_path_factory) -> list[str]:
+    """Of validate.py: two models' embeddings, of which the first is to be scored."""
+    folder = tmp_path_factory.mktemp("runs")
+    table.to_csv(folder / "mix.csv", index=False)
+    for name, noise, seed in (("a", 1.0, 0), ("b", 1.6, 1)):
+        paths, emb_TD = table["image_path"].to_numpy(str), embeddings(table, noise, seed)
+        (folder / name).mkdir()
+        np.savez(folder / name / "E.npz", image_path=paths, embedding=emb_TD)
+    files = {"embeddings": "a/E.npz", "manifest": "mix.csv", "out": "r.json", "html": "page.html"}
+    words = [word for key, name in files.items() for word in (f"--{key}", str(folder / name))]
+    return [*words, "--root", str(root), "--draws", "20"]
+
+
+def other(arguments: list[str]) -> str:
+    return arguments[1].replace("/a/", "/b/")
+
+
+def validated(arguments: list[str], *more: str) -> str:
+    """Write a page by validate.py and return its text."""
+    page, said = Path(arguments[7]), io.StringIO()
+    with redirect_stdout(said):
+        validate.main([*arguments, *more])
+    assert f"wrote {page}" in said.getvalue()
+    return page.read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def one(written) -> str:
-    return written()
+def two(arguments) -> str:
+    return validated(arguments, "--against", other(arguments))
 
 
 @pytest.fixture(scope="module")
-def two(written, table) -> str:
-    models = {"runs/a/E.npz": embeddings(table, 1.0), "runs/b/E.npz": embeddings(table, 1.6, 1)}
-    return written(models=models)
+def bare(arguments) -> str:
+    """One model, no pictures."""
+    return validated(arguments, "--no-images")
 
 
 def test_nothing_comes_from_elsewhere(two):
@@ -77,9 +101,9 @@ def test_foreign_names_stay_text(two):
     assert {point["domain"] for point in data} == set(DOMAINS)
 
 
-def test_the_numbers_are_the_reports(one, table):
+def test_the_numbers_are_the_reports(two, table):
     report = evaluate(embeddings(table, 1.0), table)
-    page = Page(one)
+    page = Page(two)
     values = [attrs["data-sort"] for attrs in page.all("td") if "data-sort" in attrs]
     for name in DOMAINS:
         for key in ("r_at_1", "mmp_at_5", "map_at_100"):
@@ -91,29 +115,31 @@ def test_the_numbers_are_the_reports(one, table):
 def test_two_models_stand_side_by_side(two):
     page = Page(two)
     assert any(re.match(r"R@1: .*a/E is .*b/E", text) for text in page.text)
+    assert "Side by side" in page.text and "mix.csv, test split" in page.text
     assert "only by a/E" in page.text and "only by b/E" in page.text
     assert sum("best" in attrs.get("class", "") for attrs in page.all("td")) >= 3 * 3
 
 
-def test_what_cannot_be_shown_is_told(one, table):
-    pictures = json.loads(re.search(r'id="map-pictures">(.*?)</script>', one)[1])
+def test_what_cannot_be_shown_is_told(two, table):
+    pictures = json.loads(re.search(r'id="map-pictures">(.*?)</script>', two)[1])
     gone = {table["image_path"][row] for row in (MISSING, BROKEN)}
     assert {path for path, picture in pictures.items() if picture["fault"]} == gone
 
 
-def test_without_images_there_is_no_picture(written):
-    page = Page(html := written(pictures=False))
-    assert not page.all("img") and "data:image" not in html
+def test_without_images_there_is_no_picture(bare):
+    page = Page(bare)
+    assert not page.all("img") and "data:image" not in bare
     assert page.all("circle") and "cars" in page.text
 
 
-def test_same_input_same_bytes(one, written):
-    assert written() == one
+def test_same_input_same_bytes(arguments, bare):
+    assert validated(arguments, "--no-images") == bare
 
 
-def test_specialists_have_no_map_in_common(written, table):
+def test_specialists_have_no_map_in_common(root, table):
     oracle = {name: embeddings(table, 1.0, seed) for seed, name in enumerate(DOMAINS)}
-    html = written(models={"the specialists": oracle}, pictures=False)
+    models = {"the specialists": oracle}
+    html = write_scored(root / "page.html", root, table, models=models, pictures=False)
     assert 'id="map"' not in html and 'id="hubs"' in html
 
 
@@ -149,40 +175,11 @@ def test_short_names(files, names):
     assert short_names(files) == names
 
 
-@pytest.fixture
-def arguments(tmp_path, root, table) -> list[str]:
-    table.to_csv(tmp_path / "mix.csv", index=False)
-    for name, noise in (("E", 1.0), ("other", 1.5)):
-        paths = table["image_path"].to_numpy(str)
-        np.savez(tmp_path / f"{name}.npz", image_path=paths, embedding=embeddings(table, noise))
-    files = {"embeddings": "E.npz", "manifest": "mix.csv", "out": "r.json", "html": "page.html"}
-    words = [word for key, name in files.items() for word in (f"--{key}", str(tmp_path / name))]
-    return [*words, "--root", str(root), "--draws", "20"]
-
-
-def test_validate_writes_it(tmp_path, arguments, capsys):
-    other = str(tmp_path / "other.npz")
-    validate.main([*arguments, "--against", other, "--no-images"])
-    assert f"wrote {tmp_path / 'page.html'}" in capsys.readouterr().out
-    page = Page((tmp_path / "page.html").read_text())
-    assert "Side by side" in page.text and "mix.csv, test split" in page.text
-    assert not page.all("img")
-    [message] = json.loads((tmp_path / "r.json").read_text())["against"]
-    assert message["embeddings"] == other and len(message["verdicts"]) == 2
-
-
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--against", "E.npz"], "a file is named twice"),
-        (["--against", "other.npz", "other.npz"], "a file is named twice"),
-    ],
-)
-def test_what_makes_no_sense_is_refused(tmp_path, arguments, capsys, words, message):
-    words = [words[0], *(str(tmp_path / name) for name in words[1:])]
-    with pytest.raises(SystemExit):
-        validate.main([*arguments, *words])
-    assert message in capsys.readouterr().err
+def test_a_file_that_is_named_twice_is_refused(arguments, capsys):
+    for files in ([arguments[1]], [other(arguments)] * 2):
+        with pytest.raises(SystemExit):
+            validate.main([*arguments, "--against", *files])
+        assert "a file is named twice" in capsys.readouterr().err
 
 
 @pytest.mark.filterwarnings("error")

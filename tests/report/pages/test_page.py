@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
-from mix_report import MERGES, ODD, SELECTION, gains, rows, summary
+from mix_report import MERGES, ODD, gains, rows, summary
 from page_parser import Page
 from PIL import Image
 
@@ -53,8 +53,8 @@ def test_links_and_labels_lead_somewhere(full):
     assert all(attrs.get("alt") for attrs in page.all("img"))
 
 
-def test_same_input_same_bytes(written):
-    assert written(gains=SELECTION) == written(gains=SELECTION)
+def test_same_input_same_bytes(written, everything, full):
+    assert written(**everything) == full
 
 
 def test_thumbnails_are_small_and_true(written, table, root):

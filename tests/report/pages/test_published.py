@@ -9,6 +9,7 @@ from page_parser import Page
 from pydantic import ValidationError
 
 from guie.evaluation.protocols.catalogue import PROTOCOLS
+from guie.report.pages import evaluation
 from guie.report.pages.published import OVER_ALL, Table, beside, papers
 from scored_pages import DOMAINS, scored_table, write_scored
 
@@ -396,7 +397,8 @@ def test_a_domain_more_matters_only_where_the_index_is_shared():
     assert four.ours["m"][-4:] == [50.0, 50.0, None, None]
 
 
-def test_the_page_shows_the_tables_of_its_protocol_one_of_them_open(tmp_path):
+def test_the_page_shows_the_tables_of_its_protocol_one_of_them_open(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "looked_into", lambda protocols: None)  # the scores alone
     table = scored_table(tmp_path)
     names = dict(zip(DOMAINS, ("food2k", "cars", "sop"), strict=True))
     table = table.assign(domain=table["domain"].map(names))
