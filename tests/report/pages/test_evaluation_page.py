@@ -69,7 +69,10 @@ def validated(arguments: list[str], *more: str) -> str:
 
 @pytest.fixture(scope="module")
 def two(arguments) -> str:
-    return validated(arguments, "--against", other(arguments))
+    html = validated(arguments, "--against", other(arguments))
+    [message] = json.loads(Path(arguments[5]).read_text())["against"]
+    assert message["embeddings"] == other(arguments) and len(message["verdicts"]) == 2
+    return html
 
 
 @pytest.fixture(scope="module")
