@@ -71,6 +71,17 @@ def test_limits_of_a_source_come_before_those_of_the_mix(place):
     }
 
 
+def test_shares_are_met(place):
+    draw_folder(place / "input/more", {"pen": 3, "cup": 2})
+    draw_folder(place / "input/none", {"a": 4})
+    others = [
+        {"kind": "folder", "path": f"input/{name}", "domain": name} for name in ("more", "none")
+    ]
+    shares = {"shares": {"more": 1, "toys": 2}}
+    table, _ = run({"sources": [folder(), *others], "shares": shares, "val_fraction": 0.0})
+    assert table.groupby("domain").size().to_dict() == {"more": 5, "toys": 10}
+
+
 def test_held_out_folder_is_neither_filtered_nor_split(place):
     """What is unusable there is dropped all the same, and noted."""
     draw_folder(place / "input/exam", {"pen": 1, "cup": 10})

@@ -161,14 +161,6 @@ def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
         run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)
 
 
-def test_shares_are_met(toys: Path) -> None:
-    shares = {"shares": {"cars": 1, "packages": 2}}
-    table, _ = run(toys, ["cars", "dishes", "packages"], shares=shares, val_fraction=0.0)
-    images = table[table["split"] == "train"].groupby("domain").size()
-    assert images.to_dict().keys() == {"cars", "packages"}
-    assert images["packages"] == pytest.approx(2 * images["cars"], abs=1)
-
-
 @pytest.mark.slow
 def test_a_selection_keeps_what_earns_its_place(
     toys: Path, clip: str, capsys: pytest.CaptureFixture[str]
