@@ -193,7 +193,7 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
         guessed = {"clip": {"model": clip, "cache": str(toys / "text")}, "domains": ["cars"]}
         blocks["pseudo_labels"] = {**guessed, "classes": names, "min_confidence": 0.0}
         proxy = {"model": clip, "size_px": 32, "epochs": 1, "min_steps": 4, "batch_size": 32}
-        rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 3}
+        rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 6}
         blocks["selection"] = {"proxy": proxy, "rule": rule}
     monkeypatch.setenv("GUIE_CACHE", str(toys / "cache of one job"))
     alone, _ = run(toys, domains, **blocks, max_images=4)

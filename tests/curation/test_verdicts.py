@@ -140,10 +140,18 @@ def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
         ("image_path,other_path,verdict,verdict\na,b,copy,\n", "column 'verdict' occurs twice"),
     ],
 )
-def test_a_damaged_table_is_refused_by_line(folders, text, match):
-    path = folders / "mix.verdicts.csv"
+def test_a_damaged_table_is_refused_by_line(tmp_path, text, match):
+    path = tmp_path / "mix.verdicts.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=match):
+        Verdicts.read(path)
+
+
+def test_a_damaged_table_stops_the_mix_and_stays(folders):
+    path = folders / "mix.verdicts.csv"
+    text = "image_path,other_path,verdict\na,b,copy\na,c,maybe\n"
+    path.write_text(text)
+    with pytest.raises(UserError, match="line 3: invalid verdict 'maybe'"):
         mixed(folders)
     assert path.read_text() == text, "nothing of it is lost"
 
