@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import io
+import shutil
 import tarfile
+import tempfile
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -45,10 +48,20 @@ def data_set(folder: Path, images: int = 23) -> Manifest:
     return load_manifest(manifest)
 
 
+@cache
+def packed_once() -> tempfile.TemporaryDirectory:
+    """The data set and its shards, as every test begins with them."""
+    made = tempfile.TemporaryDirectory()
+    folder = Path(made.name)
+    pack(data_set(folder / "files"), folder / "shards", SHARD_BYTES, 2)
+    return made
+
+
 def packed(folder: Path) -> tuple[Manifest, Manifest]:
-    """The data set, and the same from shards."""
-    files = data_set(folder / "files")
-    return files, load_manifest(pack(files, folder / "shards", SHARD_BYTES, 2))
+    """The data set, and the same from shards: copies, for a test to change."""
+    for name in ("files", "shards"):
+        shutil.copytree(Path(packed_once().name) / name, folder / name)
+    return load_manifest(folder / "files/m.csv"), load_manifest(folder / "shards/index.parquet")
 
 
 def tar_of(path: Path, members: Iterable[tuple[str, bytes]]) -> Path:

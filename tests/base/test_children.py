@@ -67,7 +67,7 @@ def look(event: object, busy: object) -> None:
         busy.value = True
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_an_event_can_be_read_though_its_last_reader_was_killed(method) -> None:
     """Of Python's own events, every other one stays locked."""
     own = context(method)

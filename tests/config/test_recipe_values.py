@@ -33,6 +33,7 @@ from __future__ import annotations
 
 import math
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,6 +41,7 @@ import open_clip
 import pytest
 import timm
 from pydantic import BaseModel
+from recipe_configs import recipe_config
 
 from guie.config import MixConfig, RunConfig, load_config
 from guie.config.durations import Duration
@@ -81,6 +83,7 @@ class Row(NamedTuple):
     verified: bool = True
 
 
+@cache
 def table(name: str) -> dict[str, Row]:
     """The rows of a recipe's table over those of its base."""
     values = read_yaml(TABLES / f"{name}.yaml")
@@ -94,6 +97,7 @@ def table(name: str) -> dict[str, Row]:
     return rows | {key: Row(name, **row) for key, row in values.items()}
 
 
+@cache
 def departs(name: str) -> str:
     """What the header says under `departs`, in one line."""
     text = re.match(r"(#.*\n)+", (RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))[0]
@@ -166,7 +170,7 @@ def test_every_recipe_of_somebody_has_a_table() -> None:
 @each
 def test_every_value_is_its_sources(name: str) -> None:
     """Or it is ours on purpose, and the recipe tells."""
-    config = load_config(RECIPES / f"{name}.yaml", RunConfig)
+    config = recipe_config(name)
     for key, row in table(name).items():
         own = bool(row.why)
         assert not own or (row.told and not alike(row.ours, row.value)), f"{name}: {key}"
@@ -179,7 +183,7 @@ def test_every_value_is_its_sources(name: str) -> None:
 @each
 def test_a_table_leaves_nothing_out(name: str) -> None:
     """Model, loss, precision; of every stage its length, rates, decay, schedule, views."""
-    config = load_config(RECIPES / f"{name}.yaml", RunConfig)
+    config = recipe_config(name)
     rows = {place for key in table(name) for place in found(config, key)}
     wanted = {*ALWAYS, *of_the_task(config)}
     model, head = config.model, config.model.head
@@ -247,7 +251,7 @@ def keys_of_views(drawn: AugmentConfig) -> set[str]:
 @pytest.mark.parametrize("name", sorted(path.stem for path in RECIPES.glob("*.yaml")))
 def test_a_recipe_states_how_an_image_becomes_a_square(name: str) -> None:
     """In training and in scoring. Nothing said so here once, and PUMA saw central squares alone."""
-    config = load_config(RECIPES / f"{name}.yaml", RunConfig)
+    config = recipe_config(name)
     assert "fit" in config.model.image.model_fields_set
     for stage in config.stages:
         assert stage.augment.fit and "fit" in stage.augment.model_fields_set
@@ -256,7 +260,7 @@ def test_a_recipe_states_how_an_image_becomes_a_square(name: str) -> None:
 @each
 def test_crops_are_of_the_kind_of_the_source(name: str) -> None:
     """RandomResizedCrop, or RandomCrop of an image that keeps its ratio; else of one made square."""
-    config = load_config(RECIPES / f"{name}.yaml", RunConfig)
+    config = recipe_config(name)
     kinds = {"puma": "absolute", "winner_5": "absolute", "dreml": "square", "layers": "square"}
     wanted = [kind for prefix, kind in kinds.items() if name.startswith(prefix)] or ["image"]
     assert {stage.augment.crop_ratio_of for stage in config.stages} == set(wanted)
@@ -270,6 +274,7 @@ def sentences(name: str) -> list[str]:
     ]
 
 
+@cache
 def departures(name: str) -> list[dict[str, Any]]:
     """Those of its own table."""
     table_file = TABLES / f"{name}.yaml"
@@ -284,6 +289,13 @@ def taken_over(name: str) -> list[dict[str, Any]]:
     return [one for one in found_there if one.get("key") not in own]
 
 
+@cache
+def changed(path: str, *words: str) -> Any:
+    """A config below configs/, of the kind that its folder has."""
+    model = {"recipes": RunConfig, "mixes": MixConfig, "compose": ComposeConfig}[path.split("/")[0]]
+    return load_config(RECIPES.parent / path, model, words)
+
+
 def hold(name: str, departure: dict[str, Any]) -> None:
     """Raise AssertionError unless ours is what it says, and is not the source's."""
     words = {"told", "source", "config", "set"}
@@ -296,8 +308,7 @@ def hold(name: str, departure: dict[str, Any]) -> None:
     if "key" not in departure:
         return
     path = departure.get("config", f"recipes/{name}.yaml")
-    model = {"recipes": RunConfig, "mixes": MixConfig, "compose": ComposeConfig}[path.split("/")[0]]
-    config = load_config(RECIPES.parent / path, model, departure.get("set", []))
+    config = changed(path, *departure.get("set", []))
     ours = departure["ours"]
     assert "value" not in departure or not alike(ours, departure["value"]), f"{name}: {departure}"
     for place, there in found(config, departure["key"]).items():
@@ -332,10 +343,7 @@ def test_every_change_that_departs_offers_loads(name: str) -> None:
     changes = re.findall(r"--set (?:'([^']+)'|([\w.]+=[\w.-]*\w))", departs(name))
     for quoted, plain_text in changes:
         change = (quoted or plain_text).replace("=S", "=0.2")
-        before, after = (
-            load_config(RECIPES / f"{name}.yaml", RunConfig, words) for words in ([], [change])
-        )
-        assert before != after, change
+        assert recipe_config(name) != changed(f"recipes/{name}.yaml", change), change
 
 
 def test_a_departure_that_is_gone_is_seen() -> None:

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 
 import open_clip
 import pytest
 import timm
+from recipe_configs import CONFIGS, RECIPES, mix_configs, recipe_config
 
-from guie.config import MixConfig, RunConfig, load_config
 from guie.config.durations import Duration
 from guie.config.model import BackboneConfig
 from guie.data.datasets import DATASETS
 
-CONFIGS = Path(__file__).parents[2] / "configs"
-RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
 FIELDS = ("who", "score", "departs", "command", "needs")
 all_recipes = pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
 
@@ -57,20 +56,30 @@ def test_a_score_of_ours_has_its_place() -> None:
         assert not is_record(line), line
 
 
+@cache
+def timm_weights() -> set[str]:
+    return set(timm.list_pretrained())
+
+
+@cache
+def clip_weights() -> set[tuple[str, str]]:
+    return set(open_clip.list_pretrained())
+
+
 @all_recipes
 def test_a_recipe_names_weights_that_exist(recipe: Path) -> None:
-    backbone = load_config(recipe, RunConfig).model.backbone
+    backbone = recipe_config(recipe.stem).model.backbone
     if backbone.pretrained is None:
         assert recipe.stem == "layers_net_c"  # all of it begins anew
     elif backbone.library == "timm":
-        assert f"{backbone.name}.{backbone.pretrained}" in timm.list_pretrained()
+        assert f"{backbone.name}.{backbone.pretrained}" in timm_weights()
     else:
-        assert (backbone.name, backbone.pretrained) in open_clip.list_pretrained()
+        assert (backbone.name, backbone.pretrained) in clip_weights()
 
 
 @all_recipes
 def test_sizes_are_those_of_the_pretraining_or_fit_the_patches(recipe: Path) -> None:
-    config = load_config(recipe, RunConfig)
+    config = recipe_config(recipe.stem)
     native_px, patch_px = native_size(config.model.backbone)
     assert config.model.image.size_px == native_px or patch_px == 1  # a convolution takes any
     for stage in config.stages:
@@ -99,7 +108,7 @@ def native_size(backbone: BackboneConfig) -> tuple[int, int]:
 @all_recipes
 def test_a_recipe_trains_on_a_mix_of_the_project(recipe: Path) -> None:
     """Its manifest is what a config in mixes/ gives out, and its domains are that mix's."""
-    config = load_config(recipe, RunConfig)
+    config = recipe_config(recipe.stem)
     if config.data.manifest == "input/mix.csv":
         return  # the reader's own
     domain = re.fullmatch(r"input/uned_(\w+)\.parquet", config.data.manifest)
@@ -109,8 +118,7 @@ def test_a_recipe_trains_on_a_mix_of_the_project(recipe: Path) -> None:
         )
         assert domain[1] in UNED_TRAIN_IMAGES
         return
-    mixes = [load_config(path, MixConfig) for path in (CONFIGS / "mixes").glob("*.yaml")]
-    (mix,) = [mix for mix in mixes if mix.out == config.data.manifest]
+    (mix,) = [mix for mix in mix_configs() if mix.out == config.data.manifest]
     if any(stage.domains for stage in config.stages):
         present = {source.domain or DATASETS[source.kind].domain for source in mix.sources}
         assert {name for stage in config.stages for name in stage.domains} == present
@@ -139,7 +147,7 @@ UNED = [path for path in RECIPES if path.stem.startswith("uned_")]
 
 @pytest.mark.parametrize("recipe", UNED, ids=lambda path: path.stem)
 def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
-    config = load_config(recipe, RunConfig)
+    config = recipe_config(recipe.stem)
     classes, full = config.stages
     assert (classes.lr.of("backbone"), classes.lr.of("head"), classes.lr.of("classes")) == (
         0,
@@ -171,7 +179,7 @@ def test_uned_recipes_are_what_the_paper_says(recipe: Path) -> None:
 
 
 def test_the_steps_of_uneds_specialists_are_whole_epochs() -> None:
-    stage = load_config(CONFIGS / "recipes/uned_in_uscss.yaml", RunConfig).stages[0]
+    stage = recipe_config("uned_in_uscss").stages[0]
     assert stage.sampler.steps.keys() == UNED_TRAIN_IMAGES.keys()
     epochs = [n / (UNED_TRAIN_IMAGES[d] // 128) for d, n in stage.sampler.steps.items()]
     assert epochs == [3, 11, 28, 28, 4, 8, 6, 4]

@@ -91,9 +91,9 @@ def test_odd_sizes_are_hashed(size):
 
 
 def close_pairs_slowly(prints: pd.DataFrame, radius: int, mirrored: bool) -> dict:
-    found = {}
-    for i, one in prints.iterrows():
-        for j, other in prints.iterrows():
+    found, rows = {}, prints.to_dict("records")
+    for i, one in enumerate(rows):
+        for j, other in enumerate(rows):
             for a in ("whole", "content", *(["mirrored"] if mirrored else [])):
                 for b in ("whole", "content", "centre"):
                     if i == j or not one[a] or not other[b]:

@@ -37,21 +37,15 @@ def test_mix_and_summary_of_a_folder(place, capsys):
     assert "broken.png" in shown and "max_images 0 / 3" in shown
 
 
-def test_same_bytes_for_any_number_of_workers(place):
+def test_workers_change_no_byte_and_the_seed_the_choice(place):
     config = {"sources": [folder()], "max_images": 3, "val_fraction": 0.5}
-    contents = []
-    for workers in ("1", "2", "1"):
-        run(config, "--workers", workers)
+    contents, chosen = [], []
+    for seed, workers in ((0, "1"), (0, "2"), (1, "1")):
+        table, _ = run({**config, "seed": seed}, "--workers", workers)
+        chosen.append(table["image_path"].tolist())
         contents.append([Path(f"input/mix{end}").read_bytes() for end in (".csv", ".summary.json")])
-    assert contents[0] == contents[1] == contents[2]
-
-
-def test_seed_changes_the_choice(place):
-    chosen = [
-        tuple(run({"sources": [folder()], "max_images": 3, "seed": seed})[0]["image_path"])
-        for seed in range(4)
-    ]
-    assert len(set(chosen)) > 1
+    assert contents[0] == contents[1]
+    assert chosen[0] == chosen[1] != chosen[2]
 
 
 def test_overrides_are_applied_and_recorded(place):
@@ -77,14 +71,29 @@ def test_limits_of_a_source_come_before_those_of_the_mix(place):
     }
 
 
+def test_shares_are_met(place):
+    draw_folder(place / "input/more", {"pen": 3, "cup": 2})
+    draw_folder(place / "input/none", {"a": 4})
+    others = [
+        {"kind": "folder", "path": f"input/{name}", "domain": name} for name in ("more", "none")
+    ]
+    shares = {"shares": {"more": 1, "toys": 2}}
+    table, _ = run({"sources": [folder(), *others], "shares": shares, "val_fraction": 0.0})
+    assert table.groupby("domain").size().to_dict() == {"more": 5, "toys": 10}
+
+
 def test_held_out_folder_is_neither_filtered_nor_split(place):
-    draw_folder(place / "input/exam", {"pen": 1, "cup": 9})
+    """What is unusable there is dropped all the same, and noted."""
+    draw_folder(place / "input/exam", {"pen": 1, "cup": 10})
+    (place / "input/exam/cup/1.png").write_bytes(b"")
     exam = {"kind": "folder", "path": "input/exam", "domain": "toys", "split": "test"}
     table, summary = run({"sources": [folder(), exam], "min_images": 4, "max_images": 5})
     test = table[table["split"] == "test"]
     assert test["label"].value_counts().to_dict() == {"toys/pen": 1, "toys/cup": 9}
     assert summary["domains"]["toys"]["test"]["queries_without_positive"] == 1
     assert "toys: 1 of 10 test queries have no positive; metrics exclude them" in summary["notes"]
+    assert summary["notes"][0].startswith("1 unusable files were in val or test")
+    assert [entry["split"] for entry in summary["dropped_files"]] == ["train", "test"]
 
 
 def test_test_fraction_cuts_classes_before_every_other_rule(place):
@@ -100,7 +109,7 @@ def test_test_fraction_cuts_classes_before_every_other_rule(place):
     assert (splits == 1).all(), "a class is in two splits"
     assert summary["domains"]["more"]["val"]["classes"] == 1  # a fifth of the seven that remain
     assert summary["domains"]["more"]["test"]["queries_without_positive"] == 0
-    rules = {"min_images": 6, "max_images": 7, "clean": {"cap": "first"}}
+    rules = {"min_images": 6, "max_images": 7, "clean": {"cap": "first", "near": None}}
     other, _ = run({"sources": [more], "test_fraction": 0.3, "val_fraction": 0.0, **rules})
     assert set(other.loc[other["split"] == "test", "image_path"]) == set(test["image_path"])
     another, _ = run({"sources": [more], "test_fraction": 0.3, "seed": 1})
@@ -122,32 +131,19 @@ def test_merged_classes_go_to_test_together(place):
     """Else cleaning would move a test class into a train class."""
     draw_folder(place / "input/more", {f"c{n}": 4 for n in range(6)})
     more = {"kind": "folder", "path": "input/more", "domain": "more"}
-    merge = {"merge": {f"more/c{n}": "more/c0" for n in (2, 4)}}
-    for seed in range(3):
-        config = {"sources": [more], "seed": seed, "test_fraction": 0.5, "clean": merge}
-        table, _ = run(config)
-        assert "more/c2" not in set(table["label"])
-        assert (table.groupby("label")["split"].nunique() == 1).all()
+    merge = {"near": None, "merge": {f"more/c{n}": "more/c0" for n in (2, 4)}}
+    table, _ = run({"sources": [more], "test_fraction": 0.5, "clean": merge})
+    assert "more/c2" not in set(table["label"])
+    assert (table.groupby("label")["split"].nunique() == 1).all()
 
 
-def test_unusable_held_out_images_are_noted(place):
-    exam = {"kind": "folder", "path": "input/exam", "domain": "exam", "split": "test"}
-    draw_folder(place / "input/exam", {"cup": 3})
-    (place / "input/exam/cup/1.png").write_bytes(b"")
-    _, summary = run({"sources": [folder(), exam]})
-    assert summary["notes"][0].startswith("1 unusable files were in val or test")
-    assert [entry["split"] for entry in summary["dropped_files"]] == ["train", "test"]
-
-
-def test_without_verify_no_image_is_opened(place):
-    table, summary = run({"sources": [folder()], "verify": False})
-    assert "toys/cat/broken.png" in set(table["image_path"])
-    assert summary["dropped_files"] == [] and "width" not in table
-
-
-def test_paths_start_from_the_root(place, capsys):
-    table, _ = run({"sources": [folder()], "root": ".", "out": "mixes/mix.parquet"})
+def test_without_verify_no_image_is_opened_and_paths_start_from_the_root(place, capsys):
+    table, summary = run(
+        {"sources": [folder()], "verify": False, "root": ".", "out": "mixes/mix.parquet"}
+    )
+    assert "input/toys/cat/broken.png" in set(table["image_path"])
     assert table["image_path"].str.startswith("input/toys/").all()
+    assert summary["dropped_files"] == [] and "width" not in table
     assert "pass it to other commands as --root" in capsys.readouterr().out
 
 

@@ -161,14 +161,6 @@ def test_a_labelled_sample_calibrates(toys: Path, clip: str) -> None:
         run(toys, ["cars"], pseudo_labels=wanted, val_fraction=0.0)
 
 
-def test_shares_are_met(toys: Path) -> None:
-    shares = {"shares": {"cars": 1, "packages": 2}}
-    table, _ = run(toys, ["cars", "dishes", "packages"], shares=shares, val_fraction=0.0)
-    images = table[table["split"] == "train"].groupby("domain").size()
-    assert images.to_dict().keys() == {"cars", "packages"}
-    assert images["packages"] == pytest.approx(2 * images["cars"], abs=1)
-
-
 @pytest.mark.slow
 def test_a_selection_keeps_what_earns_its_place(
     toys: Path, clip: str, capsys: pytest.CaptureFixture[str]
@@ -176,7 +168,7 @@ def test_a_selection_keeps_what_earns_its_place(
     proxy = {"model": clip, "size_px": 32, "epochs": 1, "min_steps": 4, "batch_size": 32}
     rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 40}
     selection = {"proxy": proxy, "rule": rule}
-    domains = ["cars", "packages", "dishes"]
+    domains = ["cars", "packages"]
     table, _ = run(toys, domains, selection=selection)
     steps = json.loads((toys / "input/mix.selection.json").read_text())
     chosen = {name.partition("@")[0] for name in steps["mix"].split("+")}
@@ -193,7 +185,7 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
     toys: Path, clip: str, monkeypatch: pytest.MonkeyPatch, capsys, thumbnails: bool
 ) -> None:
     table = load_manifest(toys / "input/toys/manifest.csv").table
-    domains = sorted({*first_test(table)["domain"], "cars", "dishes", "packages"})
+    domains = sorted({*first_test(table)["domain"], "cars", "dishes"})
     blocks: dict = {"clean": {"leaks": "drop_train"}}
     if not thumbnails:
         blocks["clean"] |= {"model": clip, "size_px": 32, "cap": "diverse", "outliers": {}}
@@ -201,7 +193,7 @@ def test_jobs_compute_parts_and_the_mix_is_the_same(
         guessed = {"clip": {"model": clip, "cache": str(toys / "text")}, "domains": ["cars"]}
         blocks["pseudo_labels"] = {**guessed, "classes": names, "min_confidence": 0.0}
         proxy = {"model": clip, "size_px": 32, "epochs": 1, "min_steps": 4, "batch_size": 32}
-        rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 8}
+        rule = {"seeds": 2, "confirm_seeds": 0, "max_evaluations": 6}
         blocks["selection"] = {"proxy": proxy, "rule": rule}
     monkeypatch.setenv("GUIE_CACHE", str(toys / "cache of one job"))
     alone, _ = run(toys, domains, **blocks, max_images=4)

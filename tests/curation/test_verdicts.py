@@ -44,34 +44,43 @@ def mixed(root: Path, *settings: str) -> pd.DataFrame:
     return pd.read_csv(root / "mix.csv")
 
 
-def said(root: Path, verdict: str) -> None:
-    path = root / "mix.verdicts.csv"
-    table = pd.read_csv(path, dtype=str, keep_default_na=False)
-    table.loc[table["other_path"].str.contains("copy|00"), "verdict"] = verdict
-    table.to_csv(path, index=False)
-
-
 @pytest.mark.slow
 def test_a_word_against_a_copy_keeps_both_at_the_next_run_and_every_later_one(folders):
+    """Columns of a person stay as they are, and rows with a remark and no verdict."""
     assert len(mixed(folders, "clean.share_max=0.5")) == 15, "both of a conflict go"
-    said(folders, "Not a copy ")
+    path = folders / "mix.verdicts.csv"
+    pair, other = "birds/class1/copy.png,birds/class0/00.png", "x.png,y.png"
+    head = "who,image_path,other_path,verdict,remark"
+    path.write_text(f'{head}\n007,{pair},Not a copy ,"a, ""b"" NA"\n,{other},, later\n')
     for _ in range(2):
         assert len(mixed(folders)) == 17
-        table = pd.read_csv(folders / "mix.verdicts.csv")
-        assert table["verdict"].tolist() == ["not a copy"]
-    said(folders, "")
+        lines = path.read_text().splitlines()
+        assert lines[0].startswith(f"{head},kind,") and len(lines) == 3
+        assert lines[1].startswith(f'007,{pair},not a copy,"a, ""b"" NA",')
+        assert lines[2].startswith(f",{other},, later,")
+    path.write_text(path.read_text().replace("not a copy", ""))
     assert len(mixed(folders, "clean.share_max=0.5")) == 15
 
 
 @pytest.mark.slow
-def test_a_word_for_a_copy_drops_what_no_pixel_told(folders):
-    with (folders / "mix.verdicts.csv").open("w") as file:
-        file.write("image_path,other_path,verdict\n")
-        file.write("birds/class2/02.png,birds/class3/03.png,copy\n")
+def test_a_word_for_a_copy_drops_what_no_pixel_told(folders, capsys):
+    """A word on what is not in the mix is kept, and named."""
+    elsewhere = "elsewhere/a.png,elsewhere/b.png,copy"
+    (folders / "mix.verdicts.csv").write_text(
+        "image_path,other_path,verdict\n"
+        f"birds/class2/02.png,birds/class3/03.png,copy\n{elsewhere}\n"
+    )
     left = mixed(folders, "clean.share_max=0.5")
     assert len(left) == 13 and not left["image_path"].str.contains("02|03").any()
     found = pd.read_csv(folders / "mix.findings.csv")
     assert found.loc[found["said"], "image_path"].str[-6:].tolist() == ["02.png", "03.png"]
+    lines = (folders / "mix.verdicts.csv").read_text().splitlines()
+    assert any(line.startswith(elsewhere) for line in lines) and len(lines) == 4
+    said = (
+        "note: mix.verdicts.csv has verdicts on 2 images that are not in the mix:"
+        " elsewhere/a.png, elsewhere/b.png"
+    )
+    assert said in capsys.readouterr().out.splitlines()
 
 
 def test_a_word_holds_where_equal_pixels_alone_are_looked_for(folders):
@@ -90,22 +99,8 @@ def test_a_word_written_while_cleaning_runs_is_kept(folders, monkeypatch):
         return clean(*given)
 
     monkeypatch.setattr(cleaning, "clean", slowly)
-    mixed(folders, "clean.share_max=0.5")
+    mixed(folders, "clean.near=null")
     assert line in (folders / "mix.verdicts.csv").read_text()
-
-
-@pytest.mark.slow
-def test_a_word_on_what_is_not_in_the_mix_is_kept_and_named(folders, capsys):
-    line = "elsewhere/a.png,elsewhere/b.png,copy"
-    (folders / "mix.verdicts.csv").write_text(f"image_path,other_path,verdict\n{line}\n")
-    mixed(folders, "clean.share_max=0.5")
-    lines = (folders / "mix.verdicts.csv").read_text().splitlines()
-    assert lines[1].startswith(line) and len(lines) == 3
-    said = (
-        "note: mix.verdicts.csv has verdicts on 2 images that are not in the mix:"
-        " elsewhere/a.png, elsewhere/b.png"
-    )
-    assert said in capsys.readouterr().out.splitlines()
 
 
 @pytest.mark.slow
@@ -118,21 +113,6 @@ def test_what_may_be_a_copy_is_kept_and_counted(folders, capsys):
 
 
 @pytest.mark.slow
-def test_columns_of_a_person_stay_as_they_are(folders):
-    """And with them rows that have a remark and no verdict, whether their pair is found or not."""
-    path = folders / "mix.verdicts.csv"
-    pair, other = "birds/class1/copy.png,birds/class0/00.png", "x.png,y.png"
-    head = "who,image_path,other_path,verdict,remark"
-    path.write_text(f'{head}\n007,{pair},not a copy,"a, ""b"" NA"\n,{other},, later\n')
-    for _ in range(2):
-        assert len(mixed(folders)) == 17
-        lines = path.read_text().splitlines()
-        assert lines[0].startswith(f"{head},kind,") and len(lines) == 3
-        assert lines[1].startswith(f'007,{pair},not a copy,"a, ""b"" NA",')
-        assert lines[2].startswith(f",{other},, later,")
-
-
-@pytest.mark.slow
 def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
     path = folders / "mix.verdicts.csv"
     one, other = "birds/class2/02.png", "birds/class3/03.png"
@@ -140,7 +120,7 @@ def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
         f"image_path,other_path,verdict\n{one},{other},copy\n{other},{one},not a copy\n"
     )
     for _ in range(2):  # the second time it is the file that the first has written
-        assert len(mixed(folders, "clean.share_max=0.5")) == 15
+        assert len(mixed(folders, "clean.near=null")) == 17
 
 
 @pytest.mark.parametrize(
@@ -160,10 +140,18 @@ def test_the_last_word_on_a_pair_counts_whichever_image_comes_first(folders):
         ("image_path,other_path,verdict,verdict\na,b,copy,\n", "column 'verdict' occurs twice"),
     ],
 )
-def test_a_damaged_table_is_refused_by_line(folders, text, match):
-    path = folders / "mix.verdicts.csv"
+def test_a_damaged_table_is_refused_by_line(tmp_path, text, match):
+    path = tmp_path / "mix.verdicts.csv"
     path.write_text(text)
     with pytest.raises(UserError, match=match):
+        Verdicts.read(path)
+
+
+def test_a_damaged_table_stops_the_mix_and_stays(folders):
+    path = folders / "mix.verdicts.csv"
+    text = "image_path,other_path,verdict\na,b,copy\na,c,maybe\n"
+    path.write_text(text)
+    with pytest.raises(UserError, match="line 3: invalid verdict 'maybe'"):
         mixed(folders)
     assert path.read_text() == text, "nothing of it is lost"
 
@@ -193,7 +181,7 @@ def test_a_rule_that_takes_too_much_stops_with_the_page(folders):
 def test_a_class_is_not_emptied_without_a_word(folders, capsys):
     for name in ("class0/00", "class0/04", "class0/08", "class0/12"):
         Image.open(folders / f"birds/{name}.png").save(folders / f"birds/class3/{name[-2:]}x.png")
-    mixed(folders, "clean.share_max=0.9")
+    mixed(folders, "clean.share_max=0.9", "clean.near=null")
     message = "note: conflicts left no training image of 1 classes: birds/class0"
     assert message in capsys.readouterr().out
     assert message.removeprefix("note: ") in (folders / "mix.html").read_text()
@@ -234,6 +222,6 @@ def test_placeholders_are_told_with_their_count(folders, capsys):
     for n in range(4):
         for k in range(3):
             picture(99).save(folders / f"birds/class{n}/none{k}.png")
-    mixed(folders, "clean.share_max=0.9", "clean.conflicts=report")
+    mixed(folders, "clean.share_max=0.9", "clean.conflicts=report", "clean.near=null")
     message = "none0.png is a placeholder: 12 images under 4 labels; dropped from train"
     assert message in capsys.readouterr().out

@@ -176,7 +176,7 @@ def test_the_witness_of_a_leak_is_the_one_that_differs_least():
 @pytest.mark.slow
 @pytest.mark.parametrize(("conflicts", "labels"), [("report", "{}"), ("keep_first", "all|{}")])
 def test_placeholders_cost_what_their_images_cost(conflicts, labels):
-    """3,000 files of seven pictures: all pairs would be millions, and four times those of half."""
+    """1,500 files of seven pictures: all pairs would be millions, and four times those of half."""
     near = NearConfig(distance_max=BITS, similarity_min=-1)
     config = CleaningConfig(leaks="declared", conflicts=conflicts, near=near, labels_max=9_999)
 
@@ -193,9 +193,9 @@ def test_placeholders_cost_what_their_images_cost(conflicts, labels):
             assert len(of_kind) <= len(table)
         return peak
 
-    whole = peak(3_000)
-    assert whole < 3_000 * 4_000
-    assert whole < 2.4 * peak(1_500)
+    whole = peak(1_500)
+    assert whole < 1_500 * 4_000
+    assert whole < 2.4 * peak(750)
 
 
 def test_features_are_asked_for_where_hashes_are_near_alone():

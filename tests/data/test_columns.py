@@ -16,7 +16,7 @@ from guie.data.columns import StringColumn
 from guie.data.dataset import EvalDataset, TrainDataset
 
 WORDS = ["a/b.jpg", "", "ä/ö.png", "c"]
-ROWS = 200_000
+ROWS = 100_000
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def read_all(column: StringColumn, answer: Connection) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc/self/smaps_rollup")
 @pytest.mark.parametrize("kind", ["train", "eval"])
 def test_a_forked_process_shares_the_rows(kind: str) -> None:
-    """Python strings would take 15 MB of each process here; the interpreter itself takes some."""
+    """Python strings would take 8 MB of each process here; the interpreter itself takes some."""
     names = [f"train/class-{number % 100}/image-{number:09d}.jpg" for number in range(ROWS)]
     if kind == "train":
         table = pd.DataFrame({"image_path": names, "label": "one"})

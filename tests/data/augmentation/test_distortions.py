@@ -33,7 +33,7 @@ ALL = {
     **{"auto": "imagenet", **MOVES, "affine": 0.5, "hue": 0.1, "rgb_shift": 9.0},
     **{"blur": 0.5, "jpeg": 0.5, "color": 0.3, "gray": 0.3, "flip": 0.5, "erase": 0.5},
 }
-SIZES = [(1, 1), (1, 2000), (2000, 1), (2, 2), (3, 1), (7, 5), (40, 32)]
+SIZES = [(1, 1), (1, 2000), (2000, 1), (2, 2), (7, 5)]
 
 
 def photo(height: int = 64, width: int = 64, seed: int = 0) -> np.ndarray:
@@ -42,18 +42,19 @@ def photo(height: int = 64, width: int = 64, seed: int = 0) -> np.ndarray:
     return cv2.resize(small, (width, height), interpolation=cv2.INTER_LINEAR)
 
 
-@pytest.mark.parametrize("size", SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("name", EACH)
 @pytest.mark.filterwarnings("error")
-def test_any_size_and_grey_images(name: str, size: tuple[int, int]) -> None:
-    colour = photo(*size)
-    grey = np.repeat(colour[..., :1], 3, axis=2)
-    for image in (colour, grey):
-        distort, kept = Distortions(AugmentConfig(**EACH[name])), image.copy()
-        for seed in range(25):
-            out = distort(image, seed)
-            assert (out.shape, out.dtype) == (image.shape, np.uint8)
-        assert (image == kept).all()
+def test_any_size_and_grey_images(name: str) -> None:
+    distort = Distortions(AugmentConfig(**EACH[name]))
+    for size in SIZES:
+        colour = photo(*size)
+        grey = np.repeat(colour[..., :1], 3, axis=2)
+        for image in (colour, grey):
+            kept = image.copy()
+            for seed in range(25):
+                out = distort(image, seed)
+                assert (out.shape, out.dtype) == (image.shape, np.uint8), size
+            assert (image == kept).all(), size
 
 
 @pytest.mark.parametrize("name", [*EACH, "all"])
@@ -278,7 +279,7 @@ def drawn(config: AugmentConfig, height: int, width: int, draws: int) -> np.ndar
     return np.hstack([ends[:, :2], ends[:, 2:] - ends[:, :2]])
 
 
-@pytest.mark.parametrize("size", [(375, 500), (300, 600), (600, 300), (100, 100)])
+@pytest.mark.parametrize("size", [(375, 500), (600, 300), (100, 100)])
 def test_absolute_ratios_draw_the_boxes_of_torchvision(size: tuple[int, int]) -> None:
     """4,000 boxes have the same mean and deviation of area, log aspect ratio and place."""
     torch.manual_seed(0)

@@ -144,6 +144,7 @@ def test_a_disk_too_small_is_said_at_once(tmp_path: Path, monkeypatch: pytest.Mo
 def test_curate_packs_a_manifest_again_without_work(tmp_path: Path, capsys) -> None:
     files = data_set(tmp_path / "files")
     words = ["--manifest", str(files.path), "--shards", str(tmp_path / "out"), "--shard-mb", "0.02"]
+    words += ["--workers", "1"]
     curate.main(words)
     before = {file: file.stat().st_mtime_ns for file in (tmp_path / "out").iterdir()}
     curate.main(words)
@@ -163,6 +164,15 @@ features: {tmp_path}/features
 sources: [{{kind: manifest, path: {files.path}}}]
 """
     )
-    curate.main(["--config", str(tmp_path / "mix.yaml"), "--shards", str(tmp_path / "shards")])
+    curate.main(
+        [
+            "--config",
+            str(tmp_path / "mix.yaml"),
+            "--shards",
+            str(tmp_path / "shards"),
+            "--workers",
+            "1",
+        ]
+    )
     index = pd.read_parquet(tmp_path / "shards/index.parquet")
     assert index["pixels"].str.len().eq(32).all()

@@ -1,0 +1,23 @@
+"""The recipes' configs, each read once."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+from guie.config import MixConfig, RunConfig, load_config
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+RECIPES = sorted((CONFIGS / "recipes").glob("*.yaml"))
+
+
+@cache
+def recipe_config(name: str) -> RunConfig:
+    """The resolved config of a recipe."""
+    return load_config(CONFIGS / f"recipes/{name}.yaml", RunConfig)
+
+
+@cache
+def mix_configs() -> list[MixConfig]:
+    """The mixes of public datasets."""
+    return [load_config(path, MixConfig) for path in (CONFIGS / "mixes").glob("*.yaml")]
