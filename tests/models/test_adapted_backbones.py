@@ -56,9 +56,7 @@ with_prompts = [case for case in CASES[-6:] if "shallow" not in str(case.id)]
 def test_adapters_begin_as_nothing(family: str) -> None:
     """To the bit; but LoRA takes torch's attention apart, and its sums come in another order."""
     apart, lora = family == CLIP, [LORA] if family in STRUCTURES else []
-    backbone, plain = adapted(
-        family if lora else CLIP, adapters=[STOCHASTIC, ADAPTFORMER, *lora]
-    )
+    backbone, plain = adapted(family if lora else CLIP, adapters=[STOCHASTIC, ADAPTFORMER, *lora])
     tolerance = {"atol": 1e-5, "rtol": 1e-5} if apart else {"atol": 0, "rtol": 0}
     for mode in (True, False):
         for grad in (True, False):
