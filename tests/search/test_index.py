@@ -119,7 +119,7 @@ def test_an_index_keeps_its_precision(run: Path, four: Path, tmp_path: Path) -> 
     """And is queried in float32, on any machine."""
     out = tmp_path / "index"
     words = ["index", "--model", str(run), "--images", str(four / "pictures"), "--out", str(out)]
-    words += ["--workers", "0"]
+    words += ["--workers", "1"]
     search.main([*words, "--precision", "bf16"])
     assert read_index(out).facts.precision == "bf16"
     picture(1, 9).save(four / "pictures" / "new.png")
@@ -154,7 +154,7 @@ def test_a_damaged_index_is_told_by_its_file(name: str, small_index: Path) -> No
 def words_of(run: Path, pictures: Path, out: Path) -> list[str]:
     return [
         *("index", "--model", str(run), "--images", str(pictures), "--out", str(out)),
-        *("--workers", "0"),
+        *("--workers", "1"),
     ]
 
 

@@ -120,7 +120,7 @@ def test_an_update_has_the_bits_of_a_new_index(run: Path, tmp_path: Path) -> Non
 
 
 def test_shards_are_merged(searcher, run: Path, tmp_path: Path) -> None:
-    words = ["--images", searcher.index.facts.source, "--model", str(run), "--workers", "0"]
+    words = ["--images", searcher.index.facts.source, "--model", str(run), "--workers", "1"]
     for number in range(2):
         out = ["--out", str(tmp_path / str(number)), "--shard", f"{number}/2"]
         search.main(["index", *words, *out, "--regions", str(COUNT)])
@@ -140,7 +140,7 @@ def test_an_update_keeps_the_regions_and_others_are_refused(
 ) -> None:
     folder = folder_of(tmp_path, classes=2, each=2)
     words = ["--images", str(folder), "--model", str(run), "--out", str(tmp_path / "index")]
-    words = ["index", *words, "--workers", "0"]
+    words = ["index", *words, "--workers", "1"]
     search.main([*words, "--regions", "5"])
     search.main(words)
     assert capsys.readouterr().out.count("4 pictures of 5 regions") == 2

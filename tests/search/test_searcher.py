@@ -292,10 +292,12 @@ def test_an_approximation_tells_what_it_loses(tmp_path: Path) -> None:
         finish(tmp_path, Facts(**{**facts.__dict__, "factory": "nonsense"}), files, [vectors])
 
 
-def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_commands(
+    loaders: None, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pictures, out = folder_of(tmp_path, classes=4, each=6), tmp_path / "index"
-    made = ["index", "--model", str(run), "--images", str(pictures), "--workers"]
-    search.main([*made, "1", "--out", str(out)])
+    made = ["index", "--model", str(run), "--images", str(pictures), "--workers", "1"]
+    search.main([*made, "--out", str(out)])
     assert f"{out}: 24 pictures, 16 dimensions (flat, exact): 24 new" in capsys.readouterr().out
     asked = [str(pictures / "left" / "1_0.png"), str(pictures / "right" / "0_0.png")]
     words = ["query", "--index", str(out), *asked, "--k", "3", "--domain", "left"]
@@ -316,7 +318,7 @@ def test_the_commands(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     # Shards by themselves, joined: the same vectors, the same answers
     parts = [str(tmp_path / f"part_{number}") for number in range(2)]
     for number, part in enumerate(parts):
-        search.main([*made, "0", "--out", part, "--shard", f"{number}/2"])
+        search.main([*made, "--out", part, "--shard", f"{number}/2"])
     whole = open_index(out)
     for kind in ([], ["--factory", "IVF2,Flat", "--probes", "2"]):
         joined = tmp_path / f"joined{len(kind)}"
