@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from torch import Tensor
+from torch.nn import functional
 
 import export
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
 from guie.export import RUNTIME_FORMAT, submission
 from guie.export.card import without_folders
-from guie.models import build_embedder, open_model, save_model
+from guie.models import build_embedder, narrowed, open_model, save_model
 from guie.training.run_folder import write_record
 
 TINY_CLIP = {"library": "open_clip", "name": "guie-tiny"}
@@ -67,16 +69,13 @@ def main(run: Path, out: Path, *more: str) -> None:
 
 
 @pytest.mark.parametrize("head", [{"dim": 48, "norm": "bn"}, {"dim": 48, "bias": False}])
-def test_the_first_numbers_become_a_submission(tmp_path: Path, head: dict) -> None:
+def test_the_first_numbers_are_kept(tmp_path: Path, head: dict) -> None:
     run = make_run(tmp_path / "run", head=head)
-    main(run, tmp_path / "out", "--dim", "16")
-    whole = open_model(run).scored
     image = torch.randint(0, 256, (1, 3, 40, 33), dtype=torch.uint8)
-    with zipfile.ZipFile(tmp_path / "out/submission.zip") as archive, torch.inference_mode():
-        cut = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))(image)
-        first = whole(image)[:, :16]
+    with torch.inference_mode():
+        first = open_model(run).scored(image)[:, :16]
+        cut = narrowed(open_model(run), 16).scored(image)
     torch.testing.assert_close(cut, first / first.norm(dim=1, keepdim=True))
-    assert json.loads((tmp_path / "out/export.json").read_text())["dimension"] == 16
 
 
 @pytest.mark.parametrize(
@@ -175,22 +174,26 @@ def test_every_part_of_a_model_is_exported_for_1_11(tmp_path: Path) -> None:
     assert "overlapping, one every 8 px" in (out / "card.md").read_text()
 
 
-def test_the_file_takes_the_shape_of_the_image_given(tmp_path: Path) -> None:
-    head = {"dim": 8, "norm": "bn", "image_shape": True}
+def test_the_file_takes_the_shape_of_the_image_given_and_keeps_the_first_numbers(
+    tmp_path: Path,
+) -> None:
+    head = {"dim": 12, "norm": "bn", "image_shape": True}
     run = make_run(tmp_path / "run", head=head)
-    main(run, tmp_path / "out")
+    main(run, tmp_path / "out", "--dim", "8")
+    assert json.loads((tmp_path / "out/export.json").read_text())["dimension"] == 8
     with zipfile.ZipFile(tmp_path / "out" / "submission.zip") as archive:
         saved = torch.jit.load(io.BytesIO(archive.read("saved_model.pt")))
     model = open_model(run)
+
+    def first(grey: Tensor, shapes: Tensor) -> Tensor:
+        return functional.normalize(model.embedder(model.preprocess(grey), shapes)[:, :8], dim=1)
+
     for height, width in [(64, 32), (32, 64), (640, 320)]:
         grey = torch.full((1, 3, height, width), 99, dtype=torch.uint8)  # squashed, all are one
         shapes = torch.tensor([[height / width, height / 224, width / 224]])
         with torch.no_grad():
-            expected = model.embedder(model.preprocess(grey), shapes)
-            torch.testing.assert_close(saved(grey), expected, atol=1e-5, rtol=0)
-            assert not torch.allclose(
-                saved(grey), model.embedder(model.preprocess(grey), 2 * shapes)
-            )
+            torch.testing.assert_close(saved(grey), first(grey, shapes), atol=1e-5, rtol=0)
+            assert not torch.allclose(saved(grey), first(grey, 2 * shapes))
 
 
 def test_exporting_twice_gives_the_same_zip_members(tmp_path: Path) -> None:
