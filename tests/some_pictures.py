@@ -49,6 +49,6 @@ def indexed(
     """An index of a source by a run."""
     found = pictures_of(source)
     facts = Facts(str(run), "", 0, 0, str(source), str(found.root), **keys)
-    made = build(out, opened(run, out), facts, found, Accelerator(), workers=1, fewer=fewer)
+    made = build(out, opened(run, out), facts, found, Accelerator(), workers=0, fewer=fewer)
     assert made is not None
     return made

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +15,9 @@ from torch import nn
 
 import train
 from guie.config import RunConfig, config_from
+from guie.config.model import ModelConfig
 from guie.data.manifest import load_manifest, save_manifest
-from guie.models import LoadedModel, build_embedder, open_model, save_model
+from guie.models import Embedder, LoadedModel, build_embedder, open_model, save_model
 from guie.models.backbones import OpenClip
 from guie.training.run_folder import read_metrics, write_record
 
@@ -45,8 +48,7 @@ def tiny_run(
     """A run whose weights are those of seed `start`, moved by so much noise of the folder's own."""
     config = tiny_config(folder, **model)
     write_record(folder, config)
-    torch.manual_seed(start)
-    embedder = build_embedder(config.model)
+    embedder = copy.deepcopy(_started(config.model.model_dump_json(), start))
     embedder.backbone.set_image_size(size_px)
     torch.manual_seed(len(folder.name) + sum(map(ord, folder.name)))
     with torch.no_grad():
@@ -55,6 +57,13 @@ def tiny_run(
     for name in ("model", "last"):
         save_model(embedder, folder / f"{name}.safetensors", size_px)
     return folder
+
+
+@cache
+def _started(model: str, seed: int) -> Embedder:
+    """Built once: most of it is open_clip's text tower, which is thrown away."""
+    torch.manual_seed(seed)
+    return build_embedder(ModelConfig.model_validate_json(model))
 
 
 def bn_config(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from guie.base.errors import UserError
 from guie.config.model import LayersConfig
 from guie.models import at_size, composed, open_model, with_layers
 from guie.training.run_folder import read_metrics
-from tiny_runs import mix_with_val, tiny_run, weights
+from tiny_runs import mix_with_val, tiny_run
 
 TINY_VIT = {
     "library": "timm",
@@ -29,16 +30,20 @@ TINY_VIT = {
 }
 
 
-@pytest.fixture
-def runs(tmp_path: Path) -> list[Path]:
-    """Two that see an image alike, one at another size and fit, with a head that takes its shape."""
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two that see an image alike, one at another size and fit, with a head that takes its shape.
+
+    No test changes them.
+    """
+    folder = tmp_path_factory.mktemp("runs")
     image = {"size_px": 48, "fit": "pad", "mean": [0.5, 0.4, 0.3]}
     other = {"backbone": TINY_VIT, "image": image}
     head = {"dim": 24, "norm": "bn", "image_shape": True}
     return [
-        tiny_run(tmp_path / "a"),
-        tiny_run(tmp_path / "b", start=1),
-        tiny_run(tmp_path / "c", size_px=48, head=head, **other),
+        tiny_run(folder / "a"),
+        tiny_run(folder / "b", start=1),
+        tiny_run(folder / "c", size_px=48, head=head, **other),
     ]
 
 
@@ -57,13 +62,23 @@ def pictures() -> list[torch.Tensor]:
 
 
 @torch.no_grad()
-def test_the_members_embeddings_stand_side_by_side(runs: list[Path], tmp_path: Path) -> None:
-    members, both = [open_model(run) for run in runs], open_model(main(runs, tmp_path / "all"))
+def test_the_members_embeddings_stand_side_by_side_and_are_not_needed_any_more(
+    runs: list[Path], tmp_path: Path
+) -> None:
+    copies = [shutil.copytree(run, tmp_path / run.name) for run in runs]
+    out = main(copies, tmp_path / "all")
+    for folder in copies:
+        shutil.rmtree(folder)
+    members, both = [open_model(run) for run in runs], open_model(out)
     assert both.embedder.dim == 16 + 16 + 24
     assert both.preprocess.sides_px == [32, 48]  # the first two share one look
     for picture in pictures():
         expected = torch.cat([member.scored(picture) for member in members], dim=1)
         torch.testing.assert_close(both.scored(picture), functional.normalize(expected, dim=1))
+    live = composed(members).embedder.state_dict()
+    found = both.embedder.state_dict()
+    assert found.keys() == live.keys()
+    assert all(torch.equal(found[name], live[name]) for name in live)
 
 
 @torch.no_grad()
@@ -80,20 +95,21 @@ def test_the_cosine_is_the_weighted_mean_of_the_members(runs: list[Path], tmp_pa
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("reduce", [None, {"name": "first", "dim": 8}], ids=["whole", "reduced"])
 def test_a_members_own_layer_takes_the_place_of_its_embedding(
-    reduce: dict | None, runs: list[Path], tmp_path: Path
+    runs: list[Path], tmp_path: Path
 ) -> None:
     layers = {"of": ["transformer.resblocks.0"], "pool": "token"}
-    alone = {"model": str(runs[0]), "layers": layers}
-    one = open_model(composition(tmp_path / "one", [alone], reduce=reduce))
+    alone, first = {"model": str(runs[0]), "layers": layers}, {"name": "first", "dim": 8}
+    one = open_model(composition(tmp_path / "one", [alone]))
+    cut = open_model(composition(tmp_path / "cut", [alone], reduce=first))
     both = open_model(composition(tmp_path / "two", [alone, str(runs[1])], join="side_by_side"))
-    model = with_layers(open_model(runs[0]), LayersConfig.model_validate(layers))
+    model, other = with_layers(open_model(runs[0]), LayersConfig(**layers)), open_model(runs[1])
     for picture in pictures():
         beneath = functional.normalize(model.scored(picture), dim=1)
-        expected = functional.normalize(beneath[:, :8], dim=1) if reduce else beneath
-        torch.testing.assert_close(functional.normalize(one.scored(picture), dim=1), expected)
-        pair = torch.cat([beneath, open_model(runs[1]).scored(picture)], dim=1)
+        torch.testing.assert_close(functional.normalize(one.scored(picture), dim=1), beneath)
+        expected = functional.normalize(beneath[:, :8], dim=1)
+        torch.testing.assert_close(functional.normalize(cut.scored(picture), dim=1), expected)
+        pair = torch.cat([beneath, other.scored(picture)], dim=1)
         torch.testing.assert_close(both.scored(picture), functional.normalize(pair, dim=1))
     assert not any("resblocks.1" in name for name in one.embedder.state_dict())
 
@@ -116,16 +132,6 @@ def test_an_average_is_the_mean_of_embeddings_and_strangers_are_told(
     kin = [tiny_run(tmp_path / name, start=1, moved=1e-3) for name in ("x", "y")]
     composition(tmp_path / "kin", kin, join="average")
     assert "warning" not in capsys.readouterr().err
-
-
-def test_a_composition_is_whole_without_its_members(runs: list[Path], tmp_path: Path) -> None:
-    out = main(runs, tmp_path / "all")
-    live = composed([open_model(run) for run in runs]).embedder.state_dict()
-    for run in runs:
-        run.rename(run.with_name(run.name + "_gone"))
-    found = weights(out)
-    assert found.keys() == live.keys()
-    assert all(torch.equal(found[name], live[name]) for name in live)
 
 
 def test_a_folder_of_ensemble_py_still_opens(runs: list[Path], tmp_path: Path) -> None:
@@ -216,10 +222,13 @@ def test_a_model_with_itself_ranks_as_alone_and_is_saved_once(
     embs = [[model.scored(p).numpy() for p in pictures()] for model in (one, both)]
     np.testing.assert_allclose(embs[0][0] @ embs[0][1].T, embs[1][0] @ embs[1][1].T, atol=1e-6)
 
-    for out in (runs[0], twice):
-        export.main(["--run", str(out), "--out", str(out / "exported")])
-    for file in ("model.safetensors", "exported/submission.zip"):
-        single, double = ((out / file).stat().st_size for out in (runs[0], twice))
+    for name, out in (("a", runs[0]), ("twice", twice)):
+        export.main(["--run", str(out), "--out", str(tmp_path / "exported" / name)])
+    for folder, file in ((tmp_path / "exported", "submission.zip"), (None, "model.safetensors")):
+        single, double = (
+            ((folder / out.name if folder else out) / file).stat().st_size
+            for out in (runs[0], twice)
+        )
         assert double < 1.2 * single  # position embeddings alone are written twice
     apart = functional.normalize(
         torch.cat([at_size(one, s).scored(pictures()[0]) for s in (32, 64)], 1)

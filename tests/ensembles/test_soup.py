@@ -43,19 +43,38 @@ def main(out: Path, *members: Path | dict, **keys: Any) -> Path:
     return composition(out, list(members), **{"join": "soup", **keys})
 
 
-def test_the_mean_is_that_by_hand(tmp_path: Path) -> None:
-    runs = [tiny_run(tmp_path / name, moved=0.01, head=BN) for name in ("a", "b", "c")]
-    out = main(tmp_path / "soup", *runs)
-    members, found = [weights(run) for run in runs], weights(out)
+@pytest.fixture(scope="module")
+def kin(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two of one start; no test changes them."""
+    folder = tmp_path_factory.mktemp("kin")
+    return [tiny_run(folder / name, moved=0.01) for name in ("a", "b")]
+
+
+def test_the_mean_is_that_by_hand(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """Of two runs, one of them with both its files. Dropout may differ; counters count no images."""
+    heads = [BN, {**BN, "dropout": 0.5}]
+    runs = [tiny_run(tmp_path / n, moved=1e-3, head=h) for n, h in zip("ab", heads, strict=True)]
+    files = [runs[0] / "model.safetensors", runs[0] / "last.safetensors"]
+    files.append(runs[1] / "model.safetensors")
+    for file, count in zip(files, (3, 7, 5), strict=True):
+        model = open_model(file.parent, weights=file.name)
+        model.embedder.head.norm.num_batches_tracked.fill_(count)
+        model.embedder.head.norm.running_mean.fill_(count)
+        model.embedder.head.linear.bias.data.add_(count)
+        save_model(model.embedder, file, 32)
+    out = main(tmp_path / "soup", runs[0], {"model": str(runs[0]), "weights": "last"}, runs[1])
+    members, found = [weights(file.parent, file.name) for file in files], weights(out)
     assert found.keys() == members[0].keys()
+    assert found.pop("head.norm.num_batches_tracked") == 7
     for name, value in found.items():
         values = [member[name].double() for member in members]
         expected = (sum(values[1:], values[0]) / 3).to(value.dtype)
         assert torch.equal(value, expected), name
     assert not torch.equal(found["head.linear.weight"], members[0]["head.linear.weight"])
-    assert [member["member"] for member in record(out)["members"]] == [
-        str(run / "model.safetensors") for run in runs
-    ]
+    assert (found["head.norm.running_mean"] == 5).all()
+    made = record(out)["members"]
+    assert [member["member"] for member in made] == list(map(str, files))
+    assert "independently" not in capsys.readouterr().err and made[2]["alike"]["head"] > 0.99
     assert open_model(out).source == str(out)
 
 
@@ -69,17 +88,6 @@ def test_one_member_alone_is_that_run_to_the_bit(tmp_path: Path) -> None:
         main(tmp_path / "soup", run, run_twice(run)),
     ):
         assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
-
-
-def test_counters_do_not_keep_batch_norms_apart_but_statistics_are_averaged(tmp_path: Path) -> None:
-    runs = [tiny_run(tmp_path / name, head=BN) for name in ("a", "b")]
-    for run, count in zip(runs, (3, 7), strict=True):
-        model = open_model(run)
-        model.embedder.head.norm.num_batches_tracked.fill_(count)
-        model.embedder.head.norm.running_mean.fill_(count)
-        save_model(model.embedder, run / "model.safetensors", 32)
-    norm = open_model(main(tmp_path / "soup", *runs)).embedder.head.norm
-    assert norm.num_batches_tracked == 7 and (norm.running_mean == 5).all()
 
 
 def test_the_mean_is_taken_in_double() -> None:
@@ -100,34 +108,28 @@ def test_the_mean_is_taken_in_double() -> None:
         ({"image": {"size_px": 32, "fit": "pad"}}, "image.fit is pad"),
         ({"image": {"size_px": 32, "mean": [0.1, 0.2, 0.3]}}, "image.mean is"),
         (
-            {"backbone": {"library": "timm", "name": "resnet18"}},
+            {"backbone": {"library": "timm", "name": "test_vit"}},
             "backbone.library is timm",
         ),
     ],
 )
-def test_what_differs_is_refused_in_one_line(tmp_path: Path, other: dict, message: str) -> None:
-    runs = [tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b", **other)]
+def test_what_differs_is_refused_in_one_line(
+    kin: list[Path], tmp_path: Path, other: dict, message: str
+) -> None:
+    runs = [kin[0], tiny_run(tmp_path / "b", **other)]
     with pytest.raises(UserError, match=message) as refused:
         main(tmp_path / "soup", *runs)
     assert "\n" not in str(refused.value) and str(runs[1]) in str(refused.value)
     assert not (tmp_path / "soup").exists()
 
 
-def test_dropout_may_differ(tmp_path: Path) -> None:
-    runs = [tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b", head={"dim": 16, "dropout": 0.5})]
-    main(tmp_path / "soup", *runs)
-
-
-def test_heads_trained_apart_are_told(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    apart = [tiny_run(tmp_path / "a", start=1), tiny_run(tmp_path / "b", start=2)]
-    out = main(tmp_path / "soup", *apart)
+def test_heads_trained_apart_are_told(
+    kin: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    out = main(tmp_path / "soup", kin[0], tiny_run(tmp_path / "b", start=2))
     message = capsys.readouterr().err
     assert "b/model.safetensors: its head was trained independently" in message
     assert abs(record(out)["members"][1]["alike"]["head"]) < 0.2
-    kin = [tiny_run(tmp_path / "c", start=1, moved=1e-3), tiny_run(tmp_path / "d", start=1)]
-    out = main(tmp_path / "kin", *kin)
-    assert "independently" not in capsys.readouterr().err
-    assert record(out)["members"][1]["alike"]["head"] > 0.99
 
 
 def test_likeness_is_the_cosine_of_each_part() -> None:
@@ -166,10 +168,10 @@ def test_greedy_keeps_out_what_lowers_the_score(tmp_path: Path) -> None:
 
 
 def test_a_greedy_soup_is_scored_on_val(
-    toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture
+    kin: list[Path], toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
     mix = mix_with_val(toy_manifest, tmp_path / "mix.csv")
-    runs = [tiny_run(tmp_path / "a", moved=0.01), tiny_run(tmp_path / "b", moved=0.2)]
+    runs = [kin[0], tiny_run(tmp_path / "b", moved=0.2)]
     loaded = []
     with pytest.MonkeyPatch.context() as patched:
         opened = EvalDataset.__getitem__
@@ -191,12 +193,11 @@ def test_a_greedy_soup_is_scored_on_val(
     assert f"R@1 {line['val_r_at_1']:.4f}" in capsys.readouterr().out
 
 
-def test_greedy_asks_for_a_val_split(toy_manifest: Path, tmp_path: Path) -> None:
-    runs = [tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b")]
+def test_greedy_asks_for_a_val_split(kin: list[Path], toy_manifest: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="val: a greedy soup needs a val split"):
-        main(tmp_path / "soup", *runs, join={"name": "soup", "greedy": True})
+        main(tmp_path / "soup", *kin, join={"name": "soup", "greedy": True})
     with pytest.raises(UserError, match="no rows of split 'val'"):
-        main(tmp_path / "soup", *runs, val={"manifest": str(toy_manifest)})
+        main(tmp_path / "soup", *kin, val={"manifest": str(toy_manifest)})
 
 
 @pytest.mark.parametrize("ema", [False, True])
@@ -230,14 +231,6 @@ def test_checkpoints_are_averaged_as_they_are_scored(tmp_path: Path, ema: bool) 
         main(tmp_path / "again", {"model": str(run), "checkpoints": True})
 
 
-def test_best_and_last_of_one_run(tmp_path: Path) -> None:
-    run = tiny_run(tmp_path / "a")
-    shutil.copy(tiny_run(tmp_path / "b", moved=0.1) / "last.safetensors", run / "last.safetensors")
-    out = main(tmp_path / "soup", run, {"model": str(run), "weights": "last"})
-    a, b = (weights(run, f"{name}.safetensors")["head.linear.weight"] for name in ("model", "last"))
-    assert torch.equal(weights(out)["head.linear.weight"], (a / 2 + b / 2))
-
-
 def test_heads_are_averaged_over_one_tower(tmp_path: Path) -> None:
     """Heads of different dropout rates, on one frozen tower: one pass scores them all."""
     rates = [0.0, 0.3]
@@ -256,9 +249,9 @@ def test_heads_are_averaged_over_one_tower(tmp_path: Path) -> None:
         UserError, match=r"backbone\.\S+ differs .* join: heads needs identical backbones"
     ):
         main(tmp_path / "apart", runs[0], moved, join="heads")
-    bare = [tiny_run(tmp_path / name, head=None) for name in ("x", "y")]
+    bare = tiny_run(tmp_path / "x", head=None)
     with pytest.raises(UserError, match="has no head to average"):
-        main(tmp_path / "bare", *bare, join="heads")
+        main(tmp_path / "bare", bare, run_twice(bare), join="heads")
 
 
 def test_branches_of_dropout_rates_are_folded(tmp_path: Path) -> None:
@@ -272,13 +265,12 @@ def test_branches_of_dropout_rates_are_folded(tmp_path: Path) -> None:
 
 
 def test_a_composition_replaces_no_file_that_is_not_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kin: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    members = [tiny_run(tmp_path / name) for name in ("a", "b")]
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "model.safetensors").write_bytes(b"downloaded")
     with pytest.raises(UserError, match="hub: holds model.safetensors, which would be replaced"):
-        main(tmp_path / "hub", *members)
+        main(tmp_path / "hub", *kin)
     assert (tmp_path / "hub" / "model.safetensors").read_bytes() == b"downloaded"
 
     def killed(*_: object) -> None:
@@ -287,13 +279,13 @@ def test_a_composition_replaces_no_file_that_is_not_its_own(
     with monkeypatch.context() as patched:
         patched.setattr(derived, "write_record", killed)
         with pytest.raises(KeyboardInterrupt):
-            main(tmp_path / "soup", *members)
+            main(tmp_path / "soup", *kin)
     assert (tmp_path / "soup" / "model.safetensors").exists()
-    main(tmp_path / "soup", *members)  # what a kill has left is known as ours
+    main(tmp_path / "soup", *kin)  # what a kill has left is known as ours
 
 
-def test_wrong_requests_are_told_in_one_line(tmp_path: Path) -> None:
-    run, other = tiny_run(tmp_path / "a"), tiny_run(tmp_path / "b")
+def test_wrong_requests_are_told_in_one_line(kin: list[Path], tmp_path: Path) -> None:
+    run, other = tiny_run(tmp_path / "a"), kin[1]
     for out, members, message in (
         (tmp_path / "soup", (run, run), "given twice"),
         (run, (run, other), "already holds a model"),

@@ -199,28 +199,22 @@ def test_sizes_of_one_run_are_joined(run: Path, tmp_path: Path) -> None:
     torch.testing.assert_close(out.scored(image), functional.normalize(expected, dim=1))
 
 
-# All that is scripted in one: members, views, choices; make test-slow has the rest
-QUICK = ("by shape and domain", "raw, on black")
 COMPOSITIONS: dict[str, dict[str, Any]] = {
-    "side by side, weighted, PCA": {
-        "members": ["run", {"model": "wide", "weight": 2.0}],
-        "join": "side_by_side",
-        "reduce": {"name": "pca", "dim": 8, "whiten": True, "images": "data"},
-    },
-    "average of sizes": {"members": ["run", {"model": "run", "size_px": 40}], "join": "average"},
-    "soup, five crops": {"members": ["run", "again"], "join": "soup", "views": "five_crops"},
-    "by shape": {"members": ["run"], "views": BY_SHAPE},
     "raw, on black": {"members": ["wide"], "views": ON_BLACK, "average": "raw"},
     "by shape and domain": {
-        "members": ["run", "wide"],
+        "members": ["run", {"model": "wide", "weight": 2.0}],
         "join": "side_by_side",
         "views": [*BY_SHAPE, {"fit": "pad", "domains": "wanted", **OTHERS}],
         "classifier": "told",
         "reduce": {"name": "random", "dim": 16},
     },
-    "bilinear, not antialiased": {
-        "members": ["run"],
-        "views": [{"resize": "bilinear", "antialias": False}, {"antialias": False, "fit": "crop"}],
+    "soup, five crops, not antialiased": {
+        "members": ["run", "again"],
+        "join": "soup",
+        "views": [
+            *("five_crops", {"resize": "bilinear", "antialias": False}),
+            {"antialias": False, "fit": "crop"},
+        ],
     },
     "nested": {
         "members": [{"members": ["run", "again"], "join": "average", "views": BY_SHAPE}, "wide"],
@@ -232,9 +226,7 @@ COMPOSITIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in COMPOSITIONS]
-)
+@pytest.mark.parametrize("name", COMPOSITIONS)
 def test_every_composition_is_saved_for_1_11(
     name: str, run: Path, wide: Path, data: dict[str, str], describe: dict[str, Any], tmp_path: Path
 ) -> None:

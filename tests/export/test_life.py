@@ -49,15 +49,11 @@ def cards_embedding(card: Path) -> torch.Tensor:
 
 
 # torch 2.7 loses the least side of 2 px, so that the export of `fit: pad` is refused
-of_pad = pytest.mark.skipif(torch.__version__.startswith("2.7."), reason="torch 2.7 refuses it")
+ON_BLACK = {} if torch.__version__.startswith("2.7.") else {"fit": "pad", "pad_color": "black"}
 
 
 @pytest.mark.parametrize(
-    "image",
-    [
-        pytest.param({}, id=""),
-        pytest.param({"fit": "pad", "pad_color": "black"}, id="on black", marks=of_pad),
-    ],
+    "image", [pytest.param({}, id="squash", marks=pytest.mark.slow), pytest.param(ON_BLACK, id="")]
 )
 def test_a_program_answers_for_any_number_of_any_size(
     image: dict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -25,7 +25,11 @@ LORA = {"kind": "lora", "rank": 4, "targets": ["q", "k", "v", "out", "mlp"]}
 POOL = {"kind": "pool", "size": 6, "length": 3}
 SHALLOW, DEEP = ({"kind": kind, "length": 3} for kind in ("shallow", "deep"))
 CLIP, VIT, SIGLIP, DINO = "open_clip ViT", "timm ViT", "timm SigLIP", "timm DINOv3"
-JOINED = [CLIP, "open_clip ViT, pooled", VIT]  # families whose sequence prompts can join
+# One family for each way in which adapters find its blocks
+STRUCTURES = [
+    *(CLIP, VIT, SIGLIP, DINO),
+    *("open_clip PE", "timm TIPSv2", "timm C-RADIOv4", "timm EVA02-CLIP"),
+]
 
 
 def adapted(family: str, **added: Any) -> tuple[Backbone, Backbone]:

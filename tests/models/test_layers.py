@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import save_file
 
 import embed
-import export
 import train
 from guie.base.errors import UserError
 from guie.config import RunConfig, config_from
@@ -216,7 +215,6 @@ def test_layers_between_embedding_and_loss_train_and_are_left_out(
     )
     emb = np.load(out)["embedding"]
     assert emb.shape[1] == model.embedder.backbone.dim
-    export.main(["--run", str(run), "--out", str(tmp_path / "submission")])
 
 
 def test_layers_of_a_model_of_one_member(tmp_path: Path) -> None:

@@ -123,15 +123,19 @@ def trained(folder: Path, manifest: Path, lr: dict[str, Any], model: dict[str, A
 @pytest.mark.parametrize(
     ("lr", "model"),
     [
-        ({"backbone": 1e-3}, {}),
-        ({"adapters": 1e-2}, {"adapters": [{"kind": "stochastic", "dim": 4}, LORA]}),
-        ({"prompts": 1e-2}, {"prompts": {"kind": "pool", "size": 4, "length": 2}}),
+        (
+            {"adapters": 1e-2, "prompts": 1e-2},
+            {
+                "adapters": [{"kind": "stochastic", "dim": 4}, LORA],
+                "prompts": {"kind": "pool", "size": 4, "length": 2},
+            },
+        ),
         (
             {"backbone": 1e-3},
             {"layers": {"of": ["encoder.layers.encoder_layer_0"], "pool": "gem"}},
         ),
     ],
-    ids=["fine-tuned", "adapters", "prompts", "layers"],
+    ids=["adapters and prompts", "fine-tuned, layers"],
 )
 def test_it_trains_and_becomes_a_submission(
     lr: dict, model: dict, toy_manifest: Path, tmp_path: Path

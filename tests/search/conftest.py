@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from guie.search import building
 from guie.search.searcher import Searcher, open_index
 from some_pictures import folder_of, indexed
 from tiny_runs import tiny_run
+
+BUILD, NONE = building.build, {"workers": 0}
 
 
 @pytest.fixture(scope="session")
@@ -37,3 +40,15 @@ def four(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_index(four: Path, tmp_path: Path) -> Path:
     return shutil.copytree(four / "index", tmp_path / "index")
+
+
+@pytest.fixture(autouse=True)
+def no_loaders(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Search.py loads pictures without processes, unless a test asks for `loaders`."""
+    if "loaders" not in request.fixturenames:
+        monkeypatch.setattr(building, "build", lambda *given, **keys: BUILD(*given, **keys | NONE))
+
+
+@pytest.fixture
+def loaders() -> None:
+    """Search.py loads pictures by processes, as ever."""

@@ -119,6 +119,7 @@ def test_an_index_keeps_its_precision(run: Path, four: Path, tmp_path: Path) -> 
     """And is queried in float32, on any machine."""
     out = tmp_path / "index"
     words = ["index", "--model", str(run), "--images", str(four / "pictures"), "--out", str(out)]
+    words += ["--workers", "1"]
     search.main([*words, "--precision", "bf16"])
     assert read_index(out).facts.precision == "bf16"
     picture(1, 9).save(four / "pictures" / "new.png")

@@ -14,3 +14,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder where the four scripts are stand-ins, of which `fakes/` has the text."""
     stand_in(tmp_path, monkeypatch)
     return tmp_path
+
+
+@pytest.fixture
+def processes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same, each stand-in in a process of its own."""
+    stand_in(folder, monkeypatch, processes=True)
+    return folder

@@ -29,7 +29,7 @@ DRAW = studying.Study.draw
 
 
 def test_a_study_is_run_once(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    processes: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(studying.Study, "draw", DRAW)
     rows = {
@@ -37,49 +37,49 @@ def test_a_study_is_run_once(
         "again": {"train.epochs": 2},
         "soft max!": {"task.loss": {"name": "softmax"}},
     }
-    path = written(folder, rows=rows)
+    path = written(processes, rows=rows)
     assert study.main([str(path), "--jobs", "2"]) == 0
-    out = folder / "runs/studies/s"
-    assert len(trained(folder)) == 4  # `again` is `plain` under another name
-    assert sorted(re.sub("_[0-9a-f]{8}$", "", name) for name in trained(folder)) == [
+    out = processes / "runs/studies/s"
+    assert len(trained(processes)) == 4  # `again` is `plain` under another name
+    assert sorted(re.sub("_[0-9a-f]{8}$", "", name) for name in trained(processes)) == [
         "plain_0", "plain_1", "soft_max__0", "soft_max__1"]  # fmt: skip
     assert not list(out.glob("*.npz")) and (out / "table.png").stat().st_size > 5000
     text = capsys.readouterr().out
-    assert text.rstrip("\n") == table(folder).rstrip("\n")
+    assert text.rstrip("\n") == table(processes).rstrip("\n")
     assert "| plain | 2 |" in text and "| again | 2 |" in text and "missing" not in text
-    line = next(iter(read_results(folder / "s.json").runs.values()))
+    line = next(iter(read_results(processes / "s.json").runs.values()))
     assert line["best_step"] == 5 and line["seconds"] == 7.0 and line["val"]["domains"]["cars"]
 
-    before = (folder / "s.json").read_bytes()
+    before = (processes / "s.json").read_bytes()
     monkeypatch.setattr(studying.Study, "draw", lambda study, now: None)
     assert study.main([str(path)]) == 0
-    (folder / "E.md").write_text("<!-- study: s -->\n<!-- /study -->\n")
-    assert study.main([str(path), "--table", "--write", str(folder / "E.md")]) == 0
+    (processes / "E.md").write_text("<!-- study: s -->\n<!-- /study -->\n")
+    assert study.main([str(path), "--table", "--write", str(processes / "E.md")]) == 0
     assert study.main([str(path), "--list"]) == 0
-    assert len(trained(folder)) == 4 and (folder / "s.json").read_bytes() == before
-    assert table(folder).splitlines()[3] in (folder / "E.md").read_text()
+    assert len(trained(processes)) == 4 and (processes / "s.json").read_bytes() == before
+    assert table(processes).splitlines()[3] in (processes / "E.md").read_text()
     assert capsys.readouterr().out.count("done        ") == 6
 
 
 def test_a_failure_is_kept_and_shown_and_tried_again_when_asked(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    processes: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = written(
-        folder, rows={"bad": {}, "plain": {"train.epochs": 5}}, baseline="plain", seeds=1
+        processes, rows={"bad": {}, "plain": {"train.epochs": 5}}, baseline="plain", seeds=1
     )
     assert study.main([str(path)]) == 1
-    assert kinds(folder) == (1, 1)
+    assert kinds(processes) == (1, 1)
     said = "Failed, 1 of 2 runs: bad, seed 0 (train.py: error: disk: the disk is full)."
-    assert said in table(folder) and "| bad | failed | failed |" in table(folder)
-    assert str(folder) not in (folder / "s.json").read_text()
+    assert said in table(processes) and "| bad | failed | failed |" in table(processes)
+    assert str(processes) not in (processes / "s.json").read_text()
     assert "--retry-failed runs them again" in capsys.readouterr().err
 
     assert study.main([str(path)]) == 1
-    assert len(trained(folder)) == 2  # not tried again unasked
-    train = folder / "fakes/train.py"
+    assert len(trained(processes)) == 2  # not tried again unasked
+    train = processes / "fakes/train.py"
     train.write_text(train.read_text().replace('"bad"', '"worse"'))
     assert study.main([str(path), "--retry-failed"]) == 0
-    assert kinds(folder) == (2, 0) and len(trained(folder)) == 3
+    assert kinds(processes) == (2, 0) and len(trained(processes)) == 3
 
 
 def test_a_config_changed_half_way(folder: Path) -> None:
@@ -157,46 +157,46 @@ def test_a_second_study_in_the_folder_is_refused(
 
 def in_process(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patched:
-        stand_in(folder, patched)
+        stand_in(folder, patched, processes=True)
         os._exit(study.main([str(folder / "s.yaml"), "--jobs", "2"]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_study_that_is_killed_ends_with_the_same_table(
-    number: signal.Signals, folder: Path, tmp_path_factory: pytest.TempPathFactory
+    number: signal.Signals, processes: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    path = written(folder)
-    (folder / "runs/studies/s").mkdir(parents=True)
-    (folder / "runs/studies/s/seconds").write_text("0.3")
+    path = written(processes)
+    (processes / "runs/studies/s").mkdir(parents=True)
+    (processes / "runs/studies/s/seconds").write_text("0.3")
     # Nobody trains there, so this process, which has imported all of it, may be forked
-    process = multiprocessing.get_context("fork").Process(target=in_process, args=(folder,))
+    process = multiprocessing.get_context("fork").Process(target=in_process, args=(processes,))
     process.start()
-    assert until(lambda: (folder / "s.json").exists() and len(trained(folder)) > 2, 60)
+    assert until(lambda: (processes / "s.json").exists() and len(trained(processes)) > 2, 60)
     assert process.pid is not None
     os.kill(process.pid, number)
     process.join(20)
     assert process.exitcode == (-9 if number == signal.SIGKILL else 143)
-    done = kinds(folder)
+    done = kinds(processes)
     assert 0 < done[0] < 4 and done[1] == 0
-    (folder / "runs/studies/s/seconds").unlink()
+    (processes / "runs/studies/s/seconds").unlink()
     assert study.main([str(path)]) == 0
 
     undisturbed = tmp_path_factory.mktemp("undisturbed")
     with pytest.MonkeyPatch.context() as patched:
         stand_in(undisturbed, patched)
         study.main([str(written(undisturbed))])
-    assert table(folder) == table(undisturbed)
-    assert len(set(trained(folder))) == 4
+    assert table(processes) == table(undisturbed)
+    assert len(set(trained(processes))) == 4
 
 
-def test_ctrl_c_ends_it_in_order(folder: Path) -> None:
-    path = written(folder, seeds=3)
-    (folder / "runs/studies/s").mkdir(parents=True)
-    (folder / "runs/studies/s/seconds").write_text("30")
+def test_ctrl_c_ends_it_in_order(processes: Path) -> None:
+    path = written(processes, seeds=3)
+    (processes / "runs/studies/s").mkdir(parents=True)
+    (processes / "runs/studies/s/seconds").write_text("30")
     threading.Timer(0.7, signal.raise_signal, [signal.SIGINT]).start()
     assert study.main([str(path)]) == 130
-    assert not (folder / "s.json").exists()
-    assert len(trained(folder)) == 1
+    assert not (processes / "s.json").exists()
+    assert len(trained(processes)) == 1
 
 
 @pytest.mark.parametrize("number", ["0", "two", "-1", "²", "9" * 5000])
@@ -208,10 +208,10 @@ def test_so_many_jobs_are_no_number(
     assert f"--jobs: {number[:40]}: must be a number of 1 or more" in capsys.readouterr().err
 
 
-def test_runs_at_once_take_gpus_in_turn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = written(folder)
-    (folder / "runs/studies/s").mkdir(parents=True)
-    (folder / "runs/studies/s/seconds").write_text("0.3")
+def test_runs_at_once_take_gpus_in_turn(processes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(processes)
+    (processes / "runs/studies/s").mkdir(parents=True)
+    (processes / "runs/studies/s/seconds").write_text("0.3")
     taken: dict[str, set[str]] = {}
 
     def noting(self: Children, script: Path, words: Any, log: Path, more: dict[str, str]) -> None:
