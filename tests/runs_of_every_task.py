@@ -46,29 +46,29 @@ ADAPTED_RATES = {"adapters": 1e-2, "prompts": 1e-2, "head": 1e-2, "classes": 1e-
 RUNS: dict[str, dict[str, Any]] = {
     "classification": {},
     "timm, bf16": {"precision": "bf16", "model": {"backbone": VIT}},
-    "sub-centres, a softmax per domain": {
-        "task": {"loss": {"name": "arcface", "centers": 2, "classifier": "separate"}}
-    },
+    "nested widths": {"task": {"nested": [4, 8]}},
     "triplet with memory": {"task": {"loss": {"name": "triplet", "memory": 48}}},
     "metaclasses": {
         "task": {"metaclasses": {"count": 4}},
         "model": {"head": {"dim": 16, "parts": 4}},
         "train": {"softmax_over": "stage", "clip_grad_value": 1.0},
     },
-    "nested widths": {"task": {"nested": [4, 8]}},
-    "SAM, EMA, clipping, micro-batches, checkpointing": {
+    "sub-centres, SAM, EMA, clipping, micro-batches, checkpointing": {
+        "task": {"loss": {"name": "arcface", "centers": 2, "classifier": "separate"}},
         "gradient_checkpointing": True,
         "train": {"sam_rho": 0.05, "ema_decay": 0.5, "clip_grad_norm": 1.0, "accumulate": 2},
     },
     "retention, generic images": {"retention": {"weights": 0.5, "features": 10.0}},
-    "loss-driven sampler": {"train": {"sampler": {"name": "loss_driven", "period": "10 steps"}}},
     "contrastive": {"task": {"name": "contrastive"}, "model": {"head": None}},
     "distillation": {"task": {"name": "distillation", "criteria": CRITERIA}},
     "distillation from cached teachers": {
         "task": {"name": "distillation", "criteria": CRITERIA},
         "train": {"repeated_views": 1},
     },
-    "online": {"task": {"name": "online"}},
+    "online": {
+        "task": {"name": "online"},
+        "train": {"sampler": {"name": "loss_driven", "period": "10 steps"}},
+    },
     "adapters and prompts": {"model": ADAPTED, "train": {"lr": ADAPTED_RATES}},
     "two stages, the first on cached features": {
         "stages": [{"cached_views": 1, "lr": {**RATES, "backbone": 0.0}}, {"size_px": 40}]

@@ -166,7 +166,7 @@ KNOWN = {"triplet with memory": {LIBRARY, "training/step.py gradients"}}  # and 
 
 
 # One of each kind of batch; the others take minutes together
-QUICK = {"classification", "distillation", "adapters and prompts", "triplet with memory"}
+QUICK = {"distillation", "adapters and prompts", "triplet with memory"}
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_a_killed_run_ends_at_the_same_bits(
 
 
 def test_fsdp_of_one_process_trains_as_without(material: Material, tmp_path: Path) -> None:
-    name = "SAM, EMA, clipping, micro-batches, checkpointing"
+    name = "sub-centres, SAM, EMA, clipping, micro-batches, checkpointing"
     words = ["--config", str(written(RUNS[name], material, tmp_path))]
     words += ["--set", "log_every=1 step", "--set", "deterministic=true", "--set"]
     run([*TRAIN, *words, "name=plain"])

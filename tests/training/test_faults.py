@@ -144,9 +144,8 @@ def describe(process: subprocess.Popen) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [0, 2])
-def test_two_processes_stop_at_one_step_where_images_vanish(run: Run, workers: int) -> None:
-    process = two(SRC / "train.py", [*run.words, "--set", f"data.workers={workers}"])
+def test_two_processes_stop_at_one_step_where_images_vanish(run: Run) -> None:
+    process = two(SRC / "train.py", [*run.words, "--set", "data.workers=2"])
     kills.Moment(lines=4).wait(run.folder / "metrics.jsonl", _Like(process))
     run.images.rename(run.images.with_name("away"))
     faults = describe(process)
@@ -204,7 +203,12 @@ def job(toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_images_that_cannot_be_decoded_are_all_listed(job: Job, capsys) -> None:
-    first, second = sorted(job.images.rglob("*.jpg"))[:2]
+    manifest = Path(job.words[job.words.index("--manifest") + 1])
+    rows = manifest.read_text().splitlines(keepends=True)
+    manifest.write_text("".join(rows[:61]))
+    first, second = sorted(
+        job.images / path for path in load_manifest(manifest).table["image_path"][:2]
+    )
     for file in (first, second):
         file.write_bytes(file.read_bytes()[:99])
     with pytest.raises(UserError) as caught:
@@ -214,12 +218,12 @@ def test_images_that_cannot_be_decoded_are_all_listed(job: Job, capsys) -> None:
     assert not job.out.exists()
     embed.main([*job.words, "--drop-bad"])
     known = np.load(job.out)["image_path"]
-    assert str(first.relative_to(job.images)) not in known and len(known) > 150
+    assert str(first.relative_to(job.images)) not in known and len(known) == 58
     assert len((job.out.with_name("E.npz.dropped.csv")).read_text().splitlines()) == 3
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT, "fault"])
+@pytest.mark.parametrize("stop", [signal.SIGTERM, "fault"])
 def test_embedding_goes_on_where_it_was_stopped(
     job: Job, stop: signal.Signals | str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,7 +257,7 @@ def test_embedding_goes_on_where_it_was_stopped(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("processes", "workers"), [(1, "0"), (1, "2"), (2, "0"), (2, "2")])
+@pytest.mark.parametrize(("processes", "workers"), [(1, "2"), (2, "0")])
 def test_an_image_that_breaks_after_the_look_ends_embedding(
     job: Job, workers: str, processes: int
 ) -> None:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -40,13 +39,8 @@ ROOT = Path(__file__).parents[2]
 ACCELERATE = ROOT / "configs/accelerate"
 
 
-def forked(words: list[str], lines: int) -> int:
-    """Train in two sharded processes; SIGTERM after so many lines of log, which are returned."""
-    return two_processes.begin(train_folder(words) / "metrics.jsonl", lines, words, **SHARDED)
-
-
 def launched(words: list[str], lines: int) -> int:
-    """The same as a user starts it."""
+    """Train sharded, started as by a user; SIGTERM after so many lines of log, which are returned."""
     launch = [sys.executable, "-m", "accelerate.commands.launch", "--num_processes", "2"]
     launch += ["--config_file", str(ACCELERATE / "fsdp.yaml")]
     launch += ["--main_process_port", "0", str(ROOT / "src/train.py"), *words]
@@ -103,10 +97,9 @@ averaged_on_cpus = pytest.mark.skipif(
 
 @pytest.mark.slow
 @averaged_on_cpus
-@pytest.mark.parametrize("begin", [forked, launched])
-def test_begun_sharded_and_ended_by_one(begin: Callable, config: Path, one: Path) -> None:
-    words = ["--config", str(config), "--set", f"name={begin.__name__}"]
-    begun = begin(words, lines=6)
+def test_begun_sharded_and_ended_by_one(config: Path, one: Path) -> None:
+    words = ["--config", str(config), "--set", "name=launched"]
+    begun = launched(words, lines=6)
     assert 6 <= begun < kills.count_lines(one / "metrics.jsonl")
     same_run(train.main([*words, "--resume"]), one)
 

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -74,13 +73,10 @@ def one(config: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("begin", [two_processes.begin, launched])
-def test_two_processes_equal_one_also_resumed_by_one(
-    begin: Callable, config: Path, one: Path
-) -> None:
+def test_two_processes_equal_one_also_resumed_by_one(config: Path, one: Path) -> None:
     """Two processes begin and are told to end; one goes on: as if one had done it all."""
-    words = ["--config", str(config), "--set", f"name={begin.__name__}"]
-    begun = begin(one.with_name(begin.__name__) / "metrics.jsonl", 4, words)
+    words = ["--config", str(config), "--set", "name=launched"]
+    begun = launched(one.with_name("launched") / "metrics.jsonl", 4, words)
     assert 4 <= begun < len(losses(one))
     two = train.main([*words, "--resume"])
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)

@@ -30,7 +30,7 @@ from guie.evaluation.opened import prompt_weights
 from guie.models import open_beside, open_model
 from guie.models.backbones import create_clip
 from guie.training.run_folder import read_metrics
-from tiny_runs import assert_same_bits, cut_and_resumed
+from tiny_runs import assert_same_bits, cut_and_resumed, tiny_run
 from two_processes import SHARDED
 
 PUMA = {
@@ -40,10 +40,11 @@ PUMA = {
     ],
     "prompts": {"kind": "pool", "size": 4, "length": 2, "orthogonality": 1e-6},
 }
+ONE_KIND = {"adapters": PUMA["adapters"][:1], "prompts": None}
 STAGE = {
-    "epochs": 2,
+    "epochs": 1,
     "lr": {"adapters": 1e-2, "prompts": 1e-2, "head": 1e-2, "classes": 1e-1},
-    "validate_every": "3 steps",
+    "validate_every": "2 steps",
 }
 
 
@@ -111,7 +112,7 @@ def test_killed_and_resumed_it_ends_in_the_same_bits(
     run: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     there = ["--config", str(config), "--set", f"out={tmp_path}"]
-    resumed = cut_and_resumed(monkeypatch, there, steps=5)
+    resumed = cut_and_resumed(monkeypatch, there, steps=2)
     assert_same_bits(resumed, run)
 
 
@@ -152,12 +153,18 @@ def test_weights_of_prompts_by_domain(
         prompt_weights(open_model("timm:test_vit"), manifest)
 
 
-def test_another_base_is_refused(base: Path, config: Path, tmp_path: Path) -> None:
-    own = tmp_path / "own.safetensors"
+def test_the_base_is_found_from_another_working_directory_and_another_is_refused(
+    base: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative path is the run's: as it was written, or from the run's folder on."""
+    (tmp_path / "elsewhere").mkdir()
+    own = tmp_path / "clip.safetensors"
     own.write_bytes(base.read_bytes())
-    key = f"model.backbone.pretrained={own}"
-    options = ["--config", str(config), "--set", key, "--set", f"out={tmp_path}"]
-    folder = train.main([*options, "--set", "train.epochs=0.1", "--set", "stages.0.epochs=0.1"])
+    monkeypatch.chdir(tmp_path)
+    key = "model.backbone.pretrained=./clip.safetensors"
+    words = ["--config", str(config), "--set", key, "--set", "out=runs"]
+    folder = train.main([*words, "--set", "stages.0.epochs=0.1"]).absolute()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     open_model(folder)
     other = load_file(own)
     other["visual.class_embedding"][0] += 1
@@ -167,20 +174,6 @@ def test_another_base_is_refused(base: Path, config: Path, tmp_path: Path) -> No
     own.unlink()
     with pytest.raises(UserError, match="no such weights file"):
         open_model(folder)
-
-
-def test_the_base_is_found_from_another_working_directory(
-    base: Path, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A relative path is the run's: as it was written, or from the run's folder on."""
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "clip.safetensors").write_bytes(base.read_bytes())
-    monkeypatch.chdir(tmp_path)
-    key = "model.backbone.pretrained=./clip.safetensors"
-    words = ["--config", str(config), "--set", key, "--set", "out=runs"]
-    folder = train.main([*words, "--set", "stages.0.epochs=0.1"]).absolute()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    open_model(folder)
 
 
 def test_a_copy_of_the_frozen_weights_where_wanted(
@@ -196,7 +189,7 @@ def test_a_frozen_backbone_with_a_plain_head_is_not_written_either(
     base: Path, mix: Path, toy_manifest: Path, tmp_path: Path
 ) -> None:
     plain = model(base, adapters=[], prompts=None)
-    stages = [{"epochs": 0.2, "lr": {"head": 1e-2, "classes": 1e-1}}]
+    stages = [{"epochs": 0.1, "lr": {"head": 1e-2, "classes": 1e-1}}]
     path = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=plain, stages=stages)
     folder = train.main(["--config", str(path)])
     assert set(load_file(folder / "last.safetensors")) == {"head.linear.weight", "head.linear.bias"}
@@ -208,7 +201,7 @@ def test_tuned_vectors_are_the_towers_own(
 ) -> None:
     tuned = model(base, adapters={"kind": "tuned", "targets": "both"}, prompts=None)
     lr = {"adapters": 1e-2, "head": 1e-2, "classes": 1e-1}
-    stages = [{"epochs": 0.2, "lr": lr}]
+    stages = [{"epochs": 0.1, "lr": lr}]
     path = write_config(tmp_path / "c.yaml", mix, toy_manifest.parent, model=tuned, stages=stages)
     folder = train.main(["--config", str(path)])
     saved, pretrained = load_file(folder / "last.safetensors"), load_file(base)
@@ -250,11 +243,11 @@ def test_cached_views_of_features_that_move_are_refused(config: Path) -> None:
 def runs(config: Path) -> tuple[Path, Path]:
     """Two short runs of stochastic adapters alone, which differ by their seed."""
     values = yaml.safe_load(config.read_text())
-    values["model"] |= {"adapters": PUMA["adapters"][:1], "prompts": None}
+    values["model"] |= ONE_KIND
     del values["stages"][0]["lr"]["prompts"]
     path = config.with_name("several.yaml")
     path.write_text(yaml.safe_dump(values))
-    words = ["--config", str(path), "--set", "stages.0.epochs=0.5", "--set"]
+    words = ["--config", str(path), "--set", "stages.0.epochs=0.2", "--set"]
     names = ("seed=1", "seed=2")
     return tuple(train.main([*words, f"name={n.replace('=', '')}", "--set", n]) for n in names)
 
@@ -291,9 +284,10 @@ def test_a_soup_of_adapters_is_their_average(runs: tuple[Path, Path], tmp_path: 
     assert not torch.equal(parts[0][name], parts[1][name])
 
 
-def test_adapters_of_another_kind_make_no_soup(runs: tuple[Path, Path], run: Path) -> None:
+def test_adapters_of_another_kind_make_no_soup(tmp_path: Path) -> None:
+    runs = [tiny_run(tmp_path / "one", **ONE_KIND), tiny_run(tmp_path / "both", **PUMA)]
     with pytest.raises(UserError, match="averaging weights needs one architecture"):
-        composition(run.with_name("soup"), [runs[0], run], join="soup")
+        composition(tmp_path / "soup", runs, join="soup")
 
 
 # ---------------------------------------------------------------- other ways to run the same

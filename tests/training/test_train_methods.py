@@ -1,4 +1,4 @@
-"""Every loss, contrastive pretraining, SAM, EMA: the one loop trains them all."""
+"""Losses of every kind, contrastive pretraining, SAM, EMA: the one loop trains them all."""
 
 from __future__ import annotations
 
@@ -43,17 +43,14 @@ def test_a_tiny_clip_pretrains_and_its_weights_load(
     assert np.load(out)["embedding"].shape[1] == 128
 
 
-LOSSES = [
-    *("softmax", "arcface", "curricularface", "triplet", "multi_similarity", "supcon", "cosface"),
-    *("margin", "proxy_anchor", "proxy_nca", "soft_triple", "batch_all", "hyperbolic"),
-]
-
+# One of each kind: buffers, a boundary that is learned, proxies; pairs of a library, and our own.
+LOSSES = ["curricularface", "margin", "soft_triple", "supcon", "hyperbolic"]
 # Beside the weights of classes, with which test_train.py resumes to the same bits.
-WITH_STATE = {"curricularface", "margin", "proxy_anchor", "proxy_nca", "soft_triple"}
+WITH_STATE = {"curricularface", "margin", "soft_triple"}
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_every_loss_trains_and_resumes(
+def test_every_kind_of_loss_trains_and_resumes(
     name: str, mix: Path, toy_manifest: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those with a state of their own, stopped after three of six steps, end at the same bits."""

@@ -46,7 +46,7 @@ def test_a_later_stages_size_is_refused_before_the_first_step(
 def test_a_warm_up_that_outlasts_its_stage_is_told(
     mix: Path, toy_manifest: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = {"epochs": 0.5, "warmup": "1000 steps", "lr": {"head": 1e-3, "classes": 1e-2}}
+    first = {"epochs": 0.1, "warmup": "1000 steps", "lr": {"head": 1e-3, "classes": 1e-2}}
     train.main(
         [
             "--config",
@@ -77,8 +77,8 @@ def test_unreadable_images_are_found_before_the_first_step(
     of_val = rows[rows["split"] == "val"]["image_path"].iloc[0]
     (root / of_train).write_bytes((root / of_train).read_bytes()[:200])
     (root / of_val).unlink()
-    words = ["--config", str(write_config(tmp_path / "c.yaml", mix, root))]
-    words += ["--set", "stages.0.epochs=0.2", "--set", "stages.1.epochs=0.2"]
+    stages = [{"epochs": 0.1, "lr": {"head": 1e-3, "classes": 1e-2}}]
+    words = ["--config", str(write_config(tmp_path / "c.yaml", mix, root, stages=stages))]
     with pytest.raises(UserError, match="--drop-bad") as refusal:
         train.main(words)
     assert of_train in str(refusal.value) and of_val in str(refusal.value)

@@ -9,10 +9,10 @@ import yaml
 from tiny_runs import TINY_CLIP
 
 STAGES = [
-    {"name": "head", "epochs": 1, "lr": {"head": 1e-3, "classes": 1e-2}},
+    {"name": "head", "epochs": 0.7, "lr": {"head": 1e-3, "classes": 1e-2}},
     {
         "name": "full",
-        "epochs": 2,
+        "epochs": 1,
         "size_px": 40,
         "sampler": "round_robin",
         "validate_every": "3 steps",

@@ -119,7 +119,7 @@ def test_every_term_falls_on_one_batch() -> None:
     task = online(backprop_to="backbone")
     optimizer = torch.optim.AdamW(task.parameters(), 1e-3)
     seen = []
-    for _ in range(30):
+    for _ in range(15):
         loss, logs = task(batch())
         optimizer.zero_grad()
         loss.backward()
