@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import runpy
 import sys
 import textwrap
 import threading
@@ -154,7 +155,7 @@ def run_here(
     """In place of `Children.run`, without a process."""
     with ONE_AT_A_TIME, pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", [str(script), *map(str, words)])
-        exec(compile(script.read_text(), str(script), "exec"), {"__name__": "__main__"})
+        runpy.run_path(str(script), run_name="__main__")
 
 
 def stand_in(folder: Path, patched: pytest.MonkeyPatch, processes: bool = False) -> None:

@@ -266,7 +266,7 @@ def link() -> zipfile.ZipInfo:
         (archive_of(link()), "saved_model.pt is a link"),
         # A zip bomb, and a list of members of megabytes; neither is unpacked.
         (archive_of("saved_model.pt", content=bytes(10**6)), "to 1,000,000, a ratio above 100"),
-        (archive_of(*(f"{i:030}" for i in range(60_000))), "a list of members of 4,"),
+        (archive_of(*(f"{i:02000}" for i in range(2_200))), "a list of members of 4,"),
         (b"not a zip", "not a readable zip archive"),
     ],
     ids=range(11),
