@@ -101,6 +101,8 @@ def test_begun_sharded_and_ended_by_one(config: Path, one: Path) -> None:
     words = ["--config", str(config), "--set", "name=launched"]
     begun = launched(words, lines=6)
     assert 6 <= begun < kills.count_lines(one / "metrics.jsonl")
+    saved = Checkpoints(train_folder(words), keep=1).load()
+    assert saved and saved["state"].global_step >= 6  # else the run below begins anew, and is right
     same_run(train.main([*words, "--resume"]), one)
 
 

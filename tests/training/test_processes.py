@@ -21,6 +21,7 @@ import kills
 import train
 import two_processes
 from guie.models.head import GlobalBatchNorm1d
+from guie.training.checkpoint import Checkpoints
 from guie.training.run_folder import read_metrics
 from tiny_runs import bn_config
 
@@ -78,6 +79,8 @@ def test_two_processes_equal_one_also_resumed_by_one(config: Path, one: Path) ->
     words = ["--config", str(config), "--set", "name=launched"]
     begun = launched(one.with_name("launched") / "metrics.jsonl", 4, words)
     assert 4 <= begun < len(losses(one))
+    saved = Checkpoints(one.with_name("launched"), keep=1).load()
+    assert saved and saved["state"].global_step >= 4  # else the run below begins anew, and is right
     two = train.main([*words, "--resume"])
     assert losses(two) == pytest.approx(losses(one), rel=1e-4)
 
