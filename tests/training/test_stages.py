@@ -80,10 +80,8 @@ def written(mix: Path, toy_manifest: Path, tmp_path: Path):
 
 def stopped_and_resumed(config: Path, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same run, stopped each time that so many more steps are done, and gone on with."""
-    words, update = (
-        ["--config", str(config), "--set", "name=cut", "--resume"],
-        loop.set_learning_rates,
-    )
+    words = ["--config", str(config), "--set", "name=cut", "--resume"]
+    update = loop.set_learning_rates
     for number in steps:
         done = []
 
