@@ -72,9 +72,9 @@ def test_what_is_added_learns_is_saved_and_is_the_models_own(
     """The tower stays and keeps its names; a copy, as the running average is, holds on to its own."""
     backbone, plain = adapted(family, **added)
     assert set(backbone.tower.state_dict()) == set(plain.tower.state_dict())
+    backbone.tower.requires_grad_(False)
     other = copy.deepcopy(backbone).eval()
     stirred(backbone).train()
-    backbone.tower.requires_grad_(False)
     feat_BF = backbone(images())
     (feat_BF * torch.randn_like(feat_BF)).sum().backward()
     reached = [p for p in added_to(backbone) if p.grad is not None]
