@@ -91,6 +91,18 @@ def expected(line: pd.Series, column: str) -> str:
     return decimal(line[column]) + ("" if math.isnan(deviation) else f" ± {decimal(deviation)}")
 
 
+def row_of(name: str, head: str) -> str | None:
+    """The study's row whose score stands in a column, None if the column is no score.
+
+    N in the name stands for the numbers of the column's embeddings.
+    """
+    if head in CHECKED:
+        return name
+    if numbers := re.fullmatch(r"(\d+) numbers", head):
+        return name.replace("N", numbers[1])
+    return f"{name}, {head}" if re.fullmatch(r"\d+ images?", head) else None
+
+
 def test_results_are_short() -> None:
     text = EXPERIMENTS.read_text(encoding="utf-8")
     prose = re.sub(r"(?s)<!-- study: claims -->.*?<!-- /study -->", "", text)  # a generated table
@@ -129,8 +141,7 @@ def test_scores_equal_the_records(records: None) -> None:
                 continue
             study = cells.get("study", "").strip("`") or (named[1] if named else "")
             for head, cell in cells.items():
-                if head in CHECKED or re.fullmatch(r"\d+ images?", head):
-                    whole = name[1] if head in CHECKED else f"{name[1]}, {head}"
+                if whole := row_of(name[1], head):
                     line = means(study).loc[whole]
                     column = CHECKED.get(head, "test r_at_1")
                     score = cell.removesuffix(" (one seed)")
