@@ -450,19 +450,15 @@ def select_rows(
         raise UserError("selection: needs a val split to score mixes on; raise val_fraction")
     if selection.by not in table or (table[selection.by] == "").any():
         raise UserError(f"selection.by: some rows have no {selection.by}; set it to domain")
-    held_out = table[table["split"] != "train"]
-    metric = selection.metric
-    if selection.evaluator == "proxy" and selection.proxy is not None:
-        identity, evaluate = _by_proxy(table, metric, selection.proxy, config, workers)
+    if selection.evaluator == "proxy":
+        identity, evaluate = _by_proxy(table, selection, config, workers)
     else:
-        assert selection.full is not None  # the evaluator is `full`
-        identity, evaluate = _by_training(table, metric, selection.full, train)
+        identity, evaluate = _by_training(table, selection, train)
+    rows_of = partial(mix_rows, table, by=selection.by, seed=config.seed)
     log = Evaluations(
         config.beside(".selection.jsonl"),
         f"{identity} {selection.by} {config.seed}",
-        lambda mix, seed: evaluate(
-            mix_rows(table, mix, selection.by, config.seed), mix_name(mix), seed
-        ),
+        lambda mix, seed: evaluate(rows_of(mix), mix_name(mix), seed),
         selection.rule.max_evaluations,
         selection.rule.max_minutes,
     )
@@ -470,29 +466,28 @@ def select_rows(
     result = search(candidates, log, selection.rule, config.beside(".selection.json"))
     print(render(result.steps))
     account.gains = gains(result.steps)
-    chosen = mix_rows(table, result.mix, selection.by, config.seed)
-    table = pd.concat([chosen, held_out], ignore_index=True)
+    table = pd.concat([rows_of(result.mix), table[table["split"] != "train"]], ignore_index=True)
     account.after("selection", table)
     return table
 
 
 def _by_proxy(
-    table: pd.DataFrame,
-    metric: str,
-    settings: ProxyEvaluatorConfig,
-    config: MixConfig,
-    workers: int,
+    table: pd.DataFrame, selection: SelectionConfig, config: MixConfig, workers: int
 ) -> tuple[str, Evaluate]:
     """Return the identity of the proxy's scores, and the function that scores a mix."""
-    feat_NF = _features(settings, table["image_path"], config.image_root, config, workers)
-    proxy = Proxy(feat_NF, table, settings, metric)
+    assert selection.proxy is not None
+    feat_NF = _features(selection.proxy, table["image_path"], config.image_root, config, workers)
+    proxy = Proxy(feat_NF, table, selection.proxy, selection.metric)
     return proxy.identity(), lambda rows, name, seed: proxy.score(rows, seed)
 
 
-def _by_training(table: pd.DataFrame, metric: str, run: str, train: Train) -> tuple[str, Evaluate]:
+def _by_training(
+    table: pd.DataFrame, selection: SelectionConfig, train: Train
+) -> tuple[str, Evaluate]:
     """Return the identity of the scores of full trainings, and the function that trains and scores."""
+    assert selection.full is not None
     given = ["name=run", "data.manifest=mix"]  # a training gets its own
-    settings = load_config(run, RunConfig, given).model_dump_json()
+    settings = load_config(selection.full, RunConfig, given).model_dump_json()
     rows = table[["image_path", "label", "domain", "split", "role"]]
     digest = hashlib.sha256(settings.encode())
     digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
@@ -502,4 +497,4 @@ def _by_training(table: pd.DataFrame, metric: str, run: str, train: Train) -> tu
     def evaluate(rows: pd.DataFrame, name: str, seed: int) -> Score:
         return train(pd.concat([rows, val], ignore_index=True), name, seed, trained)
 
-    return f"{trained} {metric}", evaluate
+    return f"{trained} {selection.metric}", evaluate
