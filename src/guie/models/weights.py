@@ -132,8 +132,10 @@ SHARED = "shared"  # key of a file's metadata: name -> the name under which its 
 BACKBONE = "backbone."  # prefix of its names in an embedder
 
 
-def frozen_names(embedder: Embedder) -> set[str]:
+def frozen_names(embedder: Embedder) -> list[str]:
     """Return the names of frozen parameters in the embedder's state; for a frozen backbone, also its buffers.
+
+    They are in the state's order, which is the same in all processes: FSDP gathers them one by one.
 
     A completely frozen backbone is in eval mode (`train_mode`), so its statistics do not change, other
     than those that `batch_norm` trains.
@@ -147,8 +149,8 @@ def frozen_names(embedder: Embedder) -> set[str]:
             for name, _ in norm.named_buffers()
         }
         still = {name for name, _ in backbone.named_buffers()} - moving
-        names |= set(embedder.state_dict()) & {f"{BACKBONE}{name}" for name in still}
-    return names
+        names |= {f"{BACKBONE}{name}" for name in still}
+    return [name for name in embedder.state_dict() if name in names]
 
 
 @dataclass(frozen=True)

@@ -241,9 +241,7 @@ class Stage:
         if not self._frozen_kept:
             run, embedder = self.run, self.task.embedder
             names, state = frozen_names(embedder), embedder.state_dict()
-            # In the state's order: processes iterate over a set of names in different orders
-            kept = {name: value for name, value in state.items() if name in names}
-            frozen = gathered(run.accelerator, kept)
+            frozen = gathered(run.accelerator, {name: state[name] for name in names})
             if run.accelerator.is_main_process:
                 size_px, stride_px = embedder.backbone.size_px, embedder.backbone.stride_px
                 base = Base(run.config.base, size_px, stride_px) if run.config.base else None
