@@ -18,7 +18,7 @@ Once all parts are checked, the same command compares its part of the similar pi
 `--shard` finds all of that and writes the mix.
 
 `--shards DIR` also writes the images into tars (WebDataset's convention) and `DIR/index.parquet`, which every
-command takes as a manifest. The same command goes on after an interruption. `--index-shards DIR` writes the
+command takes as a manifest. The same command resumes after an interruption. `--index-shards DIR` writes the
 index of existing WebDataset tars. See input/README.md, "Shards and object storage".
 """
 
