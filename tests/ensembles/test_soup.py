@@ -22,8 +22,8 @@ from guie.ensembles.soup import (
     mean_of_weights,
     similarity_by_part,
 )
-from guie.models import LoadedModel, open_model, save_model
-from guie.models.weights import read_tensors
+from guie.models import LoadedModel, open_model
+from guie.models.weights import read_tensors, save_model
 from guie.training.checkpoint import Checkpoints, Identity, TrainState
 from guie.training.optim import averaged
 from guie.training.run_folder import read_metrics, read_summary

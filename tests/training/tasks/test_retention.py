@@ -19,10 +19,11 @@ from guie.config import RunConfig
 from guie.config.model import BackboneConfig
 from guie.data.dataset import Batch, Classes
 from guie.losses.retention import drift, squared_distance
-from guie.models.backbones import create_clip
+from guie.models.backbones.open_clip import create_clip
 from guie.training.optim import averaged, freeze
 from guie.training.step import gradients
-from guie.training.tasks import Task, build_task
+from guie.training.tasks import build_task
+from guie.training.tasks.base import Task
 
 TINY = {"library": "open_clip", "name": "guie-tiny"}
 CLASSES = Classes(["a/0", "a/1", "b/0"], [4, 4, 4], ["a", "a", "b"])
