@@ -18,9 +18,9 @@ import two_processes
 from guie.config import RunConfig
 from guie.config.model import BackboneConfig
 from guie.data.dataset import Batch, Classes
-from guie.losses.retention import drift, squared_distance
 from guie.models.backbones.open_clip import create_clip
 from guie.training.optim import MovingAverage, freeze
+from guie.training.retention import drift, squared_distance
 from guie.training.step import gradients
 from guie.training.tasks import build_task
 from guie.training.tasks.base import Task
